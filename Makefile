@@ -1,0 +1,45 @@
+# make demo: train and prove an embedding on a small real data set. make test: the whole test suite.
+# Both set up .venv first. NEARKIN_DATA names the directory with real data; without it the tests that need it skip.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+SHARED := $(abspath ../shared/data)
+export NEARKIN_DATA ?= $(if $(wildcard $(SHARED)),$(SHARED),)
+
+.PHONY: setup demo test lint types layers docs bench wheel-check clean
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade pip
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[train,audio,dev,docs]'
+	touch $(STAMP)
+
+demo: setup
+	rm -rf runs/demo
+	$(BIN)/nearkin demo --out runs/demo
+
+test: setup
+	$(BIN)/pytest -n 2 --dist worksteal
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: setup
+	$(BIN)/mypy
+
+layers: setup
+	$(BIN)/lint-imports
+
+docs: setup
+	$(BIN)/mkdocs build --strict
+
+bench: setup
+	$(BIN)/python benchmarks/overhead.py --check
+
+clean:
+	rm -rf $(VENV) build dist site

@@ -1,0 +1,69 @@
+"""Fills the generated parts of the docs: tables that come from the code, so that they cannot go stale.
+
+A page asks for one with a comment line such as `<!-- generated: catalogue -->`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from pydantic import BaseModel
+
+_MARK = re.compile(r"<!-- generated: (\w+) -->")
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """mkdocs calls this with every page."""
+    return _MARK.sub(lambda match: _TABLES[match[1]](), markdown)
+
+
+def _table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    header = list(header)
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def _catalogue() -> str:
+    from nearkin.data.catalogue import catalogue_table
+
+    rows = catalogue_table()
+    return _table(rows[0], (row.values() for row in rows))
+
+
+def _recipes() -> str:
+    from nearkin.recipe import list_recipes
+
+    return _table(("recipe", "what it is"), ((f"`{name}`", line) for name, line in list_recipes().items()))
+
+
+def _keys() -> str:
+    """Every key of every section, with its default and description."""
+    from nearkin.recipe import Recipe
+
+    parts = []
+    for section, field in Recipe.model_fields.items():
+        model = field.annotation
+        if not (isinstance(model, type) and issubclass(model, BaseModel)):
+            continue
+        defaults = model()
+        rows = [
+            (f"`{name}`", f"`{_plain(getattr(defaults, name))}`", key.description or "")
+            for name, key in model.model_fields.items()
+        ]
+        parts.append(f"### {section}\n\n{_table(('key', 'default', 'meaning'), rows)}")
+    return "\n\n".join(parts)
+
+
+def _plain(value: object) -> str:
+    return str(value.model_dump(mode="json") if isinstance(value, BaseModel) else value)
+
+
+def _backbones() -> str:
+    from nearkin.models import list_backbones
+
+    return ", ".join(f"`{name}`" for name in list_backbones())
+
+
+_TABLES = {"catalogue": _catalogue, "recipes": _recipes, "keys": _keys, "backbones": _backbones}

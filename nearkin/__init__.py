@@ -1,0 +1,59 @@
+"""nearkin: learn a distance you can trust, and put it to work."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from nearkin._version import __version__
+from nearkin.errors import NearkinError
+
+if TYPE_CHECKING:
+    from nearkin.api import audit, fit, load
+    from nearkin.audits import AuditResult
+    from nearkin.data import Dataset, Manifest, open_data
+    from nearkin.models import Embedder
+    from nearkin.recipe import Recipe, list_recipes, load_recipe
+
+__all__ = [
+    "AuditResult",
+    "Dataset",
+    "Embedder",
+    "Manifest",
+    "NearkinError",
+    "Recipe",
+    "__version__",
+    "audit",
+    "fit",
+    "list_recipes",
+    "load",
+    "load_recipe",
+    "open_data",
+]
+
+# torch takes a second to import: names are fetched when first used.
+_HOMES = {
+    "AuditResult": "nearkin.audits.result",
+    "Dataset": "nearkin.data.dataset",
+    "Embedder": "nearkin.models",
+    "Manifest": "nearkin.data.manifest",
+    "Recipe": "nearkin.recipe",
+    "audit": "nearkin.api",
+    "fit": "nearkin.api",
+    "list_recipes": "nearkin.recipe",
+    "load": "nearkin.api",
+    "load_recipe": "nearkin.recipe",
+    "open_data": "nearkin.data.sources",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'nearkin' has no attribute '{name}'")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

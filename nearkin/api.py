@@ -1,0 +1,165 @@
+"""First use: fit, load, audit."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from nearkin.audits import AuditResult, Subject, run_suites, subject_of_model
+from nearkin.data.catalogue import cache_directory
+from nearkin.data.checking import drop_bad
+from nearkin.data.dataset import Dataset
+from nearkin.data.sources import open_data
+from nearkin.data.splits import check_classes, drop_singletons
+from nearkin.errors import RunError
+from nearkin.models import Embedder
+from nearkin.recipe import DEFAULT_RECIPE, AuditSection, Recipe, load_recipe
+from nearkin.spaces import Space, Sphere
+from nearkin.training import Run, TrainingResult, train
+
+Source = str | Path | Dataset
+
+
+def fit(
+    data: Source,
+    recipe: str | Path | Recipe = DEFAULT_RECIPE,
+    *,
+    out: str | Path | None = None,
+    set: Sequence[str] = (),
+    resume: bool = False,
+    skip_bad: bool = False,
+    data_root: str | Path | None = None,
+    progress: bool = True,
+) -> Embedder:
+    """Learn an embedding from labelled data.
+
+    Some classes are held out: a few to choose the best weights on, others for `audit` to judge the model by. The
+    model's card (`model.card`) says which.
+
+    Args:
+        data: a folder per class, a manifest, a zip, a catalogue name, a Hugging Face data set directory or a Dataset.
+        recipe: name, file or Recipe.
+        out: directory of the run; None keeps only the returned model.
+        set: overrides such as "training.max_steps=200".
+        resume: continue the run in `out`.
+        skip_bad: leave out files that cannot be read and classes with one item, instead of stopping.
+        data_root: where catalogue data is found; default: the NEARKIN_DATA setting.
+        progress: whether to show progress bars.
+    """
+    resolved = load_recipe(recipe, list(set))
+    if out is not None:
+        return fit_run(
+            data, resolved, Run(out), resume=resume, skip_bad=skip_bad, data_root=data_root, progress=progress
+        ).embedder
+    if resume:
+        raise RunError("There is nothing to resume without a run directory: give out=.")
+    with tempfile.TemporaryDirectory(prefix="nearkin-") as folder:
+        run = Run(Path(folder) / "run")
+        return fit_run(data, resolved, run, skip_bad=skip_bad, data_root=data_root, progress=progress).embedder
+
+
+def fit_run(
+    data: Source,
+    recipe: Recipe,
+    run: Run,
+    *,
+    resume: bool = False,
+    skip_bad: bool = False,
+    data_root: str | Path | None = None,
+    progress: bool = True,
+) -> TrainingResult:
+    """`fit` with everything it found: open and check the data, train, keep the run."""
+    if run.exists and not resume:
+        run.prepare(recipe, resume)
+    dataset, notes = open_checked(data, skip_bad=skip_bad, data_root=data_root, progress=progress)
+    result = train(
+        dataset,
+        recipe,
+        run,
+        source=source_name(data),
+        cache_directory=cache_directory() / "features",
+        resume=resume,
+        progress=progress,
+    )
+    if notes:
+        result.embedder.card["notes"] = notes
+        run.save_model(result.embedder)
+    return result
+
+
+def open_checked(
+    data: Source, *, skip_bad: bool = False, data_root: str | Path | None = None, progress: bool = True
+) -> tuple[Dataset, list[str]]:
+    """Open data and make sure every item can be read and every class has a pair; say what was left out."""
+    dataset = open_data(data, data_root=Path(data_root) if data_root else None, progress=progress)
+    dataset, bad = drop_bad(dataset, skip_bad, progress=progress)
+    notes = [f"{len(bad)} files could not be read and were left out."] if bad else []
+    if skip_bad:
+        paired = drop_singletons(dataset.labels)
+        if not paired.all():
+            notes.append(f"{int((~paired).sum())} classes had one item and were left out.")
+            dataset = dataset.select(paired)
+    check_classes(dataset.labels)
+    return dataset, notes
+
+
+def load(path: str | Path) -> Embedder:
+    """Load a trained model from a run directory or a model file."""
+    path = Path(path)
+    return Run(path).model() if path.is_dir() else Embedder.load(path)
+
+
+def audit(
+    model: Embedder | str | Path | np.ndarray | torch.Tensor,
+    data: Any,
+    *,
+    suites: Sequence[str] | None = None,
+    space: Space | None = None,
+    skip_bad: bool = False,
+    baseline: bool = True,
+    data_root: str | Path | None = None,
+    progress: bool = True,
+) -> AuditResult:
+    """Measure a model on classes it has not seen, or embeddings of your own.
+
+    Args:
+        model: a model, the path of a run or model file, or embeddings (n, d).
+        data: data to encode, as in `fit`; with embeddings, their labels (n,).
+        suites: which suites to run; None takes the recipe's.
+        space: how embeddings of your own are compared; default: cosine.
+        skip_bad: leave out files that cannot be read.
+        baseline: also measure pretrained features, or raw pixels, for comparison.
+        data_root: where catalogue data is found.
+        progress: whether to show progress bars.
+    """
+    if isinstance(model, np.ndarray | torch.Tensor):
+        vectors = np.asarray(model, dtype=np.float32)
+        labels = np.asarray(data)
+        facts = {
+            "classes": str(len(np.unique(labels))),
+            "items": str(len(vectors)),
+            "dimensions": str(vectors.shape[-1]),
+        }
+        return run_suites(Subject(vectors, labels, space or Sphere(), facts=facts), AuditSection(), suites)
+    embedder = model if isinstance(model, Embedder) else load(model)
+    dataset = open_data(data, data_root=Path(data_root) if data_root else None, progress=progress)
+    dataset, bad = drop_bad(dataset, skip_bad, progress=progress)
+    subject = subject_of_model(
+        embedder, dataset, cache_directory=cache_directory() / "features", baseline=baseline, progress=progress
+    )
+    if bad:
+        subject.notes.append(f"{len(bad)} files could not be read and were left out.")
+    section = AuditSection.model_validate(embedder.card.get("recipe", {}).get("audit", {}))
+    return run_suites(subject, section, suites)
+
+
+def source_name(data: Source) -> str:
+    """What the card calls the data: an absolute path, a catalogue name, or the data set's own name."""
+    if isinstance(data, Dataset):
+        return data.name
+    return str(Path(data).absolute()) if Path(data).exists() else str(data)

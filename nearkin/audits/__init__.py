@@ -1,0 +1,41 @@
+"""A model on data, suite by suite: which numbers, with which intervals, against which baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nearkin.audits.result import AuditResult
+from nearkin.audits.subject import Subject, check_labels, subject_of_model, unseen_items
+from nearkin.audits.suites import SuiteResult, suites
+from nearkin.recipe import AuditSection
+
+__all__ = [
+    "AuditResult",
+    "Subject",
+    "SuiteResult",
+    "run_suites",
+    "subject_of_model",
+    "suites",
+    "unseen_items",
+]
+
+
+def run_suites(subject: Subject, section: AuditSection, names: Sequence[str] | None = None) -> AuditResult:
+    """Run suites on a subject and gather what they find.
+
+    Args:
+        subject: the embeddings under audit.
+        section: the recipe's audit section.
+        names: suites to run; None takes the section's.
+    """
+    chosen = [(name, suites.get(name)) for name in (names or section.suites)]
+    check_labels(subject.embeddings, subject.labels)
+    found = [suite(subject, section) for _, suite in chosen]
+    return AuditResult(
+        values={name: value for part in found for name, value in part.values.items()},
+        intervals={name: pair for part in found for name, pair in part.intervals.items()},
+        baseline={name: value for part in found for name, value in part.baseline.items()},
+        per_class={name: values for part in found for name, values in part.per_class.items()},
+        subject=subject,
+        notes=[*subject.notes, *(note for part in found for note in part.notes)],
+    )

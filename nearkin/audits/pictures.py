@@ -1,0 +1,101 @@
+"""The pictures of an audit: neighbours, distances, and the map."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from PIL import Image
+
+from nearkin.audits.subject import Subject
+from nearkin.report import Figure, NeighbourRow, Thumb, draw_histograms, draw_map, draw_neighbours, project_2d
+from nearkin.search import exact
+
+_ROWS = 8
+_NEIGHBOURS = 8
+_PAIRS = 40_000
+_TSNE_POINTS = 1500
+_THUMBNAIL = 112
+_SEED = 0
+
+
+def draw_subject(subject: Subject) -> list[Figure]:
+    """Every picture the subject allows."""
+    figures = []
+    if subject.picture is not None:
+        figures.append(_neighbours(subject))
+    figures.append(_distances(subject))
+    figures.append(_map(subject))
+    return figures
+
+
+def _neighbours(subject: Subject) -> Figure:
+    """Queries chosen from all levels of success: from all neighbours right to none."""
+    size = min(_NEIGHBOURS, len(subject.embeddings) - 1)
+    distances, indices = exact(subject.embeddings, k=size, space=subject.space)
+    found = indices.numpy()
+    hits = subject.labels[found] == subject.labels[:, None]
+    rng = np.random.default_rng(_SEED)
+    by_success = np.lexsort((rng.permutation(len(hits)), -hits.sum(1)))
+    places = np.linspace(0.05, 0.95, _ROWS)
+    chosen = [by_success[int(place * (len(by_success) - 1))] for place in places]
+    rows = [
+        NeighbourRow(
+            _thumb(subject, query),
+            [
+                (_thumb(subject, found[query, rank]), float(distances[query, rank]), bool(hits[query, rank]))
+                for rank in range(size)
+            ],
+        )
+        for query in dict.fromkeys(chosen)
+    ]
+    return Figure(
+        "Nearest neighbours",
+        "Each row is a query and its nearest neighbours among all audited items, from easy queries to hard ones; "
+        "ticks are of the query's class, crosses are not.",
+        draw_neighbours(rows),
+        "Grid of queries with their nearest neighbours, hits and misses framed",
+    )
+
+
+def _thumb(subject: Subject, index: int) -> Thumb:
+    assert subject.picture is not None
+    image = subject.picture(int(index)).convert("RGB")
+    image.thumbnail((_THUMBNAIL, _THUMBNAIL), Image.Resampling.LANCZOS)
+    return Thumb(image, str(subject.labels[index]))
+
+
+def _distances(subject: Subject) -> Figure:
+    """Distances of sampled pairs of the same class and of different classes."""
+    rng = np.random.default_rng(_SEED)
+    _, codes = np.unique(subject.labels, return_inverse=True)
+    first = rng.integers(len(codes), size=_PAIRS)
+    order = np.argsort(codes, kind="stable")
+    starts, sizes = np.searchsorted(codes[order], np.arange(codes.max() + 1)), np.bincount(codes)
+    mate = order[starts[codes[first]] + rng.integers(0, sizes[codes[first]])]
+    other = rng.integers(len(codes), size=_PAIRS)
+    same = _pair_distances(subject, first[mate != first], mate[mate != first])
+    apart = codes[first] != codes[other]
+    different = _pair_distances(subject, first[apart], other[apart])
+    return Figure(
+        "Distances",
+        f"Distances of {len(same):,} pairs of the same class and {len(different):,} pairs of different classes; "
+        "the less the two overlap, the better a threshold works.",
+        draw_histograms(same, different),
+        "Histograms of distances between pairs of the same class and of different classes",
+    )
+
+
+def _pair_distances(subject: Subject, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    points = torch.from_numpy(np.ascontiguousarray(subject.embeddings))
+    distance = subject.space.distance(points[left][:, None], points[right][:, None])
+    return distance[:, 0, 0].numpy()
+
+
+def _map(subject: Subject) -> Figure:
+    points, kept = project_2d(subject.embeddings, method="tsne", seed=_SEED, max_points=_TSNE_POINTS)
+    return Figure(
+        "Map of the embedding",
+        f"t-SNE of {len(kept):,} items: near in the map means near in the embedding; far apart means little.",
+        draw_map(points, subject.labels[kept].astype(str), title=""),
+        "Two-dimensional map of the embedding, coloured by class",
+    )

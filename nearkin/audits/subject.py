@@ -1,0 +1,145 @@
+"""What an audit looks at: embeddings with labels, wherever they came from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from nearkin.data.dataset import Dataset
+from nearkin.errors import DataError
+from nearkin.models import Embedder, FeatureCache, cache_point, pretrained_baseline
+from nearkin.models.embedder import ALL, POOLING
+from nearkin.spaces import Space
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """Embeddings under audit.
+
+    Args:
+        embeddings: (n, d).
+        labels: (n,), of any type.
+        space: how two of them are compared.
+        gallery: mask (n,) of the items that are searched; None: each item is searched for among all the others.
+        picture: index to an image to show, or None when there is nothing to look at.
+        baseline: other embeddings of the same items, to compare with.
+        baseline_name: what these are.
+        facts: what to tell about model and data.
+        notes: what a reader must know of how the items were chosen.
+    """
+
+    embeddings: np.ndarray
+    labels: np.ndarray
+    space: Space
+    gallery: np.ndarray | None = None
+    picture: Callable[[int], Image.Image] | None = None
+    baseline: np.ndarray | None = None
+    baseline_name: str = ""
+    facts: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+def subject_of_model(
+    embedder: Embedder, dataset: Dataset, *, cache_directory: Path, baseline: bool = True, progress: bool = True
+) -> Subject:
+    """Encode the part of a data set that the model has not been trained on.
+
+    Args:
+        embedder: the model.
+        dataset: all the data.
+        cache_directory: where the features of a frozen backbone are kept, for the next audit of the same data.
+        baseline: also encode what one would have without training.
+        progress: whether to show bars.
+    """
+    chosen, notes = unseen_items(dataset, embedder.card)
+    part = dataset.select(chosen)
+    embeddings, name, untrained = _encode(embedder, part, cache_directory, baseline, progress)
+    facts = {
+        "data": part.name,
+        "classes": str(len(part.classes)),
+        "items": str(len(part)),
+        "backbone": embedder.backbone_name,
+        "dimensions": str(embeddings.shape[1]),
+    }
+    return Subject(
+        embeddings,
+        part.labels,
+        embedder.space,
+        gallery=_gallery_mask(part),
+        picture=part.image if part.kind == "image" else None,
+        baseline=untrained,
+        baseline_name=name,
+        facts=facts,
+        notes=notes,
+    )
+
+
+def unseen_items(dataset: Dataset, card: dict[str, Any]) -> tuple[np.ndarray, list[str]]:
+    """Indices of the items whose class played no part in training, and what to say about the choice.
+
+    Where the card has held-out classes that the data has too, these; else every class that did not train; and if the
+    data has none of those, everything, labelled as such.
+    """
+    classes = card.get("classes", {})
+    labels = dataset.labels
+    seen = np.isin(labels, [*classes.get("train", []), *classes.get("val", [])])
+    held_out = np.isin(labels, classes.get("test", []))
+    if held_out.any() and dataset.fingerprint() == card.get("data", {}).get("fingerprint"):
+        return np.flatnonzero(held_out), []
+    if not seen.any():
+        return np.arange(len(labels)), []
+    if not seen.all():
+        left_out = len(set(labels[seen]))
+        return np.flatnonzero(~seen), [f"{left_out} classes of the data were trained on and are left out."]
+    return np.arange(len(labels)), [
+        "Every class of this data was trained on: these figures do not tell how the model does on unseen classes."
+    ]
+
+
+def check_labels(embeddings: np.ndarray, labels: np.ndarray) -> None:
+    """Refuse what no suite could measure."""
+    if len(embeddings) != len(labels):
+        raise DataError(f"There are {len(embeddings)} embeddings and {len(labels)} labels: give one label each.")
+    _, counts = np.unique(labels, return_counts=True)
+    if not (counts > 1).any():
+        raise DataError("No class has two items: an audit needs classes with at least two items each.")
+
+
+def _gallery_mask(dataset: Dataset) -> np.ndarray | None:
+    """The published query/gallery division (In-shop's `role` column), where the data set has one."""
+    if not dataset.manifest.has("role"):
+        return None
+    role = dataset.manifest.column("role")
+    gallery = role == "gallery"
+    return gallery if gallery.any() and (role == "query").any() else None
+
+
+def _encode(
+    embedder: Embedder, dataset: Dataset, cache_directory: Path, baseline: bool, progress: bool
+) -> tuple[np.ndarray, str, np.ndarray | None]:
+    """Embeddings, and the baseline's name and vectors: pretrained features, or else the pixels themselves."""
+    if embedder.frozen_upto == ALL and cache_point(embedder) == POOLING:
+        cache = FeatureCache.build(embedder, dataset, at=POOLING, directory=cache_directory, progress=progress)
+        rows = np.arange(len(dataset))
+        embeddings = cache.encode(embedder, rows)
+        if baseline and embedder.pretrained:
+            return embeddings, "pretrained features", cache.gather(rows).numpy()
+    else:
+        embeddings = embedder.encode(dataset, progress=progress)
+    if not baseline:
+        return embeddings, "", None
+    if embedder.pretrained:
+        return embeddings, "pretrained features", pretrained_baseline(embedder).encode(dataset, progress=progress)
+    if dataset.kind != "image":
+        return embeddings, "", None
+    return embeddings, "raw pixels", np.stack([_pixels(dataset.image(index)) for index in range(len(dataset))])
+
+
+def _pixels(image: Image.Image, side: int = 28) -> np.ndarray:
+    grey = np.asarray(image.convert("L").resize((side, side)), dtype=np.float32).ravel() / 255.0
+    return grey - grey.mean()

@@ -1,0 +1,119 @@
+"""The commands on models: train, audit, embed, compare, demo. Heavy imports wait until a command runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nearkin._version import __version__
+from nearkin.cli.data import data_app
+from nearkin.cli.options import DataRoot, Quiet, SkipBad
+from nearkin.cli.recipes import recipes_app
+
+app = typer.Typer(
+    name="nearkin",
+    help="Deep metric learning: learn a distance you can trust, and put it to work.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+app.add_typer(data_app, name="data")
+app.add_typer(recipes_app, name="recipes")
+
+RunArgument = Annotated[Path, typer.Argument(help="A run directory, as `nearkin train` makes it.")]
+DATA_HELP = (
+    "A folder with one folder per class, a CSV or Parquet manifest, a zip, a Hugging Face data set directory, "
+    "or a catalogue name (see `nearkin data list`)."
+)
+
+
+@app.callback(invoke_without_command=True)
+def _top(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
+    if version:
+        print(__version__)
+        raise typer.Exit
+
+
+@app.command()
+def train(
+    data: Annotated[str, typer.Argument(help=DATA_HELP)],
+    out: Annotated[Path, typer.Option("--out", help="Directory for the run.")],
+    recipe: Annotated[str, typer.Option("--recipe", help="A recipe's name or YAML file.")] = "proxy-anchor",
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", help="Override, e.g. training.max_steps=200; may be repeated.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
+    skip_bad: SkipBad = False,
+    data_root: DataRoot = None,
+    quiet: Quiet = False,
+) -> None:
+    """Train an embedding on some classes of DATA and keep the rest for the audit."""
+    from nearkin.cli.training import train_command
+
+    train_command(data, recipe, out, overrides or [], resume, skip_bad, data_root, not quiet)
+
+
+@app.command()
+def audit(
+    run: RunArgument,
+    data: Annotated[str | None, typer.Option("--data", help="Audit on this data instead of the run's own.")] = None,
+    suite: Annotated[
+        str | None, typer.Option("--suite", help="Suites, comma-separated; default: the recipe's.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Report file; default: in the run directory.", dir_okay=False)
+    ] = None,
+    baseline: Annotated[bool, typer.Option(help="Also measure untrained features for comparison.")] = True,
+    skip_bad: SkipBad = False,
+    data_root: DataRoot = None,
+    quiet: Quiet = False,
+) -> None:
+    """Measure a run's model on classes it has not seen; print the table, write numbers and report."""
+    from nearkin.cli.auditing import audit_command
+
+    names = [name.strip() for name in suite.split(",")] if suite else None
+    audit_command(run, data, names, out, baseline, skip_bad, data_root, not quiet)
+
+
+@app.command()
+def embed(
+    run: RunArgument,
+    data: Annotated[str, typer.Argument(help=DATA_HELP)],
+    out: Annotated[Path, typer.Option("--out", help="A .parquet (path, label, embedding), .npz or .npy file.")] = Path(
+        "embeddings.parquet"
+    ),
+    batch_size: Annotated[int, typer.Option(min=1, help="Items encoded at once.")] = 64,
+    skip_bad: SkipBad = False,
+    data_root: DataRoot = None,
+    quiet: Quiet = False,
+) -> None:
+    """Turn DATA into vectors with a run's model."""
+    from nearkin.cli.embedding import embed_command
+
+    embed_command(run, data, out, batch_size, skip_bad, data_root, not quiet)
+
+
+@app.command()
+def compare(
+    runs: Annotated[list[Path], typer.Argument(help="Audited runs.")],
+    metric: Annotated[str, typer.Option("--metric", help="The metric to draw.")] = "MAP@R",
+    out: Annotated[Path | None, typer.Option("--out", help="Also write a page with a picture.")] = None,
+) -> None:
+    """Put audited runs side by side, with intervals."""
+    from nearkin.cli.comparing import compare_command
+
+    compare_command(runs, metric, out)
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option("--out", help="Directory for the run.")] = Path("runs/demo"),
+    data_root: DataRoot = None,
+    quiet: Quiet = False,
+) -> None:
+    """Fetch a small real data set, train on some of its classes, prove it on classes it has not seen."""
+    from nearkin.cli.demo import demo_command
+
+    demo_command(out, data_root, not quiet)

@@ -1,0 +1,93 @@
+"""`nearkin audit`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+
+from nearkin import api
+from nearkin.audits import AuditResult, suites
+from nearkin.data.dataset import Dataset
+from nearkin.errors import RunError
+from nearkin.report import metric_table
+from nearkin.training import Run
+
+
+def audit_command(
+    path: Path,
+    data: str | None,
+    names: list[str] | None,
+    out: Path | None,
+    baseline: bool,
+    skip_bad: bool,
+    data_root: Path | None,
+    progress: bool,
+) -> None:
+    """Audit a run and write what was found."""
+    for name in names or []:
+        suites.get(name)
+    run = Run(path)
+    result = audit_run(run, data, names, baseline=baseline, skip_bad=skip_bad, data_root=data_root, progress=progress)
+    report, numbers = run.report_file, run.audit_file
+    if data is not None:
+        # The run's own audit is what `compare` reads: another data set's goes beside it.
+        stem = result.subject.facts["data"] or "data"
+        report, numbers = run.path / f"report-{stem}.html", run.path / f"audit-{stem}.json"
+    if out is not None:
+        report, numbers = out, out.with_suffix(".json")
+    write_audit(run, result, report, numbers)
+    show_audit(result, Console(highlight=False))
+    print(f"Report: {report}")
+
+
+def audit_run(
+    run: Run,
+    data: str | Dataset | None = None,
+    names: list[str] | None = None,
+    *,
+    baseline: bool = True,
+    skip_bad: bool = False,
+    data_root: Path | None = None,
+    progress: bool = True,
+) -> AuditResult:
+    """Audit a run's model on the run's own data, or on other data."""
+    model = run.model()
+    source = data or model.card.get("data", {}).get("source")
+    if not source:
+        raise RunError(f"{run.path} does not say which data it was trained on: name some with --data.")
+    return api.audit(
+        model, source, suites=names, baseline=baseline, skip_bad=skip_bad, data_root=data_root, progress=progress
+    )
+
+
+def write_audit(
+    run: Run, result: AuditResult, report: Path, numbers: Path, title: str = "", next_steps: tuple[str, ...] = ()
+) -> None:
+    """Write the numbers as JSON and the report as HTML."""
+    recipe = run.recipe()
+    card = run.model().card
+    result.save(numbers)
+    facts = {
+        "recipe": recipe.name,
+        "training": f"{card['steps']} steps in {card['seconds']:.0f} s, best at step {card['best_step']}",
+        **card["versions"],
+    }
+    result.report(
+        report,
+        title=title or f"{run.path.name}: {recipe.name}",
+        recipe_yaml=recipe.to_yaml(),
+        history=run.history(),
+        facts=facts,
+        next_steps=next_steps,
+    )
+
+
+def show_audit(result: AuditResult, console: Console) -> None:
+    """Print the metric table and its notes."""
+    subject = result.subject
+    classes, items = subject.facts["classes"], subject.facts["items"]
+    title = f"{subject.facts.get('data', '')}: {classes} classes, {items} items"
+    console.print(metric_table(result.rows(), title=title, baseline_name=subject.baseline_name))
+    for note in result.notes:
+        console.print(f"Note: {note}")

@@ -1,0 +1,89 @@
+"""`nearkin data`: look at data sets and prepare them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nearkin.cli.options import DataRoot, Quiet, SkipBad
+
+data_app = typer.Typer(help="Data sets: the catalogue, what is in one, import and split.", no_args_is_help=True)
+
+Source = Annotated[str, typer.Argument(help="Data in any form `nearkin train` takes.")]
+Out = Annotated[Path, typer.Argument(help="A .zip for a copy of everything, or a .csv/.parquet beside the files.")]
+
+
+@data_app.command("list")
+def list_command() -> None:
+    """List the catalogue: data sets that can be named instead of a path."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from nearkin.data.catalogue import catalogue_table
+
+    rows = catalogue_table()
+    table = Table(*rows[0].keys(), box=None)
+    for row in rows:
+        table.add_row(*row.values())
+    Console(highlight=False).print(table)
+
+
+@data_app.command("info")
+def info_command(data: Source, data_root: DataRoot = None, quiet: Quiet = False) -> None:
+    """Say what is in a data set: classes, items, splits, and what cannot be read."""
+    from nearkin.data.checking import find_bad
+    from nearkin.data.sources import open_data
+    from nearkin.data.summary import summary_lines
+
+    dataset = open_data(data, data_root=data_root, progress=not quiet)
+    for line in summary_lines(dataset):
+        print(line)
+    bad = find_bad(dataset, progress=not quiet)
+    print(f"unreadable: {len(bad)}")
+    for item in bad[:20]:
+        print(f"  {item.path} {item.reason}")
+    if len(bad) > 20:
+        print(f"  and {len(bad) - 20} more")
+
+
+@data_app.command("import")
+def import_command(
+    data: Source, out: Out, skip_bad: SkipBad = False, data_root: DataRoot = None, quiet: Quiet = False
+) -> None:
+    """Write any data as a manifest, alone or with its files in a zip."""
+    from nearkin.data.checking import drop_bad
+    from nearkin.data.export import export_dataset
+    from nearkin.data.sources import open_data
+
+    dataset, bad = drop_bad(open_data(data, data_root=data_root), skip_bad, progress=not quiet)
+    export_dataset(dataset, out, progress=not quiet)
+    print(f"Wrote {len(dataset)} items of {len(dataset.classes)} classes: {out}")
+    if bad:
+        print(f"Note: {len(bad)} files could not be read and were left out.")
+
+
+@data_app.command("split")
+def split_command(
+    data: Source,
+    out: Out,
+    by: Annotated[str, typer.Option(help="auto, column, halves or fraction.")] = "auto",
+    test: Annotated[float, typer.Option(help="Share of the classes held out for the audit.")] = 0.3,
+    val: Annotated[float, typer.Option(help="Share of the training classes held out for validation.")] = 0.15,
+    folds: Annotated[int, typer.Option(help="Also number k class-disjoint folds of the training classes.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the choice.")] = 0,
+    data_root: DataRoot = None,
+    quiet: Quiet = False,
+) -> None:
+    """Divide the classes into train, val and test, and write a manifest that says so."""
+    from nearkin.data.export import export_dataset
+    from nearkin.data.sources import open_data
+    from nearkin.data.summary import summary_lines, with_split
+
+    dataset = open_data(data, data_root=data_root, progress=not quiet)
+    divided = with_split(dataset, by=by, test=test, val=val, folds=folds, seed=seed)
+    export_dataset(divided, out, progress=not quiet)
+    for line in summary_lines(divided):
+        print(line)
+    print(f"Wrote {out}")

@@ -1,0 +1,227 @@
+"""From a decoded sample to what a model eats: crops of single images with Pillow, augmentation of batches with kornia.
+
+Crops come first and one by one, since images differ in size; they give uint8 tensors, which are small to hand from a
+worker process to the trainer. All else happens to the whole batch. Nothing is random without a generator or a seed.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from nearkin.data.audio import LogMelTransform
+from nearkin.data.inputs import InputSpec
+from nearkin.data.section import DataSection
+from nearkin.errors import DataError, require
+
+Box = tuple[float, float, float, float]
+
+# Up to this size an image has no margin to spare: evaluation looks at all of it.
+_SMALL = 64
+_MARGIN = 1.143
+
+# Pillow first shrinks large images by whole factors to this multiple of the target: much faster, hardly visible.
+_REDUCING_GAP = 2.0
+
+_CROP_TRIES = 10
+
+
+class Transform(Protocol):
+    """Turns a decoded sample into a tensor; with a generator it may vary it, without it never does."""
+
+    hint: int | None
+    """Short side below which the tensor would be blown up: larger images may be decoded at a smaller size."""
+
+    def __call__(self, sample: Any, rng: np.random.Generator | None = None) -> Tensor:
+        """The tensor of one sample: (C, H, W)."""
+        ...
+
+
+class EvalTransform:
+    """Resize the short side to `round(size * resize)` and cut the centre square of side `size`.
+
+    Args:
+        spec: what the model eats.
+        resize: how much larger than the crop the short side is; None is 1.143, or 1 for inputs of at most 64 pixels.
+    """
+
+    def __init__(self, spec: InputSpec, resize: float | None = None) -> None:
+        self.spec = spec
+        self.resize = resize if resize is not None else (1.0 if spec.size <= _SMALL else _MARGIN)
+        if self.resize < 1.0:
+            raise DataError(f"The resize factor of the centre crop must be at least 1, not {self.resize:g}.")
+        self.hint: int | None = round(spec.size * self.resize)
+
+    def __call__(self, sample: Image.Image, rng: np.random.Generator | None = None) -> Tensor:
+        """The centre of the image, uint8 (C, size, size); `rng` is not used."""
+        # Resizing and cropping are one step: the crop's outline, in pixels of the original.
+        side = min(sample.size) * self.spec.size / round(self.spec.size * self.resize)
+        left, top = (sample.width - side) / 2, (sample.height - side) / 2
+        return _resized(sample, (left, top, left + side, top + side), self.spec)
+
+
+class TrainTransform:
+    """Random resized crop: a random box of random area and aspect ratio, resized to the square the model eats.
+
+    Args:
+        spec: what the model eats.
+        scale: smallest and largest share of the image's area.
+        ratio: narrowest and widest aspect ratio, width / height.
+    """
+
+    def __init__(
+        self,
+        spec: InputSpec,
+        scale: tuple[float, float] = (0.2, 1.0),
+        ratio: tuple[float, float] = (3 / 4, 4 / 3),
+    ) -> None:
+        if not 0.0 < scale[0] <= scale[1] <= 1.0 or not 0.0 < ratio[0] <= ratio[1]:
+            raise DataError(
+                f"A random crop needs an ascending scale in (0, 1] and an ascending ratio, got {scale} and {ratio}."
+            )
+        self.spec = spec
+        self.scale = scale
+        self.ratio = ratio
+        # The shortest side of the smallest box, as a share of the image's short side.
+        smallest = math.sqrt(scale[0] / max(ratio[1], 1 / ratio[0]))
+        self.hint: int | None = math.ceil(spec.size / smallest)
+
+    def __call__(self, sample: Image.Image, rng: np.random.Generator | None = None) -> Tensor:
+        """A crop of the image, uint8 (C, size, size); without `rng` the largest centred one."""
+        if rng is None:
+            box = central_box(sample.width, sample.height, self.ratio)
+        else:
+            box = random_box(sample.width, sample.height, self.scale, self.ratio, rng)
+        return _resized(sample, box, self.spec)
+
+
+def random_box(
+    width: int, height: int, scale: tuple[float, float], ratio: tuple[float, float], rng: np.random.Generator
+) -> Box:
+    """Left, top, right and bottom of a random crop, drawn as torchvision's RandomResizedCrop does.
+
+    The area is uniform in `scale`, the logarithm of the aspect ratio uniform in that of `ratio`; after ten draws that
+    do not fit, it is the largest centred box of an allowed ratio.
+    """
+    lowest, highest = math.log(ratio[0]), math.log(ratio[1])
+    for _ in range(_CROP_TRIES):
+        area = width * height * rng.uniform(*scale)
+        aspect = math.exp(rng.uniform(lowest, highest))
+        w, h = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+        if 0 < w <= width and 0 < h <= height:
+            top, left = int(rng.integers(height - h + 1)), int(rng.integers(width - w + 1))
+            return (left, top, left + w, top + h)
+    return central_box(width, height, ratio)
+
+
+def central_box(width: int, height: int, ratio: tuple[float, float]) -> Box:
+    """Left, top, right and bottom of the largest centred box whose aspect ratio is allowed."""
+    w, h = width, height
+    if width / height < ratio[0]:
+        h = max(1, round(width / ratio[0]))
+    elif width / height > ratio[1]:
+        w = max(1, round(height * ratio[1]))
+    left, top = (width - w) // 2, (height - h) // 2
+    return (left, top, left + w, top + h)
+
+
+def transform_for(spec: InputSpec, section: DataSection | None, train: bool) -> Transform:
+    """The transform of single samples that fits the input and the recipe's data section."""
+    section = section or DataSection()
+    if spec.kind == "audio":
+        return LogMelTransform(spec, section.audio_seconds)
+    if train and section.crop == "random":
+        return TrainTransform(spec, section.crop_scale, section.crop_ratio)
+    return EvalTransform(spec)
+
+
+class Normalise(nn.Module):
+    """Bring a batch to float32 and to the statistics the model was made for: (x - mean) / std.
+
+    Args:
+        spec: gives mean and std.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, spec: InputSpec) -> None:
+        super().__init__()
+        # Not part of the weights: they are in the spec, which is saved beside them.
+        self.register_buffer("mean", torch.tensor(spec.mean).view(1, -1, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(spec.std).view(1, -1, 1, 1), persistent=False)
+
+    def forward(self, batch: Tensor) -> Tensor:
+        """Normalise (B, C, H, W): uint8 in [0, 255] or float in [0, 1], for audio float log-mel values."""
+        return (_unit(batch) - self.mean) / self.std
+
+
+class BatchAugment(nn.Module):
+    """Flip and colour-jitter a training batch, then normalise it; the same step gives the same result.
+
+    Args:
+        spec: what the model eats.
+        flip: mirror half of the images left to right.
+        jitter: strengths of brightness, contrast, saturation and hue; grey images ignore the last two.
+        seed: with the step, decides every draw; the global random state is left as it was.
+    """
+
+    def __init__(
+        self,
+        spec: InputSpec,
+        flip: bool = True,
+        jitter: tuple[float, float, float, float] | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        jitter = jitter if jitter is not None and any(jitter) else None
+        if spec.kind == "audio" and (flip or jitter):
+            raise DataError("Flips and colour jitter are for images: turn both off for audio.")
+        self.seed = seed
+        self.normalise = Normalise(spec)
+        self.augmentations = nn.Sequential()
+        if flip:
+            self.augmentations.append(require("kornia.augmentation", "train").RandomHorizontalFlip(p=0.5))
+        if jitter:
+            strengths = jitter if spec.channels == 3 else (*jitter[:2], 0.0, 0.0)
+            self.augmentations.append(require("kornia.augmentation", "train").ColorJitter(*strengths, p=1.0))
+
+    @classmethod
+    def for_section(cls, spec: InputSpec, section: DataSection, seed: int = 0) -> BatchAugment:
+        """The augmentation a recipe asks for; audio is only normalised."""
+        if spec.kind == "audio":
+            return cls(spec, flip=False, seed=seed)
+        strength = section.jitter
+        return cls(spec, section.flip, (strength, strength, strength, strength / 4), seed)
+
+    def forward(self, batch: Tensor, step: int) -> Tensor:
+        """Augment and normalise (B, C, H, W), uint8 or float in [0, 1], as float32 of the same shape."""
+        if not len(self.augmentations):
+            return self.normalise(batch)
+        seed = int(np.random.SeedSequence([self.seed, step]).generate_state(1, np.uint64)[0])
+        with torch.random.fork_rng([batch.device] if batch.is_cuda else []):
+            torch.manual_seed(seed)
+            return self.normalise(self.augmentations(_unit(batch)))
+
+
+def _unit(batch: Tensor) -> Tensor:
+    """The batch as float32, pixels in [0, 1]."""
+    return batch.to(torch.float32) / 255.0 if batch.dtype == torch.uint8 else batch.to(torch.float32)
+
+
+def _resized(image: Image.Image, box: Box, spec: InputSpec) -> Tensor:
+    """The box of the image as a uint8 tensor (C, size, size)."""
+    if spec.channels == 1:
+        image = image.convert("L")
+    elif image.mode not in ("L", "RGB"):
+        image = image.convert("RGB")
+    size = (spec.size, spec.size)
+    image = image.resize(size, Image.Resampling.BILINEAR, box=box, reducing_gap=_REDUCING_GAP)
+    # Grey images become colour only now: one channel is resized instead of three.
+    pixels = np.array(image if spec.channels == 1 else image.convert("RGB"))
+    return torch.from_numpy(pixels.reshape(*size, spec.channels)).permute(2, 0, 1).contiguous()

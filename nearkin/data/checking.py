@@ -1,0 +1,68 @@
+"""Checking data before it is used: decode everything once and name what cannot be read."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+
+from nearkin.data.dataset import Dataset
+from nearkin.data.stores import UnreadableError
+from nearkin.errors import DataError
+from nearkin.progress import track
+
+_NAMED = 5
+
+
+@dataclass(frozen=True)
+class BadFile:
+    """An item that cannot be used.
+
+    Args:
+        path: as the manifest names it.
+        reason: what is wrong, to be read after the path.
+    """
+
+    path: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.path} {self.reason}"
+
+
+def find_bad(dataset: Dataset, progress: bool = True, workers: int = 2) -> list[BadFile]:
+    """Decode every item in a pool of threads and return those that cannot be, in the manifest's order."""
+
+    def check(index: int) -> BadFile | None:
+        try:
+            dataset.load(index, hint=1)  # the smallest JPEG scale: all bytes are still read, fewer pixels made
+        except UnreadableError as error:
+            return BadFile(error.path, error.reason)
+        return None
+
+    with ThreadPoolExecutor(max(workers, 1)) as pool:
+        found = pool.map(check, range(len(dataset)))
+        return [bad for bad in track(found, "Checking files", len(dataset), progress) if bad is not None]
+
+
+def drop_bad(dataset: Dataset, skip_bad: bool, progress: bool = True) -> tuple[Dataset, list[BadFile]]:
+    """Return the data set without the items that cannot be read, and those items.
+
+    Raises:
+        DataError: there are such items and `skip_bad` is False, or nothing would be left.
+    """
+    bad = find_bad(dataset, progress)
+    if not bad:
+        return dataset, []
+    if not skip_bad:
+        named = "; ".join(str(item) for item in bad[:_NAMED])
+        more = f"; and {len(bad) - _NAMED} more" if len(bad) > _NAMED else ""
+        raise DataError(
+            f"{len(bad)} of {len(dataset)} files cannot be used: {named}{more}. "
+            "Repair or remove them, or leave them out with --skip-bad."
+        )
+    if len(bad) == len(dataset):
+        raise DataError(f"None of the {len(dataset)} files can be used: {bad[0]}, for one.")
+    dropped = {item.path for item in bad}
+    return dataset.select(np.array([path not in dropped for path in dataset.manifest.paths])), bad

@@ -1,0 +1,178 @@
+"""Decoding: from the bytes of a file to an image or a waveform, or one sentence about what is wrong with it."""
+
+from __future__ import annotations
+
+import io
+import math
+from functools import cache
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+
+from nearkin.data.stores import UnreadableError
+from nearkin.errors import require
+
+AUDIO_SUFFIXES = frozenset({".wav", ".flac", ".ogg", ".mp3"})
+IMAGE_SUFFIXES = frozenset(
+    {".avif", ".bmp", ".dib", ".gif", ".ico", ".j2k", ".jfif", ".jp2", ".jpe", ".jpeg", ".jpg", ".pbm", ".pgm", ".png"}
+    | {".pnm", ".ppm", ".qoi", ".tif", ".tiff", ".webp"}
+)
+MAX_PIXELS = 64_000_000
+MAX_SAMPLES = 1 << 28
+
+# Only raster formats that Pillow decodes itself: it hands EPS and the like to other programs.
+_FORMATS = ("JPEG", "PNG", "BMP", "GIF", "TIFF", "WEBP", "PPM", "JPEG2000", "AVIF", "ICO", "QOI")
+_OPENINGS = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"RIFF", b"II*\0", b"MM\0*")
+_GREY = ("1", "L", "LA", "La")
+_DEEP = ("I;16", "I;16L", "I;16B", "I;16N", "I")
+_ORIENTATION_TAG = 0x0112
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+
+def decode_image(raw: bytes | np.ndarray, path: str, hint: int | None = None) -> Image.Image:
+    """Decode an image to mode L (1-bit and greyscale sources) or RGB (all others).
+
+    Alpha is composited on white, EXIF orientation applied, of several frames the first taken.
+
+    Args:
+        raw: an encoded file, or pixels uint8 (H, W) or (H, W, 3).
+        path: named in errors.
+        hint: the short side needed; a larger JPEG may come back smaller, but never with a side below it.
+
+    Raises:
+        UnreadableError: the file is empty, not an image, truncated, damaged or larger than 64 megapixels.
+    """
+    if isinstance(raw, np.ndarray):
+        return _from_array(raw, path)
+    if not raw:
+        raise UnreadableError(path, "is empty (zero bytes)")
+    try:
+        image = Image.open(io.BytesIO(raw), formats=_formats())
+        if image.width * image.height > MAX_PIXELS:
+            raise _bomb(path, f"{image.width} x {image.height} pixels")
+        if hint is not None:
+            image.draft(None, (hint, hint))  # only JPEG heeds it
+        image.load()
+        return _upright(_plain(image, path))
+    except UnreadableError:
+        raise
+    except UnidentifiedImageError as error:
+        reason = "is truncated or damaged in its header" if raw.startswith(_OPENINGS) else "is not an image"
+        raise UnreadableError(path, reason) from error
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise _bomb(path, "far too many pixels") from error
+    except Exception as error:  # a decoder given hostile bytes may raise anything
+        if "truncated" in str(error).lower():
+            raise UnreadableError(path, "is truncated") from error
+        raise UnreadableError(path, f"is damaged ({error})") from error
+
+
+def decode_audio(raw: bytes, path: str, rate: int = 16000) -> np.ndarray:
+    """Decode a recording to a mono float32 waveform (n,) at `rate` samples a second.
+
+    Raises:
+        UnreadableError: the file is empty, not audio, truncated, or holds no finite samples.
+        MissingExtraError: soundfile is not installed.
+    """
+    soundfile = require("soundfile", extra="audio")
+    if not raw:
+        raise UnreadableError(path, "is empty (zero bytes)")
+    if _is_short_wav(raw):
+        raise UnreadableError(path, "is truncated")
+    try:
+        with soundfile.SoundFile(io.BytesIO(raw)) as recording:
+            source, frames = recording.samplerate, recording.frames
+            if frames * recording.channels > MAX_SAMPLES:
+                raise UnreadableError(path, f"claims {frames:,} samples, too many for one item")
+            samples = recording.read(dtype="float32", always_2d=True)
+            exact = recording.format != "MP3"  # an MP3 only estimates its length
+    except UnreadableError:
+        raise
+    except Exception as error:
+        reason = str(getattr(error, "error_string", error)).rstrip(".")  # its full message names a Python object
+        raise UnreadableError(path, f"is not readable as audio ({reason})") from error
+    if exact and len(samples) < frames:
+        raise UnreadableError(path, f"is truncated ({len(samples)} of {frames} samples)")
+    wave = samples.mean(axis=1)
+    if not len(wave):
+        raise UnreadableError(path, "holds no samples")
+    if not np.isfinite(wave).all():
+        raise UnreadableError(path, "holds samples that are not finite numbers")
+    if source != rate:
+        from scipy.signal import resample_poly
+
+        common = math.gcd(source, rate)
+        wave = resample_poly(wave, rate // common, source // common)
+    return np.ascontiguousarray(wave, dtype=np.float32)
+
+
+def _is_short_wav(raw: bytes) -> bool:
+    """Whether a WAV file has fewer bytes than its header states, which libsndfile forgives.
+
+    Programs that write to a pipe state a size near 2 or 4 GiB, or none, because they cannot know it.
+    """
+    if raw[:4] != b"RIFF":
+        return False
+    stated = int.from_bytes(raw[4:8], "little") + 8
+    return len(raw) < stated < 0x7FFF0000
+
+
+@cache
+def _formats() -> tuple[str, ...]:
+    Image.init()
+    return tuple(name for name in _FORMATS if name in Image.OPEN)
+
+
+def _bomb(path: str, size: str) -> UnreadableError:
+    return UnreadableError(
+        path, f"is too large ({size}; at most {MAX_PIXELS // 10**6} megapixels), perhaps a decompression bomb"
+    )
+
+
+def _from_array(pixels: np.ndarray, path: str) -> Image.Image:
+    if pixels.ndim == 3 and pixels.shape[2] == 1:
+        pixels = pixels[:, :, 0]
+    if pixels.dtype != np.uint8 or not (pixels.ndim == 2 or (pixels.ndim == 3 and pixels.shape[2] == 3)):
+        raise UnreadableError(path, f"must be a uint8 array (H, W) or (H, W, 3), not {pixels.dtype} {pixels.shape}")
+    if not pixels.size:
+        raise UnreadableError(path, "is an empty array")
+    return Image.fromarray(np.ascontiguousarray(pixels))
+
+
+def _plain(image: Image.Image, path: str) -> Image.Image:
+    """Bring any mode to L or RGB."""
+    if image.mode in _DEEP:
+        deep = np.asarray(image)
+        if deep.min() < 0 or deep.max() > 0xFFFF:
+            raise UnreadableError(path, "has pixels of more than 16 bits: save it with 8 or 16")
+        plain = Image.fromarray(np.round(deep / 257).astype(np.uint8))
+    elif image.mode == "F":
+        raise UnreadableError(path, "has floating-point pixels: save it with 8 or 16 bits")
+    elif image.has_transparency_data:
+        colours = image.convert("RGBA")
+        white = Image.new("RGBA", colours.size, "white")
+        plain = Image.alpha_composite(white, colours).convert("L" if image.mode in _GREY else "RGB")
+    else:
+        plain = image.convert("L" if image.mode in _GREY else "RGB")
+    plain.info["orientation"] = _orientation(image)
+    return plain
+
+
+def _orientation(image: Image.Image) -> int:
+    try:
+        return int(image.getexif().get(_ORIENTATION_TAG, 1))
+    except Exception:  # damaged metadata around a sound image
+        return 1
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    turn = _TURNS.get(image.info.pop("orientation", 1))
+    return image if turn is None else image.transpose(turn)

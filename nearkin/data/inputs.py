@@ -1,0 +1,67 @@
+"""What a backbone eats: the shape and the statistics of one input."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from nearkin.errors import DataError, suggestion
+
+MEL_BANDS = 40
+"""Mel bands of an audio input unless its backbone asks for another number."""
+
+
+@dataclass(frozen=True)
+class InputSpec:
+    """Shape and statistics of one input of a model; plain values, so that it can be saved with the weights.
+
+    Args:
+        channels: 3 (colour) or 1 (grey) for images, 1 for audio.
+        size: side of the square image in pixels; for audio the number of mel bands.
+        mean: what normalisation subtracts from inputs in [0, 1], one value a channel; for audio from log-mel values.
+        std: what normalisation divides by, one value a channel.
+        kind: "image" or "audio".
+        frames: length of an audio crop in frames of 10 ms; None leaves it to `audio_seconds` of the recipe.
+    """
+
+    channels: int
+    size: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    kind: Literal["image", "audio"] = "image"
+    frames: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "mean", tuple(float(value) for value in self.mean))
+        object.__setattr__(self, "std", tuple(float(value) for value in self.std))
+        if self.kind not in ("image", "audio"):
+            raise DataError(f"An input is of kind 'image' or 'audio', not '{self.kind}'.")
+        if self.channels not in ((1, 3) if self.kind == "image" else (1,)):
+            raise DataError(f"An {self.kind} input cannot have {self.channels} channels: use 1, or 3 for colour.")
+        if self.size < 1 or (self.frames is not None and self.frames < 1):
+            raise DataError(f"The size and the frames of an input must be positive, got {self.size} and {self.frames}.")
+        if len(self.mean) != self.channels or len(self.std) != self.channels:
+            raise DataError(f"Give mean and std one value for each of the {self.channels} channels.")
+        if min(self.std) <= 0:
+            raise DataError(f"The std of an input must be positive, got {self.std}.")
+
+    @classmethod
+    def audio(cls, mels: int = MEL_BANDS, frames: int | None = None) -> InputSpec:
+        """An input of log-mel frames, which are centred per utterance and so need no further shift or scale."""
+        return cls(channels=1, size=mels, mean=(0.0,), std=(1.0,), kind="audio", frames=frames)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as JSON-safe values."""
+        fields = asdict(self)
+        return {**fields, "mean": list(self.mean), "std": list(self.std)}
+
+    @classmethod
+    def from_dict(cls, fields: dict[str, Any]) -> InputSpec:
+        """Rebuild what `to_dict` gave."""
+        for name in fields:
+            if name not in cls.__dataclass_fields__:
+                raise DataError(f"An input has no field '{name}'.{suggestion(name, cls.__dataclass_fields__)}")
+        missing = [name for name in ("channels", "size", "mean", "std") if name not in fields]
+        if missing:
+            raise DataError(f"The description of an input lacks {', '.join(missing)}.")
+        return cls(**fields)

@@ -1,0 +1,70 @@
+"""The `data` section of a recipe: how classes are split, how batches are made and how samples are varied."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+
+class DataSection(BaseModel):
+    """How a data set is split by classes, batched and augmented."""
+
+    # YAML reads a class called 7 as a number; names stay names.
+    model_config = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True)
+
+    split: Literal["auto", "column", "halves", "fraction"] = Field(
+        default="auto",
+        description="How classes are divided: the manifest's split column, the first half of the sorted classes for "
+        "training, a seeded fraction, or auto, which picks what the data supports.",
+    )
+    test_classes: float | list[str] = Field(
+        default=0.3, description="Classes held out for the audit: a share of all classes in [0, 1), or their names."
+    )
+    val_classes: float | list[str] = Field(
+        default=0.15,
+        description="Classes held out for validation: a share of the training classes in [0, 1), or their names.",
+    )
+    classes_per_batch: int = Field(default=8, ge=2, description="Distinct classes in a batch.")
+    per_class: int = Field(default=4, ge=1, description="Samples of each class in a batch.")
+    crop: Literal["random", "centre"] = Field(
+        default="random", description="Random resized crops in training, or the centre crop that evaluation uses."
+    )
+    crop_scale: tuple[float, float] = Field(
+        default=(0.4, 1.0), description="Smallest and largest share of the image's area that a random crop keeps."
+    )
+    crop_ratio: tuple[float, float] = Field(
+        default=(3 / 4, 4 / 3), description="Narrowest and widest aspect ratio (width / height) of a random crop."
+    )
+    flip: bool = Field(default=True, description="Mirror half of the training images left to right.")
+    jitter: float = Field(
+        default=0.0,
+        ge=0.0,
+        le=1.0,
+        description="Strength of brightness, contrast and saturation changes; hue gets a quarter.",
+    )
+    workers: int = Field(
+        default=2, ge=0, description="Processes that decode samples; 0 decodes in the training process."
+    )
+    audio_seconds: float = Field(default=1.0, gt=0.0, description="Length of the crop of an audio clip, in seconds.")
+
+    @field_validator("test_classes", "val_classes")
+    @classmethod
+    def _check_share(cls, value: float | list[str]) -> float | list[str]:
+        if isinstance(value, float) and not 0.0 <= value < 1.0:
+            raise ValueError(f"must be a share in [0, 1) or a list of class names, not {value:g}")
+        return value
+
+    @field_validator("crop_scale")
+    @classmethod
+    def _check_scale(cls, value: tuple[float, float]) -> tuple[float, float]:
+        if not 0.0 < value[0] <= value[1] <= 1.0:
+            raise ValueError(f"must be two ascending shares in (0, 1], not {value[0]:g}, {value[1]:g}")
+        return value
+
+    @field_validator("crop_ratio")
+    @classmethod
+    def _check_ratio(cls, value: tuple[float, float]) -> tuple[float, float]:
+        if not 0.0 < value[0] <= value[1]:
+            raise ValueError(f"must be two ascending positive numbers, not {value[0]:g}, {value[1]:g}")
+        return value

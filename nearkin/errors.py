@@ -1,0 +1,68 @@
+"""Our exceptions: each message is one sentence that says what to change."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable
+from difflib import get_close_matches
+from types import ModuleType
+
+
+class NearkinError(Exception):
+    """Base of everything nearkin raises on purpose."""
+
+
+class DataError(NearkinError):
+    """The data given cannot be used as it is."""
+
+
+class RecipeError(NearkinError):
+    """A recipe, or an override of one, is not valid."""
+
+
+class UnknownNameError(NearkinError):
+    """A name that no registry entry has."""
+
+
+class MissingExtraError(NearkinError):
+    """An optional dependency is needed and not installed."""
+
+
+class ModelError(NearkinError):
+    """A model cannot be built or used as asked."""
+
+
+class CheckpointError(NearkinError):
+    """A checkpoint is missing, damaged or of another version."""
+
+
+class RunError(NearkinError):
+    """A run directory is not in the state the command needs."""
+
+
+class TrainingError(NearkinError):
+    """Training cannot go on."""
+
+
+class StorageError(NearkinError):
+    """A file could not be written; what was there before is untouched."""
+
+
+def suggestion(name: str, valid: Iterable[str]) -> str:
+    """Return ` Did you mean 'x'?` for the nearest valid name, or the list of valid ones."""
+    choices = sorted(valid)
+    close = get_close_matches(name, choices, n=1, cutoff=0.6)
+    if close:
+        return f" Did you mean '{close[0]}'?"
+    return f" Choose one of: {', '.join(choices)}." if choices else ""
+
+
+def require(module: str, extra: str) -> ModuleType:
+    """Import an optional module, or say which extra brings it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise MissingExtraError(
+            f"This needs the package '{module.partition('.')[0]}', which could not be imported ({error}): "
+            f"install it with  pip install 'nearkin[{extra}]'."
+        ) from error

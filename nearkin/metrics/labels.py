@@ -1,0 +1,52 @@
+"""Labels of any hashable kind as whole numbers, compared exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from nearkin.errors import DataError
+
+
+def label_array(labels: Any, expected: int, what: str = "labels") -> np.ndarray:
+    """Labels (n,) as a numpy array; an object array if they are neither all strings nor all numbers of a kind.
+
+    Raises:
+        DataError: if there are not `expected` of them, or one is missing (None or NaN).
+    """
+    if isinstance(labels, Tensor):
+        labels = labels.detach().cpu().numpy()
+    array = labels if isinstance(labels, np.ndarray) else _from_sequence(labels)
+    if array.ndim != 1:
+        raise DataError(f"The {what} must be a flat list, one for each item, not of shape {array.shape}.")
+    if len(array) != expected:
+        raise DataError(f"There are {len(array)} {what} for {expected} embeddings: give one label for each.")
+    if array.dtype.kind in "fcOmM":
+        missing = [row for row, label in enumerate(array.tolist()) if label is None or label != label]
+        if missing:
+            raise DataError(f"The {what} are missing (None or NaN) in {len(missing)} rows, first in row {missing[0]}.")
+    return array
+
+
+def label_codes(*arrays: np.ndarray) -> list[np.ndarray]:
+    """Codes (n,) int64 for every array, from one code book; equal labels and only those have equal codes."""
+    if len({array.dtype for array in arrays}) == 1 and arrays[0].dtype.kind in "iubUS":
+        _, codes = np.unique(np.concatenate(arrays), return_inverse=True)
+        return np.split(codes.astype(np.int64), np.cumsum([len(array) for array in arrays])[:-1])
+    book: dict[Any, int] = {}  # by hash: numpy would turn the numbers of a mixture into strings or floats
+    return [
+        np.fromiter((book.setdefault(label, len(book)) for label in array.tolist()), np.int64, len(array))
+        for array in arrays
+    ]
+
+
+def _from_sequence(labels: Sequence[Any]) -> np.ndarray:
+    values = list(labels)
+    if values and len({type(value) for value in values}) == 1 and isinstance(values[0], (str, int, float, np.generic)):
+        return np.array(values)
+    array = np.empty(len(values), dtype=object)
+    array[:] = values
+    return array

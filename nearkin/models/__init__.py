@@ -1,0 +1,33 @@
+"""How a sample becomes a vector: backbones, poolings, the embedder, its file and its feature cache."""
+
+from nearkin.models.backbones import Backbone, backbones, list_backbones, make_backbone
+from nearkin.models.build import build_embedder, pretrained_baseline
+from nearkin.models.cache import FeatureCache, cache_point
+from nearkin.models.embedder import Embedder
+from nearkin.models.encoder import Encoder
+from nearkin.models.pooling import Pooling, list_poolings, make_pooling, poolings
+from nearkin.models.section import CacheViews, ModelSection
+from nearkin.models.tuning import channels_last, fold_batch_norm, inference_copy, tune_allocator
+
+__all__ = [
+    "Backbone",
+    "CacheViews",
+    "Embedder",
+    "Encoder",
+    "FeatureCache",
+    "ModelSection",
+    "Pooling",
+    "backbones",
+    "build_embedder",
+    "cache_point",
+    "channels_last",
+    "fold_batch_norm",
+    "inference_copy",
+    "list_backbones",
+    "list_poolings",
+    "make_backbone",
+    "make_pooling",
+    "poolings",
+    "pretrained_baseline",
+    "tune_allocator",
+]

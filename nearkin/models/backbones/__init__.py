@@ -1,0 +1,7 @@
+"""Backbones: from an input to feature maps."""
+
+from nearkin.models.backbones import conv4, efficientnet, lenet, resnet, tdnn  # noqa: F401  (they register themselves)
+from nearkin.models.backbones.base import Backbone
+from nearkin.models.backbones.registry import BackboneEntry, backbones, list_backbones, make_backbone
+
+__all__ = ["Backbone", "BackboneEntry", "backbones", "list_backbones", "make_backbone"]

@@ -1,0 +1,99 @@
+"""Residual networks: ResNet-20 as for CIFAR, ResNet-18 and ResNet-50 as for ImageNet (He et al. 2016)."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import ClassVar
+
+from torch import Tensor, nn
+
+from nearkin.data.inputs import InputSpec
+from nearkin.models.backbones.base import Backbone, initialise
+from nearkin.models.backbones.layers import conv_norm
+from nearkin.models.backbones.registry import BackboneEntry, backbones
+
+# Up to this side a stem that divides it by four would leave too few positions.
+_SMALL = 64
+
+
+class _Block(nn.Module):
+    """relu(body(x) + shortcut(x)); the shortcut is a 1x1 convolution where the shape changes."""
+
+    expansion: ClassVar[int] = 1
+
+    def __init__(self, incoming: int, width: int, stride: int) -> None:
+        super().__init__()
+        outgoing = width * self.expansion
+        self.body = self._body(incoming, width, stride)
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or incoming != outgoing:
+            self.shortcut = conv_norm(nn.Conv2d(incoming, outgoing, 1, stride, bias=False))
+        self.activation = nn.ReLU(inplace=True)
+
+    def _body(self, incoming: int, width: int, stride: int) -> nn.Sequential:
+        return nn.Sequential(
+            conv_norm(nn.Conv2d(incoming, width, 3, stride, padding=1, bias=False), nn.ReLU(inplace=True)),
+            conv_norm(nn.Conv2d(width, width, 3, padding=1, bias=False)),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.activation(self.body(x) + self.shortcut(x))
+
+
+class _Bottleneck(_Block):
+    """The block of ResNet-50: 1x1 down, 3x3 (which carries the stride), 1x1 up to four times the width."""
+
+    expansion: ClassVar[int] = 4
+
+    def _body(self, incoming: int, width: int, stride: int) -> nn.Sequential:
+        return nn.Sequential(
+            conv_norm(nn.Conv2d(incoming, width, 1, bias=False), nn.ReLU(inplace=True)),
+            conv_norm(nn.Conv2d(width, width, 3, stride, padding=1, bias=False), nn.ReLU(inplace=True)),
+            conv_norm(nn.Conv2d(width, width * self.expansion, 1, bias=False)),
+        )
+
+
+def resnet20(spec: InputSpec) -> Backbone:
+    """Nine blocks of 16, 32 and 64 channels at full, half and quarter resolution."""
+    stem = conv_norm(nn.Conv2d(spec.channels, 16, 3, padding=1, bias=False), nn.ReLU(inplace=True))
+    return _chain(spec, stem, _Block, widths=(16, 32, 64), depths=(3, 3, 3))
+
+
+def imagenet_resnet(spec: InputSpec, block: type[_Block], depths: tuple[int, ...]) -> Backbone:
+    """Four stages of 64 to 512 channels (times four for bottlenecks).
+
+    Inputs of at most 64 pixels get a 3x3 stem that keeps their resolution; the usual 7x7 one divides it by four.
+    """
+    if spec.size <= _SMALL:
+        stem = conv_norm(nn.Conv2d(spec.channels, 64, 3, padding=1, bias=False), nn.ReLU(inplace=True))
+    else:
+        conv = nn.Conv2d(spec.channels, 64, 7, 2, padding=3, bias=False)
+        stem = nn.Sequential(*conv_norm(conv, nn.ReLU(inplace=True)), nn.MaxPool2d(3, 2, padding=1))
+    return _chain(spec, stem, block, widths=(64, 128, 256, 512), depths=depths)
+
+
+def _chain(
+    spec: InputSpec, stem: nn.Module, block: type[_Block], widths: tuple[int, ...], depths: tuple[int, ...]
+) -> Backbone:
+    """The stem, then one stage a width; every stage but the first halves the map."""
+    stages: dict[str, nn.Module] = {"stem": stem}
+    channels = {"stem": widths[0]}
+    incoming = widths[0]
+    for number, (width, depth) in enumerate(zip(widths, depths, strict=True), start=1):
+        blocks: list[nn.Module] = []
+        for place in range(depth):
+            blocks.append(block(incoming, width, stride=2 if place == 0 and number > 1 else 1))
+            incoming = width * block.expansion
+        stages[f"stage{number}"] = nn.Sequential(*blocks)
+        channels[f"stage{number}"] = incoming
+    backbone = Backbone(spec, stages, channels)
+    initialise(backbone)
+    return backbone
+
+
+_resnet18 = partial(imagenet_resnet, block=_Block, depths=(2, 2, 2, 2))
+_resnet50 = partial(imagenet_resnet, block=_Bottleneck, depths=(3, 4, 6, 3))
+
+backbones.register("resnet20")(BackboneEntry(resnet20, size=32, smallest=8))
+backbones.register("resnet18")(BackboneEntry(_resnet18, size=224, smallest=8))
+backbones.register("resnet50")(BackboneEntry(_resnet50, size=224, smallest=8))

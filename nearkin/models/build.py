@@ -1,0 +1,79 @@
+"""From the `model` section of a recipe to an embedder."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from nearkin.data.audio import LogMelTransform
+from nearkin.data.inputs import InputSpec
+from nearkin.models.backbones import make_backbone
+from nearkin.models.embedder import Embedder
+from nearkin.models.pooling import make_pooling
+from nearkin.models.section import ModelSection
+from nearkin.spaces import make_space
+
+
+def build_embedder(section: ModelSection, seed: int = 0, audio_seconds: float | None = None) -> Embedder:
+    """Build what a recipe asks for, frozen as it says; torch's global random state is left as it was.
+
+    Args:
+        section: the recipe's model section.
+        seed: the same seed draws the same weights.
+        audio_seconds: length of an audio crop; images do not heed it.
+    """
+    architecture = {
+        "backbone": {
+            "name": section.backbone,
+            "pretrained": section.pretrained,
+            "channels": section.channels,
+            "size": section.size,
+        },
+        "pooling": {"name": section.pooling, "parameters": section.pooling_parameters},
+        "dimension": section.dimension,
+        "space": {"name": section.space, **section.space_parameters},
+        "freeze": section.freeze,
+        "frozen_batch_norm": section.frozen_batch_norm,
+    }
+    embedder = assemble(architecture, pretrained=section.pretrained, seed=seed)
+    if embedder.spec.kind == "audio" and audio_seconds is not None:
+        frames = LogMelTransform(embedder.spec, audio_seconds).frames
+        embedder.backbone.spec = InputSpec.audio(embedder.spec.size, frames)
+    return embedder
+
+
+def pretrained_baseline(embedder: Embedder) -> Embedder:
+    """The same backbone with its pretrained weights, average pooling and no head: what training must beat."""
+    architecture = {**embedder.architecture(), "dimension": None, "freeze": "all"}
+    architecture["pooling"] = {"name": "gap", "parameters": {}}
+    return assemble(architecture, pretrained=True)
+
+
+def assemble(architecture: dict[str, Any], *, pretrained: bool, seed: int = 0) -> Embedder:
+    """Build an embedder from its description.
+
+    Args:
+        architecture: what `Embedder.architecture` gives; "input" may be missing.
+        pretrained: whether to load pretrained weights; a checkpoint brings its own.
+        seed: seed of fresh weights.
+    """
+    wanted = architecture["backbone"]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        backbone = make_backbone(
+            wanted["name"], pretrained=pretrained, channels=wanted["channels"], size=wanted["size"]
+        )
+        pooling = make_pooling(
+            architecture["pooling"]["name"], backbone.channels, **architecture["pooling"]["parameters"]
+        )
+        dimension = architecture["dimension"]
+        head: nn.Module = nn.Identity() if dimension is None else nn.Linear(pooling.out_channels, dimension)
+    if backbone.config is not None:
+        backbone.config["pretrained"] = wanted["pretrained"]
+    if "input" in architecture:
+        backbone.spec = InputSpec.from_dict(architecture["input"])
+    embedder = Embedder(backbone, pooling, head, make_space(**architecture["space"]))
+    embedder.freeze(architecture["freeze"], architecture["frozen_batch_norm"])
+    return embedder

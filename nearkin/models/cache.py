@@ -1,0 +1,275 @@
+"""The feature cache: what the frozen part of a model gives for a data set, computed once and kept on disk.
+
+One file holds an array (n, views, ...), read through a memory map, or from memory where it is small. Its name is a hash
+of all that decides its content: data, frozen weights, transform, views and precision. If one changes, it is made anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nearkin.data.augment import TrainTransform, Transform, transform_for
+from nearkin.data.dataset import Dataset
+from nearkin.data.inputs import InputSpec
+from nearkin.errors import DataError, ModelError, StorageError
+from nearkin.models.checkpoint import hash_tensors
+from nearkin.models.embedder import POOLING, Embedder
+from nearkin.models.encoder import Encoder
+from nearkin.models.items import eval_hint
+from nearkin.models.prefetch import batches
+from nearkin.models.section import CacheViews
+from nearkin.models.tuning import inference_copy
+from nearkin.progress import Progress
+from nearkin.storage import replacing, write_json
+
+_FORMAT = "nearkin.features"
+_VERSION = 1
+"""To be raised when transforms or backbones change what they compute."""
+
+_BATCH = 32
+_WORKERS = 2
+_IN_MEMORY = 2 * 2**30
+
+
+class FeatureCache:
+    """Features of a data set at one place in a model; made by `build`.
+
+    Args:
+        array: (n, views, C') pooled vectors or (n, views, H, W, C') maps.
+        at: the place: a stage of the backbone, or "pooling".
+        key: hash of all that decided the content.
+        reused: whether it was found on disk.
+    """
+
+    def __init__(self, array: np.ndarray, at: str, key: str, reused: bool) -> None:
+        self.at = at
+        self.key = key
+        self.reused = reused
+        self.views = array.shape[1]
+        self._rows = array.reshape(-1, *array.shape[2:])
+
+    def __len__(self) -> int:
+        return len(self._rows) // self.views
+
+    @classmethod
+    def build(
+        cls,
+        embedder: Embedder,
+        dataset: Dataset,
+        *,
+        at: str,
+        directory: Path,
+        views: CacheViews | None = None,
+        dtype: Literal["float32", "float16"] = "float32",
+        seed: int = 0,
+        progress: bool = True,
+    ) -> FeatureCache:
+        """Compute the features of a data set, or find them on disk.
+
+        View 0 is the evaluation view; then, as asked for, its mirror image, and random crops, each drawn from
+        [seed, index, view]. An interrupted build leaves nothing that could be mistaken for a cache.
+
+        Args:
+            embedder: frozen up to `at`.
+            dataset: its items, in order, are the rows.
+            at: the last frozen stage, or "pooling" if all stages are frozen and the pooling learns nothing.
+            directory: where caches are kept.
+            views: which views; None: the plain one only.
+            dtype: precision on disk.
+            seed: seed of the crops.
+            progress: show a bar.
+        """
+        views = CacheViews() if views is None else views
+        _check_frozen(embedder, at)
+        facts = _facts(embedder, dataset, at, views, dtype, seed)
+        key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+        path = Path(directory) / f"{key[:32]}.npy"
+        found = _open(path, key)
+        if found is not None:
+            return cls(found, at, key, reused=True)
+        samples = _Views(dataset, embedder.spec, views, seed)
+        shape = _write(path, Encoder(embedder, at=at), samples, np.dtype(dtype), progress)
+        write_json(path.with_suffix(".json"), {"key": key, "shape": shape, "dtype": dtype, "facts": facts})
+        made = _open(path, key)
+        if made is None:
+            raise StorageError(f"The feature cache {path} vanished or changed while it was written: run again.")
+        return cls(made, at, key, reused=False)
+
+    def gather(self, indices: np.ndarray, views: np.ndarray | int = 0) -> Tensor:
+        """Features of some items, float32: vectors (B, C') or maps (B, C', H, W) with the channels innermost.
+
+        Args:
+            indices: rows of the data set, (B,).
+            views: the view of each, (B,), or one for all.
+        """
+        rows = self._rows.take(np.asarray(indices) * self.views + views, axis=0)
+        features = torch.from_numpy(rows).float()
+        return features.permute(0, 3, 1, 2) if features.ndim == 4 else features
+
+    def encode(self, embedder: Embedder, indices: np.ndarray, batch_size: int = 256) -> np.ndarray:
+        """Embeddings of the plain view of some items, float32 (n, d): what `embedder.encode` gives, but faster."""
+        rows = np.empty((len(indices), embedder.dimension), dtype=np.float32)
+        # After the pooling only the head is left to run: not worth a copy of the whole model.
+        tail = inference_copy(embedder.head if self.at == POOLING else embedder)
+        with torch.inference_mode():
+            for first in range(0, len(indices), batch_size):
+                features = self.gather(indices[first : first + batch_size])
+                raw = tail(features) if self.at == POOLING else tail(features, start=self.at)
+                rows[first : first + batch_size] = embedder.space.project(raw).numpy()
+        return rows
+
+
+def cache_point(embedder: Embedder) -> str:
+    """The last place in an embedder that training does not change: "pooling", or a stage."""
+    frozen = embedder.frozen_stages
+    if not frozen:
+        raise ModelError("Nothing of the backbone is frozen, so there is nothing to cache: set model.freeze.")
+    whole = len(frozen) == len(embedder.backbone.stages)
+    return POOLING if whole and not embedder.pooling.has_parameters else frozen[-1]
+
+
+class _Views:
+    """All views of an item, not normalised: (V, C, H, W)."""
+
+    def __init__(self, dataset: Dataset, spec: InputSpec, views: CacheViews, seed: int) -> None:
+        if dataset.kind != spec.kind:
+            raise DataError(f"The model takes {spec.kind} and the data is {dataset.kind}: choose another of the two.")
+        if spec.kind == "audio" and views.flip:
+            raise ModelError("Audio cannot be mirrored: set model.cache_views.flip to false.")
+        self.dataset = dataset
+        self.views = views
+        self.seed = seed
+        self.plain = transform_for(spec, None, train=False)
+        self.random: Transform = self.plain if spec.kind == "audio" else TrainTransform(spec, views.crop_scale)
+        # A small crop of a large image needs the pixels that the hint would drop.
+        self.hint = None if views.crops else eval_hint(self.plain)
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __call__(self, index: int) -> Tensor:
+        try:
+            sample = self.dataset.load(index, self.hint)
+        except OSError as error:
+            raise DataError(f"{self.dataset.manifest.paths[index]} could not be read ({error}).") from error
+        shown = [self.plain(sample)]
+        if self.views.flip:
+            shown.append(shown[0].flip(-1))
+        while len(shown) < self.views.count:
+            rng = np.random.default_rng([self.seed, index, len(shown)])
+            crop = self.random(sample, rng)
+            shown.append(crop.flip(-1) if self.views.flip and rng.random() < 0.5 else crop)
+        return torch.stack(shown)
+
+
+def _check_frozen(embedder: Embedder, at: str) -> None:
+    """Refuse a place that training would change: the cache would go stale."""
+    point = cache_point(embedder)
+    if at == point or at in embedder.frozen_stages:
+        return
+    if at != POOLING:
+        embedder.backbone.position(at)
+    raise ModelError(
+        f"The model learns before '{at}', so its features change there: cache at '{point}' or freeze more."
+    )
+
+
+def _facts(embedder: Embedder, dataset: Dataset, at: str, views: CacheViews, dtype: str, seed: int) -> dict[str, Any]:
+    """All that decides the content of a cache."""
+    transform = transform_for(embedder.spec, None, train=False)
+    return {
+        "format": _FORMAT,
+        "version": _VERSION,
+        "data": dataset.fingerprint(),
+        "at": at,
+        "trunk": _trunk_hash(embedder, at),
+        "transform": {name: getattr(transform, name) for name in ("resize", "frames") if hasattr(transform, name)},
+        "views": {"flip": views.flip, "crops": views.crops, **(_crop_facts(views, seed) if views.crops else {})},
+        "dtype": dtype,
+    }
+
+
+def _crop_facts(views: CacheViews, seed: int) -> dict[str, Any]:
+    return {"crop_scale": list(views.crop_scale), "seed": seed}
+
+
+def _trunk_hash(embedder: Embedder, at: str) -> str:
+    """A sha256 of the input, the architecture and the weights of everything up to `at`."""
+    architecture = embedder.architecture()
+    facts = {"input": architecture["input"], "backbone": architecture["backbone"]["name"]}
+    prefixes = [f"backbone.stages.{name}." for name in embedder.backbone.between(None, None if at == POOLING else at)]
+    if at == POOLING:
+        facts["pooling"] = architecture["pooling"]
+        prefixes.append("pooling.")
+    weights = {name: value for name, value in embedder.state_dict().items() if name.startswith(tuple(prefixes))}
+    return hash_tensors(weights, facts)
+
+
+def _write(path: Path, encoder: Encoder, samples: _Views, dtype: np.dtype, progress: bool) -> list[int]:
+    """Compute all features into a file; its shape."""
+    if not len(samples):
+        raise DataError("There are no items to compute features of: give a data set that is not empty.")
+    with Progress("Computing features", len(samples), progress) as bar:
+        chunks = _chunks(encoder, samples, dtype)
+        first = next(chunks)
+        shape = (len(samples), *first.shape[1:])
+        _check_space(path, int(np.prod(shape)) * dtype.itemsize)
+        # Plain writes: a full disk is an error here, but a crash of the process through a memory map.
+        with replacing(path) as temporary, open(temporary, "wb") as file:
+            header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+            np.lib.format.write_array_header_1_0(file, header)
+            for chunk in chain([first], chunks):
+                file.write(chunk.data)
+                bar.advance(len(chunk))
+    return list(shape)
+
+
+def _chunks(encoder: Encoder, samples: _Views, dtype: np.dtype) -> Iterator[np.ndarray]:
+    """Features of the items in order: (B, V, C') or (B, V, H, W, C')."""
+    count = samples.views.count
+    for batch in batches(samples, len(samples), max(1, _BATCH // count), _WORKERS):
+        parts = [encoder(part).float().cpu() for part in batch.flatten(0, 1).split(_BATCH)]
+        features = torch.cat(parts)
+        if features.ndim == 4:
+            features = features.permute(0, 2, 3, 1)
+        chunk = np.ascontiguousarray(features.numpy(), dtype=dtype)
+        if not np.isfinite(chunk).all():
+            raise ModelError(
+                f"Some features are not finite in {dtype}: set model.cache_dtype to float32, or check the weights."
+            )
+        yield chunk.reshape(len(batch), count, *chunk.shape[1:])
+
+
+def _check_space(path: Path, needed: int) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(path.parent).free
+    except OSError as error:
+        raise StorageError(f"The cache directory {path.parent} cannot be used ({error}): choose another.") from error
+    if free < needed:
+        raise StorageError(
+            f"The feature cache needs {needed / 2**30:.2f} GiB and {path.parent} has {free / 2**30:.2f} GiB free: make "
+            "room, choose another directory, or set model.cache_dtype to float16."
+        )
+
+
+def _open(path: Path, key: str) -> np.ndarray | None:
+    """The array of a finished cache, or None."""
+    try:
+        facts = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+        mapped = np.load(path, mmap_mode="r", allow_pickle=False)
+        if facts["key"] != key or facts["shape"] != list(mapped.shape) or facts["dtype"] != str(mapped.dtype):
+            return None
+        return np.array(mapped) if mapped.nbytes <= _IN_MEMORY else np.asarray(mapped)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

@@ -1,0 +1,188 @@
+"""The embedder: backbone, pooling, head and space, from a sample to a vector."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+
+from nearkin.data.augment import Normalise
+from nearkin.data.inputs import InputSpec
+from nearkin.errors import ModelError
+from nearkin.models import checkpoint
+from nearkin.models.backbones.base import Backbone
+from nearkin.models.encoder import Encoder
+from nearkin.models.items import Items
+from nearkin.models.pooling.registry import Pooling
+from nearkin.spaces import Space
+
+POOLING = "pooling"
+"""As a place in the model: after the pooling, where a sample is a vector (B, C')."""
+
+ALL = "all"
+"""As a stage to freeze up to: the last one."""
+
+
+class Embedder(nn.Module):
+    """Turns samples into points of a space.
+
+    Args:
+        backbone: from a normalised input to a feature map.
+        pooling: from the map to a vector.
+        head: from the vector to the raw embedding; `nn.Identity()` for none.
+        space: where embeddings are compared.
+        card: what is known of the model: recipe, data, metrics, versions; JSON-safe.
+    """
+
+    def __init__(
+        self, backbone: Backbone, pooling: Pooling, head: nn.Module, space: Space, card: dict[str, Any] | None = None
+    ) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.pooling = pooling
+        self.head = head
+        self.space = space
+        self.card: dict[str, Any] = {} if card is None else card
+        self.normalise = Normalise(backbone.spec)
+        self.frozen_upto: str | None = None
+        self.frozen_batch_norm = False
+
+    @property
+    def spec(self) -> InputSpec:
+        """What the model eats."""
+        return self.backbone.spec
+
+    @property
+    def dimension(self) -> int:
+        """Size of an embedding."""
+        return self.head.out_features if isinstance(self.head, nn.Linear) else self.pooling.out_channels
+
+    @property
+    def backbone_name(self) -> str:
+        """Name of the backbone in the registry."""
+        return type(self.backbone).__name__ if self.backbone.config is None else self.backbone.config["name"]
+
+    @property
+    def pretrained(self) -> bool:
+        """Whether the backbone began with pretrained weights."""
+        return self.backbone.config is not None and bool(self.backbone.config["pretrained"])
+
+    def forward(self, x: Tensor, start: str | None = None) -> Tensor:
+        """Raw embeddings (B, d).
+
+        Args:
+            x: normalised inputs (B, C, H, W), or what comes out of `start`.
+            start: a stage of the backbone, then `x` is its map; "pooling", then `x` is pooled (B, C').
+        """
+        return self.head(x if start == POOLING else self.pooling(self.backbone(x, start=start)))
+
+    def embed(self, x: Tensor, start: str | None = None) -> Tensor:
+        """Points of the space (B, d); arguments as of `forward`."""
+        return self.space.project(self(x, start=start))
+
+    def features(self, x: Tensor, at: str) -> Tensor:
+        """What normalised inputs (B, C, H, W) are at a stage of the backbone, or after the pooling ("pooling")."""
+        return self.pooling(self.backbone(x)) if at == POOLING else self.backbone(x, stop=at)
+
+    def freeze(self, upto: str | None, frozen_batch_norm: bool = False) -> None:
+        """Choose what of the backbone training leaves alone; the rest of it is made trainable.
+
+        Args:
+            upto: stages up to and including this one keep their weights and statistics; "all": every stage; None: none.
+            frozen_batch_norm: batch norms of the other stages keep their statistics too, while their weights may train.
+        """
+        if upto is not None and upto != ALL:
+            self.backbone.position(upto)
+        self.frozen_upto = upto
+        self.frozen_batch_norm = frozen_batch_norm
+        self.backbone.requires_grad_(True)
+        for name in self.frozen_stages:
+            self.backbone.stages[name].requires_grad_(False)
+        self.train(self.training)
+
+    @property
+    def frozen_stages(self) -> list[str]:
+        """The frozen stages, first to last."""
+        if self.frozen_upto is None:
+            return []
+        return self.backbone.between(None, None if self.frozen_upto == ALL else self.frozen_upto)
+
+    def frozen_prefixes(self) -> list[str]:
+        """What the names of all weights and buffers that training never changes begin with."""
+        return [f"backbone.stages.{name}." for name in self.frozen_stages]
+
+    def train(self, mode: bool = True) -> Embedder:
+        """Switch to training (or eval) mode; what is frozen stays in eval mode."""
+        super().train(mode)
+        for name in self.frozen_stages:
+            self.backbone.stages[name].eval()
+        if self.frozen_batch_norm:
+            for module in self.backbone.modules():
+                if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                    module.eval()
+        return self
+
+    def encode(
+        self,
+        items: Items,
+        *,
+        batch_size: int = 32,
+        progress: bool = True,
+        workers: int = 2,
+        compile: bool = False,
+    ) -> np.ndarray:
+        """Embed anything: float32 (n, d), points of the space, in the order given.
+
+        Args:
+            items: a `Dataset`; the path of an image (or audio file), of a folder, zip or manifest; a PIL image; an
+                array of pixels, uint8 or float in [0, 1], (H, W), (H, W, 3), (n, H, W) or (n, H, W, 3); a tensor, of
+                the same types, (C, H, W) or (n, C, H, W); or a list of such single items. A single item gives one row.
+                Images are resized and cropped as in evaluation; tensors and float arrays count as cropped already and
+                are only brought to size. For audio: paths, waveforms at 16 kHz, or log-mel tensors.
+            batch_size: samples that go through the network together.
+            progress: show a bar.
+            workers: threads that decode.
+            compile: use `torch.compile`: a slow start, then somewhat faster; needs a C++ compiler.
+        """
+        return Encoder(self, compile=compile).encode(items, batch_size=batch_size, progress=progress, workers=workers)
+
+    def encode_pooled(
+        self, items: Items, *, batch_size: int = 32, progress: bool = True, workers: int = 2
+    ) -> np.ndarray:
+        """Pooled features before the head, float32 (n, C'), not projected; arguments as of `encode`."""
+        encoder = Encoder(self, at=POOLING)
+        return encoder.encode(items, batch_size=batch_size, progress=progress, workers=workers)
+
+    def architecture(self) -> dict[str, Any]:
+        """Everything but the weights, as JSON-safe values from which `Embedder.load` builds the model again."""
+        if self.backbone.config is None or self.pooling.config is None:
+            raise ModelError(
+                "Only a model whose backbone and pooling come from make_backbone and make_pooling can be saved: "
+                "register your own there."
+            )
+        if not isinstance(self.head, nn.Linear | nn.Identity):
+            raise ModelError(f"Only a linear head or none can be saved, not {type(self.head).__name__}.")
+        return {
+            "backbone": dict(self.backbone.config),
+            "input": self.spec.to_dict(),
+            "pooling": dict(self.pooling.config),
+            "dimension": self.dimension if isinstance(self.head, nn.Linear) else None,
+            "space": self.space.to_dict(),
+            "freeze": self.frozen_upto,
+            "frozen_batch_norm": self.frozen_batch_norm,
+        }
+
+    def fingerprint(self) -> str:
+        """A sha256, in hex, of what decides the embeddings: architecture and weights."""
+        return checkpoint.fingerprint(self)
+
+    def save(self, path: str | Path) -> None:
+        """Write the model and its card as one safetensors file."""
+        checkpoint.save_embedder(self, path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Embedder:
+        """Read a model that `save` wrote; it comes in eval mode."""
+        return checkpoint.load_embedder(path)

@@ -1,0 +1,71 @@
+"""A fast copy of an embedder that turns items into vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nearkin.errors import ModelError
+from nearkin.models.items import Items, open_items
+from nearkin.models.tuning import as_channels_last, compiled, inference_copy
+from nearkin.progress import Progress
+
+if TYPE_CHECKING:
+    from nearkin.models.embedder import Embedder
+
+
+class Encoder:
+    """The embedder as it is now, copied for speed: later training does not reach the copy, nor the copy the embedder.
+
+    `Embedder.encode` makes one for each call; keep one to answer many small queries.
+
+    Args:
+        embedder: what to copy.
+        at: where to stop: a stage of the backbone, "pooling", or None for embeddings projected into the space.
+        compile: use `torch.compile`.
+    """
+
+    def __init__(self, embedder: Embedder, *, at: str | None = None, compile: bool = False) -> None:
+        self.spec = embedder.spec
+        self.embedder = inference_copy(embedder)
+        self.at = at
+        self.compile = compile
+        self._run: Callable[[Tensor], Tensor] = compiled(self._features) if compile else self._features
+
+    @torch.inference_mode()
+    def __call__(self, batch: Tensor) -> Tensor:
+        """Features of samples (B, C, H, W) as loaded: uint8 or float in [0, 1], for audio log-mel values."""
+        return self._run(batch.to(self.embedder.normalise.mean.device))
+
+    def encode(self, items: Items, *, batch_size: int = 32, progress: bool = True, workers: int = 2) -> np.ndarray:
+        """Encode anything that `Embedder.encode` takes: float32 (n, d), or maps (n, C, H, W) if `at` is a stage."""
+        if batch_size < 1 or workers < 0:
+            raise ModelError(
+                f"Encoding needs a batch size of at least 1 and workers of at least 0, not {batch_size}, {workers}."
+            )
+        samples = open_items(items, self.spec)
+        rows = np.empty((len(samples), self.embedder.dimension), dtype=np.float32)
+        done = 0
+        with Progress("Encoding", len(samples), progress) as bar:
+            for batch in samples.batches(batch_size, workers):
+                count = len(batch)
+                features = self(self._full(batch, batch_size))[:count].float().cpu().numpy()
+                if done == 0:
+                    rows = np.empty((len(samples), *features.shape[1:]), dtype=np.float32)
+                rows[done : done + count] = features
+                done += count
+                bar.advance(count)
+        return rows
+
+    def _features(self, batch: Tensor) -> Tensor:
+        x = as_channels_last(self.embedder.normalise(batch))
+        return self.embedder.embed(x) if self.at is None else self.embedder.features(x, self.at)
+
+    def _full(self, batch: Tensor, batch_size: int) -> Tensor:
+        """Fill up a last, smaller batch if another shape would be compiled anew."""
+        missing = batch_size - len(batch) if self.compile else 0
+        return torch.cat([batch, batch[:1].expand(missing, -1, -1, -1)]) if missing else batch

@@ -1,0 +1,216 @@
+"""What can be encoded, and how each kind becomes tensors of the size a model eats."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from PIL import Image, ImageOps
+from torch import Tensor
+
+from nearkin.data.augment import EvalTransform, Transform, transform_for
+from nearkin.data.dataset import Dataset
+from nearkin.data.decode import decode_audio, decode_image
+from nearkin.data.inputs import InputSpec
+from nearkin.data.sources import open_data
+from nearkin.errors import DataError
+from nearkin.models.prefetch import batches
+
+Item = str | Path | Image.Image | np.ndarray | Tensor
+Items = Dataset | Item | Sequence[Item]
+
+_COLLECTIONS = (".zip", ".csv", ".parquet")
+_LUMINANCE = (0.299, 0.587, 0.114)
+
+
+class Samples(Protocol):
+    """Items on their way into a model."""
+
+    def __len__(self) -> int: ...
+
+    def batches(self, batch_size: int, workers: int) -> Iterator[Tensor]:
+        """Yield (B, C, H, W), uint8 or float in [0, 1], for audio log-mel values; not normalised."""
+        ...
+
+
+def open_items(items: Items, spec: InputSpec) -> Samples:
+    """Recognise what the user gave; see `Embedder.encode` for what may be given."""
+    if isinstance(items, str | Path) and (Path(items).is_dir() or Path(items).suffix.lower() in _COLLECTIONS):
+        items = open_data(items, progress=False)
+    if isinstance(items, Dataset):
+        if items.kind != spec.kind:
+            raise DataError(f"The model takes {spec.kind} and the data is {items.kind}: choose another of the two.")
+        return _Listed(spec, items)
+    if isinstance(items, np.ndarray):
+        return _open_array(items, spec)
+    if isinstance(items, Tensor):
+        return _Tensors(items if items.ndim == 4 else items[None], spec, "The tensor")
+    if isinstance(items, Sequence) and not isinstance(items, str):
+        return _Listed(spec, items)
+    return _Listed(spec, [items])
+
+
+def eval_hint(transform: Transform) -> int | None:
+    """The short side that the evaluation crop needs: large JPEGs are decoded smaller, which is much faster."""
+    return round(transform.spec.size * transform.resize) if isinstance(transform, EvalTransform) else None
+
+
+class _Listed:
+    """Items loaded one by one in threads: a data set, or a list of paths, images, arrays or tensors."""
+
+    def __init__(self, spec: InputSpec, items: Dataset | Sequence[Item] | np.ndarray) -> None:
+        self.spec = spec
+        self.items = items
+        self.transform = transform_for(spec, None, train=False)
+        self.hint = eval_hint(self.transform)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def batches(self, batch_size: int, workers: int) -> Iterator[Tensor]:
+        return batches(self.load, len(self), batch_size, workers)
+
+    def load(self, index: int) -> Tensor:
+        """The sample (C, H, W) of one item."""
+        if isinstance(self.items, Dataset):
+            return self.transform(self.items.load(index, self.hint))
+        item, name = self.items[index], f"Item {index}"
+        if isinstance(item, Tensor) or (isinstance(item, np.ndarray) and _is_float_image(item, self.spec)):
+            tensor = item if isinstance(item, Tensor) else _channels_first(item[None])[0]
+            return _fitted(tensor[None], self.spec, name)[0]
+        return self.transform(self._decoded(item, name))
+
+    def _decoded(self, item: Any, name: str) -> Image.Image | np.ndarray:
+        """An image, or for audio a waveform."""
+        if isinstance(item, str | Path):
+            raw = _read(Path(item))
+            if self.spec.kind == "audio":
+                return decode_audio(raw, str(item))
+            return decode_image(raw, str(item), self.hint)
+        if self.spec.kind == "audio":
+            if isinstance(item, np.ndarray) and item.ndim == 1 and np.issubdtype(item.dtype, np.floating):
+                return item
+            raise DataError(f"{name} must be the path of an audio file or a waveform, float (n,) at 16 kHz.")
+        if isinstance(item, np.ndarray):
+            return decode_image(item, name)
+        if isinstance(item, Image.Image):
+            return _plain(item, name)
+        raise DataError(f"{name} is a {type(item).__name__}: give a path, a PIL image, an array of pixels or a tensor.")
+
+
+class _Tensors:
+    """Samples (n, C, H, W) that are there already."""
+
+    def __init__(self, tensor: Tensor, spec: InputSpec, name: str) -> None:
+        if tensor.ndim != 4:
+            raise DataError(f"{name} must have the shape (n, C, H, W) or (C, H, W), not {tuple(tensor.shape)}.")
+        self.tensor = tensor
+        self.spec = spec
+        self.name = name
+
+    def __len__(self) -> int:
+        return len(self.tensor)
+
+    def batches(self, batch_size: int, workers: int) -> Iterator[Tensor]:
+        fit = partial(_fitted, spec=self.spec, name=self.name)
+        return (fit(self.tensor[first : first + batch_size]) for first in range(0, len(self), batch_size))
+
+
+def _open_array(array: np.ndarray, spec: InputSpec) -> Samples:
+    """One or several images, or for audio waveforms, in an array."""
+    if spec.kind == "audio":
+        return _Listed(spec, array if array.ndim == 2 else [array])
+    single = array.ndim == 2 or (array.ndim == 3 and array.shape[2] == 3)
+    stack = array[None] if single else array
+    if stack.ndim not in (3, 4):
+        raise DataError(
+            f"An array of images must have the shape (H, W), (H, W, 3), (n, H, W) or (n, H, W, 3), not {array.shape}."
+        )
+    if _is_float_image(stack, spec):
+        return _Tensors(_channels_first(stack), spec, "The array")
+    return _Listed(spec, stack)
+
+
+def _is_float_image(array: np.ndarray, spec: InputSpec) -> bool:
+    return spec.kind == "image" and bool(np.issubdtype(array.dtype, np.floating))
+
+
+def _channels_first(images: np.ndarray) -> Tensor:
+    """Images (n, H, W) or (n, H, W, C) as a tensor (n, C, H, W)."""
+    tensor = torch.from_numpy(np.ascontiguousarray(images))
+    return tensor[:, None] if tensor.ndim == 3 else tensor.permute(0, 3, 1, 2)
+
+
+def _fitted(batch: Tensor, spec: InputSpec, name: str) -> Tensor:
+    """A batch (B, C, H, W) with the channels and the size of the spec, in [0, 1] or uint8."""
+    if batch.ndim != 4:
+        raise DataError(f"{name} must have the shape (C, H, W), not {tuple(batch.shape[1:])}.")
+    if spec.kind == "audio":
+        if batch.shape[1:3] != (1, spec.size) or not batch.is_floating_point():
+            raise DataError(f"{name} must hold log-mel values (1, {spec.size}, frames), not {tuple(batch.shape[1:])}.")
+        return batch.float()
+    if batch.dtype != torch.uint8:
+        batch = _checked_range(batch, name)
+    if batch.shape[1] != spec.channels:
+        batch = _with_channels(batch, spec.channels, name)
+    if batch.shape[2:] != (spec.size, spec.size):
+        batch = _resized(batch if batch.is_floating_point() else batch / 255.0, spec.size)
+    return batch
+
+
+def _checked_range(batch: Tensor, name: str) -> Tensor:
+    if not batch.is_floating_point():
+        raise DataError(f"{name} holds {str(batch.dtype).removeprefix('torch.')}: give uint8, or float in [0, 1].")
+    low, high = (float(value) for value in batch.aminmax())
+    if not (low >= 0.0 and high <= 1.0):
+        raise DataError(
+            f"{name} holds values from {low:g} to {high:g}: give uint8, or float in [0, 1], not normalised."
+        )
+    return batch.float()
+
+
+def _with_channels(batch: Tensor, channels: int, name: str) -> Tensor:
+    if batch.shape[1] == 1:
+        return batch.expand(-1, channels, -1, -1)
+    if batch.shape[1] != 3:
+        raise DataError(f"{name} has {batch.shape[1]} channels: give 1 (grey) or 3 (colour).")
+    unit = batch if batch.is_floating_point() else batch / 255.0
+    return torch.einsum("bchw,c->bhw", unit, unit.new_tensor(_LUMINANCE))[:, None]
+
+
+def _resized(batch: Tensor, size: int) -> Tensor:
+    """The centre square of each image (B, C, H, W), resized to (B, C, size, size)."""
+    side = min(batch.shape[2:])
+    top, left = (batch.shape[2] - side) // 2, (batch.shape[3] - side) // 2
+    square = batch[:, :, top : top + side, left : left + side]
+    return F.interpolate(square, size=(size, size), mode="bilinear", antialias=True)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path} could not be read ({error.strerror or error}): check the path.") from error
+
+
+def _plain(image: Image.Image, name: str) -> Image.Image:
+    """A PIL image of any mode as the decoder would have given it: upright, L or RGB."""
+    try:
+        image = ImageOps.exif_transpose(image)
+        if image.mode in ("L", "RGB") and not image.has_transparency_data:
+            image.load()
+            return image
+        if image.mode in ("CMYK", "YCbCr", "LAB", "HSV"):
+            return image.convert("RGB")
+        # Rare modes go the way of a file, so that there is one rule for alpha, palettes and 16-bit greys.
+        buffer = io.BytesIO()
+        image.save(buffer, "PNG")
+    except (OSError, ValueError) as error:
+        raise DataError(f"{name} is an image that could not be decoded ({error}).") from error
+    return decode_image(buffer.getvalue(), name)

@@ -1,0 +1,68 @@
+"""Poolings by name."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
+
+from nearkin.errors import ModelError, suggestion
+from nearkin.registry import Registry
+
+
+class Pooling(nn.Module):
+    """Base of all poolings: a feature map (B, C, H, W) becomes a vector (B, out_channels).
+
+    Args:
+        channels: C.
+        out_channels: size of the vector; None: C.
+    """
+
+    def __init__(self, channels: int, out_channels: int | None = None) -> None:
+        super().__init__()
+        self.channels = channels
+        self.out_channels = channels if out_channels is None else out_channels
+        self.config: dict[str, Any] | None = None
+        """Name and parameters that `make_pooling` was given; None if built by hand."""
+
+    @property
+    def has_parameters(self) -> bool:
+        """Whether there is something to learn; if not, pooled vectors can be cached."""
+        return any(True for _ in self.parameters())
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Pool a map (B, C, H, W) to (B, out_channels)."""
+        raise NotImplementedError
+
+
+poolings: Registry[Callable[..., Pooling]] = Registry("pooling")
+
+
+def make_pooling(name: str, channels: int, **parameters: Any) -> Pooling:
+    """Make a pooling by its name.
+
+    Args:
+        name: one of `list_poolings()`.
+        channels: channels of the feature map.
+        parameters: of the pooling's own; those left out keep their defaults.
+    """
+    check_pooling(name, parameters)
+    pooling = poolings.get(name)(channels, **parameters)
+    pooling.config = {"name": name, "parameters": dict(parameters)}
+    return pooling
+
+
+def list_poolings() -> list[str]:
+    """Names of the poolings, sorted."""
+    return poolings.names()
+
+
+def check_pooling(name: str, parameters: dict[str, Any]) -> None:
+    """Refuse an unknown pooling or a parameter it does not have."""
+    known = [key for key in inspect.signature(poolings.get(name)).parameters if key != "channels"]
+    for parameter in parameters:
+        if parameter not in known:
+            hint = suggestion(parameter, known) or " It takes none."
+            raise ModelError(f"The pooling '{name}' has no parameter '{parameter}'.{hint}")

@@ -1,0 +1,88 @@
+"""The `model` section of a recipe: backbone, pooling, head and space, what is frozen and what is cached."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from nearkin.errors import RecipeError
+from nearkin.models.backbones.registry import check_backbone_name
+from nearkin.models.pooling.registry import check_pooling
+
+
+class CacheViews(BaseModel):
+    """Which views of an item a feature cache holds besides the plain one."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    flip: bool = Field(
+        default=False, description="Also the mirrored image; random crops are then mirrored half of the time."
+    )
+    crops: int = Field(default=0, ge=0, le=64, description="How many random resized crops of each image.")
+    crop_scale: tuple[float, float] = Field(
+        default=(0.4, 1.0), description="Smallest and largest share of the image's area that a random crop keeps."
+    )
+
+    @field_validator("crop_scale")
+    @classmethod
+    def _check_scale(cls, value: tuple[float, float]) -> tuple[float, float]:
+        if not 0.0 < value[0] <= value[1] <= 1.0:
+            raise ValueError(f"must be two ascending shares in (0, 1], not {value[0]:g}, {value[1]:g}")
+        return value
+
+    @property
+    def count(self) -> int:
+        """Views of one item."""
+        return 1 + int(self.flip) + self.crops
+
+
+class ModelSection(BaseModel):
+    """How a sample becomes a vector."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    backbone: str = Field(
+        default="efficientnet-lite0", description="Name of the backbone, or timm/<name> for any timm model."
+    )
+    pretrained: bool = Field(default=False, description="Start from ImageNet weights; not every backbone has them.")
+    channels: Literal[1, 3] | None = Field(
+        default=None, description="Colour channels: 1 grey, 3 colour; null: what the backbone is made for."
+    )
+    size: int | None = Field(
+        default=None, ge=1, description="Side of the input in pixels (audio: mel bands); null: the backbone's own."
+    )
+    pooling: str = Field(default="gap", description="How a feature map becomes one vector.")
+    pooling_parameters: dict[str, Any] = Field(default_factory=dict, description="Parameters of the pooling.")
+    dimension: int | None = Field(
+        default=128, ge=1, description="Size of the embedding; null: no head, the pooled features are the embedding."
+    )
+    space: str = Field(default="sphere", description="The space embeddings live in.")
+    space_parameters: dict[str, Any] = Field(default_factory=dict, description="Parameters of the space.")
+    freeze: str | None = Field(
+        default=None,
+        description="Freeze the backbone up to and including this stage; all: the whole of it; null: nothing.",
+    )
+    frozen_batch_norm: bool = Field(
+        default=False, description="Keep the running statistics of all batch norms of the backbone as they are."
+    )
+    cache: bool = Field(
+        default=False, description="Compute the frozen part once, keep its output on disk and train on that."
+    )
+    cache_dtype: Literal["float32", "float16"] = Field(
+        default="float32", description="Precision of the cached features."
+    )
+    cache_views: CacheViews = Field(
+        default_factory=lambda: CacheViews(), description="Views of each item in the cache."
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> ModelSection:
+        check_backbone_name(self.backbone)
+        check_pooling(self.pooling, self.pooling_parameters)
+        if self.cache and self.freeze is None:
+            raise RecipeError(
+                "A feature cache holds what the frozen part of the backbone gives: set model.freeze to 'all' or to a "
+                "stage, or set model.cache to false."
+            )
+        return self

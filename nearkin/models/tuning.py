@@ -1,0 +1,104 @@
+"""CPU speed, in one place.
+
+Three things cost most of the time of a small network on a CPU, and none of them is arithmetic:
+
+- The allocator. glibc takes every large block (a feature map) fresh from the system and gives it back at once, so each
+  layer of each step pays page faults for zeroed memory. `tune_allocator` tells it to keep and reuse memory.
+- The memory format. Convolutions are fastest with the channels innermost (`channels_last`); a network that starts so
+  stays so.
+- Batch norm. At inference it is a scale and a shift per channel, which the convolution before it can do itself.
+
+`benchmarks/overhead.py` measures what each of them gives.
+"""
+
+from __future__ import annotations
+
+import copy
+import ctypes
+import platform
+from collections.abc import Callable
+from functools import cache
+from itertools import pairwise
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
+
+from nearkin.errors import ModelError
+
+M = TypeVar("M", bound=nn.Module)
+
+# From glibc's malloc.h.
+_M_TRIM_THRESHOLD = -1
+_M_TOP_PAD = -2
+_M_MMAP_MAX = -4
+
+
+@cache
+def tune_allocator() -> bool:
+    """Make glibc keep freed memory for the next tensor; the process then stays at its largest size.
+
+    Safe to call often. Elsewhere than on Linux with glibc it does nothing.
+
+    Returns:
+        Whether the allocator was tuned.
+    """
+    if platform.system() != "Linux" or platform.libc_ver()[0] != "glibc":
+        return False
+    try:
+        mallopt = ctypes.CDLL("libc.so.6").mallopt
+    except (OSError, AttributeError):
+        return False
+    # No block by mmap; give nothing back below 2 GiB of free memory at the top; grow in steps of 64 MiB.
+    settings = ((_M_MMAP_MAX, 0), (_M_TRIM_THRESHOLD, 2**31 - 1), (_M_TOP_PAD, 64 * 2**20))
+    results = [mallopt(parameter, value) for parameter, value in settings]
+    return all(result == 1 for result in results)
+
+
+def channels_last(module: M) -> M:
+    """Lay out the weights of a network for maps with the channels innermost, in place."""
+    module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return module
+
+
+def as_channels_last(batch: Tensor) -> Tensor:
+    """A batch (B, C, H, W) with the channels innermost; vectors (B, C) pass."""
+    return batch.contiguous(memory_format=torch.channels_last) if batch.ndim == 4 else batch
+
+
+def fold_batch_norm(module: M) -> M:
+    """Merge every batch norm that directly follows a convolution in an `nn.Sequential` into it, in place.
+
+    Only for a module in eval mode: the folded weights are those of its running statistics.
+    """
+    for parent in module.modules():
+        if not isinstance(parent, nn.Sequential):
+            continue
+        names = list(parent._modules)
+        for before, after in pairwise(names):
+            conv, norm = parent._modules[before], parent._modules[after]
+            if isinstance(conv, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d):
+                if norm.training or conv.training:
+                    raise ModelError("Batch norm can only be folded in eval mode: call .eval() first.")
+                parent._modules[before] = fuse_conv_bn_eval(conv, norm)
+                parent._modules[after] = nn.Identity()
+    return module
+
+
+def inference_copy(module: M) -> M:
+    """A copy of a module made for speed on its device: eval mode, folded, channels last, no gradients.
+
+    The module itself is not touched. Call the copy inside `torch.inference_mode()`.
+    """
+    tune_allocator()
+    twin = copy.deepcopy(module).eval().requires_grad_(False)
+    return channels_last(fold_batch_norm(twin))
+
+
+def compiled(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """`torch.compile` with the weights as constants; the first call of each input shape takes many seconds.
+
+    Needs a C++ compiler. Worth it for long jobs on one batch size.
+    """
+    return torch.compile(function, dynamic=False, options={"freezing": True})

@@ -1,0 +1,140 @@
+"""Miners: which pairs or triplets of a batch a loss looks at.
+
+A miner is called with raw embeddings (B, d) and labels (B,) and returns index tensors, (anchors, positives, negatives)
+or (anchors, positives, anchors, negatives), or None for all. No gradient passes through the choice.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from nearkin.objectives.distances import OnSphere, distance_in, library, similarity_in
+from nearkin.objectives.parameters import AcuteDegrees, NonNegative, Positive
+from nearkin.objectives.registry import FLAT, SPHERE, LossShape, register_miner
+
+Choice = tuple[Tensor, ...] | None
+
+
+@register_miner("all")
+def every(shape: LossShape) -> nn.Module:
+    """Every pair or triplet of the batch."""
+    return _Every()
+
+
+@register_miner("semi-hard", inherits=frozenset({"margin"}))
+def semi_hard(shape: LossShape, *, margin: Positive = 0.2) -> nn.Module:
+    """Triplets whose negative is further than the positive, by less than the margin.
+
+    Reference: Schroff, Kalenichenko, Philbin 2015, FaceNet.
+
+    Args:
+        shape: the run's dimension, classes and space.
+        margin: the loss's own margin unless set.
+    """
+    return library("miners").TripletMarginMiner(
+        margin=margin, type_of_triplets="semihard", distance=distance_in(shape.space)
+    )
+
+
+@register_miner("violating", inherits=frozenset({"margin"}))
+def violating(shape: LossShape, *, margin: Positive = 0.2) -> nn.Module:
+    """Triplets whose negative is not further than the positive by the margin: the hard and the semi-hard.
+
+    Args:
+        shape: the run's dimension, classes and space.
+        margin: the loss's own margin unless set.
+    """
+    return library("miners").TripletMarginMiner(margin=margin, distance=distance_in(shape.space))
+
+
+@register_miner("hard")
+def hard(shape: LossShape) -> nn.Module:
+    """For each anchor its furthest positive and its nearest negative.
+
+    Reference: Hermans, Beyer, Leibe 2017, In defense of the triplet loss for person re-identification.
+    """
+    return library("miners").BatchHardMiner(distance=distance_in(shape.space))
+
+
+@register_miner("multi-similarity", spaces=FLAT)
+def multi_similarity(shape: LossShape, *, epsilon: NonNegative = 0.1) -> nn.Module:
+    """Negatives more similar than the least similar positive, positives less similar than the most similar negative.
+
+    Reference: Wang, Han, Huang, Dong, Scott 2019, Multi-similarity loss with general pair weighting.
+
+    Args:
+        shape: the run's dimension, classes and space.
+        epsilon: slack of both comparisons.
+    """
+    return library("miners").MultiSimilarityMiner(epsilon=epsilon, distance=similarity_in(shape.space))
+
+
+@register_miner("pair-margin")
+def pair_margin(shape: LossShape, *, pos_margin: NonNegative = 0.2, neg_margin: Positive = 0.8) -> nn.Module:
+    """Positives further apart than one distance, negatives nearer than another.
+
+    Args:
+        shape: the run's dimension, classes and space.
+        pos_margin: positives beyond this distance count.
+        neg_margin: negatives within this distance count.
+    """
+    return library("miners").PairMarginMiner(
+        pos_margin=pos_margin, neg_margin=neg_margin, distance=distance_in(shape.space)
+    )
+
+
+@register_miner("angular", spaces=SPHERE)
+def angular(shape: LossShape, *, angle: AcuteDegrees = 20.0) -> nn.Module:
+    """Triplets whose angle at the negative is larger than a bound.
+
+    Reference: Wang, Zhou, Wen, Liu, Lin 2017, Deep metric learning with angular loss.
+
+    Args:
+        shape: the run's dimension, classes and space.
+        angle: the bound, in degrees.
+    """
+    return OnSphere(library("miners").AngularMiner(angle=angle))
+
+
+@register_miner("distance-weighted", spaces=SPHERE)
+def distance_weighted(shape: LossShape, *, cutoff: Positive = 0.5, far: Positive = 1.4) -> nn.Module:
+    """Random triplets whose negatives are spread evenly over distances, neither all hard nor all easy.
+
+    Reference: Wu, Manmatha, Smola, Krähenbühl 2017, Sampling matters in deep embedding learning.
+
+    Args:
+        shape: the run's dimension, classes, space and seed.
+        cutoff: negatives nearer than this are drawn as if they were this far.
+        far: negatives beyond this distance are not drawn.
+    """
+    miner = library("miners").DistanceWeightedMiner(cutoff=cutoff, nonzero_loss_cutoff=far)
+    return _Seeded(miner, shape.seed)
+
+
+class _Every(nn.Module):
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Choice:
+        return None
+
+
+class _Seeded(nn.Module):
+    """Run a miner that draws from the global generators as a function of a seed and the number of calls so far.
+
+    The count is saved with the weights, so that a resumed run draws what it would have drawn.
+    """
+
+    draws: Tensor
+
+    def __init__(self, miner: nn.Module, seed: int) -> None:
+        super().__init__()
+        self.miner = miner
+        self.seed = seed
+        self.register_buffer("draws", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Choice:
+        state = np.random.SeedSequence([self.seed, int(self.draws)]).generate_state(1, np.uint64)[0]
+        self.draws += 1
+        with torch.random.fork_rng(devices=[embeddings.device] if embeddings.is_cuda else []):
+            torch.manual_seed(int(state >> np.uint64(1)))
+            return self.miner(embeddings, labels)

@@ -1,0 +1,152 @@
+"""The objective: a loss on a batch, with its miner and its regularisers, as one module.
+
+Embeddings arrive raw, as the head gives them. Whatever compares them projects them into the space first: the
+library's distances normalise, ours call `space.project`, and both treat proxies likewise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from nearkin.errors import RecipeError
+from nearkin.objectives.parameters import parameters_of
+from nearkin.objectives.registry import BatchNeeds, LossEntry, LossShape, losses, miners, regularisers
+from nearkin.objectives.section import ObjectiveSection
+from nearkin.spaces import Space, Sphere
+
+# Keeps the proxies' draws apart from those of a model initialised with the same seed.
+_SALT = 0x10552
+
+
+class Objective(nn.Module):
+    """A loss plus weighted regularisers: (embeddings (B, d), labels (B,)) to a scalar.
+
+    Args:
+        name: the loss's name, for messages.
+        loss: module called with embeddings and labels, and with the miner's choice when there is a miner.
+        batch: the smallest batch the loss can learn from.
+        miner: module that chooses pairs or triplets of a batch, or None.
+        regularisers: name to (weight, module).
+    """
+
+    def __init__(
+        self,
+        name: str,
+        loss: nn.Module,
+        batch: BatchNeeds,
+        miner: nn.Module | None = None,
+        regularisers: Mapping[str, tuple[float, nn.Module]] | None = None,
+    ) -> None:
+        super().__init__()
+        self.name = name
+        self.loss = loss
+        self.batch = batch
+        self.miner = miner
+        terms = regularisers or {}
+        self.weights = {name: weight for name, (weight, _) in terms.items()}
+        self.regularisers = nn.ModuleDict({name: module for name, (_, module) in terms.items()})
+
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        """The value to minimise, a scalar, for raw embeddings (B, d) and labels (B,) int64 in 0 ... classes - 1."""
+        return torch.stack(list(self.parts(embeddings, labels).values())).sum()
+
+    def parts(self, embeddings: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        """The terms that `forward` sums: "loss", and each regulariser under its name, already weighted."""
+        if embeddings.dtype in (torch.float16, torch.bfloat16):
+            # Exponentials overflow in half precision, and the library would cast its proxies down for good.
+            embeddings = embeddings.float()
+        if self.miner is None:
+            loss = self.loss(embeddings, labels)
+        else:
+            loss = self.loss(embeddings, labels, self.miner(embeddings, labels))
+        terms = {"loss": loss.reshape(())}
+        for name, module in self.regularisers.items():
+            terms[name] = self.weights[name] * module(embeddings, labels)
+        return terms
+
+    def proxies(self) -> list[nn.Parameter]:
+        """The trainable parameters that belong to the objective: proxies, class weights, learned margins."""
+        return [parameter for parameter in self.parameters() if parameter.requires_grad]
+
+    def check_batch(self, classes_per_batch: int, per_class: int) -> None:
+        """Raise RecipeError when the loss cannot learn from such batches."""
+        if per_class < self.batch.per_class:
+            raise RecipeError(
+                f"The loss '{self.name}' compares samples of one class with each other: set data.per_class to at "
+                f"least {self.batch.per_class} (it is {per_class})."
+            )
+        if classes_per_batch < self.batch.classes:
+            raise RecipeError(
+                f"The loss '{self.name}' compares samples of different classes: a batch needs at least "
+                f"{self.batch.classes} classes (data.classes_per_batch), and it would have {classes_per_batch}."
+            )
+
+
+def make_objective(
+    section: ObjectiveSection, *, dimension: int, classes: int, space: Space | None = None, seed: int = 0
+) -> Objective:
+    """Build the objective that a recipe describes.
+
+    Args:
+        section: the recipe's `objective` section.
+        dimension: size of an embedding.
+        classes: number of training classes.
+        space: where embeddings are compared; None means the unit sphere.
+        seed: of the proxies' first values and of miners that draw. The global random state is left alone.
+    """
+    if classes < 2:
+        raise RecipeError(
+            f"A loss needs at least 2 training classes and there are {classes}: bring more classes, or hold fewer out."
+        )
+    shape = LossShape(dimension, classes, space or Sphere(), seed)
+    entry = losses.get(section.loss)
+    check_space(section, shape.space.name)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(_mix(seed))
+        loss = entry.factory(shape, **section.parameters)
+        terms = {
+            term.name: (term.weight, regularisers.get(term.name).factory(shape, **term.parameters))
+            for term in section.regularisers
+        }
+        miner = _make_miner(section, entry, shape)
+    return Objective(section.loss, loss, entry.batch, miner, terms)
+
+
+def check_space(section: ObjectiveSection, space: str) -> None:
+    """Raise RecipeError when the loss or the miner is not defined in the space called `space`."""
+    entry = losses.get(section.loss)
+    if entry.spaces is not None and space not in entry.spaces:
+        raise RecipeError(
+            f"The loss '{section.loss}' is not defined in the space '{space}': set model.space to "
+            f"{_either(entry.spaces)}, or choose another loss."
+        )
+    if entry.miner is None:
+        return
+    miner = miners.get(section.miner or entry.miner)
+    if miner.spaces is not None and space not in miner.spaces:
+        raise RecipeError(
+            f"The miner '{miner.name}' is not defined in the space '{space}': set model.space to "
+            f"{_either(miner.spaces)}, or objective.miner to 'all'."
+        )
+
+
+def _make_miner(section: ObjectiveSection, entry: LossEntry, shape: LossShape) -> nn.Module | None:
+    if entry.miner is None:
+        return None
+    miner = miners.get(section.miner or entry.miner)
+    defaults = {name: p.default for name, p in parameters_of(entry.factory).items() if name in miner.inherits}
+    inherited: dict[str, Any] = {name: section.parameters.get(name, default) for name, default in defaults.items()}
+    return miner.factory(shape, **(inherited | section.miner_parameters))
+
+
+def _either(names: frozenset[str]) -> str:
+    return " or ".join(f"'{name}'" for name in sorted(names))
+
+
+def _mix(seed: int) -> int:
+    return int(np.random.SeedSequence([seed, _SALT]).generate_state(1, np.uint64)[0] >> np.uint64(1))

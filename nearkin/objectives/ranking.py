@@ -1,0 +1,135 @@
+"""Ranking losses: a positive must be nearer to its anchor than negatives are."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from nearkin.objectives.distances import OnSphere, distance_in, library, scaled_product_in
+from nearkin.objectives.parameters import AcuteDegrees, NonNegative, Positive
+from nearkin.objectives.registry import FLAT, PAIRS, SPHERE, LossShape, register_loss
+
+
+@register_loss("triplet", family="pairs", batch=PAIRS, miner="semi-hard")
+def triplet(shape: LossShape, *, margin: Positive = 0.0961) -> nn.Module:
+    """Triplet loss: mean of (d(a, p) - d(a, n) + m)_+ over the mined triplets it is positive for.
+
+    Distances are not squared.
+
+    Reference: Schroff, Kalenichenko, Philbin 2015, FaceNet: a unified embedding for face recognition and clustering.
+    Needs: at least two classes and two samples of each in a batch, better eight classes of four; class labels.
+        Miner: 'semi-hard' unless the recipe names another; it uses the loss's margin. Any space.
+    Inputs: raw embeddings (B, d), labels (B,).
+    Use when: only the order of neighbours matters and classes differ in how much they spread.
+
+    Args:
+        shape: the run's dimension, classes and space.
+        margin: how much further than the positive a negative must be.
+
+    Example:
+        >>> section = ObjectiveSection(loss="triplet", parameters={"margin": 0.119}, miner="hard")
+        >>> objective = make_objective(section, dimension=128, classes=98)
+    """
+    return library("losses").TripletMarginLoss(margin=margin, distance=distance_in(shape.space))
+
+
+@register_loss("margin", family="pairs", batch=PAIRS, miner="distance-weighted")
+def margin(
+    shape: LossShape, *, margin: Positive = 0.2, beta: Positive = 1.2, nu: NonNegative = 0.0, learn_beta: bool = True
+) -> nn.Module:
+    """Margin loss: (d(a, p) - beta + m)_+ + (beta - d(a, n) + m)_+ over the triplets drawn, per non-zero term.
+
+    Reference: Wu, Manmatha, Smola, Krähenbühl 2017, Sampling matters in deep embedding learning.
+    Needs: at least two classes and two samples of each in a batch; class labels. Miner: 'distance-weighted' (sphere
+        only) unless the recipe names another. Any space with another miner. Trains one beta a class.
+    Inputs: raw embeddings (B, d), labels (B,).
+    Use when: triplets work but waste most of a batch; the boundary adapts to how much each class spreads.
+
+    Args:
+        shape: the run's dimension, classes and space.
+        margin: half the width of the gap around the boundary.
+        beta: first value of the boundary between positive and negative distances.
+        nu: weight of the sum of the betas; more of it draws the boundaries in.
+        learn_beta: train the boundary, one value a class; otherwise it stays where it is.
+
+    Example:
+        >>> section = ObjectiveSection(loss="margin", parameters={"beta": 1.0, "learn_beta": False})
+        >>> objective = make_objective(section, dimension=128, classes=100)
+    """
+    return library("losses").MarginLoss(
+        margin=margin,
+        beta=beta,
+        nu=nu,
+        learn_beta=learn_beta,
+        num_classes=shape.classes if learn_beta else None,
+        distance=distance_in(shape.space),
+    )
+
+
+@register_loss("lifted-structure", family="pairs", batch=PAIRS, miner="all")
+def lifted_structure(shape: LossShape, *, pos_margin: NonNegative = 0.0, neg_margin: Positive = 1.0) -> nn.Module:
+    """Lifted structure: mean over positive pairs of (d(i, j) - m+ + ln sum_n exp(m- - d_n))_+^2 / 2.
+
+    The sum runs over the distances of i and of j to all their negatives.
+
+    Reference: Oh Song, Xiang, Jegelka, Savarese 2016, Deep metric learning via lifted structured feature embedding.
+    Needs: at least two classes and two samples of each in a batch; class labels. Takes a miner. Any space.
+        Memory grows with (positive pairs) x (negative pairs).
+    Inputs: raw embeddings (B, d), labels (B,).
+    Use when: every positive pair should face all negatives of the batch at once, without mining.
+
+    Args:
+        shape: the run's dimension, classes and space.
+        pos_margin: distance below which positives are near enough.
+        neg_margin: distance beyond which a negative's weight fades.
+
+    Example:
+        >>> section = ObjectiveSection(loss="lifted-structure")
+        >>> objective = make_objective(section, dimension=128, classes=100)
+    """
+    return library("losses").LiftedStructureLoss(
+        pos_margin=pos_margin, neg_margin=neg_margin, distance=distance_in(shape.space)
+    )
+
+
+@register_loss("angular", family="pairs", batch=PAIRS, spaces=SPHERE, miner="all")
+def angular(shape: LossShape, *, angle: AcuteDegrees = 45.0) -> nn.Module:
+    """Angular loss: mean over positive pairs of ln(1 + sum_n exp(4 t (a + p).n - 2 (1 + t) a.p)), t = tan^2(angle).
+
+    Reference: Wang, Zhou, Wen, Liu, Lin 2017, Deep metric learning with angular loss.
+    Needs: at least two classes and two samples of each in a batch, published with N-pair batches (two of each);
+        class labels. Takes a miner. Sphere only.
+    Inputs: raw embeddings (B, d), labels (B,).
+    Use when: scale differs between classes: the angle at the negative does not depend on the size of the triangle.
+
+    Args:
+        shape: the run's dimension, classes and space.
+        angle: upper bound of the angle at the negative, in degrees.
+
+    Example:
+        >>> section = ObjectiveSection(loss="angular", parameters={"angle": 40})
+        >>> objective = make_objective(section, dimension=128, classes=100)
+    """
+    return OnSphere(library("losses").AngularLoss(alpha=angle))
+
+
+@register_loss("n-pairs", family="pairs", batch=PAIRS, spaces=FLAT)
+def n_pairs(shape: LossShape, *, scale: Positive = 1.0) -> nn.Module:
+    """N-pair loss: mean over classes of ln(1 + sum over other classes exp(s a.n - s a.p)).
+
+    A batch gives one pair a class; the negatives of an anchor are the positives of the other pairs.
+
+    Reference: Sohn 2016, Improved deep metric learning with multi-class N-pair loss objective.
+    Needs: two samples of each class (further ones are not used), many classes in a batch; class labels. Sphere,
+        Lipschitz ball or Euclidean space; in the latter add the regulariser 'embedding-norm', as the paper does.
+    Inputs: raw embeddings (B, d), labels (B,).
+    Use when: there are many classes with few samples.
+
+    Args:
+        shape: the run's dimension, classes and space.
+        scale: what inner products are multiplied by. The paper has 1 and free norms; cosines want 10 or more.
+
+    Example:
+        >>> section = ObjectiveSection(loss="n-pairs", parameters={"scale": 16})
+        >>> objective = make_objective(section, dimension=128, classes=100)
+    """
+    return library("losses").NPairsLoss(distance=scaled_product_in(shape.space, scale))

@@ -1,0 +1,132 @@
+"""What this room knows by name: losses, miners and regularisers, each with what it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+from torch import nn
+
+from nearkin.registry import Registry
+from nearkin.spaces import Space
+
+Family = Literal["pairs", "proxies", "classification"]
+Factory = TypeVar("Factory", bound=Callable[..., nn.Module])
+
+SPHERE = frozenset({"sphere"})
+"""Spaces for what is written in cosines."""
+FLAT = frozenset({"sphere", "lipschitz-ball", "euclidean"})
+"""Spaces for what is written in inner products."""
+
+
+@dataclass(frozen=True)
+class LossShape:
+    """What a factory must know of the run.
+
+    Attributes:
+        dimension: size of an embedding.
+        classes: number of training classes; labels are 0 ... classes - 1.
+        space: where embeddings are compared.
+        seed: of what the module draws while it is used; its first values come from the global generator.
+    """
+
+    dimension: int
+    classes: int
+    space: Space
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class BatchNeeds:
+    """The smallest batch a loss can learn from: distinct classes, and samples of each."""
+
+    classes: int = 1
+    per_class: int = 1
+
+
+PAIRS = BatchNeeds(classes=2, per_class=2)
+"""Positives and negatives come from the batch itself."""
+
+
+@dataclass(frozen=True)
+class LossEntry:
+    """A loss by name.
+
+    Attributes:
+        name: as in recipes.
+        factory: `factory(shape, **parameters)` builds the module; its signature declares the parameters.
+        family: what the batch is compared with: itself, proxies, or class weights behind a softmax.
+        batch: the smallest batch it can learn from.
+        spaces: names of the spaces it is defined in; None means any.
+        miner: the miner used unless the recipe names another; None means that it takes no miner.
+    """
+
+    name: str
+    factory: Callable[..., nn.Module]
+    family: Family
+    batch: BatchNeeds
+    spaces: frozenset[str] | None
+    miner: str | None
+
+
+@dataclass(frozen=True)
+class MinerEntry:
+    """A miner by name; `inherits` are the parameters it takes over from the loss unless the recipe sets them."""
+
+    name: str
+    factory: Callable[..., nn.Module]
+    spaces: frozenset[str] | None
+    inherits: frozenset[str]
+
+
+@dataclass(frozen=True)
+class RegulariserEntry:
+    """A regulariser by name; what its factory builds takes raw embeddings (B, d) and labels (B,) to a scalar."""
+
+    name: str
+    factory: Callable[..., nn.Module]
+
+
+losses: Registry[LossEntry] = Registry("loss")
+miners: Registry[MinerEntry] = Registry("miner")
+regularisers: Registry[RegulariserEntry] = Registry("regulariser")
+
+
+def register_loss(
+    name: str,
+    *,
+    family: Family,
+    batch: BatchNeeds | None = None,
+    spaces: frozenset[str] | None = None,
+    miner: str | None = None,
+) -> Callable[[Factory], Factory]:
+    """File a loss factory under `name`; see `LossEntry` for the rest."""
+
+    def file(factory: Factory) -> Factory:
+        losses.register(name)(LossEntry(name, factory, family, batch or BatchNeeds(), spaces, miner))
+        return factory
+
+    return file
+
+
+def register_miner(
+    name: str, *, spaces: frozenset[str] | None = None, inherits: frozenset[str] = frozenset()
+) -> Callable[[Factory], Factory]:
+    """File a miner factory under `name`; see `MinerEntry` for the rest."""
+
+    def file(factory: Factory) -> Factory:
+        miners.register(name)(MinerEntry(name, factory, spaces, inherits))
+        return factory
+
+    return file
+
+
+def register_regulariser(name: str) -> Callable[[Factory], Factory]:
+    """File a regulariser factory under `name`."""
+
+    def file(factory: Factory) -> Factory:
+        regularisers.register(name)(RegulariserEntry(name, factory))
+        return factory
+
+    return file

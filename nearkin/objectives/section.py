@@ -1,0 +1,85 @@
+"""The `objective` section of a recipe: which loss, which miner, which regularisers, and their parameters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from nearkin.errors import RecipeError
+
+# Importing a module of losses files them in the registry, where a recipe's names are looked up.
+from nearkin.objectives import classification, contrastive, mining, penalties, proxies, ranking, similarity  # noqa: F401
+from nearkin.objectives import registry as known
+from nearkin.objectives.parameters import check_parameters
+
+
+class RegulariserSection(BaseModel):
+    """One regulariser: a term added to the loss."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = Field(description="Name of the regulariser.")
+    weight: float = Field(default=1.0, ge=0, allow_inf_nan=False, description="What the term is multiplied by.")
+    parameters: dict[str, Any] = Field(default_factory=dict, description="Parameters of the regulariser.")
+
+    @model_validator(mode="after")
+    def _check(self) -> RegulariserSection:
+        entry = known.regularisers.get(self.name)
+        checked = check_parameters(
+            entry.factory,
+            self.parameters,
+            owner=f"regulariser '{self.name}'",
+            key=f"objective.regularisers['{self.name}'].parameters",
+        )
+        self.parameters.update(checked)
+        return self
+
+
+class ObjectiveSection(BaseModel):
+    """What training minimises."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    loss: str = Field(default="proxy-anchor", description="Name of the loss.")
+    parameters: dict[str, Any] = Field(
+        default_factory=dict, description="Parameters of the loss; those left out keep their defaults."
+    )
+    miner: str | None = Field(
+        default=None, description="Which pairs or triplets of a batch count; null: the loss's own choice."
+    )
+    miner_parameters: dict[str, Any] = Field(default_factory=dict, description="Parameters of the miner.")
+    regularisers: list[RegulariserSection] = Field(default_factory=list, description="Terms added to the loss.")
+
+    @model_validator(mode="after")
+    def _check(self) -> ObjectiveSection:
+        loss = known.losses.get(self.loss)
+        self.parameters.update(
+            check_parameters(loss.factory, self.parameters, owner=f"loss '{self.loss}'", key="objective.parameters")
+        )
+        self._check_miner(loss)
+        names = [regulariser.name for regulariser in self.regularisers]
+        for name in names:
+            if names.count(name) > 1:
+                raise RecipeError(f"The regulariser '{name}' is named twice: keep one, with the weight you want.")
+        return self
+
+    def _check_miner(self, loss: known.LossEntry) -> None:
+        if loss.miner is None:
+            if self.miner is not None:
+                raise RecipeError(
+                    f"The loss '{self.loss}' takes no miner: remove objective.miner ('{self.miner}'), or choose a "
+                    f"loss that compares the samples of a batch, such as 'triplet'."
+                )
+            if self.miner_parameters:
+                raise RecipeError(f"The loss '{self.loss}' takes no miner: remove objective.miner_parameters.")
+            return
+        name = self.miner or loss.miner
+        self.miner_parameters.update(
+            check_parameters(
+                known.miners.get(name).factory,
+                self.miner_parameters,
+                owner=f"miner '{name}'",
+                key="objective.miner_parameters",
+            )
+        )

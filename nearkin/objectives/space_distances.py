@@ -1,0 +1,63 @@
+"""Distance objects for pytorch-metric-learning that work in our spaces.
+
+A loss of the library takes a distance object, and that object also prepares the vectors it is given: the library's
+normalise, these project into the space. So raw embeddings and raw proxies meet in the same place.
+This module needs the library: reach it through `nearkin.objectives.distances`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pytorch_metric_learning.distances import BaseDistance, CosineSimilarity, DotProductSimilarity
+from torch import Tensor
+
+from nearkin.spaces import Space
+
+# acos has no slope at 1, where rounding takes the cosine of an embedding that sits on its class weight.
+_COSINE_LIMIT = 1 - 1e-6
+
+
+class SpaceDistance(BaseDistance):
+    """A space's own distance between raw vectors."""
+
+    def __init__(self, space: Space) -> None:
+        super().__init__(normalize_embeddings=True)
+        self.space = space
+
+    def normalize(self, embeddings: Tensor, dim: int = 1, **kwargs: Any) -> Tensor:
+        """Project (B, d) into the space; the library calls this before it compares."""
+        return self.space.project(embeddings)
+
+    def compute_mat(self, query_emb: Tensor, ref_emb: Tensor) -> Tensor:
+        """Distances (B, R) of projected vectors (B, d) and (R, d)."""
+        return self.space.distance(query_emb, ref_emb)
+
+    def pairwise_distance(self, query_emb: Tensor, ref_emb: Tensor) -> Tensor:
+        """Distances (B,) of projected vectors (B, d) and (B, d), row by row."""
+        return self.space.distance(query_emb.unsqueeze(1), ref_emb.unsqueeze(1)).reshape(-1)
+
+
+class InnerProduct(DotProductSimilarity):
+    """Inner products of vectors projected into a space, times `scale`; on the sphere, scaled cosines."""
+
+    def __init__(self, space: Space, scale: float = 1.0) -> None:
+        super().__init__(normalize_embeddings=True)
+        self.space = space
+        self.scale = scale
+
+    def normalize(self, embeddings: Tensor, dim: int = 1, **kwargs: Any) -> Tensor:
+        """Project (B, d) into the space; the library calls this before it compares."""
+        return self.space.project(embeddings)
+
+    def compute_mat(self, query_emb: Tensor, ref_emb: Tensor) -> Tensor:
+        """Products (B, R) of projected vectors (B, d) and (R, d)."""
+        return self.scale * super().compute_mat(query_emb, ref_emb)
+
+
+class ClampedCosine(CosineSimilarity):
+    """Cosines kept just inside (-1, 1), so that their angles have finite gradients."""
+
+    def compute_mat(self, query_emb: Tensor, ref_emb: Tensor) -> Tensor:
+        """Cosines (B, R) of unit vectors (B, d) and (R, d)."""
+        return super().compute_mat(query_emb, ref_emb).clamp(-_COSINE_LIMIT, _COSINE_LIMIT)

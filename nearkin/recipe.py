@@ -1,0 +1,252 @@
+"""The recipe: everything a run needs to be repeated, validated before anything starts.
+
+A recipe is YAML with five sections. The rooms above own theirs (`data`, `model`, `objective`); `training` and `audit`
+lie below this file, so their sections are declared here. `extends:` names another recipe to start from.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from nearkin.data.section import DataSection
+from nearkin.errors import RecipeError, UnknownNameError, suggestion
+from nearkin.models.section import ModelSection
+from nearkin.objectives.section import ObjectiveSection
+from nearkin.storage import write_text
+
+DEFAULT_RECIPE = "proxy-anchor"
+
+
+class _Loader(yaml.SafeLoader):
+    """Safe YAML that reads 1e-4 as the number people mean (YAML 1.1 wants 1.0e-4)."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
+)
+
+
+class TrainingSection(BaseModel):
+    """How the objective is minimised."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    max_steps: int = Field(default=1500, ge=1, description="Optimiser steps at the most.")
+    optimizer: Literal["adam", "adamw", "sgd"] = Field(default="adam", description="The optimiser.")
+    lr: float = Field(default=1e-3, gt=0, description="Learning rate of the head.")
+    backbone_lr_factor: float = Field(
+        default=0.1, ge=0, description="The backbone's learning rate, as a multiple of `lr`."
+    )
+    proxy_lr_factor: float = Field(default=1.0, ge=0, description="The loss's own parameters' learning rate, likewise.")
+    weight_decay: float = Field(default=1e-4, ge=0, description="Weight decay of head and backbone; proxies have none.")
+    momentum: float = Field(default=0.9, ge=0, lt=1, description="Momentum of sgd.")
+    schedule: Literal["constant", "cosine", "step"] = Field(
+        default="constant", description="Learning rate over the steps."
+    )
+    step_every: int = Field(default=500, ge=1, description="With schedule=step: steps between two decays.")
+    step_factor: float = Field(default=0.5, gt=0, le=1, description="With schedule=step: what a decay multiplies by.")
+    warmup_steps: int = Field(default=0, ge=0, description="Steps of linear warm-up of every learning rate.")
+    head_warmup_steps: int = Field(default=0, ge=0, description="First steps that train head and proxies only.")
+    clip: float | None = Field(
+        default=None, gt=0, description="Largest norm of the gradient; longer ones are scaled down."
+    )
+    precision: Literal["32-true", "bf16-mixed", "16-mixed"] = Field(
+        default="32-true", description="Fabric's precision."
+    )
+    accelerator: Literal["auto", "cpu", "gpu", "mps"] = Field(default="auto", description="Where to train.")
+    evaluate_every: int = Field(default=100, ge=1, description="Steps between two validations (and checkpoints).")
+    patience: int | None = Field(
+        default=10, ge=1, description="Validations without a better MAP@R before stopping; null: never."
+    )
+    ema: float | None = Field(
+        default=None, gt=0, lt=1, description="Decay of the moving average of weights; null: none."
+    )
+    log_every: int = Field(default=20, ge=1, description="Steps between two lines of the training log.")
+    seed: int = Field(default=0, ge=0, description="Seed of everything random.")
+
+
+class AuditSection(BaseModel):
+    """What is measured on the held-out classes when training is done."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    suites: list[str] = Field(default=["retrieval", "clustering"], description="Suites to run.")
+    recall_at: list[int] = Field(default=[1, 2, 4, 8], description="The k of Recall@k.")
+    knn: int = Field(default=5, ge=1, description="Neighbours of kNN-Acc.")
+    resamples: int = Field(default=1000, ge=1, description="Bootstrap resamples of the intervals.")
+    seed: int = Field(default=0, ge=0, description="Seed of bootstrap and k-means.")
+
+
+class Recipe(BaseModel):
+    """A whole recipe. Load one with `load_recipe`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+    name: str = Field(default="custom", description="What the recipe is called.")
+    data: DataSection = Field(default_factory=DataSection)
+    model: ModelSection = Field(default_factory=ModelSection)
+    objective: ObjectiveSection = Field(default_factory=ObjectiveSection)
+    training: TrainingSection = Field(default_factory=TrainingSection)
+    audit: AuditSection = Field(default_factory=AuditSection)
+
+    def to_yaml(self) -> str:
+        """The resolved recipe as YAML that `load_recipe` reads back to an equal recipe."""
+        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+    def save(self, path: str | Path) -> None:
+        """Write the resolved recipe."""
+        write_text(path, self.to_yaml())
+
+
+def list_recipes() -> dict[str, str]:
+    """The shipped recipes: name to the one line that opens each file."""
+    found = {}
+    for entry in resources.files("nearkin.recipes").iterdir():
+        if entry.name.endswith(".yaml"):
+            first = entry.read_text(encoding="utf-8").partition("\n")[0]
+            found[entry.name.removesuffix(".yaml")] = first.lstrip("# ").strip()
+    return dict(sorted(found.items()))
+
+
+def load_recipe(recipe: str | Path | Recipe = DEFAULT_RECIPE, overrides: list[str] | None = None) -> Recipe:
+    """Read a recipe by name or from a YAML file, apply `a.b=c` overrides, and validate it.
+
+    Args:
+        recipe: the name of a shipped recipe, the path of a YAML file, or a Recipe.
+        overrides: assignments such as "training.max_steps=200"; the values are YAML.
+    """
+    if isinstance(recipe, Recipe):
+        tree, name = recipe.model_dump(mode="json"), recipe.name
+    else:
+        tree, name = _read_tree(str(recipe), seen=())
+    for assignment in overrides or []:
+        _assign(tree, assignment)
+    tree.setdefault("name", name)
+    try:
+        return Recipe.model_validate(tree)
+    except ValidationError as error:
+        raise RecipeError(_explain(error, name)) from error
+
+
+def recipe_schema() -> dict[str, Any]:
+    """JSON schema of a recipe file, for editors."""
+    schema = Recipe.model_json_schema()
+    schema["properties"] = {
+        "extends": {"type": "string", "description": "Name or path of the recipe to start from."}
+    } | schema["properties"]
+    return schema
+
+
+def _read_tree(recipe: str, seen: tuple[str, ...]) -> tuple[dict[str, Any], str]:
+    """The merged mapping of a recipe and what it extends, and the recipe's name."""
+    text, name = _read_text(recipe)
+    if name in seen:
+        raise RecipeError(f"The recipe '{name}' extends itself ({' -> '.join((*seen, name))}): break the circle.")
+    try:
+        tree = yaml.load(text, _Loader)
+    except yaml.YAMLError as error:
+        raise RecipeError(f"The recipe '{name}' is not valid YAML: {' '.join(str(error).split())}.") from error
+    tree = {} if tree is None else tree
+    if not isinstance(tree, dict):
+        raise RecipeError(f"The recipe '{name}' must be a mapping with the sections {_sections()}.")
+    parent = tree.pop("extends", None)
+    if parent is None:
+        return tree, name
+    if not isinstance(parent, str):
+        raise RecipeError(f"The recipe '{name}' must name one recipe after 'extends:', not {parent!r}.")
+    path = Path(recipe)
+    if parent.endswith((".yaml", ".yml")) and not Path(parent).is_absolute() and path.suffix:
+        parent = str(path.parent / parent)
+    base, _ = _read_tree(parent, (*seen, name))
+    base.pop("name", None)
+    return _merge(base, tree), name
+
+
+def _read_text(recipe: str) -> tuple[str, str]:
+    path = Path(recipe)
+    if path.suffix in (".yaml", ".yml"):
+        try:
+            return path.read_text(encoding="utf-8"), path.stem
+        except (OSError, UnicodeDecodeError) as error:
+            raise RecipeError(f"The recipe file {path} could not be read: {error}.") from error
+    shipped = list_recipes()
+    if recipe not in shipped:
+        raise UnknownNameError(f"There is no recipe '{recipe}'.{suggestion(recipe, shipped)}")
+    return (resources.files("nearkin.recipes") / f"{recipe}.yaml").read_text(encoding="utf-8"), recipe
+
+
+def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    """`over` laid on `base`, mapping by mapping.
+
+    A child that names another loss, miner, pooling or space starts from that thing's own parameters,
+    so the parent's parameters for the old one are dropped.
+    """
+    merged = dict(base)
+    for owner, owned in _OWNED_PARAMETERS.items():
+        if owner in over and over[owner] != base.get(owner):
+            merged.pop(owned, None)
+    for key, value in over.items():
+        old = merged.get(key)
+        merged[key] = _merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+    return merged
+
+
+_OWNED_PARAMETERS = {
+    "loss": "parameters",
+    "miner": "miner_parameters",
+    "pooling": "pooling_parameters",
+    "space": "space_parameters",
+}
+
+
+def _assign(tree: dict[str, Any], assignment: str) -> None:
+    key, equals, text = assignment.partition("=")
+    keys = key.strip().split(".")
+    if not equals or not all(keys):
+        raise RecipeError(f"The override '{assignment}' must have the form section.key=value.")
+    try:
+        value = yaml.load(text, _Loader)
+    except yaml.YAMLError as error:
+        raise RecipeError(f"The value of the override '{assignment}' is not valid YAML.") from error
+    change: dict[str, Any] = {keys[-1]: value}
+    for part in reversed(keys[:-1]):
+        change = {part: change}
+    merged = _merge(tree, change)
+    tree.clear()
+    tree.update(merged)
+
+
+def _sections() -> str:
+    return ", ".join(Recipe.model_fields)
+
+
+def _explain(error: ValidationError, name: str) -> str:
+    """One sentence for the first thing wrong with a recipe."""
+    first = error.errors()[0]
+    where = [part for part in first["loc"] if isinstance(part, str)]
+    key = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        return f"The recipe '{name}' has an unknown key '{key}'.{suggestion(where[-1], _fields(where[:-1]))}"
+    message = first["msg"].removeprefix("Value error, ")
+    given = json.dumps(first["input"], default=str)
+    return f"The recipe '{name}' has a wrong value for '{key}': {message[:1].lower()}{message[1:]} (given {given})."
+
+
+def _fields(path: list[str]) -> list[str]:
+    """Valid keys at a place in the recipe."""
+    model: Any = Recipe
+    for part in path:
+        annotation = model.model_fields[part].annotation
+        candidates = [annotation, *get_args(annotation)]
+        nested = [c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)]
+        if not nested:
+            return []
+        model = nested[0]
+    return list(model.model_fields) + (["extends"] if model is Recipe else [])

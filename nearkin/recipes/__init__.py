@@ -1,0 +1,1 @@
+"""The recipes shipped with nearkin, one YAML file a method."""

@@ -1,0 +1,34 @@
+"""Pictures and one self-contained HTML page, drawn from plain values."""
+
+from nearkin.report.comparison import Column, ComparisonRow, draw_comparison
+from nearkin.report.curves import draw_curves
+from nearkin.report.histograms import draw_histograms
+from nearkin.report.maps import draw_map
+from nearkin.report.neighbours import Neighbour, NeighbourRow, Thumb, draw_neighbours
+from nearkin.report.page import render_comparison, render_report, write_comparison, write_report
+from nearkin.report.projection import project_2d
+from nearkin.report.terminal import comparison_table, metric_table
+from nearkin.report.values import Figure, MetricRow, Report
+
+__all__ = [
+    "Column",
+    "ComparisonRow",
+    "Figure",
+    "MetricRow",
+    "Neighbour",
+    "NeighbourRow",
+    "Report",
+    "Thumb",
+    "comparison_table",
+    "draw_comparison",
+    "draw_curves",
+    "draw_histograms",
+    "draw_map",
+    "draw_neighbours",
+    "metric_table",
+    "project_2d",
+    "render_comparison",
+    "render_report",
+    "write_comparison",
+    "write_report",
+]

@@ -1,0 +1,105 @@
+"""Several runs side by side: their values, which is best, and a picture with intervals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from nearkin.report._canvas import BLUE, INK, MUTED, WIDTH, drawing, percent_axis, to_png
+from nearkin.report.formatting import shorten, value_text
+
+_NOTHING = (math.nan, math.nan, math.nan)
+
+
+@dataclass(frozen=True)
+class ComparisonRow:
+    """One run.
+
+    Args:
+        run: its name.
+        recipe: the recipe it came from.
+        values: metric -> (value, low, high); NaN bounds mean no interval.
+    """
+
+    run: str
+    recipe: str
+    values: Mapping[str, tuple[float, float, float]]
+
+    def value(self, metric: str) -> tuple[float, float, float]:
+        """Value and interval of a metric, NaN where the run does not have it."""
+        return self.values.get(metric, _NOTHING)
+
+
+@dataclass(frozen=True)
+class Column:
+    """A metric to compare by.
+
+    Args:
+        metric: key in the rows' values.
+        percent: whether it is a share of 1, shown in percent.
+        lower_is_better: the direction.
+    """
+
+    metric: str
+    percent: bool = True
+    lower_is_better: bool = False
+
+
+def all_columns(rows: Sequence[ComparisonRow]) -> list[Column]:
+    """A column for every metric any row has, in order of appearance."""
+    return [Column(metric) for metric in dict.fromkeys(metric for row in rows for metric in row.values)]
+
+
+def best_rows(rows: Sequence[ComparisonRow], column: Column) -> set[int]:
+    """Places of the rows with the best value; nothing is best among fewer than two."""
+    values = {place: row.value(column.metric)[0] for place, row in enumerate(rows)}
+    finite = {place: value for place, value in values.items() if math.isfinite(value)}
+    if len(finite) < 2:
+        return set()
+    best = min(finite.values()) if column.lower_is_better else max(finite.values())
+    return {place for place, value in finite.items() if value == best}
+
+
+def draw_comparison(rows: Sequence[ComparisonRow], column: Column | str) -> bytes:
+    """Draw a dot with its interval for every run, the best on top.
+
+    Args:
+        rows: the runs.
+        column: the metric, or just its name for a share of which more is better.
+
+    Returns:
+        PNG bytes, or none when no run has the metric.
+    """
+    column = Column(column) if isinstance(column, str) else column
+    best = best_rows(rows, column)
+    kept = [place for place, row in enumerate(rows) if math.isfinite(row.value(column.metric)[0])]
+    if not kept:
+        return b""
+    kept.sort(key=lambda place: rows[place].value(column.metric)[0], reverse=not column.lower_is_better)
+    with drawing(WIDTH, 90 + 34 * len(kept)) as figure:
+        axes = figure.add_subplot()
+        for height, place in enumerate(kept):
+            value, low, high = rows[place].value(column.metric)
+            colour = BLUE if place in best else MUTED
+            if math.isfinite(low) and math.isfinite(high):
+                axes.plot([low, high], [height, height], color=colour, linewidth=2.4, solid_capstyle="round")
+            axes.plot(value, height, "D" if place in best else "o", color=colour, markersize=8)
+            axes.annotate(
+                value_text(value, column.percent),
+                (value, height),
+                xytext=(0, 7),
+                textcoords="offset points",
+                ha="center",
+                fontsize=8,
+                color=INK,
+            )
+        axes.set_yticks(range(len(kept)), [shorten(rows[place].run, 32) for place in kept], color=INK)
+        axes.set_ylim(len(kept) - 0.5, -0.75)
+        axes.grid(axis="y", visible=False)
+        axes.tick_params(axis="y", length=0)
+        axes.set_title(f"{shorten(column.metric, 40)} ({'lower' if column.lower_is_better else 'higher'} is better)")
+        axes.margins(x=0.08)
+        if column.percent:
+            percent_axis(axes, "x")
+        return to_png(figure)

@@ -1,0 +1,184 @@
+"""One HTML file that needs nothing else: style inline, pictures as data, no request to anywhere."""
+
+from __future__ import annotations
+
+import base64
+import math
+import os
+import re
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from nearkin.errors import DataError
+from nearkin.report.comparison import Column, ComparisonRow, all_columns, best_rows, draw_comparison
+from nearkin.report.formatting import MISSING, change_text, interval_text, level_text, value_text
+from nearkin.report.values import Figure, MetricRow, Report
+from nearkin.storage import write_text
+
+_PNG = b"\x89PNG\r\n\x1a\n"
+_WIDE = 760  # a picture wider than this has the whole width of the page to itself
+
+
+def render_report(report: Report) -> str:
+    """The page of one run; parts without content are left out."""
+    return _render(
+        "report.html.j2",
+        report=report,
+        figures=_pictures(report.sections),
+        with_intervals=any(_interval(row) != MISSING for row in report.metrics),
+        with_bars=any(_bar(row) for row in report.metrics),
+        with_baseline=any(row.baseline is not None for row in report.metrics),
+        with_notes=any(row.note for row in report.metrics),
+    )
+
+
+def write_report(report: Report, path: str | os.PathLike[str]) -> None:
+    """Write the page of one run, whole or not at all."""
+    write_text(path, render_report(report))
+
+
+def render_comparison(
+    rows: Sequence[ComparisonRow],
+    columns: Sequence[Column] | None = None,
+    *,
+    title: str = "Comparison",
+    verdict: str = "",
+    figures: Sequence[Figure] = (),
+    notes: Sequence[str] = (),
+    level: float = 0.95,
+) -> str:
+    """The page that sets runs side by side, the best value of each column marked.
+
+    Args:
+        rows: the runs.
+        columns: the metrics to show; by default all the rows have.
+        title: heading of the page.
+        verdict: the one sentence to take away.
+        figures: pictures, such as `draw_comparison` makes.
+        notes: what the reader must know.
+        level: level of the intervals.
+    """
+    chosen = all_columns(rows) if columns is None else list(columns)
+    return _render(
+        "comparison.html.j2",
+        title=title,
+        verdict=verdict,
+        rows=rows,
+        columns=[(column, best_rows(rows, column)) for column in chosen],
+        figures=_pictures(figures),
+        notes=notes,
+        level=level,
+    )
+
+
+def write_comparison(
+    rows: Sequence[ComparisonRow],
+    metric: Column | str,
+    path: str | os.PathLike[str],
+    *,
+    columns: Sequence[Column] | None = None,
+    notes: Sequence[str] = (),
+) -> None:
+    """Write the comparison of runs, with one metric drawn and its best run named.
+
+    Args:
+        rows: the runs.
+        metric: what to draw and judge by; a name stands for a share of which more is better.
+        path: where to write the page.
+        columns: the metrics of the table; by default all the rows have.
+        notes: what the reader must know.
+    """
+    column = Column(metric) if isinstance(metric, str) else metric
+    figure = Figure(
+        column.metric,
+        "Dots are values, lines their intervals; the diamond is the best. "
+        "Runs whose intervals overlap may differ by chance.",
+        draw_comparison(rows, column),
+        f"{column.metric} of {len(rows)} runs with intervals, best on top",
+    )
+    best = [rows[place] for place in sorted(best_rows(rows, column))]
+    verdict = ""
+    if best:
+        value = value_text(best[0].value(column.metric)[0], column.percent)
+        verdict = f"Best {column.metric}: {value}, {' and '.join(row.run for row in best)}."
+    write_text(path, render_comparison(rows, columns, verdict=verdict, figures=[figure], notes=notes))
+
+
+@dataclass(frozen=True)
+class _Picture:
+    """A figure as the template wants it: a data address and its size in CSS pixels."""
+
+    title: str
+    caption: str
+    alt: str
+    source: str
+    width: int
+    height: int
+
+    @property
+    def wide(self) -> bool:
+        return self.width > _WIDE
+
+
+def _pictures(figures: Sequence[Figure]) -> list[_Picture]:
+    return [_picture(figure) for figure in figures if figure.png]
+
+
+def _picture(figure: Figure) -> _Picture:
+    if not figure.png.startswith(_PNG):
+        raise DataError(f"The figure '{figure.title}' does not hold PNG bytes: pass the bytes of a PNG file.")
+    width, height = struct.unpack(">II", figure.png[16:24])
+    source = "data:image/png;base64," + base64.b64encode(figure.png).decode("ascii")
+    return _Picture(figure.title, figure.caption, figure.alt, source, math.ceil(width / 2), math.ceil(height / 2))
+
+
+def _interval(row: MetricRow) -> str:
+    return interval_text(row.low, row.high, row.percent)
+
+
+def _bar(row: MetricRow) -> dict[str, float]:
+    """Where value, interval and baseline of a share lie between 0 and 100; empty if there is nothing to draw."""
+    if not row.percent or not math.isfinite(row.value):
+        return {}
+    marks = {"value": row.value, "low": row.low, "high": row.high}
+    if row.baseline is not None:
+        marks["baseline"] = row.baseline
+    return {name: round(100 * min(max(at, 0.0), 1.0), 1) for name, at in marks.items() if math.isfinite(at)}
+
+
+def _inline_code(text: str) -> Markup:
+    """Escape a line, then show its `backticked` parts as code."""
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
+
+
+def _render(template: str, **values: Any) -> str:
+    page = _templates().get_template(template).render(values)
+    # File names may hold bytes that are no Unicode; a page must still be writable.
+    return page.encode("utf-8", "replace").decode("utf-8")
+
+
+@lru_cache(maxsize=1)
+def _templates() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("nearkin.report", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["inline_code"] = _inline_code
+    environment.globals.update(
+        value_text=value_text,
+        interval_text=interval_text,
+        change_text=change_text,
+        level_text=level_text,
+        bar=_bar,
+        MISSING=MISSING,
+    )
+    return environment

@@ -1,0 +1,78 @@
+"""The tables of a report on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from nearkin.report.comparison import Column, ComparisonRow, all_columns, best_rows
+from nearkin.report.formatting import MISSING, change_text, clean, interval_text, level_text, value_text
+from nearkin.report.values import MetricRow
+
+
+def metric_table(
+    rows: Sequence[MetricRow], *, title: str = "", baseline_name: str = "baseline", level: float = 0.95
+) -> Table:
+    """The metric table, with only those columns that some row fills."""
+    table = _table(title)
+    intervals = [interval_text(row.low, row.high, row.percent) for row in rows]
+    with_intervals = any(text != MISSING for text in intervals)
+    with_baseline = any(row.baseline is not None for row in rows)
+    with_notes = any(row.note for row in rows)
+    table.add_column("metric", style="bold")
+    table.add_column("value", justify="right")
+    if with_intervals:
+        table.add_column(level_text(level), justify="right", style="dim")
+    if with_baseline:
+        table.add_column(_text(baseline_name), justify="right")
+        table.add_column("change", justify="right")
+    if with_notes:
+        table.add_column("note", style="dim")
+    for row, interval in zip(rows, intervals, strict=True):
+        cells = [row.name, value_text(row.value, row.percent)]
+        if with_intervals:
+            cells.append(interval)
+        if with_baseline:
+            cells.append(MISSING if row.baseline is None else value_text(row.baseline, row.percent))
+            cells.append(change_text(row.value, row.baseline, row.percent))
+        if with_notes:
+            cells.append(row.note)
+        table.add_row(*map(_text, cells))
+    return table
+
+
+def comparison_table(
+    rows: Sequence[ComparisonRow], columns: Sequence[Column] | None = None, *, title: str = ""
+) -> Table:
+    """One line a run, value above interval; the best of each column is bold and starred."""
+    table = _table(title)
+    table.add_column("run", style="bold", overflow="fold")
+    table.add_column("recipe", overflow="fold")
+    chosen = all_columns(rows) if columns is None else columns
+    best = [best_rows(rows, column) for column in chosen]
+    for column in chosen:
+        table.add_column(_text(column.metric), justify="right", no_wrap=True)
+    for place, row in enumerate(rows):
+        cells = [_text(row.run), _text(row.recipe)]
+        for column, winners in zip(chosen, best, strict=True):
+            value, low, high = row.value(column.metric)
+            wins = place in winners
+            cell = Text(("★ " if wins else "") + value_text(value, column.percent), style="bold green" if wins else "")
+            interval = interval_text(low, high, column.percent)
+            if interval != MISSING:
+                cell.append(f"\n{interval}", style="not bold dim default")
+            cells.append(cell)
+        table.add_row(*cells)
+    return table
+
+
+def _table(title: str) -> Table:
+    return Table(title=_text(title) if title else None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+
+
+def _text(text: str) -> Text:
+    """Text as it is: names in [brackets] are not markup."""
+    return Text(clean(text))

@@ -1,0 +1,146 @@
+"""Where a step's batch comes from: the feature cache, or files decoded in workers.
+
+Both are functions of (seed, step) alone: any step's batch can be made again, so a run resumes anywhere without stored
+sampler state.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from nearkin.data.augment import BatchAugment, Transform
+from nearkin.data.dataset import Dataset
+from nearkin.data.samplers import BalancedBatchSampler
+from nearkin.models import FeatureCache
+from nearkin.models.tuning import as_channels_last
+
+
+class Batches(Protocol):
+    """An endless stream of batches that can start at any step."""
+
+    start: str | None
+    """Where in the embedder the inputs enter: None for images, else the cached stage."""
+
+    def stream(self, first: int, last: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield (inputs, labels) of the steps first..last, counted from 1."""
+        ...
+
+
+class CachedBatches:
+    """Batches gathered from a feature cache; each item shows a random one of its cached views.
+
+    Args:
+        cache: features of the whole data set.
+        rows: the cache rows of the training items, (n,).
+        class_ids: their labels as 0..C-1, (n,).
+        sampler: which items a step takes.
+        seed: seed of the choice of views.
+    """
+
+    def __init__(
+        self, cache: FeatureCache, rows: np.ndarray, class_ids: np.ndarray, sampler: BalancedBatchSampler, seed: int
+    ) -> None:
+        self.cache = cache
+        self.rows = rows
+        self.class_ids = torch.from_numpy(class_ids)
+        self.sampler = sampler
+        self.seed = seed
+        self.start: str | None = cache.at
+
+    def stream(self, first: int, last: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield (inputs, labels) of the steps first..last, counted from 1."""
+        for step in range(first, last + 1):
+            chosen = self.sampler.batch(step - 1)
+            views = np.random.default_rng([self.seed, step]).integers(self.cache.views, size=len(chosen))
+            yield as_channels_last(self.cache.gather(self.rows[chosen], views)), self.class_ids[chosen]
+
+
+class DecodedBatches:
+    """Batches decoded and cropped by workers, then augmented as a whole.
+
+    Args:
+        dataset: the training items.
+        class_ids: their labels as 0..C-1, (n,).
+        transform: a decoded sample and a generator to a tensor of fixed size.
+        augment: augmentation and normalisation of the batch, seeded by the step.
+        sampler: which items a step takes.
+        seed: seed of the crops.
+        workers: decoding processes; 0 decodes between the steps.
+    """
+
+    start: str | None = None
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        class_ids: np.ndarray,
+        transform: Transform,
+        augment: BatchAugment,
+        sampler: BalancedBatchSampler,
+        seed: int,
+        workers: int,
+    ) -> None:
+        self.items = _SeededItems(dataset, transform, seed)
+        self.class_ids = torch.from_numpy(class_ids)
+        self.augment = augment
+        self.sampler = sampler
+        self.workers = workers
+
+    def stream(self, first: int, last: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield (inputs, labels) of the steps first..last, counted from 1."""
+        loader = DataLoader(
+            self.items,
+            batch_sampler=_StepSampler(self.sampler, first, last),
+            num_workers=self.workers,
+            collate_fn=_collate,
+            worker_init_fn=_ignore_interrupts,
+        )
+        for step, (samples, chosen) in enumerate(loader, start=first):
+            yield as_channels_last(self.augment(samples, step)), self.class_ids[chosen]
+
+
+class _SeededItems(torch.utils.data.Dataset):
+    """Items by (step, position, index): the crop depends on these and on the seed only."""
+
+    def __init__(self, dataset: Dataset, transform: Transform, seed: int) -> None:
+        self.dataset = dataset
+        self.transform = transform
+        self.seed = seed
+
+    def __getitem__(self, key: tuple[int, int, int]) -> tuple[Tensor, int]:
+        step, position, index = key
+        rng = np.random.default_rng([self.seed, step, position])
+        return self.transform(self.dataset.load(index, self.transform.hint), rng), index
+
+
+class _StepSampler:
+    """The keys of each step's batch, from `first` to `last`."""
+
+    def __init__(self, sampler: BalancedBatchSampler, first: int, last: int) -> None:
+        self.sampler = sampler
+        self.first = first
+        self.last = last
+
+    def __len__(self) -> int:
+        return self.last - self.first + 1
+
+    def __iter__(self) -> Iterator[list[tuple[int, int, int]]]:
+        for step in range(self.first, self.last + 1):
+            yield [(step, place, int(index)) for place, index in enumerate(self.sampler.batch(step - 1))]
+
+
+def _ignore_interrupts(_: int) -> None:
+    """Ctrl-C reaches every process of the terminal: only the loop may answer it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _collate(items: list[tuple[Tensor, int]]) -> tuple[Tensor, Tensor]:
+    samples, indices = zip(*items, strict=True)
+    return torch.stack(samples), torch.tensor(indices)

@@ -1,0 +1,183 @@
+"""From a data set and a recipe to a trained model in a run directory."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from nearkin._version import __version__
+from nearkin.data.audio import LogMelTransform
+from nearkin.data.augment import BatchAugment, transform_for
+from nearkin.data.dataset import Dataset
+from nearkin.data.samplers import BalancedBatchSampler
+from nearkin.data.splits import Split, resolve_split
+from nearkin.errors import DataError
+from nearkin.metrics import retrieval_metrics
+from nearkin.models import Embedder, FeatureCache, build_embedder, cache_point
+from nearkin.objectives import make_objective
+from nearkin.recipe import Recipe
+from nearkin.training.batches import Batches, CachedBatches, DecodedBatches
+from nearkin.training.loop import Loop, LoopState
+from nearkin.training.run import Run
+
+_VALIDATION_METRICS = ("MAP@R", "P@1")
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """What training gives back."""
+
+    embedder: Embedder
+    state: LoopState
+    interrupted: bool
+
+
+def train(
+    dataset: Dataset,
+    recipe: Recipe,
+    run: Run,
+    *,
+    source: str,
+    cache_directory: Path,
+    resume: bool = False,
+    progress: bool = True,
+) -> TrainingResult:
+    """Train on some classes of a data set, validate on others, hold out the rest for the audit.
+
+    Args:
+        dataset: all items; the recipe's data section says how its classes are split.
+        recipe: the validated recipe.
+        run: where everything is written.
+        source: what the user called the data, for the card.
+        cache_directory: where feature caches are kept.
+        resume: continue the run that is there.
+        progress: whether to show bars.
+    """
+    seed = recipe.training.seed
+    split = resolve_split(dataset.manifest, recipe.data, seed)
+    embedder = build_embedder(recipe.model, seed=seed)
+    if embedder.spec.kind != dataset.kind:
+        raise DataError(
+            f"The backbone '{recipe.model.backbone}' takes {embedder.spec.kind} and the data is {dataset.kind}: "
+            f"choose a recipe for {dataset.kind}."
+        )
+    if embedder.spec.kind == "audio":
+        # The length of a crop is part of what the model eats, so that it is saved with it.
+        frames = LogMelTransform(embedder.spec, recipe.data.audio_seconds).frames
+        embedder.backbone.spec = replace(embedder.spec, frames=frames)
+    train_set = dataset.select(split.train)
+    batch_classes = min(recipe.data.classes_per_batch, len(train_set.classes))
+    objective = make_objective(
+        recipe.objective,
+        dimension=embedder.dimension,
+        classes=len(train_set.classes),
+        space=embedder.space,
+        seed=seed,
+    )
+    objective.check_batch(batch_classes, recipe.data.per_class)
+    run.prepare(recipe, resume)
+    fingerprint = dataset.fingerprint()
+    if not any(parameter.requires_grad for parameter in embedder.parameters()):
+        embedder.card = _card(dataset, split, recipe, LoopState(), source, fingerprint, {})
+        run.save_model(embedder)
+        return TrainingResult(embedder, LoopState(), interrupted=False)
+    sampler = BalancedBatchSampler(train_set.class_ids(), batch_classes, recipe.data.per_class, seed=seed)
+    batches, validate = _plumb(dataset, split, train_set, embedder, recipe, sampler, cache_directory, progress)
+    identity = {"recipe": hashlib.sha256(recipe.to_yaml().encode()).hexdigest(), "data set": fingerprint}
+    loop = Loop(embedder, objective, batches, recipe.training, run, validate, identity, progress)
+    state = loop.train(resume=resume)
+    embedder.card = _card(dataset, split, recipe, state, source, fingerprint, loop.values_at(state.best_step))
+    run.save_model(embedder)
+    return TrainingResult(embedder, state, loop.interrupted)
+
+
+def _plumb(
+    dataset: Dataset,
+    split: Split,
+    train_set: Dataset,
+    embedder: Embedder,
+    recipe: Recipe,
+    sampler: BalancedBatchSampler,
+    cache_directory: Path,
+    progress: bool,
+) -> tuple[Batches, Callable[[], dict[str, float]] | None]:
+    """The batches, and the validation: both from the feature cache where the recipe has one."""
+    seed = recipe.training.seed
+    ids = train_set.class_ids()
+    val_set = dataset.select(split.val)
+    batches: Batches
+    encode: Callable[[], np.ndarray]
+    if recipe.model.cache:
+        used = np.concatenate([split.train, split.val])
+        cache = FeatureCache.build(
+            embedder,
+            dataset.select(used),
+            at=cache_point(embedder),
+            views=recipe.model.cache_views,
+            dtype=recipe.model.cache_dtype,
+            directory=cache_directory,
+            seed=seed,
+            progress=progress,
+        )
+        rows = np.arange(len(used))
+        batches = CachedBatches(cache, rows[: len(split.train)], ids, sampler, seed)
+
+        def encode() -> np.ndarray:
+            return cache.encode(embedder, rows[len(split.train) :])
+    else:
+        transform = transform_for(embedder.spec, recipe.data, train=True)
+        augment = BatchAugment.for_section(embedder.spec, recipe.data, seed)
+        batches = DecodedBatches(train_set, ids, transform, augment, sampler, seed, recipe.data.workers)
+
+        def encode() -> np.ndarray:
+            return embedder.encode(val_set, progress=False)
+
+    if not len(val_set):
+        return batches, None
+    labels = val_set.labels
+
+    def validate() -> dict[str, float]:
+        values = retrieval_metrics(encode(), labels, space=embedder.space).values
+        return {name: values[name] for name in _VALIDATION_METRICS}
+
+    return batches, validate
+
+
+def _card(
+    dataset: Dataset,
+    split: Split,
+    recipe: Recipe,
+    state: LoopState,
+    source: str,
+    fingerprint: str,
+    validation: dict[str, float],
+) -> dict[str, Any]:
+    """What a stranger must know of a trained model to use and to judge it."""
+    labels = dataset.labels
+    return {
+        "recipe": recipe.model_dump(mode="json"),
+        "data": {
+            "name": dataset.name,
+            "source": source,
+            "kind": dataset.kind,
+            "items": len(dataset),
+            "fingerprint": fingerprint,
+        },
+        "classes": {
+            "train": sorted(set(labels[split.train])),
+            "val": sorted(set(labels[split.val])),
+            "test": sorted(set(labels[split.test])),
+        },
+        "validation": validation,
+        "steps": state.step,
+        "best_step": state.best_step,
+        "seconds": round(state.seconds, 1),
+        "versions": {"nearkin": __version__, "torch": torch.__version__, "python": platform.python_version()},
+    }

@@ -1,0 +1,267 @@
+"""The loop: step, log, validate, keep the best, stop cleanly, resume exactly."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nearkin.errors import RunError, TrainingError, require
+from nearkin.models import Embedder
+from nearkin.models.tuning import channels_last, tune_allocator
+from nearkin.objectives import Objective
+from nearkin.progress import Progress
+from nearkin.recipe import TrainingSection
+from nearkin.training.batches import Batches
+from nearkin.training.ema import WeightAverage
+from nearkin.training.interrupt import StopRequest
+from nearkin.training.logbook import Logbook
+from nearkin.training.optimisers import make_optimiser, set_learning_rates
+from nearkin.training.run import Run
+from nearkin.training.state import load_state, optimiser_tensors, restore_optimiser, save_state
+
+SELECTION_METRIC = "val_MAP@R"
+
+
+@dataclass
+class LoopState:
+    """Where training stands; with the tensors, all that a resumed run needs."""
+
+    step: int = 0
+    best_value: float = -math.inf
+    best_step: int = 0
+    stale: int = 0
+    seconds: float = 0.0
+    pending: list[float] = field(default_factory=list)
+    """Losses since the last log line."""
+
+
+class _Step(nn.Module):
+    """Embedder and objective as one module, so that Fabric wraps a single forward pass.
+
+    The loss is always taken in single precision: its exponentials overflow in half.
+    """
+
+    def __init__(self, embedder: Embedder, objective: Objective, start: str | None) -> None:
+        super().__init__()
+        self.embedder = embedder
+        self.objective = objective
+        self.start = start
+
+    def forward(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        embeddings = self.embedder(inputs, start=self.start)
+        if embeddings.dtype != torch.float32:
+            with torch.autocast(embeddings.device.type, enabled=False):
+                return self.objective(embeddings.float(), labels)
+        return self.objective(embeddings, labels)
+
+
+class Loop:
+    """Minimise an objective over batches, validating on the way.
+
+    Args:
+        embedder: the model; trained in place, and left with the weights that validated best.
+        objective: what to minimise.
+        batches: where each step's batch comes from.
+        section: the recipe's training section.
+        run: where log and checkpoints go.
+        validate: gives validation values of the embedder, among them MAP@R; None without validation classes.
+        identity: what must be equal for a checkpoint to be resumed (recipe and data).
+        progress: whether to show a bar.
+    """
+
+    def __init__(
+        self,
+        embedder: Embedder,
+        objective: Objective,
+        batches: Batches,
+        section: TrainingSection,
+        run: Run,
+        validate: Callable[[], dict[str, float]] | None,
+        identity: dict[str, str] | None = None,
+        progress: bool = True,
+    ) -> None:
+        self.embedder = embedder
+        self.objective = objective
+        self.batches = batches
+        self.section = section
+        self.run = run
+        self.validate = validate
+        self.identity = identity or {}
+        self.progress = progress
+        self.state = LoopState()
+
+    def train(self, resume: bool = False) -> LoopState:
+        """Train until max_steps, until patience runs out, or until interrupted; return where it stands.
+
+        An interrupted run has `state.step` short of the end and can be resumed to bit-equal results.
+        """
+        self._set_up()
+        if resume and self.run.state_file.exists():
+            self._restore()
+        self.logbook = Logbook(self.run.log_file, keep_to=self.state.step, events=self.run.events_folder)
+        began = time.monotonic() - self.state.seconds
+        try:
+            with StopRequest() as stop, Progress("training", self.section.max_steps, self.progress) as bar:
+                bar.advance(self.state.step)
+                self._steps(stop, bar, began)
+            self.interrupted = stop.requested
+        finally:
+            self.logbook.close()
+        self._restore_best()
+        return self.state
+
+    @property
+    def finished(self) -> bool:
+        """Whether there is nothing left to do."""
+        patience = self.section.patience
+        return self.state.step >= self.section.max_steps or (patience is not None and self.state.stale >= patience)
+
+    def values_at(self, step: int) -> dict[str, float]:
+        """The validation values logged at a step."""
+        rows = [row for row in self.logbook.rows if row["step"] == step]
+        return {name: value for row in rows for name, value in row.items() if name.startswith("val_")}
+
+    def _set_up(self) -> None:
+        tune_allocator()
+        channels_last(self.embedder)
+        fabric = require("lightning_fabric", extra="train")
+        self.fabric = fabric.Fabric(accelerator=self.section.accelerator, devices=1, precision=self.section.precision)
+        # Dropout and the like draw from the global generator: seed it, and keep it in checkpoints.
+        torch.manual_seed(self.section.seed)
+        step = _Step(self.embedder, self.objective, self.batches.start)
+        optimiser = make_optimiser(self.embedder, self.objective, self.section)
+        self.module, self.optimiser = self.fabric.setup(step, optimiser)
+        self.average = WeightAverage(self.embedder, self.section.ema) if self.section.ema else None
+        self.best = self._weights()
+
+    def _steps(self, stop: StopRequest, bar: Progress, began: float) -> None:
+        section, state = self.section, self.state
+        losses: list[Tensor] = []
+        self.module.train()
+        for inputs, labels in self.batches.stream(state.step + 1, section.max_steps):
+            if self.finished:
+                break
+            losses.append(self._step(inputs, labels))
+            state.step += 1
+            validating = state.step % section.evaluate_every == 0 or state.step == section.max_steps
+            if state.step % section.log_every == 0 or validating or stop.requested:
+                self._take_in(losses)
+                if state.step % section.log_every == 0 or state.step == section.max_steps:
+                    self._log_losses()
+            bar.advance(note=self._note() if validating else "")
+            if validating:
+                self._validate()
+            if validating or stop.requested:
+                state.seconds = time.monotonic() - began
+                self._save()
+            if stop.requested:
+                break
+
+    def _step(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        """One update; the loss comes back detached and unread, so that a GPU is never waited for."""
+        set_learning_rates(self.optimiser, self.state.step + 1, self.section)
+        device = self.fabric.device
+        loss = self.module(inputs.to(device, non_blocking=True), labels.to(device, non_blocking=True))
+        self.optimiser.zero_grad(set_to_none=True)
+        self.fabric.backward(loss)
+        if self.section.clip is not None:
+            self.fabric.clip_gradients(self.module, self.optimiser, max_norm=self.section.clip)
+        self.optimiser.step()
+        if self.average is not None:
+            self.average.update()
+        return loss.detach()
+
+    def _take_in(self, losses: list[Tensor]) -> None:
+        """Read the losses of the last steps and refuse to go on from one that is not finite."""
+        if not losses:
+            return
+        values = torch.stack(losses).float().tolist()
+        first = self.state.step - len(values) + 1
+        losses.clear()
+        for step, value in enumerate(values, start=first):
+            if not math.isfinite(value):
+                kept = self.run.state_file
+                kept_text = f"the last good checkpoint is {kept}" if kept.exists() else "no checkpoint was written yet"
+                raise TrainingError(
+                    f"The loss became {value} at step {step}: lower training.lr or set training.clip; {kept_text}."
+                )
+        self.state.pending.extend(values)
+
+    def _log_losses(self) -> None:
+        pending = self.state.pending
+        if pending:
+            rate = self.optimiser.param_groups[0]["lr"]
+            self.logbook.add(self.state.step, loss=math.fsum(pending) / len(pending), lr=rate)
+            pending.clear()
+
+    def _validate(self) -> None:
+        """Validate with the averaged weights where there are some; keep the weights if they are the best so far."""
+        state = self.state
+        with self.average.applied() if self.average is not None else nullcontext():
+            if self.validate is None:
+                state.best_step, self.best = state.step, self._weights()
+                return
+            self.module.eval()
+            values = {f"val_{name}": value for name, value in self.validate().items()}
+            self.module.train()
+            self.logbook.add(state.step, **values)
+            if values[SELECTION_METRIC] > state.best_value:
+                state.best_value, state.best_step, state.stale = values[SELECTION_METRIC], state.step, 0
+                self.best = self._weights()
+            else:
+                state.stale += 1
+
+    def _weights(self) -> dict[str, Tensor]:
+        """A copy of every weight and buffer that training may change."""
+        frozen = tuple(self.embedder.frozen_prefixes())
+        weights = self.embedder.state_dict()
+        return {name: value.detach().clone() for name, value in weights.items() if not name.startswith(frozen)}
+
+    def _restore_best(self) -> None:
+        self.embedder.load_state_dict(self.best, strict=False)
+        self.embedder.eval()
+
+    def _save(self) -> None:
+        state = self.state
+        tensors = {
+            "embedder": self._weights(),
+            "objective": dict(self.objective.state_dict()),
+            "optimiser": optimiser_tensors(self.optimiser),
+            "best": self.best,
+            "random": {"torch": torch.get_rng_state()},
+        }
+        if self.average is not None:
+            tensors["average"] = self.average.shadow
+        facts: dict[str, Any] = {"identity": self.identity, "state": vars(state)}
+        if state.best_value == -math.inf:
+            facts["state"] = {**vars(state), "best_value": None}
+        save_state(self.run.state_file, tensors, facts)
+
+    def _restore(self) -> None:
+        tensors, facts = load_state(self.run.state_file)
+        for what, value in self.identity.items():
+            if facts["identity"].get(what) != value:
+                raise RunError(
+                    f"{self.run.path} was trained with another {what}: resume it with the same, or start a new run."
+                )
+        self.embedder.load_state_dict(tensors["embedder"], strict=False)
+        self.objective.load_state_dict(tensors.get("objective", {}))
+        restore_optimiser(self.optimiser, tensors.get("optimiser", {}))
+        self.best = tensors["best"]
+        torch.set_rng_state(tensors["random"]["torch"])
+        if self.average is not None:
+            self.average.shadow = tensors["average"]
+        state = facts["state"]
+        state["best_value"] = -math.inf if state["best_value"] is None else state["best_value"]
+        self.state = LoopState(**state)
+
+    def _note(self) -> str:
+        best = self.state.best_value
+        return f"best {SELECTION_METRIC} {best:.4f}" if math.isfinite(best) else ""

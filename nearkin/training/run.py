@@ -1,0 +1,80 @@
+"""A run: one directory with the recipe, the log, the checkpoints, the audit and the report."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from nearkin.errors import RunError
+from nearkin.models import Embedder
+from nearkin.recipe import Recipe, load_recipe
+from nearkin.storage import write_json
+from nearkin.training.logbook import read_rows
+
+
+class Run:
+    """The files of a run; making one touches nothing on disk.
+
+    Args:
+        path: the run's directory.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.recipe_file = self.path / "recipe.yaml"
+        self.log_file = self.path / "metrics.jsonl"
+        self.state_file = self.path / "last.safetensors"
+        self.model_file = self.path / "model.safetensors"
+        self.card_file = self.path / "card.json"
+        self.audit_file = self.path / "audit.json"
+        self.report_file = self.path / "report.html"
+        self.events_folder = self.path / "events"
+
+    @property
+    def exists(self) -> bool:
+        """Whether something is there already."""
+        return self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir()))
+
+    def prepare(self, recipe: Recipe, resume: bool) -> None:
+        """Make the directory, or check that the one that exists can be continued with this recipe."""
+        if self.exists and not resume:
+            raise RunError(f"{self.path} already exists: continue it with --resume, or choose another name with --out.")
+        if resume and not self.recipe_file.exists():
+            raise RunError(f"{self.path} holds no run to resume: leave out --resume to start one.")
+        if resume and self.recipe() != recipe:
+            raise RunError(
+                f"{self.path} was started with another recipe: resume it with that one "
+                f"({self.recipe_file}), or choose another name with --out."
+            )
+        if not resume:
+            recipe.save(self.recipe_file)
+
+    def recipe(self) -> Recipe:
+        """The resolved recipe the run was started with."""
+        if not self.recipe_file.exists():
+            raise RunError(f"{self.path} is not a run: it has no {self.recipe_file.name}.")
+        return load_recipe(self.recipe_file)
+
+    def model(self) -> Embedder:
+        """The trained model: the weights that validated best."""
+        if not self.model_file.exists():
+            hint = "finish it with  nearkin train ... --resume" if self.state_file.exists() else "train it first"
+            raise RunError(f"{self.path} has no finished model ({self.model_file.name}): {hint}.")
+        return Embedder.load(self.model_file)
+
+    def save_model(self, embedder: Embedder) -> None:
+        """Write the model, and its card once more in a form people can read."""
+        embedder.save(self.model_file)
+        write_json(self.card_file, embedder.card)
+
+    def history(self) -> list[dict[str, Any]]:
+        """The rows of the training log."""
+        return read_rows(self.log_file)
+
+    def audit(self) -> dict[str, Any]:
+        """The stored audit."""
+        if not self.audit_file.exists():
+            raise RunError(f"{self.path} has not been audited: run  nearkin audit {self.path}  first.")
+        stored: dict[str, Any] = json.loads(self.audit_file.read_text(encoding="utf-8"))
+        return stored

@@ -1,0 +1,85 @@
+"""Audits: unseen classes only, intervals, baselines, and embeddings people bring."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+import nearkin as nk
+from nearkin.audits import unseen_items
+from nearkin.errors import DataError, UnknownNameError
+from nearkin.metrics import class_bootstrap, retrieval_metrics
+
+
+@pytest.fixture
+def clusters():
+    rng = np.random.default_rng(0)
+    labels = np.repeat([f"c{i}" for i in range(12)], 10)
+    centres = rng.normal(size=(12, 8))
+    return (np.repeat(centres, 10, axis=0) + 0.4 * rng.normal(size=(120, 8))).astype(np.float32), labels
+
+
+def test_embeddings_of_ones_own(clusters, tmp_path):
+    vectors, labels = clusters
+    result = nk.audit(vectors, labels)
+    expected = retrieval_metrics(vectors, labels)
+    assert result["MAP@R"] == expected.values["MAP@R"]
+    assert result.intervals["MAP@R"] == class_bootstrap(expected.per_query["MAP@R"], labels)
+    low, high = result.intervals["MAP@R"]
+    assert low < result["MAP@R"] < high
+    assert {"P@1", "R-precision", "MRR", "Recall@4", "kNN-Acc", "NMI", "AMI"} <= set(result)
+    page = result.report(tmp_path / "audit.html").read_text()
+    assert page.count("data:image/png") == 2
+    json.dumps(result.to_dict())
+
+
+def test_suites_can_be_chosen_and_misspelt_ones_are_suggested(clusters):
+    assert set(nk.audit(*clusters, suites=["clustering"])) == {"NMI", "AMI"}
+    with pytest.raises(UnknownNameError, match="Did you mean 'clustering'"):
+        nk.audit(*clusters, suites=["clusterin"])
+
+
+def test_mismatched_or_hopeless_input_is_refused(clusters):
+    vectors, labels = clusters
+    with pytest.raises(DataError, match="120 embeddings and 119 labels"):
+        nk.audit(vectors, labels[1:])
+    with pytest.raises(DataError, match="No class has two items"):
+        nk.audit(vectors, np.arange(120))
+    with pytest.raises(DataError):
+        nk.audit(np.full_like(vectors, np.nan), labels)
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "expected", "note"),
+    [
+        (["class00", "class01"], ["class02"], {"class02"}, None),
+        (["class00", "class01"], [], {f"class{i:02d}" for i in range(2, 10)}, "2 classes"),
+        ([f"class{i:02d}" for i in range(10)], [], {f"class{i:02d}" for i in range(10)}, "do not tell"),
+        (["elsewhere"], [], {f"class{i:02d}" for i in range(10)}, None),
+    ],
+)
+def test_only_unseen_classes_are_audited(patterns, train, test, expected, note):
+    card = {"classes": {"train": train, "val": [], "test": test}, "data": {"fingerprint": patterns.fingerprint()}}
+    chosen, notes = unseen_items(patterns, card)
+    assert set(patterns.labels[chosen]) == expected
+    assert [note in text for text in notes] == ([True] if note else [])
+
+
+def test_a_published_query_and_gallery_division_is_followed(patterns, tiny):
+    from nearkin.audits import Subject, run_suites
+    from nearkin.recipe import AuditSection
+    from nearkin.spaces import Sphere
+
+    rng = np.random.default_rng(0)
+    vectors, gallery = rng.normal(size=(80, 4)).astype(np.float32), np.arange(80) % 2 == 0
+    subject = Subject(vectors, patterns.labels, Sphere(), gallery=gallery)
+    result = run_suites(subject, AuditSection(), ["retrieval"])
+    expected = retrieval_metrics(
+        vectors[~gallery],
+        patterns.labels[~gallery],
+        gallery=vectors[gallery],
+        gallery_labels=patterns.labels[gallery],
+    )
+    assert result.values == expected.values

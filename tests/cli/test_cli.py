@@ -1,0 +1,232 @@
+"""The command line, as a stranger would use it: the whole way on a folder, then everything that can go wrong."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+from pyarrow import parquet
+
+from nearkin._version import __version__
+from nearkin.cli import main
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path_factory, monkeypatch):
+    """Caches go to a directory of the test."""
+    monkeypatch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
+
+
+@pytest.fixture
+def nearkin(monkeypatch, capsys):
+    """Run the command; return (exit code, stdout, stderr)."""
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["nearkin", *map(str, arguments)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as stop:
+            main()
+        captured = capsys.readouterr()
+        return stop.value.code or 0, captured.out, captured.err
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def sets(tiny):
+    return [part for override in tiny for part in ("--set", override)]
+
+
+def test_the_whole_way_on_a_folder(nearkin, photos, sets, tmp_path):
+    run = tmp_path / "run"
+    code, out, err = nearkin("train", photos, "--recipe", "triplet", "--out", run, "-q", *sets)
+    assert code == 0, err
+    assert f"nearkin audit {run}" in out.replace("\n", "")
+    code, out, err = nearkin("audit", run, "-q")
+    assert code == 0, err
+    assert "MAP@R" in out
+    assert "raw pixels" in out
+    audit = json.loads((run / "audit.json").read_text())
+    assert 0 <= audit["values"]["MAP@R"] <= 1
+    card = json.loads((run / "card.json").read_text())
+    held_out = card["classes"]["test"]
+    assert not set(held_out) & {*card["classes"]["train"], *card["classes"]["val"]}
+    assert set(audit["per_class"]["MAP@R"]) == set(held_out)
+    page = (run / "report.html").read_text()
+    assert page.count("data:image/png") == 4
+    code, out, err = nearkin("embed", run, photos, "--out", tmp_path / "vectors.parquet", "-q")
+    assert code == 0, err
+    table = parquet.read_table(tmp_path / "vectors.parquet")
+    assert table.column_names == ["path", "label", "embedding"]
+    vectors = np.stack(table["embedding"].to_numpy(zero_copy_only=False))
+    assert vectors.shape == (48, 16)
+    assert np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-4)
+    shutil.copytree(run, tmp_path / "other")
+    code, out, err = nearkin("compare", run, tmp_path / "other", "--out", tmp_path / "compare.html")
+    assert code == 0, err
+    assert "other" in out
+    assert (tmp_path / "compare.html").exists()
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".npy"])
+def test_embed_writes_numpy_files_without_pickles(nearkin, photos, sets, tmp_path, suffix):
+    nearkin("train", photos, "--recipe", "triplet", "--out", tmp_path / "run", "-q", *sets)
+    code, _, err = nearkin("embed", tmp_path / "run", photos, "--out", tmp_path / f"v{suffix}", "-q")
+    assert code == 0, err
+    loaded = np.load(tmp_path / f"v{suffix}", allow_pickle=False)
+    vectors = loaded["embeddings"] if suffix == ".npz" else loaded
+    assert vectors.shape == (48, 16)
+    if suffix == ".npz":
+        assert set(loaded["labels"]) == {f"class{i:02d}" for i in range(8)}
+
+
+def test_an_audit_on_other_data_goes_beside_the_runs_own(nearkin, photos, sets, tmp_path):
+    nearkin("train", photos, "--recipe", "triplet", "--out", tmp_path / "run", "-q", *sets)
+    nearkin("audit", tmp_path / "run", "-q", "--suite", "retrieval")
+    before = (tmp_path / "run" / "audit.json").read_text()
+    strangers = tmp_path / "strangers"
+    for label in ("class00", "class01", "new1", "new2"):
+        shutil.copytree(photos / "class00", strangers / label)
+    code, _, err = nearkin("audit", tmp_path / "run", "--data", strangers, "--suite", "retrieval", "-q")
+    assert code == 0, err
+    assert (tmp_path / "run" / "audit-strangers.json").exists()
+    assert (tmp_path / "run" / "audit.json").read_text() == before
+
+
+def test_data_commands_lead_to_data_that_trains(nearkin, photos, sets, tmp_path):
+    copy = tmp_path / "photos"
+    shutil.copytree(photos, copy)
+    code, out, _ = nearkin("data", "info", copy, "-q")
+    assert code == 0
+    assert "classes: 8" in out
+    assert "unreadable: 0" in out
+    code, out, err = nearkin("data", "split", copy, copy / "manifest.csv", "--test", "0.25", "--folds", "3", "-q")
+    assert code == 0, err
+    assert "test 12 items of 2 classes" in out
+    code, out, err = nearkin("data", "import", copy, tmp_path / "photos.zip", "-q")
+    assert code == 0, err
+    code, out, _ = nearkin("data", "info", tmp_path / "photos.zip", "-q")
+    assert "test 12 items of 2 classes" in out
+    code, _, err = nearkin("data", "import", copy, tmp_path / "photos.zip", "-q")
+    assert code == 2
+    assert "already exists" in err
+    by_column = [*sets, "--set", "data.split=column"]
+    code, out, err = nearkin("train", tmp_path / "photos.zip", "--out", tmp_path / "run", "-q", *by_column)
+    assert code == 0, err
+    assert "2 held out" in out
+
+
+def test_lists(nearkin):
+    code, out, _ = nearkin("data", "list")
+    assert code == 0
+    assert "cub200" in out
+    code, out, _ = nearkin("recipes")
+    assert "proxy-anchor" in out
+    code, out, _ = nearkin("recipes", "show", "cub-frozen")
+    assert "efficientnet-lite0" in out
+    code, out, _ = nearkin("recipes", "schema")
+    assert json.loads(out)["properties"]["training"]
+    code, out, _ = nearkin("--version")
+    assert out.strip() == __version__
+
+
+def one_sentence(err):
+    lines = [line for line in err.splitlines() if line]
+    assert len(lines) == 1, err
+    assert lines[0].startswith("nearkin: ")
+    assert "Traceback" not in err
+    return lines[0]
+
+
+def make_empty(folder):
+    (folder / "a").mkdir(parents=True)
+
+
+def make_single(folder):
+    for label, items in (("a", 2), ("b", 2), ("c", 2), ("d", 2), ("e", 2), ("f", 2), ("g", 1)):
+        (folder / label).mkdir(parents=True)
+        for item in range(items):
+            Image.new("RGB", (20, 20), (item * 90, 0, 0)).save(folder / label / f"{item}.png")
+
+
+def make_broken(folder):
+    make_single(folder)
+    (folder / "a" / "broken.png").write_bytes(b"")
+    (folder / "b" / "notes.txt").write_text("not an image")
+
+
+@pytest.mark.parametrize(
+    ("make", "arguments", "message"),
+    [
+        (make_empty, [], "is empty"),
+        (make_single, [], "one i"),
+        (make_broken, [], "2 of 15 files cannot be used: a/broken.png is empty.*--skip-bad"),
+        (None, [], "no file, folder or known data set"),
+        (make_single, ["--recipe", "triplett"], "Did you mean 'triplet'"),
+        (make_single, ["--set", "objective.loss=contrastiv"], "Did you mean 'contrastive'"),
+        (make_single, ["--set", "model.backbone=conv5"], "Did you mean 'conv4'"),
+        (make_single, ["--set", "training.max_step=4"], "Did you mean 'max_steps'"),
+    ],
+)
+def test_bad_input_is_one_sentence(nearkin, tmp_path, make, arguments, message):
+    import re
+
+    data = tmp_path / "data" if make else "nothing-here"
+    if make:
+        make(data)
+    code, _, err = nearkin("train", data, "--out", tmp_path / "run", "-q", *arguments)
+    assert code == 2
+    assert re.search(message, one_sentence(err)), err
+    assert not (tmp_path / "run").exists()
+
+
+def test_skip_bad_leaves_out_files_and_single_item_classes_and_says_so(nearkin, tmp_path, sets):
+    make_broken(tmp_path / "data")
+    code, out, err = nearkin("train", tmp_path / "data", "--out", tmp_path / "run", "--skip-bad", "-q", *sets)
+    assert code == 0, err
+    assert "2 files could not be read" in out
+    assert "1 classes had one item" in out
+
+
+def test_an_existing_run_needs_resume_or_another_name(nearkin, photos, sets, tmp_path):
+    nearkin("train", photos, "--recipe", "triplet", "--out", tmp_path / "run", "-q", *sets)
+    code, _, err = nearkin("train", photos, "--recipe", "triplet", "--out", tmp_path / "run", "-q", *sets)
+    assert code == 2
+    assert "--resume" in one_sentence(err)
+    code, _, err = nearkin("train", photos, "--recipe", "triplet", "--out", tmp_path / "run", "--resume", "-q", *sets)
+    assert code == 0, err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["audit", "{run}"], "is not a run|has no finished model"),
+        (["embed", "{run}", "x", "--out", "a.txt"], "unknown ending"),
+        (["compare", "{run}"], "has not been audited"),
+        (["audit", "{run}", "--suite", "retrievel"], "Did you mean 'retrieval'"),
+    ],
+)
+def test_wrong_runs_and_options_are_one_sentence(nearkin, tmp_path, arguments, message):
+    import re
+
+    code, _, err = nearkin(*[part.format(run=tmp_path) for part in arguments])
+    assert code == 2
+    assert re.search(message, one_sentence(err)), err
+
+
+def test_import_nearkin_is_light():
+    """Under 0.3 s until torch is needed: the clock is noisy, so what is imported is checked instead."""
+    code = "import sys, nearkin; print([m for m in ('torch', 'pyarrow', 'matplotlib', 'sklearn') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_command_line_itself_is_light():
+    code = "import sys, nearkin.cli.app; print([m for m in ('torch', 'pyarrow', 'matplotlib') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

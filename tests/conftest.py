@@ -1,0 +1,82 @@
+"""Fixtures shared by all tests."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from nearkin.data.dataset import Dataset
+from nearkin.data.manifest import Manifest
+from nearkin.data.stores import ArrayStore
+
+# One thread per test process: the suite runs in two processes on two cores.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+@pytest.fixture(scope="session")
+def data_root() -> Path:
+    """The directory with real data, or a skip that says how to provide it."""
+    given = os.environ.get("NEARKIN_DATA")
+    if not given or not Path(given).is_dir():
+        pytest.skip("real data is not at hand: set NEARKIN_DATA to the directory that holds cub200.zip and the others")
+    return Path(given)
+
+
+def _pattern_images(classes: int, items: int, size: int, seed: int) -> tuple[list[str], list[str], np.ndarray]:
+    """Images that are a pattern of their class plus noise: easy to learn, impossible to tell apart untrained."""
+    rng = np.random.default_rng(seed)
+    patterns = rng.integers(0, 256, (classes, size, size, 3))
+    names, labels, images = [], [], []
+    for label in range(classes):
+        for item in range(items):
+            noise = rng.normal(0, 60, (size, size, 3))
+            names.append(f"class{label:02d}/{item:02d}.png")
+            labels.append(f"class{label:02d}")
+            images.append(np.clip(patterns[label] + noise, 0, 255).astype(np.uint8))
+    return names, labels, np.stack(images)
+
+
+@pytest.fixture(scope="session")
+def patterns() -> Dataset:
+    """A data set in memory: 10 classes of 8 images of 16 px."""
+    names, labels, images = _pattern_images(10, 8, 16, seed=0)
+    return Dataset(Manifest.from_rows(names, labels), ArrayStore(images, names), name="patterns")
+
+
+@pytest.fixture(scope="session")
+def photos(tmp_path_factory) -> Path:
+    """A folder with one folder per class, as a user would have it."""
+    root = tmp_path_factory.mktemp("data") / "photos"
+    names, _, images = _pattern_images(8, 6, 24, seed=1)
+    for name, image in zip(names, images, strict=True):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(root / name)
+    return root
+
+
+@pytest.fixture(scope="session")
+def tiny() -> list[str]:
+    """Overrides that make any recipe train in a second: a small network from scratch on small images."""
+    return [
+        "model.backbone=conv4",
+        "model.pretrained=false",
+        "model.channels=3",
+        "model.size=16",
+        "model.freeze=null",
+        "model.cache=false",
+        "model.dimension=16",
+        "data.workers=0",
+        "data.classes_per_batch=4",
+        "data.per_class=3",
+        "data.test_classes=0.3",
+        "data.val_classes=0.3",
+        "data.split=fraction",
+        "training.max_steps=12",
+        "training.evaluate_every=4",
+        "training.log_every=3",
+        "training.backbone_lr_factor=1.0",
+    ]

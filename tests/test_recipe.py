@@ -1,0 +1,105 @@
+"""Recipes: inheritance, overrides, and errors that name the nearest valid key."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nearkin.errors import RecipeError, UnknownNameError
+from nearkin.objectives import losses
+from nearkin.recipe import Recipe, list_recipes, load_recipe, recipe_schema
+
+
+@pytest.mark.parametrize("name", list_recipes())
+def test_every_shipped_recipe_loads_and_says_what_it_is(name):
+    recipe = load_recipe(name)
+    assert recipe.name == name
+    assert len(list_recipes()[name]) > 10
+
+
+def test_every_loss_has_a_recipe():
+    used = {load_recipe(name).objective.loss for name in list_recipes()}
+    assert used >= set(losses)
+
+
+def test_resolved_recipe_reads_back_equal(tmp_path):
+    recipe = load_recipe("triplet", ["training.lr=1e-4", "data.test_classes=[a, b]"])
+    recipe.save(tmp_path / "again.yaml")
+    assert load_recipe(tmp_path / "again.yaml") == recipe
+
+
+@given(st.integers(1, 10**6), st.floats(1e-8, 1.0), st.integers(0, 2**31))
+def test_overrides_land_where_they_point(steps, lr, seed):
+    recipe = load_recipe("demo", [f"training.max_steps={steps}", f"training.lr={lr!r}", f"training.seed={seed}"])
+    assert (recipe.training.max_steps, recipe.training.lr, recipe.training.seed) == (steps, lr, seed)
+
+
+def test_scientific_notation_is_a_number_in_files_and_overrides(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("extends: proxy-anchor\nobjective:\n  parameters: {margin: 2e-1}\n")
+    assert load_recipe(path).objective.parameters["margin"] == 0.2
+    assert load_recipe("proxy-anchor", ["training.lr=3e-5"]).training.lr == 3e-5
+
+
+def test_a_child_with_another_loss_does_not_inherit_the_old_loss_parameters():
+    recipe = load_recipe("proxy-anchor", ["objective.loss=triplet"])
+    assert "alpha" not in recipe.objective.parameters
+
+
+def test_files_extend_files_beside_them(tmp_path):
+    (tmp_path / "parent.yaml").write_text("extends: base\ntraining: {max_steps: 7}\n")
+    (tmp_path / "child.yaml").write_text("extends: parent.yaml\ntraining: {lr: 0.5}\n")
+    recipe = load_recipe(tmp_path / "child.yaml")
+    assert (recipe.training.max_steps, recipe.training.lr, recipe.name) == (7, 0.5, "child")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["training.max_step=3"], "'training.max_step'.*Did you mean 'max_steps'"),
+        (["trainning.lr=3"], "'trainning'.*Did you mean 'training'"),
+        (["model.poling=gap"], "Did you mean 'pooling'"),
+        (["training.lr=-1"], "'training.lr'.*greater than 0"),
+        (["training.schedule=cosin"], "'training.schedule'"),
+        (["training.lr"], "section.key=value"),
+        (["training.lr=[1"], "not valid YAML"),
+    ],
+)
+def test_wrong_overrides_say_what_to_change(overrides, message):
+    with pytest.raises(RecipeError, match=message):
+        load_recipe("proxy-anchor", overrides)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("- a\n- b\n", "must be a mapping"),
+        ("a: [1\n", "not valid YAML"),
+        ("extends: mine.yaml\n", "extends itself"),
+        ("extends: [a, b]\n", "must name one recipe"),
+    ],
+)
+def test_wrong_files_say_what_to_change(tmp_path, text, message):
+    path = tmp_path / "mine.yaml"
+    path.write_text(text)
+    with pytest.raises(RecipeError, match=message):
+        load_recipe(path)
+
+
+def test_unknown_recipes_suggest_the_nearest():
+    with pytest.raises(UnknownNameError, match="Did you mean 'proxy-anchor'"):
+        load_recipe("proxyanchor")
+
+
+def test_a_missing_file_is_one_sentence(tmp_path):
+    with pytest.raises(RecipeError, match="could not be read"):
+        load_recipe(tmp_path / "none.yaml")
+
+
+def test_schema_describes_every_key():
+    schema = recipe_schema()
+    assert {"extends", *Recipe.model_fields} == set(schema["properties"])
+    for section in schema["$defs"].values():
+        for name, key in section.get("properties", {}).items():
+            assert key.get("description"), name

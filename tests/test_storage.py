@@ -1,0 +1,74 @@
+"""Files are written whole or not at all."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from nearkin.errors import StorageError
+from nearkin.storage import replacing, write_json, write_text
+
+
+def test_a_failed_block_leaves_the_old_file_and_nothing_else(tmp_path):
+    target = tmp_path / "file.txt"
+    write_text(target, "old")
+
+    def fail_half_way():
+        with replacing(target) as temporary:
+            temporary.write_text("half of the n")
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail_half_way()
+    assert target.read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["file.txt"]
+
+
+def test_missing_parents_are_made(tmp_path):
+    write_json(tmp_path / "a" / "b.json", {"x": 1})
+    assert (tmp_path / "a" / "b.json").read_text() == '{\n  "x": 1\n}\n'
+
+
+def test_a_folder_in_the_way_is_a_storage_error(tmp_path):
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(StorageError, match="taken"):
+        write_text(tmp_path / "taken", "text")
+
+
+FULL_DISK = """
+import resource, signal, sys, pathlib
+import torch
+from nearkin.errors import StorageError
+from nearkin.storage import write_text
+from nearkin.training.state import save_state, load_state
+folder = pathlib.Path(sys.argv[1])
+small = {"weights": {"w": torch.zeros(4)}}
+save_state(folder / "last.safetensors", small, {"step": 1})
+write_text(folder / "text", "old")
+# A limit on file sizes makes the kernel refuse writes as a full disk does, part of the way through.
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+for write in (
+    lambda: save_state(folder / "last.safetensors", {"weights": {"w": torch.zeros(1_000_000)}}, {"step": 2}),
+    lambda: write_text(folder / "text", "x" * 1_000_000),
+):
+    try:
+        write()
+    except StorageError as error:
+        print(error)
+    else:
+        sys.exit("no error")
+tensors, facts = load_state(folder / "last.safetensors")
+assert facts == {"step": 1} and tensors["weights"]["w"].shape == (4,)
+assert (folder / "text").read_text() == "old"
+assert sorted(path.name for path in folder.iterdir()) == ["last.safetensors", "text"]
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no limit on file sizes to stand in for a full disk")
+def test_a_write_refused_half_way_keeps_the_last_checkpoint(tmp_path):
+    done = subprocess.run([sys.executable, "-c", FULL_DISK, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("free some space") == 2

@@ -1,0 +1,241 @@
+"""The loop: exact resumption, early stopping, clean stops, refusals."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+import torch
+
+from nearkin.errors import CheckpointError, RunError, TrainingError
+from nearkin.recipe import load_recipe
+from nearkin.training import Run, train
+from nearkin.training.state import load_state, save_state
+
+
+def run_training(dataset, recipe, path, cache, resume=False):
+    return train(dataset, recipe, Run(path), source="patterns", cache_directory=cache, resume=resume, progress=False)
+
+
+def weights(path):
+    return Run(path).model().state_dict()
+
+
+def assert_same_run(left, right):
+    assert Run(left).log_file.read_text() == Run(right).log_file.read_text()
+    ours, theirs = weights(left), weights(right)
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+RECIPES = {
+    "proxies": ("proxy-anchor", []),
+    "mined triplets, averaged weights": ("triplet", ["training.ema=0.9"]),
+    "random miner": ("margin", []),
+    "sgd, clipped, cosine": (
+        "contrastive",
+        ["training.optimizer=sgd", "training.clip=0.5", "training.schedule=cosine", "training.warmup_steps=3"],
+    ),
+    "augmented": ("supcon", ["data.jitter=0.3", "training.head_warmup_steps=5"]),
+}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_same_seed_twice_and_resumed_after_a_stop_are_bit_equal(name, patterns, tiny, tmp_path):
+    base, more = RECIPES[name]
+    recipe = load_recipe(base, [*tiny, *more])
+    run_training(patterns, recipe, tmp_path / "once", tmp_path)
+    run_training(patterns, recipe, tmp_path / "twice", tmp_path)
+    assert_same_run(tmp_path / "once", tmp_path / "twice")
+    # Step 7 is between two log lines and between two validations.
+    stopped = stop_at(7, patterns, recipe, tmp_path / "stopped", tmp_path)
+    assert stopped.interrupted
+    assert stopped.state.step == 7
+    resumed = run_training(patterns, recipe, tmp_path / "stopped", tmp_path, resume=True)
+    assert resumed.state.step == 12
+    assert_same_run(tmp_path / "once", tmp_path / "stopped")
+
+
+def stop_at(step, dataset, recipe, path, cache):
+    """Train, with a Ctrl-C during the given step."""
+    from nearkin.training import loop
+
+    plain = loop.Loop._step
+
+    def interrupted(self, inputs, labels):
+        if self.state.step + 1 == step:
+            os.kill(os.getpid(), signal.SIGINT)
+        return plain(self, inputs, labels)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop.Loop, "_step", interrupted)
+        return run_training(dataset, recipe, path, cache)
+
+
+def test_another_seed_is_another_run(patterns, tiny, tmp_path):
+    for seed in (0, 1):
+        run_training(patterns, load_recipe("triplet", [*tiny, f"training.seed={seed}"]), tmp_path / str(seed), tmp_path)
+    assert Run(tmp_path / "0").log_file.read_text() != Run(tmp_path / "1").log_file.read_text()
+
+
+def test_cached_and_resumed_are_bit_equal(patterns, tiny, tmp_path):
+    frozen = ["model.freeze=all", "model.cache=true", "model.cache_views={flip: true, crops: 1}"]
+    recipe = load_recipe("proxy-anchor", [*tiny, *frozen])
+    run_training(patterns, recipe, tmp_path / "once", tmp_path / "cache")
+    stop_at(6, patterns, recipe, tmp_path / "stopped", tmp_path / "cache")
+    run_training(patterns, recipe, tmp_path / "stopped", tmp_path / "cache", resume=True)
+    assert_same_run(tmp_path / "once", tmp_path / "stopped")
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+import nearkin as nk
+from nearkin.recipe import load_recipe
+from nearkin.training import Run, loop
+from nearkin.api import fit_run
+
+out, photos, kill_at = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+plain = loop.Loop._step
+def step(self, inputs, labels):
+    if self.state.step + 1 == kill_at:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return plain(self, inputs, labels)
+loop.Loop._step = step
+fit_run(photos, load_recipe("triplet", sys.argv[5:]), Run(out), resume=sys.argv[4] == "resume", progress=False)
+"""
+
+
+def test_kill_9_then_resume_is_bit_equal_to_an_uninterrupted_run(photos, tiny, tmp_path):
+    def start(out, kill_at, mode="new"):
+        command = [sys.executable, "-c", KILLED, str(tmp_path / out), str(photos), str(kill_at), mode, *tiny]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    whole = start("whole", 0)
+    assert whole.returncode == 0, whole.stderr
+    killed = start("killed", 10)
+    assert killed.returncode == -signal.SIGKILL
+    assert not Run(tmp_path / "killed").model_file.exists()
+    resumed = start("killed", 0, "resume")
+    assert resumed.returncode == 0, resumed.stderr
+    assert_same_run(tmp_path / "whole", tmp_path / "killed")
+
+
+def test_the_model_keeps_the_best_weights_not_the_last(patterns, tiny, tmp_path):
+    # A learning rate this large ruins what the first steps learned.
+    recipe = load_recipe("triplet", [*tiny, "training.lr=0.3", "training.max_steps=24"])
+    result = run_training(patterns, recipe, tmp_path / "run", tmp_path)
+    validations = [row for row in Run(tmp_path / "run").history() if "val_MAP@R" in row]
+    best = max(validations, key=lambda row: row["val_MAP@R"])
+    assert result.state.best_step == best["step"] < 24
+    from nearkin.metrics import retrieval_metrics
+
+    val = patterns.select([label in result.embedder.card["classes"]["val"] for label in patterns.labels])
+    values = retrieval_metrics(result.embedder.encode(val, progress=False), val.labels).values
+    assert values["MAP@R"] == pytest.approx(best["val_MAP@R"], abs=1e-6)
+
+
+def test_patience_stops_early(patterns, tiny, tmp_path):
+    still = ["training.lr=1e-12", "training.patience=2", "training.max_steps=100"]
+    result = run_training(patterns, load_recipe("triplet", [*tiny, *still]), tmp_path / "run", tmp_path)
+    assert result.state.step == 12  # validated at 4 (best), 8 and 12 (no gain)
+
+
+def test_a_loss_that_is_not_finite_names_the_step_and_keeps_the_checkpoint(patterns, tiny, tmp_path):
+    from nearkin.training import loop
+
+    plain = loop._Step.forward
+    calls = []
+
+    def poisoned(self, inputs, labels):
+        calls.append(1)
+        loss = plain(self, inputs, labels)
+        return loss * math.nan if len(calls) == 6 else loss
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop._Step, "forward", poisoned)
+        with pytest.raises(TrainingError, match=r"nan at step 6: lower training.lr.*last good checkpoint"):
+            run_training(patterns, load_recipe("triplet", tiny), tmp_path / "run", tmp_path)
+    _, facts = load_state(Run(tmp_path / "run").state_file)
+    assert facts["state"]["step"] == 4
+    run_training(patterns, load_recipe("triplet", tiny), tmp_path / "run", tmp_path, resume=True)
+    run_training(patterns, load_recipe("triplet", tiny), tmp_path / "whole", tmp_path)
+    assert_same_run(tmp_path / "run", tmp_path / "whole")
+
+
+def test_an_existing_run_is_not_overwritten(patterns, tiny, tmp_path):
+    recipe = load_recipe("triplet", tiny)
+    run_training(patterns, recipe, tmp_path / "run", tmp_path)
+    with pytest.raises(RunError, match="--resume"):
+        run_training(patterns, recipe, tmp_path / "run", tmp_path)
+    with pytest.raises(RunError, match="another recipe"):
+        run_training(patterns, load_recipe("margin", tiny), tmp_path / "run", tmp_path, resume=True)
+    with pytest.raises(RunError, match="another data set"):
+        run_training(patterns.select(range(1, 80)), recipe, tmp_path / "run", tmp_path, resume=True)
+    with pytest.raises(RunError, match="no run to resume"):
+        run_training(patterns, recipe, tmp_path / "nothing", tmp_path, resume=True)
+
+
+def test_a_checkpoint_of_another_version_or_damaged_is_refused(patterns, tiny, tmp_path):
+    recipe = load_recipe("triplet", tiny)
+    stop_at(6, patterns, recipe, tmp_path / "run", tmp_path)
+    path = Run(tmp_path / "run").state_file
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("nearkin.training.state._VERSION", "99")
+        tensors, facts = {"a": {"b": torch.zeros(1)}}, {}
+        save_state(tmp_path / "newer.safetensors", tensors, facts)
+    with pytest.raises(CheckpointError, match="version 99"):
+        load_state(tmp_path / "newer.safetensors")
+    path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        run_training(patterns, recipe, tmp_path / "run", tmp_path, resume=True)
+
+
+def test_training_works_off_the_main_thread(patterns, tiny, tmp_path):
+    failures = []
+
+    def work():
+        try:
+            run_training(patterns, load_recipe("triplet", tiny), tmp_path / "run", tmp_path)
+        except Exception as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert not failures
+    assert Run(tmp_path / "run").model_file.exists()
+
+
+def test_mixed_precision_trains(patterns, tiny, tmp_path):
+    recipe = load_recipe("proxy-anchor", [*tiny, "training.precision=bf16-mixed"])
+    result = run_training(patterns, recipe, tmp_path / "run", tmp_path)
+    assert result.state.step == 12
+    assert all(value.dtype != torch.bfloat16 for value in result.embedder.state_dict().values())
+
+
+def test_decoding_in_workers_gives_the_same_run(patterns, tiny, tmp_path):
+    run_training(patterns, load_recipe("triplet", tiny), tmp_path / "inline", tmp_path)
+    run_training(patterns, load_recipe("triplet", [*tiny, "data.workers=2"]), tmp_path / "workers", tmp_path)
+    assert_same_run(tmp_path / "inline", tmp_path / "workers")
+
+
+def test_a_log_cut_short_by_a_crash_is_read_to_its_last_whole_line(tmp_path):
+    run = Run(tmp_path)
+    run.log_file.write_text(json.dumps({"step": 1, "loss": 2.0}) + '\n{"step": 2, "lo')
+    assert run.history() == [{"step": 1, "loss": 2.0}]
+
+
+def test_tensorboard_events_are_written_when_it_is_installed(patterns, tiny, tmp_path):
+    pytest.importorskip("tensorboard", reason="tensorboard is an optional package")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run_training(patterns, load_recipe("triplet", tiny), tmp_path / "run", tmp_path)
+    events = EventAccumulator(str(Run(tmp_path / "run").events_folder)).Reload()
+    assert [event.step for event in events.Scalars("val_MAP@R")] == [4, 8, 12]
