@@ -96,9 +96,7 @@ def open_checked(
     data: Source, *, skip_bad: bool = False, data_root: str | Path | None = None, progress: bool = True
 ) -> tuple[Dataset, list[str]]:
     """Open data and make sure every item can be read and every class has a pair; say what was left out."""
-    dataset = open_data(data, data_root=Path(data_root) if data_root else None, progress=progress)
-    dataset, bad = drop_bad(dataset, skip_bad, progress=progress)
-    notes = [f"{len(bad)} files could not be read and were left out."] if bad else []
+    dataset, notes = open_readable(data, skip_bad=skip_bad, data_root=data_root, progress=progress)
     if skip_bad:
         paired = drop_singletons(dataset.labels)
         if not paired.all():
@@ -106,6 +104,15 @@ def open_checked(
             dataset = dataset.select(paired)
     check_classes(dataset.labels)
     return dataset, notes
+
+
+def open_readable(
+    data: Source, *, skip_bad: bool = False, data_root: str | Path | None = None, progress: bool = True
+) -> tuple[Dataset, list[str]]:
+    """Open data and make sure every item can be read; say what was left out."""
+    dataset = open_data(data, data_root=Path(data_root) if data_root else None, progress=progress)
+    dataset, bad = drop_bad(dataset, skip_bad, progress, memory=cache_directory() / "checked")
+    return dataset, [f"{len(bad)} files could not be read and were left out."] if bad else []
 
 
 def load(path: str | Path) -> Embedder:
@@ -138,22 +145,23 @@ def audit(
         progress: whether to show progress bars.
     """
     if isinstance(model, np.ndarray | torch.Tensor):
+        space = space or Sphere()
         vectors = np.asarray(model, dtype=np.float32)
+        if isinstance(space, Sphere):
+            vectors = space.project(torch.from_numpy(vectors)).numpy()
         labels = np.asarray(data)
         facts = {
             "classes": str(len(np.unique(labels))),
             "items": str(len(vectors)),
             "dimensions": str(vectors.shape[-1]),
         }
-        return run_suites(Subject(vectors, labels, space or Sphere(), facts=facts), AuditSection(), suites)
+        return run_suites(Subject(vectors, labels, space, facts=facts), AuditSection(), suites)
     embedder = model if isinstance(model, Embedder) else load(model)
-    dataset = open_data(data, data_root=Path(data_root) if data_root else None, progress=progress)
-    dataset, bad = drop_bad(dataset, skip_bad, progress=progress)
+    dataset, notes = open_readable(data, skip_bad=skip_bad, data_root=data_root, progress=progress)
     subject = subject_of_model(
         embedder, dataset, cache_directory=cache_directory() / "features", baseline=baseline, progress=progress
     )
-    if bad:
-        subject.notes.append(f"{len(bad)} files could not be read and were left out.")
+    subject.notes.extend(notes)
     section = AuditSection.model_validate(embedder.card.get("recipe", {}).get("audit", {}))
     return run_suites(subject, section, suites)
 

@@ -10,7 +10,9 @@ from nearkin.audits.subject import Subject
 from nearkin.report import Figure, NeighbourRow, Thumb, draw_histograms, draw_map, draw_neighbours, project_2d
 from nearkin.search import exact
 
-_ROWS = 8
+_PLACES = (0.02, 0.15, 0.3, 0.45, 0.6, 0.8, 0.95, 1.0)
+"""Which queries are shown, from the easiest (0) to the hardest (1)."""
+
 _NEIGHBOURS = 8
 _PAIRS = 40_000
 _TSNE_POINTS = 1500
@@ -36,8 +38,7 @@ def _neighbours(subject: Subject) -> Figure:
     hits = subject.labels[found] == subject.labels[:, None]
     rng = np.random.default_rng(_SEED)
     by_success = np.lexsort((rng.permutation(len(hits)), -hits.sum(1)))
-    places = np.linspace(0.05, 0.95, _ROWS)
-    chosen = [by_success[int(place * (len(by_success) - 1))] for place in places]
+    chosen = [by_success[int(place * (len(by_success) - 1))] for place in _PLACES]
     rows = [
         NeighbourRow(
             _thumb(subject, query),

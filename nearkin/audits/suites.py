@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 
 from nearkin.audits.subject import Subject
 from nearkin.metrics import RetrievalResult, class_bootstrap, clustering_metrics, retrieval_metrics
@@ -63,7 +64,8 @@ def clustering_suite(subject: Subject, section: AuditSection) -> SuiteResult:
     values = clustering_metrics(subject.embeddings, subject.labels, seed=section.seed)
     if subject.baseline is None:
         return SuiteResult(values)
-    return SuiteResult(values, baseline=clustering_metrics(subject.baseline, subject.labels, seed=section.seed))
+    untrained = Sphere().project(torch.from_numpy(subject.baseline)).numpy()
+    return SuiteResult(values, baseline=clustering_metrics(untrained, subject.labels, seed=section.seed))
 
 
 def _retrieval(subject: Subject, embeddings: np.ndarray, space: Space, section: AuditSection) -> RetrievalResult:

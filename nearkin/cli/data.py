@@ -53,15 +53,14 @@ def import_command(
     data: Source, out: Out, skip_bad: SkipBad = False, data_root: DataRoot = None, quiet: Quiet = False
 ) -> None:
     """Write any data as a manifest, alone or with its files in a zip."""
-    from nearkin.data.checking import drop_bad
+    from nearkin.api import open_readable
     from nearkin.data.export import export_dataset
-    from nearkin.data.sources import open_data
 
-    dataset, bad = drop_bad(open_data(data, data_root=data_root), skip_bad, progress=not quiet)
+    dataset, notes = open_readable(data, skip_bad=skip_bad, data_root=data_root, progress=not quiet)
     export_dataset(dataset, out, progress=not quiet)
     print(f"Wrote {len(dataset)} items of {len(dataset.classes)} classes: {out}")
-    if bad:
-        print(f"Note: {len(bad)} files could not be read and were left out.")
+    for note in notes:
+        print(f"Note: {note}")
 
 
 @data_app.command("split")

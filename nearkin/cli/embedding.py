@@ -7,9 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from nearkin import api
-from nearkin.data.checking import drop_bad
 from nearkin.data.dataset import Dataset
-from nearkin.data.sources import open_data
 from nearkin.errors import DataError
 from nearkin.storage import replacing
 
@@ -23,12 +21,11 @@ def embed_command(
     if out.suffix not in _SUFFIXES:
         raise DataError(f"{out} has an unknown ending: write to a {', '.join(_SUFFIXES[:-1])} or {_SUFFIXES[-1]} file.")
     model = api.load(run)
-    dataset = open_data(data, data_root=data_root, progress=progress)
-    dataset, bad = drop_bad(dataset, skip_bad, progress=progress)
+    dataset, notes = api.open_readable(data, skip_bad=skip_bad, data_root=data_root, progress=progress)
     embeddings = model.encode(dataset, batch_size=batch_size, progress=progress)
     write_embeddings(embeddings, dataset, out)
-    if bad:
-        print(f"Note: {len(bad)} files could not be read and were left out.")
+    for note in notes:
+        print(f"Note: {note}")
     print(f"Wrote {len(embeddings)} embeddings of {embeddings.shape[1]} dimensions: {out}")
 
 

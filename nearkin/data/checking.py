@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from nearkin.data.dataset import Dataset
 from nearkin.data.stores import UnreadableError
 from nearkin.errors import DataError
 from nearkin.progress import track
+from nearkin.storage import write_text
 
 _NAMED = 5
 
@@ -46,14 +48,27 @@ def find_bad(dataset: Dataset, progress: bool = True, workers: int = 2) -> list[
         return [bad for bad in track(found, "Checking files", len(dataset), progress) if bad is not None]
 
 
-def drop_bad(dataset: Dataset, skip_bad: bool, progress: bool = True) -> tuple[Dataset, list[BadFile]]:
+def drop_bad(
+    dataset: Dataset, skip_bad: bool, progress: bool = True, memory: Path | None = None
+) -> tuple[Dataset, list[BadFile]]:
     """Return the data set without the items that cannot be read, and those items.
+
+    Args:
+        dataset: what to check.
+        skip_bad: leave such items out instead of raising.
+        progress: show a bar.
+        memory: a folder that remembers which data sets, by fingerprint, were found to be whole.
 
     Raises:
         DataError: there are such items and `skip_bad` is False, or nothing would be left.
     """
+    whole = memory / dataset.fingerprint() if memory is not None else None
+    if whole is not None and whole.exists():
+        return dataset, []
     bad = find_bad(dataset, progress)
     if not bad:
+        if whole is not None:
+            write_text(whole, "")
         return dataset, []
     if not skip_bad:
         named = "; ".join(str(item) for item in bad[:_NAMED])

@@ -37,10 +37,10 @@ def label_codes(*arrays: np.ndarray) -> list[np.ndarray]:
         _, codes = np.unique(np.concatenate(arrays), return_inverse=True)
         return np.split(codes.astype(np.int64), np.cumsum([len(array) for array in arrays])[:-1])
     book: dict[Any, int] = {}  # by hash: numpy would turn the numbers of a mixture into strings or floats
-    return [
-        np.fromiter((book.setdefault(label, len(book)) for label in array.tolist()), np.int64, len(array))
-        for array in arrays
-    ]
+    try:
+        return [np.array([book.setdefault(label, len(book)) for label in array.tolist()], np.int64) for array in arrays]
+    except TypeError as error:
+        raise DataError(f"Labels must be strings, numbers or other hashable values ({error}).") from error
 
 
 def _from_sequence(labels: Sequence[Any]) -> np.ndarray:

@@ -17,7 +17,7 @@ from torch import Tensor
 from nearkin.errors import DataError
 from nearkin.metrics.labels import label_array, label_codes
 from nearkin.metrics.result import RetrievalResult
-from nearkin.search import Ranking, as_vectors, smallest
+from nearkin.search import Ranking, as_pair, smallest
 from nearkin.spaces import Space, Sphere
 
 _SPHERE = Sphere()
@@ -52,9 +52,14 @@ def retrieval_metrics(
     """
     if min([knn, *recall_at]) < 1:
         raise DataError("The k of Recall@k and kNN-Acc must be at least 1.")
-    queries = as_vectors(embeddings)
+    if (gallery is None) != (gallery_labels is None):
+        raise DataError("A gallery and its labels go together: give both or neither.")
+    queries, points = as_pair(embeddings, gallery)
     query_labels = label_array(labels, len(queries))
-    points, codes, point_codes = _against(queries, query_labels, gallery, gallery_labels)
+    if points is None:
+        (codes,) = (point_codes,) = label_codes(query_labels)
+    else:
+        codes, point_codes = label_codes(query_labels, label_array(gallery_labels, len(points), "gallery labels"))
     positives = np.bincount(point_codes, minlength=int(codes.max(initial=0)) + 1)[codes] - (points is None)
     kept = np.flatnonzero(positives > 0)
     if len(kept) == 0:
@@ -71,22 +76,6 @@ def retrieval_metrics(
         dropped=len(queries) - len(kept),
         labels=query_labels[kept],
     )
-
-
-def _against(
-    queries: Tensor, labels: np.ndarray, gallery: Any | None, gallery_labels: Any | None
-) -> tuple[Tensor | None, np.ndarray, np.ndarray]:
-    """The gallery or None, and codes of the queries' and of the searched items' labels."""
-    if (gallery is None) != (gallery_labels is None):
-        raise DataError("A gallery and its labels go together: give both or neither.")
-    if gallery is None:
-        (codes,) = label_codes(labels)
-        return None, codes, codes
-    points = as_vectors(gallery, "gallery").to(queries.device, queries.dtype)
-    if points.shape[1] != queries.shape[1]:
-        raise DataError(f"The queries have {queries.shape[1]} dimensions and the gallery has {points.shape[1]}.")
-    codes, point_codes = label_codes(labels, label_array(gallery_labels, len(points), "gallery labels"))
-    return points, codes, point_codes
 
 
 class _Scorer:
@@ -107,21 +96,23 @@ class _Scorer:
         self.positives = torch.from_numpy(positives)
         self.recall_at = recall_at
         self.knn = knn
+        self.names = ["P@1", "R-precision", "MAP@R", "MRR", *(f"Recall@{k}" for k in recall_at), "kNN-Acc"]
 
     def run(self, kept: np.ndarray) -> dict[str, np.ndarray]:
         """Metric name to float64 (kept,)."""
         # Classes of a size go together, so that one large class does not widen every block.
         order = np.argsort(self.positives.numpy()[kept], kind="stable")
         rows = torch.from_numpy(kept[order])
-        parts: list[dict[str, Tensor]] = []
+        # Written in place: small results kept between large blocks would leave the allocator holes it cannot fill.
+        results = {name: np.empty(len(kept)) for name in self.names}
         start = 0
         while start < len(rows):
             some = rows[start : start + self.ranking.rows_at_once]
             some = some[: max(1, _HIT_ENTRIES // self._depth(some))]
-            parts.append(self._block(some))
+            for name, values in self._block(some).items():
+                results[name][order[start : start + len(some)]] = values.numpy()
             start += len(some)
-        place = np.argsort(order, kind="stable")
-        return {name: torch.cat([part[name] for part in parts]).numpy()[place] for name in parts[0]}
+        return results
 
     def _depth(self, rows: Tensor) -> int:
         """How many neighbours a block must see."""

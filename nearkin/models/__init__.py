@@ -7,7 +7,7 @@ from nearkin.models.embedder import Embedder
 from nearkin.models.encoder import Encoder
 from nearkin.models.pooling import Pooling, list_poolings, make_pooling, poolings
 from nearkin.models.section import CacheViews, ModelSection
-from nearkin.models.tuning import channels_last, fold_batch_norm, inference_copy, tune_allocator
+from nearkin.models.tuning import as_channels_last, channels_last, fold_batch_norm, inference_copy, tune_allocator
 
 __all__ = [
     "Backbone",
@@ -17,6 +17,7 @@ __all__ = [
     "FeatureCache",
     "ModelSection",
     "Pooling",
+    "as_channels_last",
     "backbones",
     "build_embedder",
     "cache_point",

@@ -242,7 +242,8 @@ def _chunks(encoder: Encoder, samples: _Views, dtype: np.dtype) -> Iterator[np.n
         features = torch.cat(parts)
         if features.ndim == 4:
             features = features.permute(0, 2, 3, 1)
-        chunk = np.ascontiguousarray(features.numpy(), dtype=dtype)
+        with np.errstate(over="ignore"):  # said below, in words
+            chunk = np.ascontiguousarray(features.numpy(), dtype=dtype)
         if not np.isfinite(chunk).all():
             raise ModelError(
                 f"Some features are not finite in {dtype}: set model.cache_dtype to float32, or check the weights."

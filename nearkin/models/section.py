@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from nearkin.errors import RecipeError
 from nearkin.models.backbones.registry import check_backbone_name
 from nearkin.models.pooling.registry import check_pooling
+from nearkin.spaces import make_space
 
 
 class CacheViews(BaseModel):
@@ -80,6 +81,7 @@ class ModelSection(BaseModel):
     def _check(self) -> ModelSection:
         check_backbone_name(self.backbone)
         check_pooling(self.pooling, self.pooling_parameters)
+        make_space(self.space, **self.space_parameters)
         if self.cache and self.freeze is None:
             raise RecipeError(
                 "A feature cache holds what the frozen part of the backbone gives: set model.freeze to 'all' or to a "

@@ -23,7 +23,7 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.fusion import fuse_conv_bn_eval
+from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 from nearkin.errors import ModelError
 
@@ -75,15 +75,24 @@ def fold_batch_norm(module: M) -> M:
     for parent in module.modules():
         if not isinstance(parent, nn.Sequential):
             continue
-        names = list(parent._modules)
-        for before, after in pairwise(names):
+        for before, after in pairwise(list(parent._modules)):
             conv, norm = parent._modules[before], parent._modules[after]
-            if isinstance(conv, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d):
-                if norm.training or conv.training:
-                    raise ModelError("Batch norm can only be folded in eval mode: call .eval() first.")
-                parent._modules[before] = fuse_conv_bn_eval(conv, norm)
+            if isinstance(conv, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d) and _merge(conv, norm):
                 parent._modules[after] = nn.Identity()
     return module
+
+
+def _merge(conv: nn.Conv2d, norm: nn.BatchNorm2d) -> bool:
+    """Put a batch norm into the convolution before it; False if it has no running statistics."""
+    mean, variance = norm.running_mean, norm.running_var
+    if mean is None or variance is None:
+        return False
+    if norm.training:
+        raise ModelError("Batch norm can only be folded in eval mode: call .eval() first.")
+    conv.weight, conv.bias = fuse_conv_bn_weights(
+        conv.weight, conv.bias, mean, variance, norm.eps, norm.weight, norm.bias
+    )
+    return True
 
 
 def inference_copy(module: M) -> M:

@@ -2,6 +2,6 @@
 
 from nearkin.search.exact import exact
 from nearkin.search.ranking import Ranking, smallest
-from nearkin.search.vectors import as_vectors
+from nearkin.search.vectors import as_pair, as_vectors
 
-__all__ = ["Ranking", "as_vectors", "exact", "smallest"]
+__all__ = ["Ranking", "as_pair", "as_vectors", "exact", "smallest"]

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from nearkin.errors import DataError
 from nearkin.search.ranking import Ranking, smallest
-from nearkin.search.vectors import as_vectors
+from nearkin.search.vectors import as_pair
 from nearkin.spaces import Space, Sphere
 
 _GATHER_ENTRIES = 2**24
@@ -33,21 +33,20 @@ def exact(
         space: whose distance to use.
         block: how many queries to compare at a time; chosen by the size of the gallery if None.
     """
-    x = as_vectors(queries, "queries")
-    y = None if gallery is None else as_vectors(gallery, "gallery").to(x.device, x.dtype)
+    x, y = as_pair(queries, gallery)
     points = x if y is None else y
-    if points.shape[1] != x.shape[1]:
-        raise DataError(f"The queries have {x.shape[1]} dimensions and the gallery has {points.shape[1]}.")
     available = len(points) - (y is None)
     if not 1 <= k <= available:
         raise DataError(f"Cannot return k={k} neighbours: only {available} items can be searched, and k starts at 1.")
     if block is not None and block < 1:
         raise DataError(f"The block must be at least 1, not {block}.")
-    if len(x) == 0:
-        return x.new_empty(0, k, dtype=torch.float32), torch.empty(0, k, dtype=torch.long, device=x.device)
-    ranking = Ranking(x, y, space)
-    found = [_search_block(ranking, rows, x, points, k, space) for rows in ranking.blocks(block)]
-    return torch.cat([distances for distances, _ in found]), torch.cat([indices for _, indices in found])
+    distances = torch.empty(len(x), k, device=x.device)
+    indices = torch.empty(len(x), k, dtype=torch.long, device=x.device)
+    if len(x):
+        ranking = Ranking(x, y, space)
+        for rows in ranking.blocks(block):
+            distances[rows], indices[rows] = _search_block(ranking, rows, x, points, k, space)
+    return distances, indices
 
 
 def _search_block(
@@ -60,7 +59,7 @@ def _search_block(
     step = max(1, _GATHER_ENTRIES // (wide * x.shape[1]))
     true = torch.cat(
         [
-            space.distance(x[some].unsqueeze(1), points[near])[:, 0].float()
+            _distance(space, x[some].unsqueeze(1), points[near])[:, 0]
             for some, near in zip(rows.split(step), candidates.split(step), strict=True)
         ]
     )
@@ -70,8 +69,13 @@ def _search_block(
         # An item left out might belong to the k nearest if its score lies within rounding of theirs.
         doubtful = (scores[:, k - 1] + 2 * ranking.errors(rows) >= scores[:, -1]).nonzero()[:, 0]
         for some in doubtful.split(64):
-            full = space.distance(x[rows[some]], points).float()
+            full = _distance(space, x[rows[some]], points)
             if ranking.leave_one_out:
                 full.scatter_(1, rows[some].unsqueeze(1), torch.inf)
             distances[some], indices[some] = smallest(full, k)
     return distances, indices
+
+
+def _distance(space: Space, x: Tensor, y: Tensor) -> Tensor:
+    """Distances rounded from double precision: equal pairs tie in float32, however the machine computes a tanh."""
+    return space.distance(x.double(), y.double()).float()

@@ -33,3 +33,15 @@ def as_vectors(values: Any, what: str = "embeddings") -> Tensor:
         bad = torch.nonzero(~finite)[:, 0]
         raise DataError(f"The {what} hold NaN or infinite values in {len(bad)} rows, the first is row {int(bad[0])}.")
     return vectors
+
+
+def as_pair(queries: Any, gallery: Any | None) -> tuple[Tensor, Tensor | None]:
+    """Queries (q, d) and gallery (n, d) or None as tensors that can be compared."""
+    x = as_vectors(queries, "queries")
+    if gallery is None:
+        return x, None
+    y = as_vectors(gallery, "gallery").to(x.device)
+    if x.shape[1] != y.shape[1]:
+        raise DataError(f"The queries have {x.shape[1]} dimensions and the gallery has {y.shape[1]}: they must agree.")
+    common = torch.promote_types(x.dtype, y.dtype)
+    return x.to(common), y.to(common)

@@ -115,7 +115,9 @@ def _plumb(
     batches: Batches
     encode: Callable[[], np.ndarray]
     if recipe.model.cache:
-        used = np.concatenate([split.train, split.val])
+        # In the data's own order, so that another choice of validation classes finds the same cache.
+        used = np.sort(np.concatenate([split.train, split.val]))
+        train_rows, val_rows = np.searchsorted(used, split.train), np.searchsorted(used, split.val)
         cache = FeatureCache.build(
             embedder,
             dataset.select(used),
@@ -126,11 +128,10 @@ def _plumb(
             seed=seed,
             progress=progress,
         )
-        rows = np.arange(len(used))
-        batches = CachedBatches(cache, rows[: len(split.train)], ids, sampler, seed)
+        batches = CachedBatches(cache, train_rows, ids, sampler, seed)
 
         def encode() -> np.ndarray:
-            return cache.encode(embedder, rows[len(split.train) :])
+            return cache.encode(embedder, val_rows)
     else:
         transform = transform_for(embedder.spec, recipe.data, train=True)
         augment = BatchAugment.for_section(embedder.spec, recipe.data, seed)

@@ -1,0 +1,306 @@
+"""Retrieval metrics against naive loops, known traps and pytorch-metric-learning."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nearkin.errors import DataError
+from nearkin.metrics import retrieval_metrics
+from nearkin.spaces import Euclidean, PoincareBall, Sphere
+
+RECALLS = (1, 2, 4, 8)
+
+
+def naive(x, labels, gallery=None, gallery_labels=None, recall_at=RECALLS, knn=5):
+    """Euclidean retrieval, one query, one neighbour at a time, in float64; rows of metrics of the kept queries."""
+    alone = gallery is None
+    gallery, gallery_labels = (x, labels) if alone else (gallery, gallery_labels)
+    rows, kept = [], []
+    for q in range(len(x)):
+        others = [g for g in range(len(gallery)) if not (alone and g == q)]
+        total = sum(gallery_labels[g] == labels[q] for g in others)
+        if total == 0:
+            continue
+        ranked = sorted(
+            others, key=lambda g: (sum((float(a) - float(b)) ** 2 for a, b in zip(x[q], gallery[g], strict=True)), g)
+        )
+        hits = [gallery_labels[g] == labels[q] for g in ranked]
+        average = sum(sum(hits[:i]) / i * hits[i - 1] for i in range(1, total + 1)) / total
+        voters = min(knn, len(hits))
+        row = {
+            "P@1": float(hits[0]),
+            "R-precision": sum(hits[:total]) / total,
+            "MAP@R": average,
+            "MRR": 1 / (hits.index(True) + 1),
+            "kNN-Acc": float(sum(hits[:knn]) >= voters // 2 + 1),
+        }
+        row.update({f"Recall@{k}": float(any(hits[:k])) for k in recall_at})
+        rows.append(row)
+        kept.append(q)
+    return rows, kept
+
+
+def assert_same(result, rows, kept, queries):
+    assert result.kept.tolist() == kept
+    assert result.dropped == queries - len(kept)
+    assert set(result.values) == set(rows[0]) == set(result.per_query)
+    for name, value in result.values.items():
+        expected = [row[name] for row in rows]
+        np.testing.assert_allclose(result.per_query[name], expected, rtol=1e-6, err_msg=name)
+        assert value == pytest.approx(np.mean(expected), rel=1e-12)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    n=st.integers(2, 30),
+    d=st.integers(1, 3),
+    classes=st.integers(1, 6),
+    whole=st.booleans(),
+)
+def test_leave_one_out_matches_naive_loops(seed, n, d, classes, whole):
+    """Random points, and whole numbers full of ties and copies, down to a single class."""
+    rng = np.random.default_rng(seed)
+    x = rng.integers(-1, 2, (n, d)).astype(np.float32) if whole else rng.normal(size=(n, d)).astype(np.float32)
+    labels = rng.integers(0, classes, n)
+    rows, kept = naive(x, labels)
+    if kept:
+        assert_same(retrieval_metrics(x, labels, space=Euclidean()), rows, kept, n)
+    else:
+        with pytest.raises(DataError, match="No query"):
+            retrieval_metrics(x, labels, space=Euclidean())
+
+
+@settings(max_examples=80, deadline=None)
+@given(seed=st.integers(0, 10**6), n=st.integers(1, 12), m=st.integers(1, 30), whole=st.booleans())
+def test_gallery_matches_naive_loops(seed, n, m, whole):
+    rng = np.random.default_rng(seed)
+
+    def draw(rows):
+        return (rng.integers(-1, 2, (rows, 2)) if whole else rng.normal(size=(rows, 2))).astype(np.float32)
+
+    x, y = draw(n), draw(m)
+    labels, gallery_labels = rng.integers(0, 4, n), rng.integers(0, 4, m)
+    rows, kept = naive(x, labels, y, gallery_labels)
+    if kept:
+        result = retrieval_metrics(x, labels, gallery=y, gallery_labels=gallery_labels, space=Euclidean())
+        assert_same(result, rows, kept, n)
+
+
+def test_blocks_of_many_sizes_agree_with_naive_loops(monkeypatch):
+    monkeypatch.setattr("nearkin.search.ranking._BLOCK_ENTRIES", 1000)
+    monkeypatch.setattr("nearkin.metrics.retrieval._HIT_ENTRIES", 200)
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(20), rng.integers(1, 30, 20))
+    x = rng.normal(size=(len(labels), 3)).astype(np.float32)
+    rows, kept = naive(x, labels)
+    assert_same(retrieval_metrics(x, labels, space=Euclidean()), rows, kept, len(x))
+
+
+def on_a_line(hits, own=0, other=1):
+    """A query at 0 whose neighbours, at 1, 2, ..., are hits or not."""
+    x = np.arange(len(hits) + 1, dtype=np.float32)[:, None]
+    return x[:1], [own], x[1:], [own if hit else other for hit in hits]
+
+
+def one_query(hits, **options):
+    x, labels, gallery, gallery_labels = on_a_line(hits)
+    return retrieval_metrics(
+        x, labels, gallery=gallery, gallery_labels=gallery_labels, space=Euclidean(), **options
+    ).values
+
+
+def test_precision_stands_inside_the_sum_of_map():
+    values = one_query([1, 0, 1, 0, 0])  # R = 2: (1/1 * 1 + 1/2 * 0) / 2
+    assert values["MAP@R"] == 0.5
+    values = one_query([0, 1, 1, 0])  # R = 2: (0 + 1/2) / 2; with P@R in place of P@i it would be the same 0.25 ...
+    assert values["MAP@R"] == 0.25
+    values = one_query([1, 0, 1, 1, 0])  # ... but here R = 3: (1 + 0 + 2/3) / 3, not (2/3 + 2/3) / 3
+    assert values["MAP@R"] == pytest.approx(5 / 9)
+    assert values["R-precision"] == pytest.approx(2 / 3)
+
+
+def test_a_single_hit_in_second_place():
+    values = one_query([0, 1, 0, 0, 0])  # R = 1
+    assert values["P@1"] == values["R-precision"] == values["MAP@R"] == values["kNN-Acc"] == 0
+    assert values["MRR"] == 0.5
+    assert [values[f"Recall@{k}"] for k in RECALLS] == [0, 1, 1, 1]
+
+
+def test_reciprocal_rank_beyond_the_neighbours_looked_at():
+    values = one_query([0] * 37 + [1] + [0] * 5)
+    assert values["MRR"] == pytest.approx(1 / 38)
+    assert values["Recall@8"] == 0
+
+
+def test_a_late_first_hit_among_ties_counts_those_of_lower_index():
+    gallery = np.zeros((40, 1), np.float32) + 3
+    labels = ["other"] * 25 + ["own"] + ["other"] * 14
+    result = retrieval_metrics([[0.0]], ["own"], gallery=gallery, gallery_labels=labels, space=Euclidean())
+    assert result.values["MRR"] == pytest.approx(1 / 26)
+
+
+@pytest.mark.parametrize(("hits", "right"), [([1, 1, 1, 0, 0], 1), ([1, 1, 0, 0, 0, 1], 0), ([0, 0, 1, 1, 1], 1)])
+def test_knn_accuracy_needs_three_of_five(hits, right):
+    assert one_query(hits)["kNN-Acc"] == right
+
+
+@pytest.mark.parametrize(("hits", "right"), [([1, 1, 0], 1), ([1, 0], 0), ([1], 1)])
+def test_a_small_gallery_votes_with_all_it_has(hits, right):
+    assert one_query(hits)["kNN-Acc"] == right
+
+
+def test_exact_copies_of_the_query_count_but_the_query_does_not():
+    x = np.array([[1, 0], [1, 0], [1, 0], [0, 1]], np.float32)
+    result = retrieval_metrics(x, ["a", "b", "a", "b"])
+    # Query 0 sees 1 (b), 2 (a), 3 (b); query 1 sees 0 (a), 2 (a), 3 (b); query 2 sees 0 (a); query 3 sees 0, 1, 2.
+    assert result.per_query["P@1"].tolist() == [0, 0, 1, 0]
+    np.testing.assert_allclose(result.per_query["MRR"], [1 / 2, 1 / 3, 1, 1 / 2])
+
+
+def test_queries_without_positives_are_dropped_and_counted():
+    x = np.arange(5, dtype=np.float32)[:, None]
+    result = retrieval_metrics(x, ["a", "b", "a", "c", "a"], space=Euclidean())
+    assert result.kept.tolist() == [0, 2, 4]
+    assert result.dropped == 2
+    assert result.labels.tolist() == ["a", "a", "a"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        lambda c: f"class {c}",
+        lambda c: 2**24 + c,  # these collide in float32
+        lambda c: 2**60 + c,  # and these in float64
+        lambda c: (c, "pair"),
+        lambda c: ["text", 7, 2.5, b"bytes"][c],
+        lambda c: c == 1,
+    ],
+)
+def test_labels_of_any_kind(name):
+    rng = np.random.default_rng(0)
+    x, codes = rng.normal(size=(60, 4)), rng.integers(0, 4, 60)
+    if name(0) == name(2):
+        codes = codes % 2
+    expected = retrieval_metrics(x, codes).values
+    labels = [name(c) for c in codes.tolist()]
+    assert retrieval_metrics(x, labels).values == expected
+    if len({type(label) for label in labels}) == 1 and isinstance(labels[0], (int, str)):
+        assert retrieval_metrics(x, np.array(labels)).values == expected
+        assert retrieval_metrics(x, np.array(labels, dtype=object)).values == expected
+    if all(isinstance(label, int) for label in labels):
+        assert retrieval_metrics(x, torch.tensor(labels)).values == expected
+
+
+def test_gallery_labels_of_another_type_do_not_match_by_spelling():
+    x = np.eye(3, dtype=np.float32)
+    with pytest.raises(DataError, match="No query"):
+        retrieval_metrics(x, [1, 2, 3], gallery=x, gallery_labels=["1", "2", "3"])
+    mixed = retrieval_metrics(
+        x, np.array([1, 2, 3], np.int64), gallery=x, gallery_labels=np.array([1, 2, 3], np.uint64)
+    )
+    assert mixed.values["P@1"] == 1
+
+
+@pytest.mark.parametrize("space", [Sphere(), Sphere("angle"), PoincareBall(), PoincareBall(5.0)], ids=repr)
+def test_neighbours_are_those_of_the_space(space):
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(60) % 6
+    x = space.project(torch.randn(60, 4, generator=generator, dtype=torch.float64))
+    order = space.distance(x, x).fill_diagonal_(torch.inf).argsort(dim=1)
+    hits = labels[order[:, :9]] == labels[:, None]
+    expected = (hits.cumsum(dim=1) / torch.arange(1, 10) * hits).sum(dim=1) / 9
+    result = retrieval_metrics(x.float(), labels, space=space)
+    np.testing.assert_allclose(result.per_query["MAP@R"], expected, rtol=1e-5)
+
+
+def test_sphere_ignores_length():
+    rng = np.random.default_rng(0)
+    x, labels = rng.normal(size=(50, 5)), rng.integers(0, 5, 50)
+    lengths = rng.uniform(0.1, 10, (50, 1))
+    assert retrieval_metrics(x * lengths, labels).values == retrieval_metrics(x, labels).values
+
+
+def test_perfect_and_hopeless_embeddings():
+    labels = np.repeat(np.arange(5), 6)
+    perfect = retrieval_metrics(np.eye(5)[labels], labels)
+    assert set(perfect.values.values()) == {1.0}
+    two = np.array([[0.0, 1], [1, 0], [0, 1.01], [1.01, 0]])
+    hopeless = retrieval_metrics(two, [0, 0, 1, 1], space=Euclidean())
+    assert hopeless.values["MAP@R"] == hopeless.values["P@1"] == 0
+
+
+def test_options_name_the_metrics():
+    rng = np.random.default_rng(0)
+    result = retrieval_metrics(rng.normal(size=(9, 2)), [0] * 9, recall_at=(1, 100), knn=3)
+    assert list(result.values) == ["P@1", "R-precision", "MAP@R", "MRR", "Recall@1", "Recall@100", "kNN-Acc"]
+    assert retrieval_metrics(rng.normal(size=(9, 2)), [0] * 9, recall_at=()).values["kNN-Acc"] == 1
+    assert all(values.dtype == np.float32 for values in result.per_query.values())
+    assert all(type(value) is float for value in result.values.values())
+
+
+X = np.random.default_rng(0).normal(size=(4, 2))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"embeddings": X, "labels": [0, 0, 1]}, "3 labels for 4"),
+        ({"embeddings": X, "labels": [[0], [0], [1], [1]]}, "hashable"),
+        ({"embeddings": X, "labels": np.zeros((4, 1))}, "flat"),
+        ({"embeddings": X, "labels": [0, None, 0, 1]}, "row 1"),
+        ({"embeddings": X, "labels": [0.0, 0.0, np.nan, 1.0]}, "row 2"),
+        ({"embeddings": X * np.nan, "labels": [0, 0, 1, 1]}, "NaN"),
+        ({"embeddings": X[0], "labels": [0, 0]}, "shape"),
+        ({"embeddings": X, "labels": [0, 1, 2, 3]}, "two items or more"),
+        ({"embeddings": X[:0], "labels": []}, "No query"),
+        ({"embeddings": X[:1], "labels": ["a"]}, "No query"),
+        ({"embeddings": X, "labels": [0, 0, 1, 1], "gallery": X}, "go together"),
+        ({"embeddings": X, "labels": [0, 0, 1, 1], "gallery_labels": [0]}, "go together"),
+        ({"embeddings": X, "labels": [0] * 4, "gallery": X[:, :1], "gallery_labels": [0] * 4}, "dimensions"),
+        ({"embeddings": X, "labels": [0] * 4, "gallery": X[:3], "gallery_labels": [0] * 4}, "4 gallery labels for 3"),
+        ({"embeddings": X, "labels": [0, 0, 1, 1], "knn": 0}, "at least 1"),
+        ({"embeddings": X, "labels": [0, 0, 1, 1], "recall_at": (0, 1)}, "at least 1"),
+    ],
+)
+def test_bad_input(arguments, message):
+    with pytest.raises(DataError, match=message):
+        retrieval_metrics(**arguments)
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_agrees_with_pytorch_metric_learning(separate):
+    accuracy = pytest.importorskip("pytorch_metric_learning.utils.accuracy_calculator")
+
+    def knn(query, k, reference, ref_includes_query):
+        d = torch.cdist(query.double(), reference.double())
+        if ref_includes_query:
+            d.fill_diagonal_(torch.inf)
+        near = d.topk(k - ref_includes_query, largest=False)
+        return near.values, near.indices
+
+    generator = torch.Generator().manual_seed(0)
+    x = torch.nn.functional.normalize(torch.randn(120, 8, generator=generator))
+    labels = torch.randint(0, 9, (120,), generator=generator)
+    calculator = accuracy.AccuracyCalculator(
+        include=("precision_at_1", "r_precision", "mean_average_precision_at_r", "mean_reciprocal_rank"),
+        k=119 if not separate else 80,
+        knn_func=knn,
+        device=torch.device("cpu"),
+    )
+    if separate:
+        theirs = calculator.get_accuracy(x[:40], labels[:40], x[40:], labels[40:])
+        ours = retrieval_metrics(x[:40], labels[:40], gallery=x[40:], gallery_labels=labels[40:]).values
+    else:
+        theirs = calculator.get_accuracy(x, labels)
+        ours = retrieval_metrics(x, labels).values
+    names = {
+        "P@1": "precision_at_1",
+        "R-precision": "r_precision",
+        "MAP@R": "mean_average_precision_at_r",
+        "MRR": "mean_reciprocal_rank",
+    }
+    for name, their_name in names.items():
+        assert ours[name] == pytest.approx(theirs[their_name], rel=1e-6), name

