@@ -125,8 +125,7 @@ def _plumb(
             views=recipe.model.cache_views,
             dtype=recipe.model.cache_dtype,
             directory=cache_directory,
-            seed=seed,
-            progress=progress,
+            progress=progress,  # the crops' own seed stays 0: runs that differ in their seed share the cache
         )
         batches = CachedBatches(cache, train_rows, ids, sampler, seed)
 
