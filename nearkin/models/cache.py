@@ -9,8 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator
-from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -39,6 +37,8 @@ _VERSION = 1
 _BATCH = 32
 _WORKERS = 2
 _IN_MEMORY = 2 * 2**30
+_PART_ITEMS = 2048
+_PART_BYTES = 256 * 2**20
 
 
 class FeatureCache:
@@ -77,7 +77,8 @@ class FeatureCache:
         """Compute the features of a data set, or find them on disk.
 
         View 0 is the evaluation view; then, as asked for, its mirror image, and random crops, each drawn from
-        [seed, index, view]. An interrupted build leaves nothing that could be mistaken for a cache.
+        [seed, index, view]. An interrupted build leaves nothing that could be mistaken for a cache; the next
+        one takes it up again.
 
         Args:
             embedder: frozen up to `at`.
@@ -121,11 +122,12 @@ class FeatureCache:
         rows = np.empty((len(indices), embedder.dimension), dtype=np.float32)
         # After the pooling only the head is left to run: not worth a copy of the whole model.
         tail = inference_copy(embedder.head if self.at == POOLING else embedder)
+        device = embedder.normalise.mean.device
         with torch.inference_mode():
             for first in range(0, len(indices), batch_size):
-                features = self.gather(indices[first : first + batch_size])
+                features = self.gather(indices[first : first + batch_size]).to(device)
                 raw = tail(features) if self.at == POOLING else tail(features, start=self.at)
-                rows[first : first + batch_size] = embedder.space.project(raw).numpy()
+                rows[first : first + batch_size] = embedder.space.project(raw).cpu().numpy()
         return rows
 
 
@@ -216,39 +218,56 @@ def _trunk_hash(embedder: Embedder, at: str) -> str:
 
 
 def _write(path: Path, encoder: Encoder, samples: _Views, dtype: np.dtype, progress: bool) -> list[int]:
-    """Compute all features into a file; its shape."""
-    if not len(samples):
+    """Compute all features into a file, part by part, so that an interrupted build goes on where it was; its shape."""
+    count = len(samples)
+    if not count:
         raise DataError("There are no items to compute features of: give a data set that is not empty.")
-    with Progress("Computing features", len(samples), progress) as bar:
-        chunks = _chunks(encoder, samples, dtype)
-        first = next(chunks)
-        shape = (len(samples), *first.shape[1:])
-        _check_space(path, int(np.prod(shape)) * dtype.itemsize)
-        # Plain writes: a full disk is an error here, but a crash of the process through a memory map.
-        with replacing(path) as temporary, open(temporary, "wb") as file:
-            header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
-            np.lib.format.write_array_header_1_0(file, header)
-            for chunk in chain([first], chunks):
-                file.write(chunk.data)
-                bar.advance(len(chunk))
+    row = _features(encoder, samples(0)[None], dtype)[0]
+    _check_space(path, 2 * count * row.nbytes)
+    length = max(_BATCH, min(_PART_ITEMS, _PART_BYTES // row.nbytes))
+    folder = path.with_suffix(".parts")
+    parts = [
+        (folder / f"{first:09d}.npy", range(first, min(first + length, count))) for first in range(0, count, length)
+    ]
+    with Progress("Computing features", count, progress) as bar:
+        for part, items in parts:
+            # A part is there whole or not at all, and the key has decided its content: it can be trusted.
+            if part.exists():
+                bar.advance(len(items))
+            else:
+                _write_part(part, encoder, samples, items, dtype, bar)
+    shape = (count, *row.shape)
+    # Plain writes: a full disk is an error here, but a crash of the process through a memory map.
+    with replacing(path) as temporary, open(temporary, "wb") as file:
+        header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(file, header)
+        for part, _ in parts:
+            file.write(np.load(part, allow_pickle=False).data)
+    shutil.rmtree(folder, ignore_errors=True)
     return list(shape)
 
 
-def _chunks(encoder: Encoder, samples: _Views, dtype: np.dtype) -> Iterator[np.ndarray]:
-    """Features of the items in order: (B, V, C') or (B, V, H, W, C')."""
-    count = samples.views.count
-    for batch in batches(samples, len(samples), max(1, _BATCH // count), _WORKERS):
-        parts = [encoder(part).float().cpu() for part in batch.flatten(0, 1).split(_BATCH)]
-        features = torch.cat(parts)
-        if features.ndim == 4:
-            features = features.permute(0, 2, 3, 1)
-        with np.errstate(over="ignore"):  # said below, in words
-            chunk = np.ascontiguousarray(features.numpy(), dtype=dtype)
-        if not np.isfinite(chunk).all():
-            raise ModelError(
-                f"Some features are not finite in {dtype}: set model.cache_dtype to float32, or check the weights."
-            )
-        yield chunk.reshape(len(batch), count, *chunk.shape[1:])
+def _write_part(path: Path, encoder: Encoder, samples: _Views, items: range, dtype: np.dtype, bar: Progress) -> None:
+    chunks = []
+    per_batch = max(1, _BATCH // samples.views.count)
+    for batch in batches(lambda index: samples(items[index]), len(items), per_batch, _WORKERS):
+        chunks.append(_features(encoder, batch, dtype))
+        bar.advance(len(batch))
+    with replacing(path) as temporary, open(temporary, "wb") as file:
+        np.save(file, np.concatenate(chunks))
+
+
+def _features(encoder: Encoder, batch: Tensor, dtype: np.dtype) -> np.ndarray:
+    """Features (B, V, C') or (B, V, H, W, C') of all views of a batch (B, V, C, H, W)."""
+    features = torch.cat([encoder(part).float().cpu() for part in batch.flatten(0, 1).split(_BATCH)])
+    if features.ndim == 4:
+        features = features.permute(0, 2, 3, 1)
+    chunk = np.ascontiguousarray(features.numpy(), dtype=dtype)
+    if not np.isfinite(chunk).all():
+        raise ModelError(
+            f"Some features are not finite in {dtype}: set model.cache_dtype to float32, or check the weights."
+        )
+    return chunk.reshape(len(batch), -1, *chunk.shape[1:])
 
 
 def _check_space(path: Path, needed: int) -> None:

@@ -197,7 +197,7 @@ def test_a_disk_that_fills_up_while_writing(frozen, make_images, tmp_path):
             build(frozen, make_images(100), tmp_path)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert not list(tmp_path.iterdir())
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
 def test_a_directory_that_cannot_be(frozen, make_images, tmp_path):
@@ -235,3 +235,26 @@ def test_audio_has_random_crops_but_no_mirror(tmp_path, make_images):
         build(embedder, clips, tmp_path, views=CacheViews(flip=True))
     with pytest.raises(DataError, match="takes audio"):
         build(embedder, make_images(2), tmp_path)
+
+
+def test_an_interrupted_build_goes_on_where_it_was(frozen, make_images, tmp_path, monkeypatch):
+    monkeypatch.setattr(cache_module, "_PART_ITEMS", 2)
+    monkeypatch.setattr(cache_module, "_BATCH", 2)
+    dataset = make_images(9)
+    whole = build(frozen, dataset, tmp_path / "whole")
+    plain, computed = cache_module._features, []
+
+    def stopped(encoder, batch, dtype):
+        computed.append(len(batch))
+        if len(computed) == 4:
+            raise KeyboardInterrupt
+        return plain(encoder, batch, dtype)
+
+    monkeypatch.setattr(cache_module, "_features", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        build(frozen, dataset, tmp_path / "part")
+    resumed = build(frozen, dataset, tmp_path / "part")
+    # A first item to learn the shape, two parts, the interrupted one; then the first item again and the other parts.
+    assert computed == [1, 2, 2, 2, 1, 2, 2, 1]
+    assert torch.equal(resumed.gather(np.arange(9)), whole.gather(np.arange(9)))
+    assert not list((tmp_path / "part").glob("*.parts"))
