@@ -43,7 +43,7 @@ from nearkin.recipe import TrainingSection
 from nearkin.training import Loop, Run
 
 SEED = 0
-ROUNDS = 7
+ROUNDS = {"full": 7, "quick": 3}
 LOOPS = {
     # name: (model section, loss, input shape, steps a round)
     "cached head 1280-128, batch 32": (
@@ -61,7 +61,7 @@ LOOPS = {
 }
 CLASSES = 100
 BATCHES = 8
-ENCODED = 128
+IMAGES = {"full": 512, "quick": 96}
 BATCH_SIZE = 32
 ENCODER = ModelSection(backbone="efficientnet-lite0", pretrained=True, freeze="all", dimension=128)
 BARS = {
@@ -157,12 +157,12 @@ def measure_loops(rounds: int) -> dict[str, dict[str, float]]:
 # ---------------------------------------------------------------- encoding
 
 
-def _pixels() -> np.ndarray:
-    return np.random.default_rng(SEED).integers(0, 256, (ENCODED, 224, 224, 3), dtype=np.uint8)
+def _pixels(count: int) -> np.ndarray:
+    return np.random.default_rng(SEED).integers(0, 256, (count, 224, 224, 3), dtype=np.uint8)
 
 
-def _normalised(embedder: Embedder) -> list[Tensor]:
-    tensor = torch.from_numpy(_pixels()).permute(0, 3, 1, 2).contiguous()
+def _normalised(embedder: Embedder, count: int) -> list[Tensor]:
+    tensor = torch.from_numpy(_pixels(count)).permute(0, 3, 1, 2).contiguous()
     return [embedder.normalise(part) for part in tensor.split(BATCH_SIZE)]
 
 
@@ -171,27 +171,27 @@ def _forward_rate(forward: Callable[[Tensor], Tensor], batches: list[Tensor]) ->
         began = time.perf_counter()
         for batch in batches:
             forward(batch)
-        return ENCODED / (time.perf_counter() - began)
+        return sum(map(len, batches)) / (time.perf_counter() - began)
 
 
-def _naive_process(pipe: Connection) -> None:
+def _naive_process(pipe: Connection, count: int) -> None:
     """Default allocator, default memory format, nothing folded: what model(batch) gives."""
     embedder = build_embedder(ENCODER, seed=SEED).eval()
-    batches = _normalised(embedder)
+    batches = _normalised(embedder, count)
     while pipe.recv():
         pipe.send(_forward_rate(embedder.embed, batches))
 
 
-def _jpegs() -> Dataset:
+def _jpegs(count: int) -> Dataset:
     """Photographs' worth of decoding: smooth images, compressed as cameras do."""
     rng = np.random.default_rng(SEED)
     files = {}
-    for index in range(ENCODED):
+    for index in range(count):
         small = Image.fromarray(rng.integers(0, 256, (12, 16, 3), dtype=np.uint8))
         buffer = io.BytesIO()
         small.resize((341, 256), Image.Resampling.BICUBIC).save(buffer, "JPEG", quality=90)
         files[f"{index}.jpg"] = buffer.getvalue()
-    manifest = Manifest.from_rows(list(files), ["x"] * ENCODED)
+    manifest = Manifest.from_rows(list(files), ["x"] * count)
     return Dataset(manifest, _Bytes(files), name="jpegs")
 
 
@@ -206,20 +206,20 @@ class _Bytes:
         return path
 
 
-def measure_encoding(rounds: int, with_compile: bool) -> dict[str, Any]:
+def measure_encoding(rounds: int, count: int, with_compile: bool) -> dict[str, Any]:
     context = mp.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=_naive_process, args=(theirs,), daemon=True)
+    process = context.Process(target=_naive_process, args=(theirs, count), daemon=True)
     process.start()
     tune_allocator()
     embedder = build_embedder(ENCODER, seed=SEED).eval()
     fast = inference_copy(embedder)
-    batches = [as_channels_last(batch) for batch in _normalised(embedder)]
-    pixels = _pixels()
-    names = [str(index) for index in range(ENCODED)]
-    dataset = Dataset(Manifest.from_rows(names, ["x"] * ENCODED), ArrayStore(pixels, names), name="pixels")
+    batches = [as_channels_last(batch) for batch in _normalised(embedder, count)]
+    pixels = _pixels(count)
+    names = [str(index) for index in range(count)]
+    dataset = Dataset(Manifest.from_rows(names, ["x"] * count), ArrayStore(pixels, names), name="pixels")
     tensor = torch.from_numpy(pixels).permute(0, 3, 1, 2)
-    jpegs = _jpegs()
+    jpegs = _jpegs(count)
 
     def naive() -> float:
         ours.send(True)
@@ -228,7 +228,7 @@ def measure_encoding(rounds: int, with_compile: bool) -> dict[str, Any]:
     def encode(items: Any) -> float:
         began = time.perf_counter()
         embedder.encode(items, batch_size=BATCH_SIZE, progress=False)
-        return ENCODED / (time.perf_counter() - began)
+        return count / (time.perf_counter() - began)
 
     def cache() -> float:
         with tempfile.TemporaryDirectory() as folder:
@@ -243,7 +243,7 @@ def measure_encoding(rounds: int, with_compile: bool) -> dict[str, Any]:
                 seed=SEED,
                 progress=False,
             )
-            return ENCODED / (time.perf_counter() - began)
+            return count / (time.perf_counter() - began)
 
     contenders: dict[str, Callable[[], float]] = {
         "naive eager NCHW": naive,
@@ -298,9 +298,10 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="fail unless every bar holds")
     parser.add_argument("--quick", action="store_true", help="under a minute: fewer rounds, no torch.compile")
     arguments = parser.parse_args()
-    rounds = 3 if arguments.quick else ROUNDS
+    mode = "quick" if arguments.quick else "full"
+    rounds = ROUNDS[mode]
     loops = measure_loops(rounds)
-    encoding = measure_encoding(rounds, with_compile=not arguments.quick)
+    encoding = measure_encoding(rounds, IMAGES[mode], with_compile=not arguments.quick)
     print(f"\n{'training loop':34} {'ours/s':>10} {'bare/s':>10} {'ratio':>7}")
     for name, row in loops.items():
         print(f"{name:34} {row['ours']:10.1f} {row['bare']:10.1f} {row['ratio']:7.3f}")

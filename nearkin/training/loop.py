@@ -138,6 +138,9 @@ class Loop:
         step = _Step(self.embedder, self.objective, self.batches.start)
         optimiser = make_optimiser(self.embedder, self.objective, self.section)
         self.module, self.optimiser = self.fabric.setup(step, optimiser)
+        # Fabric's wrapper converts precisions and synchronises ranks; with neither to do, it only costs time.
+        plain = self.section.precision == "32-true" and self.fabric.world_size == 1
+        self.forward = step if plain else self.module
         self.average = WeightAverage(self.embedder, self.section.ema) if self.section.ema else None
         self.best = self._weights()
 
@@ -168,7 +171,7 @@ class Loop:
         """One update; the loss comes back detached and unread, so that a GPU is never waited for."""
         set_learning_rates(self.optimiser, self.state.step + 1, self.section)
         device = self.fabric.device
-        loss = self.module(inputs.to(device, non_blocking=True), labels.to(device, non_blocking=True))
+        loss = self.forward(inputs.to(device, non_blocking=True), labels.to(device, non_blocking=True))
         self.optimiser.zero_grad(set_to_none=True)
         self.fabric.backward(loss)
         if self.section.clip is not None:
