@@ -48,7 +48,7 @@ def write_mnist(
         made[f"{part}-labels-idx1-ubyte"] = RNG.integers(0, 10, count, dtype=np.uint8)
     for stem, array in made.items():
         content = idx_bytes(array)
-        (root / name(stem)).write_bytes(gzip.compress(content) if name(stem).endswith(".gz") else content)
+        (root / name(stem)).write_bytes(gzip.compress(content, mtime=0) if name(stem).endswith(".gz") else content)
     return made
 
 
@@ -74,9 +74,10 @@ def test_mnist(tmp_path, name):
         ("train-labels-idx1-ubyte", gzip.compress(idx_bytes(np.full(5, 10, np.uint8))), "label 10 where there are 10"),
         ("t10k-images-idx3-ubyte", gzip.compress(idx_bytes(np.zeros((3, 9, 9), np.uint8))), "two sizes"),
         ("t10k-images-idx3-ubyte", gzip.compress(idx_bytes(np.zeros((3, 28, 28), np.uint8))[:-1]), "truncated"),
-        ("t10k-images-idx3-ubyte", gzip.compress(b"<html>not here</html>"), "not an idx file"),
-        ("t10k-images-idx3-ubyte", gzip.compress(bytes(4000))[:-9], "could not be read"),
+        ("t10k-images-idx3-ubyte", gzip.compress(b"<html>not here</html>", mtime=0), "not an idx file"),
+        ("t10k-images-idx3-ubyte", gzip.compress(bytes(4000), mtime=0)[:-9], "could not be read"),
     ],
+    ids=["few labels", "label too large", "two sizes", "truncated", "html", "cut gzip"],
 )
 def test_damaged_idx_files_are_named(tmp_path, stem, content, message):
     write_mnist(tmp_path)
@@ -94,7 +95,7 @@ def test_a_missing_idx_file_is_named(tmp_path):
 
 def test_content_beyond_any_idx_file_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("nearkin.data.catalogue.idx._MOST_BYTES", 1000)
-    (tmp_path / "bomb.gz").write_bytes(gzip.compress(bytes(100_000)))
+    (tmp_path / "bomb.gz").write_bytes(gzip.compress(bytes(100_000), mtime=0))
     with pytest.raises(DataError, match="holds more than 1,000 bytes"):
         read_content(tmp_path / "bomb.gz")
 

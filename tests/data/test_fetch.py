@@ -6,6 +6,7 @@ import hashlib
 import http.server
 import io
 import os
+import random
 import tarfile
 import threading
 import time
@@ -18,7 +19,7 @@ import pytest
 from nearkin.data.catalogue.fetch import building, download, published, unpack
 from nearkin.errors import DataError, StorageError
 
-CONTENT = os.urandom(3_000_000)
+CONTENT = random.Random(0).randbytes(3_000_000)
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
