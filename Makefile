@@ -8,13 +8,13 @@ STAMP := $(VENV)/.installed
 SHARED := $(abspath ../shared/data)
 export NEARKIN_DATA ?= $(if $(wildcard $(SHARED)),$(SHARED),)
 
-.PHONY: setup demo test lint types layers docs bench wheel-check clean
+.PHONY: setup demo test lint types layers docs bench clean
 
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --upgrade pip
+	$(BIN)/pip install --quiet -c constraints.txt --upgrade pip
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[train,audio,dev,docs]'
 	touch $(STAMP)
 

@@ -77,19 +77,16 @@ def fit_run(
     if run.exists and not resume:
         run.prepare(recipe, resume)
     dataset, notes = open_checked(data, skip_bad=skip_bad, data_root=data_root, progress=progress)
-    result = train(
+    return train(
         dataset,
         recipe,
         run,
         source=source_name(data),
         cache_directory=cache_directory() / "features",
+        notes=notes,
         resume=resume,
         progress=progress,
     )
-    if notes:
-        result.embedder.card["notes"] = notes
-        run.save_model(result.embedder)
-    return result
 
 
 def open_checked(

@@ -34,7 +34,7 @@ def train_command(
     )
     console = Console(soft_wrap=True, highlight=False)
     card, state = result.embedder.card, result.state
-    for note in card.get("notes", []):
+    for note in card["data"]["notes"]:
         console.print(f"Note: {note}")
     if result.interrupted:
         console.print(f"Stopped at step {state.step}. Continue with the same command and  --resume")

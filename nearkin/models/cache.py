@@ -262,7 +262,8 @@ def _features(encoder: Encoder, batch: Tensor, dtype: np.dtype) -> np.ndarray:
     features = torch.cat([encoder(part).float().cpu() for part in batch.flatten(0, 1).split(_BATCH)])
     if features.ndim == 4:
         features = features.permute(0, 2, 3, 1)
-    chunk = np.ascontiguousarray(features.numpy(), dtype=dtype)
+    with np.errstate(over="ignore"):  # said below, in words
+        chunk = np.ascontiguousarray(features.numpy(), dtype=dtype)
     if not np.isfinite(chunk).all():
         raise ModelError(
             f"Some features are not finite in {dtype}: set model.cache_dtype to float32, or check the weights."

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nearkin.data.inputs import InputSpec
 from nearkin.errors import ModelError
 from nearkin.models.items import Items, open_items
 from nearkin.models.tuning import as_channels_last, compiled, inference_copy
@@ -34,12 +35,13 @@ class Encoder:
         self.embedder = inference_copy(embedder)
         self.at = at
         self.compile = compile
+        self._scale, self._shift = _normalisation(self.spec, embedder.normalise.mean.device)
         self._run: Callable[[Tensor], Tensor] = compiled(self._features) if compile else self._features
 
     @torch.inference_mode()
     def __call__(self, batch: Tensor) -> Tensor:
         """Features of samples (B, C, H, W) as loaded: uint8 or float in [0, 1], for audio log-mel values."""
-        return self._run(batch.to(self.embedder.normalise.mean.device))
+        return self._run(batch.to(self._scale.device))
 
     def encode(self, items: Items, *, batch_size: int = 32, progress: bool = True, workers: int = 2) -> np.ndarray:
         """Encode anything that `Embedder.encode` takes: float32 (n, d), or maps (n, C, H, W) if `at` is a stage."""
@@ -62,10 +64,19 @@ class Encoder:
         return rows
 
     def _features(self, batch: Tensor) -> Tensor:
-        x = as_channels_last(self.embedder.normalise(batch))
+        scale = self._scale / 255.0 if batch.dtype == torch.uint8 else self._scale
+        x = as_channels_last(batch).to(torch.float32, copy=True).mul_(scale).add_(self._shift)
         return self.embedder.embed(x) if self.at is None else self.embedder.features(x, self.at)
 
     def _full(self, batch: Tensor, batch_size: int) -> Tensor:
         """Fill up a last, smaller batch if another shape would be compiled anew."""
         missing = batch_size - len(batch) if self.compile else 0
         return torch.cat([batch, batch[:1].expand(missing, -1, -1, -1)]) if missing else batch
+
+
+def _normalisation(spec: InputSpec, device: torch.device) -> tuple[Tensor, Tensor]:
+    """(x - mean) / std as x * scale + shift: (1, C, 1, 1), or, which is faster, one value where all channels agree."""
+    mean, std = torch.tensor(spec.mean, device=device), torch.tensor(spec.std, device=device)
+    if len(set(spec.mean)) == len(set(spec.std)) == 1:
+        mean, std = mean[:1], std[:1]
+    return (1.0 / std).view(1, -1, 1, 1), (-mean / std).view(1, -1, 1, 1)

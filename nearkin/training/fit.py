@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,7 @@ def train(
     *,
     source: str,
     cache_directory: Path,
+    notes: Sequence[str] = (),
     resume: bool = False,
     progress: bool = True,
 ) -> TrainingResult:
@@ -57,6 +58,7 @@ def train(
         run: where everything is written.
         source: what the user called the data, for the card.
         cache_directory: where feature caches are kept.
+        notes: what the card shall say about the data, such as how many files were left out.
         resume: continue the run that is there.
         progress: whether to show bars.
     """
@@ -85,7 +87,7 @@ def train(
     run.prepare(recipe, resume)
     fingerprint = dataset.fingerprint()
     if not any(parameter.requires_grad for parameter in embedder.parameters()):
-        embedder.card = _card(dataset, split, recipe, LoopState(), source, fingerprint, {})
+        embedder.card = _card(dataset, split, recipe, LoopState(), source, fingerprint, notes, {})
         run.save_model(embedder)
         return TrainingResult(embedder, LoopState(), interrupted=False)
     sampler = BalancedBatchSampler(train_set.class_ids(), batch_classes, recipe.data.per_class, seed=seed)
@@ -93,8 +95,10 @@ def train(
     identity = {"recipe": hashlib.sha256(recipe.to_yaml().encode()).hexdigest(), "data set": fingerprint}
     loop = Loop(embedder, objective, batches, recipe.training, run, validate, identity, progress)
     state = loop.train(resume=resume)
-    embedder.card = _card(dataset, split, recipe, state, source, fingerprint, loop.values_at(state.best_step))
-    run.save_model(embedder)
+    embedder.card = _card(dataset, split, recipe, state, source, fingerprint, notes, loop.values_at(state.best_step))
+    if state.best_step or not loop.interrupted:
+        # Stopped before the first validation there is nothing worth keeping but the checkpoint.
+        run.save_model(embedder)
     return TrainingResult(embedder, state, loop.interrupted)
 
 
@@ -157,6 +161,7 @@ def _card(
     state: LoopState,
     source: str,
     fingerprint: str,
+    notes: Sequence[str],
     validation: dict[str, float],
 ) -> dict[str, Any]:
     """What a stranger must know of a trained model to use and to judge it."""
@@ -169,6 +174,7 @@ def _card(
             "kind": dataset.kind,
             "items": len(dataset),
             "fingerprint": fingerprint,
+            "notes": list(notes),
         },
         "classes": {
             "train": sorted(set(labels[split.train])),

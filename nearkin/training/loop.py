@@ -137,10 +137,15 @@ class Loop:
         torch.manual_seed(self.section.seed)
         step = _Step(self.embedder, self.objective, self.batches.start)
         optimiser = make_optimiser(self.embedder, self.objective, self.section)
-        self.module, self.optimiser = self.fabric.setup(step, optimiser)
-        # Fabric's wrapper converts precisions and synchronises ranks; with neither to do, it only costs time.
-        plain = self.section.precision == "32-true" and self.fabric.world_size == 1
-        self.forward = step if plain else self.module
+        self.module: nn.Module
+        self.optimiser: torch.optim.Optimizer
+        self.backward: Callable[[Tensor], None]
+        if self.section.precision == "32-true" and self.fabric.world_size == 1:
+            # Fabric's wrappers convert precisions and synchronise ranks; with neither to do, they only cost time.
+            self.module, self.optimiser, self.backward = self.fabric.to_device(step), optimiser, Tensor.backward
+        else:
+            self.module, self.optimiser = self.fabric.setup(step, optimiser)
+            self.backward = self.fabric.backward
         self.average = WeightAverage(self.embedder, self.section.ema) if self.section.ema else None
         self.best = self._weights()
 
@@ -171,9 +176,9 @@ class Loop:
         """One update; the loss comes back detached and unread, so that a GPU is never waited for."""
         set_learning_rates(self.optimiser, self.state.step + 1, self.section)
         device = self.fabric.device
-        loss = self.forward(inputs.to(device, non_blocking=True), labels.to(device, non_blocking=True))
+        loss = self.module(inputs.to(device, non_blocking=True), labels.to(device, non_blocking=True))
         self.optimiser.zero_grad(set_to_none=True)
-        self.fabric.backward(loss)
+        self.backward(loss)
         if self.section.clip is not None:
             self.fabric.clip_gradients(self.module, self.optimiser, max_norm=self.section.clip)
         self.optimiser.step()
@@ -260,7 +265,8 @@ class Loop:
         self.best = tensors["best"]
         torch.set_rng_state(tensors["random"]["torch"])
         if self.average is not None:
-            self.average.shadow = tensors["average"]
+            for name, shadow in self.average.shadow.items():
+                shadow.copy_(tensors["average"][name])
         state = facts["state"]
         state["best_value"] = -math.inf if state["best_value"] is None else state["best_value"]
         self.state = LoopState(**state)

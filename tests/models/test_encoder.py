@@ -163,6 +163,22 @@ def test_a_kept_encoder_is_a_snapshot(embedder, pixels):
     assert np.array_equal(encoder.encode(pixels, progress=False), before)
 
 
+def test_a_compiled_encoder_sees_one_batch_size(embedder, pixels, monkeypatch):
+    expected = embedder.encode(pixels, progress=False)
+    seen = []
+
+    def recording(function):
+        def run(batch):
+            seen.append(len(batch))
+            return function(batch)
+
+        return run
+
+    monkeypatch.setattr("nearkin.models.encoder.compiled", recording)
+    assert close(embedder.encode(pixels, batch_size=4, compile=True, progress=False), expected)
+    assert seen == [4, 4]
+
+
 @pytest.mark.slow
 def test_compiling_gives_the_same(embedder, pixels):
     expected = embedder.encode(pixels, progress=False)
