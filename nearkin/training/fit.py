@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import platform
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,6 @@ import numpy as np
 import torch
 
 from nearkin._version import __version__
-from nearkin.data.audio import LogMelTransform
 from nearkin.data.augment import BatchAugment, transform_for
 from nearkin.data.dataset import Dataset
 from nearkin.data.samplers import BalancedBatchSampler
@@ -64,16 +63,12 @@ def train(
     """
     seed = recipe.training.seed
     split = resolve_split(dataset.manifest, recipe.data, seed)
-    embedder = build_embedder(recipe.model, seed=seed)
+    embedder = build_embedder(recipe.model, seed=seed, audio_seconds=recipe.data.audio_seconds)
     if embedder.spec.kind != dataset.kind:
         raise DataError(
             f"The backbone '{recipe.model.backbone}' takes {embedder.spec.kind} and the data is {dataset.kind}: "
             f"choose a recipe for {dataset.kind}."
         )
-    if embedder.spec.kind == "audio":
-        # The length of a crop is part of what the model eats, so that it is saved with it.
-        frames = LogMelTransform(embedder.spec, recipe.data.audio_seconds).frames
-        embedder.backbone.spec = replace(embedder.spec, frames=frames)
     train_set = dataset.select(split.train)
     batch_classes = min(recipe.data.classes_per_batch, len(train_set.classes))
     objective = make_objective(
