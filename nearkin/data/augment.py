@@ -226,4 +226,5 @@ def _resized(image: Image.Image, box: Box, spec: InputSpec) -> Tensor:
     image = image.resize(size, Image.Resampling.BILINEAR, box=box, reducing_gap=_REDUCING_GAP)
     # Grey images become colour only now: one channel is resized instead of three.
     pixels = np.array(image if spec.channels == 1 else image.convert("RGB"))
-    return torch.from_numpy(pixels.reshape(*size, spec.channels)).permute(2, 0, 1).contiguous()
+    # The channels stay innermost in memory, as Pillow has them and as convolutions like them.
+    return torch.from_numpy(pixels.reshape(*size, spec.channels)).permute(2, 0, 1)

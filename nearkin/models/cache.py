@@ -24,7 +24,7 @@ from nearkin.models.checkpoint import hash_tensors
 from nearkin.models.embedder import POOLING, Embedder
 from nearkin.models.encoder import Encoder
 from nearkin.models.items import eval_hint
-from nearkin.models.prefetch import batches
+from nearkin.models.prefetch import batches, stacked
 from nearkin.models.section import CacheViews
 from nearkin.models.tuning import inference_copy
 from nearkin.progress import Progress
@@ -171,7 +171,7 @@ class _Views:
             rng = np.random.default_rng([self.seed, index, len(shown)])
             crop = self.random(sample, rng)
             shown.append(crop.flip(-1) if self.views.flip and rng.random() < 0.5 else crop)
-        return torch.stack(shown)
+        return stacked(shown)
 
 
 def _check_frozen(embedder: Embedder, at: str) -> None:

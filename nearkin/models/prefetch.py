@@ -25,7 +25,7 @@ def batches(load: Callable[[int], Tensor], count: int, batch_size: int, workers:
     """
     samples = _ahead(load, count, batch_size * _AHEAD, workers) if workers else map(load, range(count))
     while batch := list(islice(samples, batch_size)):
-        yield _stacked(batch)
+        yield stacked(batch)
 
 
 def _ahead(load: Callable[[int], Tensor], count: int, ahead: int, workers: int) -> Iterator[Tensor]:
@@ -44,7 +44,10 @@ def _ahead(load: Callable[[int], Tensor], count: int, ahead: int, workers: int) 
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _stacked(samples: list[Tensor]) -> Tensor:
+def stacked(samples: list[Tensor]) -> Tensor:
+    """Samples (..., C, H, W) as one batch (B, ..., C, H, W), channels innermost in memory if they are in the first."""
     if len({sample.dtype for sample in samples}) > 1:
         samples = [sample / 255.0 if sample.dtype == torch.uint8 else sample for sample in samples]
+    if samples[0].ndim >= 3 and samples[0].movedim(-3, -1).is_contiguous():
+        return torch.stack([sample.movedim(-3, -1) for sample in samples]).movedim(-1, -3)
     return torch.stack(samples)

@@ -19,6 +19,7 @@ from nearkin.data.augment import BatchAugment, Transform
 from nearkin.data.dataset import Dataset
 from nearkin.data.samplers import BalancedBatchSampler
 from nearkin.models import FeatureCache
+from nearkin.models.prefetch import stacked
 from nearkin.models.tuning import as_channels_last
 
 
@@ -143,4 +144,4 @@ def _ignore_interrupts(_: int) -> None:
 
 def _collate(items: list[tuple[Tensor, int]]) -> tuple[Tensor, Tensor]:
     samples, indices = zip(*items, strict=True)
-    return torch.stack(samples), torch.tensor(indices)
+    return stacked(list(samples)), torch.tensor(indices)
