@@ -151,10 +151,15 @@ class ArrowStore:
         return rows, row - int(starts[group])
 
     def _keep(self, key: tuple[str, int], rows: pa.ChunkedArray) -> None:
-        # Without a lock, which a fork could copy while held: each step is atomic, and a race only reads a group twice.
+        # Without a lock, which a fork could copy while held: a race only drops or reads a group once too often.
         self._groups[key] = rows
-        while len(self._groups) > 1 and sum(group.nbytes for group in list(self._groups.values())) > _CACHE_BYTES:
-            self._groups.pop(list(self._groups)[0], None)  # noqa: RUF015
+        kept = list(self._groups.items())
+        total = sum(group.nbytes for _, group in kept)
+        for oldest, group in kept[:-1]:
+            if total <= _CACHE_BYTES:
+                break
+            self._groups.pop(oldest, None)
+            total -= group.nbytes
 
 
 def _is_parquet(file: Path) -> bool:
