@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from nearkin.audits import AuditResult, Subject, run_suites, subject_of_model
+from nearkin.audits import AuditResult, Subject, run_suites, subject_of_model, suites
 from nearkin.data.catalogue import cache_directory
 from nearkin.data.checking import drop_bad
 from nearkin.data.dataset import Dataset
 from nearkin.data.sources import open_data
 from nearkin.data.splits import check_classes, drop_singletons
-from nearkin.errors import RunError
+from nearkin.errors import DataError, RunError
 from nearkin.models import Embedder
 from nearkin.recipe import DEFAULT_RECIPE, AuditSection, Recipe, load_recipe
 from nearkin.spaces import Space, Sphere
@@ -30,7 +30,7 @@ def fit(
     recipe: str | Path | Recipe = DEFAULT_RECIPE,
     *,
     out: str | Path | None = None,
-    set: Sequence[str] = (),
+    overrides: Sequence[str] = (),
     resume: bool = False,
     skip_bad: bool = False,
     data_root: str | Path | None = None,
@@ -45,13 +45,13 @@ def fit(
         data: a folder per class, a manifest, a zip, a catalogue name, a Hugging Face data set directory or a Dataset.
         recipe: name, file or Recipe.
         out: directory of the run; None keeps only the returned model.
-        set: overrides such as "training.max_steps=200".
+        overrides: changes to the recipe, such as "training.max_steps=200".
         resume: continue the run in `out`.
         skip_bad: leave out files that cannot be read and classes with one item, instead of stopping.
         data_root: where catalogue data is found; default: the NEARKIN_DATA setting.
         progress: whether to show progress bars.
     """
-    resolved = load_recipe(recipe, list(set))
+    resolved = load_recipe(recipe, list(overrides))
     if out is not None:
         return fit_run(
             data, resolved, Run(out), resume=resume, skip_bad=skip_bad, data_root=data_root, progress=progress
@@ -74,7 +74,9 @@ def fit_run(
     progress: bool = True,
 ) -> TrainingResult:
     """`fit` with everything it found: open and check the data, train, keep the run."""
-    if run.exists and not resume:
+    for name in recipe.audit.suites:
+        suites.get(name)
+    if not resume and run.exists:
         run.prepare(recipe, resume)
     dataset, notes = open_checked(data, skip_bad=skip_bad, data_root=data_root, progress=progress)
     return train(
@@ -119,7 +121,7 @@ def load(path: str | Path) -> Embedder:
 
 
 def audit(
-    model: Embedder | str | Path | np.ndarray | torch.Tensor,
+    model: Embedder | str | Path | np.ndarray | torch.Tensor | list[list[float]],
     data: Any,
     *,
     suites: Sequence[str] | None = None,
@@ -141,9 +143,9 @@ def audit(
         data_root: where catalogue data is found.
         progress: whether to show progress bars.
     """
-    if isinstance(model, np.ndarray | torch.Tensor):
+    if isinstance(model, np.ndarray | torch.Tensor | list):
         space = space or Sphere()
-        vectors = np.asarray(model, dtype=np.float32)
+        vectors = _as_vectors(model)
         if isinstance(space, Sphere):
             vectors = space.project(torch.from_numpy(vectors)).numpy()
         labels = np.asarray(data)
@@ -161,6 +163,16 @@ def audit(
     subject.notes.extend(notes)
     section = AuditSection.model_validate(embedder.card.get("recipe", {}).get("audit", {}))
     return run_suites(subject, section, suites)
+
+
+def _as_vectors(given: Any) -> np.ndarray:
+    try:
+        vectors = np.asarray(given, dtype=np.float32)
+    except (ValueError, TypeError) as error:
+        raise DataError("Embeddings must be numbers, one row of the same length for each item.") from error
+    if vectors.ndim != 2:
+        raise DataError(f"Embeddings must have the shape (n, d), not {vectors.shape}.")
+    return vectors
 
 
 def source_name(data: Source) -> str:

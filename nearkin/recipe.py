@@ -10,7 +10,7 @@ import json
 import re
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -40,7 +40,7 @@ class TrainingSection(BaseModel):
 
     max_steps: int = Field(default=1500, ge=1, description="Optimiser steps at the most.")
     optimizer: Literal["adam", "adamw", "sgd"] = Field(default="adam", description="The optimiser.")
-    lr: float = Field(default=1e-3, gt=0, description="Learning rate of the head.")
+    lr: float = Field(default=1e-3, gt=0, allow_inf_nan=False, description="Learning rate of the head.")
     backbone_lr_factor: float = Field(
         default=0.1, ge=0, description="The backbone's learning rate, as a multiple of `lr`."
     )
@@ -78,7 +78,7 @@ class AuditSection(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     suites: list[str] = Field(default=["retrieval", "clustering"], description="Suites to run.")
-    recall_at: list[int] = Field(default=[1, 2, 4, 8], description="The k of Recall@k.")
+    recall_at: list[Annotated[int, Field(ge=1)]] = Field(default=[1, 2, 4, 8], description="The k of Recall@k.")
     knn: int = Field(default=5, ge=1, description="Neighbours of kNN-Acc.")
     resamples: int = Field(default=1000, ge=1, description="Bootstrap resamples of the intervals.")
     seed: int = Field(default=0, ge=0, description="Seed of bootstrap and k-means.")

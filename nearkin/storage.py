@@ -25,7 +25,11 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     with storing(target):
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
+            temporary.touch()
+            usual = temporary.stat().st_mode
             yield temporary
+            # Some writers make files that only their owner may read.
+            temporary.chmod(usual)
             with open(temporary, "rb+") as handle:
                 os.fsync(handle.fileno())
             os.replace(temporary, target)
@@ -42,7 +46,7 @@ def storing(path: str | os.PathLike[str]) -> Iterator[None]:
         # safetensors wraps the system's error in an exception of its own.
         if isinstance(error, OSError) or type(error).__name__ == "SafetensorError":
             raise StorageError(
-                f"Could not write {path} ({error}): free some space or choose another place; "
+                f"Could not write {path} ({error}): make room there or choose another place; "
                 "what was there before is unchanged."
             ) from error
         raise

@@ -16,7 +16,7 @@ def home(tmp_path_factory, monkeypatch):
 
 
 def test_fit_encode_save_load_audit(photos, tiny, tmp_path):
-    model = nk.fit(photos, "triplet", set=tiny, progress=False)
+    model = nk.fit(photos, "triplet", overrides=tiny, progress=False)
     vectors = model.encode(photos / "class00" / "00.png", progress=False)
     assert vectors.shape == (1, 16)
     assert vectors.dtype == np.float32
@@ -33,7 +33,7 @@ def test_fit_encode_save_load_audit(photos, tiny, tmp_path):
 
 def test_training_learns_what_pixels_do_not_tell(patterns, tiny, tmp_path):
     more = [*tiny, "training.max_steps=80", "training.evaluate_every=20"]
-    model = nk.fit(patterns, "proxy-anchor", set=more, out=tmp_path / "run", progress=False)
+    model = nk.fit(patterns, "proxy-anchor", overrides=more, out=tmp_path / "run", progress=False)
     train = patterns.select([label in model.card["classes"]["train"] for label in patterns.labels])
     assert nk.audit(model.encode(train, progress=False), train.labels)["P@1"] > 0.9
     assert nk.load(tmp_path / "run").card == model.card
@@ -41,7 +41,7 @@ def test_training_learns_what_pixels_do_not_tell(patterns, tiny, tmp_path):
 
 def test_a_recipe_without_anything_to_train_gives_the_untrained_model(photos, tiny, tmp_path):
     frozen = [*tiny, "model.freeze=all", "model.dimension=null"]
-    model = nk.fit(photos, "proxy-anchor", set=frozen, out=tmp_path / "run", progress=False)
+    model = nk.fit(photos, "proxy-anchor", overrides=frozen, out=tmp_path / "run", progress=False)
     assert model.card["steps"] == 0
     assert nk.load(tmp_path / "run").encode(photos, progress=False).shape[0] == 48
 

@@ -31,6 +31,7 @@ class Subject:
         baseline_name: what these are.
         facts: what to tell about model and data.
         notes: what a reader must know of how the items were chosen.
+        own_data: whether the items are those that were held out when the model was trained.
     """
 
     embeddings: np.ndarray
@@ -42,6 +43,7 @@ class Subject:
     baseline_name: str = ""
     facts: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    own_data: bool = False
 
 
 def subject_of_model(
@@ -56,7 +58,11 @@ def subject_of_model(
         baseline: also encode what one would have without training.
         progress: whether to show bars.
     """
-    chosen, notes = unseen_items(dataset, embedder.card)
+    card = embedder.card
+    chosen, notes = unseen_items(dataset, card)
+    own_data = dataset.fingerprint() == card.get("data", {}).get("fingerprint")
+    if not card.get("finished", True):
+        notes.append(f"Training was stopped at step {card['steps']} and can be resumed.")
     part = dataset.select(chosen)
     embeddings, name, untrained = _encode(embedder, part, cache_directory, baseline, progress)
     facts = {
@@ -76,6 +82,7 @@ def subject_of_model(
         baseline_name=name,
         facts=facts,
         notes=notes,
+        own_data=own_data,
     )
 
 
@@ -95,7 +102,9 @@ def unseen_items(dataset: Dataset, card: dict[str, Any]) -> tuple[np.ndarray, li
         return np.arange(len(labels)), []
     if not seen.all():
         left_out = len(set(labels[seen]))
-        return np.flatnonzero(~seen), [f"{left_out} classes of the data were trained on and are left out."]
+        return np.flatnonzero(~seen), [
+            f"{left_out} classes of the data trained or validated the model and are left out."
+        ]
     return np.arange(len(labels)), [
         "Every class of this data was trained on: these figures do not tell how the model does on unseen classes."
     ]

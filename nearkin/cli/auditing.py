@@ -8,8 +8,9 @@ from rich.console import Console
 
 from nearkin import api
 from nearkin.audits import AuditResult, suites
+from nearkin.data.catalogue import catalogue
 from nearkin.data.dataset import Dataset
-from nearkin.errors import RunError
+from nearkin.errors import DataError, RunError
 from nearkin.report import metric_table
 from nearkin.training import Run
 
@@ -30,14 +31,14 @@ def audit_command(
     run = Run(path)
     result = audit_run(run, data, names, baseline=baseline, skip_bad=skip_bad, data_root=data_root, progress=progress)
     report, numbers = run.report_file, run.audit_file
-    if data is not None:
+    if data is not None and not result.subject.own_data:
         # The run's own audit is what `compare` reads: another data set's goes beside it.
         stem = result.subject.facts["data"] or "data"
         report, numbers = run.path / f"report-{stem}.html", run.path / f"audit-{stem}.json"
     if out is not None:
         report, numbers = out, out.with_suffix(".json")
     write_audit(run, result, report, numbers)
-    show_audit(result, Console(highlight=False))
+    show_audit(result, Console(highlight=False, markup=False))
     print(f"Report: {report}")
 
 
@@ -53,12 +54,24 @@ def audit_run(
 ) -> AuditResult:
     """Audit a run's model on the run's own data, or on other data."""
     model = run.model()
-    source = data or model.card.get("data", {}).get("source")
+    trained_on = model.card.get("data", {})
+    if data is None:
+        # What training left out, the audit leaves out too.
+        skip_bad = skip_bad or bool(trained_on.get("notes"))
+    source = data or trained_on.get("source")
     if not source:
         raise RunError(f"{run.path} does not say which data it was trained on: name some with --data.")
-    return api.audit(
-        model, source, suites=names, baseline=baseline, skip_bad=skip_bad, data_root=data_root, progress=progress
-    )
+    try:
+        result = api.audit(
+            model, source, suites=names, baseline=baseline, skip_bad=skip_bad, data_root=data_root, progress=progress
+        )
+    except DataError as error:
+        if data is not None or Path(str(source)).exists() or str(source) in catalogue:
+            raise
+        raise RunError(f"The data of {run.path} is no longer at {source}: say where it is with --data.") from error
+    if data is None and not result.subject.own_data and not skip_bad:
+        result.notes.append("The data has changed since the model was trained on it.")
+    return result
 
 
 def write_audit(

@@ -23,7 +23,7 @@ def compare_command(paths: list[Path], metric: str, out: Path | None) -> None:
         raise UnknownNameError(f"No audit of these runs has the metric '{metric}'.{suggestion(metric, metrics)}")
     data = {Run(path).audit()["facts"].get("data", "") for path in paths}
     shown = [name for name in dict.fromkeys((metric, *_MAIN_METRICS)) if name in metrics]
-    Console(highlight=False).print(comparison_table(rows, [Column(name) for name in shown]))
+    Console(highlight=False, markup=False).print(comparison_table(rows, [Column(name) for name in shown]))
     if len(data) > 1:
         print(f"Note: these audits are of different data ({', '.join(sorted(data))}).")
     if out is not None:

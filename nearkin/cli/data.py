@@ -16,7 +16,9 @@ Out = Annotated[Path, typer.Argument(help="A .zip for a copy of everything, or a
 
 
 @data_app.command("list")
-def list_command() -> None:
+def list_command(
+    everything: Annotated[bool, typer.Option("--all", help="Also how each is split and where to get it.")] = False,
+) -> None:
     """List the catalogue: data sets that can be named instead of a path."""
     from rich.console import Console
     from rich.table import Table
@@ -24,10 +26,15 @@ def list_command() -> None:
     from nearkin.data.catalogue import catalogue_table
 
     rows = catalogue_table()
-    table = Table(*rows[0].keys(), box=None)
+    shown = list(rows[0]) if everything else ["name", "title", "classes", "items", "tested"]
+    table = Table(box=None)
+    for column in shown:
+        table.add_column(column, no_wrap=column == "name")
     for row in rows:
-        table.add_row(*row.values())
-    Console(highlight=False).print(table)
+        table.add_row(*(row[column] for column in shown))
+    Console(highlight=False, markup=False).print(table)
+    if not everything:
+        print("\nHow each is split and where to get it: nearkin data list --all")
 
 
 @data_app.command("info")
@@ -68,10 +75,12 @@ def split_command(
     data: Source,
     out: Out,
     by: Annotated[str, typer.Option(help="auto, column, halves or fraction.")] = "auto",
-    test: Annotated[float, typer.Option(help="Share of the classes held out for the audit.")] = 0.3,
-    val: Annotated[float, typer.Option(help="Share of the training classes held out for validation.")] = 0.15,
-    folds: Annotated[int, typer.Option(help="Also number k class-disjoint folds of the training classes.")] = 0,
-    seed: Annotated[int, typer.Option(help="Seed of the choice.")] = 0,
+    test: Annotated[float, typer.Option(min=0.0, max=0.99, help="Share of the classes held out for the audit.")] = 0.3,
+    val: Annotated[
+        float, typer.Option(min=0.0, max=0.99, help="Share of the training classes held out for validation.")
+    ] = 0.15,
+    folds: Annotated[int, typer.Option(min=0, help="Also number k class-disjoint folds of the training classes.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the choice.")] = 0,
     data_root: DataRoot = None,
     quiet: Quiet = False,
 ) -> None:

@@ -27,7 +27,7 @@ _NEXT_STEPS = (
 
 def demo_command(out: Path, data_root: Path | None, progress: bool) -> None:
     """Fetch, train, prove, draw, and say what to try next."""
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False, soft_wrap=True, markup=False)
     began = time.monotonic()
     dataset, recipe_name = _demo_data(data_root, console, progress)
     recipe = load_recipe(recipe_name)

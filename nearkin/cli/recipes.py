@@ -23,7 +23,7 @@ def list_command(context: typer.Context) -> None:
     table = Table("recipe", "what it is", box=None)
     for name, line in list_recipes().items():
         table.add_row(name, line)
-    Console(highlight=False).print(table)
+    Console(highlight=False, markup=False).print(table)
 
 
 @recipes_app.command("show")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import numpy as np
-from pydantic import ValidationError
 
 from nearkin.data.dataset import Dataset
 from nearkin.data.section import DataSection
 from nearkin.data.splits import class_folds, resolve_split
-from nearkin.errors import DataError
+from nearkin.errors import DataError, suggestion
 
 
 def summary_lines(dataset: Dataset) -> list[str]:
@@ -30,13 +31,10 @@ def summary_lines(dataset: Dataset) -> list[str]:
 
 def with_split(dataset: Dataset, *, by: str, test: float, val: float, folds: int, seed: int) -> Dataset:
     """The data set with a `split` column of train, val and test, and a `fold` column if folds are asked for."""
-    try:
-        section = DataSection(split=by, test_classes=test, val_classes=val)  # type: ignore[arg-type]
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise DataError(
-            f"The option --{first['loc'][0]} is wrong: {first['msg']}.".replace("split", "by", 1)
-        ) from error
+    ways = get_args(DataSection.model_fields["split"].annotation)
+    if by not in ways:
+        raise DataError(f"There is no way to split by '{by}'.{suggestion(by, ways)}")
+    section = DataSection.model_validate({"split": by, "test_classes": test, "val_classes": val})
     split = resolve_split(dataset.manifest, section, seed)
     column = np.full(len(dataset), "", dtype=object)
     for name in ("train", "val", "test"):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any, Literal
@@ -35,7 +36,9 @@ _VERSION = 1
 """To be raised when transforms or backbones change what they compute."""
 
 _BATCH = 32
-_WORKERS = 2
+_WORKERS = max(1, (os.cpu_count() or 2) // 2)
+"""Threads that decode: as many as cores would only stop the ones that compute."""
+
 _IN_MEMORY = 2 * 2**30
 _PART_ITEMS = 2048
 _PART_BYTES = 256 * 2**20

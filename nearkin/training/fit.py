@@ -67,7 +67,7 @@ def train(
     if embedder.spec.kind != dataset.kind:
         raise DataError(
             f"The backbone '{recipe.model.backbone}' takes {embedder.spec.kind} and the data is {dataset.kind}: "
-            f"choose a recipe for {dataset.kind}."
+            f"choose a recipe whose backbone takes {dataset.kind}."
         )
     train_set = dataset.select(split.train)
     batch_classes = min(recipe.data.classes_per_batch, len(train_set.classes))
@@ -90,7 +90,9 @@ def train(
     identity = {"recipe": hashlib.sha256(recipe.to_yaml().encode()).hexdigest(), "data set": fingerprint}
     loop = Loop(embedder, objective, batches, recipe.training, run, validate, identity, progress)
     state = loop.train(resume=resume)
-    embedder.card = _card(dataset, split, recipe, state, source, fingerprint, notes, loop.values_at(state.best_step))
+    embedder.card = _card(
+        dataset, split, recipe, state, source, fingerprint, notes, loop.values_at(state.best_step), loop.finished
+    )
     if state.best_step or not loop.interrupted:
         # Stopped before the first validation there is nothing worth keeping but the checkpoint.
         run.save_model(embedder)
@@ -143,7 +145,10 @@ def _plumb(
     labels = val_set.labels
 
     def validate() -> dict[str, float]:
-        values = retrieval_metrics(encode(), labels, space=embedder.space).values
+        embeddings = encode()
+        if not np.isfinite(embeddings).all():
+            raise FloatingPointError
+        values = retrieval_metrics(embeddings, labels, space=embedder.space).values
         return {name: values[name] for name in _VALIDATION_METRICS}
 
     return batches, validate
@@ -158,6 +163,7 @@ def _card(
     fingerprint: str,
     notes: Sequence[str],
     validation: dict[str, float],
+    finished: bool = True,
 ) -> dict[str, Any]:
     """What a stranger must know of a trained model to use and to judge it."""
     labels = dataset.labels
@@ -177,6 +183,7 @@ def _card(
             "test": sorted(set(labels[split.test])),
         },
         "validation": validation,
+        "finished": finished,
         "steps": state.step,
         "best_step": state.best_step,
         "seconds": round(state.seconds, 1),

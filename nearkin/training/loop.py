@@ -71,7 +71,8 @@ class Loop:
         batches: where each step's batch comes from.
         section: the recipe's training section.
         run: where log and checkpoints go.
-        validate: gives validation values of the embedder, among them MAP@R; None without validation classes.
+        validate: gives validation values of the embedder, among them MAP@R, or raises FloatingPointError; None without
+            validation classes.
         identity: what must be equal for a checkpoint to be resumed (recipe and data).
         progress: whether to show a bar.
     """
@@ -163,9 +164,11 @@ class Loop:
                 self._take_in(losses)
                 if state.step % section.log_every == 0 or state.step == section.max_steps:
                     self._log_losses()
-            bar.advance(note=self._note() if validating else "")
+            if validating or stop.requested:
+                self._check_weights()
             if validating:
                 self._validate()
+            bar.advance(note=self._note() if validating else "")
             if validating or stop.requested:
                 state.seconds = time.monotonic() - began
                 self._save()
@@ -195,12 +198,19 @@ class Loop:
         losses.clear()
         for step, value in enumerate(values, start=first):
             if not math.isfinite(value):
-                kept = self.run.state_file
-                kept_text = f"the last good checkpoint is {kept}" if kept.exists() else "no checkpoint was written yet"
-                raise TrainingError(
-                    f"The loss became {value} at step {step}: lower training.lr or set training.clip; {kept_text}."
-                )
+                raise self._ruined(f"The loss became {value}", step)
         self.state.pending.extend(values)
+
+    def _check_weights(self) -> None:
+        """Refuse to validate or keep weights that the last update ruined, before any loss could tell."""
+        for parameter in self.embedder.parameters():
+            if parameter.requires_grad and not bool(torch.isfinite(parameter).all()):
+                raise self._ruined("The weights stopped being finite", self.state.step)
+
+    def _ruined(self, what: str, step: int) -> TrainingError:
+        kept = self.run.state_file
+        kept_text = f"the last good checkpoint is {kept}" if kept.exists() else "no checkpoint was written yet"
+        return TrainingError(f"{what} at step {step}: lower training.lr or set training.clip; {kept_text}.")
 
     def _log_losses(self) -> None:
         pending = self.state.pending
@@ -217,7 +227,10 @@ class Loop:
                 state.best_step, self.best = state.step, self._weights()
                 return
             self.module.eval()
-            values = {f"val_{name}": value for name, value in self.validate().items()}
+            try:
+                values = {f"val_{name}": value for name, value in self.validate().items()}
+            except FloatingPointError as error:
+                raise self._ruined("The embeddings stopped being finite", state.step) from error
             self.module.train()
             self.logbook.add(state.step, **values)
             if values[SELECTION_METRIC] > state.best_value:

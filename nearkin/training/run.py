@@ -58,6 +58,8 @@ class Run:
 
     def model(self) -> Embedder:
         """The trained model: the weights that validated best."""
+        if not self.path.exists():
+            raise RunError(f"There is no run {self.path}: check the path.")
         if not self.model_file.exists():
             hint = "finish it with  nearkin train ... --resume" if self.state_file.exists() else "train it first"
             raise RunError(f"{self.path} has no finished model ({self.model_file.name}): {hint}.")
@@ -74,7 +76,12 @@ class Run:
 
     def audit(self) -> dict[str, Any]:
         """The stored audit."""
+        if not self.path.exists():
+            raise RunError(f"There is no run {self.path}: check the path.")
         if not self.audit_file.exists():
             raise RunError(f"{self.path} has not been audited: run  nearkin audit {self.path}  first.")
-        stored: dict[str, Any] = json.loads(self.audit_file.read_text(encoding="utf-8"))
-        return stored
+        try:
+            stored: dict[str, Any] = json.loads(self.audit_file.read_text(encoding="utf-8"))
+            return {key: stored[key] for key in ("values", "intervals", "per_class", "facts")}
+        except (ValueError, KeyError, TypeError) as error:
+            raise RunError(f"{self.audit_file} is damaged: run  nearkin audit {self.path}  again.") from error

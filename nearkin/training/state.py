@@ -50,7 +50,10 @@ def load_state(path: Path) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]
     for name, tensor in flat.items():
         group, _, member = name.partition("/")
         groups.setdefault(group, {})[member] = tensor
-    return groups, json.loads(metadata["facts"])
+    facts = json.loads(metadata["facts"])
+    if not {"identity", "state"} <= facts.keys():
+        raise CheckpointError(f"The checkpoint {path} is damaged: start a new run.")
+    return groups, facts
 
 
 def optimiser_tensors(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:

@@ -49,13 +49,15 @@ def test_mismatched_or_hopeless_input_is_refused(clusters):
         nk.audit(vectors, np.arange(120))
     with pytest.raises(DataError):
         nk.audit(np.full_like(vectors, np.nan), labels)
+    with pytest.raises(DataError, match="must be numbers"):
+        nk.audit([["a", "b"]], ["x"])
 
 
 @pytest.mark.parametrize(
     ("train", "test", "expected", "note"),
     [
         (["class00", "class01"], ["class02"], {"class02"}, None),
-        (["class00", "class01"], [], {f"class{i:02d}" for i in range(2, 10)}, "2 classes"),
+        (["class00", "class01"], [], {f"class{i:02d}" for i in range(2, 10)}, "2 classes of the data"),
         ([f"class{i:02d}" for i in range(10)], [], {f"class{i:02d}" for i in range(10)}, "do not tell"),
         (["elsewhere"], [], {f"class{i:02d}" for i in range(10)}, None),
     ],

@@ -219,6 +219,51 @@ def test_wrong_runs_and_options_are_one_sentence(nearkin, tmp_path, arguments, m
     assert re.search(message, one_sentence(err)), err
 
 
+@pytest.mark.parametrize("content", ["not json", "{}", "[]"])
+def test_a_damaged_audit_is_one_sentence(nearkin, tmp_path, content):
+    (tmp_path / "audit.json").write_text(content)
+    code, _, err = nearkin("compare", tmp_path)
+    assert code == 2
+    assert "is damaged" in one_sentence(err)
+
+
+def test_data_that_changed_or_moved_is_noticed(nearkin, photos, sets, tmp_path):
+    data = tmp_path / "photos"
+    shutil.copytree(photos, data)
+    nearkin("train", data, "--recipe", "triplet", "--out", tmp_path / "run", "-q", *sets)
+    held_out = json.loads((tmp_path / "run" / "card.json").read_text())["classes"]["test"][0]
+    (data / held_out / "00.png").unlink()
+    code, out, err = nearkin("audit", tmp_path / "run", "-q", "--suite", "retrieval")
+    assert code == 0, err
+    assert "has changed since" in out
+    data.rename(tmp_path / "elsewhere")
+    code, _, err = nearkin("audit", tmp_path / "run", "-q")
+    assert code == 2
+    assert "--data" in one_sentence(err)
+
+
+def test_the_audit_of_a_run_that_skipped_files_skips_them_too(nearkin, tmp_path, sets):
+    make_broken(tmp_path / "data")
+    nearkin("train", tmp_path / "data", "--out", tmp_path / "run", "--skip-bad", "-q", *sets)
+    code, out, err = nearkin("audit", tmp_path / "run", "-q", "--suite", "retrieval")
+    assert code == 0, err
+    assert "2 files could not be read" in out
+
+
+def test_a_wrong_suite_is_found_before_training(nearkin, photos, tmp_path, sets):
+    wrong = [*sets, "--set", "audit.suites=[retreival]"]
+    code, _, err = nearkin("train", photos, "--out", tmp_path / "run", "-q", *wrong)
+    assert code == 2
+    assert "Did you mean 'retrieval'" in one_sentence(err)
+    assert not (tmp_path / "run").exists()
+
+
+def test_files_of_a_run_can_be_read_by_others(nearkin, photos, sets, tmp_path):
+    nearkin("train", photos, "--recipe", "triplet", "--out", tmp_path / "run", "-q", *sets)
+    modes = {path.stat().st_mode & 0o777 for path in (tmp_path / "run").iterdir() if path.is_file()}
+    assert len(modes) == 1
+
+
 def test_import_nearkin_is_light():
     """Under 0.3 s until torch is needed: the clock is noisy, so what is imported is checked instead."""
     code = "import sys, nearkin; print([m for m in ('torch', 'pyarrow', 'matplotlib', 'sklearn') if m in sys.modules])"

@@ -169,6 +169,32 @@ def test_a_loss_that_is_not_finite_names_the_step_and_keeps_the_checkpoint(patte
     assert_same_run(tmp_path / "run", tmp_path / "whole")
 
 
+@pytest.mark.parametrize("validation", ["data.val_classes=0.3", "data.val_classes=0.0"])
+def test_weights_ruined_by_the_last_update_are_never_kept(validation, patterns, tiny, tmp_path):
+    """The loss of the step before was finite, so only the weights can tell."""
+    sets = [*tiny, validation, "training.evaluate_every=1", "training.lr=1e30", "training.optimizer=sgd"]
+    with pytest.raises(TrainingError, match=r"at step \d+: lower training.lr"):
+        run_training(patterns, load_recipe("triplet", sets), tmp_path / "run", tmp_path)
+    assert not Run(tmp_path / "run").model_file.exists()
+    if Run(tmp_path / "run").state_file.exists():
+        tensors, _ = load_state(Run(tmp_path / "run").state_file)
+        assert all(torch.isfinite(value).all() for value in tensors["best"].values())
+
+
+def test_a_run_stopped_before_its_first_validation_leaves_no_model(patterns, tiny, tmp_path):
+    result = stop_at(2, patterns, load_recipe("triplet", tiny), tmp_path / "run", tmp_path)
+    assert result.interrupted
+    assert not Run(tmp_path / "run").model_file.exists()
+    assert Run(tmp_path / "run").state_file.exists()
+
+
+def test_a_model_of_a_stopped_run_says_so(patterns, tiny, tmp_path):
+    stop_at(6, patterns, load_recipe("triplet", tiny), tmp_path / "run", tmp_path)
+    assert Run(tmp_path / "run").model().card["finished"] is False
+    run_training(patterns, load_recipe("triplet", tiny), tmp_path / "run", tmp_path, resume=True)
+    assert Run(tmp_path / "run").model().card["finished"] is True
+
+
 def test_an_existing_run_is_not_overwritten(patterns, tiny, tmp_path):
     recipe = load_recipe("triplet", tiny)
     run_training(patterns, recipe, tmp_path / "run", tmp_path)
@@ -188,10 +214,13 @@ def test_a_checkpoint_of_another_version_or_damaged_is_refused(patterns, tiny, t
     path = Run(tmp_path / "run").state_file
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("nearkin.training.state._VERSION", "99")
-        tensors, facts = {"a": {"b": torch.zeros(1)}}, {}
+        tensors, facts = {"a": {"b": torch.zeros(1)}}, {"identity": {}, "state": {}}
         save_state(tmp_path / "newer.safetensors", tensors, facts)
     with pytest.raises(CheckpointError, match="version 99"):
         load_state(tmp_path / "newer.safetensors")
+    save_state(tmp_path / "empty.safetensors", tensors, {})
+    with pytest.raises(CheckpointError, match="damaged"):
+        load_state(tmp_path / "empty.safetensors")
     path.write_bytes(path.read_bytes()[:1000])
     with pytest.raises(CheckpointError, match="cannot be read"):
         run_training(patterns, recipe, tmp_path / "run", tmp_path, resume=True)

@@ -11,7 +11,8 @@ from nearkin.errors import StorageError
 
 def cache_directory() -> Path:
     """The directory of the current user for downloaded data."""
-    return Path.home() / ".cache" / "nearkin"
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "nearkin"
 
 
 def data_directory(given: str | os.PathLike[str] | None = None) -> Path:
