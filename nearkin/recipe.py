@@ -68,7 +68,7 @@ class TrainingSection(BaseModel):
     ema: float | None = Field(
         default=None, gt=0, lt=1, description="Decay of the moving average of weights; null: none."
     )
-    log_every: int = Field(default=20, ge=1, description="Steps between two lines of the training log.")
+    log_every: int = Field(default=50, ge=1, description="Steps between two lines of the training log.")
     seed: int = Field(default=0, ge=0, description="Seed of everything random.")
 
 
