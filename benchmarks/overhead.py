@@ -45,7 +45,7 @@ from nearkin.training import Loop, Run
 
 SEED = 0
 ROUNDS = {"full": 4, "quick": 3}
-LOOP_ROUNDS = {"full": 9, "quick": 3}
+LOOP_ROUNDS = {"full": 9, "quick": 5}
 """Turns of about a second each."""
 LOOPS = {
     # name: (model section, loss, input shape, steps a round)
