@@ -158,9 +158,8 @@ class Normalise(nn.Module):
 
     def forward(self, batch: Tensor) -> Tensor:
         """Normalise (B, C, H, W): uint8 in [0, 255] or float in [0, 1], for audio float log-mel values."""
-        # One pass instead of three: on a CPU this is a tenth of the time of encoding an image.
-        largest = 255.0 if batch.dtype == torch.uint8 else 1.0
-        return torch.addcmul(-self.mean / self.std, batch.to(torch.float32), 1.0 / (largest * self.std))
+        # (x - mean) / std as one multiply-add: one pass over the batch instead of two.
+        return torch.addcmul(-self.mean / self.std, _unit(batch), 1.0 / self.std)
 
 
 class BatchAugment(nn.Module):

@@ -24,7 +24,6 @@ from nearkin.errors import DataError, ModelError, StorageError
 from nearkin.models.checkpoint import hash_tensors
 from nearkin.models.embedder import POOLING, Embedder
 from nearkin.models.encoder import Encoder
-from nearkin.models.items import eval_hint
 from nearkin.models.prefetch import batches, stacked
 from nearkin.models.section import CacheViews
 from nearkin.models.tuning import inference_copy
@@ -157,7 +156,7 @@ class _Views:
         self.plain = transform_for(spec, None, train=False)
         self.random: Transform = self.plain if spec.kind == "audio" else TrainTransform(spec, views.crop_scale)
         # A small crop of a large image needs the pixels that the hint would drop.
-        self.hint = None if views.crops else eval_hint(self.plain)
+        self.hint = None if views.crops else self.plain.hint
 
     def __len__(self) -> int:
         return len(self.dataset)

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from nearkin.data.augment import EvalTransform, Transform, transform_for
+from nearkin.data.augment import transform_for
 from nearkin.data.dataset import Dataset
 from nearkin.data.decode import decode_audio, decode_image
 from nearkin.data.inputs import InputSpec
@@ -56,11 +56,6 @@ def open_items(items: Items, spec: InputSpec) -> Samples:
     return _Listed(spec, [items])
 
 
-def eval_hint(transform: Transform) -> int | None:
-    """The short side that the evaluation crop needs: large JPEGs are decoded smaller, which is much faster."""
-    return round(transform.spec.size * transform.resize) if isinstance(transform, EvalTransform) else None
-
-
 class _Listed:
     """Items loaded one by one in threads: a data set, or a list of paths, images, arrays or tensors."""
 
@@ -68,7 +63,7 @@ class _Listed:
         self.spec = spec
         self.items = items
         self.transform = transform_for(spec, None, train=False)
-        self.hint = eval_hint(self.transform)
+        self.hint = self.transform.hint
 
     def __len__(self) -> int:
         return len(self.items)
