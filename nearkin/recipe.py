@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from nearkin.data.section import DataSection
 from nearkin.errors import RecipeError, UnknownNameError, suggestion
 from nearkin.models.section import ModelSection
 from nearkin.objectives.section import ObjectiveSection
+from nearkin.search.rerank import rerankers
 from nearkin.storage import write_text
 
 DEFAULT_RECIPE = "proxy-anchor"
@@ -79,9 +80,21 @@ class AuditSection(BaseModel):
 
     suites: list[str] = Field(default=["retrieval", "clustering"], description="Suites to run.")
     recall_at: list[Annotated[int, Field(ge=1)]] = Field(default=[1, 2, 4, 8], description="The k of Recall@k.")
+    map_at: list[Annotated[int, Field(ge=1)]] = Field(default=[10], description="The k of MAP@k.")
     knn: int = Field(default=5, ge=1, description="Neighbours of kNN-Acc.")
+    rerank: str | None = Field(
+        default=None,
+        description="How the retrieval suite re-ranks what it finds: average-query-expansion, k-reciprocal; null: not.",
+    )
     resamples: int = Field(default=1000, ge=1, description="Bootstrap resamples of the intervals.")
-    seed: int = Field(default=0, ge=0, description="Seed of bootstrap and k-means.")
+    seed: int = Field(default=0, ge=0, description="Seed of bootstrap, k-means and sampled pairs.")
+
+    @field_validator("rerank")
+    @classmethod
+    def _check_rerank(cls, value: str | None) -> str | None:
+        if value is not None and value not in rerankers:
+            raise ValueError(f"there is no such re-ranking; choose one of: {', '.join(rerankers.names())}")
+        return value
 
 
 class Recipe(BaseModel):

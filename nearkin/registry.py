@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import inspect
+from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, TypeVar
 
-from nearkin.errors import UnknownNameError, suggestion
+from nearkin.errors import ModelError, NearkinError, UnknownNameError, suggestion
 
 T = TypeVar("T")
 
@@ -38,6 +39,15 @@ class Registry(Generic[T]):
             return self._entries[name]
         except KeyError:
             raise UnknownNameError(f"There is no {self.kind} '{name}'.{suggestion(name, self._entries)}") from None
+
+    def check(self, name: str, parameters: Iterable[str], error: type[NearkinError] = ModelError) -> None:
+        """Refuse an unknown name, or parameters that the entry of this name, a callable, does not take."""
+        entry = self.get(name)
+        known = list(inspect.signature(entry).parameters) if callable(entry) else []
+        for parameter in parameters:
+            if parameter not in known:
+                hint = suggestion(parameter, known) or " It takes none."
+                raise error(f"The {self.kind} '{name}' has no parameter '{parameter}'.{hint}")
 
     def names(self) -> list[str]:
         """All names, sorted."""

@@ -19,6 +19,9 @@ __all__ = [
     "unseen_items",
 ]
 
+_PRIMARY = ("MAP@R", "EER")
+"""What to judge by: the first of these that was measured."""
+
 
 def run_suites(subject: Subject, section: AuditSection, names: Sequence[str] | None = None) -> AuditResult:
     """Run suites on a subject and gather what they find.
@@ -31,11 +34,18 @@ def run_suites(subject: Subject, section: AuditSection, names: Sequence[str] | N
     chosen = [(name, suites.get(name)) for name in (names or section.suites)]
     check_labels(subject.embeddings, subject.labels)
     found = [suite(subject, section) for _, suite in chosen]
+    values = {name: value for part in found for name, value in part.values.items()}
+    lower_is_better = tuple(name for part in found for name in part.lower_is_better)
+    primary = next((name for name in _PRIMARY if name in values), _PRIMARY[0])
     return AuditResult(
-        values={name: value for part in found for name, value in part.values.items()},
+        values=values,
         intervals={name: pair for part in found for name, pair in part.intervals.items()},
         baseline={name: value for part in found for name, value in part.baseline.items()},
         per_class={name: values for part in found for name, values in part.per_class.items()},
         subject=subject,
         notes=[*subject.notes, *(note for part in found for note in part.notes)],
+        primary=primary,
+        higher_is_better=primary not in lower_is_better,
+        lower_is_better=lower_is_better,
+        drawings=[drawing for part in found for drawing in part.drawings],
     )

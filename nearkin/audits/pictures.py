@@ -1,4 +1,4 @@
-"""The pictures of an audit: neighbours, distances, and the map."""
+"""The pictures of an audit: neighbours, distances, the map, and the errors of verification."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import torch
 from PIL import Image
 
 from nearkin.audits.subject import Subject
-from nearkin.report import Figure, NeighbourRow, Thumb, draw_histograms, draw_map, draw_neighbours, project_2d
+from nearkin.metrics import VerificationResult
+from nearkin.report import Figure, NeighbourRow, Thumb, draw_det, draw_histograms, draw_map, draw_neighbours, project_2d
 from nearkin.search import exact
 
 _PLACES = (0.02, 0.15, 0.3, 0.45, 0.6, 0.8, 0.95, 1.0)
@@ -99,4 +100,20 @@ def _map(subject: Subject) -> Figure:
         f"t-SNE of {len(kept):,} items: near in the map means near in the embedding; far apart means little.",
         draw_map(points, subject.labels[kept].astype(str), title=""),
         "Two-dimensional map of the embedding, coloured by class",
+    )
+
+
+def draw_errors(results: dict[str, VerificationResult]) -> Figure:
+    """Both errors of verification against each other, of the model and what it is compared with, by name."""
+    first = next(iter(results.values()))
+    return Figure(
+        "Errors of verification",
+        f"For every threshold on the distance, how many of {first.impostors:,} impostor pairs it accepts and how many "
+        f"of {first.genuine:,} genuine pairs it refuses: the nearer to the lower left corner, the better. The marks "
+        f"are where both errors are equal, for this model at the distance {first.threshold:.3g}.",
+        draw_det(
+            {name: result.det for name, result in results.items()},
+            equal_errors={name: result.values["EER"] for name, result in results.items()},
+        ),
+        "DET curve: false negative rate against false positive rate on normal-deviate axes",
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,8 @@ class AuditResult:
         notes: what a reader must know.
         primary: the metric to judge by.
         higher_is_better: its direction.
+        lower_is_better: the metrics of which less is better.
+        drawings: pictures of the suites, drawn when a report is written.
     """
 
     values: dict[str, float]
@@ -37,6 +39,8 @@ class AuditResult:
     notes: list[str] = field(default_factory=list)
     primary: str = "MAP@R"
     higher_is_better: bool = True
+    lower_is_better: tuple[str, ...] = ()
+    drawings: list[Callable[[], Figure]] = field(default_factory=list, repr=False)
 
     def __getitem__(self, name: str) -> float:
         return self.values[name]
@@ -48,7 +52,13 @@ class AuditResult:
         """The metric table."""
         missing = (math.nan, math.nan)
         return [
-            MetricRow(name, value, *self.intervals.get(name, missing), baseline=self.baseline.get(name))
+            MetricRow(
+                name,
+                value,
+                *self.intervals.get(name, missing),
+                baseline=self.baseline.get(name),
+                lower_is_better=name in self.lower_is_better,
+            )
             for name, value in self.values.items()
         ]
 
@@ -77,6 +87,7 @@ class AuditResult:
             "notes": self.notes,
             "primary": self.primary,
             "higher_is_better": self.higher_is_better,
+            "lower_is_better": list(self.lower_is_better),
         }
 
     def save(self, path: str | Path) -> None:
@@ -103,7 +114,7 @@ class AuditResult:
             facts: more facts for the page's foot.
             next_steps: what to try next.
         """
-        figures = draw_subject(self.subject)
+        figures = [*draw_subject(self.subject), *(draw() for draw in self.drawings)]
         if history:
             curves = Figure(
                 "Training curves",

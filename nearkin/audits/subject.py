@@ -115,8 +115,15 @@ def check_labels(embeddings: np.ndarray, labels: np.ndarray) -> None:
     if len(embeddings) != len(labels):
         raise DataError(f"There are {len(embeddings)} embeddings and {len(labels)} labels: give one label each.")
     _, counts = np.unique(labels, return_counts=True)
+    if len(counts) < 2:
+        raise DataError(f"An audit needs at least two classes, but the labels name {len(counts)}: add items of others.")
     if not (counts > 1).any():
         raise DataError("No class has two items: an audit needs classes with at least two items each.")
+    if (embeddings == embeddings[:1]).all():
+        raise DataError(
+            "Every embedding is the same point, so there is nothing to measure: check what made them, such as a model "
+            "that collapsed or an array that was never filled."
+        )
 
 
 def _gallery_mask(dataset: Dataset) -> np.ndarray | None:

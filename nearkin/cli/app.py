@@ -98,13 +98,16 @@ def embed(
 @app.command()
 def compare(
     runs: Annotated[list[Path], typer.Argument(help="Audited runs.")],
-    metric: Annotated[str, typer.Option("--metric", help="The metric to draw.")] = "MAP@R",
-    out: Annotated[Path | None, typer.Option("--out", help="Also write a page with a picture.")] = None,
+    metric: Annotated[str, typer.Option("--metric", help="The metric to judge by.")] = "MAP@R",
+    against: Annotated[
+        Path | None, typer.Option("--against", help="The run the others are tested against; default: the best.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Also write a page with pictures.", dir_okay=False)] = None,
 ) -> None:
-    """Put audited runs side by side, with intervals."""
+    """Put audited runs side by side, with intervals and paired tests over the classes they share."""
     from nearkin.cli.comparing import compare_command
 
-    compare_command(runs, metric, out)
+    compare_command(runs, metric, against, out)
 
 
 @app.command()

@@ -1,9 +1,4 @@
-"""Retrieval: is what lies near a query of its class?
-
-With R the number of other items of the query's class and hit_i whether its i-th neighbour is one of them:
-`P@1 = hit_1`, `R-precision = 1/R sum_{i<=R} hit_i`, `MAP@R = 1/R sum_{i<=R} P@i hit_i`, `MRR = 1/rank of first hit`,
-`Recall@k = any hit_{i<=k}`, `kNN-Acc = more than half of hit_{i<=k}`.
-"""
+"""Retrieval: is what lies near a query of its class? The metrics are defined in `nearkin.metrics.hits`."""
 
 from __future__ import annotations
 
@@ -12,139 +7,201 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from nearkin.errors import DataError
+from nearkin.metrics.hits import MRR, HitMetric, choose_metrics
 from nearkin.metrics.labels import label_array, label_codes
 from nearkin.metrics.result import RetrievalResult
-from nearkin.search import Ranking, as_pair, smallest
-from nearkin.spaces import Space, Sphere
+from nearkin.search import (
+    Order,
+    Reranker,
+    as_exclude,
+    as_pair,
+    as_scorer,
+    exact,
+    first_ranks,
+    key_indices,
+    key_scores,
+    memory_bytes,
+    search_candidates,
+    untangle,
+)
+from nearkin.spaces import Sphere
 
 _SPHERE = Sphere()
-_HIT_ENTRIES = 2**21
+_PAIRS = 2**22
+_SHARE = 50
 
 
-@torch.no_grad()
 def retrieval_metrics(
     embeddings: Any,
     labels: Any,
     *,
     gallery: Any | None = None,
     gallery_labels: Any | None = None,
+    metrics: Sequence[str] | None = None,
     recall_at: Sequence[int] = (1, 2, 4, 8),
+    map_at: Sequence[int] = (10,),
     knn: int = 5,
-    space: Space = _SPHERE,
+    space: Any = _SPHERE,
+    exclude: Any | None = None,
+    rerank: Reranker | None = None,
+    per_query: bool = True,
+    memory_mb: float = 512,
 ) -> RetrievalResult:
     """Retrieval metrics of embeddings, each against all others or against a gallery.
 
     Without a gallery a query is never its own neighbour, but its exact copies are. Equal distances go by the lower
     index. Queries that have no item of their class to find are dropped and counted. A k beyond the gallery's size means
-    all of it.
+    all of it. The score matrix is never held.
+
+    Neighbours that float32 cannot tell apart are compared in float64 wherever that costs little: where all queries
+    together look at no more than 2^22 neighbours, or at a fiftieth of all pairs. In larger searches with very large
+    classes such neighbours (some 1e-6 apart) may change places.
 
     Args:
         embeddings: points of the space (q, d), array or tensor.
         labels: q labels of any hashable kind.
         gallery: points (n, d) to search instead of the other embeddings; needs `gallery_labels`.
         gallery_labels: n labels.
+        metrics: which to compute, such as `["MAP@R", "Recall@100"]`; None means P@1, R-precision, MAP@R, MRR, MAP@k and
+            Recall@k at the k below, and kNN-Acc. What is not asked for is not searched for.
         recall_at: the k of Recall@k.
+        map_at: the k of MAP@k, which divides by `min(k, R)`.
         knn: how many neighbours vote in kNN-Acc; a strict majority must share the query's label (3 of 5).
-        space: whose distance orders the neighbours.
+        space: a space, its name, or any scorer, as for `nearkin.search.exact`.
+        exclude: the index (q,) of the gallery item that a query must not find, -1 for none.
+        rerank: measures the order that a re-ranker gives, such as `KReciprocal()`; its list of neighbours is as long as
+            the deepest metric asks, and a first hit beyond it counts 0 in MRR.
+        per_query: whether the result keeps every query's values, which intervals and class means need.
+        memory_mb: how much memory to take beside inputs and results, in MB (2^20 bytes).
     """
-    if min([knn, *recall_at]) < 1:
-        raise DataError("The k of Recall@k and kNN-Acc must be at least 1.")
+    chosen = choose_metrics(metrics, recall_at, map_at, knn)
+    scorer, memory = as_scorer(space), memory_bytes(memory_mb)
     if (gallery is None) != (gallery_labels is None):
         raise DataError("A gallery and its labels go together: give both or neither.")
     queries, points = as_pair(embeddings, gallery)
+    hidden = as_exclude(exclude, len(queries), len(queries if points is None else points), leave_one_out=points is None)
     query_labels = label_array(labels, len(queries))
     if points is None:
         (codes,) = (point_codes,) = label_codes(query_labels)
     else:
         codes, point_codes = label_codes(query_labels, label_array(gallery_labels, len(points), "gallery labels"))
-    positives = np.bincount(point_codes, minlength=int(codes.max(initial=0)) + 1)[codes] - (points is None)
-    kept = np.flatnonzero(positives > 0)
+    classes = _Classes(codes, point_codes, hidden)
+    kept = np.flatnonzero(classes.total > 0)
     if len(kept) == 0:
         raise DataError(
             "No query has another item of its class to find: give every class two items or more, or a gallery that "
             "shares the queries' classes."
         )
-    scorer = _Scorer(Ranking(queries, points, space), codes, point_codes, positives, tuple(recall_at), knn)
-    per_query = scorer.run(kept)
+    order = Order(queries, queries if points is None else points, scorer)
+    scorecard = _Scorecard(order, classes, chosen, kept)
+    if rerank is None:
+        scorecard.search(memory)
+    else:
+        scorecard.search_again(rerank, memory_mb)
     return RetrievalResult(
-        values={name: float(values.mean()) for name, values in per_query.items()},
-        per_query={name: values.astype(np.float32) for name, values in per_query.items()},
+        values={name: float(values.mean()) for name, values in scorecard.values.items()},
+        per_query={name: values.astype(np.float32) for name, values in scorecard.values.items()} if per_query else {},
         kept=kept,
         dropped=len(queries) - len(kept),
         labels=query_labels[kept],
     )
 
 
-class _Scorer:
-    """Metrics of single queries, a block at a time."""
+class _Classes:
+    """Who belongs to whom: codes of queries (q,) and items (n,), and how many items (q,) a query can find."""
 
-    def __init__(
-        self,
-        ranking: Ranking,
-        codes: np.ndarray,
-        point_codes: np.ndarray,
-        positives: np.ndarray,
-        recall_at: tuple[int, ...],
-        knn: int,
-    ) -> None:
-        self.ranking = ranking
-        self.codes = torch.from_numpy(codes)
-        self.point_codes = torch.from_numpy(point_codes)
-        self.positives = torch.from_numpy(positives)
-        self.recall_at = recall_at
-        self.knn = knn
-        self.names = ["P@1", "R-precision", "MAP@R", "MRR", *(f"Recall@{k}" for k in recall_at), "kNN-Acc"]
+    def __init__(self, codes: np.ndarray, point_codes: np.ndarray, hidden: np.ndarray | None) -> None:
+        self.codes, self.hidden = codes, hidden
+        self._points = np.append(point_codes, -1)  # item -1, no item, is of no class
+        sizes = np.bincount(point_codes, minlength=int(codes.max(initial=0)) + 1)
+        self.total = sizes[codes]
+        if hidden is not None:
+            self.total = self.total - ((hidden >= 0) & (point_codes[hidden] == codes))
+        self._by_class = np.argsort(point_codes, kind="stable")
+        self._starts = np.cumsum(sizes) - sizes
+        self._sizes = sizes
 
-    def run(self, kept: np.ndarray) -> dict[str, np.ndarray]:
-        """Metric name to float64 (kept,)."""
-        # Classes of a size go together, so that one large class does not widen every block.
-        order = np.argsort(self.positives.numpy()[kept], kind="stable")
-        rows = torch.from_numpy(kept[order])
+    def hits(self, rows: np.ndarray, near: np.ndarray) -> np.ndarray:
+        """Which items (b, c) share their query's class; no item, -1, does not."""
+        return self._points[near] == self.codes[rows][:, None]
+
+    def members(self, rows: np.ndarray) -> np.ndarray:
+        """The items (b, m) that are hits for queries (b,), -1 where there are fewer."""
+        sizes = self._sizes[self.codes[rows]]
+        place = np.arange(sizes.max())
+        inside = place < sizes[:, None]
+        first = self._starts[self.codes[rows]][:, None]
+        items = np.where(inside, self._by_class[np.where(inside, first + place, 0)], -1)
+        if self.hidden is not None:
+            items[items == self.hidden[rows][:, None]] = -1
+        return items
+
+
+class _Scorecard:
+    """The values of every kept query, filled in as its neighbours come."""
+
+    def __init__(self, order: Order, classes: _Classes, metrics: list[HitMetric], kept: np.ndarray) -> None:
+        self._order, self._classes, self._metrics, self._kept = order, classes, metrics, kept
+        self._place = np.empty(len(order.queries), np.int64)
+        self._place[kept] = np.arange(len(kept))
+        available = np.full(len(kept), len(order.gallery))
+        if classes.hidden is not None:
+            available -= classes.hidden[kept] >= 0
+        deepest = np.max([metric.depth(classes.total[kept]) for metric in metrics], axis=0)
+        self._depth = np.minimum(deepest, available)
+        pairs = len(kept) * len(order.gallery)
+        self._careful = order.by_product and self._depth.sum() <= max(_PAIRS, pairs // _SHARE)
         # Written in place: small results kept between large blocks would leave the allocator holes it cannot fill.
-        results = {name: np.empty(len(kept)) for name in self.names}
-        start = 0
-        while start < len(rows):
-            some = rows[start : start + self.ranking.rows_at_once]
-            some = some[: max(1, _HIT_ENTRIES // self._depth(some))]
-            for name, values in self._block(some).items():
-                results[name][order[start : start + len(some)]] = values.numpy()
-            start += len(some)
-        return results
+        self.values = {metric.name: np.empty(len(kept)) for metric in metrics}
 
-    def _depth(self, rows: Tensor) -> int:
-        """How many neighbours a block must see."""
-        return min(self.ranking.size, max(*self.recall_at, self.knn, int(self.positives[rows].max())))
+    def search(self, memory: int) -> None:
+        """One pass over the scores, and a second look at queries whose first hit lies deeper than asked for."""
+        search_candidates(self._order, self._kept, self._depth, self._classes.hidden, self._take, memory)
+        if MRR in self.values:
+            late = self._kept[self.values[MRR] == 0]
+            if len(late):
+                ranks = first_ranks(self._order, late, self._classes.members, self._classes.hidden, memory)
+                self.values[MRR][self._place[late]] = 1 / ranks
 
-    def _block(self, rows: Tensor) -> dict[str, Tensor]:
-        depth = self._depth(rows)
-        scores = self.ranking.scores(rows)
-        codes, total = self.codes[rows].unsqueeze(1), self.positives[rows].unsqueeze(1)
-        hits = self.point_codes[smallest(scores, depth)[1].cpu()] == codes
-        place = torch.arange(1, depth + 1)
-        counted = hits & (place <= total)
-        precision = hits.cumsum(dim=1).double() / place
-        voters = min(self.knn, depth)
-        return {
-            "P@1": hits[:, 0].double(),
-            "R-precision": counted.sum(dim=1).double() / total[:, 0],
-            "MAP@R": (precision * counted).sum(dim=1) / total[:, 0],
-            "MRR": 1 / self._first_rank(scores, hits, codes).double(),
-            **{f"Recall@{k}": hits[:, :k].any(dim=1).double() for k in self.recall_at},
-            "kNN-Acc": (hits[:, :voters].sum(dim=1) > voters // 2).double(),
-        }
+    def search_again(self, rerank: Reranker, memory_mb: float) -> None:
+        """Take the neighbours from a re-ranker."""
+        order, hidden = self._order, self._classes.hidden
+        alone = order.queries is order.gallery
+        _, near = exact(
+            order.queries,
+            None if alone else order.gallery,
+            int(self._depth.max()),
+            space=order.scorer,
+            exclude=None if alone else hidden,
+            rerank=rerank,
+            memory_mb=memory_mb,
+        )
+        self._write(self._kept, self._classes.hits(self._kept, near.cpu().numpy()[self._kept]))
 
-    def _first_rank(self, scores: Tensor, hits: Tensor, codes: Tensor) -> Tensor:
-        """Rank (b,) of the first hit, counted in the whole gallery where the neighbours seen hold none."""
-        rank = hits.int().argmax(dim=1) + 1
-        late = (~hits.any(dim=1)).nonzero()[:, 0]
-        if len(late):
-            scores = scores[late].cpu()
-            own = scores.masked_fill(self.point_codes != codes[late], torch.inf)
-            best, column = own.min(dim=1, keepdim=True)
-            column = (own == best).int().argmax(dim=1, keepdim=True)  # the lowest of equals
-            earlier = torch.arange(scores.shape[1]) < column
-            rank[late] = ((scores < best) | ((scores == best) & earlier)).sum(dim=1) + 1
-        return rank
+    def _take(self, rows: np.ndarray, keys: np.ndarray) -> None:
+        """Candidates of some queries, from any thread."""
+        if len(rows) == 0:
+            return
+        near = key_indices(keys)
+        hits = self._classes.hits(rows, near)
+        if self._careful:
+            close = self._close(rows, keys)
+            matters = close & (hits[:, :-1] != hits[:, 1:])
+            if matters.any():
+                near = near.copy()
+                untangle(self._order, rows, near, close, matters)
+                hits = self._classes.hits(rows, near)
+        self._write(rows, hits[:, : self._depth[self._place[rows]].max()])
+
+    def _close(self, rows: np.ndarray, keys: np.ndarray) -> np.ndarray:
+        """Whether (b, c - 1) an item and the next may have changed places through rounding."""
+        doubt = 2 * self._order.tolerance(torch.from_numpy(rows).to(self._order.queries.device)).cpu().numpy()
+        scores = key_scores(keys)
+        return (scores[:, :-1] <= scores[:, 1:] + doubt[:, None]) & (scores[:, 1:] > -np.inf)
+
+    def _write(self, rows: np.ndarray, hits: np.ndarray) -> None:
+        total, place = self._classes.total[rows], self._place[rows]
+        for metric in self._metrics:
+            self.values[metric.name][place] = metric.compute(hits, total)

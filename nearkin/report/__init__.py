@@ -2,6 +2,7 @@
 
 from nearkin.report.comparison import Column, ComparisonRow, draw_comparison
 from nearkin.report.curves import draw_curves
+from nearkin.report.det import draw_det
 from nearkin.report.histograms import draw_histograms
 from nearkin.report.maps import draw_map
 from nearkin.report.neighbours import Neighbour, NeighbourRow, Thumb, draw_neighbours
@@ -22,6 +23,7 @@ __all__ = [
     "comparison_table",
     "draw_comparison",
     "draw_curves",
+    "draw_det",
     "draw_histograms",
     "draw_map",
     "draw_neighbours",

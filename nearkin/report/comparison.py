@@ -1,4 +1,4 @@
-"""Several runs side by side: their values, which is best, and a picture with intervals."""
+"""Several runs side by side: their values, which is best, how far the others are from it, and a picture."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nearkin.report._canvas import BLUE, INK, MUTED, WIDTH, drawing, percent_axis, to_png
-from nearkin.report.formatting import shorten, value_text
+from nearkin.report.formatting import MISSING, change_text, shorten, value_text
 
 _NOTHING = (math.nan, math.nan, math.nan)
 
@@ -44,6 +44,63 @@ class Column:
     metric: str
     percent: bool = True
     lower_is_better: bool = False
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How far a run is from the one it is compared with, over the classes both were measured on.
+
+    Args:
+        mean: mean of the differences of the classes.
+        low: lower end of its interval.
+        high: upper end of its interval.
+        p_value: how often chance alone makes a difference as large; NaN means that it was not tested.
+    """
+
+    mean: float
+    low: float = math.nan
+    high: float = math.nan
+    p_value: float = math.nan
+
+    def lines(self, percent: bool) -> list[str]:
+        """The difference, its interval and its p-value as lines of text; what is not known is left out."""
+        unit = " points" if percent else ""
+        text = [change_text(self.mean, 0.0, percent) + unit]
+        ends = [change_text(end, 0.0, percent) for end in (self.low, self.high)]
+        if MISSING not in ends:
+            text.append(" to ".join(ends))
+        if math.isfinite(self.p_value):
+            text.append(p_text(self.p_value))
+        return text
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """The differences of runs to one of them, in one metric.
+
+    Args:
+        metric: in what they are compared.
+        reference: place of the run the others are compared with.
+        heading: how a table calls that run.
+        differences: place of a run to its difference; a run without one could not be compared.
+    """
+
+    metric: str
+    reference: int
+    heading: str
+    differences: Mapping[int, Difference]
+
+    def cell(self, place: int, percent: bool) -> list[str]:
+        """What the table says of a run, as lines of text."""
+        if place == self.reference:
+            return ["reference"]
+        difference = self.differences.get(place)
+        return [MISSING] if difference is None else difference.lines(percent)
+
+
+def p_text(p_value: float) -> str:
+    """A p-value as text: `p = 0.034`, or `p < 0.001`."""
+    return "p < 0.001" if p_value < 0.001 else f"p = {p_value:.3f}" if p_value < 0.1 else f"p = {p_value:.2f}"
 
 
 def all_columns(rows: Sequence[ComparisonRow]) -> list[Column]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 MISSING = "–"
+LOWER = "↓"  # beside the name of a metric of which less is better
 
 
 def value_text(value: float, percent: bool) -> str:

@@ -16,12 +16,21 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from nearkin.errors import DataError
-from nearkin.report.comparison import Column, ComparisonRow, all_columns, best_rows, draw_comparison
+from nearkin.report.comparison import (
+    Column,
+    ComparisonRow,
+    Contrast,
+    all_columns,
+    best_rows,
+    draw_comparison,
+    p_text,
+)
 from nearkin.report.formatting import MISSING, change_text, interval_text, level_text, value_text
 from nearkin.report.values import Figure, MetricRow, Report
 from nearkin.storage import write_text
 
 _PNG = b"\x89PNG\r\n\x1a\n"
+_SHOWN = 0.05  # a p-value up to which a difference counts as shown
 _WIDE = 760  # a picture wider than this has the whole width of the page to itself
 
 
@@ -52,6 +61,7 @@ def render_comparison(
     figures: Sequence[Figure] = (),
     notes: Sequence[str] = (),
     level: float = 0.95,
+    contrast: Contrast | None = None,
 ) -> str:
     """The page that sets runs side by side, the best value of each column marked.
 
@@ -63,6 +73,7 @@ def render_comparison(
         figures: pictures, such as `draw_comparison` makes.
         notes: what the reader must know.
         level: level of the intervals.
+        contrast: how far the runs are from one of them, shown beside its metric.
     """
     chosen = all_columns(rows) if columns is None else list(columns)
     return _render(
@@ -74,6 +85,7 @@ def render_comparison(
         figures=_pictures(figures),
         notes=notes,
         level=level,
+        contrast=contrast,
     )
 
 
@@ -84,6 +96,8 @@ def write_comparison(
     *,
     columns: Sequence[Column] | None = None,
     notes: Sequence[str] = (),
+    contrast: Contrast | None = None,
+    figures: Sequence[Figure] = (),
 ) -> None:
     """Write the comparison of runs, with one metric drawn and its best run named.
 
@@ -91,23 +105,48 @@ def write_comparison(
         rows: the runs.
         metric: what to draw and judge by; a name stands for a share of which more is better.
         path: where to write the page.
-        columns: the metrics of the table; by default all the rows have.
+        columns: the metrics of the table; by default all the rows have, this one first.
         notes: what the reader must know.
+        contrast: how far the runs are from one of them in this metric.
+        figures: more pictures, below the one of the metric.
     """
     column = Column(metric) if isinstance(metric, str) else metric
     figure = Figure(
         column.metric,
-        "Dots are values, lines their intervals; the diamond is the best. "
-        "Runs whose intervals overlap may differ by chance.",
+        "Dots are values, lines their intervals; the diamond is the best. An interval is about one run on other "
+        "classes; whether two runs differ is told by their paired difference, even where intervals overlap.",
         draw_comparison(rows, column),
         f"{column.metric} of {len(rows)} runs with intervals, best on top",
     )
-    best = [rows[place] for place in sorted(best_rows(rows, column))]
-    verdict = ""
-    if best:
-        value = value_text(best[0].value(column.metric)[0], column.percent)
-        verdict = f"Best {column.metric}: {value}, {' and '.join(row.run for row in best)}."
-    write_text(path, render_comparison(rows, columns, verdict=verdict, figures=[figure], notes=notes))
+    if columns is None:
+        columns = [column, *(other for other in all_columns(rows) if other.metric != column.metric)]
+    page = render_comparison(
+        rows,
+        columns,
+        verdict=_verdict(rows, column, contrast),
+        figures=[figure, *figures],
+        notes=notes,
+        contrast=contrast,
+    )
+    write_text(path, page)
+
+
+def _verdict(rows: Sequence[ComparisonRow], column: Column, contrast: Contrast | None) -> str:
+    """Which run is best, and whether it is shown to be better than the one it leads by least."""
+    best = sorted(best_rows(rows, column))
+    if not best:
+        return ""
+    value = value_text(rows[best[0]].value(column.metric)[0], column.percent)
+    verdict = f"Best {column.metric}: {value}, {' and '.join(rows[place].run for place in best)}"
+    if contrast is None or best != [contrast.reference] or not contrast.differences:
+        return f"{verdict}."
+    sign = -1 if column.lower_is_better else 1
+    next_best = max(contrast.differences, key=lambda place: sign * rows[place].value(column.metric)[0])
+    difference, name = contrast.differences[next_best], rows[next_best].run
+    if not difference.p_value <= _SHOWN or sign * difference.mean >= 0:
+        return f"{verdict}; not shown to be better than {name} ({p_text(difference.p_value)})."
+    lead = change_text(abs(difference.mean), 0.0, column.percent)[1:] + (" points" if column.percent else "")
+    return f"{verdict}; ahead of {name} by {lead} ({p_text(difference.p_value)})."
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from nearkin.report.comparison import Column, ComparisonRow, all_columns, best_rows
-from nearkin.report.formatting import MISSING, change_text, clean, interval_text, level_text, value_text
+from nearkin.report.comparison import Column, ComparisonRow, Contrast, all_columns, best_rows
+from nearkin.report.formatting import LOWER, MISSING, change_text, clean, interval_text, level_text, shorten, value_text
 from nearkin.report.values import MetricRow
 
 
@@ -18,6 +18,8 @@ def metric_table(
 ) -> Table:
     """The metric table, with only those columns that some row fills."""
     table = _table(title)
+    if any(row.lower_is_better for row in rows):
+        table.caption, table.caption_justify = f"{LOWER} lower is better", "left"
     intervals = [interval_text(row.low, row.high, row.percent) for row in rows]
     with_intervals = any(text != MISSING for text in intervals)
     with_baseline = any(row.baseline is not None for row in rows)
@@ -32,7 +34,8 @@ def metric_table(
     if with_notes:
         table.add_column("note", style="dim")
     for row, interval in zip(rows, intervals, strict=True):
-        cells = [row.name, value_text(row.value, row.percent)]
+        name = f"{row.name} {LOWER}" if row.lower_is_better else row.name
+        cells = [name, value_text(row.value, row.percent)]
         if with_intervals:
             cells.append(interval)
         if with_baseline:
@@ -45,16 +48,28 @@ def metric_table(
 
 
 def comparison_table(
-    rows: Sequence[ComparisonRow], columns: Sequence[Column] | None = None, *, title: str = ""
+    rows: Sequence[ComparisonRow],
+    columns: Sequence[Column] | None = None,
+    *,
+    title: str = "",
+    contrast: Contrast | None = None,
 ) -> Table:
-    """One line a run, value above interval; the best of each column is bold and starred."""
+    """One line a run, value above interval; the best of each column is bold and starred.
+
+    Beside the metric of the contrast stands how far each run is from the reference: difference, interval, p-value.
+    """
     table = _table(title)
     table.add_column("run", style="bold", overflow="fold")
     table.add_column("recipe", overflow="fold")
     chosen = all_columns(rows) if columns is None else columns
     best = [best_rows(rows, column) for column in chosen]
+    if any(column.lower_is_better for column in chosen):
+        table.caption, table.caption_justify = f"{LOWER} lower is better", "left"
     for column in chosen:
-        table.add_column(_text(column.metric), justify="right", no_wrap=True)
+        name = f"{column.metric} {LOWER}" if column.lower_is_better else column.metric
+        table.add_column(_text(name), justify="right", no_wrap=True)
+        if contrast is not None and contrast.metric == column.metric:
+            table.add_column(Text(f"difference\nto {shorten(contrast.heading, 16)}"), justify="right", no_wrap=True)
     for place, row in enumerate(rows):
         cells = [_text(row.run), _text(row.recipe)]
         for column, winners in zip(chosen, best, strict=True):
@@ -65,6 +80,8 @@ def comparison_table(
             if interval != MISSING:
                 cell.append(f"\n{interval}", style="not bold dim default")
             cells.append(cell)
+            if contrast is not None and contrast.metric == column.metric:
+                cells.append(Text("\n".join(contrast.cell(place, column.percent))))
         table.add_row(*cells)
     return table
 

@@ -18,6 +18,7 @@ class MetricRow:
         note: a few words beside it.
         percent: whether the value is a share of 1, shown in percent.
         baseline: the same metric of what this is compared with, if anything.
+        lower_is_better: the direction; such a metric is marked with an arrow.
     """
 
     name: str
@@ -27,6 +28,7 @@ class MetricRow:
     note: str = ""
     percent: bool = True
     baseline: float | None = None
+    lower_is_better: bool = False
 
 
 @dataclass(frozen=True)

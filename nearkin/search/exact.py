@@ -1,81 +1,86 @@
-"""Exact nearest neighbours by brute force, in blocks of queries."""
+"""Exact nearest neighbours by brute force."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from nearkin.errors import DataError
-from nearkin.search.ranking import Ranking, smallest
-from nearkin.search.vectors import as_pair
-from nearkin.spaces import Space, Sphere
+from nearkin.errors import DataError, suggestion
+from nearkin.search.nearest import search_candidates, true_order
+from nearkin.search.order import Order
+from nearkin.search.rerank import Reranker
+from nearkin.search.scorers import Scorer, as_scorer
+from nearkin.search.vectors import as_exclude, as_pair, check_k, memory_bytes
+from nearkin.spaces import Sphere
 
-_GATHER_ENTRIES = 2**24
 _SPHERE = Sphere()
+_STORAGES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
-@torch.no_grad()
 def exact(
-    queries: Any, gallery: Any | None = None, k: int = 10, *, space: Space = _SPHERE, block: int | None = None
+    queries: Any,
+    gallery: Any | None = None,
+    k: int = 10,
+    *,
+    space: Any = _SPHERE,
+    exclude: Any | None = None,
+    rerank: Reranker | None = None,
+    storage: str | None = None,
+    memory_mb: float = 512,
 ) -> tuple[Tensor, Tensor]:
     """The k nearest gallery items of every query: (distances, indices), each (q, k), nearest first.
 
-    Equal distances go by the lower index. Results do not depend on the block. Memory grows with the block, not with the
-    number of pairs.
+    Distances are float32; their order is that of float64, and equal ones go by the lower index. The score matrix is
+    never held: it passes in tiles or strips of rows, on all threads of torch.
 
     Args:
         queries: points of the space (q, d), array or tensor.
         gallery: points (n, d); None searches the queries among themselves, where a query never finds itself but does
             find its exact copies.
         k: how many neighbours.
-        space: whose distance to use.
-        block: how many queries to compare at a time; chosen by the size of the gallery if None.
+        space: a space, its name, "cosine", "inner-product" (distance `-x.y`), or any object with a `distance(x, y)`
+            that gives the distances (n, m) between (n, d) and (m, d).
+        exclude: the index (q,) of the gallery item that a query must not find, -1 for none.
+        rerank: how to put the neighbours into a better order, such as `KReciprocal()`.
+        storage: "float16" or "bfloat16" rounds the gallery and keeps it in half the memory; halves that are given stay
+            halves in any case.
+        memory_mb: how much memory the search may take beside its inputs and results, in MB (2^20 bytes).
     """
+    scorer, memory = as_scorer(space), memory_bytes(memory_mb)
     x, y = as_pair(queries, gallery)
+    if storage is not None:
+        if storage not in _STORAGES:
+            raise DataError(f"Vectors cannot be stored as '{storage}'.{suggestion(storage, _STORAGES)}")
+        y = (x if y is None else y).to(_STORAGES[storage])
+        exclude = np.arange(len(x)) if gallery is None and exclude is None else exclude
+    hidden = as_exclude(exclude, len(x), len(x) if y is None else len(y), leave_one_out=y is None)
     points = x if y is None else y
-    available = len(points) - (y is None)
-    if not 1 <= k <= available:
-        raise DataError(f"Cannot return k={k} neighbours: only {available} items can be searched, and k starts at 1.")
-    if block is not None and block < 1:
-        raise DataError(f"The block must be at least 1, not {block}.")
-    distances = torch.empty(len(x), k, device=x.device)
-    indices = torch.empty(len(x), k, dtype=torch.long, device=x.device)
-    if len(x):
-        ranking = Ranking(x, y, space)
-        for rows in ranking.blocks(block):
-            distances[rows], indices[rows] = _search_block(ranking, rows, x, points, k, space)
-    return distances, indices
+    check_k(k, len(points) - (hidden is not None and bool((hidden >= 0).any())))
+    if rerank is None:
+        return _search(x, points, k, hidden, scorer, memory)
+
+    def search(left: Tensor, right: Tensor, k: int, exclude: Any) -> tuple[Tensor, Tensor]:
+        return _search(left, right, k, None if exclude is None else np.asarray(exclude), scorer, memory)
+
+    skip = None if hidden is None else torch.from_numpy(hidden)
+    return rerank.rank(search, x, points, k, exclude=skip, space=scorer)
 
 
-def _search_block(
-    ranking: Ranking, rows: Tensor, x: Tensor, points: Tensor, k: int, space: Space
+@torch.no_grad()
+def _search(
+    x: Tensor, y: Tensor, k: int, exclude: np.ndarray | None, scorer: Scorer, memory: int
 ) -> tuple[Tensor, Tensor]:
-    """Neighbours of a block: candidates by score, order by true distance, doubtful queries again in full."""
-    wide = min(k + k // 4 + 16, ranking.size)
-    scores, candidates = smallest(ranking.scores(rows), wide)
-    candidates = candidates.sort(dim=1).values
-    step = max(1, _GATHER_ENTRIES // (wide * x.shape[1]))
-    true = torch.cat(
-        [
-            _distance(space, x[some].unsqueeze(1), points[near])[:, 0]
-            for some, near in zip(rows.split(step), candidates.split(step), strict=True)
-        ]
-    )
-    distances, order = true.sort(dim=1, stable=True)  # candidates ascend, so equal distances go by index
-    distances, indices = distances[:, :k].contiguous(), candidates.gather(1, order[:, :k])
-    if wide < ranking.size:
-        # An item left out might belong to the k nearest if its score lies within rounding of theirs.
-        doubtful = (scores[:, k - 1] + 2 * ranking.errors(rows) >= scores[:, -1]).nonzero()[:, 0]
-        for some in doubtful.split(64):
-            full = _distance(space, x[rows[some]], points)
-            if ranking.leave_one_out:
-                full.scatter_(1, rows[some].unsqueeze(1), torch.inf)
-            distances[some], indices[some] = smallest(full, k)
-    return distances, indices
+    distances = np.empty((len(x), k), np.float32)
+    indices = np.empty((len(x), k), np.int64)
+    if len(x):
+        order = Order(x, y, scorer)
 
+        def write(rows: np.ndarray, keys: np.ndarray) -> None:
+            true, near = true_order(order, rows, keys, np.full(len(rows), k))
+            distances[rows], indices[rows] = true[:, :k], near[:, :k]
 
-def _distance(space: Space, x: Tensor, y: Tensor) -> Tensor:
-    """Distances rounded from double precision: equal pairs tie in float32, however the machine computes a tanh."""
-    return space.distance(x.double(), y.double()).float()
+        search_candidates(order, np.arange(len(x)), np.full(len(x), k), exclude, write, memory)
+    return torch.from_numpy(distances).to(x.device), torch.from_numpy(indices).to(x.device)

@@ -1,4 +1,4 @@
-"""Embeddings as search and metrics take them: arrays or tensors in, checked tensors out."""
+"""What search and metrics take in: arrays or tensors, checked."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ from torch import Tensor
 
 from nearkin.errors import DataError
 
+_HALVES = (torch.float16, torch.bfloat16)
+_CHUNK_ENTRIES = 2**21
 
-def as_vectors(values: Any, what: str = "embeddings") -> Tensor:
-    """A detached float32 or float64 tensor (n, d) of an array, tensor or nested list.
+
+def as_vectors(values: Any, what: str = "embeddings", *, halves: bool = False) -> Tensor:
+    """A detached float32 or float64 tensor (n, d) of an array, tensor or nested list; with `halves` those stay as well.
 
     Raises:
         DataError: if it is not a matrix of finite numbers.
@@ -26,22 +29,48 @@ def as_vectors(values: Any, what: str = "embeddings") -> Tensor:
         vectors = torch.from_numpy(array if array.flags.writeable else array.copy())
     if vectors.dim() != 2 or vectors.shape[1] == 0:
         raise DataError(f"The {what} must have the shape (items, dimensions), not {tuple(vectors.shape)}.")
-    if vectors.dtype not in (torch.float32, torch.float64):
+    if vectors.dtype not in (torch.float32, torch.float64) and not (halves and vectors.dtype in _HALVES):
         vectors = vectors.float()
-    finite = vectors.isfinite().all(dim=1)
-    if not finite.all():
-        bad = torch.nonzero(~finite)[:, 0]
+    chunks = vectors.split(max(1, _CHUNK_ENTRIES // vectors.shape[1]))
+    bad = torch.nonzero(~torch.cat([part.isfinite().all(dim=1) for part in chunks]))[:, 0]
+    if len(bad):
         raise DataError(f"The {what} hold NaN or infinite values in {len(bad)} rows, the first is row {int(bad[0])}.")
     return vectors
 
 
 def as_pair(queries: Any, gallery: Any | None) -> tuple[Tensor, Tensor | None]:
-    """Queries (q, d) and gallery (n, d) or None as tensors that can be compared."""
-    x = as_vectors(queries, "queries")
+    """Queries (q, d) and gallery (n, d) or None as tensors that can be compared; halves stay halves."""
+    x = as_vectors(queries, "queries", halves=True)
     if gallery is None:
         return x, None
-    y = as_vectors(gallery, "gallery").to(x.device)
+    y = as_vectors(gallery, "gallery", halves=True).to(x.device)
     if x.shape[1] != y.shape[1]:
         raise DataError(f"The queries have {x.shape[1]} dimensions and the gallery has {y.shape[1]}: they must agree.")
-    common = torch.promote_types(x.dtype, y.dtype)
-    return x.to(common), y.to(common)
+    return x, y
+
+
+def as_exclude(exclude: Any | None, queries: int, items: int, *, leave_one_out: bool) -> np.ndarray | None:
+    """The item (q,) int64 that every query must not find, -1 for none; None if nothing is hidden at all."""
+    if exclude is None:
+        return np.arange(queries) if leave_one_out else None
+    if leave_one_out:
+        raise DataError("Without a gallery every query leaves out itself: give a gallery with `exclude`, or neither.")
+    hidden = np.asarray(exclude.detach().cpu() if isinstance(exclude, Tensor) else exclude)
+    if hidden.shape != (queries,) or hidden.dtype.kind not in "iu":
+        raise DataError(f"`exclude` must be {queries} whole numbers, an item's index or -1 for each query.")
+    if len(hidden) and not (hidden.min() >= -1 and hidden.max() < items):
+        raise DataError(f"`exclude` must hold indices of the gallery's {items} items, or -1 for none.")
+    return hidden.astype(np.int64)
+
+
+def check_k(k: int, available: int) -> None:
+    """Refuse a number of neighbours that cannot be found."""
+    if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or not 1 <= k <= available:
+        raise DataError(f"Cannot return k={k} neighbours: only {available} items can be searched, and k starts at 1.")
+
+
+def memory_bytes(memory_mb: float) -> int:
+    """A budget in MB as bytes; a search needs some room to work in."""
+    if not memory_mb >= 16:
+        raise DataError(f"A search needs a budget of at least 16 MB, not memory_mb={memory_mb}.")
+    return int(min(memory_mb, 2**40) * 2**20)

@@ -20,8 +20,7 @@ _STABILITY = 1e-6
 class Sphere:
     """Directions, compared by chord `|x - y|` or by angle.
 
-    Distance and mean project their inputs again: this changes points of the sphere by about 1e-6 and lets raw vectors
-    be given as well.
+    Distances are those of directions, so raw vectors may be given as well. The mean projects its inputs again.
 
     Reference: Kim 2023, section 2.3.
 
@@ -45,7 +44,7 @@ class Sphere:
 
     def distance(self, x: Tensor, y: Tensor) -> Tensor:
         """Distances (..., n, m) between points (..., n, d) and (..., m, d)."""
-        x, y = self.project(widen(x)), self.project(widen(y))
+        x, y = _direction(widen(x)), _direction(widen(y))
         chord = euclidean_distance(x, y)
         if self.metric == "chord":
             return chord
@@ -59,9 +58,15 @@ class Sphere:
         return self.project(self.project(widen(xs)).mean(dim=-2)).to(xs.dtype)
 
     def as_euclidean(self, points: Tensor) -> tuple[Tensor, Tensor | None]:
-        """The normalised points: chord and angle grow together."""
-        return self.project(points), None
+        """The directions: chord and angle grow together."""
+        return _direction(widen(points)), None
 
     def to_dict(self) -> dict[str, Any]:
         """Name and parameters."""
         return {"name": self.name, "metric": self.metric}
+
+
+def _direction(x: Tensor) -> Tensor:
+    """Vectors (..., d) at length one, whatever their length; zero stays zero, without gradient."""
+    norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    return torch.where(norm == 0, torch.zeros_like(x), x / torch.where(norm == 0, torch.ones_like(norm), norm))

@@ -82,6 +82,12 @@ class Run:
             raise RunError(f"{self.path} has not been audited: run  nearkin audit {self.path}  first.")
         try:
             stored: dict[str, Any] = json.loads(self.audit_file.read_text(encoding="utf-8"))
-            return {key: stored[key] for key in ("values", "intervals", "per_class", "facts")}
+            needed = {key: stored[key] for key in ("values", "intervals", "facts")}
+            # Not in audits of old.
+            return {
+                **needed,
+                "per_class": stored.get("per_class", {}),
+                "lower_is_better": stored.get("lower_is_better", []),
+            }
         except (ValueError, KeyError, TypeError) as error:
             raise RunError(f"{self.audit_file} is damaged: run  nearkin audit {self.path}  again.") from error

@@ -36,7 +36,7 @@ def test_embeddings_of_ones_own(clusters, tmp_path):
 
 
 def test_suites_can_be_chosen_and_misspelt_ones_are_suggested(clusters):
-    assert set(nk.audit(*clusters, suites=["clustering"])) == {"NMI", "AMI"}
+    assert set(nk.audit(*clusters, suites=["clustering"])) == {"NMI", "AMI", "F1"}
     with pytest.raises(UnknownNameError, match="Did you mean 'clustering'"):
         nk.audit(*clusters, suites=["clusterin"])
 
@@ -47,10 +47,21 @@ def test_mismatched_or_hopeless_input_is_refused(clusters):
         nk.audit(vectors, labels[1:])
     with pytest.raises(DataError, match="No class has two items"):
         nk.audit(vectors, np.arange(120))
+    with pytest.raises(DataError, match="at least two classes, but the labels name 1"):
+        nk.audit(vectors, np.zeros(120))
+    for collapsed in (np.zeros_like(vectors), np.full_like(vectors, 3.0)):
+        with pytest.raises(DataError, match="Every embedding is the same point"):
+            nk.audit(collapsed, labels)
     with pytest.raises(DataError):
         nk.audit(np.full_like(vectors, np.nan), labels)
     with pytest.raises(DataError, match="must be numbers"):
         nk.audit([["a", "b"]], ["x"])
+
+
+def test_a_few_zero_vectors_are_fine(clusters):
+    vectors, labels = clusters
+    vectors[::40] = 0
+    assert 0 < nk.audit(vectors, labels)["MAP@R"] < 1
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,7 @@ def naive(x, labels, gallery=None, gallery_labels=None, recall_at=RECALLS, knn=5
             "R-precision": sum(hits[:total]) / total,
             "MAP@R": average,
             "MRR": 1 / (hits.index(True) + 1),
+            "MAP@10": sum(sum(hits[:i]) / i * hits[i - 1] for i in range(1, min(10, len(hits)) + 1)) / min(10, total),
             "kNN-Acc": float(sum(hits[:knn]) >= voters // 2 + 1),
         }
         row.update({f"Recall@{k}": float(any(hits[:k])) for k in recall_at})
@@ -89,14 +90,90 @@ def test_gallery_matches_naive_loops(seed, n, m, whole):
         assert_same(result, rows, kept, n)
 
 
-def test_blocks_of_many_sizes_agree_with_naive_loops(monkeypatch):
-    monkeypatch.setattr("nearkin.search.ranking._BLOCK_ENTRIES", 1000)
-    monkeypatch.setattr("nearkin.metrics.retrieval._HIT_ENTRIES", 200)
+@pytest.mark.parametrize("way", ["tiles", "strips", "mixed"])
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("separate", [False, True])
+def test_every_way_of_searching_agrees_with_naive_loops(monkeypatch, way, whole, separate):
+    monkeypatch.setattr("nearkin.search.nearest._FEW", {"tiles": 10**6, "strips": 0, "mixed": 32}[way])
+    for name, size in (("tiles._TILE", 64), ("tiles._SLACK", 4), ("strips._TILE", 32), ("strips._HEIGHT", 7)):
+        monkeypatch.setattr(f"nearkin.search.{name}", size)
     rng = np.random.default_rng(0)
     labels = np.repeat(np.arange(20), rng.integers(1, 30, 20))
-    x = rng.normal(size=(len(labels), 3)).astype(np.float32)
-    rows, kept = naive(x, labels)
-    assert_same(retrieval_metrics(x, labels, space=Euclidean()), rows, kept, len(x))
+    draw = rng.integers(-2, 3, (len(labels), 3)) if whole else rng.normal(size=(len(labels), 3))
+    x = draw.astype(np.float32)
+    if separate:
+        y, y_labels = x[::2], labels[::2]
+        rows, kept = naive(x[1::2], labels[1::2], y, y_labels)
+        result = retrieval_metrics(x[1::2], labels[1::2], gallery=y, gallery_labels=y_labels, space=Euclidean())
+        assert_same(result, rows, kept, len(x[1::2]))
+    else:
+        rows, kept = naive(x, labels)
+        assert_same(retrieval_metrics(x, labels, space=Euclidean()), rows, kept, len(x))
+
+
+NAMES = ("P@1", "R-precision", "MAP@R", "MRR", "MAP@5", "MAP@40", "Recall@3", "Recall@1000", "kNN-Acc", "P@4")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_metric_asked_for_alone_is_the_one_among_all(name):
+    rng = np.random.default_rng(1)
+    x, labels = rng.normal(size=(150, 4)), rng.integers(0, 9, 150)
+    alone = retrieval_metrics(x, labels, metrics=[name])
+    assert list(alone.values) == [name]
+    np.testing.assert_array_equal(alone.per_query[name], retrieval_metrics(x, labels, metrics=NAMES).per_query[name])
+
+
+def test_average_precision_at_k_divides_by_what_can_be_found():
+    far = [0] * 45 + [1] * 4
+    values = one_query([0, 1, 0, 0, 0, *far], map_at=(1, 2, 5, 8))  # five relevant items, one in reach
+    assert values["MAP@5"] == pytest.approx(0.1)
+    assert values["MAP@1"] == 0
+    assert values["MAP@2"] == 0.25
+    assert values["MAP@8"] == pytest.approx(0.1)
+    assert one_query([1, 1, 0, 0], map_at=(4,))["MAP@4"] == 1  # two relevant, both first: perfect, not 2/4
+
+
+def test_values_of_single_queries_can_be_left_out():
+    result = retrieval_metrics(X, [0, 0, 1, 1], per_query=False)
+    assert result.per_query == {}
+    assert result.values == retrieval_metrics(X, [0, 0, 1, 1]).values
+
+
+def test_an_excluded_item_is_neither_found_nor_counted():
+    x, labels = np.random.default_rng(2).normal(size=(40, 3)), np.arange(40) % 5
+    alone = retrieval_metrics(x, labels)
+    excluded = retrieval_metrics(x, labels, gallery=x, gallery_labels=labels, exclude=np.arange(40))
+    assert alone.values == excluded.values
+    one = retrieval_metrics(x[:1], labels[:1], gallery=x, gallery_labels=labels, exclude=[1])  # of another class
+    assert one.values["P@1"] == 1  # itself
+    assert one.values["R-precision"] > 0
+
+
+def test_rounding_cannot_turn_hits_and_others_around():
+    """Neighbours that float32 cannot tell apart, far from the origin of a large set of points."""
+    rng = np.random.default_rng(3)
+    x = 1 + 1e-7 * rng.normal(size=(400, 64))
+    labels = rng.integers(0, 8, 400)
+    d = ((x[:, None] - x[None]) ** 2).sum(axis=2)
+    np.fill_diagonal(d, np.inf)
+    hits = labels[np.argsort(d, axis=1, kind="stable")] == labels[:, None]
+    result = retrieval_metrics(x, labels, space=Euclidean(), metrics=["P@10", "MRR"])
+    np.testing.assert_allclose(result.per_query["P@10"], hits[:, :10].mean(axis=1), rtol=1e-6)
+    np.testing.assert_allclose(result.per_query["MRR"], 1 / (hits.argmax(axis=1) + 1), rtol=1e-6)
+
+
+def test_labels_beyond_two_to_the_24_stay_distinct():
+    labels = 2**24 + np.arange(8)
+    x = np.repeat(np.eye(4), 2, axis=0)  # each pair of copies has two labels that float32 would take for one
+    with pytest.raises(DataError, match="No query"):
+        retrieval_metrics(x, labels)
+    assert retrieval_metrics(np.tile(x, (2, 1)), np.tile(labels, 2), metrics=["P@1"]).values["P@1"] < 1
+
+
+@pytest.mark.parametrize(("name", "rank"), [("euclidean", Euclidean()), ("sphere", Sphere())])
+def test_a_space_goes_by_its_name_too(name, rank):
+    x, labels = np.random.default_rng(4).normal(size=(30, 3)), np.arange(30) % 3
+    assert retrieval_metrics(x, labels, space=name).values == retrieval_metrics(x, labels, space=rank).values
 
 
 def on_a_line(hits, own=0, other=1):
@@ -235,7 +312,7 @@ def test_perfect_and_hopeless_embeddings():
 def test_options_name_the_metrics():
     rng = np.random.default_rng(0)
     result = retrieval_metrics(rng.normal(size=(9, 2)), [0] * 9, recall_at=(1, 100), knn=3)
-    assert list(result.values) == ["P@1", "R-precision", "MAP@R", "MRR", "Recall@1", "Recall@100", "kNN-Acc"]
+    assert list(result.values) == ["P@1", "R-precision", "MAP@R", "MRR", "MAP@10", "Recall@1", "Recall@100", "kNN-Acc"]
     assert retrieval_metrics(rng.normal(size=(9, 2)), [0] * 9, recall_at=()).values["kNN-Acc"] == 1
     assert all(values.dtype == np.float32 for values in result.per_query.values())
     assert all(type(value) is float for value in result.values.values())
@@ -261,8 +338,14 @@ X = np.random.default_rng(0).normal(size=(4, 2))
         ({"embeddings": X, "labels": [0, 0, 1, 1], "gallery_labels": [0]}, "go together"),
         ({"embeddings": X, "labels": [0] * 4, "gallery": X[:, :1], "gallery_labels": [0] * 4}, "dimensions"),
         ({"embeddings": X, "labels": [0] * 4, "gallery": X[:3], "gallery_labels": [0] * 4}, "4 gallery labels for 3"),
-        ({"embeddings": X, "labels": [0, 0, 1, 1], "knn": 0}, "at least 1"),
-        ({"embeddings": X, "labels": [0, 0, 1, 1], "recall_at": (0, 1)}, "at least 1"),
+        ({"embeddings": X, "labels": [0, 0, 1, 1], "knn": 0}, "from 1 on"),
+        ({"embeddings": X, "labels": [0, 0, 1, 1], "recall_at": (0, 1)}, "from 1 on"),
+        ({"embeddings": X, "labels": [0, 0, 1, 1], "metrics": ["MAP@r"]}, "MAP@R"),
+        ({"embeddings": X, "labels": [0, 0, 1, 1], "metrics": ["Recall@0"]}, "Recall@0"),
+        ({"embeddings": X, "labels": [0, 0, 1, 1], "metrics": []}, "at least one"),
+        ({"embeddings": X, "labels": [0, 0, 1, 1], "space": "spere"}, "sphere"),
+        ({"embeddings": X, "labels": [0, 0, 1, 1], "exclude": [0, 1, 2, 3]}, "give a gallery"),
+        ({"embeddings": X, "labels": [0, 0, 1, 1], "memory_mb": 0}, "16 MB"),
     ],
 )
 def test_bad_input(arguments, message):

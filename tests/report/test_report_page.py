@@ -20,6 +20,7 @@ from nearkin.report import (
     write_comparison,
     write_report,
 )
+from nearkin.report.comparison import Contrast, Difference
 
 EVIL = "<script>alert('x')</script>\"'&"
 PNG = draw_curves([{"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.0}])
@@ -85,8 +86,15 @@ def comparison(text="plain"):
     ]
     columns = [Column(f"M {text}"), Column("r", percent=False, lower_is_better=True)]
     figures = [Figure(f"F {text}", f"C {text}", PNG, f"A {text}")]
+    contrast = Contrast(f"M {text}", 0, f"H {text}", {1: Difference(-0.1, -0.2, 0.0, 0.3)})
     return render_comparison(
-        rows, columns, title=f"T {text}", verdict=f"V {text}", figures=figures, notes=[f"N {text}"]
+        rows,
+        columns,
+        title=f"T {text}",
+        verdict=f"V {text}",
+        figures=figures,
+        notes=[f"N {text}"],
+        contrast=contrast,
     )
 
 
@@ -189,6 +197,44 @@ def test_written_comparison_names_the_best_run(tmp_path, metric):
     assert best in page.text
     assert len(page.all("img")) == 1
     assert "One seed." in page.text
+
+
+@pytest.mark.parametrize(
+    ("difference", "verdict"),
+    [
+        (Difference(-0.1, -0.15, -0.05, 0.004), "Best MAP@R: 30.0 %, one; ahead of two by 10.0 points (p = 0.004)."),
+        (Difference(-0.1, -0.25, 0.05, 0.2), "Best MAP@R: 30.0 %, one; not shown to be better than two (p = 0.20)."),
+        (Difference(0.1, 0.05, 0.15, 0.004), "Best MAP@R: 30.0 %, one; not shown to be better than two (p = 0.004)."),
+    ],
+    ids=["shown", "not shown", "classes say otherwise"],
+)
+def test_written_comparison_says_whether_the_lead_is_shown(tmp_path, difference, verdict):
+    rows = [
+        ComparisonRow("one", "r", {"P@1": (0.5, 0.4, 0.6), "MAP@R": (0.3, 0.2, 0.4)}),
+        ComparisonRow("two", "r", {"P@1": (0.4, 0.3, 0.5), "MAP@R": (0.2, 0.1, 0.3)}),
+        ComparisonRow("three", "r", {"P@1": (0.4, 0.3, 0.5), "MAP@R": (0.1, 0.0, 0.2)}),
+    ]
+    far = Difference(-0.2, -0.3, -0.1, 0.002)
+    contrast = Contrast("MAP@R", 0, "best", {1: difference, 2: far})
+    extra = Figure("By class", "", PNG, "classes")
+    write_comparison(rows, "MAP@R", tmp_path / "c.html", contrast=contrast, figures=[extra])
+    page = Page((tmp_path / "c.html").read_text(encoding="utf-8"))
+    assert verdict in page.text
+    assert len(page.all("img")) == 2
+    for part in ("difference to best", "reference", "−20.0 points", "−30.0 to −10.0", "p = 0.002"):
+        assert part in page.text
+    assert page.text.index("MAP@R", page.text.index("recipe")) < page.text.index("P@1")
+    heads = [cell for cell in page.all("th") if cell.get("scope") == "col"]
+    assert len(heads) == 5
+
+
+def test_a_contrast_with_a_named_run_leaves_the_verdict_alone(tmp_path):
+    rows = [ComparisonRow(name, "r", {"M": (value, 0, 1)}) for name, value in (("one", 0.3), ("two", 0.2))]
+    contrast = Contrast("M", 1, "two", {0: Difference(0.1, 0.05, 0.15, 0.004)})
+    write_comparison(rows, "M", tmp_path / "c.html", contrast=contrast)
+    text = (tmp_path / "c.html").read_text(encoding="utf-8")
+    assert "Best M: 30.0 %, one.<" in text
+    assert "difference to two" in text
 
 
 def test_wide_pictures_have_a_row_of_their_own():

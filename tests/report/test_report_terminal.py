@@ -4,6 +4,7 @@ import math
 from rich.console import Console
 
 from nearkin.report import Column, ComparisonRow, MetricRow, comparison_table, metric_table
+from nearkin.report.comparison import Contrast, Difference
 
 
 def shown(table, width=120):
@@ -58,3 +59,19 @@ def test_comparison_shows_every_metric_by_default_and_long_names_whole():
     text = shown(comparison_table([ComparisonRow(name, "r", {"A": (0.1, 0, 1)}), *rows()]), width=80)
     assert all(metric in text for metric in ("A", "MAP@R", "radius"))
     assert text.count("x") >= 90
+
+
+def test_differences_stand_beside_their_metric():
+    contrast = Contrast("MAP@R", 0, "runs/a", {1: Difference(-0.021, -0.03, -0.012, 0.003)})
+    columns = [Column("MAP@R"), Column("radius", percent=False, lower_is_better=True)]
+    text = shown(comparison_table(rows(), columns, contrast=contrast))
+    lines = text.splitlines()
+    head = next(line for line in lines if "radius ↓" in line)
+    assert head.index("MAP@R") < head.index("to runs/a") < head.index("radius")
+    first, second = (next(line for line in lines if line.strip().startswith(name)) for name in ("runs/a", "runs/b"))
+    assert "reference" in first
+    assert "−2.1 points" in second
+    for part in ("difference", "−3.0 to −1.2", "p = 0.003", "↓ lower is better"):
+        assert part in text
+    assert "difference" not in shown(comparison_table(rows(), columns[1:], contrast=contrast))
+    assert "lower" not in shown(comparison_table(rows(), columns[:1]))

@@ -108,11 +108,11 @@ def test_extreme_magnitudes(size):
 
 
 @every_space
-def test_results_do_not_depend_on_block_or_run(space):
+def test_results_do_not_depend_on_memory_or_run(space):
     x = points(space, 70, 12)
     first = exact(x, k=9, space=space)
-    for block in (1, 7, 64, 1000):
-        again = exact(x, k=9, space=space, block=block)
+    for memory in (16, 64, 1000):
+        again = exact(x, k=9, space=space, memory_mb=memory)
         assert torch.equal(first[0], again[0])
         assert torch.equal(first[1], again[1])
 
@@ -164,7 +164,7 @@ def test_single_precision_also_under_autocast():
         ({"queries": np.array([[0.0], [np.nan], [1.0]]), "k": 1}, "row 1"),
         ({"queries": np.zeros((3, 2)), "gallery": np.full((4, 2), np.inf), "k": 1}, "gallery hold NaN or infinite"),
         ({"queries": [["a"], ["b"]], "k": 1}, "numbers"),
-        ({"queries": np.zeros((3, 2)), "k": 1, "block": 0}, "block"),
+        ({"queries": np.zeros((3, 2)), "k": 1, "memory_mb": 1}, "16 MB"),
     ],
 )
 def test_bad_input(arguments, message):

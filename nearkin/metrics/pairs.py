@@ -1,0 +1,160 @@
+"""Genuine and impostor pairs, and their distances: all of them in tiles, or a sample of each kind."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nearkin.errors import DataError
+from nearkin.metrics.trade_off import sort_distinct
+from nearkin.search.scorers import Scorer
+
+Distances: TypeAlias = tuple[np.ndarray, np.ndarray]
+_ENTRY_BYTES = 64  # for an entry of a tile: distances in double precision, masks, and what a space needs on the way
+_COPIES = 8  # of the vectors of a tile: gathered, projected, mirrored
+_NONE = np.empty(0, np.float32)
+
+
+class Pairs:
+    """The pairs of points with themselves, each unordered pair once and no point with itself, or with a gallery.
+
+    Args:
+        points: (n, d).
+        codes: class numbers (n,).
+        gallery: (m, d), or None.
+        gallery_codes: class numbers (m,) of the same code book.
+        space: whose distance to use.
+        memory_mb: how many megabytes the distances of a tile may take on the way.
+    """
+
+    def __init__(
+        self,
+        points: Tensor,
+        codes: np.ndarray,
+        gallery: Tensor | None,
+        gallery_codes: np.ndarray | None,
+        space: Scorer,
+        memory_mb: int,
+    ) -> None:
+        self._alone = gallery is None or gallery_codes is None
+        self._rows, self._row_codes = points, codes
+        self._columns = points if gallery is None else gallery
+        self._column_codes = codes if gallery_codes is None else gallery_codes
+        self._space = space
+        self._bytes = memory_mb * 2**20 // 2
+        self._populations = self._count()
+
+    @property
+    def genuine(self) -> int:
+        """How many pairs there are of one class."""
+        return self._populations[0].total
+
+    @property
+    def impostors(self) -> int:
+        """How many pairs there are of two classes."""
+        return self._populations[1].total
+
+    def all(self) -> Iterator[Distances]:
+        """Distances float32 of all genuine (g,) and impostor (i,) pairs, a tile of pairs at a time."""
+        side = max(1, min(math.isqrt(self._bytes // _ENTRY_BYTES), self._bytes // (2 * self._vector_bytes)))
+        row_codes, column_codes = torch.from_numpy(self._row_codes), torch.from_numpy(self._column_codes)
+        for top in range(0, len(self._rows), side):
+            rows = self._rows[top : top + side]
+            for left in range(top if self._alone else 0, len(self._columns), side):
+                columns = self._columns[left : left + side]
+                distances = self._checked(self._space.distance(rows, columns), (len(rows), len(columns)))
+                same = row_codes[top : top + side, None] == column_codes[left : left + side]
+                other = ~same
+                if self._alone and left == top:
+                    same, other = same.triu(1), other.triu(1)
+                yield distances[same].numpy(), distances[other].numpy()
+
+    def sample(self, most: int, rng: np.random.Generator) -> Iterator[Distances]:
+        """Distances as `all` gives them, of at most `most` pairs of each kind, drawn without replacement.
+
+        Every pair of a kind is as likely as any other; of a kind with no more than `most` pairs, all are taken.
+        """
+        step = max(1, self._bytes // (self._vector_bytes + _ENTRY_BYTES))
+        for genuine, population in zip((True, False), self._populations, strict=True):
+            numbers = _distinct(population.total, min(most, population.total), rng)
+            for start in range(0, len(numbers), step):
+                rows, columns = population.pairs(numbers[start : start + step])
+                # One by one pair as a batch of 1 x 1 matrices.
+                left, right = self._rows[torch.from_numpy(rows), None], self._columns[torch.from_numpy(columns), None]
+                distances = self._checked(self._space.distance(left, right), (len(rows), 1, 1)).flatten().numpy()
+                yield (distances, _NONE) if genuine else (_NONE, distances)
+
+    @property
+    def _vector_bytes(self) -> int:
+        """What one pair's vectors take on the way to their distance."""
+        return _COPIES * self._rows.shape[1] * self._rows.element_size()
+
+    def _checked(self, distances: Tensor, shape: tuple[int, ...]) -> Tensor:
+        if distances.shape != shape:
+            raise DataError(f"The space gives distances of shape {tuple(distances.shape)} where {shape} is expected.")
+        distances = distances.float().cpu()
+        if not distances.isfinite().all():
+            raise DataError("Some distances are not finite numbers: scale the embeddings so that they do not overflow.")
+        return distances
+
+    def _count(self) -> tuple[_Population, _Population]:
+        """Both kinds of pairs, in an order in which every point's partners follow each other."""
+        order = np.argsort(self._column_codes, kind="stable")
+        sizes = np.bincount(self._column_codes, minlength=int(self._row_codes.max(initial=0)) + 1)
+        ends = np.cumsum(sizes)
+        if self._alone:
+            # Points in order of their class: partners that come later are first the rest of the class, then all others.
+            place, end = np.arange(len(order)), ends[self._row_codes[order]]
+            return (
+                _Population(order, order, place + 1, end - place - 1),
+                _Population(order, order, end, len(order) - end),
+            )
+        end, size = ends[self._row_codes], sizes[self._row_codes]
+        rows = np.arange(len(end))
+        return _Population(rows, order, end - size, size), _Population(rows, order, end, len(order) - size)
+
+
+class _Population:
+    """Pairs of one kind, numbered: row p has `counts[p]` partners, from column `first[p]` on and round the end.
+
+    Args:
+        rows: index of the point in every row (r,).
+        columns: index of the point in every column (c,).
+        first: (r,).
+        counts: (r,).
+    """
+
+    def __init__(self, rows: np.ndarray, columns: np.ndarray, first: np.ndarray, counts: np.ndarray) -> None:
+        self._rows, self._columns, self._first = rows, columns, first
+        self._starts = np.cumsum(counts) - counts
+        self.total = int(counts.sum())
+
+    def pairs(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Indices (k,) and (k,) of the two points of the pairs with these numbers (k,)."""
+        rows = np.searchsorted(self._starts, numbers, side="right") - 1
+        columns = (self._first[rows] + numbers - self._starts[rows]) % len(self._columns)
+        return self._rows[rows], self._columns[columns]
+
+
+def _distinct(total: int, count: int, rng: np.random.Generator) -> np.ndarray:
+    """A uniformly drawn set of `count` of the numbers below `total`, int64 (count,), ascending.
+
+    Memory grows with the count: a permutation of all pairs would not fit.
+    """
+    if 2 * count > total:
+        kept = np.ones(total, bool)
+        kept[_distinct(total, total - count, rng)] = False
+        return np.flatnonzero(kept)
+    numbers = sort_distinct(rng.integers(total, size=count))
+    while missing := count - len(numbers):
+        # As if drawn one by one and drawn again when seen before.
+        more = sort_distinct(rng.integers(total, size=missing))
+        places = np.searchsorted(numbers, more)
+        new = numbers[np.minimum(places, len(numbers) - 1)] != more
+        numbers = np.insert(numbers, places[new], more[new])
+    return numbers

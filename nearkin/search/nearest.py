@@ -1,0 +1,147 @@
+"""Candidates of every query by the fastest way that fits the memory, and their true order."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import torch
+
+from nearkin.search.accelerated import search_rows
+from nearkin.search.order import Order, settled
+from nearkin.search.preparation import Consume
+from nearkin.search.reservoir import EMPTY, key_indices, key_scores
+from nearkin.search.strips import search_strips, strip_height
+from nearkin.search.tiles import fits_symmetric, search_symmetric, search_tiles
+
+_FEW = 32  # candidates of a query that tiles take faster than strips
+_LOW_STRIP = 64  # rows: with fewer in a strip its matrix product is slow, and tiles win for many candidates too
+_MOSTLY = 0.6
+
+
+def search_candidates(
+    order: Order, rows: np.ndarray, depth: np.ndarray, exclude: np.ndarray | None, consume: Consume, memory: int
+) -> None:
+    """Find candidates that hold the `depth` nearest items of every query, whatever rounding does to the scores.
+
+    Args:
+        order: what scores.
+        rows: which queries (r,).
+        depth: how many items (r,) each of them needs, at most as many as it can find.
+        exclude: the item (q,) that a query must not find, or -1; None hides nothing.
+        consume: called with queries and keys, from several threads at once, every query coming once.
+        memory: bytes to stay within, beside the inputs and what `consume` keeps.
+    """
+    by_depth = np.argsort(depth, kind="stable")
+    rows, depth = rows[by_depth], depth[by_depth]
+    kind = order.queries.device.type
+    with torch.no_grad(), torch.autocast(kind, enabled=False):
+        if len(rows) and kind == "cpu":
+            _search_on_cpu(order, rows, depth, exclude, consume, memory)
+        elif len(rows):
+            search_rows(order, rows, depth, exclude, consume, memory)
+
+
+def true_order(order: Order, rows: np.ndarray, keys: np.ndarray, depth: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Candidates by their distance in float64, equal ones by index: (distances, indices), each (b, c).
+
+    Only as many columns come back as the deepest query may need. Where a query has fewer candidates the rest is at
+    distance infinity, index -1.
+    """
+    keys = keys[:, : _columns(order, rows, keys, depth)]
+    if not order.by_product:
+        return np.where(keys == EMPTY, np.inf, -key_scores(keys).astype(np.float64)), key_indices(keys)
+    missing = len(order.gallery)
+    near = np.sort(np.where(keys == EMPTY, missing, key_indices(keys)), axis=1)
+    found = torch.from_numpy(np.minimum(near, missing - 1)).to(order.queries.device)
+    true = settled(order.distances(torch.from_numpy(rows).to(order.queries.device), found)).cpu().numpy()
+    true[near == missing] = np.inf
+    place = np.argsort(true, axis=1, kind="stable")  # indices ascend, so equal distances go by index
+    near = np.take_along_axis(near, place, axis=1)
+    near[near == missing] = -1
+    return np.take_along_axis(true, place, axis=1), near
+
+
+def untangle(order: Order, rows: np.ndarray, near: np.ndarray, close: np.ndarray, matters: np.ndarray) -> None:
+    """Put items that rounding may have confused into their true order, in place.
+
+    Args:
+        order: what tells distances.
+        rows: queries (b,).
+        near: their items (b, c), nearest first.
+        close: whether (b, c - 1) an item and the next cannot be told apart by their scores.
+        matters: where (b, c - 1) it makes a difference; runs of close items without such a place stay as they are.
+    """
+    start = np.ones(near.shape, bool)
+    start[:, 1:] = ~close
+    run = np.cumsum(start).reshape(near.shape) - 1
+    tangled = np.zeros(run[-1, -1] + 1, bool)
+    tangled[run[:, :-1][matters & close]] = True
+    row, column = np.nonzero(tangled[run])
+    items = near[row, column]
+    device = order.queries.device
+    pairs = torch.from_numpy(rows[row]).to(device), torch.from_numpy(items.astype(np.int64)).to(device)
+    true = settled(order.distances(pairs[0], pairs[1].unsqueeze(1)))[:, 0].cpu().numpy()
+    near[row, column] = items[np.lexsort((items, true, run[row, column]))]
+
+
+def _search_on_cpu(
+    order: Order, rows: np.ndarray, depth: np.ndarray, exclude: np.ndarray | None, consume: Consume, memory: int
+) -> None:
+    wanted = np.minimum(depth + depth // 4 + 8, len(order.gallery))
+    few = wanted <= _FEW if strip_height(order, memory) >= _LOW_STRIP else np.ones(len(rows), bool)
+    shallow, deep = rows[few], rows[~few]
+    deep_depth = depth[~few]
+    if len(shallow):
+        checked = _Checked(order, shallow, depth[few], consume)
+        most = int(wanted[few].max())
+        itself = exclude is not None and np.array_equal(exclude, np.arange(len(order.queries)))
+        if itself and len(shallow) >= _MOSTLY * len(exclude) and fits_symmetric(order, most, memory):  # type: ignore[arg-type]
+            search_symmetric(order, most, checked)
+        else:
+            search_tiles(order, shallow, most, exclude, checked, memory)
+        doubtful = checked.doubtful()
+        deep, deep_depth = np.concatenate([doubtful[0], deep]), np.concatenate([doubtful[1], deep_depth])
+    if len(deep):
+        search_strips(order, deep, deep_depth, exclude, consume, memory)
+
+
+class _Checked:
+    """Passes on the queries whose candidates are certainly enough, and remembers the others."""
+
+    def __init__(self, order: Order, rows: np.ndarray, depth: np.ndarray, consume: Consume) -> None:
+        self._order = order
+        self._consume = consume
+        self._depth = np.zeros(len(order.queries), np.int64)
+        self._depth[rows] = depth
+        self._left: list[np.ndarray] = []
+        self._lock = threading.Lock()
+
+    def __call__(self, rows: np.ndarray, keys: np.ndarray) -> None:
+        asked = self._depth[rows] > 0
+        rows, keys = rows[asked], keys[asked]
+        depth = self._depth[rows]
+        last = key_scores(keys[np.arange(len(rows)), depth - 1])
+        tolerance = self._order.tolerance(torch.from_numpy(rows)).numpy()
+        # A left-out item might belong to the nearest if its score lies within rounding of theirs.
+        doubt = (keys[:, -1] != EMPTY) & (key_scores(keys[:, -1]) >= last - 2 * tolerance)
+        if keys.shape[1] >= len(self._order.gallery):
+            doubt[:] = False
+        with self._lock:
+            self._left.append(rows[doubt])
+        self._consume(rows[~doubt], keys[~doubt])
+
+    def doubtful(self) -> tuple[np.ndarray, np.ndarray]:
+        """The queries (r,) to look at again, and their depths (r,)."""
+        rows = np.sort(np.concatenate(self._left))
+        return rows, self._depth[rows]
+
+
+def _columns(order: Order, rows: np.ndarray, keys: np.ndarray, depth: np.ndarray) -> int:
+    """How many columns hold every candidate that may be among the `depth` nearest."""
+    if len(rows) == 0:
+        return int(keys.shape[1])
+    scores = key_scores(keys)
+    last = scores[np.arange(len(rows)), depth - 1]
+    tolerance = order.tolerance(torch.from_numpy(rows).to(order.queries.device)).cpu().numpy()
+    return max(int(depth.max()), int((scores >= (last - 2 * tolerance)[:, None]).sum(axis=1).max()))

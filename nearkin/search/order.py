@@ -1,0 +1,219 @@
+"""The order of a gallery for every query, as scores of which the larger is the nearer.
+
+Where the scorer allows it, scores are one matrix product in float32: of unit vectors on the sphere, of the vectors
+themselves for inner products, and `[x, -|x|^2/2, 1] . [y, 1, -|y|^2/2] = -|x - y|^2 / 2` for spaces ordered by
+Euclidean distances. What float32 cannot tell apart is told apart by the scorer's own distance in float64.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nearkin.errors import DataError
+from nearkin.search.scorers import Cosine, InnerProduct, Scorer
+from nearkin.spaces import EuclideanOrder, Sphere
+from nearkin.spaces.pairwise import widen
+
+_ROUNDING = torch.finfo(torch.float32).eps / 2
+_CERTAINTY = 6.0
+"""A product of d terms errs by less than 6 sqrt(d) roundings but once in 10^7 (Higham and Mary 2019, theorem 2.4)."""
+
+_CHUNK_ENTRIES = 2**21
+_NOISE_BITS = 12
+
+
+class Order:
+    """Scores and true distances between queries and a gallery.
+
+    Args:
+        queries: (q, d).
+        gallery: (n, d), may be the queries themselves.
+        scorer: what tells distances.
+    """
+
+    def __init__(self, queries: Tensor, gallery: Tensor, scorer: Scorer) -> None:
+        self.queries = queries
+        self.gallery = gallery
+        self.scorer = scorer
+        self.width = queries.shape[1]
+        self.by_product = True
+        self._form: Any = None
+        if isinstance(scorer, Cosine) or (isinstance(scorer, Sphere) and not _any_zero(queries, gallery)):
+            self._form = _Unit()
+        elif isinstance(scorer, InnerProduct):
+            self._form = _Plain(queries, gallery)
+        elif isinstance(scorer, EuclideanOrder):
+            self._form = _Euclidean(queries, gallery, scorer)
+        else:
+            self.by_product = False
+        if self.by_product:
+            self.width += self._form.more_columns
+
+    @property
+    def symmetric(self) -> bool:
+        """Whether one product serves both directions of a pair."""
+        return self.by_product and self.queries is self.gallery
+
+    @property
+    def one_side(self) -> bool:
+        """Whether `left` and `right` of the same points are the same."""
+        return self.by_product and self._form.more_columns == 0 and self.queries is self.gallery
+
+    def left(self, rows: Tensor | slice) -> Tensor:
+        """The queries (b, width) as the left side of the product."""
+        points = self.queries[rows]
+        return self._form.sides(points)[0] if self.by_product else widen(points)
+
+    def right(self, rows: Tensor | slice) -> Tensor:
+        """Gallery items (m, width) as the right side of the product."""
+        points = self.gallery[rows]
+        return self._form.sides(points)[1] if self.by_product else widen(points)
+
+    def scores(self, left: Tensor, right: Tensor, out: Tensor) -> Tensor:
+        """Scores (b, m) into `out`."""
+        if self.by_product:
+            return torch.mm(left, right.T, out=out)
+        distances = self.scorer.distance(left, right)
+        if distances.shape != out.shape:
+            raise DataError(
+                f"The distance of {type(self.scorer).__name__} must give the shape {tuple(out.shape)} for {len(left)} "
+                f"and {len(right)} vectors, not {tuple(distances.shape)}."
+            )
+        return out.copy_(distances).neg_()
+
+    def tolerance(self, rows: Tensor) -> Tensor:
+        """By how much (b,) the scores of a query may be off through rounding; none where the scorer computes them."""
+        if not self.by_product:
+            return torch.zeros(len(rows), device=self.queries.device)
+        if isinstance(self._form, _Unit):
+            return torch.full((len(rows),), self._form.rounding(self.queries.shape[1]), device=self.queries.device)
+        return self._form.tolerance(self.queries[rows])
+
+    def distances(self, rows: Tensor, near: Tensor) -> Tensor:
+        """True distances (b, c), float64, of queries (b,) to chosen gallery items (b, c)."""
+        distances = torch.empty(near.shape, dtype=torch.float64, device=near.device)
+        step = max(1, _CHUNK_ENTRIES // max(1, near.shape[1] * self.queries.shape[1]))
+        for start in range(0, len(rows), step):
+            some = slice(start, start + step)
+            x, y = self.queries[rows[some]].double().unsqueeze(1), self.gallery[near[some]].double()
+            distances[some] = self.scorer.distance(x, y)[:, 0]
+        return distances
+
+
+class _Unit:
+    """Directions: the product of unit vectors is their cosine."""
+
+    more_columns = 0
+
+    def sides(self, points: Tensor) -> tuple[Tensor, Tensor]:
+        wide = points.double()
+        unit = torch.nn.functional.normalize(wide, dim=1, eps=torch.finfo(torch.float64).tiny).float()
+        return unit, unit
+
+    def rounding(self, dimensions: int) -> float:
+        return (_CERTAINTY * math.sqrt(dimensions) + 2) * _ROUNDING
+
+
+class _Plain:
+    """Inner products, scaled by powers of two so that they neither overflow nor vanish."""
+
+    more_columns = 0
+
+    def __init__(self, queries: Tensor, gallery: Tensor) -> None:
+        self._scale = _power_of_two(max(_largest(queries), _largest(gallery)))
+        self._longest = max(float(part.norm(dim=1).amax()) for part in self._chunks(gallery))
+
+    def sides(self, points: Tensor) -> tuple[Tensor, Tensor]:
+        scaled = (points.double() * self._scale).float()
+        return scaled, scaled
+
+    def tolerance(self, queries: Tensor) -> Tensor:
+        length = (queries.double() * self._scale).norm(dim=1).float()
+        return _CERTAINTY * math.sqrt(queries.shape[1]) * _ROUNDING * self._longest * length
+
+    def _chunks(self, points: Tensor) -> Any:
+        return (part.double() * self._scale for part in points.split(_chunk_rows(points)))
+
+
+class _Euclidean:
+    """Negative halves of squared Euclidean distances, over the weights of both points where the space has weights."""
+
+    more_columns = 2
+
+    def __init__(self, queries: Tensor, gallery: Tensor, space: EuclideanOrder) -> None:
+        self._space = space
+        self._origin, spread = self._round_centre(gallery)
+        reach = spread
+        for part in queries.split(_chunk_rows(queries)):
+            reach = max(reach, float((space.as_euclidean(part.double())[0] - self._origin).abs().amax()))
+        self._scale = _power_of_two(reach)
+        self._longest, self._lightest = 0.0, math.inf
+        for part in gallery.split(_chunk_rows(gallery)):
+            points, weights = self._placed(part)
+            self._longest = max(self._longest, float(points.norm(dim=1).amax()))
+            if weights is not None:
+                self._lightest = min(self._lightest, float(weights.amin()))
+        if self._lightest == math.inf:
+            self._lightest = 1.0
+
+    def sides(self, points: Tensor) -> tuple[Tensor, Tensor]:
+        placed, weights = self._placed(points)
+        half = placed.square().sum(dim=1, keepdim=True) / 2
+        left = torch.cat([placed, -half, torch.ones_like(half)], dim=1)
+        right = torch.cat([placed, torch.ones_like(half), -half], dim=1)
+        if weights is not None:
+            left, right = left / weights.unsqueeze(1), right / weights.unsqueeze(1)
+        return left.float(), right.float()
+
+    def tolerance(self, queries: Tensor) -> Tensor:
+        placed, weights = self._placed(queries)
+        largest = (placed.norm(dim=1) + self._longest).square() / 2
+        if weights is not None:
+            largest = largest / weights / self._lightest
+        return (_CERTAINTY * math.sqrt(queries.shape[1] + 2) * _ROUNDING * largest).float()
+
+    def _placed(self, points: Tensor) -> tuple[Tensor, Tensor | None]:
+        flat, weights = self._space.as_euclidean(points.double())
+        return (flat - self._origin) * self._scale, weights
+
+    def _round_centre(self, gallery: Tensor) -> tuple[Tensor, float]:
+        """A round point (d,) near the mean, subtracting which does not spoil exact ties, and the largest difference.
+
+        Far from the origin, a product of vectors loses the digits in which the points differ. The grid is as coarse as
+        the points are spread, so data around the origin stay as they are and whole numbers stay whole.
+        """
+        chunks = gallery.split(_chunk_rows(gallery))
+        sums = torch.stack([self._space.as_euclidean(part.double())[0].sum(dim=0) for part in chunks])
+        mean = sums.sum(dim=0) / len(gallery)
+        spread = max(float((self._space.as_euclidean(part.double())[0] - mean).abs().amax()) for part in chunks)
+        grid = 1 / _power_of_two(spread)
+        centre = (mean / grid).round() * grid
+        return centre, spread + float((mean - centre).abs().amax())
+
+
+def settled(distances: Tensor) -> Tensor:
+    """Float64 distances without their last 12 bits: what is equal but for rounding becomes equal."""
+    half = 1 << (_NOISE_BITS - 1)
+    return ((distances.view(torch.int64) + half) >> _NOISE_BITS << _NOISE_BITS).view(torch.float64)
+
+
+def _any_zero(*sets: Tensor) -> bool:
+    chunks = (part for points in sets for part in points.split(_chunk_rows(points)))
+    return any(bool((part == 0).all(dim=1).any()) for part in chunks)
+
+
+def _chunk_rows(points: Tensor) -> int:
+    return max(1, _CHUNK_ENTRIES // points.shape[1])
+
+
+def _largest(points: Tensor) -> float:
+    return max((float(part.abs().amax()) for part in points.split(_chunk_rows(points))), default=0.0)
+
+
+def _power_of_two(size: float) -> float:
+    """A factor that brings values up to `size` into [-1, 1] without changing a digit."""
+    return 2.0 ** -math.frexp(size)[1] if size > 0 else 1.0

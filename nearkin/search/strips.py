@@ -1,0 +1,169 @@
+"""Many neighbours of every query: whole rows of scores, cut at a threshold before anything is sorted.
+
+The maxima of disjoint groups of items give the threshold: if the d-th best group reaches t, at least d items do. Where
+groups are small little more than d items do, and only these are sorted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nearkin.search.order import Order
+from nearkin.search.preparation import Consume, hide, padded, prepared_gallery
+from nearkin.search.reservoir import EMPTY, fill_rows, to_keys
+from nearkin.search.workers import Queue, run_workers, worker_count
+
+_TILE = 1024
+_HEIGHT = 1024
+_GROUP = 8
+_ENOUGH = 0.55  # share of the groups that may be neighbours: with more, the threshold is loose
+_SORTED_ENTRIES = 2**22
+_SAMPLED = 512  # groups, at least, from which a threshold is told
+_MARGIN = 2.5  # standard deviations by which it is told too low: one row in 160 has to be looked at again
+
+
+def strip_height(order: Order, memory: int) -> int:
+    """How many rows of scores a worker can hold."""
+    a_row = 7 * (len(order.gallery) + _TILE)  # scores, and the maxima of groups, which may be pairs
+    return min(_HEIGHT, memory // 2 // worker_count(order.queries.device) // a_row)
+
+
+def search_strips(
+    order: Order, rows: np.ndarray, depth: np.ndarray, exclude: np.ndarray | None, consume: Consume, memory: int
+) -> None:
+    """Find the nearest items of the queries `rows`, strip by strip.
+
+    Args:
+        order: what scores.
+        rows: which queries (r,), best by ascending depth.
+        depth: how many items (r,) each needs; all that rounding could put among them come along.
+        exclude: the item (q,) that a query must not find, or -1.
+        consume: called by the workers with queries and their keys.
+        memory: bytes to stay within.
+    """
+    deep = np.zeros(len(order.queries), np.int64)
+    deep[rows] = depth
+
+    def select(some: np.ndarray, strip: Strip) -> None:
+        doubt = 2 * order.tolerance(torch.from_numpy(some)).numpy()
+        limit = strip.likely_limits(deep[some]) - doubt
+        short = np.empty(0, np.int64)
+        for part, keys, counts in strip.keys(limit):
+            enough = counts >= deep[some[part]]
+            consume(some[part][enough], keys[enough])
+            short = np.append(short, part.start + np.flatnonzero(~enough))
+        for part, keys, _ in strip.keys((strip.limits(deep[some]) - doubt)[short], short) if len(short) else ():
+            consume(some[short[part]], keys)
+
+    for_each_strip(order, rows, exclude, select, memory)
+
+
+def for_each_strip(
+    order: Order,
+    rows: np.ndarray,
+    exclude: np.ndarray | None,
+    look: Callable[[np.ndarray, Strip], None],
+    memory: int,
+) -> None:
+    """Compute the scores of the queries `rows`, strip by strip, and let the workers look at each strip."""
+    workers = worker_count(order.queries.device)
+    rounds = -(-len(rows) // (workers * max(1, strip_height(order, memory))))
+    height = -(-len(rows) // (workers * rounds))  # all workers get as much
+    whole = prepared_gallery(order, memory // 4, _TILE)
+    starts = Queue(range(0, len(rows), height))
+
+    def work(_: int) -> None:
+        strip = Strip(order, height, whole)
+        for start in starts:
+            some = rows[start : start + height]
+            strip.fill(some, None if exclude is None else exclude[some])
+            look(some, strip)
+
+    run_workers(work, order.queries.device)
+
+
+class Strip:
+    """One worker's rows of scores (b, n padded) and the maxima of their groups (b, tiles, groups of a tile)."""
+
+    def __init__(self, order: Order, height: int, whole: Tensor | None) -> None:
+        self._order = order
+        self._whole = whole
+        tiles = -(-len(order.gallery) // _TILE)
+        self._scores = torch.empty(height, tiles * _TILE)
+        self._maxima = torch.empty(height, tiles, _TILE // _GROUP)
+        self._rows = 0
+
+    @property
+    def scores(self) -> np.ndarray:
+        """The scores (b, n)."""
+        return self._scores[: self._rows, : len(self._order.gallery)].numpy()
+
+    def fill(self, rows: np.ndarray, exclude: np.ndarray | None) -> None:
+        """Compute the scores of some queries."""
+        left = self._order.left(torch.from_numpy(rows))
+        size, self._rows = len(self._order.gallery), len(rows)
+        for number in range(self._maxima.shape[1]):
+            first = number * _TILE
+            items = slice(first, min(first + _TILE, size))
+            right = padded(self._order.right(items), _TILE) if self._whole is None else self._whole[first:][:_TILE]
+            scores = self._scores[: len(rows), first : first + _TILE]
+            self._order.scores(left, right, scores)
+            scores[:, items.stop - first :] = -torch.inf
+            if exclude is not None:
+                hide(scores, exclude - first)
+            torch.amax(scores.unflatten(1, (_GROUP, -1)), dim=1, out=self._maxima[: len(rows), number])
+
+    def limits(self, depth: np.ndarray) -> np.ndarray:
+        """Scores (b,) that at least `depth` items of a row reach."""
+        maxima = self._spread_maxima(int(depth.max()))
+        if maxima is None:
+            return np.full(self._rows, -np.inf, np.float32)
+        return np.sort(maxima, axis=1)[np.arange(self._rows), -depth]
+
+    def likely_limits(self, depth: np.ndarray) -> np.ndarray:
+        """Scores (b,) that mostly `depth` items of a row reach, told from a sample of the groups."""
+        maxima = self._spread_maxima(int(depth.max()))
+        if maxima is None or maxima.shape[1] < _SAMPLED:
+            return self.limits(depth)
+        sample = maxima[:, :: maxima.shape[1] // _SAMPLED]
+        share = sample.shape[1] / maxima.shape[1]
+        expected = depth * share
+        spread = np.sqrt(expected * (1 - share) * (1 - depth / maxima.shape[1]))
+        place = np.minimum(np.ceil(expected + _MARGIN * spread) + 1, sample.shape[1]).astype(np.int64)
+        return np.sort(sample, axis=1)[np.arange(self._rows), -place]
+
+    def _spread_maxima(self, deepest: int) -> np.ndarray | None:
+        """Maxima (b, g) of the largest groups that still tell `deepest` items apart; None if all items are needed."""
+        maxima = self._maxima[: self._rows].flatten(1)
+        if deepest > _ENOUGH * maxima.shape[1]:
+            if deepest > _ENOUGH * self._scores.shape[1] / 2:
+                return None
+            maxima = self._scores[: self._rows].unflatten(1, (2, -1)).amax(dim=1)
+        while maxima.shape[1] % 2 == 0 and deepest <= _ENOUGH * maxima.shape[1] / 2:
+            maxima = torch.maximum(*maxima.chunk(2, dim=1))
+        return maxima.numpy()
+
+    def keys(self, limit: np.ndarray, rows: np.ndarray | None = None) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
+        """Parts of the strip, or of some of its rows, with the keys (b, c) of all items that reach the limit.
+
+        Keys come nearest first, and with them how many (b,) there are.
+        """
+        width = self._scores.shape[1]
+        limit = np.maximum(limit, np.finfo(np.float32).min)
+        height = max(1, _SORTED_ENTRIES // width)
+        for start in range(0, len(limit), height):
+            part = slice(start, min(start + height, len(limit)))
+            scores = self._scores.numpy()[part if rows is None else rows[part]]
+            found = np.flatnonzero(scores >= limit[part, None])
+            values = scores.reshape(-1)[found]
+            starts = np.arange(len(scores)) * width
+            counts = np.diff(np.searchsorted(found, starts), append=len(found))
+            found -= np.repeat(starts, counts)
+            table = np.full((len(scores), counts.max()), EMPTY)
+            fill_rows(table, counts, to_keys(values, found))
+            table.sort(axis=1)
+            yield part, table, counts

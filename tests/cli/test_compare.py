@@ -1,0 +1,247 @@
+"""`nearkin compare`: the table, its paired tests, the page, and all the audits that cannot be paired."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nearkin.cli import main
+from nearkin.cli.pairing import Audited, by_merit, class_differences, contrast_with
+from nearkin.metrics import holm, paired_permutation
+from nearkin.recipe import load_recipe
+from nearkin.report import Column, ComparisonRow
+
+GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "comparing.md"
+SKILL = np.random.default_rng(0).uniform(0.1, 0.9, 200)  # what a class is worth, whatever the model
+
+
+def by_class(shift, classes=30, seed=0, first=0, noise=0.02):
+    values = SKILL[:classes] + shift + noise * np.random.default_rng(seed).normal(size=classes)
+    return {f"class {number}": float(value) for number, value in enumerate(values, start=first)}
+
+
+@pytest.fixture
+def audited(tmp_path):
+    """Write a run with an audit, and return its path."""
+
+    def make(name, values, facts=None, **more):
+        path = tmp_path / name
+        path.mkdir(parents=True)
+        load_recipe("triplet").save(path / "recipe.yaml")
+        mean = float(np.mean(list(values.values())))
+        audit = {
+            "values": {"MAP@R": mean, "P@1": mean, "NMI": 0.5, "Recall@4": 0.9},
+            "intervals": {"MAP@R": [mean - 0.05, mean + 0.05]},
+            "per_class": {"MAP@R": values, "P@1": values},
+            "facts": {"data": "birds", "classes": str(len(values)), "items": "600", **(facts or {})},
+            **more,
+        }
+        (path / "audit.json").write_text(json.dumps(audit))
+        return path
+
+    return make
+
+
+@pytest.fixture
+def compare(monkeypatch, capsys):
+    """Run the command; return its output with single spaces."""
+
+    def run(*arguments, columns=150):
+        monkeypatch.setattr(sys, "argv", ["nearkin", "compare", *map(str, arguments)])
+        monkeypatch.setenv("COLUMNS", str(columns))
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as stop:
+            main()
+        captured = capsys.readouterr()
+        assert not stop.value.code, captured.err
+        return " ".join(captured.out.split())
+
+    return run
+
+
+def test_the_table_shows_difference_interval_and_p(audited, compare):
+    good, bad = by_class(0.03, seed=1), by_class(0.0, seed=2)
+    text = compare(audited("bad", bad), audited("good", good))
+    test = paired_permutation(bad, good)
+    assert test.p_value < 0.001
+    assert "to best" in text
+    assert "reference" in text
+    assert f"−{-100 * test.difference:.1f} points" in text
+    assert f"−{-100 * test.low:.1f} to −{-100 * test.high:.1f}" in text
+    assert "p < 0.001" in text
+    assert "averaged over the 30 classes both have" in text
+    assert "minus that of good" in text
+    assert "Holm" not in text
+    assert "--against" not in text
+
+
+def test_several_runs_are_corrected_and_another_reference_may_be_named(audited, compare):
+    paths = [audited(f"run{n}", by_class(shift, seed=n)) for n, shift in enumerate((0.0, 0.002, 0.004, 0.006))]
+    raw = [paired_permutation(by_class(s, seed=n), by_class(0.006, seed=3)) for n, s in enumerate((0.0, 0.002, 0.004))]
+    corrected = holm([test.p_value for test in raw])
+    text = compare(*paths)
+    assert "for 3 comparisons by Holm's method" in text
+    assert "picked by these same numbers" in text
+    for p_value in corrected:
+        assert (f"p = {p_value:.3f}" if p_value < 0.1 else f"p = {p_value:.2f}") in text
+    named = compare(*paths[1:], "--against", paths[0])
+    assert "minus that of run0" in named
+    assert named.count("points") == 3
+    assert "picked by" not in named
+    assert compare(*paths, "--against", paths[0].parent / "." / "run0").count("points") == 3
+
+
+def test_few_classes_are_told_what_they_can_show(audited, compare):
+    text = compare(audited("a", by_class(0.1, 5, seed=1)), audited("b", by_class(0.0, 5, seed=2)))
+    assert "With 5 classes p cannot be less than 0.0625 here" in text
+    assert "p = 0.06" in text
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"facts": {"data": "cars"}}, "the audits are of different data (cars with 30 classes and 600 items; birds"),
+        ({"facts": {"items": "599"}}, "the audits are of different data (birds with 30 classes and 599 items; birds"),
+        ({"per_class": {}}, "the audit of other keeps no values of single classes; audit it again"),
+        ({"per_class": {"P@1": {}}}, "MAP@R is not kept for single classes; use --metric with one of P@1"),
+        ({"per_class": {"MAP@R": by_class(0, first=30)}}, "the audits have no classes in common"),
+        ({"per_class": {"MAP@R": by_class(0, first=29)}}, "the audits have 1 class in common, and two are the least"),
+    ],
+    ids=["data", "items", "old", "metric", "no class", "one class"],
+)
+def test_audits_that_cannot_be_paired_are_shown_with_the_reason(audited, compare, tmp_path, change, reason):
+    best, other = audited("best", by_class(0.1)), audited("other", by_class(0.0), **change)
+    text = compare(best, other, "--out", tmp_path / "page.html")
+    assert f"No paired test of other against best: {reason}" in text
+    assert "points" not in text
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert page.count("data:image/png") == 1
+    assert "No paired test of other against best" in page
+
+
+def test_those_that_can_be_paired_are(audited, compare):
+    text = compare(
+        audited("best", by_class(0.1)),
+        audited("other", by_class(0.0, seed=1)),
+        audited("old", by_class(0.0), per_class={}),
+        audited("older", by_class(0.0), per_class={}),
+    )
+    assert text.count("points") == 1
+    assert "Holm" not in text
+    assert "No paired test of old against best" in text
+
+
+def test_a_metric_without_classes_says_which_have_them(audited, compare):
+    text = compare(audited("a", by_class(0.1)), audited("b", by_class(0.0)), "--metric", "NMI")
+    assert "NMI is not kept for single classes; use --metric with one of MAP@R, P@1" in text
+
+
+def test_partly_shared_classes_are_compared_with_a_warning(audited, compare):
+    text = compare(audited("a", by_class(0.1)), audited("b", by_class(0.0, first=10)))
+    assert "averaged over the 20 classes both have" in text
+    assert "partly different classes" in text
+
+
+def test_unequal_classes_are_explained(audited, compare):
+    a, b = audited("a", by_class(0.1)), audited("b", by_class(0.0))
+    assert "the same weight" not in compare(a, b)
+    stored = json.loads((a / "audit.json").read_text())
+    stored["values"]["MAP@R"] += 0.01  # a mean over queries of unequal classes
+    (a / "audit.json").write_text(json.dumps(stored))
+    assert "the same weight" in compare(a, b)
+
+
+def test_one_run_and_equal_runs(audited, compare, tmp_path):
+    a, b = audited("a", by_class(0.0)), audited("b", by_class(0.0))
+    assert "paired" not in compare(a)
+    text = compare(a, b, "--out", tmp_path / "c.html")
+    assert "±0 points" in text
+    assert "p = 1.00" in text
+    assert "cannot be less" not in text
+
+
+def test_runs_of_the_same_name_are_told_apart(audited, compare):
+    one, two = audited("one/run", by_class(0.1)), audited("two/run", by_class(0.0))
+    text = compare(one, two, columns=400)
+    assert f"minus that of {one}" in text
+
+
+def test_a_narrow_terminal_keeps_the_judged_metric_and_its_difference(audited, compare):
+    a, b = audited("a", by_class(0.1)), audited("b", by_class(0.0))
+    wide, narrow = compare(a, b, columns=200), compare(a, b, columns=60)
+    assert "NMI" in wide
+    assert "NMI" not in narrow
+    assert "MAP@R" in narrow
+    assert "points" in narrow
+
+
+@pytest.mark.parametrize("classes", [5, 200])
+def test_the_page_has_the_differences_and_the_picture_of_the_classes(audited, compare, tmp_path, classes):
+    paths = [audited(f"run{n}", by_class(shift, classes, seed=n)) for n, shift in enumerate((0.0, 0.05, 0.1))]
+    compare(*paths, "--out", tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    text = " ".join(html.unescape(re.sub(r"<[^>]+>", " ", page)).split())
+    assert page.count("data:image/png") == 2
+    assert "run2 against run1, class by class" in text
+    assert len(re.findall(r"−[0-9.]+ points −[0-9.]+ to −[0-9.]+ p [=<] 0\.[0-9]+", text)) == 2
+    assert "difference to best" in text
+    assert f"averaged over the {classes} classes both have" in text
+    verdict = "ahead of run1 by" if classes == 200 else "not shown to be better than run1"
+    assert verdict in text
+
+
+def test_less_may_be_better():
+    runs = [
+        Audited(ComparisonRow(name, "r", {"EER": (value, np.nan, np.nan)}), {"EER": by_class(value)}, {})
+        for name, value in (("a", 0.2), ("b", 0.1), ("c", np.nan), ("d", 0.3))
+    ]
+    assert by_merit(runs, Column("EER", lower_is_better=True)) == [1, 0, 3]
+    assert by_merit(runs, Column("EER")) == [3, 0, 1]
+    contrast, _ = contrast_with(runs[:2], Column("EER", lower_is_better=True), None)
+    assert contrast.reference == 1
+    assert contrast.differences[0].mean == pytest.approx(0.1)
+    assert set(class_differences(runs[0], runs[1], "EER")) == set(by_class(0))
+
+
+def test_the_guide_runs_as_written(audited, compare, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, shift in (("anchor", 0.02), ("triplet", 0.01), ("plain", 0.0)):
+        audited(f"runs/{name}", by_class(shift, seed=len(name)))
+    text = GUIDE.read_text(encoding="utf-8")
+    names: dict = {}
+    for block in re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL):
+        exec(compile(block, str(GUIDE), "exec"), names)
+    assert names["test"].classes == 30
+    commands = re.findall(r"^nearkin compare (.*)$", text, flags=re.MULTILINE)
+    assert len(commands) == 3
+    for command in commands:
+        assert "points" in compare(*command.split())
+    assert (tmp_path / "comparison.html").exists()
+
+
+def test_the_guides_number_of_classes_shows_the_difference_four_times_in_five():
+    """8 (s / d)^2 classes with s = 2 d."""
+    rng = np.random.default_rng(0)
+    shown = 0
+    for _ in range(150):
+        values = {number: float(value) for number, value in enumerate(rng.normal(1, 2, size=32))}
+        shown += paired_permutation(values, dict.fromkeys(values, 0.0), permutations=999).p_value <= 0.05
+    assert 0.7 < shown / 150 < 0.9
+
+
+def test_audits_of_old_are_shown_and_less_is_better_where_the_audit_says_so(audited, compare):
+    new, old = audited("new", by_class(0.1), lower_is_better=["NMI"]), audited("old", by_class(0.0))
+    stored = json.loads((old / "audit.json").read_text())
+    del stored["per_class"]
+    stored["values"]["NMI"] = 0.4
+    (old / "audit.json").write_text(json.dumps(stored))
+    text = compare(new, old)
+    assert "the audit of old keeps no values of single classes; audit it again" in text
+    assert "NMI ↓" in text
+    assert "★ 40.0 %" in text
