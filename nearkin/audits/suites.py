@@ -131,8 +131,7 @@ def verification_suite(subject: Subject, section: AuditSection) -> SuiteResult:
 
 def _verification(subject: Subject, embeddings: np.ndarray, space: Space, section: AuditSection) -> VerificationResult:
     options: dict[str, Any] = {"space": space, "pairs": _PAIRS, "seed": section.seed}
-    query, gallery = _division(subject, embeddings)
-    return verification_metrics(*query, **gallery, **options)
+    return verification_metrics(**_division(subject, embeddings), **options)
 
 
 def _retrieval(
@@ -146,16 +145,17 @@ def _retrieval(
     }
     if rerank is not None:
         options["rerank"] = make_reranker(rerank)
-    query, gallery = _division(subject, embeddings)
-    return retrieval_metrics(*query, **gallery, **options)
+    return retrieval_metrics(**_division(subject, embeddings), **options)
 
 
-def _division(subject: Subject, embeddings: np.ndarray) -> tuple[tuple[np.ndarray, np.ndarray], dict[str, Any]]:
-    """The queries with their labels, and the gallery's arguments where the subject has one."""
+def _division(subject: Subject, embeddings: np.ndarray) -> dict[str, Any]:
+    """The arguments that say what is looked for and where: the items among themselves, or in a gallery."""
     if subject.gallery is None:
-        return (embeddings, subject.labels), {}
+        return {"embeddings": embeddings, "labels": subject.labels}
     query = ~subject.gallery
-    return (embeddings[query], subject.labels[query]), {
+    return {
+        "embeddings": embeddings[query],
+        "labels": subject.labels[query],
         "gallery": embeddings[subject.gallery],
         "gallery_labels": subject.labels[subject.gallery],
     }

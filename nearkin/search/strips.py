@@ -18,6 +18,7 @@ from nearkin.search.reservoir import EMPTY, fill_rows, to_keys
 from nearkin.search.workers import Queue, run_workers, worker_count
 
 _TILE = 1024
+_PAD = 16
 _HEIGHT = 1024
 _GROUP = 8
 _ENOUGH = 0.55  # share of the groups that may be neighbours: with more, the threshold is loose
@@ -73,7 +74,7 @@ def for_each_strip(
     workers = worker_count(order.queries.device)
     rounds = -(-len(rows) // (workers * max(1, strip_height(order, memory))))
     height = -(-len(rows) // (workers * rounds))  # all workers get as much
-    whole = prepared_gallery(order, memory // 4, _TILE)
+    whole = prepared_gallery(order, memory // 4)
     starts = Queue(range(0, len(rows), height))
 
     def work(_: int) -> None:
@@ -87,14 +88,14 @@ def for_each_strip(
 
 
 class Strip:
-    """One worker's rows of scores (b, n padded) and the maxima of their groups (b, tiles, groups of a tile)."""
+    """One worker's rows of scores (b, n padded) and the maxima of their groups (b, groups)."""
 
     def __init__(self, order: Order, height: int, whole: Tensor | None) -> None:
         self._order = order
         self._whole = whole
-        tiles = -(-len(order.gallery) // _TILE)
-        self._scores = torch.empty(height, tiles * _TILE)
-        self._maxima = torch.empty(height, tiles, _TILE // _GROUP)
+        width = -(-len(order.gallery) // _PAD) * _PAD
+        self._scores = torch.empty(height, width)
+        self._maxima = torch.empty(height, width // _GROUP)
         self._rows = 0
 
     @property
@@ -104,18 +105,20 @@ class Strip:
 
     def fill(self, rows: np.ndarray, exclude: np.ndarray | None) -> None:
         """Compute the scores of some queries."""
-        left = self._order.left(torch.from_numpy(rows))
-        size, self._rows = len(self._order.gallery), len(rows)
-        for number in range(self._maxima.shape[1]):
-            first = number * _TILE
+        self._rows, size = len(rows), len(self._order.gallery)
+        chosen = torch.from_numpy(rows)
+        whole = self._whole
+        left = self._order.left(chosen) if whole is None or not self._order.one_side else whole[chosen]
+        for first in range(0, size, _TILE):
             items = slice(first, min(first + _TILE, size))
-            right = padded(self._order.right(items), _TILE) if self._whole is None else self._whole[first:][:_TILE]
+            right = padded(self._order.right(items), _PAD) if whole is None else whole[first : first + _TILE]
             scores = self._scores[: len(rows), first : first + _TILE]
             self._order.scores(left, right, scores)
             scores[:, items.stop - first :] = -torch.inf
             if exclude is not None:
                 hide(scores, exclude - first)
-            torch.amax(scores.unflatten(1, (_GROUP, -1)), dim=1, out=self._maxima[: len(rows), number])
+            maxima = self._maxima[: len(rows), first // _GROUP : (first + _TILE) // _GROUP]
+            torch.amax(scores.unflatten(1, (_GROUP, -1)), dim=1, out=maxima)
 
     def limits(self, depth: np.ndarray) -> np.ndarray:
         """Scores (b,) that at least `depth` items of a row reach."""
@@ -138,7 +141,7 @@ class Strip:
 
     def _spread_maxima(self, deepest: int) -> np.ndarray | None:
         """Maxima (b, g) of the largest groups that still tell `deepest` items apart; None if all items are needed."""
-        maxima = self._maxima[: self._rows].flatten(1)
+        maxima = self._maxima[: self._rows]
         if deepest > _ENOUGH * maxima.shape[1]:
             if deepest > _ENOUGH * self._scores.shape[1] / 2:
                 return None
