@@ -8,14 +8,17 @@ import numpy as np
 import torch
 
 from nearkin.search.accelerated import search_rows
+from nearkin.search.mirror import fits_mirror, search_mirror
 from nearkin.search.order import Order, settled
 from nearkin.search.preparation import Consume
 from nearkin.search.reservoir import EMPTY, key_indices, key_scores
-from nearkin.search.strips import search_strips, strip_height
+from nearkin.search.sieve import search_sieve, sieve_height
+from nearkin.search.strips import search_strips
 from nearkin.search.tiles import fits_symmetric, search_symmetric, search_tiles
 
 _FEW = 32  # candidates of a query that tiles take faster than strips
-_LOW_STRIP = 64  # rows: with fewer in a strip its matrix product is slow, and tiles win for many candidates too
+_SEVERAL = 64  # queries, from which on sampling the gallery pays
+_LOW = 64  # queries at once, below which the sieve's matrix product is slow
 _MOSTLY = 0.6
 
 
@@ -89,19 +92,29 @@ def _search_on_cpu(
     order: Order, rows: np.ndarray, depth: np.ndarray, exclude: np.ndarray | None, consume: Consume, memory: int
 ) -> None:
     wanted = np.minimum(depth + depth // 4 + 8, len(order.gallery))
-    few = wanted <= _FEW if strip_height(order, memory) >= _LOW_STRIP else np.ones(len(rows), bool)
-    shallow, deep = rows[few], rows[~few]
-    deep_depth = depth[~few]
+    few = wanted <= _FEW
+    shallow, deep, deep_depth = rows[few], rows[~few], depth[~few]
+    itself = exclude is not None and np.array_equal(exclude, np.arange(len(order.queries)))
+    mostly = _MOSTLY * len(order.queries)
     if len(shallow):
         checked = _Checked(order, shallow, depth[few], consume)
         most = int(wanted[few].max())
-        itself = exclude is not None and np.array_equal(exclude, np.arange(len(order.queries)))
-        if itself and len(shallow) >= _MOSTLY * len(exclude) and fits_symmetric(order, most, memory):  # type: ignore[arg-type]
+        if itself and len(shallow) >= mostly and fits_symmetric(order, most, memory):
             search_symmetric(order, most, checked)
         else:
             search_tiles(order, shallow, most, exclude, checked, memory)
         doubtful = checked.doubtful()
         deep, deep_depth = np.concatenate([doubtful[0], deep]), np.concatenate([doubtful[1], deep_depth])
+    if len(deep) >= _SEVERAL:
+        deepest = int(deep_depth.max())
+        if itself and len(deep) >= mostly and fits_mirror(order, deepest, memory):
+            left = search_mirror(order, deep, deep_depth, consume)
+        elif sieve_height(order, deepest, memory) >= _LOW:
+            left = search_sieve(order, deep, deep_depth, exclude, consume, memory)
+        else:
+            left = deep
+        still = np.isin(deep, left)
+        deep, deep_depth = deep[still], deep_depth[still]
     if len(deep):
         search_strips(order, deep, deep_depth, exclude, consume, memory)
 

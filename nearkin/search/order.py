@@ -201,9 +201,10 @@ def settled(distances: Tensor) -> Tensor:
     return ((distances.view(torch.int64) + half) >> _NOISE_BITS << _NOISE_BITS).view(torch.float64)
 
 
-def _any_zero(*sets: Tensor) -> bool:
+def _any_zero(queries: Tensor, gallery: Tensor) -> bool:
+    sets = [queries] if queries is gallery else [queries, gallery]
     chunks = (part for points in sets for part in points.split(_chunk_rows(points)))
-    return any(bool((part == 0).all(dim=1).any()) for part in chunks)
+    return any(bool((torch.linalg.vector_norm(part, torch.inf, dim=1) == 0).any()) for part in chunks)
 
 
 def _chunk_rows(points: Tensor) -> int:

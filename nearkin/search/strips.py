@@ -23,8 +23,6 @@ _HEIGHT = 1024
 _GROUP = 8
 _ENOUGH = 0.55  # share of the groups that may be neighbours: with more, the threshold is loose
 _SORTED_ENTRIES = 2**22
-_SAMPLED = 512  # groups, at least, from which a threshold is told
-_MARGIN = 2.5  # standard deviations by which it is told too low: one row in 160 has to be looked at again
 
 
 def strip_height(order: Order, memory: int) -> int:
@@ -50,15 +48,9 @@ def search_strips(
     deep[rows] = depth
 
     def select(some: np.ndarray, strip: Strip) -> None:
-        doubt = 2 * order.tolerance(torch.from_numpy(some)).numpy()
-        limit = strip.likely_limits(deep[some]) - doubt
-        short = np.empty(0, np.int64)
-        for part, keys, counts in strip.keys(limit):
-            enough = counts >= deep[some[part]]
-            consume(some[part][enough], keys[enough])
-            short = np.append(short, part.start + np.flatnonzero(~enough))
-        for part, keys, _ in strip.keys((strip.limits(deep[some]) - doubt)[short], short) if len(short) else ():
-            consume(some[short[part]], keys)
+        limit = strip.limits(deep[some]) - 2 * order.tolerance(torch.from_numpy(some)).numpy()
+        for part, keys in strip.keys(limit):
+            consume(some[part], keys)
 
     for_each_strip(order, rows, exclude, select, memory)
 
@@ -122,51 +114,28 @@ class Strip:
 
     def limits(self, depth: np.ndarray) -> np.ndarray:
         """Scores (b,) that at least `depth` items of a row reach."""
-        maxima = self._spread_maxima(int(depth.max()))
-        if maxima is None:
-            return np.full(self._rows, -np.inf, np.float32)
-        return np.sort(maxima, axis=1)[np.arange(self._rows), -depth]
-
-    def likely_limits(self, depth: np.ndarray) -> np.ndarray:
-        """Scores (b,) that mostly `depth` items of a row reach, told from a sample of the groups."""
-        maxima = self._spread_maxima(int(depth.max()))
-        if maxima is None or maxima.shape[1] < _SAMPLED:
-            return self.limits(depth)
-        sample = maxima[:, :: maxima.shape[1] // _SAMPLED]
-        share = sample.shape[1] / maxima.shape[1]
-        expected = depth * share
-        spread = np.sqrt(expected * (1 - share) * (1 - depth / maxima.shape[1]))
-        place = np.minimum(np.ceil(expected + _MARGIN * spread) + 1, sample.shape[1]).astype(np.int64)
-        return np.sort(sample, axis=1)[np.arange(self._rows), -place]
-
-    def _spread_maxima(self, deepest: int) -> np.ndarray | None:
-        """Maxima (b, g) of the largest groups that still tell `deepest` items apart; None if all items are needed."""
+        deepest = int(depth.max())
         maxima = self._maxima[: self._rows]
         if deepest > _ENOUGH * maxima.shape[1]:
             if deepest > _ENOUGH * self._scores.shape[1] / 2:
-                return None
+                return np.full(self._rows, -np.inf, np.float32)
             maxima = self._scores[: self._rows].unflatten(1, (2, -1)).amax(dim=1)
         while maxima.shape[1] % 2 == 0 and deepest <= _ENOUGH * maxima.shape[1] / 2:
             maxima = torch.maximum(*maxima.chunk(2, dim=1))
-        return maxima.numpy()
+        return np.sort(maxima.numpy(), axis=1)[np.arange(self._rows), -depth]
 
-    def keys(self, limit: np.ndarray, rows: np.ndarray | None = None) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
-        """Parts of the strip, or of some of its rows, with the keys (b, c) of all items that reach the limit.
-
-        Keys come nearest first, and with them how many (b,) there are.
-        """
+    def keys(self, limit: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
+        """Parts of the strip with the keys (b, c) of all items that reach the limit, nearest first."""
         width = self._scores.shape[1]
         limit = np.maximum(limit, np.finfo(np.float32).min)
         height = max(1, _SORTED_ENTRIES // width)
-        for start in range(0, len(limit), height):
-            part = slice(start, min(start + height, len(limit)))
-            scores = self._scores.numpy()[part if rows is None else rows[part]]
+        for start in range(0, self._rows, height):
+            part = slice(start, min(start + height, self._rows))
+            scores = self._scores[part].numpy()
             found = np.flatnonzero(scores >= limit[part, None])
-            values = scores.reshape(-1)[found]
             starts = np.arange(len(scores)) * width
             counts = np.diff(np.searchsorted(found, starts), append=len(found))
-            found -= np.repeat(starts, counts)
-            table = np.full((len(scores), counts.max()), EMPTY)
-            fill_rows(table, counts, to_keys(values, found))
-            table.sort(axis=1)
-            yield part, table, counts
+            keys = np.full((len(scores), counts.max()), EMPTY)
+            fill_rows(keys, counts, to_keys(scores.reshape(-1)[found], found - np.repeat(starts, counts)))
+            keys.sort(axis=1)
+            yield part, keys

@@ -32,7 +32,8 @@ def as_vectors(values: Any, what: str = "embeddings", *, halves: bool = False) -
     if vectors.dtype not in (torch.float32, torch.float64) and not (halves and vectors.dtype in _HALVES):
         vectors = vectors.float()
     chunks = vectors.split(max(1, _CHUNK_ENTRIES // vectors.shape[1]))
-    bad = torch.nonzero(~torch.cat([part.isfinite().all(dim=1) for part in chunks]))[:, 0]
+    largest = torch.cat([torch.linalg.vector_norm(part, torch.inf, dim=1) for part in chunks])
+    bad = torch.nonzero(~largest.isfinite())[:, 0]
     if len(bad):
         raise DataError(f"The {what} hold NaN or infinite values in {len(bad)} rows, the first is row {int(bad[0])}.")
     return vectors
