@@ -12,20 +12,8 @@ from nearkin.errors import DataError
 from nearkin.metrics.hits import MRR, HitMetric, choose_metrics
 from nearkin.metrics.labels import label_array, label_codes
 from nearkin.metrics.result import RetrievalResult
-from nearkin.search import (
-    Order,
-    Reranker,
-    as_exclude,
-    as_pair,
-    as_scorer,
-    exact,
-    first_ranks,
-    key_indices,
-    key_scores,
-    memory_bytes,
-    search_candidates,
-    untangle,
-)
+from nearkin.search import Reranker, as_exclude, as_pair, as_scorer, exact, memory_bytes
+from nearkin.search.blocks import Order, first_ranks, key_indices, key_scores, search_candidates, untangle
 from nearkin.spaces import Sphere
 
 _SPHERE = Sphere()

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from nearkin.errors import DataError, suggestion
-from nearkin.search.nearest import search_candidates, true_order
-from nearkin.search.order import Order
+from nearkin.search.blocks import Order, search_candidates, true_order
 from nearkin.search.rerank import Reranker
 from nearkin.search.scorers import Scorer, as_scorer
 from nearkin.search.vectors import as_exclude, as_pair, check_k, memory_bytes

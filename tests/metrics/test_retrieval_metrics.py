@@ -94,9 +94,9 @@ def test_gallery_matches_naive_loops(seed, n, m, whole):
 @pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize("separate", [False, True])
 def test_every_way_of_searching_agrees_with_naive_loops(monkeypatch, way, whole, separate):
-    monkeypatch.setattr("nearkin.search.nearest._FEW", {"tiles": 10**6, "strips": 0, "mixed": 32}[way])
+    monkeypatch.setattr("nearkin.search.blocks.nearest._FEW", {"tiles": 10**6, "strips": 0, "mixed": 32}[way])
     for name, size in (("tiles._TILE", 64), ("tiles._SLACK", 4), ("strips._TILE", 32), ("strips._HEIGHT", 7)):
-        monkeypatch.setattr(f"nearkin.search.{name}", size)
+        monkeypatch.setattr(f"nearkin.search.blocks.{name}", size)
     rng = np.random.default_rng(0)
     labels = np.repeat(np.arange(20), rng.integers(1, 30, 20))
     draw = rng.integers(-2, 3, (len(labels), 3)) if whole else rng.normal(size=(len(labels), 3))

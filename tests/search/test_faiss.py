@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from nearkin.errors import DataError, MissingExtraError
 from nearkin.search import factory as factory_strings
-from nearkin.search.approximate import FaissIndex, faiss
+from nearkin.search.ann.approximate import FaissIndex, faiss
 from nearkin.search.rerank import AverageQueryExpansion, KReciprocal
 from nearkin.search.scorers import Cosine, InnerProduct
 from nearkin.spaces import Euclidean, LipschitzBall, PoincareBall, Sphere
@@ -444,11 +444,11 @@ def test_beside_torch_in_a_fresh_process():
 import torch, numpy as np
 x = np.random.default_rng(0).normal(size=(2000, 32)).astype(np.float32)
 torch.set_num_threads(2)
-import nearkin.search.approximate, sys
+import nearkin.search.ann.approximate, sys
 assert "faiss" not in sys.modules
 for _ in range(3):
     product = torch.from_numpy(x) @ torch.from_numpy(x).T
-    nearkin.search.approximate.faiss(x, k=3)
+    nearkin.search.ann.approximate.faiss(x, k=3)
     assert torch.get_num_threads() == 2
 print("done")
 """

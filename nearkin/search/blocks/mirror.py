@@ -9,10 +9,10 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from nearkin.search.order import Order
-from nearkin.search.preparation import Consume, prepared
-from nearkin.search.sieve import PAD, TILE, Shuffled, Table, table_width, told_limits
-from nearkin.search.workers import Queue, run_workers, worker_count
+from nearkin.search.blocks.order import Order
+from nearkin.search.blocks.preparation import Consume, prepared
+from nearkin.search.blocks.sieve import PAD, TILE, Shuffled, Table, table_width, told_limits
+from nearkin.search.blocks.workers import Queue, run_workers, worker_count
 
 
 def fits_mirror(order: Order, depth: int, memory: int) -> bool:

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nearkin.search.order import Order
-from nearkin.search.preparation import Consume, hide, padded, prepared_gallery
-from nearkin.search.reservoir import EMPTY, fill_rows, to_keys
-from nearkin.search.workers import Queue, run_workers, worker_count
+from nearkin.search.blocks.order import Order
+from nearkin.search.blocks.preparation import Consume, hide, padded, prepared_gallery
+from nearkin.search.blocks.reservoir import EMPTY, fill_rows, to_keys
+from nearkin.search.blocks.workers import Queue, run_workers, worker_count
 
 _TILE = 1024
 _PAD = 16

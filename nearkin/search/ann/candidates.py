@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from nearkin.search.order import settled
+from nearkin.search.blocks.order import settled
 from nearkin.search.scorers import Cosine, InnerProduct, Scorer
 
 _ENTRIES = 2**22  # of gathered vectors: 32 MB in double precision

@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nearkin.search.order import Order
-from nearkin.search.preparation import Consume, hide, padded, prepared, prepared_gallery
-from nearkin.search.reservoir import Reservoir
-from nearkin.search.workers import Queue, run_workers, worker_count
+from nearkin.search.blocks.order import Order
+from nearkin.search.blocks.preparation import Consume, hide, padded, prepared, prepared_gallery
+from nearkin.search.blocks.reservoir import Reservoir
+from nearkin.search.blocks.workers import Queue, run_workers, worker_count
 
 _TILE = 1024
 _TALL = 4  # tiles that share one preparation of their items, where the gallery cannot be prepared as a whole

@@ -7,14 +7,14 @@ import threading
 import numpy as np
 import torch
 
-from nearkin.search.accelerated import search_rows
-from nearkin.search.mirror import fits_mirror, search_mirror
-from nearkin.search.order import Order, settled
-from nearkin.search.preparation import Consume
-from nearkin.search.reservoir import EMPTY, key_indices, key_scores
-from nearkin.search.sieve import search_sieve, sieve_height
-from nearkin.search.strips import search_strips
-from nearkin.search.tiles import fits_symmetric, search_symmetric, search_tiles
+from nearkin.search.blocks.accelerated import search_rows
+from nearkin.search.blocks.mirror import fits_mirror, search_mirror
+from nearkin.search.blocks.order import Order, settled
+from nearkin.search.blocks.preparation import Consume
+from nearkin.search.blocks.reservoir import EMPTY, key_indices, key_scores
+from nearkin.search.blocks.sieve import search_sieve, sieve_height
+from nearkin.search.blocks.strips import search_strips
+from nearkin.search.blocks.tiles import fits_symmetric, search_symmetric, search_tiles
 
 _FEW = 32  # candidates of a query that tiles take faster than strips
 _SEVERAL = 64  # queries, from which on sampling the gallery pays

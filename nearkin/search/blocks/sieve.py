@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nearkin.search.order import Order
-from nearkin.search.preparation import Consume, hide, padded, prepared
-from nearkin.search.reservoir import EMPTY, to_keys
-from nearkin.search.workers import Queue, run_workers, worker_count
+from nearkin.search.blocks.order import Order
+from nearkin.search.blocks.preparation import Consume, hide, padded, prepared
+from nearkin.search.blocks.reservoir import EMPTY, to_keys
+from nearkin.search.blocks.workers import Queue, run_workers, worker_count
 
 TILE = 1024
 PAD = 16

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from nearkin.search.order import Order
-from nearkin.search.preparation import Consume, hide
-from nearkin.search.reservoir import to_keys
+from nearkin.search.blocks.order import Order
+from nearkin.search.blocks.preparation import Consume, hide
+from nearkin.search.blocks.reservoir import to_keys
 
 _ROWS = 4096
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nearkin.search.order import Order
+from nearkin.search.blocks.order import Order
 
 _CHUNK = 4096
 

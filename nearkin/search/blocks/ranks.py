@@ -7,10 +7,10 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from nearkin.search.nearest import search_candidates, true_order
-from nearkin.search.order import Order
-from nearkin.search.reservoir import EMPTY, fill_rows, to_keys
-from nearkin.search.strips import Strip, for_each_strip
+from nearkin.search.blocks.nearest import search_candidates, true_order
+from nearkin.search.blocks.order import Order
+from nearkin.search.blocks.reservoir import EMPTY, fill_rows, to_keys
+from nearkin.search.blocks.strips import Strip, for_each_strip
 
 Members = Callable[[np.ndarray], np.ndarray]
 """Gives, for queries (b,), the items (b, m) that count, -1 where there are fewer; not the item a query leaves out."""
