@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nearkin.errors import DataError, MissingExtraError
-from nearkin.search import factory as factory_strings
+from nearkin.search.ann import factory as factory_strings
 from nearkin.search.ann.approximate import FaissIndex, faiss
 from nearkin.search.rerank import AverageQueryExpansion, KReciprocal
 from nearkin.search.scorers import Cosine, InnerProduct
