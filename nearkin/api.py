@@ -19,6 +19,7 @@ from nearkin.data.splits import check_classes, drop_singletons
 from nearkin.errors import DataError, RunError
 from nearkin.models import Embedder
 from nearkin.recipe import DEFAULT_RECIPE, AuditSection, Recipe, load_recipe
+from nearkin.search import make_reranker
 from nearkin.spaces import Space, Sphere
 from nearkin.training import Run, TrainingResult, train
 
@@ -126,6 +127,7 @@ def audit(
     *,
     suites: Sequence[str] | None = None,
     space: Space | None = None,
+    rerank: str | None = None,
     skip_bad: bool = False,
     baseline: bool = True,
     data_root: str | Path | None = None,
@@ -138,6 +140,7 @@ def audit(
         data: data to encode, as in `fit`; with embeddings, their labels (n,).
         suites: which suites to run; None takes the recipe's.
         space: how embeddings of your own are compared; default: cosine.
+        rerank: measure retrieval after re-ranking by "average-query-expansion" or "k-reciprocal"; None: as the recipe.
         skip_bad: leave out files that cannot be read.
         baseline: also measure pretrained features, or raw pixels, for comparison.
         data_root: where catalogue data is found.
@@ -154,7 +157,8 @@ def audit(
             "items": str(len(vectors)),
             "dimensions": str(vectors.shape[-1]),
         }
-        return run_suites(Subject(vectors, labels, space, facts=facts), AuditSection(), suites)
+        return run_suites(Subject(vectors, labels, space, facts=facts), _with_rerank(AuditSection(), rerank), suites)
+    _with_rerank(AuditSection(), rerank)  # a wrong name is told before anything is encoded
     embedder = model if isinstance(model, Embedder) else load(model)
     dataset, notes = open_readable(data, skip_bad=skip_bad, data_root=data_root, progress=progress)
     subject = subject_of_model(
@@ -162,7 +166,14 @@ def audit(
     )
     subject.notes.extend(notes)
     section = AuditSection.model_validate(embedder.card.get("recipe", {}).get("audit", {}))
-    return run_suites(subject, section, suites)
+    return run_suites(subject, _with_rerank(section, rerank), suites)
+
+
+def _with_rerank(section: AuditSection, rerank: str | None) -> AuditSection:
+    if rerank is None:
+        return section
+    make_reranker(rerank)
+    return section.model_copy(update={"rerank": rerank})
 
 
 def _as_vectors(given: Any) -> np.ndarray:

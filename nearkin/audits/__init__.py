@@ -33,6 +33,8 @@ def run_suites(subject: Subject, section: AuditSection, names: Sequence[str] | N
     """
     chosen = [(name, suites.get(name)) for name in (names or section.suites)]
     check_labels(subject.embeddings, subject.labels)
+    if section.rerank is not None:
+        subject.facts["re-ranking"] = section.rerank
     found = [suite(subject, section) for _, suite in chosen]
     values = {name: value for part in found for name, value in part.values.items()}
     lower_is_better = tuple(name for part in found for name in part.lower_is_better)

@@ -65,6 +65,9 @@ def audit(
     out: Annotated[
         Path | None, typer.Option("--out", help="Report file; default: in the run directory.", dir_okay=False)
     ] = None,
+    rerank: Annotated[
+        str | None, typer.Option("--rerank", help="Re-rank neighbours: average-query-expansion or k-reciprocal.")
+    ] = None,
     baseline: Annotated[bool, typer.Option(help="Also measure untrained features for comparison.")] = True,
     skip_bad: SkipBad = False,
     data_root: DataRoot = None,
@@ -74,7 +77,7 @@ def audit(
     from nearkin.cli.auditing import audit_command
 
     names = [name.strip() for name in suite.split(",")] if suite else None
-    audit_command(run, data, names, out, baseline, skip_bad, data_root, not quiet)
+    audit_command(run, data, names, out, rerank, baseline, skip_bad, data_root, not quiet)
 
 
 @app.command()

@@ -12,6 +12,7 @@ from nearkin.data.catalogue import catalogue
 from nearkin.data.dataset import Dataset
 from nearkin.errors import DataError, RunError
 from nearkin.report import metric_table
+from nearkin.search import rerankers
 from nearkin.training import Run
 
 
@@ -20,6 +21,7 @@ def audit_command(
     data: str | None,
     names: list[str] | None,
     out: Path | None,
+    rerank: str | None,
     baseline: bool,
     skip_bad: bool,
     data_root: Path | None,
@@ -28,12 +30,18 @@ def audit_command(
     """Audit a run and write what was found."""
     for name in names or []:
         suites.get(name)
+    if rerank is not None:
+        rerankers.get(rerank)
     run = Run(path)
-    result = audit_run(run, data, names, baseline=baseline, skip_bad=skip_bad, data_root=data_root, progress=progress)
+    result = audit_run(
+        run, data, names, rerank=rerank, baseline=baseline, skip_bad=skip_bad, data_root=data_root, progress=progress
+    )
     report, numbers = run.report_file, run.audit_file
-    if data is not None and not result.subject.own_data:
-        # The run's own audit is what `compare` reads: another data set's goes beside it.
-        stem = result.subject.facts["data"] or "data"
+    # The run's own audit is what `compare` reads: another data set's, and a re-ranked one, go beside it.
+    foreign = data is not None and not result.subject.own_data
+    marks = [*([result.subject.facts["data"] or "data"] if foreign else []), *([rerank] if rerank else [])]
+    if marks:
+        stem = "-".join(marks)
         report, numbers = run.path / f"report-{stem}.html", run.path / f"audit-{stem}.json"
     if out is not None:
         report, numbers = out, out.with_suffix(".json")
@@ -47,6 +55,7 @@ def audit_run(
     data: str | Dataset | None = None,
     names: list[str] | None = None,
     *,
+    rerank: str | None = None,
     baseline: bool = True,
     skip_bad: bool = False,
     data_root: Path | None = None,
@@ -63,7 +72,14 @@ def audit_run(
         raise RunError(f"{run.path} does not say which data it was trained on: name some with --data.")
     try:
         result = api.audit(
-            model, source, suites=names, baseline=baseline, skip_bad=skip_bad, data_root=data_root, progress=progress
+            model,
+            source,
+            suites=names,
+            rerank=rerank,
+            baseline=baseline,
+            skip_bad=skip_bad,
+            data_root=data_root,
+            progress=progress,
         )
     except DataError as error:
         if data is not None or Path(str(source)).exists() or str(source) in catalogue:

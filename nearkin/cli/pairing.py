@@ -58,6 +58,11 @@ def contrast_with(runs: Sequence[Audited], column: Column, against: int | None) 
     found = {place: _pair(run, runs[reference], metric) for place, run in enumerate(runs) if place != reference}
     tested = {place: result for place, result in found.items() if isinstance(result, PairedResult)}
     notes = _reasons(runs, reference, {place: why for place, why in found.items() if isinstance(why, str)})
+    notes += [
+        f"The audit of {run.row.run} is of neighbours that were re-ranked ({run.facts['re-ranking']})."
+        for run in runs
+        if "re-ranking" in run.facts
+    ]
     if not tested:
         return None, notes
     corrected = holm([result.p_value for result in tested.values()])

@@ -148,8 +148,9 @@ def _plumb(
         embeddings = encode()
         if not np.isfinite(embeddings).all():
             raise FloatingPointError
-        values = retrieval_metrics(embeddings, labels, space=embedder.space).values
-        return {name: values[name] for name in _VALIDATION_METRICS}
+        return retrieval_metrics(
+            embeddings, labels, metrics=_VALIDATION_METRICS, space=embedder.space, per_query=False
+        ).values
 
     return batches, validate
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import nearkin as nk
 from nearkin.audits import Subject, run_suites
-from nearkin.errors import RecipeError
+from nearkin.errors import RecipeError, UnknownNameError
 from nearkin.metrics import class_bootstrap, retrieval_metrics
 from nearkin.recipe import AuditSection, load_recipe
 from nearkin.spaces import Sphere
@@ -67,3 +68,12 @@ def test_an_unknown_name_is_answered_with_the_known_ones():
 def test_the_k_of_map_at_k_starts_at_one():
     with pytest.raises(RecipeError, match=r"audit\.map_at"):
         load_recipe(overrides=["audit.map_at=[0]"])
+
+
+def test_a_name_asked_for_wins_over_the_recipe_and_is_told_in_the_facts(subject):
+    embeddings, labels = subject.embeddings, subject.labels
+    result = nk.audit(embeddings, labels, suites=["retrieval"], rerank="average-query-expansion")
+    assert result.subject.facts["re-ranking"] == "average-query-expansion"
+    assert result["MAP@R, not re-ranked"] == nk.audit(embeddings, labels, suites=["retrieval"])["MAP@R"]
+    with pytest.raises(UnknownNameError, match="k-reciprocal"):
+        nk.audit(embeddings, labels, rerank="k-reciprocl")

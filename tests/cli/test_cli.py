@@ -96,6 +96,11 @@ def test_an_audit_on_other_data_goes_beside_the_runs_own(nearkin, photos, sets, 
     assert code == 0, err
     assert (tmp_path / "run" / "audit-strangers.json").exists()
     assert (tmp_path / "run" / "audit.json").read_text() == before
+    code, out, err = nearkin("audit", tmp_path / "run", "--rerank", "k-reciprocal", "--suite", "retrieval", "-q")
+    assert code == 0, err
+    assert "not re-ranked" in out
+    assert (tmp_path / "run" / "audit-k-reciprocal.json").exists()
+    assert (tmp_path / "run" / "audit.json").read_text() == before
 
 
 def test_data_commands_lead_to_data_that_trains(nearkin, photos, sets, tmp_path):
@@ -209,6 +214,7 @@ def test_an_existing_run_needs_resume_or_another_name(nearkin, photos, sets, tmp
         (["embed", "{run}", "x", "--out", "a.txt"], "unknown ending"),
         (["compare", "{run}"], "has not been audited"),
         (["audit", "{run}", "--suite", "retrievel"], "Did you mean 'retrieval'"),
+        (["audit", "{run}", "--rerank", "k-reciprocl"], "Did you mean 'k-reciprocal'"),
     ],
 )
 def test_wrong_runs_and_options_are_one_sentence(nearkin, tmp_path, arguments, message):
