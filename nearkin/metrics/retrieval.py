@@ -19,6 +19,7 @@ from nearkin.spaces import Sphere
 _SPHERE = Sphere()
 _PAIRS = 2**22
 _SHARE = 50
+_CLOSE, _FEW_CLOSE = 4, 64
 
 
 def retrieval_metrics(
@@ -177,6 +178,9 @@ class _Scorecard:
         if self._careful:
             close = self._close(rows, keys)
             matters = close & (hits[:, :-1] != hits[:, 1:])
+            # Of a model that maps everything to one point all is close: that is not worth a second look.
+            depth = self._depth[self._place[rows]]
+            matters &= (np.count_nonzero(close, axis=1) <= _CLOSE * depth + _FEW_CLOSE)[:, None]
             if matters.any():
                 near = near.copy()
                 untangle(self._order, rows, near, close, matters)

@@ -22,7 +22,7 @@ _PAD = 16
 _HEIGHT = 1024
 _GROUP = 8
 _ENOUGH = 0.55  # share of the groups that may be neighbours: with more, the threshold is loose
-_SORTED_ENTRIES = 2**22
+_SORTED_ENTRIES = 2**20
 
 
 def strip_height(order: Order, memory: int) -> int:
