@@ -70,7 +70,7 @@ def _metric(name: str, knn: int) -> HitMetric:
         raise DataError(f"There is no retrieval metric '{name}'.{suggestion(str(name), known)}")
     k = int(at[2])
     compute: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
-        "P": lambda hits, _: np.count_nonzero(hits[:, :k], axis=1) / k,
+        "P": lambda hits, _: np.count_nonzero(hits[:, :k], axis=1) / min(k, hits.shape[1]),
         "MAP": lambda hits, total: _average_precision(hits[:, :k], np.minimum(total, k)),
         "Recall": lambda hits, _: np.count_nonzero(hits[:, :k], axis=1) > 0,
     }

@@ -19,7 +19,7 @@ from nearkin.spaces import Sphere
 _SPHERE = Sphere()
 _PAIRS = 2**22
 _SHARE = 50
-_CLOSE, _FEW_CLOSE = 4, 64
+_CLOSE, _FEW_CLOSE = 4, 1024
 
 
 def retrieval_metrics(

@@ -12,7 +12,7 @@ from nearkin.errors import DataError, suggestion
 from nearkin.search.blocks import Order, search_candidates, true_order
 from nearkin.search.rerank import Reranker
 from nearkin.search.scorers import Scorer, as_scorer
-from nearkin.search.vectors import as_exclude, as_pair, check_k, memory_bytes
+from nearkin.search.vectors import as_exclude, as_pair, as_vectors, check_k, memory_bytes
 from nearkin.spaces import Sphere
 
 _SPHERE = Sphere()
@@ -32,8 +32,8 @@ def exact(
 ) -> tuple[Tensor, Tensor]:
     """The k nearest gallery items of every query: (distances, indices), each (q, k), nearest first.
 
-    Distances are float32; their order is that of float64, and equal ones go by the lower index. The score matrix is
-    never held: it passes in tiles or strips of rows, on all threads of torch.
+    Distances are float32; their order is that of float64 (with a distance of your own: as it gives them), and equal
+    ones go by the lower index. The score matrix is never held: it passes in blocks, on all threads of torch.
 
     Args:
         queries: points of the space (q, d), array or tensor.
@@ -53,10 +53,9 @@ def exact(
     if storage is not None:
         if storage not in _STORAGES:
             raise DataError(f"Vectors cannot be stored as '{storage}'.{suggestion(storage, _STORAGES)}")
-        y = (x if y is None else y).to(_STORAGES[storage])
-        exclude = np.arange(len(x)) if gallery is None and exclude is None else exclude
-    hidden = as_exclude(exclude, len(x), len(x) if y is None else len(y), leave_one_out=y is None)
+        y = as_vectors((x if y is None else y).to(_STORAGES[storage]), f"vectors, stored as {storage},", halves=True)
     points = x if y is None else y
+    hidden = as_exclude(exclude, len(x), len(points), leave_one_out=gallery is None)
     check_k(k, len(points) - (hidden is not None and bool((hidden >= 0).any())))
     if rerank is None:
         return _search(x, points, k, hidden, scorer, memory)

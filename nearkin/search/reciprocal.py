@@ -14,7 +14,7 @@ from scipy import sparse
 from torch import Tensor
 
 from nearkin.errors import DataError
-from nearkin.search.ann.candidates import candidate_distances
+from nearkin.search.candidates import candidate_distances
 from nearkin.search.scorers import Scorer
 from nearkin.spaces import EuclideanOrder
 from nearkin.spaces.pairwise import widen

@@ -56,8 +56,8 @@ def as_scorer(space: Any) -> Scorer:
         if space not in known:
             raise DataError(f"There is no space '{space}' to search in.{suggestion(space, known)}")
         return make_space(space)
-    if not isinstance(space, Scorer):
+    if isinstance(space, type) or not isinstance(space, Scorer):
         raise DataError(
-            f"The space must be a name, a space or an object with a `distance(x, y)`, not {type(space).__name__}."
+            f"The space must be a name, a space or an object with a `distance(x, y)`, not a {type(space).__name__}."
         )
     return space

@@ -11,7 +11,8 @@ from torch import Tensor
 from nearkin.errors import DataError
 
 _HALVES = (torch.float16, torch.bfloat16)
-_CHUNK_ENTRIES = 2**21
+_CHUNK_ENTRIES = 2**19
+_LEAST_MB = 64
 
 
 def as_vectors(values: Any, what: str = "embeddings", *, halves: bool = False) -> Tensor:
@@ -26,7 +27,10 @@ def as_vectors(values: Any, what: str = "embeddings", *, halves: bool = False) -
         array = np.asarray(values)
         if array.dtype.kind not in "fiub":
             raise DataError(f"The {what} must be numbers, not {array.dtype}.")
-        vectors = torch.from_numpy(array if array.flags.writeable else array.copy())
+        strange = not array.dtype.isnative or min(array.strides, default=0) < 0  # to torch
+        if strange or not array.flags.writeable:
+            array = array.astype(array.dtype.newbyteorder("="), order="C")
+        vectors = torch.from_numpy(array)
     if vectors.dim() != 2 or vectors.shape[1] == 0:
         raise DataError(f"The {what} must have the shape (items, dimensions), not {tuple(vectors.shape)}.")
     if vectors.dtype not in (torch.float32, torch.float64) and not (halves and vectors.dtype in _HALVES):
@@ -72,6 +76,6 @@ def check_k(k: int, available: int) -> None:
 
 def memory_bytes(memory_mb: float) -> int:
     """A budget in MB as bytes; a search needs some room to work in."""
-    if not memory_mb >= 16:
-        raise DataError(f"A search needs a budget of at least 16 MB, not memory_mb={memory_mb}.")
+    if not memory_mb >= _LEAST_MB:
+        raise DataError(f"A search needs a budget of at least {_LEAST_MB} MB, not memory_mb={memory_mb}.")
     return int(min(memory_mb, 2**40) * 2**20)

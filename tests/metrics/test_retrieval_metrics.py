@@ -345,7 +345,7 @@ X = np.random.default_rng(0).normal(size=(4, 2))
         ({"embeddings": X, "labels": [0, 0, 1, 1], "metrics": []}, "at least one"),
         ({"embeddings": X, "labels": [0, 0, 1, 1], "space": "spere"}, "sphere"),
         ({"embeddings": X, "labels": [0, 0, 1, 1], "exclude": [0, 1, 2, 3]}, "give a gallery"),
-        ({"embeddings": X, "labels": [0, 0, 1, 1], "memory_mb": 0}, "16 MB"),
+        ({"embeddings": X, "labels": [0, 0, 1, 1], "memory_mb": 0}, "64 MB"),
     ],
 )
 def test_bad_input(arguments, message):

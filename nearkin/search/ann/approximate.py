@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from nearkin.errors import DataError, require, suggestion
-from nearkin.search.ann.candidates import candidate_distances
 from nearkin.search.ann.coordinates import Coordinates
 from nearkin.search.ann.factory import check_size, compresses, training_size
 from nearkin.search.ann.faiss_index import build, knobs_of, reason, reproducible
+from nearkin.search.candidates import candidate_distances
 from nearkin.search.exact import exact
 from nearkin.search.rerank import Reranker
 from nearkin.search.scorers import InnerProduct, Scorer, as_scorer

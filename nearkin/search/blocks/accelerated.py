@@ -7,7 +7,7 @@ import torch
 
 from nearkin.search.blocks.order import Order
 from nearkin.search.blocks.preparation import Consume, hide
-from nearkin.search.blocks.reservoir import to_keys
+from nearkin.search.blocks.reservoir import EMPTY, to_keys
 
 _ROWS = 4096
 
@@ -38,6 +38,8 @@ def search_rows(
 
 
 def _keys(values: torch.Tensor, indices: torch.Tensor) -> np.ndarray:
-    keys = to_keys(values.cpu().numpy(), indices.cpu().numpy())
+    scores = values.cpu().numpy()
+    keys = to_keys(scores, indices.cpu().numpy())
+    keys[scores == -np.inf] = EMPTY  # hidden, not far
     keys.sort(axis=1)
     return keys

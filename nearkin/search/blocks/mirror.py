@@ -39,7 +39,7 @@ def search_mirror(order: Order, rows: np.ndarray, depth: np.ndarray, consume: Co
     right = prepared(lambda part: order.right(torch.from_numpy(items[part])), size, PAD)
     left = right if order.one_side else prepared(lambda part: order.left(torch.from_numpy(items[part])), size, PAD)
     strips = [slice(first, min(first + TILE, size)) for first in range(0, size, TILE)]
-    limit = np.empty(size, np.float32)
+    limit, sure = np.empty(size, np.float32), np.empty(size, np.float32)
     table = Table(size, table_width(size, int(depth.max()), min(size, TILE)))
 
     def look(down: int, across: int, buffer: torch.Tensor) -> None:
@@ -52,7 +52,7 @@ def search_mirror(order: Order, rows: np.ndarray, depth: np.ndarray, consume: Co
         if down == across:
             scores.fill_diagonal_(-torch.inf)
         if across == 0:
-            limit[queries] = told_limits(order, items[queries], deep[queries], scores, size)
+            limit[queries], sure[queries] = told_limits(order, items[queries], deep[queries], scores, size)
         values = scores.numpy()
         table.keep(queries, values, limit[queries], items[others])
         if down != across:
@@ -71,7 +71,7 @@ def search_mirror(order: Order, rows: np.ndarray, depth: np.ndarray, consume: Co
     def finish(_: int) -> None:
         for strip in to_finish:
             queries = strips[strip]
-            unserved.append(table.hand_over(queries, items[queries], deep[queries], consume))
+            unserved.append(table.hand_over(queries, items[queries], deep[queries], sure[queries], consume))
 
     unserved: list[np.ndarray] = []
     number = len(strips)

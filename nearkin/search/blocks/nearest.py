@@ -53,7 +53,7 @@ def true_order(order: Order, rows: np.ndarray, keys: np.ndarray, depth: np.ndarr
     """
     keys = keys[:, : _columns(order, rows, keys, depth)]
     if not order.by_product:
-        return np.where(keys == EMPTY, np.inf, -key_scores(keys).astype(np.float64)), key_indices(keys)
+        return np.where(keys == EMPTY, np.inf, 0.0 - key_scores(keys).astype(np.float64)), key_indices(keys)
     missing = len(order.gallery)
     near = np.sort(np.where(keys == EMPTY, missing, key_indices(keys)), axis=1)
     found = torch.from_numpy(np.minimum(near, missing - 1)).to(order.queries.device)

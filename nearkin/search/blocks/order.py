@@ -16,14 +16,19 @@ from torch import Tensor
 from nearkin.errors import DataError
 from nearkin.search.scorers import Cosine, InnerProduct, Scorer
 from nearkin.spaces import EuclideanOrder, Sphere
-from nearkin.spaces.pairwise import widen
 
 _ROUNDING = torch.finfo(torch.float32).eps / 2
 _CERTAINTY = 6.0
 """A product of d terms errs by less than 6 sqrt(d) roundings but once in 10^7 (Higham and Mary 2019, theorem 2.4)."""
 
-_CHUNK_ENTRIES = 2**21
+_UNDERFLOW = 2.0**-100
+"""Times sqrt(d), what to add to the largest product: numbers below 2^-126 err by more than roundings do."""
+
+_CHUNK_ENTRIES = 2**19
+_GATHERED_ENTRIES = 2**18  # in float64, and a scorer makes several copies: about 10 MB for each worker
 _NOISE_BITS = 12
+_SAMPLED = 1000
+_CONCENTRATED = 0.9  # length of the mean direction
 
 
 class Order:
@@ -40,10 +45,11 @@ class Order:
         self.gallery = gallery
         self.scorer = scorer
         self.width = queries.shape[1]
+        self._dtype = torch.promote_types(torch.promote_types(queries.dtype, gallery.dtype), torch.float32)
         self.by_product = True
         self._form: Any = None
-        if isinstance(scorer, Cosine) or (isinstance(scorer, Sphere) and not _any_zero(queries, gallery)):
-            self._form = _Unit()
+        if isinstance(scorer, Sphere | Cosine):
+            self._form = _directions(queries, gallery, scorer)
         elif isinstance(scorer, InnerProduct):
             self._form = _Plain(queries, gallery)
         elif isinstance(scorer, EuclideanOrder):
@@ -66,12 +72,12 @@ class Order:
     def left(self, rows: Tensor | slice) -> Tensor:
         """The queries (b, width) as the left side of the product."""
         points = self.queries[rows]
-        return self._form.sides(points)[0] if self.by_product else widen(points)
+        return self._form.sides(points)[0] if self.by_product else points.to(self._dtype)
 
     def right(self, rows: Tensor | slice) -> Tensor:
         """Gallery items (m, width) as the right side of the product."""
         points = self.gallery[rows]
-        return self._form.sides(points)[1] if self.by_product else widen(points)
+        return self._form.sides(points)[1] if self.by_product else points.to(self._dtype)
 
     def scores(self, left: Tensor, right: Tensor, out: Tensor) -> Tensor:
         """Scores (b, m) into `out`."""
@@ -83,7 +89,12 @@ class Order:
                 f"The distance of {type(self.scorer).__name__} must give the shape {tuple(out.shape)} for {len(left)} "
                 f"and {len(right)} vectors, not {tuple(distances.shape)}."
             )
-        return out.copy_(distances).neg_()
+        if not all(extreme.isfinite() for extreme in out.copy_(distances).neg_().aminmax()):
+            raise DataError(
+                f"The distance of {type(self.scorer).__name__} must give finite numbers, but some are NaN or infinite: "
+                "replace them, by a large number where vectors are far apart."
+            )
+        return out
 
     def tolerance(self, rows: Tensor) -> Tensor:
         """By how much (b,) the scores of a query may be off through rounding; none where the scorer computes them."""
@@ -96,7 +107,7 @@ class Order:
     def distances(self, rows: Tensor, near: Tensor) -> Tensor:
         """True distances (b, c), float64, of queries (b,) to chosen gallery items (b, c)."""
         distances = torch.empty(near.shape, dtype=torch.float64, device=near.device)
-        step = max(1, _CHUNK_ENTRIES // max(1, near.shape[1] * self.queries.shape[1]))
+        step = max(1, _GATHERED_ENTRIES // max(1, near.shape[1] * self.queries.shape[1]))
         for start in range(0, len(rows), step):
             some = slice(start, start + step)
             x, y = self.queries[rows[some]].double().unsqueeze(1), self.gallery[near[some]].double()
@@ -118,6 +129,17 @@ class _Unit:
         return (_CERTAINTY * math.sqrt(dimensions) + 2) * _ROUNDING
 
 
+class _UnitOrZero(_Unit):
+    """Directions and zero vectors, which are at a right angle to every direction and at none to each other."""
+
+    more_columns = 1
+
+    def sides(self, points: Tensor) -> tuple[Tensor, Tensor]:
+        unit, _ = super().sides(points)
+        marked = torch.cat([unit, (unit == 0).all(dim=1, keepdim=True).float()], dim=1)
+        return marked, marked
+
+
 class _Plain:
     """Inner products, scaled by powers of two so that they neither overflow nor vanish."""
 
@@ -133,7 +155,8 @@ class _Plain:
 
     def tolerance(self, queries: Tensor) -> Tensor:
         length = (queries.double() * self._scale).norm(dim=1).float()
-        return _CERTAINTY * math.sqrt(queries.shape[1]) * _ROUNDING * self._longest * length
+        root = math.sqrt(queries.shape[1])
+        return _CERTAINTY * root * _ROUNDING * (self._longest * length + _UNDERFLOW * root)
 
     def _chunks(self, points: Tensor) -> Any:
         return (part.double() * self._scale for part in points.split(_chunk_rows(points)))
@@ -171,10 +194,11 @@ class _Euclidean:
 
     def tolerance(self, queries: Tensor) -> Tensor:
         placed, weights = self._placed(queries)
-        largest = (placed.norm(dim=1) + self._longest).square() / 2
+        root = math.sqrt(queries.shape[1] + 2)
+        largest = (placed.norm(dim=1) + self._longest).square() / 2 + _UNDERFLOW * root
         if weights is not None:
             largest = largest / weights / self._lightest
-        return (_CERTAINTY * math.sqrt(queries.shape[1] + 2) * _ROUNDING * largest).float()
+        return (_CERTAINTY * root * _ROUNDING * largest).float()
 
     def _placed(self, points: Tensor) -> tuple[Tensor, Tensor | None]:
         flat, weights = self._space.as_euclidean(points.double())
@@ -195,16 +219,24 @@ class _Euclidean:
         return centre, spread + float((mean - centre).abs().amax())
 
 
+def _directions(queries: Tensor, gallery: Tensor, scorer: Sphere | Cosine) -> _Unit | _Euclidean:
+    """Cosines; or, where all directions are much the same, distances between them, which lose fewer digits."""
+    sets = [queries] if queries is gallery else [queries, gallery]
+    chunks = [part for points in sets for part in points.split(_chunk_rows(points))]
+    if any(bool((torch.linalg.vector_norm(part, torch.inf, dim=1) == 0).any()) for part in chunks):
+        # A zero vector is at chord 1 and at a right angle to all directions, and its cosine is 0.
+        if isinstance(scorer, Sphere):
+            return _UnitOrZero() if scorer.metric == "angle" else _Euclidean(queries, gallery, scorer)
+        return _Unit()
+    sample = gallery[:: max(1, len(gallery) // _SAMPLED)].double()
+    mean = torch.nn.functional.normalize(sample, dim=1).mean(dim=0)
+    return _Euclidean(queries, gallery, Sphere()) if float(mean.norm()) > _CONCENTRATED else _Unit()
+
+
 def settled(distances: Tensor) -> Tensor:
     """Float64 distances without their last 12 bits: what is equal but for rounding becomes equal."""
     half = 1 << (_NOISE_BITS - 1)
     return ((distances.view(torch.int64) + half) >> _NOISE_BITS << _NOISE_BITS).view(torch.float64)
-
-
-def _any_zero(queries: Tensor, gallery: Tensor) -> bool:
-    sets = [queries] if queries is gallery else [queries, gallery]
-    chunks = (part for points in sets for part in points.split(_chunk_rows(points)))
-    return any(bool((torch.linalg.vector_norm(part, torch.inf, dim=1) == 0).any()) for part in chunks)
 
 
 def _chunk_rows(points: Tensor) -> int:

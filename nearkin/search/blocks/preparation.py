@@ -17,11 +17,12 @@ Consume = Callable[[np.ndarray, np.ndarray], None]
 
 
 def prepared(side: Callable[[slice], Tensor], size: int, pad: int = 16) -> Tensor:
-    """One side of the product (size padded, width)."""
+    """One side of the product (size padded, width), filled up with copies of the last point: any scorer can take it."""
     first = side(slice(0, min(size, _CHUNK)))
-    whole = torch.zeros(-(-size // pad) * pad, first.shape[1], dtype=first.dtype, device=first.device)
+    whole = torch.empty(-(-size // pad) * pad, first.shape[1], dtype=first.dtype, device=first.device)
     for start in range(0, size, _CHUNK):
         whole[start : min(start + _CHUNK, size)] = side(slice(start, min(start + _CHUNK, size)))
+    whole[size:] = whole[size - 1]
     return whole
 
 
@@ -32,8 +33,9 @@ def prepared_gallery(order: Order, memory: int, pad: int = 16) -> Tensor | None:
 
 
 def padded(points: Tensor, pad: int = 16) -> Tensor:
-    """Points (m, d) with rows of zeros up to a multiple of `pad`."""
-    return torch.nn.functional.pad(points, (0, 0, 0, -len(points) % pad))
+    """Points (m, d) with copies of the last up to a multiple of `pad`."""
+    missing = -len(points) % pad
+    return torch.cat([points, points[-1:].expand(missing, -1)]) if missing else points
 
 
 def hide(scores: Tensor, columns: np.ndarray) -> None:

@@ -24,10 +24,12 @@ def first_ranks(
     place = np.empty(len(order.queries), np.int64)
     place[rows] = np.arange(len(rows))
     if order.queries.device.type != "cpu":
-        everything = np.full(len(rows), len(order.gallery) - (exclude is not None))
+        everything = np.full(len(rows), len(order.gallery))
+        if exclude is not None:
+            everything -= exclude[rows] >= 0
 
         def sort_out(some: np.ndarray, keys: np.ndarray) -> None:
-            near = true_order(order, some, keys, everything[: len(some)])[1]
+            near = true_order(order, some, keys, everything[place[some]])[1]
             ranks[place[some]] = _first(near, members(some)) + 1
 
         search_candidates(order, rows, everything, exclude, sort_out, memory)

@@ -49,7 +49,7 @@ class Reservoir:
     """Room for the best candidates of every query.
 
     Candidates are only sorted when the room of a query is full: then its best are kept, and the score of the last of
-    them becomes its limit. Of equal scores at the limit the first offered stays, so they must come by ascending index.
+    them becomes its limit. Which of several candidates with this very score are kept depends on their order.
 
     Args:
         rows: how many queries.

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from nearkin.search.blocks.order import Order
 from nearkin.search.blocks.preparation import Consume, hide, padded, prepared
-from nearkin.search.blocks.reservoir import EMPTY, to_keys
+from nearkin.search.blocks.reservoir import EMPTY, key_scores, to_keys
 from nearkin.search.blocks.workers import Queue, run_workers, worker_count
 
 TILE = 1024
@@ -67,14 +67,14 @@ def search_sieve(
             hidden = None if place is None else place[some]
             for first in range(0, gallery.sample, TILE):
                 gallery.scores(left, first, hidden, sample[: len(some), first : first + TILE])
-            limit = told_limits(order, some, deep, sample[: len(some)], size)
+            limit, sure = told_limits(order, some, deep, sample[: len(some)], size)
             table.clear()
             table.keep(everyone, sample[: len(some)].numpy(), limit, gallery.items)
             for first in range(gallery.sample, size, TILE):
                 width = -(-min(TILE, size - first) // PAD) * PAD
                 scores = gallery.scores(left, first, hidden, buffer[: len(some) * width].view(len(some), width))
                 table.keep(everyone, scores.numpy(), limit, gallery.items[first : first + TILE])
-            unserved.append(table.hand_over(everyone, some, deep, consume))
+            unserved.append(table.hand_over(everyone, some, deep, sure, consume))
 
     run_workers(work, order.queries.device)
     return np.sort(np.concatenate(unserved))
@@ -150,16 +150,25 @@ class Table:
         keys = to_keys(scores.reshape(-1)[found[by_query]], items[row[by_query]])
         self._put(rows, np.bincount(query, minlength=rows.stop - rows.start), keys)
 
-    def hand_over(self, rows: slice, queries: np.ndarray, depth: np.ndarray, consume: Consume) -> np.ndarray:
-        """Let `consume` have the keys of queries (b,) that got all they need, and return the others."""
+    def hand_over(
+        self, rows: slice, queries: np.ndarray, depth: np.ndarray, sure: np.ndarray, consume: Consume
+    ) -> np.ndarray:
+        """Let `consume` have the keys of queries (b,) that got all they need, and return the others.
+
+        The last that a query needs must be as near as `sure` (b,): of what is farther, rounding may hide a part.
+        """
         keys, fill = self._keys[rows], self._fill[rows]
         served = (fill >= depth) & (fill <= keys.shape[1]) & (depth > 0)
         keys = keys[:, : int(fill[served].max(initial=1))]
         step = max(1, _CONSUMED_ENTRIES // keys.shape[1])
         for part in (slice(top, top + step) for top in range(0, len(queries), step)):
-            good = served[part]
-            chosen = keys[part] if good.all() else keys[part][good]
+            good = np.flatnonzero(served[part])
+            chosen = keys[part] if len(good) == len(keys[part]) else keys[part][good]
             chosen.sort(axis=1)
+            reached = key_scores(chosen[np.arange(len(good)), depth[part][good] - 1]) >= sure[part][good]
+            if not reached.all():
+                served[part][good[~reached]] = False
+                good, chosen = good[reached], chosen[reached]
             consume(queries[part][good], chosen)
         return queries[~served & (depth > 0)]
 
@@ -178,16 +187,18 @@ class Table:
             self._fill[rows] = np.where(full > width, width + 1, full)  # a query beyond its room is lost, and stays so
 
 
-def told_limits(order: Order, rows: np.ndarray, depth: np.ndarray, sample: Tensor, size: int) -> np.ndarray:
-    """Scores (b,) that `depth` of all items mostly exceed, less what rounding may do, from sampled scores (b, s)."""
+def told_limits(
+    order: Order, rows: np.ndarray, depth: np.ndarray, sample: Tensor, size: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Scores (b,) that `depth` of all items mostly exceed, by a sample (b, s): less what rounding may do, and plain."""
     place = _place(size, depth, min(size, sample.shape[1]))
     # The n-th best of groups is no better than the n-th best item, and little worse where groups are many.
     group = next((number for number in (8, 4, 2) if place.max() <= sample.shape[1] / number / 4), 1)
     ranked = np.sort(sample.unflatten(1, (group, -1)).amax(dim=1).numpy(), axis=1)
-    limit = ranked[np.arange(len(place)), -np.clip(place, 1, ranked.shape[1])]
+    sure = ranked[np.arange(len(place)), -np.clip(place, 1, ranked.shape[1])]
     doubt = 2 * order.tolerance(torch.from_numpy(rows)).numpy()
-    limit = np.maximum(limit - doubt, np.finfo(np.float32).min)
-    return np.where(depth > 0, limit, np.float32(np.inf))
+    limit = np.maximum(sure - doubt, np.finfo(np.float32).min)
+    return np.where(depth > 0, limit, np.float32(np.inf)), sure
 
 
 def table_width(size: int, depth: int, sample: int) -> int:

@@ -108,8 +108,8 @@ def search_symmetric(order: Order, wanted: int, consume: Consume) -> None:
 class _Wave:
     """Lets a strip of tiles follow the one above it at a distance: every query sees the items in ascending order.
 
-    Then the first of equal scores is the one of the lower index, no two workers touch the same query at once, and the
-    outcome does not depend on their speed. As a context it lets the others go when a worker fails.
+    Then no two workers touch the same query at once, and the outcome does not depend on their speed. As a context it
+    lets the others go when a worker fails.
     """
 
     def __init__(self, strips: int) -> None:

@@ -68,6 +68,7 @@ def _pool(count: int) -> ThreadPoolExecutor:
 
             def alone() -> None:
                 torch.set_num_threads(1)
+                torch.get_num_threads()  # a thread takes the number over when it first asks: let it ask now
                 ready.wait()
 
             pool = ThreadPoolExecutor(count, thread_name_prefix="nearkin-search", initializer=alone)
