@@ -5,8 +5,10 @@ A page asks for one with a comment line such as `<!-- generated: catalogue -->`.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
@@ -66,4 +68,26 @@ def _backbones() -> str:
     return ", ".join(f"`{name}`" for name in list_backbones())
 
 
-_TABLES = {"catalogue": _catalogue, "recipes": _recipes, "keys": _keys, "backbones": _backbones}
+def _retrieval() -> str:
+    """What the last full run of the retrieval benchmark measured, and on what."""
+    result = json.loads((Path(__file__).parent.parent / "benchmarks" / "retrieval.json").read_text())
+    machine = result["machine"]
+    rows = [
+        (meaning, f"{result['figures'][name]:.2f}" if bar < 10 else f"{result['figures'][name]:.0f}", f"{sign} {bar:g}")
+        for name, (meaning, sign, bar) in result["bars"].items()
+    ]
+    versions = f"torch {machine['torch']}, faiss {machine['faiss']}, pytorch-metric-learning"
+    caption = (
+        f"Measured on {machine['cpu']} ({machine['capability']}), {machine['threads']} threads, {versions} "
+        f"{machine['pytorch-metric-learning']}; 128 dimensions, P@1, R-precision and MAP@R:"
+    )
+    return f"{caption}\n\n{_table(('what', 'measured', 'bar'), rows)}"
+
+
+_TABLES = {
+    "catalogue": _catalogue,
+    "recipes": _recipes,
+    "keys": _keys,
+    "backbones": _backbones,
+    "retrieval": _retrieval,
+}

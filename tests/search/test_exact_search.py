@@ -414,3 +414,22 @@ def test_arrays_of_any_layout(change):
 def test_bad_options(arguments, message):
     with pytest.raises(DataError, match=message):
         exact(**{"queries": np.eye(4, 2), "k": 1, **arguments})
+
+
+@pytest.mark.parametrize("space", ["sphere", "cosine", Sphere("angle")], ids=str)
+def test_multiples_of_a_vector_are_one_point(space):
+    gallery = np.array([[3, 6, 9], [5, 10, 15], [7, 14, 21], [1, 2, 3], [11, 22, 33], [3, 2, 1]], np.float32)
+    distances, indices = exact([[1.0, 2.0, 3.0]], gallery, 6, space=space)
+    assert indices[0].tolist() == [0, 1, 2, 3, 4, 5]
+    assert distances[0, :5].tolist() == [0.0] * 5
+
+
+@pytest.mark.parametrize("base", [Euclidean, Sphere])
+def test_a_subclass_with_a_distance_of_its_own_is_searched_by_it(base):
+    class Reversed(base):
+        def distance(self, x, y):
+            return 3 - base.distance(self, x, y)
+
+    x = points(base(), 30, 4, size=0.1)
+    farthest = base().distance(x, x).argmax(dim=1)
+    assert torch.equal(exact(x, x, 1, space=Reversed())[1][:, 0], farthest)

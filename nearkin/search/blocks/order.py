@@ -27,6 +27,7 @@ _UNDERFLOW = 2.0**-100
 _CHUNK_ENTRIES = 2**19
 _GATHERED_ENTRIES = 2**18  # in float64, and a scorer makes several copies: about 10 MB for each worker
 _NOISE_BITS = 12
+_PARALLEL = 1e-14  # a chord in float64 of what is one direction
 _SAMPLED = 1000
 _CONCENTRATED = 0.9  # length of the mean direction
 
@@ -48,11 +49,13 @@ class Order:
         self._dtype = torch.promote_types(torch.promote_types(queries.dtype, gallery.dtype), torch.float32)
         self.by_product = True
         self._form: Any = None
-        if isinstance(scorer, Sphere | Cosine):
+        self._noise = 0.0
+        if isinstance(scorer, Sphere | Cosine) and _is_own_distance(scorer):
             self._form = _directions(queries, gallery, scorer)
-        elif isinstance(scorer, InnerProduct):
+            self._noise = _PARALLEL if isinstance(scorer, Sphere) else _PARALLEL**2
+        elif isinstance(scorer, InnerProduct) and _is_own_distance(scorer):
             self._form = _Plain(queries, gallery)
-        elif isinstance(scorer, EuclideanOrder):
+        elif isinstance(scorer, EuclideanOrder) and _is_own_distance(scorer):
             self._form = _Euclidean(queries, gallery, scorer)
         else:
             self.by_product = False
@@ -112,6 +115,8 @@ class Order:
             some = slice(start, start + step)
             x, y = self.queries[rows[some]].double().unsqueeze(1), self.gallery[near[some]].double()
             distances[some] = self.scorer.distance(x, y)[:, 0]
+        if self._noise:
+            distances[distances < self._noise] = 0  # vectors of one direction are one point, whatever their lengths
         return distances
 
 
@@ -217,6 +222,15 @@ class _Euclidean:
         grid = 1 / _power_of_two(spread)
         centre = (mean / grid).round() * grid
         return centre, spread + float((mean - centre).abs().amax())
+
+
+def _is_own_distance(scorer: Scorer) -> bool:
+    """Whether the scorer's distance is the one its known order belongs to: a subclass may have put another in place."""
+    kinds = type(scorer).__mro__
+    known = next((kind for kind in kinds if kind in (Sphere, Cosine, InnerProduct)), None)
+    order = known or next(kind for kind in kinds if "as_euclidean" in vars(kind))
+    distance = next(kind for kind in kinds if "distance" in vars(kind))
+    return kinds.index(order) <= kinds.index(distance)
 
 
 def _directions(queries: Tensor, gallery: Tensor, scorer: Sphere | Cosine) -> _Unit | _Euclidean:
