@@ -15,7 +15,7 @@ from torch import Tensor
 from nearkin.search.blocks.order import Order
 from nearkin.search.blocks.preparation import Consume, hide, padded, prepared
 from nearkin.search.blocks.reservoir import EMPTY, key_scores, to_keys
-from nearkin.search.blocks.workers import Queue, run_workers, worker_count
+from nearkin.search.blocks.workers import Queue, even_height, run_workers, worker_count
 
 TILE = 1024
 PAD = 16
@@ -51,9 +51,7 @@ def search_sieve(
     size, deepest = len(order.gallery), int(depth.max())
     gallery = Shuffled(order, _sample_size(size, deepest), memory // 4)
     place = None if exclude is None else np.where(exclude < 0, -1, gallery.place[exclude])
-    workers = worker_count(order.queries.device)
-    rounds = -(-len(rows) // (workers * max(1, sieve_height(order, deepest, memory))))
-    height = -(-len(rows) // (workers * rounds))  # all workers get as much
+    height = even_height(len(rows), sieve_height(order, deepest, memory), order.queries.device)
     starts = Queue(range(0, len(rows), height))
     unserved: list[np.ndarray] = []
 

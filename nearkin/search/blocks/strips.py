@@ -15,7 +15,7 @@ from torch import Tensor
 from nearkin.search.blocks.order import Order
 from nearkin.search.blocks.preparation import Consume, hide, padded, prepared_gallery
 from nearkin.search.blocks.reservoir import EMPTY, fill_rows, to_keys
-from nearkin.search.blocks.workers import Queue, run_workers, worker_count
+from nearkin.search.blocks.workers import Queue, even_height, run_workers, worker_count
 
 _TILE = 1024
 _PAD = 16
@@ -63,9 +63,7 @@ def for_each_strip(
     memory: int,
 ) -> None:
     """Compute the scores of the queries `rows`, strip by strip, and let the workers look at each strip."""
-    workers = worker_count(order.queries.device)
-    rounds = -(-len(rows) // (workers * max(1, strip_height(order, memory))))
-    height = -(-len(rows) // (workers * rounds))  # all workers get as much
+    height = even_height(len(rows), strip_height(order, memory), order.queries.device)
     whole = prepared_gallery(order, memory // 4)
     starts = Queue(range(0, len(rows), height))
 

@@ -25,6 +25,13 @@ def worker_count(device: torch.device) -> int:
     return torch.get_num_threads() if device.type == "cpu" else 1
 
 
+def even_height(rows: int, most: int, device: torch.device) -> int:
+    """How many of so many rows a block has, at the most `most` where that is possible, so that workers get as much."""
+    workers = worker_count(device)
+    rounds = -(-rows // (workers * max(1, most)))
+    return -(-rows // (workers * rounds))
+
+
 def run_workers(work: Callable[[int], None], device: torch.device) -> None:
     """Call `work(number)` once for each worker, at the same time, without gradients; raises what a worker raised."""
     count = worker_count(device)
