@@ -22,9 +22,10 @@ def clustering_metrics(embeddings: Any, labels: Any, *, seed: int = 0) -> dict[s
     """NMI, AMI and pairwise F1 between the labels and k-means clusters, k the number of classes.
 
     k-means compares by Euclidean distance and runs on the embeddings as they are: bring them into their space first
-    (unit length for the sphere). Up to `nearkin.metrics.kmeans.FULL_PASS` multiplications a pass (n x k x d) it is
-    scikit-learn's KMeans, beyond that MiniBatchKMeans. NMI rises with the number of clusters by chance alone; AMI is
-    corrected for it.
+    (unit length for the sphere). Up to 2^32 multiplications a pass (n x k x d) it is scikit-learn's KMeans, up to 2^38
+    a few passes of blocked search, beyond that MiniBatchKMeans (`nearkin.metrics.kmeans`): the larger ways find small
+    classes less well, so compare only values of one way. NMI rises with the number of clusters by chance alone; AMI
+    is corrected for it.
 
     A single class can only be found: it gives 1 for all three, as scikit-learn does.
 

@@ -37,10 +37,33 @@ def naive_f1(codes, clusters):
     return 2 * precision * recall / (precision + recall)
 
 
-@pytest.fixture
-def mini_batches(monkeypatch):
-    """Every data set is a large one."""
+@pytest.fixture(params=[2**38, 0], ids=["blocked", "mini-batches"])
+def large(request, monkeypatch):
+    """Every data set is a large one, or a very large one."""
     monkeypatch.setattr(kmeans, "FULL_PASS", 0)
+    monkeypatch.setattr(kmeans, "BLOCKED_PASS", request.param)
+
+
+@pytest.fixture(params=["small", "blocked", "mini-batches"])
+def size(request, monkeypatch):
+    """Every way, whatever the size of the data set."""
+    if request.param != "small":
+        monkeypatch.setattr(kmeans, "FULL_PASS", 0)
+        monkeypatch.setattr(kmeans, "BLOCKED_PASS", 2**38 if request.param == "blocked" else 0)
+
+
+def test_blocked_passes_are_those_of_lloyd(monkeypatch):
+    monkeypatch.setattr(kmeans, "_SETTLED", 0)
+    monkeypatch.setattr(kmeans, "_MOST_PASSES", 300)
+    x = np.random.default_rng(0).normal(size=(700, 5)).astype(np.float32)
+    centres = x[kmeans.spread_seeds(x, 40, np.random.default_rng(1))]
+    theirs = KMeans(40, init=centres, n_init=1, tol=0, algorithm="lloyd").fit_predict(x)
+    np.testing.assert_array_equal(kmeans.blocked_passes(x, centres), theirs)
+
+
+def test_a_centre_without_points_stays():
+    x = np.array([[0.0], [1.0], [10.0]], np.float32)
+    assert kmeans.blocked_passes(x, np.array([[0.5], [10.0], [99.0]], np.float32)).tolist() == [0, 0, 1]
 
 
 partitions = st.integers(1, 40).flatmap(
@@ -78,10 +101,8 @@ def test_pairs_are_counted_exactly_beyond_what_floats_and_int64_hold():
     assert _pairs(np.array([2**40])) == 2**39 * (2**40 - 1)
 
 
-@pytest.mark.parametrize("size", ["small", "large"])
-def test_separate_blobs_are_found_and_noise_is_not(size, request):
-    if size == "large":
-        request.getfixturevalue("mini_batches")
+@pytest.mark.usefixtures("size")
+def test_separate_blobs_are_found_and_noise_is_not():
     assert clustering_metrics(*blobs(0.05)) == {"NMI": 1, "AMI": 1, "F1": 1}
     noise = clustering_metrics(np.random.default_rng(0).normal(size=(200, 4)), np.arange(200) % 10)
     assert noise["AMI"] == pytest.approx(0, abs=0.1)
@@ -111,22 +132,18 @@ def test_nmi_is_the_printed_formula():
     assert values["F1"] == pytest.approx(2 * (1 / 3) * (1 / 2) / (1 / 3 + 1 / 2))
 
 
-@pytest.mark.parametrize("size", ["small", "large"])
-def test_same_seed_same_numbers_and_labels_may_be_anything(size, request):
-    if size == "large":
-        request.getfixturevalue("mini_batches")
+@pytest.mark.usefixtures("size")
+def test_same_seed_same_numbers_and_labels_may_be_anything():
     x, labels = blobs(1.5)
     first = clustering_metrics(x, labels, seed=1)
     assert clustering_metrics(torch.from_numpy(x), [f"class {c}" for c in labels], seed=1) == first
     assert all(type(value) is float for value in first.values())
 
 
-@pytest.mark.parametrize("size", ["small", "large"])
+@pytest.mark.usefixtures("size")
 @pytest.mark.parametrize("labels", [[0] * 6, list(range(6)), [0, 0, 0, 1, 1, 1], [0, 0, 1, 1, 2, 2]])
 @pytest.mark.parametrize("points", [np.ones((6, 2)), np.eye(2)[[0, 0, 0, 0, 0, 1]], 1e30 * np.eye(6, 3)])
-def test_a_collapsed_model_gives_numbers_without_warnings(labels, points, size, request):
-    if size == "large":
-        request.getfixturevalue("mini_batches")
+def test_a_collapsed_model_gives_numbers_without_warnings(labels, points):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         values = clustering_metrics(points, labels)
@@ -153,17 +170,19 @@ def test_the_limit_separates_the_two_methods(monkeypatch):
     assert drawn == [6]
 
 
-def test_mini_batches_lose_little_with_many_small_classes(monkeypatch):
+@pytest.mark.parametrize("limit", [2**38, 0])
+def test_large_ways_lose_little_with_many_small_tight_classes(monkeypatch, limit):
     """300 classes of 5: random seeds would find two thirds of them."""
     x, labels = blobs(0.1, classes=300, items=5, dimensions=12)
     full = clustering_metrics(x, labels)
     monkeypatch.setattr(kmeans, "FULL_PASS", 0)
+    monkeypatch.setattr(kmeans, "BLOCKED_PASS", limit)
     few = clustering_metrics(x, labels)
     assert few["NMI"] > full["NMI"] - 0.02
     assert few["F1"] > 0.8
 
 
-def test_mini_batches_make_no_matrix_of_points_and_clusters(mini_batches):
+def test_large_ways_make_no_matrix_of_points_and_clusters(large):
     x, labels = blobs(0.5, classes=1500, items=4, dimensions=4)
     x = x.astype(np.float32)
     clustering_metrics(x[:300], labels[:300])  # imports
