@@ -9,14 +9,18 @@ With R the number of items of the query's class that it can find, and hit_i whet
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from nearkin.errors import DataError, suggestion
 
 MRR = "MRR"
+
+
+Compute = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -26,12 +30,13 @@ class HitMetric:
     Args:
         name: what it is called.
         depth: how many neighbours it looks at, given R (b,); whole numbers (b,).
-        compute: values (b,) from hits (b, c) and R (b,), c being at least the depth or all there is.
+        compute: values (b,) from hits (b, c), R (b,) and how many items (b,) there are to find, c being at least the
+            depth or all there is.
     """
 
     name: str
     depth: Callable[[np.ndarray], np.ndarray]
-    compute: Callable[[np.ndarray, np.ndarray], np.ndarray]
+    compute: Compute
 
 
 def choose_metrics(
@@ -42,17 +47,22 @@ def choose_metrics(
     Raises:
         DataError: for an unknown name or a k below 1.
     """
+    recall_at, map_at = _several(recall_at), _several(map_at)
     for k in (knn, *recall_at, *map_at):
         if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or k < 1:
             raise DataError(f"The k of Recall@k, MAP@k and kNN-Acc must be a whole number from 1 on, not {k!r}.")
     if names is None:
         names = ["P@1", "R-precision", "MAP@R", MRR]
         names += [*(f"MAP@{k}" for k in map_at), *(f"Recall@{k}" for k in recall_at), "kNN-Acc"]
-    if isinstance(names, str):
-        names = [names]
+    names = _several(names)
     if len(names) == 0:
         raise DataError("No metric is asked for: name at least one, such as 'MAP@R', or leave `metrics` out for all.")
     return [_metric(name, knn) for name in dict.fromkeys(names)]
+
+
+def _several(given: Any) -> list[Any]:
+    """A single one is a list of one."""
+    return [given] if isinstance(given, str) or not isinstance(given, Iterable) else list(given)
 
 
 def _metric(name: str, knn: int) -> HitMetric:
@@ -60,7 +70,9 @@ def _metric(name: str, knn: int) -> HitMetric:
         "R-precision": HitMetric(name, lambda total: total, _r_precision),
         "MAP@R": HitMetric(name, lambda total: total, _map_at_r),
         MRR: HitMetric(name, np.ones_like, _reciprocal_rank),
-        "kNN-Acc": HitMetric(name, lambda total: np.full_like(total, knn), lambda hits, _: _majority(hits, knn)),
+        "kNN-Acc": HitMetric(
+            name, lambda total: np.full_like(total, knn), lambda hits, _, there: _majority(hits, np.minimum(there, knn))
+        ),
     }
     if name in fixed:
         return fixed[name]
@@ -68,20 +80,20 @@ def _metric(name: str, knn: int) -> HitMetric:
     if at is None:
         known = ["P@1", *fixed, "MAP@10", "Recall@1"]
         raise DataError(f"There is no retrieval metric '{name}'.{suggestion(str(name), known)}")
-    k = int(at[2])
-    compute: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
-        "P": lambda hits, _: np.count_nonzero(hits[:, :k], axis=1) / min(k, hits.shape[1]),
-        "MAP": lambda hits, total: _average_precision(hits[:, :k], np.minimum(total, k)),
-        "Recall": lambda hits, _: np.count_nonzero(hits[:, :k], axis=1) > 0,
+    k = min(int(at[2]), np.iinfo(np.int32).max)
+    compute: dict[str, Compute] = {
+        "P": lambda hits, _, there: np.count_nonzero(hits[:, :k], axis=1) / np.minimum(there, k),
+        "MAP": lambda hits, total, _: _average_precision(hits[:, :k], np.minimum(total, k)),
+        "Recall": lambda hits, *_: np.count_nonzero(hits[:, :k], axis=1) > 0,
     }
     return HitMetric(name, lambda total: np.full_like(total, k), compute[at[1]])
 
 
-def _r_precision(hits: np.ndarray, total: np.ndarray) -> np.ndarray:
+def _r_precision(hits: np.ndarray, total: np.ndarray, _: np.ndarray) -> np.ndarray:
     return np.count_nonzero(_within(hits, total), axis=1) / total
 
 
-def _map_at_r(hits: np.ndarray, total: np.ndarray) -> np.ndarray:
+def _map_at_r(hits: np.ndarray, total: np.ndarray, _: np.ndarray) -> np.ndarray:
     return _average_precision(_within(hits, total), total)
 
 
@@ -97,11 +109,11 @@ def _average_precision(hits: np.ndarray, divisor: np.ndarray) -> np.ndarray:
     return np.multiply(found, 1 / np.arange(1, hits.shape[1] + 1)).sum(axis=1) / divisor
 
 
-def _reciprocal_rank(hits: np.ndarray, total: np.ndarray) -> np.ndarray:
+def _reciprocal_rank(hits: np.ndarray, *_: np.ndarray) -> np.ndarray:
     """Zero where none of the neighbours is a hit."""
     return np.where(hits.any(axis=1), 1 / (hits.argmax(axis=1) + 1), 0.0)
 
 
-def _majority(hits: np.ndarray, knn: int) -> np.ndarray:
-    voters = min(knn, hits.shape[1])
-    return np.count_nonzero(hits[:, :voters], axis=1) > voters // 2
+def _majority(hits: np.ndarray, voters: np.ndarray) -> np.ndarray:
+    votes = hits & (np.arange(hits.shape[1]) < voters[:, None])
+    return np.count_nonzero(votes, axis=1) > voters // 2

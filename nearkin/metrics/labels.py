@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,8 @@ def label_array(labels: Any, expected: int, what: str = "labels") -> np.ndarray:
     """
     if isinstance(labels, Tensor):
         labels = labels.detach().cpu().numpy()
+    if isinstance(labels, str) or not isinstance(labels, Iterable):
+        raise DataError(f"The {what} must be a list with one label for each item, not {labels!r}.")
     array = labels if isinstance(labels, np.ndarray) else _from_sequence(labels)
     if array.ndim != 1:
         raise DataError(f"The {what} must be a flat list, one for each item, not of shape {array.shape}.")
@@ -43,7 +45,7 @@ def label_codes(*arrays: np.ndarray) -> list[np.ndarray]:
         raise DataError(f"Labels must be strings, numbers or other hashable values ({error}).") from error
 
 
-def _from_sequence(labels: Sequence[Any]) -> np.ndarray:
+def _from_sequence(labels: Iterable[Any]) -> np.ndarray:
     values = list(labels)
     if values and len({type(value) for value in values}) == 1 and isinstance(values[0], (str, int, float, np.generic)):
         return np.array(values)

@@ -43,7 +43,11 @@ class RetrievalResult:
         names, first = np.unique(codes, return_index=True)
         sums = np.bincount(codes, weights=self.per_query[metric].astype(np.float64), minlength=len(names))
         means = sums / np.bincount(codes, minlength=len(names))
-        return {str(self.labels[row]): float(means[code]) for code, row in zip(names, first, strict=True)}
+        spelt = [str(self.labels[row]) for row in first]
+        # 1 and "1" are two classes: where spellings meet, quotes tell them apart.
+        if len(set(spelt)) < len(spelt):
+            spelt = [repr(label) for label in self.labels[first].tolist()]
+        return {name: float(means[code]) for name, code in zip(spelt, names, strict=True)}
 
     def to_dict(self, per_query: bool = True) -> dict[str, Any]:
         """Plain JSON values; without `per_query` only the means and counts."""

@@ -12,7 +12,7 @@ from nearkin.errors import DataError
 from nearkin.metrics.hits import MRR, HitMetric, choose_metrics
 from nearkin.metrics.labels import label_array, label_codes
 from nearkin.metrics.result import RetrievalResult
-from nearkin.search import Reranker, as_exclude, as_pair, as_scorer, exact, memory_bytes
+from nearkin.search import Reranker, as_exclude, as_pair, as_reranker, as_scorer, exact, memory_bytes
 from nearkin.search.blocks import Order, first_ranks, key_indices, key_scores, search_candidates, untangle
 from nearkin.spaces import Sphere
 
@@ -34,7 +34,7 @@ def retrieval_metrics(
     knn: int = 5,
     space: Any = _SPHERE,
     exclude: Any | None = None,
-    rerank: Reranker | None = None,
+    rerank: Reranker | str | None = None,
     per_query: bool = True,
     memory_mb: float = 512,
 ) -> RetrievalResult:
@@ -60,13 +60,13 @@ def retrieval_metrics(
         knn: how many neighbours vote in kNN-Acc; a strict majority must share the query's label (3 of 5).
         space: a space, its name, or any scorer, as for `nearkin.search.exact`.
         exclude: the index (q,) of the gallery item that a query must not find, -1 for none.
-        rerank: measures the order that a re-ranker gives, such as `KReciprocal()`; its list of neighbours is as long as
-            the deepest metric asks, and a first hit beyond it counts 0 in MRR.
+        rerank: measures the order that a re-ranker gives, such as `KReciprocal()` or its name; its list of neighbours
+            is as long as the deepest metric asks, and a first hit beyond it counts 0 in MRR.
         per_query: whether the result keeps every query's values, which intervals and class means need.
         memory_mb: how much memory to take beside inputs and results, in MB (2^20 bytes).
     """
     chosen = choose_metrics(metrics, recall_at, map_at, knn)
-    scorer, memory = as_scorer(space), memory_bytes(memory_mb)
+    scorer, memory, reranker = as_scorer(space), memory_bytes(memory_mb), as_reranker(rerank)
     if (gallery is None) != (gallery_labels is None):
         raise DataError("A gallery and its labels go together: give both or neither.")
     queries, points = as_pair(embeddings, gallery)
@@ -85,10 +85,10 @@ def retrieval_metrics(
         )
     order = Order(queries, queries if points is None else points, scorer)
     scorecard = _Scorecard(order, classes, chosen, kept)
-    if rerank is None:
+    if reranker is None:
         scorecard.search(memory)
     else:
-        scorecard.search_again(rerank, memory_mb)
+        scorecard.search_again(reranker, memory_mb)
     return RetrievalResult(
         values={name: float(values.mean()) for name, values in scorecard.values.items()},
         per_query={name: values.astype(np.float32) for name, values in scorecard.values.items()} if per_query else {},
@@ -139,7 +139,7 @@ class _Scorecard:
         if classes.hidden is not None:
             available -= classes.hidden[kept] >= 0
         deepest = np.max([metric.depth(classes.total[kept]) for metric in metrics], axis=0)
-        self._depth = np.minimum(deepest, available)
+        self._depth, self._available = np.minimum(deepest, available), available
         pairs = len(kept) * len(order.gallery)
         self._careful = order.by_product and self._depth.sum() <= max(_PAIRS, pairs // _SHARE)
         # Written in place: small results kept between large blocks would leave the allocator holes it cannot fill.
@@ -196,4 +196,4 @@ class _Scorecard:
     def _write(self, rows: np.ndarray, hits: np.ndarray) -> None:
         total, place = self._classes.total[rows], self._place[rows]
         for metric in self._metrics:
-            self.values[metric.name][place] = metric.compute(hits, total)
+            self.values[metric.name][place] = metric.compute(hits, total, self._available[place])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -83,7 +84,7 @@ def verification_metrics(
     cost_miss: float = 1.0,
     cost_false: float = 1.0,
     seed: int = 0,
-    memory_mb: int = 512,
+    memory_mb: float = 512,
 ) -> VerificationResult:
     """ROC-AUC, EER, TPR at given FPRs, minDCF and the DET curve of pairs of embeddings.
 
@@ -110,8 +111,13 @@ def verification_metrics(
         memory_mb: megabytes to work in.
     """
     settings = _Settings(fpr, p_target, cost_miss, cost_false)
-    if (pairs is not None and pairs < 1) or memory_mb < 1:
-        raise DataError("The number of pairs and the megabytes of memory must be at least 1.")
+    if not (isinstance(memory_mb, Real) and memory_mb >= 1):
+        raise DataError(f"The megabytes of memory must be a number from 1 on, not {memory_mb!r}.")
+    if pairs is not None:
+        if isinstance(pairs, bool) or not isinstance(pairs, Real) or pairs < 1 or pairs != int(pairs):
+            raise DataError(f"The number of pairs must be a whole number from 1 on, not {pairs!r}.")
+        pairs = int(pairs)
+    memory_mb = int(memory_mb)
     population = _population(embeddings, labels, gallery, gallery_labels, as_scorer(space), memory_mb)
     genuine, impostors = population.genuine, population.impostors
     sampled = pairs is not None and pairs < max(genuine, impostors)

@@ -21,7 +21,7 @@ def candidate_distances(space: Scorer, queries: Tensor, gallery: Tensor, candida
     distances = torch.empty(candidates.shape, dtype=torch.float64, device=queries.device)
     if not candidates.numel():
         return distances
-    batched = hasattr(space, "project") or isinstance(space, Cosine | InnerProduct)  # on leading batch dimensions
+    batched = _is_batched(space)
     step = max(1, _ENTRIES // (candidates.shape[1] * queries.shape[1])) if batched else _PLAIN_ROWS
     for rows in torch.arange(len(queries), device=queries.device).split(step):
         x, near = queries[rows].double(), candidates[rows]
@@ -31,3 +31,16 @@ def candidate_distances(space: Scorer, queries: Tensor, gallery: Tensor, candida
             items, place = near.unique(return_inverse=True)
             distances[rows] = space.distance(x, gallery[items].double()).gather(1, place).float().double()
     return distances
+
+
+def all_distances(space: Scorer, queries: Tensor, gallery: Tensor) -> Tensor:
+    """Distances (q, n), float64, of queries (q, d) to a whole gallery (n, d); what differs by rounding is equal."""
+    step = max(1, _ENTRIES // max(len(queries), queries.shape[1]))
+    parts = [space.distance(queries.double(), part.double()) for part in gallery.split(step)]
+    distances = torch.cat(parts, dim=1)
+    return settled(distances) if _is_batched(space) else distances.float().double()
+
+
+def _is_batched(space: Scorer) -> bool:
+    """Whether it takes leading batch dimensions, as every space does; then it is ours, and exact in float64."""
+    return hasattr(space, "project") or isinstance(space, Cosine | InnerProduct)

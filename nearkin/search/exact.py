@@ -10,7 +10,7 @@ from torch import Tensor
 
 from nearkin.errors import DataError, suggestion
 from nearkin.search.blocks import Order, search_candidates, true_order
-from nearkin.search.rerank import Reranker
+from nearkin.search.rerank import Reranker, as_reranker
 from nearkin.search.scorers import Scorer, as_scorer
 from nearkin.search.vectors import as_exclude, as_pair, as_vectors, check_k, memory_bytes
 from nearkin.spaces import Sphere
@@ -26,8 +26,8 @@ def exact(
     *,
     space: Any = _SPHERE,
     exclude: Any | None = None,
-    rerank: Reranker | None = None,
-    storage: str | None = None,
+    rerank: Reranker | str | None = None,
+    storage: str | torch.dtype | None = None,
     memory_mb: float = 512,
 ) -> tuple[Tensor, Tensor]:
     """The k nearest gallery items of every query: (distances, indices), each (q, k), nearest first.
@@ -43,28 +43,29 @@ def exact(
         space: a space, its name, "cosine", "inner-product" (distance `-x.y`), or any object with a `distance(x, y)`
             that gives the distances (n, m) between (n, d) and (m, d).
         exclude: the index (q,) of the gallery item that a query must not find, -1 for none.
-        rerank: how to put the neighbours into a better order, such as `KReciprocal()`.
+        rerank: how to put the neighbours into a better order, such as `KReciprocal()` or its name.
         storage: "float16" or "bfloat16" rounds the gallery and keeps it in half the memory; halves that are given stay
             halves in any case.
         memory_mb: how much memory the search may take beside its inputs and results, in MB (2^20 bytes).
     """
-    scorer, memory = as_scorer(space), memory_bytes(memory_mb)
+    scorer, memory, reranker = as_scorer(space), memory_bytes(memory_mb), as_reranker(rerank)
     x, y = as_pair(queries, gallery)
     if storage is not None:
+        storage = str(storage).removeprefix("torch.")
         if storage not in _STORAGES:
             raise DataError(f"Vectors cannot be stored as '{storage}'.{suggestion(storage, _STORAGES)}")
         y = as_vectors((x if y is None else y).to(_STORAGES[storage]), f"vectors, stored as {storage},", halves=True)
     points = x if y is None else y
     hidden = as_exclude(exclude, len(x), len(points), leave_one_out=gallery is None)
     check_k(k, len(points) - (hidden is not None and bool((hidden >= 0).any())))
-    if rerank is None:
+    if reranker is None:
         return _search(x, points, k, hidden, scorer, memory)
 
     def search(left: Tensor, right: Tensor, k: int, exclude: Any) -> tuple[Tensor, Tensor]:
         return _search(left, right, k, None if exclude is None else np.asarray(exclude), scorer, memory)
 
     skip = None if hidden is None else torch.from_numpy(hidden)
-    return rerank.rank(search, x, points, k, exclude=skip, space=scorer)
+    return reranker.rank(search, x, points, k, exclude=skip, space=scorer)
 
 
 @torch.no_grad()

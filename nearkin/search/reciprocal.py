@@ -14,7 +14,7 @@ from scipy import sparse
 from torch import Tensor
 
 from nearkin.errors import DataError
-from nearkin.search.candidates import candidate_distances
+from nearkin.search.candidates import all_distances, candidate_distances
 from nearkin.search.scorers import Scorer
 from nearkin.spaces import EuclideanOrder
 from nearkin.spaces.pairwise import widen
@@ -24,6 +24,7 @@ Search = Callable[[Tensor, Tensor, int, Tensor | None], tuple[Tensor, Tensor]]
 _ROWS = 2**12  # neighbourhoods expanded at once
 _ENTRIES = 2**22  # of a table or a list in work: 32 MB in double precision
 _ROUNDING = -1e-6
+_DENSE = 8
 
 
 def reciprocal_ranking(
@@ -200,6 +201,8 @@ def _candidates(shared: np.ndarray, first: np.ndarray, banned: np.ndarray) -> tu
 
 def _pair_distances(space: Scorer, x: Tensor, points: Tensor, row: np.ndarray, column: np.ndarray) -> np.ndarray:
     """Distances (p,) of the pairs (x[row], points[column])."""
+    if _DENSE * len(row) >= len(x) * len(points):  # most pairs: a table of all is faster than gathering them
+        return all_distances(space, x, points).cpu().numpy()[row, column]
     rows, columns = (torch.from_numpy(part.astype(np.int64)).to(x.device) for part in (row, column))
     step = max(1, _ENTRIES // x.shape[1])
     parts = [

@@ -52,6 +52,16 @@ def make_reranker(name: str, **parameters: Any) -> Reranker:
     return rerankers.get(name)(**parameters)
 
 
+def as_reranker(given: Any) -> Reranker | None:
+    """A re-ranker from itself or its name; None is none."""
+    if isinstance(given, str):
+        return make_reranker(given)
+    if given is not None and (isinstance(given, type) or not hasattr(given, "rank")):
+        names = ", ".join(rerankers.names())
+        raise DataError(f"`rerank` must be a re-ranker such as KReciprocal(), or one of the names {names}.")
+    return given
+
+
 @rerankers.register("average-query-expansion")
 @dataclass(frozen=True)
 class AverageQueryExpansion:

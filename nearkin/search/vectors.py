@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -22,9 +23,16 @@ def as_vectors(values: Any, what: str = "embeddings", *, halves: bool = False) -
         DataError: if it is not a matrix of finite numbers.
     """
     if isinstance(values, Tensor):
+        if values.is_complex() or values.layout != torch.strided:
+            raise DataError(f"The {what} must be a plain tensor of real numbers, not {values.dtype}, {values.layout}.")
         vectors = values.detach()
     else:
-        array = np.asarray(values)
+        if isinstance(values, np.ma.MaskedArray):
+            raise DataError(f"The {what} are a masked array: fill in or leave out what is masked.")
+        try:
+            array = np.asarray(values)
+        except ValueError as error:
+            raise DataError(f"The {what} must be rows of one length, a matrix of numbers ({error}).") from error
         if array.dtype.kind not in "fiub":
             raise DataError(f"The {what} must be numbers, not {array.dtype}.")
         strange = not array.dtype.isnative or min(array.strides, default=0) < 0  # to torch
@@ -34,7 +42,8 @@ def as_vectors(values: Any, what: str = "embeddings", *, halves: bool = False) -
     if vectors.dim() != 2 or vectors.shape[1] == 0:
         raise DataError(f"The {what} must have the shape (items, dimensions), not {tuple(vectors.shape)}.")
     if vectors.dtype not in (torch.float32, torch.float64) and not (halves and vectors.dtype in _HALVES):
-        vectors = vectors.float()
+        # Whole numbers beyond 2^24 are not float32's.
+        vectors = vectors.double() if vectors.dtype in (torch.int32, torch.int64) else vectors.float()
     chunks = vectors.split(max(1, _CHUNK_ENTRIES // vectors.shape[1]))
     largest = torch.cat([torch.linalg.vector_norm(part, torch.inf, dim=1) for part in chunks])
     bad = torch.nonzero(~largest.isfinite())[:, 0]
@@ -70,12 +79,14 @@ def as_exclude(exclude: Any | None, queries: int, items: int, *, leave_one_out: 
 
 def check_k(k: int, available: int) -> None:
     """Refuse a number of neighbours that cannot be found."""
-    if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or not 1 <= k <= available:
+    if isinstance(k, bool) or not isinstance(k, (int, np.integer)):
+        raise DataError(f"The number of neighbours must be a whole number, not k={k!r}.")
+    if not 1 <= k <= available:
         raise DataError(f"Cannot return k={k} neighbours: only {available} items can be searched, and k starts at 1.")
 
 
 def memory_bytes(memory_mb: float) -> int:
     """A budget in MB as bytes; a search needs some room to work in."""
-    if not memory_mb >= _LEAST_MB:
-        raise DataError(f"A search needs a budget of at least {_LEAST_MB} MB, not memory_mb={memory_mb}.")
+    if isinstance(memory_mb, bool) or not isinstance(memory_mb, Real) or not memory_mb >= _LEAST_MB:
+        raise DataError(f"A search needs a budget of at least {_LEAST_MB} MB, not memory_mb={memory_mb!r}.")
     return int(min(memory_mb, 2**40) * 2**20)

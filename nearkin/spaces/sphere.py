@@ -68,5 +68,8 @@ class Sphere:
 
 def _direction(x: Tensor) -> Tensor:
     """Vectors (..., d) at length one, whatever their length; zero stays zero, without gradient."""
+    largest = x.detach().abs().amax(dim=-1, keepdim=True)
+    # Squares of what is scaled to 1 neither overflow nor vanish; the direction does not depend on the scale.
+    x = x / torch.where(largest == 0, torch.ones_like(largest), largest)
     norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     return torch.where(norm == 0, torch.zeros_like(x), x / torch.where(norm == 0, torch.ones_like(norm), norm))

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from nearkin.errors import DataError
 from nearkin.metrics import retrieval_metrics
+from nearkin.search import KReciprocal
 from nearkin.spaces import Euclidean, PoincareBall, Sphere
 
 RECALLS = (1, 2, 4, 8)
@@ -147,6 +148,24 @@ def test_an_excluded_item_is_neither_found_nor_counted():
     one = retrieval_metrics(x[:1], labels[:1], gallery=x, gallery_labels=labels, exclude=[1])  # of another class
     assert one.values["P@1"] == 1  # itself
     assert one.values["R-precision"] > 0
+
+
+def test_a_query_is_measured_alike_whatever_else_is_asked():
+    """One query leaves an item out and has three to find, the other has four."""
+    gallery, labels = np.array([[1, 0], [1, 0.01], [1, 0.02], [0, 1.0]]), np.array([0, 0, 0, 1])
+    options = {"gallery": gallery, "gallery_labels": labels, "knn": 4, "metrics": ["kNN-Acc", "P@4", "MAP@4"]}
+    both = retrieval_metrics(gallery[:2], labels[:2], exclude=[0, -1], **options).per_query
+    alone = retrieval_metrics(gallery[:1], labels[:1], exclude=[0], **options).per_query
+    assert {name: values[0] for name, values in both.items()} == {name: values[0] for name, values in alone.items()}
+    assert both["P@4"].tolist() == pytest.approx([2 / 3, 3 / 4])
+    assert both["kNN-Acc"].tolist() == [1, 1]
+
+
+def test_a_re_ranker_goes_by_its_name_too():
+    x, labels = np.random.default_rng(4).normal(size=(40, 3)), np.arange(40) % 4
+    by_name = retrieval_metrics(x, labels, rerank="k-reciprocal")
+    assert by_name.values == retrieval_metrics(x, labels, rerank=KReciprocal()).values
+    assert by_name.values != retrieval_metrics(x, labels).values
 
 
 def test_rounding_cannot_turn_hits_and_others_around():
@@ -344,6 +363,15 @@ X = np.random.default_rng(0).normal(size=(4, 2))
         ({"embeddings": X, "labels": [0, 0, 1, 1], "metrics": ["Recall@0"]}, "Recall@0"),
         ({"embeddings": X, "labels": [0, 0, 1, 1], "metrics": []}, "at least one"),
         ({"embeddings": X, "labels": [0, 0, 1, 1], "space": "spere"}, "sphere"),
+        ({"embeddings": X, "labels": [0, 0, 1, 1], "metrics": 5}, "no retrieval metric '5'"),
+        ({"embeddings": X, "labels": [0, 0, 1, 1], "recall_at": None}, "from 1 on, not None"),
+        ({"embeddings": X, "labels": [0, 0, 1, 1], "rerank": KReciprocal}, "must be a re-ranker"),
+        ({"embeddings": X, "labels": [0, 0, 1, 1], "memory_mb": "1GB"}, "64 MB, not memory_mb='1GB'"),
+        ({"embeddings": X, "labels": None}, "must be a list"),
+        ({"embeddings": X, "labels": 5}, "must be a list"),
+        ({"embeddings": [[1.0, 2.0], [1.0]], "labels": [0, 0]}, "rows of one length"),
+        ({"embeddings": torch.zeros(4, 2, dtype=torch.complex64), "labels": [0, 0, 1, 1]}, "real numbers"),
+        ({"embeddings": np.ma.masked_array(X, X > 0), "labels": [0, 0, 1, 1]}, "masked"),
         ({"embeddings": X, "labels": [0, 0, 1, 1], "exclude": [0, 1, 2, 3]}, "give a gallery"),
         ({"embeddings": X, "labels": [0, 0, 1, 1], "memory_mb": 0}, "64 MB"),
     ],

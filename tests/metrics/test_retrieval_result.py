@@ -58,3 +58,10 @@ def test_short_form_keeps_means_and_counts(result):
 def test_primary_metric(result):
     assert RetrievalResult.primary in result.values
     assert RetrievalResult.higher_is_better
+
+
+def test_labels_that_are_spelt_alike_stay_two_classes():
+    from nearkin.metrics import retrieval_metrics
+
+    x = np.random.default_rng(0).normal(size=(8, 2))
+    assert set(retrieval_metrics(x, [1, "1"] * 4).per_class("P@1")) == {"1", "'1'"}

@@ -442,7 +442,7 @@ GOOD = blobs(3, 3)
         (GOOD[0], ["a"] * 9, {}, "no impostor pair .* give two classes or more"),
         (GOOD[0], range(9), {}, "no genuine pair .* one of them with two items"),
         (GOOD[0][:0], [], {}, "no genuine pair"),
-        (GOOD[0], GOOD[1], {"gallery": GOOD[0][:3], "gallery_labels": "xyz"}, "a gallery that has items"),
+        (GOOD[0], GOOD[1], {"gallery": GOOD[0][:3], "gallery_labels": list("xyz")}, "a gallery that has items"),
         (GOOD[0], GOOD[1], {"gallery": GOOD[0][:3]}, "go together"),
         (GOOD[0], GOOD[1][1:], {}, "8 labels for 9 embeddings"),
         (np.full((3, 1), np.nan), [0, 0, 1], {}, "NaN"),
@@ -451,9 +451,9 @@ GOOD = blobs(3, 3)
         (GOOD[0], GOOD[1], {"fpr": [1.5]}, "at most 1"),
         (GOOD[0], GOOD[1], {"p_target": 1.0}, "between 0 and 1"),
         (GOOD[0], GOOD[1], {"cost_miss": 0.0}, "positive"),
-        (GOOD[0], GOOD[1], {"pairs": 0}, "at least 1"),
+        (GOOD[0], GOOD[1], {"pairs": 0}, "from 1 on"),
         (GOOD[0], GOOD[1], {"space": "cosin"}, "Did you mean 'cosine'"),
-        (GOOD[0], GOOD[1], {"memory_mb": 0}, "at least 1"),
+        (GOOD[0], GOOD[1], {"memory_mb": 0}, "from 1 on"),
     ],
 )
 def test_bad_input(x, labels, options, message):

@@ -208,3 +208,9 @@ def test_lipschitz_gradient_is_identity_inside_and_tangent_outside():
 def test_lipschitz_ball_never_stretches(seed, size):
     ball, f = LipschitzBall(), size * embeddings(6, 3, seed=seed)
     assert (ball.distance(ball.project(f), ball.project(f)) <= euclidean_distance(f, f) + 1e-12).all()
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e30])
+def test_the_sphere_ignores_any_length(size):
+    x = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(Sphere().distance(size * x, x), Sphere().distance(x, x), atol=1e-6, rtol=1e-6)

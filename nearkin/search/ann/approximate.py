@@ -19,7 +19,7 @@ from nearkin.search.ann.factory import check_size, compresses, training_size
 from nearkin.search.ann.faiss_index import build, knobs_of, reason, reproducible
 from nearkin.search.candidates import candidate_distances
 from nearkin.search.exact import exact
-from nearkin.search.rerank import Reranker
+from nearkin.search.rerank import Reranker, as_reranker
 from nearkin.search.scorers import InnerProduct, Scorer, as_scorer
 from nearkin.search.vectors import as_exclude, as_pair, as_vectors, check_k
 from nearkin.spaces import Euclidean, Sphere
@@ -38,7 +38,7 @@ def faiss(
     factory: str = "HNSW32",
     space: Any = _SPHERE,
     exclude: Any | None = None,
-    rerank: Reranker | None = None,
+    rerank: Reranker | str | None = None,
     seed: int = 0,
     search_parameters: Mapping[str, int] | None = None,
 ) -> tuple[Tensor, Tensor]:
@@ -62,7 +62,7 @@ def faiss(
     points = x if y is None else y
     hidden = as_exclude(exclude, len(x), len(points), leave_one_out=y is None)
     check_k(k, _available(len(points), hidden))
-    space = as_scorer(space)
+    space, reranker = as_scorer(space), as_reranker(rerank)
     fitted: list[tuple[Tensor, FaissIndex]] = []
 
     def search(x: Tensor, points: Tensor, k: int, exclude: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -73,9 +73,9 @@ def faiss(
         return fitted[-1][1].search(x, k, exclude=exclude)
 
     skip = None if hidden is None else torch.from_numpy(hidden)
-    if rerank is None:
+    if reranker is None:
         return search(x, points, k, skip)
-    return rerank.rank(search, x, points, k, exclude=skip, space=space)
+    return reranker.rank(search, x, points, k, exclude=skip, space=space)
 
 
 class FaissIndex:

@@ -27,6 +27,7 @@ _UNDERFLOW = 2.0**-100
 _CHUNK_ENTRIES = 2**19
 _GATHERED_ENTRIES = 2**18  # in float64, and a scorer makes several copies: about 10 MB for each worker
 _NOISE_BITS = 12
+_DENSE = 4
 _PARALLEL = 1e-14  # a chord in float64 of what is one direction
 _SAMPLED = 1000
 _CONCENTRATED = 0.9  # length of the mean direction
@@ -110,11 +111,18 @@ class Order:
     def distances(self, rows: Tensor, near: Tensor) -> Tensor:
         """True distances (b, c), float64, of queries (b,) to chosen gallery items (b, c)."""
         distances = torch.empty(near.shape, dtype=torch.float64, device=near.device)
-        step = max(1, _GATHERED_ENTRIES // max(1, near.shape[1] * self.queries.shape[1]))
+        dense = _DENSE * near.shape[1] >= len(self.gallery) > 1
+        a_row = len(self.gallery) if dense else near.shape[1] * self.queries.shape[1]
+        step = max(1, _GATHERED_ENTRIES // max(1, a_row))
         for start in range(0, len(rows), step):
             some = slice(start, start + step)
-            x, y = self.queries[rows[some]].double().unsqueeze(1), self.gallery[near[some]].double()
-            distances[some] = self.scorer.distance(x, y)[:, 0]
+            x = self.queries[rows[some]].double()
+            if dense:  # most of the gallery: no need to gather it for every query
+                chunks = self.gallery.split(max(1, _GATHERED_ENTRIES // self.queries.shape[1]))
+                table = torch.cat([self.scorer.distance(x, part.double()) for part in chunks], dim=1)
+                distances[some] = table.gather(1, near[some])
+            else:
+                distances[some] = self.scorer.distance(x.unsqueeze(1), self.gallery[near[some]].double())[:, 0]
         if self._noise:
             distances[distances < self._noise] = 0  # vectors of one direction are one point, whatever their lengths
         return distances
@@ -126,8 +134,7 @@ class _Unit:
     more_columns = 0
 
     def sides(self, points: Tensor) -> tuple[Tensor, Tensor]:
-        wide = points.double()
-        unit = torch.nn.functional.normalize(wide, dim=1, eps=torch.finfo(torch.float64).tiny).float()
+        unit = Sphere().as_euclidean(points.double())[0].float()
         return unit, unit
 
     def rounding(self, dimensions: int) -> float:
@@ -243,7 +250,7 @@ def _directions(queries: Tensor, gallery: Tensor, scorer: Sphere | Cosine) -> _U
             return _UnitOrZero() if scorer.metric == "angle" else _Euclidean(queries, gallery, scorer)
         return _Unit()
     sample = gallery[:: max(1, len(gallery) // _SAMPLED)].double()
-    mean = torch.nn.functional.normalize(sample, dim=1).mean(dim=0)
+    mean = Sphere().as_euclidean(sample)[0].mean(dim=0)
     return _Euclidean(queries, gallery, Sphere()) if float(mean.norm()) > _CONCENTRATED else _Unit()
 
 
