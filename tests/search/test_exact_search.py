@@ -275,9 +275,9 @@ class Answering:
     [
         (Answering(far=float("nan")), "Answering must give finite numbers"),
         (Answering(far=float("inf")), "Answering must give finite numbers"),
-        (Answering(change=lambda d: d[:, :-1]), "Answering must give the shape"),
-        (Answering(change=lambda d: d[0]), "Answering must give the shape"),
-        (Answering(change=lambda d: d.unsqueeze(0)), "Answering must give the shape"),
+        (Answering(change=lambda d: d[:, :-1]), "Answering must give a tensor of the shape"),
+        (Answering(change=lambda d: d[0]), "Answering must give a tensor of the shape"),
+        (Answering(change=lambda d: d.unsqueeze(0)), "Answering must give a tensor of the shape"),
     ],
 )
 def test_a_scorer_that_answers_nonsense_is_told_so(k, scorer, message):
@@ -433,3 +433,12 @@ def test_a_subclass_with_a_distance_of_its_own_is_searched_by_it(base):
     x = points(base(), 30, 4, size=0.1)
     farthest = base().distance(x, x).argmax(dim=1)
     assert torch.equal(exact(x, x, 1, space=Reversed())[1][:, 0], farthest)
+
+
+def test_a_scorer_must_give_tensors():
+    class Numpy:
+        def distance(self, x, y):
+            return torch.cdist(x, y).numpy()
+
+    with pytest.raises(DataError, match=r"tensor of the shape .* not ndarray"):
+        exact(np.eye(4), k=1, space=Numpy())

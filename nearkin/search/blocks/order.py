@@ -88,10 +88,11 @@ class Order:
         if self.by_product:
             return torch.mm(left, right.T, out=out)
         distances = self.scorer.distance(left, right)
-        if distances.shape != out.shape:
+        if not isinstance(distances, Tensor) or distances.shape != out.shape:
+            given = f"the shape {tuple(distances.shape)}" if isinstance(distances, Tensor) else type(distances).__name__
             raise DataError(
-                f"The distance of {type(self.scorer).__name__} must give the shape {tuple(out.shape)} for {len(left)} "
-                f"and {len(right)} vectors, not {tuple(distances.shape)}."
+                f"The distance of {type(self.scorer).__name__} must give a tensor of the shape {tuple(out.shape)} for "
+                f"{len(left)} and {len(right)} vectors, not {given}."
             )
         if not all(extreme.isfinite() for extreme in out.copy_(distances).neg_().aminmax()):
             raise DataError(
