@@ -86,6 +86,10 @@ class AuditSection(BaseModel):
         default=None,
         description="How the retrieval suite re-ranks what it finds: average-query-expansion, k-reciprocal; null: not.",
     )
+    corrupted_queries: int = Field(default=1000, ge=10, description="Queries that the corruption suite corrupts.")
+    severities: list[Annotated[int, Field(ge=1, le=5)]] = Field(
+        default=[1, 2, 3, 4, 5], min_length=1, description="Severities of the corruption suite."
+    )
     resamples: int = Field(default=1000, ge=1, description="Bootstrap resamples of the intervals.")
     seed: int = Field(default=0, ge=0, description="Seed of bootstrap, k-means and sampled pairs.")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from nearkin.audits import calibration, corruption  # noqa: F401  (each enters its suite)
 from nearkin.audits.result import AuditResult
 from nearkin.audits.subject import Subject, check_labels, subject_of_model, unseen_items
 from nearkin.audits.suites import SuiteResult, suites
@@ -19,7 +20,7 @@ __all__ = [
     "unseen_items",
 ]
 
-_PRIMARY = ("MAP@R", "EER")
+_PRIMARY = ("MAP@R", "EER", "ECE", "accuracy, corrupted")
 """What to judge by: the first of these that was measured."""
 
 
@@ -49,5 +50,7 @@ def run_suites(subject: Subject, section: AuditSection, names: Sequence[str] | N
         primary=primary,
         higher_is_better=primary not in lower_is_better,
         lower_is_better=lower_is_better,
+        numbers=tuple(name for part in found for name in part.numbers),
+        details={name: detail for part in found for name, detail in part.details.items()},
         drawings=[drawing for part in found for drawing in part.drawings],
     )

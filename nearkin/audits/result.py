@@ -28,6 +28,8 @@ class AuditResult:
         primary: the metric to judge by.
         higher_is_better: its direction.
         lower_is_better: the metrics of which less is better.
+        numbers: the metrics that are plain numbers, not shares of 1.
+        details: what is too much for a table, by suite, as JSON can hold it.
         drawings: pictures of the suites, drawn when a report is written.
     """
 
@@ -40,6 +42,8 @@ class AuditResult:
     primary: str = "MAP@R"
     higher_is_better: bool = True
     lower_is_better: tuple[str, ...] = ()
+    numbers: tuple[str, ...] = ()
+    details: dict[str, Any] = field(default_factory=dict, repr=False)
     drawings: list[Callable[[], Figure]] = field(default_factory=list, repr=False)
 
     def __getitem__(self, name: str) -> float:
@@ -56,6 +60,7 @@ class AuditResult:
                 name,
                 value,
                 *self.intervals.get(name, missing),
+                percent=name not in self.numbers,
                 baseline=self.baseline.get(name),
                 lower_is_better=name in self.lower_is_better,
             )
@@ -88,6 +93,8 @@ class AuditResult:
             "primary": self.primary,
             "higher_is_better": self.higher_is_better,
             "lower_is_better": list(self.lower_is_better),
+            "numbers": list(self.numbers),
+            "details": self.details,
         }
 
     def save(self, path: str | Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from nearkin.audits.corrupted import CorruptedEncoder
 from nearkin.data.dataset import Dataset
 from nearkin.errors import DataError
 from nearkin.models import Embedder, FeatureCache, cache_point, pretrained_baseline
@@ -32,6 +33,9 @@ class Subject:
         facts: what to tell about model and data.
         notes: what a reader must know of how the items were chosen.
         own_data: whether the items are those that were held out when the model was trained.
+        corrupted: from a corruption, a severity and rows (r,) to the embeddings (r, d) of these items so corrupted;
+            None when there are no images to corrupt.
+        progress: whether suites that take long show a bar.
     """
 
     embeddings: np.ndarray
@@ -44,6 +48,8 @@ class Subject:
     facts: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     own_data: bool = False
+    corrupted: Callable[[str, int, np.ndarray], np.ndarray] | None = None
+    progress: bool = True
 
 
 def subject_of_model(
@@ -83,6 +89,8 @@ def subject_of_model(
         facts=facts,
         notes=notes,
         own_data=own_data,
+        corrupted=CorruptedEncoder(embedder, part, cache_directory / "corrupted") if part.kind == "image" else None,
+        progress=progress,
     )
 
 

@@ -38,6 +38,8 @@ class SuiteResult:
         per_class: metric to the mean of each class, for paired comparisons.
         notes: what a reader must know.
         lower_is_better: the metrics of which less is better.
+        numbers: the metrics that are plain numbers, not shares of 1.
+        details: what is too much for a table, as JSON can hold it.
         drawings: pictures of the suite's own, drawn when a report is written.
     """
 
@@ -47,6 +49,8 @@ class SuiteResult:
     per_class: dict[str, dict[str, float]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     lower_is_better: tuple[str, ...] = ()
+    numbers: tuple[str, ...] = ()
+    details: dict[str, Any] = field(default_factory=dict)
     drawings: list[Callable[[], Figure]] = field(default_factory=list)
 
 

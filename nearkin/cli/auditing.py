@@ -37,9 +37,15 @@ def audit_command(
         run, data, names, rerank=rerank, baseline=baseline, skip_bad=skip_bad, data_root=data_root, progress=progress
     )
     report, numbers = run.report_file, run.audit_file
-    # The run's own audit is what `compare` reads: another data set's, and a re-ranked one, go beside it.
+    # The run's own audit is what `compare` reads: another data set's, a re-ranked one, and one without retrieval where
+    # the recipe asks for it, go beside it.
     foreign = data is not None and not result.subject.own_data
-    marks = [*([result.subject.facts["data"] or "data"] if foreign else []), *([rerank] if rerank else [])]
+    partial = names is not None and "retrieval" in run.recipe().audit.suites and "retrieval" not in names
+    marks = [
+        *([result.subject.facts["data"] or "data"] if foreign else []),
+        *([rerank] if rerank else []),
+        *((names or []) if partial else []),
+    ]
     if marks:
         stem = "-".join(marks)
         report, numbers = run.path / f"report-{stem}.html", run.path / f"audit-{stem}.json"

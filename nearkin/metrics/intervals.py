@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, overload
 
 import numpy as np
@@ -69,17 +69,28 @@ def _flat(values: Any) -> np.ndarray:
 def _intervals(table: np.ndarray, labels: Any, resamples: int, level: float, seed: int) -> list[Interval]:
     """The interval of each row of a table (metrics, n)."""
     (codes,) = label_codes(label_array(labels, table.shape[1]))
-    grouped = table[:, np.argsort(codes, kind="stable")]
+    means = np.empty((resamples, len(table)))
+    for resample, drawn in enumerate(draw_queries(codes, resamples, seed)):
+        # Summed along the memory of each metric, so that its mean does not depend on which others there are.
+        means[resample] = table.take(drawn, axis=1).mean(axis=1)
+    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2], axis=0)
+    return [(float(first), float(last)) for first, last in zip(low, high, strict=True)]
+
+
+def draw_queries(codes: np.ndarray, resamples: int, seed: int) -> Iterator[np.ndarray]:
+    """The queries of each resample, int64: as many classes as there are, then from each as many queries as it has.
+
+    Args:
+        codes: class of each query (n,), whole numbers from 0, none left out.
+        resamples: how many to draw.
+        seed: of the draws.
+    """
+    grouped = np.argsort(codes, kind="stable")
     sizes = np.bincount(codes)
     starts = np.cumsum(sizes) - sizes
     rng = np.random.default_rng(seed)
-    means = np.empty((resamples, len(table)))
-    for resample in range(resamples):
+    for _ in range(resamples):
         classes = rng.integers(len(sizes), size=len(sizes))
         size = np.repeat(sizes[classes], sizes[classes])
         start = np.repeat(starts[classes], sizes[classes])
-        drawn = start + (rng.random(len(size)) * size).astype(np.int64)
-        # Summed along the memory of each metric, so that its mean does not depend on which others there are.
-        means[resample] = grouped.take(drawn, axis=1).mean(axis=1)
-    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2], axis=0)
-    return [(float(first), float(last)) for first, last in zip(low, high, strict=True)]
+        yield grouped[start + (rng.random(len(size)) * size).astype(np.int64)]

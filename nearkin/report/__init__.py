@@ -1,6 +1,7 @@
 """Pictures and one self-contained HTML page, drawn from plain values."""
 
 from nearkin.report.comparison import Column, ComparisonRow, draw_comparison
+from nearkin.report.corruption import draw_corruption, draw_shift
 from nearkin.report.curves import draw_curves
 from nearkin.report.det import draw_det
 from nearkin.report.histograms import draw_histograms
@@ -8,6 +9,10 @@ from nearkin.report.maps import draw_map
 from nearkin.report.neighbours import Neighbour, NeighbourRow, Thumb, draw_neighbours
 from nearkin.report.page import render_comparison, render_report, write_comparison, write_report
 from nearkin.report.projection import project_2d
+from nearkin.report.rejection import draw_rejection
+from nearkin.report.reliability import draw_reliability
+from nearkin.report.risk_coverage import draw_risk_coverage
+from nearkin.report.sensitivity import draw_sensitivity
 from nearkin.report.terminal import comparison_table, metric_table
 from nearkin.report.values import Figure, MetricRow, Report
 
@@ -22,11 +27,17 @@ __all__ = [
     "Thumb",
     "comparison_table",
     "draw_comparison",
+    "draw_corruption",
     "draw_curves",
     "draw_det",
     "draw_histograms",
     "draw_map",
     "draw_neighbours",
+    "draw_rejection",
+    "draw_reliability",
+    "draw_risk_coverage",
+    "draw_sensitivity",
+    "draw_shift",
     "metric_table",
     "project_2d",
     "render_comparison",

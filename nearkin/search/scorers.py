@@ -26,6 +26,7 @@ class InnerProduct:
     """Ordered by the inner product, largest first: `distance = -x.y`."""
 
     name: ClassVar[str] = "inner-product"
+    similarity: ClassVar[bool] = True
 
     def distance(self, x: Tensor, y: Tensor) -> Tensor:
         """Negative inner products (..., n, m) of (..., n, d) and (..., m, d)."""
@@ -37,6 +38,7 @@ class Cosine:
     """Ordered by the angle, as the sphere is: `distance = 1 - cos(x, y)`, and 1 where a vector is zero."""
 
     name: ClassVar[str] = "cosine"
+    similarity: ClassVar[bool] = True
 
     def distance(self, x: Tensor, y: Tensor) -> Tensor:
         """Cosine distances (..., n, m), from 0 to 2, of (..., n, d) and (..., m, d)."""

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 from torch import Tensor
 
 
+@runtime_checkable
 class Space(Protocol):
     """How two vectors are compared.
 

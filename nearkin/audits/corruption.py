@@ -1,0 +1,116 @@
+"""The corruption suite: the same confidence when queries are noisy, blurred or badly lit, with support and T clean."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from nearkin.audits.calibration import OURS, Estimator, divided, fit_estimators
+from nearkin.audits.confidence_pictures import draw_cells, draw_severities
+from nearkin.audits.subject import Subject
+from nearkin.audits.suites import SuiteResult, suites
+from nearkin.data.corruptions import CORRUPTIONS
+from nearkin.errors import DataError
+from nearkin.metrics.binned import accuracy_and_ece, class_table, mean_intervals
+from nearkin.metrics.labels import label_codes
+from nearkin.progress import Progress
+from nearkin.recipe import AuditSection
+
+_METRICS = ("accuracy", "ECE")
+
+
+@suites.register("corruption")
+def corruption_suite(subject: Subject, section: AuditSection) -> SuiteResult:
+    """Mean accuracy and ECE over 15 corruptions of the queries, of NED and what it is compared with."""
+    if subject.corrupted is None:
+        raise DataError(
+            "The corruption suite corrupts images and embeds them again: it needs a model and image data, not "
+            "embeddings or sounds."
+        )
+    support, queries = divided(subject, section.seed)
+    rows = draw_rows(queries, section.corrupted_queries, section.seed)
+    fitted = fit_estimators(subject.embeddings[support], subject.labels[support], subject.space)
+    truth = subject.labels[rows]
+    clean = tables_of(fitted, subject.embeddings[rows], truth)
+    tables = corrupted_tables(subject, fitted, rows, section.severities)
+    return _result(clean, tables, section, len(rows))
+
+
+def draw_rows(queries: np.ndarray, size: int, seed: int) -> np.ndarray:
+    """At most `size` of the queries, ascending; the same for the same seed."""
+    if len(queries) <= size:
+        return queries
+    return np.sort(np.random.default_rng(seed).choice(queries, size, replace=False))
+
+
+def corrupted_tables(
+    subject: Subject, fitted: Mapping[str, Estimator], rows: np.ndarray, severities: Sequence[int]
+) -> dict[str, np.ndarray]:
+    """Every estimator's answers for corrupted queries `rows` as class tables (corruptions, severities, C, bins, 3)."""
+    assert subject.corrupted is not None
+    found: dict[str, list[list[np.ndarray]]] = {name: [] for name in fitted}
+    with Progress("Corrupting", len(CORRUPTIONS) * len(severities), subject.progress) as bar:
+        for corruption in CORRUPTIONS:
+            for name in fitted:
+                found[name].append([])
+            for severity in severities:
+                embeddings = subject.corrupted(corruption, severity, rows)
+                for name, table in tables_of(fitted, embeddings, subject.labels[rows]).items():
+                    found[name][-1].append(table)
+                bar.advance(1, corruption)
+    return {name: np.array(cells) for name, cells in found.items()}
+
+
+def tables_of(fitted: Mapping[str, Estimator], queries: np.ndarray, truth: np.ndarray) -> dict[str, np.ndarray]:
+    """Every estimator's answers to queries as a class table (C, bins, 3)."""
+    (codes,) = label_codes(np.asarray(truth))
+    found = {}
+    for name, estimator in fitted.items():
+        predicted = estimator.predict(queries)
+        found[name] = class_table(predicted.confidence, predicted.labels == truth, codes)
+    return found
+
+
+def _result(
+    clean: dict[str, np.ndarray], tables: dict[str, np.ndarray], section: AuditSection, queries: int
+) -> SuiteResult:
+    found = SuiteResult({}, lower_is_better=tuple(_name("ECE", name) for name in tables))
+    cells = {name: accuracy_and_ece(table.sum(axis=2)) for name, table in tables.items()}
+    before = {name: accuracy_and_ece(table.sum(axis=0)) for name, table in clean.items()}
+    for name, table in tables.items():
+        flat = table.reshape(-1, *table.shape[2:])
+        for metric, (value, interval) in mean_intervals(flat, resamples=section.resamples, seed=section.seed).items():
+            found.values[_name(metric, name)] = value
+            found.intervals[_name(metric, name)] = interval
+    found.details["corruption"] = {
+        "corruptions": list(CORRUPTIONS),
+        "severities": list(section.severities),
+        "clean": {name: _by_metric(before[name]) for name in tables},
+        "cells": {name: _by_metric(cells[name]) for name in tables},
+    }
+    found.notes.append(
+        f"Corruption: {queries:,} queries, {len(CORRUPTIONS)} corruptions, severities "
+        f"{', '.join(map(str, section.severities))}; support and temperature stay clean."
+    )
+    lines = {name: (_line(before[name][0], cells[name][0]), _line(before[name][1], cells[name][1])) for name in tables}
+    shown = dict(zip(_METRICS, cells[OURS], strict=True))
+    usual = {metric: float(value) for metric, value in zip(_METRICS, before[OURS], strict=True)}
+    found.drawings.append(partial(draw_cells, CORRUPTIONS, section.severities, shown, usual))
+    found.drawings.append(partial(draw_severities, section.severities, lines))
+    return found
+
+
+def _by_metric(pair: tuple[np.ndarray, np.ndarray]) -> dict[str, Any]:
+    return {metric: values.tolist() for metric, values in zip(_METRICS, pair, strict=True)}
+
+
+def _line(clean: np.ndarray, cells: np.ndarray) -> np.ndarray:
+    """The mean over corruptions at every severity, the clean value first (s + 1,)."""
+    return np.append(clean, cells.mean(axis=0))
+
+
+def _name(metric: str, estimator: str) -> str:
+    return f"{metric}, corrupted" if estimator == OURS else f"{metric}, corrupted, {estimator}"

@@ -1,0 +1,39 @@
+"""Who is asked and who answers: items divided into a support, whose labels are known, and queries."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from nearkin.audits.subject import Subject
+from nearkin.errors import DataError
+from nearkin.metrics.labels import label_codes
+
+
+def divide(subject: Subject, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of the support and of the queries: the published division, or half of each class by a seed."""
+    if subject.gallery is not None:
+        return np.flatnonzero(subject.gallery), np.flatnonzero(~subject.gallery)
+    return halves(subject.labels, seed)
+
+
+def halves(labels: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Half of each class as support, rounded up, and the other half as queries; ascending rows of labels (n,).
+
+    A class with one item has it in the support.
+    """
+    (codes,) = label_codes(np.asarray(labels))
+    shuffled = np.random.default_rng(seed).permutation(len(codes))
+    grouped = shuffled[np.argsort(codes[shuffled], kind="stable")]
+    sizes = np.bincount(codes)
+    place = np.arange(len(codes)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    support = place < np.repeat((sizes + 1) // 2, sizes)
+    return np.sort(grouped[support]), np.sort(grouped[~support])
+
+
+def leave_classes_out(labels: np.ndarray, rows: np.ndarray, seed: int) -> np.ndarray:
+    """Which of `rows` (r,) are of a random half of their classes, bool (r,): the known half."""
+    names = np.unique(labels[rows])
+    if len(names) < 2:
+        raise DataError(f"Leaving half of the classes out needs two classes or more, but there is {len(names)}.")
+    known = np.random.default_rng(seed).permutation(len(names)) < (len(names) + 1) // 2
+    return np.isin(labels[rows], names[known])

@@ -1,0 +1,51 @@
+"""How sure: class probabilities from neighbours, their temperature, thresholds, and "I don't know"."""
+
+from nearkin.confidence.bandwidths import BandwidthComparison
+from nearkin.confidence.conformal import ConformalSets, PredictionSets
+from nearkin.confidence.estimator import NeighbourEstimator, estimators
+from nearkin.confidence.evaluation import best_k, evaluate, sweep_k
+from nearkin.confidence.ned import NED
+from nearkin.confidence.open_set import OpenPrediction, UnknownRejector
+from nearkin.confidence.probabilities import ClassProbabilities, Prediction
+from nearkin.confidence.prototypes import PrototypeEstimator, PrototypeRatio, PrototypeSoftmax
+from nearkin.confidence.sharpened import SharpNED
+from nearkin.confidence.targets import EqualErrorRate, FalseAcceptRate, FBeta, Precision, Target, as_target
+from nearkin.confidence.temperature import TemperatureFit, fit_temperature
+from nearkin.confidence.thresholds import Threshold, choose_threshold
+from nearkin.confidence.unknown_scores import unknown_scores
+from nearkin.confidence.votes import DudaniVote, GouVote, KNNVote, NearestNeighbour
+
+__all__ = [
+    "NED",
+    "BandwidthComparison",
+    "ClassProbabilities",
+    "ConformalSets",
+    "DudaniVote",
+    "EqualErrorRate",
+    "FBeta",
+    "FalseAcceptRate",
+    "GouVote",
+    "KNNVote",
+    "NearestNeighbour",
+    "NeighbourEstimator",
+    "OpenPrediction",
+    "Precision",
+    "Prediction",
+    "PredictionSets",
+    "PrototypeEstimator",
+    "PrototypeRatio",
+    "PrototypeSoftmax",
+    "SharpNED",
+    "Target",
+    "TemperatureFit",
+    "Threshold",
+    "UnknownRejector",
+    "as_target",
+    "best_k",
+    "choose_threshold",
+    "estimators",
+    "evaluate",
+    "fit_temperature",
+    "sweep_k",
+    "unknown_scores",
+]

@@ -1,0 +1,161 @@
+"""NED: calibrated class probabilities from the normalised exponentials of squared distances.
+
+`p(c) = sum_{i in kNN, y_i = c} exp(-d_i^2 / T) / sum_{i in kNN} exp(-d_i^2 / T)`: a Gaussian kernel estimate of each
+class's density, turned into a probability by Bayes' rule. Derivation: docs/methods/ned.md.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nearkin.confidence.bandwidths import BandwidthComparison, compare_bandwidths, fit_bandwidths
+from nearkin.confidence.energies import energies
+from nearkin.confidence.estimator import FIT_POINTS, NeighbourEstimator, Neighbours, check_positive, estimators
+from nearkin.confidence.temperature import FLOOR, TemperatureFit, fit_temperature
+from nearkin.errors import DataError, suggestion
+
+_USUAL_K = 200
+_ENERGIES = 2**27
+"""Energies held at the most while T is fitted to all support points: half a gigabyte."""
+
+_BANDWIDTHS = ("shared", "per-class", "auto")
+
+
+@estimators.register("ned")
+@dataclass(eq=False, kw_only=True)
+class NED(NeighbourEstimator):
+    """Probabilities from a Gaussian kernel around every neighbour, its temperature fitted on the support itself.
+
+    Reference: Karpusha, Yun, Fehervari, *Calibrated neighborhood aware confidence measure for deep metric learning*.
+    Needs: some classes with two support points or more, to fit T by leaving one out.
+    Use when: a confidence is to be read as a probability of being right; the choice of k hardly matters.
+
+    Args:
+        k: how many neighbours; None takes 200, or all but one of a smaller support; "all" takes the whole support.
+        space: as in every estimator. Over a similarity S (an object with `similarity = True`), `-S` replaces `d^2`.
+        temperature: T; None fits it by the likelihood of the support, each point left out in turn.
+        bandwidth: "shared" uses one T; "per-class" one for each class (the seed's eq. 18); "auto" the likelier one.
+        points: fit T on at most so many support points, drawn at random; neighbours are sought in the whole support.
+        seed: of that draw.
+
+    Attributes:
+        temperature_: T.
+        temperatures_: T of each class (C,), in the order of `classes_`; None with a shared one.
+        fit_: likelihood, counts and notes of the fit of T; None with a given one.
+        comparison_: which kind of bandwidth is likelier on points it was not fitted to; None with a shared one.
+    """
+
+    k: Any = None
+    temperature: float | None = None
+    bandwidth: Literal["shared", "per-class", "auto"] = "shared"
+    points: int = FIT_POINTS
+    seed: int = 0
+    temperature_: float = field(init=False, repr=False)
+    temperatures_: np.ndarray | None = field(init=False, repr=False)
+    fit_: TemperatureFit | None = field(init=False, repr=False)
+    comparison_: BandwidthComparison | None = field(init=False, repr=False)
+
+    def _count(self, available: int) -> int:
+        if self.k is None:
+            return max(1, min(_USUAL_K, len(self.support_) - 1, available))
+        return super()._count(available)
+
+    def _learn(self, neighbours: Neighbours | None) -> None:
+        check_positive(self.temperature, "temperature")
+        if self.bandwidth not in _BANDWIDTHS:
+            raise DataError(f"There is no bandwidth '{self.bandwidth}'.{suggestion(str(self.bandwidth), _BANDWIDTHS)}")
+        self.temperatures_ = self.fit_ = self.comparison_ = None
+        if self.temperature is not None:
+            if self.bandwidth != "shared":
+                raise DataError("A given temperature is shared by all classes: leave one of the two out.")
+            self.temperature_ = float(self.temperature)
+            return
+        rows, exponents, codes = self._left_out(neighbours)
+        own = self.support_.codes[rows]
+        self.fit_ = fit_temperature(exponents, codes == own[:, None])
+        self.temperature_ = self.fit_.temperature
+        self.notes_ += self.fit_.notes
+        if self.bandwidth != "shared":
+            self._learn_bandwidths(exponents, codes, own)
+
+    def _learn_bandwidths(self, exponents: np.ndarray, codes: np.ndarray, own: np.ndarray) -> None:
+        dimensions, classes = self.support_.points.shape[1], len(self.support_.classes)
+        self.comparison_ = compare_bandwidths(exponents, codes, own, classes, dimensions, self.seed)
+        self.notes_.append(str(self.comparison_))
+        if self.bandwidth == "per-class" or self.comparison_.winner == "per-class":
+            self.temperatures_ = fit_bandwidths(exponents, codes, own, classes, dimensions, self.temperature_)
+
+    def _left_out(self, neighbours: Neighbours | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Support points (n,), the energies (n, k) of their neighbours, themselves left out, and these' classes."""
+        support = self.support_
+        if len(support) < 2:
+            raise DataError(
+                "The temperature cannot be fitted to a single support point: give more points, or temperature=."
+            )
+        k = min(self._count(len(support)), len(support) - 1)
+        if neighbours is not None:
+            rows = np.arange(len(support))
+            if not isinstance(neighbours, (tuple, list)) or len(neighbours) != 2:
+                raise DataError("The neighbours of the support are a pair (distances, indices), as a search gives it.")
+            length, near = support.check_neighbours(*neighbours)
+            if length.shape != (len(support), k):
+                raise DataError(
+                    f"The neighbours of the support must be {len(support)} rows of {k}, not {length.shape}: find them "
+                    f"with  search.exact(support, k={k})."
+                )
+            if (near == rows[:, None]).any():
+                raise DataError(
+                    "The neighbours of the support hold the points themselves: leave these out, as "
+                    "search.exact(support) does."
+                )
+        else:
+            rows = support.draw(min(self.points, max(1, _ENERGIES // k)), self.seed)
+            found = support.search(support.points[torch.from_numpy(rows)], k, rows)
+            length, near = (part.cpu().numpy() for part in found)
+        return rows, energies(torch.from_numpy(length), support.scorer).numpy(), support.codes[near]
+
+    def exponents(self, distances: Tensor, codes: np.ndarray) -> Tensor:
+        """Logarithms (q, k) of the kernels at distances (q, k) of neighbours of classes `codes` (q, k)."""
+        energy = energies(distances, self.support_.scorer)
+        if self.temperatures_ is None:
+            return -energy / self.temperature_
+        bandwidth = torch.from_numpy(self.temperatures_[codes]).to(energy)
+        return -energy / bandwidth - self.support_.points.shape[1] / 2 * bandwidth.log()
+
+    def weights(self, distances: Tensor, codes: np.ndarray) -> Tensor:
+        """Kernels (q, k), the largest of each query scaled to 1."""
+        return self._shifted(distances, codes).clamp_min_(math.log(FLOOR) * 2).exp_()
+
+    def log_weights(self, distances: Tensor, codes: np.ndarray) -> Tensor:
+        """Exponents in float64 (q, k), the largest of each query zero; nothing is cut off."""
+        return self._shifted(distances.double(), codes)
+
+    def _shifted(self, distances: Tensor, codes: np.ndarray) -> Tensor:
+        """The exponents (q, k), the largest of each query zero."""
+        if self.temperatures_ is None:
+            # Shifted before the division, which a low temperature would make overflow.
+            energy = energies(distances, self.support_.scorer)
+            return (energy.detach().amin(dim=1, keepdim=True) - energy) / self.temperature_
+        exponents = self.exponents(distances, codes)
+        return exponents - exponents.detach().amax(dim=1, keepdim=True)
+
+    def _log_by_class(self, distances: Tensor, codes: Tensor, classes: int) -> Tensor:
+        """In logarithms throughout, so that even an unlikely class has a gradient, and none is cut off."""
+        exponents = self._shifted(distances, codes.cpu().numpy())
+        shape = (len(exponents), classes)
+        largest = torch.full(shape, -math.inf, dtype=exponents.dtype, device=exponents.device)
+        largest = largest.scatter_reduce(1, codes, exponents.detach(), "amax")
+        scaled = (exponents - largest.gather(1, codes)).exp()
+        sums = exponents.new_zeros(shape).scatter_add(1, codes, scaled)
+        present = sums > 0
+        found = torch.where(present, torch.where(present, sums, 1.0).log() + largest, 0.0)
+        found = found - torch.logsumexp(exponents, dim=1, keepdim=True)
+        # A class without a neighbour is less likely than every class with one.
+        least = torch.where(present, found.detach(), 0.0).amin(dim=1, keepdim=True).clamp_max(math.log(FLOOR))
+        return torch.where(present, found, least.expand(shape))

@@ -1,0 +1,233 @@
+"""Rejecting queries of unknown classes: a score, and a threshold on it learned from the support alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+import numpy as np
+
+from nearkin.confidence.conformal import check_between, covering_rank, needed_points
+from nearkin.confidence.estimator import FIT_POINTS, NeighbourEstimator
+from nearkin.confidence.left_out import class_left_out
+from nearkin.confidence.ned import NED
+from nearkin.confidence.probabilities import Prediction
+from nearkin.confidence.targets import Target
+from nearkin.confidence.thresholds import Threshold, choose_threshold
+from nearkin.confidence.unknown_scores import UnknownScore, as_unknown_score
+from nearkin.errors import DataError
+from nearkin.metrics.open_set import OpenSetResult, open_set_metrics
+
+_FEW_CLASSES = 10
+
+
+@dataclass(frozen=True, eq=False)
+class OpenPrediction:
+    """What a rejector says of q queries.
+
+    Attributes:
+        prediction: what the estimator says, as if every query were of a known class.
+        scores: higher is more likely known, float64 (q,).
+        threshold: a query that scores at least as much counts as known.
+    """
+
+    prediction: Prediction
+    scores: np.ndarray = field(repr=False)
+    threshold: float
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+    @property
+    def known(self) -> np.ndarray:
+        """Which queries count as of a known class, bools (q,)."""
+        return self.scores >= self.threshold
+
+    @property
+    def labels(self) -> np.ndarray:
+        """The likeliest class of each query (q,), also where it counts as unknown."""
+        return self.prediction.labels
+
+    @property
+    def confidence(self) -> np.ndarray:
+        """The probability of that class among the known ones, float32 (q,)."""
+        return self.prediction.confidence
+
+    def labels_or(self, unknown: Any = None) -> np.ndarray:
+        """The likeliest class of each query, or `unknown` where it counts as unknown; an object array (q,)."""
+        found = self.labels.astype(object)
+        marker = np.empty((), object)
+        marker[()] = unknown
+        found[~self.known] = marker
+        return found
+
+
+@dataclass(eq=False, kw_only=True)
+class UnknownRejector:
+    """An estimator that may say "I don't know": queries that score below a threshold count as of an unknown class.
+
+    Needs: classes with two points or more, 19 such points in all to accept 95 % of the known queries.
+    Use when: queries may be of classes that the support does not have.
+
+    The threshold is learned from the support alone. Each of its points in turn is a known query when it is left out,
+    and stands for an unknown one when its whole class is. The threshold is the `ceil((n + 1) accept)`-th largest of the
+    n scores of known queries, so that at least that share of them is accepted. A point that is alone in its class is
+    no known query, since nothing is left of its class, but an unknown one.
+
+    The forecast assumes that unknown classes lie among the known ones as these lie among each other. Stranger queries
+    are easier to tell, finer differences than those between the known classes are harder.
+
+    Example:
+        >>> import torch
+        >>> from nearkin.confidence.ned import NED
+        >>> from nearkin.confidence.open_set import UnknownRejector
+        >>> points = torch.cat([torch.linspace(0, 1, 20), torch.linspace(5, 6, 20)])[:, None]
+        >>> rejector = UnknownRejector(estimator=NED(k=5, space="euclidean")).fit(points, ["a"] * 20 + ["b"] * 20)
+        >>> rejector.predict([[0.52], [3.0], [5.5]]).labels_or("?").tolist()
+        ['a', '?', 'b']
+
+    Args:
+        estimator: NED(), or another over neighbours; a copy of it is fitted.
+        score: "density", "distance", "ratio" or "probability", or a function of a fitted estimator and its prediction.
+        accept: the share of queries of known classes to accept, between 0 and 1.
+        target: what the threshold is for, in place of `accept`: a target of `choose_threshold` such as "far=0.05", with
+            left-out points as the correct items and those whose class is left out, as many, as the wrong ones.
+        points: look at no more than so many support points, drawn at random.
+        seed: of that draw.
+
+    Attributes:
+        estimator_: the estimator, fitted.
+        threshold_: a query that scores at least as much counts as known.
+        choice_: the threshold chosen for a target, with intervals; None without one.
+        known_scores_: of the points left out, float64 (n,).
+        unknown_scores_: of the points whose class is left out, float64 (m,).
+        expected_: AUROC, FPR@95TPR, OSCR and closed accuracy of these two; None with a single class.
+        false_accept_: the share of simulated unknown queries that the threshold accepts; None with a single class.
+        notes_: what a reader must know of the fit.
+    """
+
+    estimator: NeighbourEstimator = field(default_factory=NED)
+    score: str | UnknownScore = "density"
+    accept: float = 0.95
+    target: Target | str | None = None
+    points: int = FIT_POINTS
+    seed: int = 0
+    estimator_: NeighbourEstimator = field(init=False, repr=False)
+    threshold_: float = field(init=False, repr=False)
+    choice_: Threshold | None = field(init=False, repr=False)
+    known_scores_: np.ndarray = field(init=False, repr=False)
+    unknown_scores_: np.ndarray = field(init=False, repr=False)
+    expected_: OpenSetResult | None = field(init=False, repr=False)
+    false_accept_: float | None = field(init=False, repr=False)
+    notes_: list[str] = field(init=False, repr=False)
+
+    def fit(self, support: Any, labels: Any, *, source: str | None = None) -> Self:
+        """Fit the estimator, and learn the threshold from leaving points and classes out.
+
+        Args:
+            support: embeddings (n, d).
+            labels: n labels of any hashable kind.
+            source: what made the embeddings, such as `model.fingerprint()`; `predict` then refuses those of another.
+        """
+        score = self._checked_score()
+        fitted = self.estimator_ = replace(self.estimator).fit(support, labels, source=source)
+        self.notes_ = list(fitted.notes_)
+        codes, sizes = fitted.support_.codes, np.bincount(fitted.support_.codes)
+        rows = fitted.support_.draw(self.points, self.seed)
+        known = sizes[codes[rows]] > 1
+        self._check_count(int(known.sum()), len(rows), len(sizes))
+        rows, found = fitted.leave_one_out(points=self.points, seed=self.seed)
+        self.known_scores_ = score(fitted, found)[known]
+        self.unknown_scores_ = self._simulate(score, rows, found)
+        right = (found.probabilities.best == codes[rows])[known]
+        self._learn(codes[rows[known]], codes[rows[: len(self.unknown_scores_)]])
+        self._forecast(right)
+        if not known.all():
+            self.notes_.append(
+                f"{int((~known).sum()):,} points are alone in their class: left out, they are unknown queries."
+            )
+        return self
+
+    def predict(self, queries: Any, *, source: str | None = None) -> OpenPrediction:
+        """Labels, scores and which queries (q, d) count as known."""
+        try:
+            threshold = self.threshold_
+        except AttributeError:
+            raise DataError("This UnknownRejector has no support yet: call fit(embeddings, labels).") from None
+        found = self.estimator_.predict(queries, source=source)
+        return OpenPrediction(found, as_unknown_score(self.score)(self.estimator_, found), threshold)
+
+    def _learn(self, known: np.ndarray, unknown: np.ndarray) -> None:
+        """Set the threshold; the classes of known (n,) and unknown (m,) queries say which go together."""
+        self.choice_ = None
+        if self.target is None:
+            rank = covering_rank(len(self.known_scores_), self.accept)
+            self.threshold_ = float(np.sort(self.known_scores_)[-rank])
+            return
+        scores, flags = self._both()
+        groups = np.concatenate([known, unknown])
+        self.choice_ = choose_threshold(scores, flags, self.target, groups=groups, seed=self.seed)
+        self.threshold_ = self.choice_.value
+        self.notes_ += self.choice_.notes
+
+    def _forecast(self, right: np.ndarray) -> None:
+        """Measure known queries, named rightly or not (n,), against the simulated unknown ones."""
+        self.expected_ = self.false_accept_ = None
+        if not len(self.unknown_scores_):
+            self.notes_.append(
+                "With a single class none can be left out: nothing is known of how unknown queries score."
+            )
+            return
+        named = np.concatenate([right, np.zeros(len(self.unknown_scores_), bool)])
+        self.expected_ = open_set_metrics(*self._both(), named)
+        self.false_accept_ = float((self.unknown_scores_ >= self.threshold_).mean())
+        classes = len(self.estimator_.classes_)
+        if classes < _FEW_CLASSES:
+            self.notes_.append(
+                f"The forecast leaves out one of only {classes} classes at a time, so it sees a much poorer support "
+                "than queries do."
+            )
+
+    def _both(self) -> tuple[np.ndarray, np.ndarray]:
+        """All scores, and which are of known queries."""
+        known, unknown = self.known_scores_, self.unknown_scores_
+        return np.concatenate([known, unknown]), np.arange(len(known) + len(unknown)) < len(known)
+
+    def _simulate(self, score: UnknownScore, rows: np.ndarray, found: Prediction) -> np.ndarray:
+        """Scores of the support points `rows` (n,) as unknown queries; none with a single class."""
+        fitted = self.estimator_
+        if len(fitted.classes_) == 1:
+            return np.empty(0)
+        k = len(fitted.support_) if fitted.k == "all" else found.distances.shape[1]
+        scores, poor = np.empty(len(rows)), 0
+        for places, prediction in class_left_out(fitted, rows, k):
+            scores[places] = score(fitted, prediction)
+            poor += len(places) * (prediction.distances.shape[1] < found.distances.shape[1])
+        if poor and fitted.k not in (None, "all"):
+            self.notes_.append(
+                f"For {poor:,} simulated unknown queries the other classes have fewer than {k} points: all count."
+            )
+        return scores
+
+    def _checked_score(self) -> UnknownScore:
+        if not isinstance(self.estimator, NeighbourEstimator):
+            raise DataError(
+                f"Unknown queries are told by their neighbours: the estimator must be one such as NED(), not "
+                f"{type(self.estimator).__name__}."
+            )
+        check_between(self.accept, "accept")
+        if isinstance(self.points, bool) or not isinstance(self.points, (int, np.integer)) or self.points < 1:
+            raise DataError(f"`points` must be a whole number from 1 on, not {self.points!r}.")
+        return as_unknown_score(self.score)
+
+    def _check_count(self, known: int, points: int, classes: int) -> None:
+        """Refuse too few points that can be left out and still have their class."""
+        needed = 1 if self.target is not None else needed_points(self.accept)
+        if known < needed:
+            wanted = f"accept={self.accept:g}" if self.target is None else "a threshold"
+            raise DataError(
+                f"To learn {wanted} takes {needed:,} points or more of classes with at least two, and {known:,} of the "
+                f"{points:,} looked at are such: give more points a class, or accept a smaller share."
+            )
+        if self.target is not None and classes == 1:
+            raise DataError("A target needs unknown queries, and of a single class none can be left out: use accept=.")

@@ -1,0 +1,131 @@
+"""NED with a sharpness: how wide the kernels are and how sure the answer is, fitted apart.
+
+`S_c = sum_{i in kNN, y_i = c} exp(-d_i^2 / T)` and `p(c) = S_c^a / sum_y S_y^a`; a = 1 is NED. In many dimensions one T
+cannot do both: wide kernels gather a class well but give probabilities that are too even. See docs/methods/ned.md.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.optimize import minimize_scalar
+from torch import Tensor
+
+from nearkin.confidence.estimator import Neighbours, check_positive, estimators
+from nearkin.confidence.grouping import ClassSums, sum_by_class
+from nearkin.confidence.ned import NED
+from nearkin.confidence.probabilities import ClassProbabilities
+from nearkin.confidence.temperature import FLOOR
+from nearkin.errors import DataError
+
+_WIDTHS = (-1.0, 3.0)
+"""How far log T may go from that of NED."""
+
+_SHARPNESS = (-2.0, 3.0)
+"""Where log a is looked for."""
+
+_TOLERANCE = 0.02
+_LEAST_EXPONENT = -700.0  # of float64
+
+
+@estimators.register("ned-sharp")
+@dataclass(eq=False, kw_only=True)
+class SharpNED(NED):
+    """NED whose class sums are raised to a power before they are divided by their total.
+
+    Needs: what NED needs; about a second for 10,000 support points.
+    Use when: NED's answers are right less often than those of a good vote, or it is surer or less sure than it should
+        be. It costs one more number, fitted on the support alike.
+
+    Args:
+        sharpness: the power a; None fits it together with T by the likelihood of the support. With a given
+            temperature it is fitted alone.
+        k: as in NED, and so are the others; the bandwidth is shared.
+
+    Attributes:
+        sharpness_: a.
+    """
+
+    sharpness: float | None = None
+    sharpness_: float = field(init=False, repr=False)
+
+    def _learn(self, neighbours: Neighbours | None) -> None:
+        check_positive(self.sharpness, "sharpness")
+        if self.bandwidth != "shared":
+            raise DataError("A sharpened NED has one bandwidth for all classes: use NED for bandwidth='per-class'.")
+        self.sharpness_ = 1.0
+        super()._learn(neighbours)
+        if self.sharpness is not None:
+            self.sharpness_ = float(self.sharpness)
+            return
+        rows, energies, codes = self._left_out(neighbours)
+        profile = _Profile(energies, codes, self.support_.codes[rows])
+        width = 0.0
+        if self.temperature is None:
+            options = {"bounds": _WIDTHS, "method": "bounded", "options": {"xatol": _TOLERANCE}}
+            start = math.log(self.temperature_)
+            width = float(minimize_scalar(lambda place: profile(start + place)[0], **options).x)
+        self.temperature_ *= math.exp(width)
+        self.sharpness_ = profile(math.log(self.temperature_))[1]
+
+    def predict_proba(self, distances: Any, indices: Any) -> ClassProbabilities:
+        """Class probabilities from neighbours that were found already; arguments as of every estimator."""
+        support = self._fitted()
+        length, near = support.check_neighbours(distances, indices)
+        codes = support.codes[near]
+        # A small power makes much of little.
+        exponents = self.log_weights(torch.from_numpy(length), codes)
+        found = sum_by_class(codes, exponents.clamp_min_(_LEAST_EXPONENT).exp_().numpy())
+        shares = powered(found.sums, found.offsets, self.sharpness_).astype(np.float32)
+        return ClassProbabilities(support.classes, found.offsets, found.codes, shares, found.best)
+
+    def _log_by_class(self, distances: Tensor, codes: Tensor, classes: int) -> Tensor:
+        plain = super()._log_by_class(distances, codes, classes)
+        present = torch.zeros_like(plain, dtype=torch.bool).scatter(1, codes, True)
+        scaled = self.sharpness_ * plain
+        total = torch.logsumexp(torch.where(present, scaled, -math.inf), dim=1, keepdim=True)
+        found = scaled - total
+        least = torch.where(present, found.detach(), 0.0).amin(dim=1, keepdim=True).clamp_max(math.log(FLOOR))
+        return torch.where(present, found, least.expand_as(found))
+
+
+def powered(sums: np.ndarray, offsets: np.ndarray, power: float) -> np.ndarray:
+    """Sums (e,) of queries that begin at `offsets` (q + 1,), raised to a power and divided by their total."""
+    if not len(sums):
+        return sums
+    counts, begins = np.diff(offsets), offsets[:-1]
+    logarithms = power * np.log(np.maximum(sums, np.finfo(sums.dtype).tiny))
+    weights = np.exp(logarithms - np.repeat(np.maximum.reduceat(logarithms, begins), counts))
+    return weights / np.repeat(np.add.reduceat(weights, begins), counts)
+
+
+class _Profile:
+    """The loss at a temperature with the sharpness that suits it best, over points left out one at a time.
+
+    Args:
+        energies: of the neighbours (n, k).
+        codes: classes of the neighbours (n, k).
+        own: class of each point (n,).
+    """
+
+    def __init__(self, energies: np.ndarray, codes: np.ndarray, own: np.ndarray) -> None:
+        counted = (codes == own[:, None]).any(axis=1)
+        gaps = (energies - energies.min(axis=1, keepdims=True)).astype(np.float64)
+        self.gaps, self.codes, self.own = gaps[counted], codes[counted], own[counted]
+
+    def __call__(self, logarithm: float) -> tuple[float, float]:
+        """Mean negative log-likelihood and sharpness at log T."""
+        weights = np.exp(np.maximum(self.gaps * -math.exp(-logarithm), _LEAST_EXPONENT))
+        found = sum_by_class(self.codes, weights)
+        options = {"bounds": _SHARPNESS, "method": "bounded", "options": {"xatol": _TOLERANCE / 4}}
+        best = minimize_scalar(lambda power: self._loss(found, math.exp(power)), **options)
+        return float(best.fun), math.exp(float(best.x))
+
+    def _loss(self, found: ClassSums, power: float) -> float:
+        shares = powered(found.sums, found.offsets, power)
+        own = found.codes == np.repeat(self.own, np.diff(found.offsets))
+        return -float(np.log(np.maximum(shares[own], FLOOR)).mean(dtype=np.float64))

@@ -1,0 +1,246 @@
+"""The temperature that makes the support likeliest, one point left out at a time.
+
+With energies e (squared distances), `p_i = sum_{j of i's class} exp(-e_ij/T) / sum_j exp(-e_ij/T)`, and T minimises the
+mean of `-log p_i` over the points that have a neighbour of their class. Derivation: docs/methods/ned.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from scipy.optimize import brentq, minimize_scalar
+
+from nearkin.errors import DataError
+
+Curve = Callable[[float], tuple[float, float]]
+"""A likelihood and its derivative, of log T."""
+
+FLOOR = 1e-12
+"""The least probability that a likelihood counts with."""
+
+_BEYOND = (2.0, 3.0)
+"""Decades below the smallest gap and above the largest one in which T is looked for as well."""
+
+_STEP = 0.6
+"""Between two log T that are tried on a sample: a quarter of a decade."""
+
+_SAMPLE = 512
+"""Rows that show roughly where the optimum lies; all rows then say where exactly."""
+
+_HARDEST = 128
+"""How many of these are those farthest from their class: few wrong labels may decide which hill is the highest."""
+
+_REACH = 0.3
+_NEAR = 0.02
+_STEPS = 5
+"""How far the optimum of all rows may be from that of the sample, in log T, and how to get from one to the other."""
+
+_LEAST_EXPONENT = -60.0
+"""Far below the floor, and far above the numbers so small that arithmetic with them is slow."""
+
+_BLOCK = 2**18
+"""Energies that are worked on together."""
+
+_TOLERANCE = 1e-3  # of log T
+
+
+@dataclass(frozen=True)
+class TemperatureFit:
+    """What was found.
+
+    Attributes:
+        temperature: T.
+        likelihood: mean log-likelihood of the points that count, natural logarithm.
+        used: how many points count.
+        left_out: how many have no neighbour of their class, for any T.
+        notes: what a reader must know.
+    """
+
+    temperature: float
+    likelihood: float
+    used: int
+    left_out: int
+    notes: tuple[str, ...] = ()
+
+
+def fit_temperature(energies: np.ndarray, positive: np.ndarray) -> TemperatureFit:
+    """Fit T to energies (n, k) of every point's neighbours, of which `positive` (n, k) are of its class.
+
+    Raises:
+        DataError: if no point has a neighbour of its class, or the energies are not finite numbers.
+    """
+    _check(energies, positive)
+    counted = np.asarray(positive.any(axis=1))
+    left_out = len(counted) - int(counted.sum())
+    if left_out == len(counted):
+        raise DataError(
+            "The temperature cannot be fitted: no support point has a neighbour of its own class among those that "
+            "are looked at; give classes more than one point, a larger k, or temperature=."
+        )
+    if left_out:
+        energies, positive = energies[counted], positive[counted]
+    likelihood = Likelihood.of(energies, positive)
+    notes = []
+    if left_out:
+        notes.append(f"{left_out} support points have no neighbour of their class and are left out of the fit.")
+    if likelihood.scale == 0:
+        notes.append("All neighbours are equally far, so the temperature has no effect; it is set to 1.")
+        return TemperatureFit(1.0, likelihood(0.0)[0], len(energies), left_out, tuple(notes))
+    logarithm, value, edge = _maximise(likelihood)
+    if edge:
+        limit = "lowest (only the nearest neighbour counts)" if edge < 0 else "highest (all neighbours count alike)"
+        notes.append(f"The likelihood is best at the {limit} temperature that is tried.")
+    temperature = math.exp(logarithm) * likelihood.scale
+    return TemperatureFit(temperature, value, len(energies), left_out, tuple(notes))
+
+
+def _check(energies: np.ndarray, positive: np.ndarray) -> None:
+    shapes = [np.shape(part) for part in (energies, positive)]
+    if not (isinstance(energies, np.ndarray) and isinstance(positive, np.ndarray)) or positive.dtype != bool:
+        raise DataError("A temperature is fitted to an array of energies (n, k) and one of bools (n, k).")
+    if shapes[0] != shapes[1] or len(shapes[0]) != 2 or 0 in shapes[0]:
+        raise DataError(f"Energies and bools must be two tables (n, k) of one shape, not {shapes[0]} and {shapes[1]}.")
+    if energies.dtype.kind != "f":
+        raise DataError(f"The energies must be floating-point numbers, not {energies.dtype}.")
+
+
+@dataclass(frozen=True)
+class Likelihood:
+    """Mean log-likelihood and its derivative, as a function of log T, where T counts in units of `scale`.
+
+    Args:
+        gaps: energies float32 (n, k) over the scale, the least of each row zero, the largest of all one.
+        positive: 1 where the neighbour is of the point's class, float32 (n, k); at least one in each row.
+        scale: the largest gap.
+        times: how often each row counts (n,); None: once.
+    """
+
+    gaps: np.ndarray
+    positive: np.ndarray
+    scale: float = 1.0
+    times: np.ndarray | None = None
+
+    @classmethod
+    def of(cls, energies: np.ndarray, positive: np.ndarray) -> Likelihood:
+        """From energies as they are: a probability does not change when all energies of a row are shifted."""
+        gaps = energies - energies.min(axis=1, keepdims=True)
+        scale = float(gaps.max())
+        if not math.isfinite(scale):
+            raise DataError("The energies must be finite numbers: look for NaN or overflow in the distances.")
+        if scale:
+            gaps = gaps * gaps.dtype.type(1 / scale) if scale > 1e-30 else gaps / scale
+        return cls(gaps.astype(np.float32, copy=False), positive.astype(np.float32), scale)
+
+    def sample(self) -> Likelihood:
+        """The same of few rows: the hardest, and others spread evenly from hard to easy, which count for more."""
+        rows = np.arange(len(self.gaps))
+        nearest = self.gaps[rows, self.positive.argmax(axis=1)]
+        order = np.argsort(-nearest, kind="stable")
+        others, count = len(order) - _HARDEST, _SAMPLE - _HARDEST
+        chosen = order[np.append(np.arange(_HARDEST), _HARDEST + (np.arange(count) + 0.5) * others / count).astype(int)]
+        times = np.append(np.ones(_HARDEST), np.full(count, others / count))
+        return Likelihood(self.gaps[chosen], self.positive[chosen], self.scale, times)
+
+    def bounds(self) -> tuple[float, float]:
+        """Between which log T anything can change: below, only the nearest counts, above, all count alike."""
+        smallest = np.where(self.gaps > 0, self.gaps, np.float32(1)).min(axis=1)
+        low = max(float(np.quantile(smallest, 0.01)), float(np.finfo(np.float32).tiny))
+        return math.log(low) - _BEYOND[0] * math.log(10), _BEYOND[1] * math.log(10)
+
+    def __call__(self, logarithm: float) -> tuple[float, float]:
+        """Value and derivative at log T."""
+        inverse = min(math.exp(-logarithm), 1e38)
+        rows = min(max(1, _BLOCK // self.gaps.shape[1]), len(self.gaps))
+        found, room = np.zeros(2), np.empty((rows, self.gaps.shape[1]), np.float32)
+        for start in range(0, len(self.gaps), rows):
+            place = slice(start, start + rows)
+            times = 1.0 if self.times is None else self.times[place]
+            found += _terms(self.gaps[place], self.positive[place], inverse, times, room)
+        value, slope = found / (len(self.gaps) if self.times is None else self.times.sum())
+        return float(value), float(slope)
+
+
+def _terms(
+    gaps: np.ndarray, positive: np.ndarray, inverse: float, times: np.ndarray | float, room: np.ndarray
+) -> np.ndarray:
+    """The sums over rows (r, k) of the log-likelihood and of its derivative with respect to log T, float64 (2,).
+
+    What is computed on the way goes into `room`: fresh memory would take as long as the arithmetic.
+    """
+    weights = np.multiply(gaps, np.float32(-inverse), out=room[: len(gaps)])
+    if inverse > -_LEAST_EXPONENT:  # no gap is above 1
+        np.maximum(weights, _LEAST_EXPONENT, out=weights)
+    np.exp(weights, out=weights)
+    ones = np.ones(gaps.shape[1], np.float32)
+    total, own = weights @ ones, np.einsum("ij,ij->i", weights, positive)
+    # With respect to log T, log sum exp(-e/T) has the derivative (mean energy, so weighted) / T.
+    weights *= gaps
+    pull = np.einsum("ij,ij->i", weights, positive) / own - (weights @ ones) / total
+    share = own / total
+    slope = (times * np.where(share >= FLOOR, pull, 0)).sum(dtype=np.float64) * inverse
+    return np.array([(times * np.log(np.maximum(share, FLOOR))).sum(dtype=np.float64), slope])
+
+
+def _maximise(likelihood: Likelihood) -> tuple[float, float, int]:
+    """The best log T within the bounds, its likelihood, and -1 or 1 if it is one of the bounds.
+
+    A grid on a sample finds the right hill; all rows then find its top, where their derivative falls through zero.
+    """
+    everyone: Curve = cache(likelihood)
+    few = len(likelihood.gaps) <= 2 * _SAMPLE
+    sample = likelihood if few else likelihood.sample()
+    scout: Curve = everyone if few else cache(sample)
+    low, high = sample.bounds()
+    grid = [float(place) for place in np.linspace(low, high, math.ceil((high - low) / _STEP) + 1)]
+    best = max(range(len(grid)), key=lambda place: scout(grid[place])[0])
+    top = _top(scout, grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)])
+    if not few:
+        top = _secant(everyone, top, _bend(scout, top)) or _climb(everyone, top, low, high)
+        top = min(max(top, low), high)
+    return top, everyone(top)[0], -1 if top - low < 2 * _TOLERANCE else int(high - top < 2 * _TOLERANCE)
+
+
+def _bend(curve: Curve, place: float) -> float:
+    """The second derivative."""
+    return (curve(place + _NEAR)[1] - curve(place - _NEAR)[1]) / (2 * _NEAR)
+
+
+def _secant(curve: Curve, start: float, bend: float) -> float | None:
+    """Where the derivative is zero, by few steps from a place near the top; None if they lead away from it."""
+    before, place = start, start
+    for _ in range(_STEPS):
+        slope = curve(place)[1]
+        if place != before:
+            bend = (slope - curve(before)[1]) / (place - before)
+        if not bend < 0 or abs(slope / bend) > _REACH:
+            return None
+        before, place = place, place - slope / bend
+        if abs(place - before) < _TOLERANCE:
+            return place
+    return None
+
+
+def _climb(curve: Curve, top: float, low: float, high: float) -> float:
+    """The top of the hill that a place lies on, near which it should be."""
+    reach = _REACH
+    while True:
+        left, right = max(low, top - reach), min(high, top + reach)
+        rises, falls = curve(left)[1] > 0, curve(right)[1] < 0
+        if (rises or left == low) and (falls or right == high):
+            return _top(curve, left, right)
+        top += reach if rises else -reach
+        reach *= 3
+
+
+def _top(curve: Curve, left: float, right: float) -> float:
+    """The best log T between two places."""
+    if curve(left)[1] > 0 > curve(right)[1]:
+        return float(brentq(lambda place: curve(place)[1], left, right, xtol=_TOLERANCE))
+    # Probabilities on the floor have no slope: there the values decide.
+    options = {"bounds": (left, right), "method": "bounded", "options": {"xatol": _TOLERANCE}}
+    inside = float(minimize_scalar(lambda place: -curve(place)[0], **options).x)
+    return max((left, inside, right), key=lambda place: curve(place)[0])

@@ -1,0 +1,193 @@
+"""Corrupted queries: every corruption at every severity, and estimators as severity grows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nearkin.errors import DataError
+from nearkin.report._canvas import WIDTH, drawing, percent_axis, to_png
+from nearkin.report.formatting import value_text
+from nearkin.report.risk_coverage import fit_text, plain_numbers, plain_parts
+from nearkin.report.sensitivity import draw_panels, has_values, panels_height, value_line
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.cm import ScalarMappable
+
+_ACROSS = 3  # heat maps side by side
+_CELL, _MEAN_GAP = 23, 0.25  # height of a cell in CSS pixels; the mean stands apart by this share of one
+_NAMES, _RIM = 130, 132  # CSS pixels beside the cells, and above and below them
+_FONT_SHARE = 0.18  # points of type for a CSS pixel of a cell's width: five digits fit
+_NAME_SIZE = 9  # points
+_TITLE_SIZE, _TITLE_WIDTHS = 10, {1: 560, 2: 280, 3: 150}  # points; CSS pixels by the number of columns
+_NARROWEST = 0.01  # values nearer than this look alike
+_DEPTHS = ("#e3eff7", "#56b4e9", "#0072b2", "#062a4d")  # from pale to dark in one hue, never white: that is a blank
+
+
+def draw_corruption(
+    names: Sequence[str],
+    severities: Sequence[int],
+    values: Mapping[str, np.ndarray],
+    *,
+    clean: Mapping[str, float] | None = None,
+) -> bytes:
+    """Draw one heat map a measure, a row for each corruption and their mean below; the darker, the higher the value.
+
+    Args:
+        names: (n,) corruptions.
+        severities: (s,) severities.
+        values: measure to its shares of 1 (n, s), as "accuracy" or "ECE"; NaN cells stay blank and do not count in
+            the mean.
+        clean: measure to its value on clean queries, told in the title.
+
+    Returns:
+        PNG bytes, or none when there is no value.
+    """
+    from matplotlib.ticker import MaxNLocator
+
+    tables = {title: _table(title, table, len(names), len(severities)) for title, table in values.items()}
+    if not any(np.isfinite(table).any() for table in tables.values()):
+        return b""
+    columns = min(len(tables), _ACROSS)
+    rows = -(-len(tables) // columns)
+    size = float(np.clip(_FONT_SHARE * (WIDTH - _NAMES) / (columns * len(severities)), 4, 8.5))
+    with drawing(WIDTH, rows * (_RIM + _CELL * (len(names) + 1 + _MEAN_GAP))) as figure:
+        grid = figure.subplots(rows, columns, sharey=True, squeeze=False)
+        for axes, (title, table) in zip(grid.flat, tables.items(), strict=False):
+            colours = _draw_cells(axes, table)
+            _write_cells(axes, table, colours, size)
+            _frame(axes, names, severities)
+            _write_title(axes, fit_text(title, _TITLE_WIDTHS[columns], _TITLE_SIZE, "bold"), (clean or {}).get(title))
+            bar = figure.colorbar(colours, ax=axes, location="bottom", aspect=64 / columns, pad=0.02)
+            bar.outline.set_visible(False)
+            bar.locator = MaxNLocator(3 if columns > 2 else 4)
+            bar.ax.tick_params(labelsize=8)
+            percent_axis(bar.ax, "x")
+        for axes in grid.flat[len(tables) :]:
+            axes.remove()
+        return to_png(figure)
+
+
+def draw_shift(severities: Sequence[int], lines: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> bytes:
+    """Draw accuracy above the expected calibration error as severity grows, one line an estimator.
+
+    Args:
+        severities: (s,) severities; 0, clean, stands before them and need not be named.
+        lines: estimator to its accuracy (s + 1,) and its ECE (s + 1,), clean first; NaN is left out.
+
+    Returns:
+        PNG bytes, or none when there is no value.
+    """
+    levels = ["clean", *(f"{severity:g}" for severity in plain_numbers(severities, "severities") if severity)]
+    pairs = {name: plain_parts(name, pair, "accuracy", "ECE") for name, pair in lines.items()}
+    accuracy, ece = (
+        {name: value_line(name, pair[which], len(levels), "severity and one for clean") for name, pair in pairs.items()}
+        for which in (0, 1)
+    )
+    if not has_values(accuracy, ece):
+        return b""
+    at = np.arange(len(levels))
+    with drawing(WIDTH, panels_height(list(lines))) as figure:
+        axes = draw_panels(figure, at, list(lines), accuracy, ece)[-1]
+        axes.set_xticks(at, levels)
+        axes.set_xlim(-0.2, len(levels) - 0.8)
+        axes.set_xlabel("severity of the corruption")
+        return to_png(figure)
+
+
+def _table(title: str, values: np.ndarray, names: int, severities: int) -> np.ndarray:
+    """Values (n, s) with the mean of each severity below, (n + 1, s)."""
+    table = plain_numbers(values, f"values of '{title}'")
+    if table.shape != (names, severities):
+        raise DataError(
+            f"The values of '{title}' must have shape ({names}, {severities}), a row for each corruption and a column "
+            f"for each severity, but got {table.shape}."
+        )
+    finite = np.isfinite(table)
+    counts = finite.sum(axis=0)
+    means = np.where(finite, table, 0.0).sum(axis=0) / np.maximum(counts, 1)
+    return np.vstack([np.where(finite, table, np.nan), np.where(counts > 0, means, np.nan)])
+
+
+def _draw_cells(axes: Axes, table: np.ndarray) -> ScalarMappable:
+    """Fill the cells (n + 1, s); the darker, the higher. Returns what tells values to colours."""
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import LinearSegmentedColormap, Normalize
+
+    finite = table[np.isfinite(table)]
+    low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 1.0)
+    if high - low < _NARROWEST:
+        low = min(low, 1 - _NARROWEST)
+        high = low + _NARROWEST
+    scale = Normalize(low, high)
+    depths = LinearSegmentedColormap.from_list("depths", _DEPTHS)
+    across = np.arange(table.shape[1] + 1)
+    for part, down in ((table[:-1], np.arange(len(table))), (table[-1:], _mean_top(table) + np.arange(2))):
+        axes.pcolormesh(
+            across,
+            down,
+            np.ma.masked_invalid(part),
+            cmap=depths,
+            norm=scale,
+            edgecolors="white",
+            linewidth=0.8,
+        )
+    return ScalarMappable(scale, depths)
+
+
+def _write_cells(axes: Axes, table: np.ndarray, colours: ScalarMappable, size: float) -> None:
+    """The percent of every cell, dark on light and light on dark."""
+    middles = [*(np.arange(len(table) - 1) + 0.5), _mean_top(table) + 0.5]
+    for middle, row in zip(middles, table, strict=True):
+        for place, value in enumerate(row):
+            if np.isfinite(value):
+                axes.text(
+                    place + 0.5,
+                    middle,
+                    value_text(value, True).removesuffix(" %"),
+                    ha="center",
+                    va="center",
+                    fontsize=size,
+                    color=_ink(np.array(colours.to_rgba(value)[:3])),
+                )
+
+
+def _write_title(axes: Axes, title: str, clean: float | None) -> None:
+    """The measure and, on a line of its own, its clean value."""
+    axes.set_title(title, fontsize=_TITLE_SIZE, pad=6 if clean is None else 18)
+    if clean is not None:
+        words = f"clean {value_text(float(clean), True)}"
+        axes.annotate(
+            words, (0, 1), xycoords="axes fraction", xytext=(0, 5), textcoords="offset points", fontsize=_NAME_SIZE
+        )
+
+
+def _frame(axes: Axes, names: Sequence[str], severities: Sequence[int]) -> None:
+    """Corruptions down the left, the mean last, severities below."""
+    mean = len(names) + _MEAN_GAP
+    axes.set_yticks(
+        [*(np.arange(len(names)) + 0.5), mean + 0.5], [*(fit_text(name, _NAMES, _NAME_SIZE) for name in names), "mean"]
+    )
+    axes.set_ylim(mean + 1, 0)
+    axes.set_xticks(
+        np.arange(len(severities)) + 0.5, [f"{severity:g}" for severity in plain_numbers(severities, "severities")]
+    )
+    axes.set_xlim(0, len(severities))
+    axes.set_xlabel("severity", fontsize=9)
+    axes.tick_params(length=0, labelsize=_NAME_SIZE)
+    axes.grid(visible=False)
+    axes.spines[:].set_visible(False)
+
+
+def _mean_top(table: np.ndarray) -> float:
+    return len(table) - 1 + _MEAN_GAP
+
+
+def _ink(fill: np.ndarray) -> str:
+    """Black or white, whichever stands out more: on any colour a contrast of 4.5 or better (WCAG 2, luminance)."""
+    linear = np.where(fill <= 0.04045, fill / 12.92, ((fill + 0.055) / 1.055) ** 2.4)
+    luminance = float(linear @ (0.2126, 0.7152, 0.0722))
+    return "black" if (luminance + 0.05) / 0.05 >= 1.05 / (luminance + 0.05) else "white"

@@ -1,0 +1,169 @@
+"""Reliability diagrams: what share of the answers given with a confidence is right, and how many were given with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from nearkin.errors import DataError
+from nearkin.report._canvas import BLUE, INK, MUTED, VERMILION, WIDTH, drawing, percent_axis, to_png
+from nearkin.report.formatting import value_text
+from nearkin.report.risk_coverage import fit_text, plain_parts
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Bins: TypeAlias = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+
+_COLUMNS = {1: 1, 2: 2, 4: 2}  # otherwise three
+_PANEL, _SHARES, _TITLE, _RIM = 190, 62, 84, 60  # heights, in CSS pixels
+_TITLE_SIZE, _TITLE_WIDTHS = 10.5, {1: 560, 2: 290, 3: 180}  # points; CSS pixels by the number of columns
+_TICKS = (0.0, 0.25, 0.5, 0.75, 1.0)
+_ROUND = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0)
+
+# Gaps are told apart by hatching and by where they lie, above the bar or within it, as well as by colour.
+_BAR: Any = {"facecolor": "#b3d5e8", "edgecolor": "white", "linewidth": 0.6}
+_OVER: Any = {"facecolor": "none", "edgecolor": VERMILION, "hatch": "////", "linewidth": 0.8}
+_UNDER: Any = {"facecolor": "none", "edgecolor": INK, "hatch": "....", "linewidth": 0.8}
+_SHARE: Any = {"facecolor": MUTED, "edgecolor": "white", "linewidth": 0.6}
+_DIAGONAL: Any = {"color": INK, "linewidth": 1.1, "linestyle": "--", "zorder": 4}
+
+
+def draw_reliability(curves: Mapping[str, Bins], *, errors: Mapping[str, float] | None = None) -> bytes:
+    """Draw one panel a name: accuracy in each bin of confidence, its gap to the mean confidence, and the bin's share.
+
+    Args:
+        curves: name to bin edges (m + 1,) from 0 to 1, counts (m,), mean confidence (m,) and accuracy (m,); the last
+            two are NaN where a bin is empty.
+        errors: name to its expected calibration error, told above its panel.
+
+    Returns:
+        PNG bytes, or none when every bin is empty.
+    """
+    bins = {name: _bins(name, curve) for name, curve in curves.items()}
+    totals = [counts.sum() for _, counts, _, _ in bins.values()]
+    if not any(totals):
+        return b""
+    columns = _COLUMNS.get(len(bins), 3)
+    rows = -(-len(bins) // columns)
+    with drawing(WIDTH, _RIM + rows * (_TITLE + _PANEL + _SHARES)) as figure:
+        grid = figure.subplots(
+            2 * rows, columns, sharex=True, sharey="row", squeeze=False, height_ratios=[_PANEL, _SHARES] * rows
+        )
+        top = max(
+            (counts / total).max() for (_, counts, _, _), total in zip(bins.values(), totals, strict=True) if total
+        )
+        for place, (name, curve) in enumerate(bins.items()):
+            row, column = divmod(place, columns)
+            upper, lower = grid[2 * row, column], grid[2 * row + 1, column]
+            _draw_accuracy(upper, curve)
+            _draw_shares(lower, curve, top)
+            _write_title(upper, fit_text(name, _TITLE_WIDTHS[columns], _TITLE_SIZE, "bold"), (errors or {}).get(name))
+            if column == 0:
+                upper.set_ylabel("accuracy")
+                lower.set_ylabel("queries")
+            lower.tick_params(labelbottom=True)
+        for axes in grid[-2:, len(bins) - columns * (rows - 1) :].flat:
+            axes.remove()
+        figure.align_ylabels(grid[:, 0])
+        figure.supxlabel(f"confidence ({_total_text(totals)})", fontsize=10, color=MUTED)
+        _legend(figure)
+        return to_png(figure)
+
+
+def _bins(name: str, curve: Sequence[Any]) -> Bins:
+    """The four arrays of one curve, checked against one another; empty bins have a count of 0 and no accuracy."""
+    edges, counts, confidence, accuracy = plain_parts(name, curve, "edges", "counts", "confidence", "accuracy")
+    if not (edges.ndim == 1 and counts.shape == confidence.shape == accuracy.shape == (len(edges) - 1,)):
+        raise DataError(
+            f"The bins of '{name}' need m + 1 edges and m counts, confidences and accuracies, but got "
+            f"{edges.shape}, {counts.shape}, {confidence.shape} and {accuracy.shape}."
+        )
+    if not (np.diff(edges) >= 0).all():
+        raise DataError(f"The edges of the bins of '{name}' must ascend, but got {edges.tolist()}.")
+    counts = np.where(counts > 0, counts, 0.0)
+    empty = (counts == 0) | ~np.isfinite(confidence) | ~np.isfinite(accuracy)
+    return edges, counts, np.where(empty, np.nan, confidence), np.where(empty, np.nan, accuracy)
+
+
+def _draw_accuracy(axes: Axes, curve: Bins) -> None:
+    """Bars of accuracy; between each and its mean confidence a hatched gap."""
+    edges, _, confidence, accuracy = curve
+    axes.plot([0, 1], [0, 1], **_DIAGONAL)
+    filled = np.isfinite(accuracy)
+    for chosen, bottom, top, look in (
+        (filled, np.zeros_like(accuracy), accuracy, _BAR),
+        (filled & (confidence > accuracy), accuracy, confidence, _OVER),
+        (filled & (confidence < accuracy), confidence, accuracy, _UNDER),
+    ):
+        axes.bar(
+            edges[:-1][chosen],
+            (top - bottom)[chosen],
+            bottom=bottom[chosen],
+            width=np.diff(edges)[chosen],
+            align="edge",
+            **look,
+        )
+    axes.hlines(accuracy[filled], edges[:-1][filled], edges[1:][filled], color=BLUE, linewidth=1.5, zorder=3)
+    if not filled.any():
+        axes.text(0.5, 0.5, "no queries", ha="center", va="center", color=MUTED, backgroundcolor="white", zorder=5)
+    axes.set_xlim(0, 1)
+    axes.set_ylim(0, 1.01)
+    axes.set_xticks(_TICKS)
+    axes.set_yticks(_TICKS)
+    axes.tick_params(labelbottom=False, labelsize=8.5)
+    percent_axis(axes, "y")
+
+
+def _draw_shares(axes: Axes, curve: Bins, top: float) -> None:
+    """The share of queries in each bin, on a height all panels have in common."""
+    edges, counts, _, _ = curve
+    axes.bar(edges[:-1], counts / max(counts.sum(), 1), width=np.diff(edges), align="edge", **_SHARE)
+    axes.set_ylim(0, 1.1 * top)
+    axes.set_yticks([0.0, _round_down(top)])
+    axes.tick_params(labelsize=8.5)
+    percent_axis(axes, "x")
+    percent_axis(axes, "y")
+
+
+def _write_title(axes: Axes, name: str, error: float | None) -> None:
+    """The name and, on a line of its own, its calibration error: side by side they would be wider than a panel."""
+    axes.set_title(name, fontsize=_TITLE_SIZE, pad=6 if error is None else 19)
+    if error is not None:
+        axes.annotate(
+            f"ECE {value_text(float(error), True)}",
+            (0, 1),
+            xycoords="axes fraction",
+            xytext=(0, 5),
+            textcoords="offset points",
+            fontsize=9.5,
+        )
+
+
+def _legend(figure: Figure) -> None:
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    handles = [
+        Patch(label="accuracy", **_BAR),
+        Patch(label="overconfident by", **_OVER),
+        Patch(label="underconfident by", **_UNDER),
+        Line2D([], [], label="calibrated", **_DIAGONAL),
+    ]
+    figure.legend(handles=handles, loc="outside upper left", ncols=4, fontsize=9, handlelength=2.6, handleheight=1.2)
+
+
+def _round_down(share: float) -> float:
+    """The largest round share up to this one, for a tick that does not lie above the bars."""
+    return max((tick for tick in _ROUND if tick <= share), default=share)
+
+
+def _total_text(totals: list[float]) -> str:
+    """How many queries the panels show."""
+    low, high = min(totals), max(totals)
+    if low < high:
+        return f"{low:,.0f} to {high:,.0f} queries"
+    return f"{high:,.0f} {'query' if high == 1 else 'queries'}" + (" each" if len(totals) > 1 else "")

@@ -1,0 +1,434 @@
+"""NED against plain loops in float64, its limits, its symmetries, and its gradient."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.autograd import gradcheck
+
+from nearkin.confidence import NED, KNNVote, NearestNeighbour, estimator, ned
+from nearkin.errors import DataError
+from nearkin.search import exact
+from nearkin.spaces import Euclidean, PoincareBall, Sphere
+
+SPACES = [Sphere(), Sphere(metric="angle"), Euclidean(), PoincareBall(), "cosine", "inner-product"]
+
+
+def clouds(seed=0, n=60, classes=4, dimensions=5, separation=1.5, queries=9):
+    rng = np.random.default_rng(seed)
+    labels = np.arange(n) % classes
+    centres = separation * rng.normal(size=(classes, dimensions))
+    support = centres[labels] + rng.normal(size=(n, dimensions))
+    asked = centres[rng.integers(classes, size=queries)] + rng.normal(size=(queries, dimensions))
+    return (0.1 * support).astype(np.float32), labels, (0.1 * asked).astype(np.float32)
+
+
+def energy(x, y, space):
+    """What goes into the exponential, of two vectors in float64, by the definition of each space."""
+    x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
+    cosine = x @ y / (np.linalg.norm(x) * np.linalg.norm(y))
+    if space == "cosine":
+        return 1 - cosine
+    if space == "inner-product":
+        return -(x @ y)
+    if space == Sphere():
+        return 2 - 2 * cosine
+    if space == Sphere(metric="angle"):
+        return math.acos(np.clip(cosine, -1, 1)) ** 2
+    if space == Euclidean():
+        return ((x - y) ** 2).sum()
+    rooms = (1 - x @ x) * (1 - y @ y)
+    return math.acosh(1 + 2 * ((x - y) ** 2).sum() / rooms) ** 2
+
+
+def naive(support, labels, queries, k, temperature, space):
+    """Probabilities (q, C) by loops; `temperature` is a number, or one number a class."""
+    classes = list(dict.fromkeys(labels.tolist()))
+    table = np.zeros((len(queries), len(classes)))
+    d = support.shape[1]
+    for row, query in enumerate(queries):
+        energies = [energy(query, point, space) for point in support]
+        near = sorted(range(len(support)), key=lambda i: energies[i])[:k]
+        exponents = []
+        for i in near:
+            t = temperature if np.isscalar(temperature) else temperature[classes.index(labels[i])]
+            extra = 0 if np.isscalar(temperature) else d / 2 * math.log(t)
+            exponents.append(-energies[i] / t - extra)
+        for i, exponent in zip(near, exponents, strict=True):
+            table[row, classes.index(labels[i])] += math.exp(exponent - max(exponents))
+        table[row] /= table[row].sum()
+    return table
+
+
+@pytest.mark.parametrize("space", SPACES, ids=str)
+@pytest.mark.parametrize("k", [1, 7, None, "all", 60])
+def test_probabilities_match_the_definition(space, k):
+    support, labels, queries = clouds()
+    fitted = NED(k=k, space=space).fit(support, labels)
+    number = {None: 59, "all": 60}.get(k, k)
+    expected = naive(support, labels, queries, number, fitted.temperature_, space)
+    prediction = fitted.predict(queries)
+    np.testing.assert_allclose(prediction.probabilities.dense(), expected, atol=2e-4)
+    np.testing.assert_allclose(prediction.probabilities.dense().sum(axis=1), 1, atol=1e-5)
+    assert prediction.labels.tolist() == fitted.classes_[expected.argmax(axis=1)].tolist()
+
+
+@pytest.mark.parametrize("space", SPACES, ids=str)
+def test_the_likelihood_is_that_of_every_point_left_out(space):
+    support, labels, _ = clouds(1, n=40)
+    fitted = NED(k=15, space=space).fit(support, labels)
+    total = []
+    for i in range(40):
+        others = np.delete(np.arange(40), i)
+        row = naive(support[others], labels[others], support[i : i + 1], 15, fitted.temperature_, space)[0]
+        own = list(dict.fromkeys(labels[others].tolist())).index(labels[i])
+        if row[own] > 0:
+            total.append(math.log(max(row[own], 1e-12)))
+    assert fitted.fit_.used == len(total)
+    assert fitted.fit_.left_out == 40 - len(total)
+    assert fitted.fit_.likelihood == pytest.approx(np.mean(total), abs=1e-3)
+
+
+@pytest.mark.parametrize(("n", "expected"), [(2, 1), (3, 2), (150, 149), (200, 199), (201, 200), (400, 200)])
+def test_default_k_is_200_or_all_but_one(n, expected):
+    support, labels, queries = clouds(n=n, classes=1)
+    assert NED(temperature=1.0).fit(support, labels).predict(queries).distances.shape == (len(queries), expected)
+
+
+def test_the_nearest_neighbour_is_the_limit_of_low_temperatures():
+    support, labels, queries = clouds(n=100, queries=50)
+    cold = NED(temperature=1e-9, k=20).fit(support, labels).predict(queries)
+    nearest = NearestNeighbour().fit(support, labels).predict(queries)
+    np.testing.assert_allclose(cold.probabilities.dense(), nearest.probabilities.dense(), atol=1e-6)
+
+
+@pytest.mark.parametrize("k", [1, 10, 33])
+def test_the_vote_is_the_limit_of_high_temperatures(k):
+    support, labels, queries = clouds(n=100, queries=50)
+    hot = NED(temperature=1e9, k=k).fit(support, labels).predict(queries)
+    vote = KNNVote(k=k).fit(support, labels).predict(queries)
+    np.testing.assert_allclose(hot.probabilities.dense(), vote.probabilities.dense(), atol=1e-6)
+    np.testing.assert_array_equal(hot.labels, vote.labels)
+
+
+@pytest.mark.parametrize("temperature", [1e-40, 0.0, -1.0, 1e31, np.nan, np.inf, True, "1"])
+def test_impossible_temperatures_are_refused(temperature):
+    support, labels, _ = clouds()
+    with pytest.raises(DataError, match="`temperature` must be a positive number"):
+        NED(temperature=temperature).fit(support, labels)
+
+
+@pytest.mark.parametrize("temperature", [1e-20, 1e-29])
+def test_no_temperature_is_too_low(temperature):
+    support, labels, queries = clouds()
+    nearest = NearestNeighbour().fit(support, labels).predict(queries)
+    cold = NED(temperature=temperature, k=20).fit(support, labels).predict(queries)
+    np.testing.assert_allclose(cold.probabilities.dense(), nearest.probabilities.dense(), atol=1e-6)
+
+
+@pytest.mark.parametrize("scale", [1e-8, 1e-3, 7.0, 1e3, 1e8])
+def test_scaling_the_embeddings_scales_the_temperature(scale):
+    support, labels, queries = clouds()
+    one = NED(space="euclidean").fit(support, labels)
+    two = NED(space="euclidean").fit(scale * support, labels)
+    assert two.temperature_ == pytest.approx(one.temperature_ * scale**2, rel=2e-3)
+    np.testing.assert_allclose(
+        two.predict(scale * queries).probabilities.dense(), one.predict(queries).probabilities.dense(), atol=1e-3
+    )
+
+
+@pytest.mark.parametrize("scale", [1e-25, 1e22])
+def test_extreme_scales(scale):
+    support, labels, queries = clouds()
+    one = NED(space="euclidean").fit(support, labels)
+    two = NED(space="euclidean").fit(scale * support.astype(np.float64), labels)
+    found = two.predict(scale * queries.astype(np.float64)).probabilities.dense()
+    np.testing.assert_allclose(found, one.predict(queries).probabilities.dense(), atol=1e-3)
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 10**6), st.sampled_from(["shared", "per-class"]), st.sampled_from([5, "all"]))
+def test_the_order_of_the_support_does_not_matter(seed, bandwidth, k):
+    support, labels, queries = clouds(seed)
+    order = np.random.default_rng(seed).permutation(len(support))
+    one = NED(k=k, bandwidth=bandwidth).fit(support, labels)
+    two = NED(k=k, bandwidth=bandwidth).fit(support[order], labels[order])
+    assert two.temperature_ == pytest.approx(one.temperature_, rel=2e-3)
+    columns = [two.classes_.tolist().index(name) for name in one.classes_]
+    np.testing.assert_allclose(
+        two.predict(queries).probabilities.dense()[:, columns], one.predict(queries).probabilities.dense(), atol=0.01
+    )
+
+
+def test_neighbours_given_are_neighbours_found():
+    support, labels, queries = clouds()
+    given = NED(k=12).fit(support, labels, neighbours=exact(support, k=12))
+    found = NED(k=12).fit(support, labels)
+    assert given.temperature_ == found.temperature_
+    near = exact(queries, support, k=12)
+    np.testing.assert_array_equal(given.predict_proba(*near).dense(), found.predict(queries).probabilities.dense())
+
+
+@pytest.mark.parametrize("k", [None, "all"])
+def test_neighbours_given_for_the_whole_support(k):
+    support, labels, _ = clouds(n=30)
+    given = NED(k=k).fit(support, labels, neighbours=exact(support, k=29))
+    assert given.temperature_ == NED(k=k).fit(support, labels).temperature_
+
+
+def near(k=5):
+    support, labels, _ = clouds()
+    return support, labels, *(part.numpy().copy() for part in exact(support, k=k))
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        (lambda d, i: (d, np.where(i == i[3, 0], 3, i)), "hold the points themselves"),
+        (lambda d, i: (d[:, ::-1], i[:, ::-1]), "nearest first"),
+        (lambda d, i: (d, i + 60), "from 0"),
+        (lambda d, i: (d, i - 60), "from 0"),
+        (lambda d, i: (d * np.nan, i), "finite"),
+        (lambda d, i: (d + np.inf, i), "finite"),
+        (lambda d, i: (d[:, :4], i[:, :4]), "60 rows of 5"),
+        (lambda d, i: (d[:9], i[:9]), "60 rows of 5"),
+        (lambda d, i: (d[:, :4], i), "of one shape"),
+        (lambda d, i: (d[0], i[0]), "of one shape"),
+        (lambda d, i: (d[:, :0], i[:, :0]), "of one shape"),
+        (lambda d, i: (d, i.astype(np.float32)), "whole-number indices"),
+        (lambda d, i: (d, i > 3), "whole-number indices"),
+        (lambda d, i: (d.astype(str), i), "finite"),
+        (lambda d, i: (d, None), "of one shape"),
+    ],
+)
+def test_bad_neighbours_of_the_support(change, match):
+    support, labels, distances, indices = near()
+    with pytest.raises(DataError, match=match):
+        NED(k=5).fit(support, labels, neighbours=change(distances, indices))
+
+
+@pytest.mark.parametrize("given", [(np.ones((60, 5)),), np.ones((60, 5)), ([[1, 2], [3]], [[1, 2], [3]])])
+def test_neighbours_that_are_no_pair(given):
+    support, labels, _, _ = near()
+    with pytest.raises(DataError):
+        NED(k=5).fit(support, labels, neighbours=given)
+
+
+def test_fitting_on_some_points_searches_in_all():
+    support, labels, _ = clouds(n=600)
+    some = NED(points=300, seed=1).fit(support, labels)
+    assert some.fit_.used + some.fit_.left_out == 300
+    assert some.temperature_ == NED(points=300, seed=1).fit(support, labels).temperature_
+    assert some.temperature_ == pytest.approx(NED().fit(support, labels).temperature_, rel=0.3)
+
+
+def test_energies_are_bounded(monkeypatch):
+    support, labels, _ = clouds(n=100)
+    monkeypatch.setattr(ned, "_ENERGIES", 99 * 40)
+    assert NED(k="all").fit(support, labels).fit_.used == 40
+
+
+@pytest.mark.parametrize("block", [1, 130, 10**6])
+def test_all_in_blocks(monkeypatch, block):
+    support, labels, queries = clouds()
+    whole = NED(k="all").fit(support, labels).predict(queries)
+    monkeypatch.setattr(estimator, "_BLOCK", block)
+    parts = NED(k="all").fit(support, labels).predict(queries)
+    np.testing.assert_array_equal(parts.probabilities.dense(), whole.probabilities.dense())
+    np.testing.assert_array_equal(parts.indices, whole.indices)
+
+
+def test_all_with_many_classes_lists_200_and_a_rest():
+    rng = np.random.default_rng(0)
+    support, queries = rng.normal(size=(500, 3)).astype(np.float32), rng.normal(size=(4, 3)).astype(np.float32)
+    labels = np.arange(500) // 2
+    found = NED(k="all", temperature=1.0).fit(support, labels).predict(queries)
+    expected = naive(support, labels, queries, 500, 1.0, Sphere())
+    assert np.diff(found.probabilities.offsets).max() == 200
+    assert found.distances.shape == found.indices.shape == (4, 200)
+    dense = found.probabilities.dense()
+    np.testing.assert_allclose(dense.sum(axis=1), 1, atol=1e-5)
+    np.testing.assert_allclose(np.sort(dense)[:, 50:], np.sort(expected)[:, 50:], atol=1e-5)
+    np.testing.assert_allclose(np.sort(dense)[:, :50].sum(axis=1), np.sort(expected)[:, :50].sum(axis=1), atol=1e-5)
+
+
+@pytest.mark.parametrize("k", [1, 8, None, "all"])
+def test_leave_one_out_is_a_loop_of_fits(k):
+    support, labels, _ = clouds(n=24)
+    fitted = NED(k=k, temperature=0.5).fit(support, labels)
+    rows, found = fitted.leave_one_out()
+    assert rows.tolist() == list(range(24))
+    for i in range(24):
+        others = np.delete(np.arange(24), i)
+        single = NED(k=k if isinstance(k, int) else "all", temperature=0.5).fit(support[others], labels[others])
+        expected = single.predict(support[i : i + 1]).probabilities
+        for name in set(labels.tolist()):
+            assert found.probabilities.of([name] * 24)[i] == pytest.approx(expected.of([name])[0], abs=1e-5)
+    assert not (found.indices == rows[:, None]).any()
+
+
+@pytest.mark.parametrize("space", ["sphere", Sphere(metric="angle"), "euclidean", "poincare-ball", "cosine"], ids=str)
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"k": 1}, {"k": 6}, {"k": "all"}, {"k": 20, "bandwidth": "per-class"}, {"temperature": 1e-3}],
+    ids=str,
+)
+def test_log_proba_is_the_logarithm_of_the_prediction(space, settings):
+    support, labels, queries = clouds()
+    fitted = NED(space=space, **settings).fit(support, labels)
+    found = fitted.log_proba(queries)
+    table = fitted.predict(queries).probabilities.dense()
+    np.testing.assert_allclose(found.exp().numpy(), table, atol=2e-4)
+    assert (found.numpy()[table == 0] <= math.log(1e-12) * 0.999).all()
+    assert found.isfinite().all()
+
+
+@pytest.mark.parametrize("space", ["sphere", Sphere(metric="angle"), "euclidean", "cosine", "inner-product"], ids=str)
+@pytest.mark.parametrize("settings", [{"k": 8}, {"k": "all"}, {"k": 30, "bandwidth": "per-class"}], ids=str)
+def test_gradient(space, settings):
+    support, labels, queries = clouds(dimensions=3, queries=3)
+    fitted = NED(space=space, **settings).fit(10 * support.astype(np.float64), labels)
+    x = torch.tensor(10 * queries, dtype=torch.float64, requires_grad=True)
+    assert gradcheck(fitted.log_proba, (x,), eps=1e-6, atol=1e-4)
+    fitted.log_proba(x).sum().backward()
+    assert (x.grad.abs().sum(dim=1) > 0).all()
+
+
+@pytest.mark.parametrize("space", ["sphere", Sphere(metric="angle"), "euclidean", "poincare-ball", "cosine"], ids=str)
+@pytest.mark.parametrize("bandwidth", ["shared", "per-class"])
+def test_the_gradient_on_a_support_point_is_finite(space, bandwidth):
+    support, labels, _ = clouds()
+    x = torch.tensor(support[:5], requires_grad=True)
+    found = NED(space=space, bandwidth=bandwidth).fit(support, labels).log_proba(x)
+    found[:, 0].sum().backward()
+    assert found.isfinite().all()
+    assert x.grad.isfinite().all()
+
+
+def test_an_unlikely_class_has_a_gradient():
+    support = np.array([[0.0, 0], [0, 0.1], [5, 0], [5, 0.1]])
+    fitted = NED(k=4, space="euclidean", temperature=0.1).fit(support, [0, 0, 1, 1])
+    x = torch.tensor([[0.1, 0.0]], dtype=torch.float64, requires_grad=True)
+    found = fitted.log_proba(x)[0, 1]
+    assert found < -200
+    found.backward()
+    assert x.grad[0, 0] == pytest.approx(2 * 5 / 0.1, rel=0.1)
+
+
+def test_a_query_with_a_gradient_is_accepted_everywhere():
+    support, labels, queries = clouds()
+    x = torch.tensor(queries, requires_grad=True)
+    fitted = NED().fit(torch.tensor(support, requires_grad=True), labels)
+    np.testing.assert_array_equal(fitted.predict(x).confidence, fitted.predict(queries).confidence)
+    assert fitted.log_proba(x).requires_grad
+
+
+class Manhattan:
+    """A user's scorer, written for (n, d) and (m, d) as the contract says."""
+
+    def distance(self, x, y):
+        return (x[:, None] - y[None]).abs().sum(dim=-1)
+
+
+class Product:
+    """A user's similarity, written for (n, d) and (m, d)."""
+
+    similarity = True
+
+    def distance(self, x, y):
+        return -(x @ y.T)
+
+
+def naive_with(scorer, support, labels, queries, k, temperature):
+    table = scorer.distance(torch.tensor(queries).double(), torch.tensor(support).double()).numpy()
+    energies = table if getattr(scorer, "similarity", False) else table**2
+    classes = list(dict.fromkeys(labels.tolist()))
+    found = np.zeros((len(queries), len(classes)))
+    for row, values in enumerate(energies):
+        for i in np.argsort(table[row], kind="stable")[:k]:
+            found[row, classes.index(labels[i])] += math.exp((values.min() - values[i]) / temperature)
+    return found / found.sum(axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize("scorer", [Manhattan(), Product()], ids=["manhattan", "product"])
+def test_a_scorer_of_the_users(scorer):
+    support, labels, queries = clouds()
+    fitted = NED(k=15, space=scorer).fit(support, labels)
+    expected = naive_with(scorer, support, labels, queries, 15, fitted.temperature_)
+    np.testing.assert_allclose(fitted.predict(queries).probabilities.dense(), expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("scorer", [Manhattan(), Product()], ids=["manhattan", "product"])
+def test_log_proba_with_a_scorer_of_the_users(scorer):
+    support, labels, queries = clouds()
+    fitted = NED(k=15, space=scorer).fit(support, labels)
+    np.testing.assert_allclose(
+        fitted.log_proba(queries).exp().numpy(), fitted.predict(queries).probabilities.dense(), atol=1e-4
+    )
+
+
+def test_negative_distances_that_are_no_similarity_are_refused():
+    class Silent:
+        def distance(self, x, y):
+            return -(x @ y.mT)
+
+    support, labels, queries = clouds()
+    with pytest.raises(DataError, match="Silent gives negative distances"):
+        NED(space=Silent()).fit(support, labels)
+    fitted = NED(space=Silent(), temperature=1.0).fit(support, labels)
+    with pytest.raises(DataError, match="similarity = True"):
+        fitted.predict(queries)
+
+
+@pytest.mark.parametrize("value", [0, -1, math.nan, math.inf, "1", True, [1]])
+def test_bad_temperatures(value):
+    support, labels, _ = clouds()
+    with pytest.raises(DataError, match="`temperature` must be a positive number"):
+        NED(temperature=value).fit(support, labels)
+
+
+def test_refusals_of_the_fit():
+    support, labels, _ = clouds()
+    with pytest.raises(DataError, match="Did you mean 'per-class'"):
+        NED(bandwidth="per-clas").fit(support, labels)
+    with pytest.raises(DataError, match="leave one of the two out"):
+        NED(bandwidth="auto", temperature=1.0).fit(support, labels)
+    with pytest.raises(DataError, match="single support point"):
+        NED().fit(support[:1], [1])
+    with pytest.raises(DataError, match="no support point has a neighbour of its own class"):
+        NED().fit(support, np.arange(60))
+
+
+def test_classes_with_one_point_are_left_out_and_said():
+    support, labels, queries = clouds()
+    names = np.where(np.arange(60) < 3, 100 + np.arange(60), labels)
+    fitted = NED().fit(support, names)
+    assert fitted.fit_.left_out == 3
+    assert any(note.startswith("3 support points") for note in fitted.notes_)
+    assert fitted.predict(support[:3]).labels.tolist()[0] in names
+    assert (fitted.predict(queries).probabilities.of([100] * 9) > 0).any()
+
+
+def test_a_failed_fit_does_not_mix_two_fits():
+    support, labels, queries = clouds()
+    fitted = NED().fit(support, labels)
+    before = fitted.predict(queries).indices
+    with pytest.raises(DataError):
+        fitted.fit(support[:3], [1, 2, 3])
+    try:
+        after = fitted.predict(queries).indices
+    except DataError:
+        return
+    np.testing.assert_array_equal(before, after)
+
+
+def test_predict_after_a_failed_first_fit():
+    support, _, queries = clouds()
+    fitted = NED()
+    with pytest.raises(DataError):
+        fitted.fit(support[:3], [1, 2, 3])
+    with pytest.raises(DataError, match="fit"):
+        fitted.predict(queries)

@@ -1,0 +1,96 @@
+"""Sharpened NED: its formula, its fit, its gradient, and that it does what it is for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize
+
+from nearkin.confidence import NED, SharpNED, evaluate
+from nearkin.errors import DataError
+from nearkin.search import exact
+
+
+def clusters(classes=20, each=24, dimensions=32, noise=1.2, seed=0):
+    rng = np.random.default_rng(seed)
+    centres = np.repeat(rng.normal(size=(classes, dimensions)), each, axis=0)
+    return centres + noise * rng.normal(size=centres.shape), np.repeat(np.arange(classes), each)
+
+
+def naive(x, support, labels, k, temperature, power):
+    """Probabilities (C,) of one query in float64, on the sphere."""
+    unit = support / np.linalg.norm(support, axis=1, keepdims=True)
+    squares = ((x / np.linalg.norm(x) - unit) ** 2).sum(axis=1)
+    near = np.argsort(squares)[:k]
+    sums = np.zeros(labels.max() + 1)
+    np.add.at(sums, labels[near], np.exp(-(squares[near] - squares.min()) / temperature))
+    return sums**power / (sums**power).sum()
+
+
+@pytest.mark.parametrize("power", [0.5, 1.0, 2.5])
+def test_probabilities_are_powers_of_the_class_sums(power):
+    x, labels = clusters()
+    model = SharpNED(k=50, temperature=0.1, sharpness=power).fit(x[::2], labels[::2])
+    found = model.predict(x[1:20:2]).probabilities.dense()
+    for row, query in zip(found, x[1:20:2], strict=True):
+        np.testing.assert_allclose(row, naive(query, x[::2], labels[::2], 50, 0.1, power), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(model.log_proba(x[1:20:2]).exp().numpy(), found, rtol=1e-4, atol=1e-6)
+
+
+def test_a_sharpness_of_one_is_ned():
+    x, labels = clusters()
+    ours = SharpNED(sharpness=1.0).fit(x[::2], labels[::2])
+    peer = NED().fit(x[::2], labels[::2])
+    assert ours.temperature_ == peer.temperature_
+    np.testing.assert_allclose(
+        ours.predict(x[1::2]).probabilities.dense(), peer.predict(x[1::2]).probabilities.dense(), atol=1e-6
+    )
+
+
+@pytest.mark.parametrize(("dimensions", "noise", "seed"), [(32, 1.2, 0), (8, 0.8, 1), (64, 1.6, 2)])
+def test_temperature_and_sharpness_are_the_likeliest_pair(dimensions, noise, seed):
+    x, labels = clusters(dimensions=dimensions, noise=noise, seed=seed)
+    model = SharpNED(k=60).fit(x, labels)
+    distances, indices = (part.numpy().astype(np.float64) for part in exact(x, k=60))
+    near = labels[indices.astype(int)]
+    counted = (near == labels[:, None]).any(axis=1)
+
+    def loss(place):
+        weights = np.exp(-(distances**2 - distances[:, :1] ** 2) / np.exp(place[0]))
+        sums = np.stack([(weights * (near == code)).sum(axis=1) for code in range(20)], axis=1) ** np.exp(place[1])
+        share = sums[np.arange(len(labels)), labels] / sums.sum(axis=1)
+        return -np.log(np.maximum(share, 1e-12))[counted].mean()
+
+    ours = loss((np.log(model.temperature_), np.log(model.sharpness_)))
+    start = (np.log(NED(k=60).fit(x, labels).temperature_), 0.0)
+    best = minimize(loss, start, method="Nelder-Mead", options={"xatol": 1e-3, "fatol": 1e-6}).fun
+    assert ours <= best + 2e-3
+    assert ours < loss(start)
+
+
+def test_it_helps_where_one_number_cannot_do_both():
+    x, labels = clusters(classes=40, each=30, dimensions=64, noise=2.0)
+    plain, sharp = (kind().fit(x[::2], labels[::2]) for kind in (NED, SharpNED))
+    before, after = (evaluate(model.predict(x[1::2]), labels[1::2]).values for model in (plain, sharp))
+    assert sharp.sharpness_ > 1.2
+    assert after["accuracy"] > before["accuracy"] + 0.02
+    assert after["NLL"] < before["NLL"] - 0.05
+
+
+@pytest.mark.parametrize("power", [0.6, 2.0])
+def test_the_gradient_is_right(power):
+    x, labels = clusters(classes=4, each=6, dimensions=5)
+    model = SharpNED(k=12, temperature=0.3, sharpness=power).fit(torch.from_numpy(x), labels)
+    query = torch.from_numpy(x[3:5] + 0.05).requires_grad_()
+    present = model.log_proba(query).detach() > -20
+    assert torch.autograd.gradcheck(lambda q: model.log_proba(q)[present], query)
+
+
+def test_bad_parameters_are_refused():
+    x, labels = clusters()
+    for wrong in (0, -1.0, np.inf, np.nan, True, "high"):
+        with pytest.raises(DataError, match="`sharpness` must be a positive number"):
+            SharpNED(sharpness=wrong).fit(x, labels)
+    with pytest.raises(DataError, match="one bandwidth for all classes"):
+        SharpNED(bandwidth="per-class").fit(x, labels)
