@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from nearkin.errors import DataError
+from nearkin.metrics.columns import as_array
 
 _COUNTS_AT_ONCE = 2**20
 
@@ -113,27 +112,9 @@ def resampled(
         yield tuple(np.cumsum(counts, axis=2).transpose(1, 0, 2))
 
 
-def as_numbers(given: Any, what: str) -> np.ndarray:
-    """Any array, tensor or list of real numbers as an array."""
-    if isinstance(given, np.ma.MaskedArray):
-        raise DataError(f"The {what} are a masked array: fill in or leave out what is masked.")
-    if isinstance(given, Tensor):
-        if given.layout != torch.strided:
-            raise DataError(f"The {what} must be a plain tensor, not {given.layout}.")
-        # numpy has no bfloat16, and every one of its numbers is a float32
-        given = (given.float() if given.dtype == torch.bfloat16 else given).detach().cpu().numpy()
-    try:
-        array = np.asarray(given)
-    except ValueError as error:
-        raise DataError(f"The {what} must be a flat list of numbers ({error}).") from error
-    if array.dtype.kind not in "fiub":
-        raise DataError(f"The {what} must be numbers, not {array.dtype}.")
-    return array
-
-
 def scored_items(scores: Any, correct: Any) -> tuple[np.ndarray, np.ndarray]:
     """Scores (n,) of any number type and bools (n,), checked."""
-    given, said = as_numbers(scores, "scores"), as_numbers(correct, "values of `correct`")
+    given, said = as_array(scores, "scores"), as_array(correct, "values of `correct`")
     if given.ndim != 1 or len(given) == 0:
         raise DataError(f"The scores must be a flat list, one for each item, not of shape {given.shape}.")
     if said.shape != given.shape:

@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from nearkin.confidence._operating import OperatingPoints, as_numbers, resampled, scored_items
+from nearkin.confidence._operating import OperatingPoints, resampled, scored_items
 from nearkin.confidence.targets import Target, as_target
 from nearkin.errors import DataError
+from nearkin.metrics.columns import as_array
 from nearkin.metrics.labels import label_array, label_codes
 
 Interval = tuple[float, float]
@@ -55,7 +56,7 @@ class Threshold:
 
     def accepts(self, scores: Any) -> np.ndarray:
         """Which of the scores, of any shape, are accepted; bools of that shape."""
-        numbers = as_numbers(scores, "scores")
+        numbers = as_array(scores, "scores")
         if np.isnan(numbers).any():
             raise DataError("The scores hold NaN: a threshold can neither accept nor refuse it.")
         return numbers.astype(np.float64) >= self.value

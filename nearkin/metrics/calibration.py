@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 
 from nearkin.errors import DataError
+from nearkin.metrics.columns import as_array, flag_column, number_column
 from nearkin.metrics.intervals import Interval, draw_queries
 from nearkin.metrics.labels import label_array, label_codes
 from nearkin.metrics.reliability import ReliabilityCurve, equal_count, equal_width
-from nearkin.metrics.selective import as_array, expected_risk, flag_column, number_column, risk_coverage
+from nearkin.metrics.selective import expected_risk, risk_coverage
 
 _FLOOR = 1e-12  # of a probability under the logarithm
 _ROUNDING = 1e-6  # how far a probability computed in float32 may lie outside [0, 1]

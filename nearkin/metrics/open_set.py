@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from nearkin.errors import DataError
-from nearkin.metrics.selective import flag_column, number_column
+from nearkin.metrics.columns import flag_column, number_column
 from nearkin.metrics.trade_off import TradeOff
 
 _POINTS = 1000

@@ -9,9 +9,9 @@ import numpy as np
 
 from nearkin.errors import DataError
 from nearkin.report._canvas import WIDTH, drawing, percent_axis, to_png
+from nearkin.report._lines import fit_text, plain_numbers, plain_parts
+from nearkin.report._panels import draw_panels, has_values, panels_height, value_line
 from nearkin.report.formatting import value_text
-from nearkin.report.risk_coverage import fit_text, plain_numbers, plain_parts
-from nearkin.report.sensitivity import draw_panels, has_values, panels_height, value_line
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from nearkin.report._canvas import MUTED, WIDTH, drawing, percent_axis, to_png
-from nearkin.report.risk_coverage import curve_points, draw_curve, legend_above, legend_height, legend_labels
+from nearkin.report._lines import curve_points, draw_curve, legend_above, legend_height, legend_labels
 
 
 def draw_rejection(

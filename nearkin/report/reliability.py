@@ -9,8 +9,8 @@ import numpy as np
 
 from nearkin.errors import DataError
 from nearkin.report._canvas import BLUE, INK, MUTED, VERMILION, WIDTH, drawing, percent_axis, to_png
+from nearkin.report._lines import fit_text, plain_parts
 from nearkin.report.formatting import value_text
-from nearkin.report.risk_coverage import fit_text, plain_parts
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

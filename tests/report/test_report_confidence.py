@@ -14,19 +14,13 @@ from PIL import Image
 
 from nearkin.errors import DataError
 from nearkin.report._canvas import BLUE, VERMILION
+from nearkin.report._lines import curve_points, fit_text, legend_labels, line_style, plain_numbers, text_width
+from nearkin.report._panels import _accuracy_limits
 from nearkin.report.corruption import _ink, _table, draw_corruption, draw_shift
 from nearkin.report.rejection import draw_rejection
 from nearkin.report.reliability import _round_down, _total_text, draw_reliability
-from nearkin.report.risk_coverage import (
-    curve_points,
-    draw_risk_coverage,
-    fit_text,
-    legend_labels,
-    line_style,
-    plain_numbers,
-    text_width,
-)
-from nearkin.report.sensitivity import _accuracy_limits, _tick_labels, draw_sensitivity
+from nearkin.report.risk_coverage import draw_risk_coverage
+from nearkin.report.sensitivity import _tick_labels, draw_sensitivity
 
 NAN = math.nan
 NAMES = ["NED", "1NN", "kNN vote", "WkNN (Dudani)", "WkNN (Gou)", "prototype", "distance ratio", "per class"]
