@@ -39,7 +39,7 @@ GRID = np.geomspace(1e-3, 10.0, 100)
 FINE = np.exp(np.arange(-0.15, 0.15, 0.0005))
 """The fine grid, as multiples of the peer's best temperature."""
 PREDICT_CLASSES = (100, 1000)
-FIT_ROUNDS = {"full": 9, "quick": 3}
+FIT_ROUNDS = {"full": 9, "quick": 7}
 PREDICT_ROUNDS = {"full": {100: 5, 1000: 3}, "quick": {100: 1, 1000: 1}}
 RESULT = Path(__file__).with_suffix(".json")
 

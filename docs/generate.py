@@ -70,18 +70,38 @@ def _backbones() -> str:
 
 def _retrieval() -> str:
     """What the last full run of the retrieval benchmark measured, and on what."""
-    result = json.loads((Path(__file__).parent.parent / "benchmarks" / "retrieval.json").read_text())
+    result = _benchmark("retrieval")
     machine = result["machine"]
-    rows = [
-        (meaning, f"{result['figures'][name]:.2f}" if bar < 10 else f"{result['figures'][name]:.0f}", f"{sign} {bar:g}")
-        for name, (meaning, sign, bar) in result["bars"].items()
-    ]
     versions = f"torch {machine['torch']}, faiss {machine['faiss']}, pytorch-metric-learning"
     caption = (
         f"Measured on {machine['cpu']} ({machine['capability']}), {machine['threads']} threads, {versions} "
         f"{machine['pytorch-metric-learning']}; 128 dimensions, P@1, R-precision and MAP@R:"
     )
-    return f"{caption}\n\n{_table(('what', 'measured', 'bar'), rows)}"
+    return f"{caption}\n\n{_bars(result)}"
+
+
+def _confidence() -> str:
+    """What the last full run of the confidence benchmark measured."""
+    result = _benchmark("confidence")
+    machine = result["machine"]
+    caption = (
+        f"NumPy {machine['numpy']}, scikit-learn {machine['scikit-learn']}, torch {machine['torch']}, "
+        f"{machine['threads']} threads:"
+    )
+    return f"{caption}\n\n{_bars(result)}"
+
+
+def _benchmark(name: str) -> dict[str, Any]:
+    return json.loads((Path(__file__).parent.parent / "benchmarks" / f"{name}.json").read_text())
+
+
+def _bars(result: dict[str, Any]) -> str:
+    """The figures of a benchmark beside their bars."""
+    rows = [
+        (meaning, f"{result['figures'][name]:.2f}" if bar < 10 else f"{result['figures'][name]:.0f}", f"{sign} {bar:g}")
+        for name, (meaning, sign, bar) in result["bars"].items()
+    ]
+    return _table(("what", "measured", "bar"), rows)
 
 
 _TABLES = {
@@ -90,4 +110,5 @@ _TABLES = {
     "keys": _keys,
     "backbones": _backbones,
     "retrieval": _retrieval,
+    "confidence": _confidence,
 }

@@ -35,5 +35,6 @@ def squarable(distances: Tensor) -> Tensor:
     wide = widen(distances)
     if wide.dtype == torch.float64 or not wide.numel():
         return wide
-    largest = float(wide.detach().abs().max())
+    low, high = (float(end) for end in torch.aminmax(wide.detach()))
+    largest = max(-low, high)
     return wide if largest == 0 or _SQUARES[0] < largest < _SQUARES[1] else wide.double()

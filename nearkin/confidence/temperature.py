@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
+import torch
 from scipy.optimize import brentq, minimize_scalar
 
 from nearkin.errors import DataError
+from nearkin.search.blocks.workers import Queue, run_workers
 
 Curve = Callable[[float], tuple[float, float]]
 """A likelihood and its derivative, of log T."""
@@ -25,8 +27,8 @@ FLOOR = 1e-12
 _BEYOND = (2.0, 3.0)
 """Decades below the smallest gap and above the largest one in which T is looked for as well."""
 
-_STEP = 0.6
-"""Between two log T that are tried on a sample: a quarter of a decade."""
+_STEP = 1.2
+"""Between two log T that are tried on a sample: half a decade."""
 
 _SAMPLE = 512
 """Rows that show roughly where the optimum lies; all rows then say where exactly."""
@@ -81,21 +83,20 @@ def fit_temperature(energies: np.ndarray, positive: np.ndarray) -> TemperatureFi
             "The temperature cannot be fitted: no support point has a neighbour of its own class among those that "
             "are looked at; give classes more than one point, a larger k, or temperature=."
         )
-    if left_out:
-        energies, positive = energies[counted], positive[counted]
-    likelihood = Likelihood.of(energies, positive)
+    used = len(counted) - left_out
+    likelihood = Likelihood.of(energies, positive, counted.astype(np.float64) if left_out else None)
     notes = []
     if left_out:
         notes.append(f"{left_out} support points have no neighbour of their class and are left out of the fit.")
     if likelihood.scale == 0:
         notes.append("All neighbours are equally far, so the temperature has no effect; it is set to 1.")
-        return TemperatureFit(1.0, likelihood(0.0)[0], len(energies), left_out, tuple(notes))
+        return TemperatureFit(1.0, likelihood(0.0)[0], used, left_out, tuple(notes))
     logarithm, value, edge = _maximise(likelihood)
     if edge:
         limit = "lowest (only the nearest neighbour counts)" if edge < 0 else "highest (all neighbours count alike)"
         notes.append(f"The likelihood is best at the {limit} temperature that is tried.")
     temperature = math.exp(logarithm) * likelihood.scale
-    return TemperatureFit(temperature, value, len(energies), left_out, tuple(notes))
+    return TemperatureFit(temperature, value, used, left_out, tuple(notes))
 
 
 def _check(energies: np.ndarray, positive: np.ndarray) -> None:
@@ -114,7 +115,7 @@ class Likelihood:
 
     Args:
         gaps: energies float32 (n, k) over the scale, the least of each row zero, the largest of all one.
-        positive: 1 where the neighbour is of the point's class, float32 (n, k); at least one in each row.
+        positive: 1 where the neighbour is of the point's class, float32 (n, k); at least one in each row that counts.
         scale: the largest gap.
         times: how often each row counts (n,); None: once.
     """
@@ -125,21 +126,21 @@ class Likelihood:
     times: np.ndarray | None = None
 
     @classmethod
-    def of(cls, energies: np.ndarray, positive: np.ndarray) -> Likelihood:
+    def of(cls, energies: np.ndarray, positive: np.ndarray, times: np.ndarray | None = None) -> Likelihood:
         """From energies as they are: a probability does not change when all energies of a row are shifted."""
         gaps = energies - energies.min(axis=1, keepdims=True)
         scale = float(gaps.max())
         if not math.isfinite(scale):
             raise DataError("The energies must be finite numbers: look for NaN or overflow in the distances.")
         if scale:
-            gaps = gaps * gaps.dtype.type(1 / scale) if scale > 1e-30 else gaps / scale
-        return cls(gaps.astype(np.float32, copy=False), positive.astype(np.float32), scale)
+            np.divide(gaps, gaps.dtype.type(scale), out=gaps)
+        return cls(gaps.astype(np.float32, copy=False), positive.astype(np.float32), scale, times)
 
     def sample(self) -> Likelihood:
         """The same of few rows: the hardest, and others spread evenly from hard to easy, which count for more."""
-        rows = np.arange(len(self.gaps))
-        nearest = self.gaps[rows, self.positive.argmax(axis=1)]
-        order = np.argsort(-nearest, kind="stable")
+        rows = np.arange(len(self.gaps)) if self.times is None else np.flatnonzero(self.times)
+        nearest = self.gaps[np.arange(len(self.gaps)), self.positive.argmax(axis=1)][rows]
+        order = rows[np.argsort(-nearest, kind="stable")]
         others, count = len(order) - _HARDEST, _SAMPLE - _HARDEST
         chosen = order[np.append(np.arange(_HARDEST), _HARDEST + (np.arange(count) + 0.5) * others / count).astype(int)]
         times = np.append(np.ones(_HARDEST), np.full(count, others / count))
@@ -155,13 +156,27 @@ class Likelihood:
         """Value and derivative at log T."""
         inverse = min(math.exp(-logarithm), 1e38)
         rows = min(max(1, _BLOCK // self.gaps.shape[1]), len(self.gaps))
-        found, room = np.zeros(2), np.empty((rows, self.gaps.shape[1]), np.float32)
-        for start in range(0, len(self.gaps), rows):
-            place = slice(start, start + rows)
-            times = 1.0 if self.times is None else self.times[place]
-            found += _terms(self.gaps[place], self.positive[place], inverse, times, room)
-        value, slope = found / (len(self.gaps) if self.times is None else self.times.sum())
+        starts = range(0, len(self.gaps), rows)
+        found, parts = np.zeros((len(starts), 2)), Queue(enumerate(starts))
+
+        def work(_: int) -> None:
+            room = np.empty((rows, self.gaps.shape[1]), np.float32)
+            for number, start in parts:
+                place = slice(start, start + rows)
+                times = 1.0 if self.times is None else self.times[place]
+                found[number] = _terms(self.gaps[place], self.positive[place], inverse, times, room)
+
+        if len(starts) == 1:
+            work(0)
+        else:
+            run_workers(work, torch.device("cpu"))
+        value, slope = found.sum(axis=0) / self.count
         return float(value), float(slope)
+
+    @property
+    def count(self) -> float:
+        """How many rows count."""
+        return len(self.gaps) if self.times is None else float(self.times.sum())
 
 
 def _terms(
@@ -177,6 +192,7 @@ def _terms(
     np.exp(weights, out=weights)
     ones = np.ones(gaps.shape[1], np.float32)
     total, own = weights @ ones, np.einsum("ij,ij->i", weights, positive)
+    np.maximum(own, np.finfo(np.float32).tiny, out=own)
     # With respect to log T, log sum exp(-e/T) has the derivative (mean energy, so weighted) / T.
     weights *= gaps
     pull = np.einsum("ij,ij->i", weights, positive) / own - (weights @ ones) / total
@@ -191,17 +207,17 @@ def _maximise(likelihood: Likelihood) -> tuple[float, float, int]:
     A grid on a sample finds the right hill; all rows then find its top, where their derivative falls through zero.
     """
     everyone: Curve = cache(likelihood)
-    few = len(likelihood.gaps) <= 2 * _SAMPLE
+    few = likelihood.count <= 2 * _SAMPLE
     sample = likelihood if few else likelihood.sample()
     scout: Curve = everyone if few else cache(sample)
     low, high = sample.bounds()
     grid = [float(place) for place in np.linspace(low, high, math.ceil((high - low) / _STEP) + 1)]
     best = max(range(len(grid)), key=lambda place: scout(grid[place])[0])
     top = _top(scout, grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)])
+    value = scout(top)[0]
     if not few:
-        top = _secant(everyone, top, _bend(scout, top)) or _climb(everyone, top, low, high)
-        top = min(max(top, low), high)
-    return top, everyone(top)[0], -1 if top - low < 2 * _TOLERANCE else int(high - top < 2 * _TOLERANCE)
+        top, value = _secant(everyone, top, _bend(scout, top)) or _climb(everyone, top, low, high)
+    return top, value, -1 if top - low < 2 * _TOLERANCE else int(high - top < 2 * _TOLERANCE)
 
 
 def _bend(curve: Curve, place: float) -> float:
@@ -209,29 +225,30 @@ def _bend(curve: Curve, place: float) -> float:
     return (curve(place + _NEAR)[1] - curve(place - _NEAR)[1]) / (2 * _NEAR)
 
 
-def _secant(curve: Curve, start: float, bend: float) -> float | None:
-    """Where the derivative is zero, by few steps from a place near the top; None if they lead away from it."""
+def _secant(curve: Curve, start: float, bend: float) -> tuple[float, float] | None:
+    """Where the derivative is zero, and the value, by few steps from near the top; None if they lead away from it."""
     before, place = start, start
     for _ in range(_STEPS):
-        slope = curve(place)[1]
+        value, slope = curve(place)
         if place != before:
             bend = (slope - curve(before)[1]) / (place - before)
         if not bend < 0 or abs(slope / bend) > _REACH:
             return None
         before, place = place, place - slope / bend
         if abs(place - before) < _TOLERANCE:
-            return place
+            return place, value - slope**2 / bend / 2  # that of the parabola, at so small a step
     return None
 
 
-def _climb(curve: Curve, top: float, low: float, high: float) -> float:
-    """The top of the hill that a place lies on, near which it should be."""
+def _climb(curve: Curve, top: float, low: float, high: float) -> tuple[float, float]:
+    """The top of the hill that a place lies on, near which it should be, and its value."""
     reach = _REACH
     while True:
         left, right = max(low, top - reach), min(high, top + reach)
         rises, falls = curve(left)[1] > 0, curve(right)[1] < 0
         if (rises or left == low) and (falls or right == high):
-            return _top(curve, left, right)
+            found = _top(curve, left, right)
+            return found, curve(found)[0]
         top += reach if rises else -reach
         reach *= 3
 

@@ -44,6 +44,9 @@ def as_vectors(values: Any, what: str = "embeddings", *, halves: bool = False) -
     if vectors.dtype not in (torch.float32, torch.float64) and not (halves and vectors.dtype in _HALVES):
         # Whole numbers beyond 2^24 are not float32's.
         vectors = vectors.double() if vectors.dtype in (torch.int32, torch.int64) else vectors.float()
+    # What is not finite makes no finite sum; a sum that is not finite may have overflowed, so rows are then looked at.
+    if bool(vectors.sum().isfinite()):
+        return vectors
     chunks = vectors.split(max(1, _CHUNK_ENTRIES // vectors.shape[1]))
     largest = torch.cat([torch.linalg.vector_norm(part, torch.inf, dim=1) for part in chunks])
     bad = torch.nonzero(~largest.isfinite())[:, 0]
