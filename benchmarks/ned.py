@@ -14,17 +14,15 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy import stats
+from ned_page import SHOWN, VOTES, estimator_table, verdict, write_page
 
 from nearkin.api import fit_run
 from nearkin.audits import Subject, subject_of_model
 from nearkin.audits.calibration import OURS, fit_estimators, tell_strangers
-from nearkin.audits.confidence_pictures import draw_severities
 from nearkin.audits.corruption import corrupted_tables, draw_rows, tables_of
 from nearkin.audits.division import divide
 from nearkin.confidence import NED, NeighbourEstimator, evaluate, sweep_k
@@ -34,28 +32,13 @@ from nearkin.data.corruptions import CORRUPTIONS, SEVERITIES
 from nearkin.data.sources import open_data
 from nearkin.metrics.binned import accuracy_and_ece, resample_means
 from nearkin.recipe import load_recipe
-from nearkin.report import draw_reliability, draw_sensitivity
 from nearkin.training import Run
 
 RECIPES = {"cub200": "cub-frozen", "cifar100": "cifar100", "omniglot": "omniglot"}
-NAMES = {"cub200": "CUB-200-2011", "cifar100": "CIFAR-100", "omniglot": "Omniglot"}
 SEEDS = (0, 1, 2, 3, 4)
 QUERIES = 1000
 RESAMPLES = 2000
 LEDGER = Path(__file__).with_suffix(".jsonl")
-DOCS = Path(__file__).parent.parent / "docs"
-PAGE = DOCS / "results" / "confidence.md"
-SHOWN = (
-    "1NN",
-    "kNN",
-    "WkNN (Dudani)",
-    "WkNN (Gou)",
-    OURS,
-    "NED, sharpened",
-    "prototypes (softmax)",
-    "prototypes (ratio)",
-)
-VOTES = ("kNN", "WkNN (Dudani)", "WkNN (Gou)")
 
 
 def open_subject(data: str, data_root: Path | None) -> Subject:
@@ -171,173 +154,9 @@ def read_ledger() -> dict[tuple[str, str], dict[str, Any]]:
     return {(cell["data"], cell["part"]): cell for cell in map(json.loads, lines)}
 
 
-def share(triple: list[float], sign: str = "") -> str:
-    value, low, high = (100 * number for number in triple)
-    return f"{value:{sign}.1f} ({low:{sign}.1f} to {high:{sign}.1f})"
-
-
-def table(header: list[str], rows: list[list[str]]) -> str:
-    return "\n".join("| " + " | ".join(row) + " |" for row in [header, ["---"] * len(header), *rows])
-
-
-def estimator_table(cells: dict[str, dict[str, Any]]) -> str:
-    header = ["", *(f"{NAMES[data]}: {metric}" for data in cells for metric in ("accuracy", "ECE"))]
-    rows = []
-    for name in SHOWN:
-        row = [f"**{name}**" if name == OURS else name]
-        for cell in cells.values():
-            row += [share(cell["means"][name][metric]) for metric in ("accuracy", "ECE")]
-        rows.append(row)
-    return table(header, rows)
-
-
-def unknown_table(cells: dict[str, dict[str, Any]]) -> str:
-    rows = []
-    for score in cells[next(iter(cells))]["unknown"][0]:
-        row = [score]
-        for cell in cells.values():
-            for metric in ("AUROC", "FPR@95TPR", "OSCR"):
-                values = np.array([found[score][metric] for found in cell["unknown"]])
-                half = stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))
-                row.append(f"{100 * values.mean():.1f} ± {100 * half:.1f}")
-        rows.append(row)
-    header = ["score", *(f"{NAMES[data]}: {metric}" for data in cells for metric in ("AUROC", "FPR@95TPR", "OSCR"))]
-    return table(header, rows)
-
-
-def verdict(data: str, cell: dict[str, Any]) -> str:
-    """Whether the seed's claims hold, from the intervals alone."""
-    ours = cell["means"][OURS]
-    rival = min(("1NN", *VOTES), key=lambda name: cell["means"][name]["ECE"][0])
-    factor = cell["means"][rival]["ECE"][0] / ours["ECE"][0]
-    apart = cell["minus NED"][rival]["ECE"]
-    first = cell["minus NED"]["1NN"]["accuracy"]
-    lowest = "lower, beyond doubt" if apart[1] > 0 else ("higher, beyond doubt" if apart[2] < 0 else "not told apart")
-    gain = "more" if first[2] < 0 else ("fewer" if first[1] > 0 else "about as many")
-    theirs = 100 * cell["means"][rival]["ECE"][0]
-    return (
-        f"- **{NAMES[data]}**: NED's ECE is {100 * ours['ECE'][0]:.1f}, that of the best vote ({rival}) {theirs:.1f}, "
-        f"a factor of {factor:.1f} ({lowest}: difference {share(apart, '+')} points). NED names {gain} queries right "
-        f"than 1NN ({share([-first[0], -first[2], -first[1]], '+')} points)."
-    )
-
-
-def flatness(cells: dict[str, dict[str, Any]]) -> str:
-    rows = []
-    for name in ("kNN", "WkNN (Dudani)", "WkNN (Gou)", OURS):
-        row = [name]
-        for cell in cells.values():
-            large = {int(k): values for k, values in cell["sweep"][name].items() if int(k) >= 10}
-            for place in (0, 1):
-                values = [100 * pair[place] for pair in large.values()]
-                row.append(f"{min(values):.1f} to {max(values):.1f}")
-        rows.append(row)
-    header = ["k from 10 to 200", *(f"{NAMES[d]}: {m}" for d in cells for m in ("accuracy", "ECE"))]
-    return table(header, rows)
-
-
-def write_page(ledger: dict[tuple[str, str], dict[str, Any]]) -> None:
-    clean = {data: ledger[data, "clean"] for data in RECIPES if (data, "clean") in ledger}
-    shifted = {data: ledger[data, "corrupted"] for data in RECIPES if (data, "corrupted") in ledger}
-    pictures = draw(clean, shifted)
-    sizes = "; ".join(
-        f"{NAMES[data]}: {cell['classes']} unseen classes, {cell['support']:,} support items, "
-        f"{cell['queries']:,} queries"
-        for data, cell in clean.items()
-    )
-    wins = "; ".join(
-        f"{NAMES[data]} {cell['bandwidths']['winner']} ({cell['bandwidths']['shared']:.3f} shared, "
-        f"{cell['bandwidths']['per class']:.3f} per class)"
-        for data, cell in clean.items()
-    )
-    text = f"""# How sure is it? NED on unseen classes
-
-Written by `python benchmarks/ned.py` from `benchmarks/ned.jsonl`; nothing here was typed in.
-
-Every model is trained by its recipe ({", ".join(f"`{RECIPES[data]}`" for data in clean)}) and judged on classes it has never seen. Half of each class is the support, the other half asks;
-{len(SEEDS)} divisions. Means over divisions in percent, with 95 % intervals that resample the classes. The votes have the k that names most support points right, each left out in
-turn; NED has k = 200 and a temperature fitted on the support. {sizes}.
-
-## Clean queries
-
-{estimator_table(clean)}
-
-{chr(10).join(verdict(data, cell) for data, cell in clean.items())}
-
-![Reliability of all estimators on the unseen birds](../images/{pictures["reliability"]})
-
-*CUB-200-2011, first division.*
-
-## How much k matters
-
-{flatness(clean)}
-
-![Accuracy and ECE against k on the unseen birds](../images/{pictures["sensitivity"]})
-
-*CUB-200-2011, first division; NED's temperature is fitted anew for each k.*
-
-## Corrupted queries
-
-Means over {len(CORRUPTIONS)} corruptions and {len(SEVERITIES)} severities of {QUERIES:,} queries of the first division; support and temperature are the clean ones.
-
-{estimator_table(shifted)}
-
-{chr(10).join(verdict(data, cell) for data, cell in shifted.items())}
-
-![Accuracy and ECE against the severity of corruption, unseen birds](../images/{pictures["severity"]})
-
-*CUB-200-2011, means over the corruptions; severity 0 is clean.*
-
-## Unknown classes
-
-A random half of the unseen classes has no support, another half for each division; scores should tell their queries. Means over {len(SEEDS)} divisions, with the 95 % interval over these.
-
-{unknown_table(clean)}
-
-## A bandwidth for each class?
-
-The seed's eq. 18 gives every class a temperature of its own. Mean log-likelihood of support points that the temperatures were not fitted to: {wins}.
-"""  # noqa: E501
-    PAGE.parent.mkdir(exist_ok=True)
-    PAGE.write_text(text)
-    print(f"\n{text}")
-
-
-def draw(clean: dict[str, dict[str, Any]], shifted: dict[str, dict[str, Any]]) -> dict[str, str]:
-    """The page's pictures, by kind to file name."""
-    cell = clean["cub200"]
-    edges = np.arange(16) / 15
-    curves, ks = {}, [int(k) for k in cell["sweep"][OURS]]
-    for name, sums in cell["reliability"].items():
-        counts, confidence, hits = np.array(sums).T
-        held = np.where(counts > 0, counts, np.nan)
-        curves[name] = (edges, counts.astype(int), confidence / held, hits / held)
-    lines = {
-        metric: {name: np.array([by_k[str(k)][place] for k in ks]) for name, by_k in cell["sweep"].items()}
-        for place, metric in enumerate(("accuracy", "ECE"))
-    }
-    drawn: dict[str, Callable[[], bytes]] = {
-        "reliability": lambda: draw_reliability(
-            curves,
-            errors={name: float(accuracy_and_ece(np.array(sums))[1]) for name, sums in cell["reliability"].items()},
-        ),
-        "sensitivity": lambda: draw_sensitivity(ks, lines["accuracy"], lines["ECE"]),
-    }
-    if "cub200" in shifted:
-        part = shifted["cub200"]
-        by_severity = {
-            name: tuple(np.append(was, now) for was, now in zip(part["clean"][name], values, strict=True))
-            for name, values in part["by severity"].items()
-        }
-        drawn["severity"] = lambda: draw_severities(part["severities"], by_severity).png
-    for kind, make in drawn.items():
-        (DOCS / "images" / f"confidence-{kind}.png").write_bytes(make())
-    return {kind: f"confidence-{kind}.png" for kind in ("reliability", "sensitivity", "severity")}
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="one data set, one division, one severity of corruption")
+    parser.add_argument("--quick", action="store_true", help="one data set, one division, no corruption")
     parser.add_argument("--data-root", type=Path, help="where the data is; default: NEARKIN_DATA")
     arguments = parser.parse_args()
     if arguments.quick:
@@ -361,7 +180,8 @@ def main() -> int:
             }
             with open(LEDGER, "a", encoding="utf-8") as lines:
                 lines.write(json.dumps(ledger[data, part]) + "\n")
-    write_page(ledger)
+    write_page(ledger, QUERIES, len(SEEDS))
+    print("\n".join(verdict(data, ledger[data, "clean"]) for data in RECIPES))
     return 0
 
 

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from nearkin.audits import AuditResult, Subject, run_suites, subject_of_model, suites
+from nearkin.audits import AuditResult, Subject, run_suites, subject_of_model
+from nearkin.audits import suites as known_suites
 from nearkin.data.catalogue import cache_directory
 from nearkin.data.checking import drop_bad
 from nearkin.data.dataset import Dataset
 from nearkin.data.sources import open_data
 from nearkin.data.splits import check_classes, drop_singletons
-from nearkin.errors import DataError, RunError
+from nearkin.errors import DataError, RecipeError, RunError
 from nearkin.models import Embedder
 from nearkin.recipe import DEFAULT_RECIPE, AuditSection, Recipe, load_recipe
 from nearkin.search import make_reranker
@@ -76,7 +77,7 @@ def fit_run(
 ) -> TrainingResult:
     """`fit` with everything it found: open and check the data, train, keep the run."""
     for name in recipe.audit.suites:
-        suites.get(name)
+        known_suites.get(name)
     if not resume and run.exists:
         run.prepare(recipe, resume)
     dataset, notes = open_checked(data, skip_bad=skip_bad, data_root=data_root, progress=progress)
@@ -128,6 +129,7 @@ def audit(
     suites: Sequence[str] | None = None,
     space: Space | None = None,
     rerank: str | None = None,
+    overrides: Sequence[str] = (),
     skip_bad: bool = False,
     baseline: bool = True,
     data_root: str | Path | None = None,
@@ -141,39 +143,86 @@ def audit(
         suites: which suites to run; None takes the recipe's.
         space: how embeddings of your own are compared; default: cosine.
         rerank: measure retrieval after re-ranking by "average-query-expansion" or "k-reciprocal"; None: as the recipe.
+        overrides: changes to the recipe's audit section, such as "audit.severities=[5]".
         skip_bad: leave out files that cannot be read.
         baseline: also measure pretrained features, or raw pixels, for comparison.
         data_root: where catalogue data is found.
         progress: whether to show progress bars.
     """
     if isinstance(model, np.ndarray | torch.Tensor | list):
-        space = space or Sphere()
-        vectors = _as_vectors(model)
-        if isinstance(space, Sphere):
-            vectors = space.project(torch.from_numpy(vectors)).numpy()
-        labels = np.asarray(data)
-        facts = {
-            "classes": str(len(np.unique(labels))),
-            "items": str(len(vectors)),
-            "dimensions": str(vectors.shape[-1]),
-        }
-        return run_suites(Subject(vectors, labels, space, facts=facts), _with_rerank(AuditSection(), rerank), suites)
-    _with_rerank(AuditSection(), rerank)  # a wrong name is told before anything is encoded
-    embedder = model if isinstance(model, Embedder) else load(model)
-    dataset, notes = open_readable(data, skip_bad=skip_bad, data_root=data_root, progress=progress)
-    subject = subject_of_model(
-        embedder, dataset, cache_directory=cache_directory() / "features", baseline=baseline, progress=progress
-    )
-    subject.notes.extend(notes)
-    section = AuditSection.model_validate(embedder.card.get("recipe", {}).get("audit", {}))
-    return run_suites(subject, _with_rerank(section, rerank), suites)
+        usual = AuditSection()
+        section = audit_section(usual, overrides=overrides, suites=suites, rerank=rerank)
+        subject = _subject_of_vectors(model, data, space or Sphere())
+    else:
+        embedder = model if isinstance(model, Embedder) else load(model)
+        usual = AuditSection.model_validate(embedder.card.get("recipe", {}).get("audit", {}))
+        # Wrong settings are told before anything is encoded.
+        section = audit_section(usual, overrides=overrides, suites=suites, rerank=rerank)
+        dataset, notes = open_readable(data, skip_bad=skip_bad, data_root=data_root, progress=progress)
+        subject = subject_of_model(
+            embedder, dataset, cache_directory=cache_directory() / "features", baseline=baseline, progress=progress
+        )
+        subject.notes.extend(notes)
+    changes = _changes(usual, section)
+    if changes:
+        subject.facts["audit settings"] = changes
+    return run_suites(subject, section)
 
 
-def _with_rerank(section: AuditSection, rerank: str | None) -> AuditSection:
-    if rerank is None:
-        return section
-    make_reranker(rerank)
-    return section.model_copy(update={"rerank": rerank})
+def audit_section(
+    section: AuditSection,
+    *,
+    overrides: Sequence[str] = (),
+    suites: Sequence[str] | None = None,
+    rerank: str | None = None,
+) -> AuditSection:
+    """The settings of an audit: a recipe's, with the changes that `audit` takes, each checked.
+
+    Args:
+        section: what the changes are made to.
+        overrides: assignments to keys of the section, such as "audit.severities=[5]".
+        suites: the suites instead of the section's.
+        rerank: the re-ranking instead of the section's.
+    """
+    keys = [assignment.partition("=")[0].strip() for assignment in overrides]
+    for key, assignment in zip(keys, overrides, strict=True):
+        if not key.startswith("audit."):
+            raise RecipeError(
+                f"The override '{assignment}' does not set the audit: here only the recipe's audit section can be "
+                "changed, as in audit.severities=[5]."
+            )
+    chosen = {"suites": list(suites) if suites else None, "rerank": rerank}
+    update = {name: value for name, value in chosen.items() if value is not None}
+    for name in update:
+        if f"audit.{name}" in keys:
+            raise RecipeError(f"The {name} of the audit is given twice: leave out the override of audit.{name}.")
+    changed = load_recipe(Recipe(audit=section), list(overrides)).audit.model_copy(update=update)
+    if not changed.suites:
+        raise RecipeError("An audit needs at least one suite: name some, as in audit.suites=[retrieval].")
+    for name in changed.suites:
+        known_suites.get(name)
+    if rerank is not None:
+        make_reranker(rerank)
+    return changed
+
+
+def _changes(usual: AuditSection, section: AuditSection) -> str:
+    """The settings that are not the usual ones, in words; suites and re-ranking are told by the results."""
+    before, after = usual.model_dump(mode="json"), section.model_dump(mode="json")
+    told = ("suites", "rerank")
+    return ", ".join(f"{name}={value}" for name, value in after.items() if value != before[name] and name not in told)
+
+
+def _subject_of_vectors(given: Any, labels: Any, space: Space) -> Subject:
+    vectors, labels = _as_vectors(given), np.asarray(labels)
+    if isinstance(space, Sphere):
+        vectors = space.project(torch.from_numpy(vectors)).numpy()
+    facts = {
+        "classes": str(len(np.unique(labels))),
+        "items": str(len(vectors)),
+        "dimensions": str(vectors.shape[-1]),
+    }
+    return Subject(vectors, labels, space, facts=facts)
 
 
 def _as_vectors(given: Any) -> np.ndarray:

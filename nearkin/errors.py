@@ -40,6 +40,10 @@ class RunError(NearkinError):
     """A run directory is not in the state the command needs."""
 
 
+class FitError(DataError):
+    """The data given does not hold what is to be learned from it."""
+
+
 class TrainingError(NearkinError):
     """Training cannot go on."""
 

@@ -93,6 +93,11 @@ class AuditSection(BaseModel):
     resamples: int = Field(default=1000, ge=1, description="Bootstrap resamples of the intervals.")
     seed: int = Field(default=0, ge=0, description="Seed of bootstrap, k-means and sampled pairs.")
 
+    @field_validator("severities")
+    @classmethod
+    def _each_once(cls, value: list[int]) -> list[int]:
+        return sorted(set(value))
+
     @field_validator("rerank")
     @classmethod
     def _check_rerank(cls, value: str | None) -> str | None:

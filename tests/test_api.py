@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 import nearkin as nk
-from nearkin.errors import CheckpointError, RunError
+from nearkin.errors import CheckpointError, RecipeError, RunError, UnknownNameError
 
 
 @pytest.fixture(autouse=True)
@@ -29,6 +29,61 @@ def test_fit_encode_save_load_audit(photos, tiny, tmp_path):
     assert result.subject.facts["classes"] == str(len(model.card["classes"]["test"]))
     assert result.subject.baseline_name == "raw pixels"
     assert (tmp_path / "audit.html") == result.report(tmp_path / "audit.html")
+
+
+def points(classes=4, items=6):
+    vectors = np.random.default_rng(0).normal(size=(classes * items, 5)).astype(np.float32)
+    return vectors, np.repeat(np.arange(classes), items)
+
+
+def test_the_settings_of_an_audit_of_embeddings_can_be_changed():
+    usual = nk.audit(*points(), suites=["retrieval"])
+    assert "audit settings" not in usual.subject.facts
+    changed = nk.audit(*points(), suites=["retrieval"], overrides=["audit.recall_at=[3]", " audit.resamples = 10"])
+    assert "Recall@3" in changed
+    assert "Recall@4" not in changed
+    assert changed["MAP@R"] == usual["MAP@R"]
+    assert changed.intervals["MAP@R"] != usual.intervals["MAP@R"]
+    assert changed.subject.facts["audit settings"] == "recall_at=[3], resamples=10"
+    chosen = nk.audit(*points(), overrides=["audit.suites=[clustering]"])
+    assert "NMI" in chosen
+    assert "MAP@R" not in chosen
+    again = nk.audit(*points(), suites=["retrieval"], rerank="k-reciprocal", overrides=["audit.recall_at=[3]"])
+    assert again.subject.facts["re-ranking"] == "k-reciprocal"
+    assert "Recall@3" in again
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"overrides": ["training.seed=1"]}, RecipeError, "'training.seed=1' does not set the audit"),
+        ({"overrides": ["audit=1"]}, RecipeError, "'audit=1' does not set the audit"),
+        ({"overrides": ["auditing.seed=1"]}, RecipeError, "does not set the audit"),
+        ({"overrides": "audit.seed=1"}, RecipeError, "does not set the audit"),
+        ({"overrides": ["audit.seed"]}, RecipeError, "must have the form section.key=value"),
+        ({"overrides": ["audit.sede=1"]}, RecipeError, "Did you mean 'seed'"),
+        ({"overrides": ["audit.corrupted_queries=0"]}, RecipeError, "wrong value for 'audit.corrupted_queries'"),
+        ({"overrides": ["audit.suites=[]"]}, RecipeError, "at least one suite"),
+        ({"overrides": ["audit.suites=[clusterin]"]}, UnknownNameError, "Did you mean 'clustering'"),
+        ({"overrides": ["audit.suites=[clustering]"], "suites": ["retrieval"]}, RecipeError, "given twice"),
+        ({"overrides": ["audit.rerank=null"], "rerank": "k-reciprocal"}, RecipeError, "given twice"),
+    ],
+)
+def test_wrong_settings_are_told_before_anything_is_encoded(options, error, words):
+    with pytest.raises(error, match=words):
+        nk.audit(*points(), **options)
+    model = nk.Embedder.__new__(nk.Embedder)
+    model.card = {}
+    with pytest.raises(error, match=words):
+        nk.audit(model, "no such data", **options)
+
+
+def test_overrides_change_the_recipes_own_settings(photos, tiny):
+    model = nk.fit(photos, "triplet", overrides=[*tiny, "audit.recall_at=[2]"], progress=False)
+    result = nk.audit(model, photos, suites=["retrieval"], overrides=["audit.map_at=[3]"], progress=False)
+    assert {"Recall@2", "MAP@3"} <= set(result)
+    assert "MAP@10" not in result
+    assert result.subject.facts["audit settings"] == "map_at=[3]"
 
 
 def test_training_learns_what_pixels_do_not_tell(patterns, tiny, tmp_path):

@@ -20,7 +20,7 @@ __all__ = [
     "unseen_items",
 ]
 
-_PRIMARY = ("MAP@R", "EER", "ECE", "accuracy, corrupted")
+_PRIMARY = ("MAP@R", "EER", "ECE, NED", "accuracy, corrupted, NED")
 """What to judge by: the first of these that was measured."""
 
 
@@ -32,7 +32,7 @@ def run_suites(subject: Subject, section: AuditSection, names: Sequence[str] | N
         section: the recipe's audit section.
         names: suites to run; None takes the section's.
     """
-    chosen = [(name, suites.get(name)) for name in (names or section.suites)]
+    chosen = [(name, suites.get(name)) for name in dict.fromkeys(names or section.suites)]
     check_labels(subject.embeddings, subject.labels)
     if section.rerank is not None:
         subject.facts["re-ranking"] = section.rerank

@@ -21,12 +21,14 @@ Results = Mapping[str, CalibrationResult]
 Sweep = Mapping[str, Mapping[int, CalibrationResult]]
 
 
-def _reliability(results: Results, sweep: Sweep) -> Figure:
+def draw_reliabilities(results: Results) -> Figure:
+    """A reliability diagram of each estimator."""
     curves = {name: result.reliability for name, result in results.items()}
     return Figure(
         "Reliability",
         "Queries in bins of like confidence: how often the answer is right beside how sure it was. On the diagonal a "
-        "confidence of 80 % means right in 80 of 100; below, the share of queries in each bin.",
+        "confidence of 80 % means right in 80 of 100; below, the share of queries in each "
+        "bin, each panel on its own scale.",
         draw_reliability(
             {name: (curve.edges, curve.counts, curve.confidence, curve.accuracy) for name, curve in curves.items()},
             errors={name: result.values["ECE"] for name, result in results.items()},
@@ -35,7 +37,8 @@ def _reliability(results: Results, sweep: Sweep) -> Figure:
     )
 
 
-def _risk(results: Results, sweep: Sweep) -> Figure:
+def draw_risk(results: Results) -> Figure:
+    """Risk against coverage of all estimators."""
     return Figure(
         "Risk and coverage",
         "If only the surest answers are given, how many of them are wrong: the lower a curve stays, the better its "
@@ -48,10 +51,14 @@ def _risk(results: Results, sweep: Sweep) -> Figure:
     )
 
 
-def _sensitivity(results: Results, sweep: Sweep) -> Figure:
+def draw_sweep(sweep: Sweep) -> Figure:
+    """Accuracy and ECE of all estimators over neighbours, against k."""
     ks = sorted({k for found in sweep.values() for k in found})
     values = {
-        metric: {name: np.array([found[k].values[metric] for k in ks]) for name, found in sweep.items()}
+        metric: {
+            name: np.array([found[k].values[metric] if k in found else np.nan for k in ks])
+            for name, found in sweep.items()
+        }
         for metric in ("accuracy", "ECE")
     }
     return Figure(
@@ -60,10 +67,6 @@ def _sensitivity(results: Results, sweep: Sweep) -> Figure:
         draw_sensitivity(ks, values["accuracy"], values["ECE"]),
         "Accuracy and ECE of the estimators against the number of neighbours",
     )
-
-
-draw_confidence = (_reliability, _risk, _sensitivity)
-"""Each draws a picture of the results of all estimators and of a sweep over k."""
 
 
 def draw_strangers(results: Mapping[str, OpenSetResult]) -> Figure:
@@ -87,8 +90,9 @@ def draw_cells(
     """Every corruption at every severity, of NED."""
     return Figure(
         "Corrupted queries",
-        "Accuracy and calibration error of NED when queries are corrupted; support and temperature are the clean ones.",
-        draw_corruption(names, severities, cells, clean=clean),
+        "Accuracy and calibration error of NED when queries are corrupted, the darker, the worse; support and "
+        "temperature are the clean ones.",
+        draw_corruption(names, severities, cells, clean=clean, lower_is_better=("ECE",)),
         "Accuracy and ECE of each corruption and severity",
     )
 

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from nearkin.audits.calibration import OURS, Estimator, divided, fit_estimators
+from nearkin.audits.calibration import OURS, divided, fit_estimators
 from nearkin.audits.confidence_pictures import draw_cells, draw_severities
 from nearkin.audits.subject import Subject
 from nearkin.audits.suites import SuiteResult, suites
+from nearkin.confidence import Estimator
 from nearkin.data.corruptions import CORRUPTIONS
 from nearkin.errors import DataError
 from nearkin.metrics.binned import accuracy_and_ece, class_table, mean_intervals
@@ -77,14 +78,13 @@ def tables_of(fitted: Mapping[str, Estimator], queries: np.ndarray, truth: np.nd
 def _result(
     clean: dict[str, np.ndarray], tables: dict[str, np.ndarray], section: AuditSection, queries: int
 ) -> SuiteResult:
-    found = SuiteResult({}, lower_is_better=tuple(_name("ECE", name) for name in tables))
+    lower = (f"ECE, same queries clean, {OURS}", *(f"ECE, corrupted, {name}" for name in tables))
+    found = SuiteResult({}, lower_is_better=lower)
     cells = {name: accuracy_and_ece(table.sum(axis=2)) for name, table in tables.items()}
     before = {name: accuracy_and_ece(table.sum(axis=0)) for name, table in clean.items()}
-    for name, table in tables.items():
-        flat = table.reshape(-1, *table.shape[2:])
-        for metric, (value, interval) in mean_intervals(flat, resamples=section.resamples, seed=section.seed).items():
-            found.values[_name(metric, name)] = value
-            found.intervals[_name(metric, name)] = interval
+    _add(found, f"same queries clean, {OURS}", clean[OURS][None], section)
+    for name in sorted(tables, key=lambda name: name != OURS):
+        _add(found, f"corrupted, {name}", tables[name].reshape(-1, *tables[name].shape[2:]), section)
     found.details["corruption"] = {
         "corruptions": list(CORRUPTIONS),
         "severities": list(section.severities),
@@ -112,5 +112,8 @@ def _line(clean: np.ndarray, cells: np.ndarray) -> np.ndarray:
     return np.append(clean, cells.mean(axis=0))
 
 
-def _name(metric: str, estimator: str) -> str:
-    return f"{metric}, corrupted" if estimator == OURS else f"{metric}, corrupted, {estimator}"
+def _add(found: SuiteResult, name: str, tables: np.ndarray, section: AuditSection) -> None:
+    """The means over class tables (cells, C, bins, 3), with intervals."""
+    for metric, (value, interval) in mean_intervals(tables, resamples=section.resamples, seed=section.seed).items():
+        found.values[f"{metric}, {name}"] = value
+        found.intervals[f"{metric}, {name}"] = interval

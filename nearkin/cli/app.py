@@ -68,6 +68,10 @@ def audit(
     rerank: Annotated[
         str | None, typer.Option("--rerank", help="Re-rank neighbours: average-query-expansion or k-reciprocal.")
     ] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Override of the audit's settings, e.g. audit.severities=[5]; may be repeated."),
+    ] = None,
     baseline: Annotated[bool, typer.Option(help="Also measure untrained features for comparison.")] = True,
     skip_bad: SkipBad = False,
     data_root: DataRoot = None,
@@ -77,7 +81,18 @@ def audit(
     from nearkin.cli.auditing import audit_command
 
     names = [name.strip() for name in suite.split(",")] if suite else None
-    audit_command(run, data, names, out, rerank, baseline, skip_bad, data_root, not quiet)
+    audit_command(
+        run,
+        data,
+        names,
+        out,
+        rerank=rerank,
+        overrides=overrides or [],
+        baseline=baseline,
+        skip_bad=skip_bad,
+        data_root=data_root,
+        progress=not quiet,
+    )
 
 
 @app.command()

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 
 from nearkin import api
-from nearkin.audits import AuditResult, suites
+from nearkin.audits import AuditResult
 from nearkin.data.catalogue import catalogue
 from nearkin.data.dataset import Dataset
 from nearkin.errors import DataError, RunError
+from nearkin.recipe import AuditSection
 from nearkin.report import metric_table
-from nearkin.search import rerankers
 from nearkin.training import Run
 
 
@@ -21,31 +22,36 @@ def audit_command(
     data: str | None,
     names: list[str] | None,
     out: Path | None,
+    *,
     rerank: str | None,
+    overrides: Sequence[str],
     baseline: bool,
     skip_bad: bool,
     data_root: Path | None,
     progress: bool,
 ) -> None:
     """Audit a run and write what was found."""
-    for name in names or []:
-        suites.get(name)
-    if rerank is not None:
-        rerankers.get(rerank)
+    api.audit_section(AuditSection(), overrides=overrides, suites=names, rerank=rerank)  # told before a run is read
     run = Run(path)
     result = audit_run(
-        run, data, names, rerank=rerank, baseline=baseline, skip_bad=skip_bad, data_root=data_root, progress=progress
+        run,
+        data,
+        names,
+        rerank=rerank,
+        overrides=overrides,
+        baseline=baseline,
+        skip_bad=skip_bad,
+        data_root=data_root,
+        progress=progress,
     )
-    report, numbers = run.report_file, run.audit_file
-    # The run's own audit is what `compare` reads: another data set's, a re-ranked one, and one without retrieval where
-    # the recipe asks for it, go beside it.
+    own = run.recipe().audit
+    section = api.audit_section(own, overrides=overrides, suites=names, rerank=rerank)
     foreign = data is not None and not result.subject.own_data
-    partial = names is not None and "retrieval" in run.recipe().audit.suites and "retrieval" not in names
     marks = [
         *([result.subject.facts["data"] or "data"] if foreign else []),
-        *([rerank] if rerank else []),
-        *((names or []) if partial else []),
+        *_marks(section, own, reranked=rerank is not None),
     ]
+    report, numbers = run.report_file, run.audit_file
     if marks:
         stem = "-".join(marks)
         report, numbers = run.path / f"report-{stem}.html", run.path / f"audit-{stem}.json"
@@ -56,12 +62,29 @@ def audit_command(
     print(f"Report: {report}")
 
 
+def _marks(section: AuditSection, own: AuditSection, *, reranked: bool) -> list[str]:
+    """What the files of an audit on the run's data are called by, if it is not the run's own audit.
+
+    That one is what `compare` reads: a re-ranked audit, and one without retrieval where the recipe asks for it, go
+    beside it, as do those of other data.
+
+    Args:
+        section: the settings of the audit.
+        own: those of the run's recipe.
+        reranked: whether re-ranking was asked for, be it the recipe's too.
+    """
+    marks = [section.rerank] if section.rerank and (reranked or section.rerank != own.rerank) else []
+    partial = "retrieval" in own.suites and "retrieval" not in section.suites
+    return [*marks, *(section.suites if partial else [])]
+
+
 def audit_run(
     run: Run,
     data: str | Dataset | None = None,
     names: list[str] | None = None,
     *,
     rerank: str | None = None,
+    overrides: Sequence[str] = (),
     baseline: bool = True,
     skip_bad: bool = False,
     data_root: Path | None = None,
@@ -82,6 +105,7 @@ def audit_run(
             source,
             suites=names,
             rerank=rerank,
+            overrides=overrides,
             baseline=baseline,
             skip_bad=skip_bad,
             data_root=data_root,

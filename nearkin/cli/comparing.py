@@ -59,7 +59,11 @@ def _fitting_table(
 
 
 def _column(runs: Sequence[Audited], metric: str) -> Column:
-    return Column(metric, lower_is_better=any(metric in run.lower_is_better for run in runs))
+    return Column(
+        metric,
+        percent=not any(metric in run.numbers for run in runs),
+        lower_is_better=any(metric in run.lower_is_better for run in runs),
+    )
 
 
 def _read(path: Path, name: str) -> Audited:
@@ -69,9 +73,10 @@ def _read(path: Path, name: str) -> Audited:
     values = {metric: (value, *audit["intervals"].get(metric, missing)) for metric, value in audit["values"].items()}
     return Audited(
         ComparisonRow(name, run.recipe().name, values),
-        audit.get("per_class", {}),
+        audit["per_class"],
         audit["facts"],
-        tuple(audit.get("lower_is_better", ())),
+        tuple(audit["lower_is_better"]),
+        tuple(audit["numbers"]),
     )
 
 
@@ -93,7 +98,7 @@ def _class_figures(runs: Sequence[Audited], column: Column) -> list[Figure]:
             f"{first} against {second}, class by class",
             f"Each bar is a class: its {metric} with {first} minus that with {second}. Blue: {first} is ahead. A lead "
             "that few classes carry is less sure than one most of them share.",
-            draw_class_differences(differences, first, second, metric),
+            draw_class_differences(differences, first, second, metric, percent=column.percent),
             f"Sorted differences in {metric} of {len(differences)} classes between {first} and {second}",
         )
     ]

@@ -24,12 +24,14 @@ class Audited:
         per_class: metric to the mean of each class; empty in audits of old.
         facts: what was audited.
         lower_is_better: the metrics of which less is better.
+        numbers: the metrics that are plain numbers, not shares of 1.
     """
 
     row: ComparisonRow
     per_class: Mapping[str, Mapping[str, float]]
     facts: Mapping[str, str]
     lower_is_better: tuple[str, ...] = ()
+    numbers: tuple[str, ...] = ()
 
     @property
     def data(self) -> str:
@@ -62,6 +64,11 @@ def contrast_with(runs: Sequence[Audited], column: Column, against: int | None) 
         f"The audit of {run.row.run} is of neighbours that were re-ranked ({run.facts['re-ranking']})."
         for run in runs
         if "re-ranking" in run.facts
+    ]
+    notes += [
+        f"The audit of {run.row.run} has other settings than its recipe ({run.facts['audit settings']})."
+        for run in runs
+        if "audit settings" in run.facts
     ]
     if not tested:
         return None, notes

@@ -2,7 +2,7 @@
 
 from nearkin.confidence.bandwidths import BandwidthComparison
 from nearkin.confidence.conformal import ConformalSets, PredictionSets
-from nearkin.confidence.estimator import NeighbourEstimator, estimators
+from nearkin.confidence.estimator import Estimator, NeighbourEstimator, estimators
 from nearkin.confidence.evaluation import best_k, evaluate, sweep_k
 from nearkin.confidence.ned import NED
 from nearkin.confidence.open_set import OpenPrediction, UnknownRejector
@@ -22,6 +22,7 @@ __all__ = [
     "ConformalSets",
     "DudaniVote",
     "EqualErrorRate",
+    "Estimator",
     "FBeta",
     "FalseAcceptRate",
     "GouVote",

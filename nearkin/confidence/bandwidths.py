@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from scipy.optimize import minimize
 
-from nearkin.confidence.temperature import FLOOR, fit_temperature
+from nearkin.confidence.temperature import fit_temperature
+from nearkin.metrics.calibration import FLOOR
 
 _REACH = math.log(100.0)
 """How far a class's log T may go from the shared one."""

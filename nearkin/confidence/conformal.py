@@ -7,19 +7,19 @@ classes whose nonconformity is not above it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from numbers import Real
 from typing import Any, Literal, Self
 
 import numpy as np
 import torch
 
+from nearkin.confidence.checks import all_or_nothing, check_between, check_whole
 from nearkin.confidence.estimator import NeighbourEstimator
 from nearkin.confidence.ned import NED
 from nearkin.confidence.probabilities import ClassProbabilities, Prediction
 from nearkin.confidence.prototypes import PrototypeEstimator
+from nearkin.confidence.ranks import covering_rank, needed_points
 from nearkin.confidence.support import Support
 from nearkin.errors import DataError, suggestion
 
@@ -61,8 +61,8 @@ class PredictionSets:
 
     def labels(self, query: int) -> np.ndarray:
         """The names of the classes in one query's set (m,), the likeliest first; all of them in their usual order."""
-        if not -len(self) <= query < len(self):
-            raise DataError(f"There is no query {query} among {len(self):,}.")
+        if not isinstance(query, (int, np.integer)) or not -len(self) <= query < len(self):
+            raise DataError(f"There is no query {query!r} among {len(self):,}.")
         place = query % len(self)
         if self.everything[place]:
             return self.classes
@@ -141,6 +141,11 @@ class ConformalSets:
             labels: n labels of any hashable kind.
             source: what made the embeddings, such as `model.fingerprint()`; `predict` then refuses those of another.
         """
+        with all_or_nothing(self):
+            self._learn(support, labels, source)
+        return self
+
+    def _learn(self, support: Any, labels: Any, source: str | None) -> None:
         self._check_settings()
         whole = Support.of(support, labels, self.estimator.space, source)
         aside = _SPLITS[self.split](whole.codes, self.calibration, np.random.default_rng(self.seed))
@@ -157,7 +162,6 @@ class ConformalSets:
         own = found.of(names[aside])
         self.least_ = float(np.sort(own)[::-1][covering_rank(len(own), self.coverage) - 1])
         self.notes_ = [*self.estimator_.notes_, *self._notes(own, np.bincount(whole.codes), len(missing))]
-        return self
 
     @property
     def threshold_(self) -> float:
@@ -202,8 +206,7 @@ class ConformalSets:
         check_between(self.calibration, "calibration")
         if self.split not in _SPLITS:
             raise DataError(f"There is no split '{self.split}'.{suggestion(str(self.split), _SPLITS)}")
-        if isinstance(self.seed, bool) or not isinstance(self.seed, (int, np.integer)) or self.seed < 0:
-            raise DataError(f"The seed must be a whole number from 0 on, not {self.seed!r}.")
+        check_whole(self.seed, "seed", 0)
 
     def _check_count(self, aside: int, points: int) -> None:
         needed = needed_points(self.coverage)
@@ -269,20 +272,3 @@ _SPLITS: dict[str, Callable[[np.ndarray, float, np.random.Generator], np.ndarray
     "stratified": _stratified,
     "random": _random,
 }
-
-
-def covering_rank(points: int, coverage: float) -> int:
-    """`ceil((points + 1) coverage)`: which order statistic of so many a new one stays below at least so often."""
-    # 0.55 * 20 is a little more than 11, which must not ask for 12.
-    return max(1, math.ceil(round((points + 1) * coverage, 9)))
-
-
-def needed_points(coverage: float) -> int:
-    """The least number of points of which one is a bound for a new one, at this coverage."""
-    return max(1, math.ceil(round(1 / (1 - coverage), 6)) - 1)
-
-
-def check_between(value: Any, name: str) -> None:
-    """Refuse a share that is not a number between 0 and 1, both excluded."""
-    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < 1:
-        raise DataError(f"`{name}` must lie between 0 and 1, both excluded, not {value!r}.")

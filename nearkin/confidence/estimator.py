@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
 
@@ -12,10 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nearkin.confidence.checks import all_or_nothing
 from nearkin.confidence.probabilities import ClassProbabilities, Prediction
 from nearkin.confidence.support import Support, as_queries
-from nearkin.confidence.temperature import FLOOR
 from nearkin.errors import DataError
+from nearkin.metrics.calibration import FLOOR
 from nearkin.registry import Registry
 from nearkin.spaces import Sphere
 
@@ -28,6 +28,9 @@ SHOWN = 200
 FIT_POINTS = 10_000
 """Support points that are left out one at a time, at the most, when something is fitted."""
 
+ENERGIES = 2**27
+"""Energies held at the most while something is fitted: half a gigabyte."""
+
 _BLOCK = 2**23
 """Distances that exist at once when every support point counts."""
 
@@ -37,11 +40,10 @@ estimators: Registry[Callable[..., Any]] = Registry("confidence estimator")
 
 
 @dataclass(eq=False, kw_only=True)
-class NeighbourEstimator(ABC):
-    """Class probabilities from weighted neighbours: `p(c) = sum of the weights of class c / sum of all weights`.
+class Estimator(ABC):
+    """What takes a support and gives class probabilities.
 
     Args:
-        k: how many neighbours, or "all".
         space: how embeddings are compared: a space, its name, "cosine", or any object with a `distance(x, y)`.
 
     Attributes:
@@ -49,10 +51,68 @@ class NeighbourEstimator(ABC):
         notes_: what a reader must know of the fit.
     """
 
-    k: Any = 10
     space: Any = field(default_factory=Sphere)
     support_: Support = field(init=False, repr=False)
     notes_: list[str] = field(init=False, repr=False)
+
+    def fit(
+        self, support: Any, labels: Any, *, neighbours: Neighbours | None = None, source: str | None = None
+    ) -> Self:
+        """Take a support and learn what there is to learn from it; if that fails, all is as before.
+
+        Args:
+            support: embeddings (n, d).
+            labels: n labels of any hashable kind.
+            neighbours: (distances, indices), each (n, k), of every support point among the others, itself left out, if
+                they are at hand; estimators that learn nothing from neighbours do not need them.
+            source: what made the embeddings, such as `model.fingerprint()`; `predict` then refuses those of another.
+        """
+        with all_or_nothing(self):
+            self.support_ = Support.of(support, labels, self.space, source)
+            self.notes_ = []
+            if len(self.support_.classes) == 1:
+                self.notes_.append("The support has a single class, so every probability is 1.")
+            self._learn(neighbours)
+        return self
+
+    @abstractmethod
+    def _learn(self, neighbours: Neighbours | None) -> None:
+        """What there is to learn from the support."""
+
+    @abstractmethod
+    def predict(self, queries: Any, *, source: str | None = None) -> Prediction:
+        """Labels, confidence and class probabilities of queries (q, d)."""
+
+    @abstractmethod
+    def predict_proba(self, distances: Any, indices: Any) -> ClassProbabilities:
+        """Class probabilities from neighbours that were found already, at distances (q, k), nearest first."""
+
+    @abstractmethod
+    def log_proba(self, queries: Any) -> Tensor:
+        """Log-probabilities (q, C), differentiable with respect to the queries (q, d), in the order of `classes_`."""
+
+    @property
+    def classes_(self) -> np.ndarray:
+        """The names of the classes (C,)."""
+        return self._fitted().classes
+
+    def _fitted(self) -> Support:
+        try:
+            return self.support_
+        except AttributeError:
+            raise DataError(f"This {type(self).__name__} has no support yet: call fit(embeddings, labels).") from None
+
+
+@dataclass(eq=False, kw_only=True)
+class NeighbourEstimator(Estimator):
+    """Class probabilities from weighted neighbours: `p(c) = sum of the weights of class c / sum of all weights`.
+
+    Args:
+        k: how many neighbours, or "all".
+        space: as in every estimator.
+    """
+
+    k: Any = 10
 
     @abstractmethod
     def weights(self, distances: Tensor, codes: np.ndarray) -> Tensor:
@@ -62,29 +122,9 @@ class NeighbourEstimator(ABC):
         """Their logarithms in float64 (q, k), where the smallest weights count too; arguments as of `weights`."""
         return self.weights(distances.double(), codes).clamp_min(_TINY).log()
 
-    def fit(
-        self, support: Any, labels: Any, *, neighbours: Neighbours | None = None, source: str | None = None
-    ) -> Self:
-        """Take a support and learn what there is to learn from it.
-
-        Args:
-            support: embeddings (n, d).
-            labels: n labels of any hashable kind.
-            neighbours: (distances, indices), each (n, k), of every support point among the others, itself left out, if
-                they are at hand; estimators that learn nothing do not need them.
-            source: what made the embeddings, such as `model.fingerprint()`; `predict` then refuses those of another.
-        """
-        with all_or_nothing(self):
-            self.support_ = Support.of(support, labels, self.space, source)
-            self.notes_ = []
-            if len(self.support_.classes) == 1:
-                self.notes_.append("The support has a single class, so every probability is 1.")
-            self._count(len(self.support_))
-            self._learn(neighbours)
-        return self
-
-    def _learn(self, neighbours: Neighbours | None) -> None:  # noqa: B027
-        """What there is to learn from the support; nothing by default."""
+    def _learn(self, neighbours: Neighbours | None) -> None:
+        """Nothing but whether there are k points."""
+        self._count(len(self.support_))
 
     def with_k(self, k: K) -> Self:
         """The same estimator, not fitted, with another number of neighbours."""
@@ -142,17 +182,6 @@ class NeighbourEstimator(ABC):
         table = shares.new_zeros(len(shares), classes).scatter_add(1, codes, shares)
         return table.clamp_min(FLOOR).log()
 
-    @property
-    def classes_(self) -> np.ndarray:
-        """The names of the classes (C,)."""
-        return self._fitted().classes
-
-    def _fitted(self) -> Support:
-        try:
-            return self.support_
-        except AttributeError:
-            raise DataError(f"This {type(self).__name__} has no support yet: call fit(embeddings, labels).") from None
-
     def _count(self, available: int) -> int:
         """How many neighbours to take of so many support points."""
         if isinstance(self.k, str) and self.k == "all":
@@ -174,7 +203,7 @@ class NeighbourEstimator(ABC):
             distances, indices = (part.cpu().numpy() for part in support.search(points, k, left_out))
             return Prediction(self.predict_proba(distances, indices), distances, indices)
         parts = []
-        for rows in _blocks(len(points), k):
+        for rows in blocks(len(points), k):
             hidden = None if left_out is None else left_out[rows]
             distances, indices = (part.cpu().numpy() for part in support.search(points[rows], k, hidden))
             found = self.predict_proba(distances, indices).shortened(SHOWN)
@@ -182,27 +211,8 @@ class NeighbourEstimator(ABC):
         return Prediction.joined(parts)
 
 
-def _blocks(queries: int, k: int) -> Iterator[slice]:
-    rows = max(1, _BLOCK // max(1, k))
+def blocks(queries: int, width: int, size: int = _BLOCK) -> Iterator[slice]:
+    """Slices of so many queries that about `size` numbers exist at once, `width` a query; one if there are none."""
+    rows = max(1, size // max(1, width))
     for start in range(0, max(1, queries), rows):
         yield slice(start, start + rows)
-
-
-def check_positive(value: float | None, name: str) -> None:
-    """Refuse a fixed parameter that is not a positive number that float32 can work with; None is fitted."""
-    if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, (int, float, np.number)) or not 1e-30 < value < 1e30:
-        raise DataError(f"`{name}` must be a positive number (1e-30 to 1e30), or None to fit it, not {value!r}.")
-
-
-@contextmanager
-def all_or_nothing(estimator: object) -> Iterator[None]:
-    """If fitting fails the estimator is left as it was before, fitted or not."""
-    before = dict(vars(estimator))
-    try:
-        yield
-    except BaseException:
-        vars(estimator).clear()
-        vars(estimator).update(before)
-        raise

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from nearkin.confidence.estimator import NeighbourEstimator
 from nearkin.confidence.probabilities import ClassProbabilities, Prediction
-from nearkin.errors import DataError
+from nearkin.errors import DataError, FitError
 from nearkin.metrics.calibration import CalibrationResult, calibration_metrics
 from nearkin.metrics.labels import label_array
 from nearkin.search import as_scorer, as_vectors, exact
@@ -68,7 +68,8 @@ def sweep_k(
 ) -> dict[str, dict[int, CalibrationResult]]:
     """Every estimator at every k: what its user would get who chose that k, temperatures fitted anew.
 
-    Neighbours are searched for once, at the largest k. All estimators must compare in one space.
+    Neighbours are searched for once, at the largest k. All estimators must compare in one space. A k is left out for
+    an estimator that cannot be fitted with it, as when no support point has its own class among so few neighbours.
 
     Args:
         estimators: by name; their own k is not used.
@@ -78,9 +79,10 @@ def sweep_k(
         query_labels: q labels.
         ks: numbers of neighbours; those above n - 1 are left out.
     """
+    if not isinstance(estimators, Mapping) or not estimators:
+        raise DataError('Give the estimators by name, such as {"NED": NED(), "vote": KNNVote()}.')
     for name, estimator in estimators.items():
-        if not isinstance(estimator, NeighbourEstimator):
-            raise DataError(f"'{name}' has no k to vary: give estimators over neighbours, such as NED().")
+        _check_varied(estimator, name)
     spaces = {repr(as_scorer(estimator.space)) for estimator in estimators.values()}
     if len(spaces) != 1:
         raise DataError(f"A sweep compares estimators in one space, not in {', '.join(sorted(spaces))}.")
@@ -92,7 +94,10 @@ def sweep_k(
     results: dict[str, dict[int, CalibrationResult]] = {name: {} for name in estimators}
     for k in possible:
         for name, estimator in estimators.items():
-            fitted = estimator.with_k(k).fit(support, labels, neighbours=(own[0][:, :k], own[1][:, :k]))
+            try:
+                fitted = estimator.with_k(k).fit(support, labels, neighbours=(own[0][:, :k], own[1][:, :k]))
+            except FitError:
+                continue
             probabilities = fitted.predict_proba(found[0][:, :k], found[1][:, :k])
             results[name][k] = evaluate(probabilities, query_labels)
     return results
@@ -109,6 +114,7 @@ def best_k(estimator: NeighbourEstimator, support: Any, labels: Any, *, ks: Sequ
         labels: n labels.
         ks: what to try; those that the support is too small for are left out.
     """
+    _check_varied(estimator, "estimator")
     support = as_vectors(support, "support embeddings")
     possible = _possible(ks, len(support))
     distances, indices = exact(support, k=possible[-1], space=estimator.space)
@@ -120,7 +126,14 @@ def best_k(estimator: NeighbourEstimator, support: Any, labels: Any, *, ks: Sequ
     return max(possible, key=lambda k: (scores[k], -k))
 
 
+def _check_varied(estimator: Any, name: str) -> None:
+    if not isinstance(estimator, NeighbourEstimator):
+        raise DataError(f"'{name}' has no k to vary: give an estimator over neighbours, such as NED() or KNNVote().")
+
+
 def _possible(ks: Sequence[int], points: int) -> list[int]:
+    if isinstance(ks, str) or not isinstance(ks, Iterable) or not list(ks):
+        raise DataError(f"The numbers of neighbours to try must be a list such as [5, 10, 20], not {ks!r}.")
     if not all(isinstance(k, (int, np.integer)) and not isinstance(k, bool) for k in ks):
         raise DataError(f"The numbers of neighbours to try must be whole numbers, not {list(ks)!r}.")
     found = sorted(int(k) for k in set(ks) if 1 <= k < points)

@@ -15,15 +15,14 @@ import torch
 from torch import Tensor
 
 from nearkin.confidence.bandwidths import BandwidthComparison, compare_bandwidths, fit_bandwidths
+from nearkin.confidence.checks import check_positive
 from nearkin.confidence.energies import energies
-from nearkin.confidence.estimator import FIT_POINTS, NeighbourEstimator, Neighbours, check_positive, estimators
-from nearkin.confidence.temperature import FLOOR, TemperatureFit, fit_temperature
+from nearkin.confidence.estimator import ENERGIES, FIT_POINTS, NeighbourEstimator, Neighbours, estimators
+from nearkin.confidence.temperature import TemperatureFit, fit_temperature
 from nearkin.errors import DataError, suggestion
+from nearkin.metrics.calibration import FLOOR
 
 _USUAL_K = 200
-_ENERGIES = 2**27
-"""Energies held at the most while T is fitted to all support points: half a gigabyte."""
-
 _BANDWIDTHS = ("shared", "per-class", "auto")
 
 
@@ -67,6 +66,7 @@ class NED(NeighbourEstimator):
         return super()._count(available)
 
     def _learn(self, neighbours: Neighbours | None) -> None:
+        self._count(len(self.support_))
         check_positive(self.temperature, "temperature")
         if self.bandwidth not in _BANDWIDTHS:
             raise DataError(f"There is no bandwidth '{self.bandwidth}'.{suggestion(str(self.bandwidth), _BANDWIDTHS)}")
@@ -107,7 +107,7 @@ class NED(NeighbourEstimator):
             if length.shape != (len(support), k):
                 raise DataError(
                     f"The neighbours of the support must be {len(support)} rows of {k}, not {length.shape}: find them "
-                    f"with  search.exact(support, k={k})."
+                    f"with  search.exact(support, k={k}, space=...)  in this estimator's space."
                 )
             if (near == rows[:, None]).any():
                 raise DataError(
@@ -115,7 +115,7 @@ class NED(NeighbourEstimator):
                     "search.exact(support) does."
                 )
         else:
-            rows = support.draw(min(self.points, max(1, _ENERGIES // k)), self.seed)
+            rows = support.draw(min(self.points, max(1, ENERGIES // k)), self.seed)
             found = support.search(support.points[torch.from_numpy(rows)], k, rows)
             length, near = (part.cpu().numpy() for part in found)
         return rows, energies(torch.from_numpy(length), support.scorer).numpy(), support.codes[near]

@@ -7,11 +7,12 @@ from typing import Any, Self
 
 import numpy as np
 
-from nearkin.confidence.conformal import check_between, covering_rank, needed_points
+from nearkin.confidence.checks import all_or_nothing, check_between, check_whole
 from nearkin.confidence.estimator import FIT_POINTS, NeighbourEstimator
 from nearkin.confidence.left_out import class_left_out
 from nearkin.confidence.ned import NED
 from nearkin.confidence.probabilities import Prediction
+from nearkin.confidence.ranks import covering_rank, needed_points
 from nearkin.confidence.targets import Target
 from nearkin.confidence.thresholds import Threshold, choose_threshold
 from nearkin.confidence.unknown_scores import UnknownScore, as_unknown_score
@@ -129,6 +130,11 @@ class UnknownRejector:
             labels: n labels of any hashable kind.
             source: what made the embeddings, such as `model.fingerprint()`; `predict` then refuses those of another.
         """
+        with all_or_nothing(self):
+            self._fit(support, labels, source)
+        return self
+
+    def _fit(self, support: Any, labels: Any, source: str | None) -> None:
         score = self._checked_score()
         fitted = self.estimator_ = replace(self.estimator).fit(support, labels, source=source)
         self.notes_ = list(fitted.notes_)
@@ -146,7 +152,6 @@ class UnknownRejector:
             self.notes_.append(
                 f"{int((~known).sum()):,} points are alone in their class: left out, they are unknown queries."
             )
-        return self
 
     def predict(self, queries: Any, *, source: str | None = None) -> OpenPrediction:
         """Labels, scores and which queries (q, d) count as known."""
@@ -216,8 +221,7 @@ class UnknownRejector:
                 f"{type(self.estimator).__name__}."
             )
         check_between(self.accept, "accept")
-        if isinstance(self.points, bool) or not isinstance(self.points, (int, np.integer)) or self.points < 1:
-            raise DataError(f"`points` must be a whole number from 1 on, not {self.points!r}.")
+        check_whole(self.points, "points", 1)
         return as_unknown_score(self.score)
 
     def _check_count(self, known: int, points: int, classes: int) -> None:

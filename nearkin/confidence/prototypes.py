@@ -6,17 +6,17 @@ and 1/rho are its temperature. Definitions: docs/methods/ned.md.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from abc import abstractmethod
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from nearkin.confidence.checks import check_positive
 from nearkin.confidence.energies import energies, squarable
-from nearkin.confidence.estimator import FIT_POINTS, SHOWN, Neighbours, all_or_nothing, check_positive, estimators
+from nearkin.confidence.estimator import ENERGIES, FIT_POINTS, SHOWN, Estimator, Neighbours, blocks, estimators
 from nearkin.confidence.probabilities import ClassProbabilities, Prediction
 from nearkin.confidence.support import Support, as_queries
 from nearkin.confidence.temperature import TemperatureFit, fit_temperature
@@ -27,13 +27,12 @@ from nearkin.spaces.scores import distance_ratio_scores
 _BLOCK = 2**22
 """Distances, or coordinates of points whose mean is taken, that exist at once."""
 
-_ENERGIES = 2**27
 _LINEAR = (Euclidean, Sphere)
 """Spaces whose mean is the projected arithmetic mean of projected points: one point can be taken out of a sum."""
 
 
 @dataclass(eq=False, kw_only=True)
-class PrototypeEstimator(ABC):
+class PrototypeEstimator(Estimator):
     """Class probabilities from the distances to the classes' means.
 
     Args:
@@ -42,21 +41,17 @@ class PrototypeEstimator(ABC):
         seed: of that draw.
 
     Attributes:
-        support_: the support, after `fit`.
         prototypes_: the means (C, d), in the order of `classes_`.
         temperature_: of the softmax.
         fit_: likelihood, counts and notes of the fit; None with a given temperature.
-        notes_: what a reader must know of the fit.
     """
 
-    space: Any = field(default_factory=Sphere)
+    parameter: ClassVar[str]
     points: int = FIT_POINTS
     seed: int = 0
-    support_: Support = field(init=False, repr=False)
     prototypes_: Tensor = field(init=False, repr=False)
     temperature_: float = field(init=False, repr=False)
     fit_: TemperatureFit | None = field(init=False, repr=False)
-    notes_: list[str] = field(init=False, repr=False)
 
     @abstractmethod
     def energy(self, distances: Tensor) -> Tensor:
@@ -66,35 +61,22 @@ class PrototypeEstimator(ABC):
     def _given(self) -> float | None:
         """The temperature that the user fixed, if any."""
 
-    def fit(
-        self, support: Any, labels: Any, *, neighbours: Neighbours | None = None, source: str | None = None
-    ) -> Self:
-        """Take the means of the classes, and fit the temperature: each point against its class's mean without it.
-
-        Args:
-            support: embeddings (n, d).
-            labels: n labels of any hashable kind.
-            neighbours: of no use here; taken so that all estimators can be fitted alike.
-            source: what made the embeddings, such as `model.fingerprint()`; `predict` then refuses those of another.
-        """
-        with all_or_nothing(self):
-            self.support_ = Support.of(support, labels, self.space, source)
-            self.notes_ = []
-            self.prototypes_ = self._means()
-            self._learn()
-        return self
-
-    def _learn(self) -> None:
+    def _learn(self, neighbours: Neighbours | None) -> None:
+        """The means of the classes, and the temperature: each point against its class's mean without it."""
+        self.prototypes_ = self._means()
         self.fit_, given = None, self._given()
-        if given is not None:
-            self.temperature_ = given
-        elif len(self.support_.classes) == 1:
-            self.temperature_ = 1.0
-            self.notes_.append("The support has a single class, so every probability is 1.")
-        else:
-            self.fit_ = fit_temperature(*self._left_out_energies())
-            self.temperature_ = self.fit_.temperature
-            self.notes_ += self.fit_.notes
+        if given is not None or len(self.support_.classes) == 1:
+            self.temperature_ = given or 1.0
+            return
+        exponents, own = self._left_out_energies()
+        if not own.any():
+            raise DataError(
+                "The scale of the prototypes' probabilities cannot be fitted: every class has a single support point; "
+                f"give classes more than one, or {self.parameter}=."
+            )
+        self.fit_ = fit_temperature(exponents, own)
+        self.temperature_ = self.fit_.temperature
+        self.notes_ += self.fit_.notes
 
     def predict(self, queries: Any, *, source: str | None = None) -> Prediction:
         """Labels, confidence and class probabilities of queries (q, d); at most 200 classes are listed for each."""
@@ -104,7 +86,7 @@ class PrototypeEstimator(ABC):
         parts = []
         precision = torch.promote_types(points.dtype, self.prototypes_.dtype)
         points, prototypes = points.to(precision), self.prototypes_.to(precision)
-        for rows in _blocks(len(points), len(support.classes)):
+        for rows in blocks(len(points), len(support.classes), _BLOCK):
             near, indices = self.scorer.distance(points[rows], prototypes).sort(dim=1, stable=True)
             table = self._log_softmax(near).exp().float()[:, :shown].cpu().numpy()
             best = indices[:, :shown].cpu().numpy()
@@ -135,11 +117,6 @@ class PrototypeEstimator(ABC):
         return torch.log_softmax((energy.detach().amin(dim=1, keepdim=True) - energy) / self.temperature_, dim=1)
 
     @property
-    def classes_(self) -> np.ndarray:
-        """The names of the classes (C,)."""
-        return self._fitted().classes
-
-    @property
     def scorer(self) -> Space:
         """The space, which gives means as well as distances."""
         space = self._fitted().scorer
@@ -149,12 +126,6 @@ class PrototypeEstimator(ABC):
                 "'euclidean'."
             )
         return space
-
-    def _fitted(self) -> Support:
-        try:
-            return self.support_
-        except AttributeError:
-            raise DataError(f"This {type(self).__name__} has no support yet: call fit(embeddings, labels).") from None
 
     def _listed(self, table: np.ndarray, indices: np.ndarray) -> ClassProbabilities:
         """Probabilities (q, m) of the likeliest classes (q, m); what is missing to 1 is the rest."""
@@ -192,10 +163,10 @@ class PrototypeEstimator(ABC):
         """
         support = self.support_
         classes = len(support.classes)
-        rows = support.draw(min(self.points, max(1, _ENERGIES // classes)), self.seed)
+        rows = support.draw(min(self.points, max(1, ENERGIES // classes)), self.seed)
         own = np.zeros((len(rows), classes), bool)
         distances = np.empty((len(rows), classes), np.float32)
-        for place in _blocks(len(rows), classes):
+        for place in blocks(len(rows), classes, _BLOCK):
             near = self.scorer.distance(support.points[torch.from_numpy(rows[place])], self.prototypes_)
             distances[place] = near.cpu().numpy()
         for code, members in enumerate(self._members()):
@@ -213,7 +184,7 @@ class PrototypeEstimator(ABC):
             mine = points[torch.from_numpy(rows)].double()
             means = self.scorer.project((total - self.scorer.project(mine)) / (len(members) - 1))
             return self.scorer.distance(mine[:, None], means[:, None])[:, 0, 0].float().cpu().numpy()
-        for place in _blocks(len(rows), len(members) * points.shape[1]):
+        for place in blocks(len(rows), len(members) * points.shape[1], _BLOCK):
             some = rows[place]
             others = np.broadcast_to(members, (len(some), len(members)))
             others = others[others != some[:, None]].reshape(len(some), len(members) - 1)
@@ -239,6 +210,7 @@ class PrototypeSoftmax(PrototypeEstimator):
         seed: as in every estimator.
     """
 
+    parameter: ClassVar[str] = "temperature"
     temperature: float | None = None
 
     def energy(self, distances: Tensor) -> Tensor:
@@ -257,7 +229,8 @@ class PrototypeRatio(PrototypeEstimator):
 
     Reference: Kim 2023, article II.
     Needs: classes that are one cloud each.
-    Use when: the scale of distances differs between places of the space; probabilities do not depend on it.
+    Use when: the scale of distances differs between places of the space; probabilities do not depend on it, as long as
+        distances are well above 1e-5.
 
     Args:
         rho: None fits it by the likelihood of the support, each point left out of its prototype.
@@ -266,6 +239,7 @@ class PrototypeRatio(PrototypeEstimator):
         seed: as in every estimator.
     """
 
+    parameter: ClassVar[str] = "rho"
     rho: float | None = None
 
     @property
@@ -280,9 +254,3 @@ class PrototypeRatio(PrototypeEstimator):
     def _given(self) -> float | None:
         check_positive(self.rho, "rho")
         return None if self.rho is None else 1 / self.rho
-
-
-def _blocks(queries: int, classes: int) -> Iterator[slice]:
-    rows = max(1, _BLOCK // max(1, classes))
-    for start in range(0, max(1, queries), rows):
-        yield slice(start, start + rows)

@@ -7,7 +7,7 @@ cannot do both: wide kernels gather a class well but give probabilities that are
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,12 +15,13 @@ import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
-from nearkin.confidence.estimator import Neighbours, check_positive, estimators
+from nearkin.confidence.checks import check_positive
+from nearkin.confidence.estimator import Neighbours, estimators
 from nearkin.confidence.grouping import ClassSums, sum_by_class
 from nearkin.confidence.ned import NED
 from nearkin.confidence.probabilities import ClassProbabilities
-from nearkin.confidence.temperature import FLOOR
 from nearkin.errors import DataError
+from nearkin.metrics.calibration import FLOOR
 
 _WIDTHS = (-1.0, 3.0)
 """How far log T may go from that of NED."""
@@ -64,13 +65,20 @@ class SharpNED(NED):
             return
         rows, energies, codes = self._left_out(neighbours)
         profile = _Profile(energies, codes, self.support_.codes[rows])
-        width = 0.0
         if self.temperature is None:
             options = {"bounds": _WIDTHS, "method": "bounded", "options": {"xatol": _TOLERANCE}}
             start = math.log(self.temperature_)
             width = float(minimize_scalar(lambda place: profile(start + place)[0], **options).x)
-        self.temperature_ *= math.exp(width)
-        self.sharpness_ = profile(math.log(self.temperature_))[1]
+            self.temperature_ *= math.exp(width)
+            self._note_end(width, _WIDTHS, "temperature")
+        loss, self.sharpness_ = profile(math.log(self.temperature_))
+        self._note_end(math.log(self.sharpness_), _SHARPNESS, "sharpness")
+        if self.fit_ is not None:
+            self.fit_ = replace(self.fit_, temperature=self.temperature_, likelihood=-loss)
+
+    def _note_end(self, found: float, bounds: tuple[float, float], name: str) -> None:
+        if min(found - bounds[0], bounds[1] - found) < 2 * _TOLERANCE:
+            self.notes_.append(f"The {name} stopped at the end of the range that is searched.")
 
     def predict_proba(self, distances: Any, indices: Any) -> ClassProbabilities:
         """Class probabilities from neighbours that were found already; arguments as of every estimator."""

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nearkin.confidence.checks import check_whole
 from nearkin.errors import DataError
 from nearkin.metrics.labels import label_array, label_codes
 from nearkin.search import Cosine, InnerProduct, Scorer, as_scorer, as_vectors, exact
@@ -89,9 +90,8 @@ class Support:
 
     def draw(self, points: int, seed: int) -> np.ndarray:
         """At most `points` rows of the support, drawn without replacement, ascending."""
-        for name, value, least in (("points", points, 1), ("seed", seed, 0)):
-            if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-                raise DataError(f"`{name}` must be a whole number from {least} on, not {value!r}.")
+        check_whole(points, "points", 1)
+        check_whole(seed, "seed", 0)
         if len(self) <= points:
             return np.arange(len(self))
         return np.sort(np.random.default_rng(seed).choice(len(self), points, replace=False))

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from nearkin.errors import DataError, suggestion
+from nearkin.errors import DataError
 
 _OF_EACH_KIND = 10
 _NEEDED_ZEROS = 3.0  # rule of three: no event in 3 / r items shows, at 95 %, a rate below r
@@ -226,9 +226,10 @@ def as_target(given: Any) -> Target:
     try:
         return _NAMED[text.removesuffix(rest)](float(number))
     except (KeyError, ValueError):
-        shown = number if number.replace(".", "", 1).isdigit() else ""
-        known = [f"precision={shown or 0.99}", f"far={shown or 0.001}", "eer", f"f{shown or 1}"]
-        raise DataError(f"There is no target '{given}'.{suggestion(text, known)}") from None
+        raise DataError(
+            f"There is no target '{given}': write 'precision=0.99', 'far=0.001', 'eer' or 'f1', with shares such as "
+            "0.05 for 5 %."
+        ) from None
 
 
 def _last(met: np.ndarray) -> np.ndarray:

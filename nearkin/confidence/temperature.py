@@ -10,19 +10,18 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 import torch
 from scipy.optimize import brentq, minimize_scalar
 
-from nearkin.errors import DataError
+from nearkin.errors import DataError, FitError
+from nearkin.metrics.calibration import FLOOR
 from nearkin.search.blocks.workers import Queue, run_workers
 
 Curve = Callable[[float], tuple[float, float]]
 """A likelihood and its derivative, of log T."""
-
-FLOOR = 1e-12
-"""The least probability that a likelihood counts with."""
 
 _BEYOND = (2.0, 3.0)
 """Decades below the smallest gap and above the largest one in which T is looked for as well."""
@@ -48,6 +47,18 @@ _BLOCK = 2**18
 """Energies that are worked on together."""
 
 _TOLERANCE = 1e-3  # of log T
+_PLATEAU = 1e-6
+"""Likelihoods that differ by less are equal."""
+
+_HINT = 1e-3
+"""What a sample must see of an end of the range for it to be tried on all rows."""
+
+_SEPARATED = (
+    "Every lower temperature is as likely: the support is so well separated, or holds copies of its points, that the "
+    "nearest neighbour decides."
+)
+_ALIKE = "Every higher temperature is as likely: all neighbours count alike."
+_NO_EFFECT = "All temperatures are equally likely; it is set to the largest difference of energies."
 
 
 @dataclass(frozen=True)
@@ -73,13 +84,14 @@ def fit_temperature(energies: np.ndarray, positive: np.ndarray) -> TemperatureFi
     """Fit T to energies (n, k) of every point's neighbours, of which `positive` (n, k) are of its class.
 
     Raises:
-        DataError: if no point has a neighbour of its class, or the energies are not finite numbers.
+        FitError: if no point has a neighbour of its class.
+        DataError: if the energies are not finite numbers.
     """
     _check(energies, positive)
     counted = np.asarray(positive.any(axis=1))
     left_out = len(counted) - int(counted.sum())
     if left_out == len(counted):
-        raise DataError(
+        raise FitError(
             "The temperature cannot be fitted: no support point has a neighbour of its own class among those that "
             "are looked at; give classes more than one point, a larger k, or temperature=."
         )
@@ -91,10 +103,9 @@ def fit_temperature(energies: np.ndarray, positive: np.ndarray) -> TemperatureFi
     if likelihood.scale == 0:
         notes.append("All neighbours are equally far, so the temperature has no effect; it is set to 1.")
         return TemperatureFit(1.0, likelihood(0.0)[0], used, left_out, tuple(notes))
-    logarithm, value, edge = _maximise(likelihood)
-    if edge:
-        limit = "lowest (only the nearest neighbour counts)" if edge < 0 else "highest (all neighbours count alike)"
-        notes.append(f"The likelihood is best at the {limit} temperature that is tried.")
+    logarithm, value, note = _maximise(likelihood)
+    if note:
+        notes.append(note)
     temperature = math.exp(logarithm) * likelihood.scale
     return TemperatureFit(temperature, value, used, left_out, tuple(notes))
 
@@ -196,15 +207,16 @@ def _terms(
     # With respect to log T, log sum exp(-e/T) has the derivative (mean energy, so weighted) / T.
     weights *= gaps
     pull = np.einsum("ij,ij->i", weights, positive) / own - (weights @ ones) / total
-    share = own / total
+    share = np.minimum(own / total, 1)  # rounding must not make certainty likelier than certain
     slope = (times * np.where(share >= FLOOR, pull, 0)).sum(dtype=np.float64) * inverse
     return np.array([(times * np.log(np.maximum(share, FLOOR))).sum(dtype=np.float64), slope])
 
 
-def _maximise(likelihood: Likelihood) -> tuple[float, float, int]:
-    """The best log T within the bounds, its likelihood, and -1 or 1 if it is one of the bounds.
+def _maximise(likelihood: Likelihood) -> tuple[float, float, str]:
+    """The best log T within the bounds, its likelihood, and a note if others are as good.
 
-    A grid on a sample finds the right hill; all rows then find its top, where their derivative falls through zero.
+    A grid on a sample finds the right hill; all rows then find its top, where their derivative falls through zero. If
+    all temperatures up to one are equally likely, or all from one on, that one is taken.
     """
     everyone: Curve = cache(likelihood)
     few = likelihood.count <= 2 * _SAMPLE
@@ -213,11 +225,36 @@ def _maximise(likelihood: Likelihood) -> tuple[float, float, int]:
     low, high = sample.bounds()
     grid = [float(place) for place in np.linspace(low, high, math.ceil((high - low) / _STEP) + 1)]
     best = max(range(len(grid)), key=lambda place: scout(grid[place])[0])
-    top = _top(scout, grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)])
-    value = scout(top)[0]
+    # A hill between two places rises at the first and falls at the second, however low both are.
+    hills = [(left, right) for left, right in pairwise(grid) if scout(left)[1] > 0 > scout(right)[1]]
+    if not any(grid[best] in hill for hill in hills):
+        hills.append((grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]))
+    top = max((_top(scout, *hill) for hill in hills), key=lambda place: scout(place)[0])
+    value = summit = scout(top)[0]
     if not few:
         top, value = _secant(everyone, top, _bend(scout, top)) or _climb(everyone, top, low, high)
-    return top, value, -1 if top - low < 2 * _TOLERANCE else int(high - top < 2 * _TOLERANCE)
+    for places, note in ((grid, _SEPARATED), (grid[::-1], _ALIKE)):
+        if scout(places[0])[0] > summit - _HINT and everyone(places[0])[0] > value - _PLATEAU:
+            end = _end_of_plateau(everyone, places, max(value, everyone(places[0])[0]) - _PLATEAU)
+            return (end, value, note) if end != places[-1] else (0.0, value, _NO_EFFECT)
+    return top, value, ""
+
+
+def _end_of_plateau(curve: Curve, places: list[float], least: float) -> float:
+    """The last place of the run of places with at least so large a value that begins with the first."""
+    inside = places[0]
+    for place in places[1:]:
+        if curve(place)[0] < least:
+            return float(_bisected(curve, inside, place, least))
+        inside = place
+    return inside
+
+
+def _bisected(curve: Curve, inside: float, outside: float, least: float) -> float:
+    while abs(outside - inside) > _TOLERANCE:
+        middle = (inside + outside) / 2
+        inside, outside = (middle, outside) if curve(middle)[0] >= least else (inside, middle)
+    return inside
 
 
 def _bend(curve: Curve, place: float) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -78,6 +78,9 @@ class Threshold:
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> Threshold:
         """The inverse of `to_dict`."""
+        missing = [part.name for part in fields(cls) if part.name not in plain]
+        if missing:
+            raise DataError(f"This is not a threshold as `to_dict` gives it: it lacks {', '.join(missing)}.")
         low, high = plain["interval"]
         return cls(
             value=float(plain["value"]),
@@ -252,7 +255,7 @@ def _resampling_notes(points: int, kept: int, groups: int | None) -> list[str]:
 def _group_codes(groups: Any, items: int) -> np.ndarray:
     if isinstance(groups, np.ma.MaskedArray):
         raise DataError("The groups are a masked array: fill in or leave out what is masked.")
-    labels = label_array(groups, items, "groups")
+    labels = label_array(groups, items, "groups", "scores")
     return np.unique(label_codes(labels)[0], return_inverse=True)[1]
 
 

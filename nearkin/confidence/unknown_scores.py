@@ -76,10 +76,11 @@ def ratio(estimator: NeighbourEstimator, found: Prediction) -> np.ndarray:
 
 @unknown_scores.register("density")
 def density(estimator: NeighbourEstimator, found: Prediction) -> np.ndarray:
-    """The logarithm of the sum of the neighbours' kernels, `log sum_i exp(-d_i^2/T)`, float64 (q,).
+    """The logarithm of the mean of the neighbours' kernels, `log (1/k sum_i exp(-d_i^2/T))`, float64 (q,).
 
-    Low far from everything, high where several points are near. Always finite, since it is never left in the
-    exponential. A prediction by all support points keeps the 200 nearest, and these are summed.
+    Low far from everything, high where several points are near. A mean, so that it does not grow with the number of
+    points. Always finite, since it is never left in the exponential. A prediction by all support points keeps the 200
+    nearest, and these are averaged.
 
     Raises:
         DataError: if the estimator is not NED: no other has kernels.
@@ -92,7 +93,8 @@ def density(estimator: NeighbourEstimator, found: Prediction) -> np.ndarray:
     length = torch.from_numpy(found.distances.astype(np.float64))
     exponents = estimator.exponents(length, estimator.support_.codes[found.indices])
     largest = np.finfo(np.float64).max
-    return np.clip(torch.logsumexp(exponents, dim=1).numpy(), -largest, largest)
+    sums = torch.logsumexp(exponents, dim=1) - math.log(exponents.shape[1])
+    return np.clip(sums.numpy(), -largest, largest)
 
 
 def as_unknown_score(given: Any) -> UnknownScore:
@@ -115,7 +117,7 @@ def as_unknown_score(given: Any) -> UnknownScore:
         if scores.shape != (len(found),) or scores.dtype.kind not in "fiub" or not np.isfinite(scores).all():
             raise DataError(
                 f"The rejection score must give one finite number for each of the {len(found):,} queries, and it gave "
-                f"{scores.dtype} of shape {scores.shape}."
+                f"{scores.dtype} of shape {scores.shape}, or NaN or infinity among them."
             )
         return scores.astype(np.float64)
 

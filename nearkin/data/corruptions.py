@@ -110,6 +110,8 @@ class CorruptedDataset(Dataset):
 
     def __init__(self, dataset: Dataset, name: str, severity: int, *, seed: int = 0, side: int | None = None) -> None:
         self.severity, self.seed = _checked(name, severity, seed)
+        if not isinstance(dataset, Dataset):
+            raise DataError(f"A data set is corrupted, such as open_data gives, not a {type(dataset).__name__}.")
         if dataset.kind != "image":
             raise DataError(f"The data set '{dataset.name}' holds {dataset.kind}: only images can be corrupted.")
         if side is not None and (not _is_integer(side) or side < SMALLEST):

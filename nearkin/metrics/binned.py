@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from nearkin.metrics.intervals import Interval
+from nearkin.metrics.reliability import bin_edges
 
 
 def class_table(confidence: np.ndarray, correct: np.ndarray, codes: np.ndarray, bins: int = 15) -> np.ndarray:
@@ -16,7 +17,7 @@ def class_table(confidence: np.ndarray, correct: np.ndarray, codes: np.ndarray, 
         codes: class of each query (n,), whole numbers from 0.
         bins: of equal width, the last one closed.
     """
-    edges = (np.arange(1, bins) / bins).astype(confidence.dtype)
+    edges = bin_edges(bins, confidence.dtype)[1:-1]
     place = codes * bins + np.searchsorted(edges, confidence, side="right")
     size = (int(codes.max()) + 1) * bins
     columns = [np.bincount(place, weights=weights, minlength=size) for weights in (None, confidence, correct)]

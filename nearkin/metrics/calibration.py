@@ -16,10 +16,12 @@ from nearkin.errors import DataError
 from nearkin.metrics.columns import as_array, flag_column, number_column
 from nearkin.metrics.intervals import Interval, draw_queries
 from nearkin.metrics.labels import label_array, label_codes
-from nearkin.metrics.reliability import ReliabilityCurve, equal_count, equal_width
+from nearkin.metrics.reliability import ReliabilityCurve, bin_edges, equal_count, equal_width
 from nearkin.metrics.selective import expected_risk, risk_coverage
 
-_FLOOR = 1e-12  # of a probability under the logarithm
+FLOOR = 1e-12
+"""The least probability that a likelihood counts with."""
+
 _ROUNDING = 1e-6  # how far a probability computed in float32 may lie outside [0, 1]
 _ROW_SUM = 1e-3
 _BIASED = ("ECE", "adaptive ECE", "MCE")
@@ -111,7 +113,7 @@ def calibration_metrics(
     """
     _check_settings(bins, resamples, level, seed)
     shares = number_column(confidence, "confidences")
-    edges = _edges(bins, shares.dtype)
+    edges = bin_edges(bins, shares.dtype)
     shares = _probabilities(shares, "confidences")
     n = len(shares)
     right = flag_column(correct, "correct", n)
@@ -211,17 +213,12 @@ class _Answers:
         return CalibrationResult(values, {}, reliability, adaptive, risk_coverage(risk), queries)
 
 
-def _edges(bins: int, kind: np.dtype[Any]) -> np.ndarray:
-    """The edges (bins + 1,), rounded as the confidences are: a share of 7/10 in float32 is not below the edge 0.7."""
-    return (np.arange(bins + 1) / bins).astype(kind).astype(np.float64)
-
-
 def _losses(truth: Any | None, squares: Any | None, n: int) -> dict[str, np.ndarray]:
     """NLL and Brier score of each query (n,), as far as they can be computed."""
     losses: dict[str, np.ndarray] = {}
     if truth is not None:
         likelihood = _probabilities(number_column(truth, "probabilities of the true classes", n), "true probabilities")
-        losses["NLL"] = -np.log(np.maximum(likelihood, _FLOOR))
+        losses["NLL"] = -np.log(np.maximum(likelihood, FLOOR))
     if squares is not None:
         sums = _probabilities(number_column(squares, "sums of squares", n), "sums of squares")
         if truth is not None:

@@ -11,7 +11,7 @@ from torch import Tensor
 from nearkin.errors import DataError
 
 
-def label_array(labels: Any, expected: int, what: str = "labels") -> np.ndarray:
+def label_array(labels: Any, expected: int, what: str = "labels", of: str = "embeddings") -> np.ndarray:
     """Labels (n,) as a numpy array; an object array if they are neither all strings nor all numbers of a kind.
 
     Raises:
@@ -25,7 +25,7 @@ def label_array(labels: Any, expected: int, what: str = "labels") -> np.ndarray:
     if array.ndim != 1:
         raise DataError(f"The {what} must be a flat list, one for each item, not of shape {array.shape}.")
     if len(array) != expected:
-        raise DataError(f"There are {len(array)} {what} for {expected} embeddings: give one label for each.")
+        raise DataError(f"There are {len(array)} {what} for {expected} {of}: give one for each.")
     if array.dtype.kind in "fcOmM":
         missing = [row for row, label in enumerate(array.tolist()) if label is None or label != label]
         if missing:

@@ -6,7 +6,7 @@ With K known and U unknown queries, a threshold t accepts scores from t on: `TPR
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from numbers import Real
 from typing import Any
 
@@ -14,6 +14,8 @@ import numpy as np
 
 from nearkin.errors import DataError
 from nearkin.metrics.columns import flag_column, number_column
+from nearkin.metrics.intervals import Interval, draw_queries
+from nearkin.metrics.labels import label_array, label_codes
 from nearkin.metrics.trade_off import TradeOff
 
 _POINTS = 1000
@@ -29,6 +31,7 @@ class OpenSetResult:
         threshold: the score of that TPR; a query that scores at least as much is accepted.
         known: how many queries are of a known class.
         unknown: how many are not.
+        intervals: value name to (low, high); empty without resamples.
         curve: "FPR", "TPR" and, if there is an OSCR, "CCR" (m,) of at most 1000 thresholds; all ascend from 0, FPR and
             TPR to 1.
     """
@@ -38,6 +41,7 @@ class OpenSetResult:
     known: int
     unknown: int
     curve: dict[str, np.ndarray] = field(repr=False)
+    intervals: dict[str, Interval] = field(default_factory=dict)
 
     primary = "AUROC"
     higher_is_better = True
@@ -51,6 +55,7 @@ class OpenSetResult:
         """Plain JSON values."""
         return {
             "values": dict(self.values),
+            "intervals": {name: list(interval) for name, interval in self.intervals.items()},
             "threshold": self.threshold,
             "known": self.known,
             "unknown": self.unknown,
@@ -58,7 +63,17 @@ class OpenSetResult:
         }
 
 
-def open_set_metrics(scores: Any, known: Any, correct: Any | None = None, *, tpr: float = 0.95) -> OpenSetResult:
+def open_set_metrics(
+    scores: Any,
+    known: Any,
+    correct: Any | None = None,
+    *,
+    tpr: float = 0.95,
+    labels: Any | None = None,
+    resamples: int = 0,
+    level: float = 0.95,
+    seed: int = 0,
+) -> OpenSetResult:
     """AUROC, FPR at a TPR, OSCR and closed accuracy of scores that should be high for known classes.
 
     AUROC is the probability that a known query scores above an unknown one, a tie counting half. FPR@95TPR is the share
@@ -79,6 +94,12 @@ def open_set_metrics(scores: Any, known: Any, correct: Any | None = None, *, tpr
         known: whether the query is of a known class (n,), True or False, 1 or 0.
         correct: whether the class predicted for the query is right (n,); looked at only where the query is known.
         tpr: the share of known queries to accept, above 0 and at most 1.
+        labels: the queries' true labels (n,): resamples draw classes and then queries, as `class_bootstrap` does. None
+            draws queries alone.
+        resamples: how many to draw for percentile intervals; 0 for none. Draws without a query of either kind are
+            passed over.
+        level: share of the resampled values inside an interval.
+        seed: the same seed gives the same intervals.
 
     Raises:
         DataError: if there are only known or only unknown queries, lengths differ, or a score is not finite.
@@ -91,6 +112,23 @@ def open_set_metrics(scores: Any, known: Any, correct: Any | None = None, *, tpr
     for flags, kind in ((inside, "known"), (~inside, "unknown")):
         if not flags.any():
             raise DataError(f"There is no {kind} query, and open-set metrics need both kinds: give scores of both.")
+    found = _measure(distances, inside, named, tpr)
+    if not resamples:
+        return found
+    n = len(distances)
+    codes = np.zeros(n, np.int64) if labels is None else label_codes(label_array(labels, n, of="scores"))[0]
+    drawn = []
+    for rows in draw_queries(codes, resamples, seed):
+        if inside[rows].any() and not inside[rows].all():
+            part = _measure(distances[rows], inside[rows], None if named is None else named[rows], tpr)
+            drawn.append(list(part.values.values()))
+    low, high = np.quantile(drawn or [list(found.values.values())], [(1 - level) / 2, (1 + level) / 2], axis=0)
+    intervals = {name: (float(a), float(b)) for name, a, b in zip(found.values, low, high, strict=True)}
+    return replace(found, intervals=intervals)
+
+
+def _measure(distances: np.ndarray, inside: np.ndarray, named: np.ndarray | None, tpr: float) -> OpenSetResult:
+    """The result without intervals, of distances (n,), low for known queries."""
     friends, strangers = int(inside.sum()), int((~inside).sum())
     trade_off = TradeOff.of_sorted(np.sort(distances[inside]), np.sort(distances[~inside]))
     rates = {"FPR": trade_off.impostors / strangers, "TPR": trade_off.genuine / friends}

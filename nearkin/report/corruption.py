@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,7 +11,7 @@ from nearkin.errors import DataError
 from nearkin.report._canvas import WIDTH, drawing, percent_axis, to_png
 from nearkin.report._lines import fit_text, plain_numbers, plain_parts
 from nearkin.report._panels import draw_panels, has_values, panels_height, value_line
-from nearkin.report.formatting import value_text
+from nearkin.report.formatting import LOWER, value_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,7 +23,7 @@ _NAMES, _RIM = 130, 132  # CSS pixels beside the cells, and above and below them
 _FONT_SHARE = 0.18  # points of type for a CSS pixel of a cell's width: five digits fit
 _NAME_SIZE = 9  # points
 _TITLE_SIZE, _TITLE_WIDTHS = 10, {1: 560, 2: 280, 3: 150}  # points; CSS pixels by the number of columns
-_NARROWEST = 0.01  # values nearer than this look alike
+_NARROWEST = 0.01  # a scale is no shorter: values below this look alike
 _DEPTHS = ("#e3eff7", "#56b4e9", "#0072b2", "#062a4d")  # from pale to dark in one hue, never white: that is a blank
 
 
@@ -33,8 +33,12 @@ def draw_corruption(
     values: Mapping[str, np.ndarray],
     *,
     clean: Mapping[str, float] | None = None,
+    lower_is_better: Collection[str] = (),
 ) -> bytes:
-    """Draw one heat map a measure, a row for each corruption and their mean below; the darker, the higher the value.
+    """Draw one heat map a measure, a row for each corruption and their mean below; the darker, the worse.
+
+    Every map has a scale of its own, from 0 to its largest value: on one to 100 %, errors and low accuracies would use
+    few of the colours.
 
     Args:
         names: (n,) corruptions.
@@ -42,6 +46,7 @@ def draw_corruption(
         values: measure to its shares of 1 (n, s), as "accuracy" or "ECE"; NaN cells stay blank and do not count in
             the mean.
         clean: measure to its value on clean queries, told in the title.
+        lower_is_better: the measures of which less is better, marked so; of all others more is.
 
     Returns:
         PNG bytes, or none when there is no value.
@@ -57,10 +62,12 @@ def draw_corruption(
     with drawing(WIDTH, rows * (_RIM + _CELL * (len(names) + 1 + _MEAN_GAP))) as figure:
         grid = figure.subplots(rows, columns, sharey=True, squeeze=False)
         for axes, (title, table) in zip(grid.flat, tables.items(), strict=False):
-            colours = _draw_cells(axes, table)
+            lower = title in lower_is_better
+            colours = _draw_cells(axes, table, _DEPTHS if lower else _DEPTHS[::-1])
             _write_cells(axes, table, colours, size)
             _frame(axes, names, severities)
-            _write_title(axes, fit_text(title, _TITLE_WIDTHS[columns], _TITLE_SIZE, "bold"), (clean or {}).get(title))
+            name = fit_text(title, _TITLE_WIDTHS[columns], _TITLE_SIZE, "bold")
+            _write_title(axes, f"{name} {LOWER}" if lower else name, (clean or {}).get(title))
             bar = figure.colorbar(colours, ax=axes, location="bottom", aspect=64 / columns, pad=0.02)
             bar.outline.set_visible(False)
             bar.locator = MaxNLocator(3 if columns > 2 else 4)
@@ -112,30 +119,26 @@ def _table(title: str, values: np.ndarray, names: int, severities: int) -> np.nd
     return np.vstack([np.where(finite, table, np.nan), np.where(counts > 0, means, np.nan)])
 
 
-def _draw_cells(axes: Axes, table: np.ndarray) -> ScalarMappable:
-    """Fill the cells (n + 1, s); the darker, the higher. Returns what tells values to colours."""
+def _draw_cells(axes: Axes, table: np.ndarray, depths: Sequence[str]) -> ScalarMappable:
+    """Fill the cells (n + 1, s) with colours from that of 0 to that of the largest. Returns what tells them."""
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import LinearSegmentedColormap, Normalize
 
     finite = table[np.isfinite(table)]
-    low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 1.0)
-    if high - low < _NARROWEST:
-        low = min(low, 1 - _NARROWEST)
-        high = low + _NARROWEST
-    scale = Normalize(low, high)
-    depths = LinearSegmentedColormap.from_list("depths", _DEPTHS)
+    scale = Normalize(0.0, max(float(finite.max(initial=0.0)), _NARROWEST) if len(finite) else 1.0)
+    colours = LinearSegmentedColormap.from_list("depths", depths)
     across = np.arange(table.shape[1] + 1)
     for part, down in ((table[:-1], np.arange(len(table))), (table[-1:], _mean_top(table) + np.arange(2))):
         axes.pcolormesh(
             across,
             down,
             np.ma.masked_invalid(part),
-            cmap=depths,
+            cmap=colours,
             norm=scale,
             edgecolors="white",
             linewidth=0.8,
         )
-    return ScalarMappable(scale, depths)
+    return ScalarMappable(scale, colours)
 
 
 def _write_cells(axes: Axes, table: np.ndarray, colours: ScalarMappable, size: float) -> None:

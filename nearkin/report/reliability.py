@@ -22,7 +22,6 @@ _COLUMNS = {1: 1, 2: 2, 4: 2}  # otherwise three
 _PANEL, _SHARES, _TITLE, _RIM = 190, 62, 84, 60  # heights, in CSS pixels
 _TITLE_SIZE, _TITLE_WIDTHS = 10.5, {1: 560, 2: 290, 3: 180}  # points; CSS pixels by the number of columns
 _TICKS = (0.0, 0.25, 0.5, 0.75, 1.0)
-_ROUND = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0)
 
 # Gaps are told apart by hatching and by where they lie, above the bar or within it, as well as by colour.
 _BAR: Any = {"facecolor": "#b3d5e8", "edgecolor": "white", "linewidth": 0.6}
@@ -34,6 +33,9 @@ _DIAGONAL: Any = {"color": INK, "linewidth": 1.1, "linestyle": "--", "zorder": 4
 
 def draw_reliability(curves: Mapping[str, Bins], *, errors: Mapping[str, float] | None = None) -> bytes:
     """Draw one panel a name: accuracy in each bin of confidence, its gap to the mean confidence, and the bin's share.
+
+    Each panel of shares has a height of its own, with the largest share at the top and told there: beside an estimator
+    that gives every answer the same confidence, the others would be too low to see on a common one.
 
     Args:
         curves: name to bin edges (m + 1,) from 0 to 1, counts (m,), mean confidence (m,) and accuracy (m,); the last
@@ -50,21 +52,17 @@ def draw_reliability(curves: Mapping[str, Bins], *, errors: Mapping[str, float] 
     columns = _COLUMNS.get(len(bins), 3)
     rows = -(-len(bins) // columns)
     with drawing(WIDTH, _RIM + rows * (_TITLE + _PANEL + _SHARES)) as figure:
-        grid = figure.subplots(
-            2 * rows, columns, sharex=True, sharey="row", squeeze=False, height_ratios=[_PANEL, _SHARES] * rows
-        )
-        top = max(
-            (counts / total).max() for (_, counts, _, _), total in zip(bins.values(), totals, strict=True) if total
-        )
+        grid = figure.subplots(2 * rows, columns, sharex=True, squeeze=False, height_ratios=[_PANEL, _SHARES] * rows)
         for place, (name, curve) in enumerate(bins.items()):
             row, column = divmod(place, columns)
             upper, lower = grid[2 * row, column], grid[2 * row + 1, column]
             _draw_accuracy(upper, curve)
-            _draw_shares(lower, curve, top)
+            _draw_shares(lower, curve)
             _write_title(upper, fit_text(name, _TITLE_WIDTHS[columns], _TITLE_SIZE, "bold"), (errors or {}).get(name))
             if column == 0:
                 upper.set_ylabel("accuracy")
                 lower.set_ylabel("queries")
+            upper.tick_params(labelleft=column == 0)
             lower.tick_params(labelbottom=True)
         for axes in grid[-2:, len(bins) - columns * (rows - 1) :].flat:
             axes.remove()
@@ -118,15 +116,16 @@ def _draw_accuracy(axes: Axes, curve: Bins) -> None:
     percent_axis(axes, "y")
 
 
-def _draw_shares(axes: Axes, curve: Bins, top: float) -> None:
-    """The share of queries in each bin, on a height all panels have in common."""
+def _draw_shares(axes: Axes, curve: Bins) -> None:
+    """The share of queries in each bin, the largest at the top."""
     edges, counts, _, _ = curve
-    axes.bar(edges[:-1], counts / max(counts.sum(), 1), width=np.diff(edges), align="edge", **_SHARE)
-    axes.set_ylim(0, 1.1 * top)
-    axes.set_yticks([0.0, _round_down(top)])
+    shares = counts / max(counts.sum(), 1)
+    top = float(shares.max(initial=0.0))
+    axes.bar(edges[:-1], shares, width=np.diff(edges), align="edge", **_SHARE)
+    axes.set_ylim(0, top or 1.0)
+    axes.set_yticks([0.0, top] if top else [0.0], ["0 %", _share_text(top)] if top else ["0 %"])
     axes.tick_params(labelsize=8.5)
     percent_axis(axes, "x")
-    percent_axis(axes, "y")
 
 
 def _write_title(axes: Axes, name: str, error: float | None) -> None:
@@ -156,9 +155,12 @@ def _legend(figure: Figure) -> None:
     figure.legend(handles=handles, loc="outside upper left", ncols=4, fontsize=9, handlelength=2.6, handleheight=1.2)
 
 
-def _round_down(share: float) -> float:
-    """The largest round share up to this one, for a tick that does not lie above the bars."""
-    return max((tick for tick in _ROUND if tick <= share), default=share)
+def _share_text(share: float) -> str:
+    """A share as a tick has room for it: whole percents, two digits below ten, and 100 % only where it is all."""
+    percent = 100 * share
+    if percent < 9.95:
+        return f"{percent:.2g} %"
+    return f"{percent:.0f} %" if percent < 99.5 or share == 1 else f"> {int(percent)} %"
 
 
 def _total_text(totals: list[float]) -> str:

@@ -33,6 +33,8 @@ def as_vectors(values: Any, what: str = "embeddings", *, halves: bool = False) -
             array = np.asarray(values)
         except ValueError as error:
             raise DataError(f"The {what} must be rows of one length, a matrix of numbers ({error}).") from error
+        if array.dtype.kind == "f" and array.dtype.itemsize > 8:
+            array = array.astype(np.float64)
         if array.dtype.kind not in "fiub":
             raise DataError(f"The {what} must be numbers, not {array.dtype}.")
         strange = not array.dtype.isnative or min(array.strides, default=0) < 0  # to torch

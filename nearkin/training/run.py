@@ -79,7 +79,7 @@ class Run:
         if not self.path.exists():
             raise RunError(f"There is no run {self.path}: check the path.")
         if not self.audit_file.exists():
-            raise RunError(f"{self.path} has not been audited: run  nearkin audit {self.path}  first.")
+            raise RunError(self._no_audit())
         try:
             stored: dict[str, Any] = json.loads(self.audit_file.read_text(encoding="utf-8"))
             needed = {key: stored[key] for key in ("values", "intervals", "facts")}
@@ -88,6 +88,19 @@ class Run:
                 **needed,
                 "per_class": stored.get("per_class", {}),
                 "lower_is_better": stored.get("lower_is_better", []),
+                "numbers": stored.get("numbers", []),
             }
         except (ValueError, KeyError, TypeError) as error:
             raise RunError(f"{self.audit_file} is damaged: run  nearkin audit {self.path}  again.") from error
+
+    def _no_audit(self) -> str:
+        """Why there is no audit to compare, and what to do."""
+        beside = sorted(file.name for file in self.path.glob("audit-*.json"))
+        if not beside:
+            return f"{self.path} has not been audited: run  nearkin audit {self.path}  first."
+        are = "is" if len(beside) == 1 else "are"
+        return (
+            f"{self.path} has no {self.audit_file.name}, which compare reads: {', '.join(beside)} {are} without "
+            f"retrieval, re-ranked or of other data, so run  nearkin audit {self.path}  or name retrieval too after "
+            "--suite."
+        )

@@ -18,6 +18,7 @@ from nearkin.errors import DataError
 from nearkin.models import build_embedder
 from nearkin.models.section import ModelSection
 from nearkin.recipe import AuditSection
+from nearkin.search import Cosine, InnerProduct
 from nearkin.spaces import Euclidean
 
 QUICK = AuditSection(resamples=50)
@@ -73,25 +74,27 @@ def test_its_numbers_are_those_of_ned_and_of_the_others(subject):
     x = subject.embeddings
     ned = NED(space=Euclidean()).fit(x[support], LABELS[support])
     expected = evaluate(ned.predict(x[queries]), LABELS[queries], resamples=50)
-    assert {name: result[name] for name in expected.values} == expected.values
-    assert {name: result.intervals[name] for name in expected.values} == expected.intervals
+    assert {name: result[f"{name}, NED"] for name in expected.values} == expected.values
+    assert {name: result.intervals[f"{name}, NED"] for name in expected.values} == expected.intervals
     vote = fit_estimators(x[support], LABELS[support], Euclidean())["kNN"]
     assert isinstance(vote, KNNVote)
     assert result["ECE, kNN"] == evaluate(vote.predict(x[queries]), LABELS[queries]).values["ECE"]
-    assert result["accuracy"] > result.baseline["accuracy"]
+    assert result["accuracy, NED"] > result.baseline["accuracy, NED"]
     strangers = tell_strangers(subject, support, queries, 0)
     assert result["unknown AUROC, density"] == strangers["density"].values["AUROC"]
     assert strangers["density"].unknown == 30
-    assert np.mean(list(result.per_class["accuracy"].values())) == pytest.approx(result["accuracy"])
+    low, high = result.intervals["unknown AUROC, density"]
+    assert low < result["unknown AUROC, density"] < high
+    assert np.mean(list(result.per_class["accuracy, NED"].values())) == pytest.approx(result["accuracy, NED"])
 
 
 def test_its_directions_units_and_pictures_are_told(subject, tmp_path):
     result = run_suites(subject, QUICK, ["calibration"])
     lower = {row.name for row in result.rows() if row.lower_is_better}
-    assert {"ECE", "adaptive ECE", "MCE", "NLL", "Brier", "AURC", "ECE, 1NN"} <= lower
+    assert {f"{name}, NED" for name in ("ECE", "adaptive ECE", "MCE", "NLL", "Brier", "AURC")} | {"ECE, 1NN"} <= lower
     assert not any(name.startswith(("accuracy", "unknown")) for name in lower)
-    assert {row.name for row in result.rows() if not row.percent} == {"NLL", "Brier"}
-    assert (result.primary, result.higher_is_better) == ("ECE", False)
+    assert {row.name for row in result.rows() if not row.percent} == {"NLL, NED", "Brier, NED"}
+    assert (result.primary, result.higher_is_better) == ("ECE, NED", False)
     assert "temperature" in result.notes[0]
     plain = json.loads(json.dumps(result.to_dict()))
     assert set(plain["details"]) == {"calibration", "unknown"}
@@ -110,6 +113,31 @@ def test_what_cannot_be_divided_is_refused():
         small = Subject(points, np.array(["a", "b", "c", "c"]), Euclidean(), gallery=gallery)
         with pytest.raises(DataError, match="three items or more"):
             run_suites(small, QUICK, ["calibration"])
+
+
+def test_what_cannot_be_measured_is_left_out_with_a_note():
+    """Most classes have one support item, and the one that has more may be in either half."""
+    rng = np.random.default_rng(0)
+    points = rng.normal(size=(200, 8)).astype(np.float32)
+    labels = np.append(np.repeat(np.arange(90), 2), np.repeat(90, 20))
+    result = run_suites(Subject(points, labels, Euclidean()), AuditSection(resamples=5, seed=1), ["calibration"])
+    measured = any(name.startswith("unknown") for name in result)
+    assert measured != any("too few classes" in note for note in result.notes)
+    seeds = [AuditSection(resamples=5, seed=seed) for seed in range(6)]
+    found = [list(run_suites(Subject(points, labels, Euclidean()), seed, ["calibration"])) for seed in seeds]
+    assert len({any(name.startswith("unknown") for name in names) for names in found}) == 2
+
+
+@pytest.mark.parametrize(("space", "missing"), [(Cosine(), "prototypes"), (InnerProduct(), "Gou")])
+def test_similarities_have_fewer_estimators(space, missing):
+    result = run_suites(Subject(clusters(0.5), LABELS, space), AuditSection(resamples=5), ["calibration"])
+    assert "ECE, NED" in set(result)
+    assert not any(missing in name for name in result)
+
+
+def test_a_suite_named_twice_runs_once(subject):
+    twice = run_suites(subject, QUICK, ["calibration", "calibration"])
+    assert len(twice.notes) == len(run_suites(subject, QUICK, ["calibration"]).notes)
 
 
 def test_embeddings_alone_cannot_be_corrupted(subject):
@@ -135,11 +163,11 @@ def test_corruption_averages_over_all_cells(subject, tmp_path):
     details = result.details["corruption"]
     cells = np.array(details["cells"]["NED"]["accuracy"])
     assert cells.shape == (15, 2)
-    assert result["accuracy, corrupted"] == pytest.approx(cells.mean())
-    assert result["ECE, corrupted"] == pytest.approx(np.mean(details["cells"]["NED"]["ECE"]))
+    assert result["accuracy, corrupted, NED"] == pytest.approx(cells.mean())
+    assert result["ECE, corrupted, NED"] == pytest.approx(np.mean(details["cells"]["NED"]["ECE"]))
     assert cells[:, 0].mean() > cells[:, 1].mean()
-    low, high = result.intervals["accuracy, corrupted"]
-    assert low < result["accuracy, corrupted"] < high
+    low, high = result.intervals["accuracy, corrupted, NED"]
+    assert low < result["accuracy, corrupted, NED"] < high
     assert "40 queries" in result.notes[-1]
     support, queries = divide(part, 0)
     rows = np.sort(np.random.default_rng(0).choice(queries, 40, replace=False))
@@ -186,5 +214,5 @@ def test_a_model_is_audited_under_corruption(patterns, small_model, tmp_path, mo
     monkeypatch.setenv("HOME", str(tmp_path))
     small_model.card["recipe"] = {"audit": {"corrupted_queries": 10, "severities": [5], "resamples": 20}}
     result = nk.audit(small_model, patterns, suites=["calibration", "corruption"], baseline=False, progress=False)
-    assert 0 <= result["accuracy, corrupted"] <= 1
+    assert 0 <= result["accuracy, corrupted, NED"] <= 1
     assert result.details["corruption"]["severities"] == [5]

@@ -103,6 +103,26 @@ def test_an_audit_on_other_data_goes_beside_the_runs_own(nearkin, photos, sets, 
     assert (tmp_path / "run" / "audit.json").read_text() == before
 
 
+def test_the_settings_of_an_audit_can_be_changed(nearkin, photos, sets, tmp_path):
+    run = tmp_path / "run"
+    nearkin("train", photos, "--recipe", "triplet", "--out", run, "-q", *sets)
+    few = ["--set", "audit.recall_at=[3]", "--set", "audit.resamples=10"]
+    code, out, err = nearkin("audit", run, "-q", "--suite", "retrieval", *few)
+    assert code == 0, err
+    assert "Recall@3" in out
+    assert "Recall@4" not in out
+    audit = json.loads((run / "audit.json").read_text())
+    assert audit["facts"]["audit settings"] == "recall_at=[3], resamples=10"
+    # What would hide the run's own audit goes beside it, however it was asked for.
+    before = (run / "audit.json").read_text()
+    code, _, err = nearkin("audit", run, "-q", "--set", "audit.suites=[clustering]")
+    assert code == 0, err
+    code, _, err = nearkin("audit", run, "-q", "--suite", "retrieval", "--set", "audit.rerank=k-reciprocal")
+    assert code == 0, err
+    assert {file.name for file in run.glob("audit-*.json")} == {"audit-clustering.json", "audit-k-reciprocal.json"}
+    assert (run / "audit.json").read_text() == before
+
+
 def test_data_commands_lead_to_data_that_trains(nearkin, photos, sets, tmp_path):
     copy = tmp_path / "photos"
     shutil.copytree(photos, copy)
@@ -215,6 +235,15 @@ def test_an_existing_run_needs_resume_or_another_name(nearkin, photos, sets, tmp
         (["compare", "{run}"], "has not been audited"),
         (["audit", "{run}", "--suite", "retrievel"], "Did you mean 'retrieval'"),
         (["audit", "{run}", "--rerank", "k-reciprocl"], "Did you mean 'k-reciprocal'"),
+        (["audit", "{run}", "--set", "training.max_steps=5"], "'training.max_steps=5' does not set the audit"),
+        (["audit", "{run}", "--set", "severities=[5]"], r"'severities=\[5\]' does not set the audit"),
+        (["audit", "{run}", "--set", "audit.severity=[5]"], "Did you mean 'severities'"),
+        (["audit", "{run}", "--set", "audit.severities=[6]"], "wrong value for 'audit.severities.0'"),
+        (["audit", "{run}", "--set", "audit.suites=[retrievel]"], "Did you mean 'retrieval'"),
+        (
+            ["audit", "{run}", "--suite", "retrieval", "--set", "audit.suites=[clustering]"],
+            "given twice: leave out the override of audit.suites",
+        ),
     ],
 )
 def test_wrong_runs_and_options_are_one_sentence(nearkin, tmp_path, arguments, message):
@@ -223,6 +252,18 @@ def test_wrong_runs_and_options_are_one_sentence(nearkin, tmp_path, arguments, m
     code, _, err = nearkin(*[part.format(run=tmp_path) for part in arguments])
     assert code == 2
     assert re.search(message, one_sentence(err)), err
+
+
+def test_audits_that_compare_does_not_read_are_named(nearkin, tmp_path):
+    (tmp_path / "audit-calibration-corruption.json").write_text("{}")
+    code, _, err = nearkin("compare", tmp_path)
+    assert code == 2
+    assert "audit-calibration-corruption.json is without retrieval" in one_sentence(err)
+    assert f"run  nearkin audit {tmp_path}  or name retrieval too after --suite" in err
+    assert "has not been audited" not in err
+    (tmp_path / "audit-birds.json").write_text("{}")
+    _, _, err = nearkin("compare", tmp_path)
+    assert "audit-birds.json, audit-calibration-corruption.json are without retrieval" in one_sentence(err)
 
 
 @pytest.mark.parametrize("content", ["not json", "{}", "[]"])

@@ -209,6 +209,36 @@ def test_less_may_be_better():
     assert set(class_differences(runs[0], runs[1], "EER")) == set(by_class(0))
 
 
+def test_metrics_that_are_no_shares_are_not_percents(audited, compare, tmp_path):
+    paths = []
+    for name, value in (("one", 3.081), ("two", 2.481)):
+        classes = {f"class {number}": value + 0.01 * number for number in range(30)}
+        more = {"numbers": ["NLL"], "lower_is_better": ["NLL", "ECE"], "per_class": {"NLL": classes}}
+        paths.append(audited(name, by_class(0), intervals={"NLL": [value - 0.1, value + 0.1]}, **more))
+        stored = json.loads((paths[-1] / "audit.json").read_text())
+        stored["values"] = {"NLL": value, "ECE": 0.25}
+        (paths[-1] / "audit.json").write_text(json.dumps(stored))
+    text = compare(*paths, "--metric", "NLL", "--out", tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    plain = " ".join(html.unescape(re.sub(r"<[^>]+>", " ", page)).split())
+    for told in (text, plain):
+        assert "3.081" in told
+        assert "2.981 to 3.181" in told
+        assert "★ 2.481" in told
+        assert "+0.600" in told
+        assert "308" not in told
+        assert "points" not in told
+    assert "25.0 %" in plain
+    assert "Best NLL: 2.481, two" in plain
+
+
+def test_an_audit_with_settings_of_its_own_is_told(audited, compare):
+    changed = audited("changed", by_class(0.1), facts={"audit settings": "severities=[5]"})
+    text = compare(changed, audited("usual", by_class(0.0)))
+    assert text.count("has other settings than its recipe") == 1
+    assert "The audit of changed has other settings than its recipe (severities=[5])." in text
+
+
 def test_the_guide_runs_as_written(audited, compare, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name, shift in (("anchor", 0.02), ("triplet", 0.01), ("plain", 0.0)):

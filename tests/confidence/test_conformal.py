@@ -296,8 +296,8 @@ def test_says_when_too_few_points_are_left_for_the_estimator():
         ({"estimator": "ned"}, "The estimator must be one such as NED"),
         ({"estimator": NED}, "The estimator must be one such as NED"),
         ({"split": "stratifid"}, "Did you mean 'stratified'"),
-        ({"seed": -1}, "The seed must be"),
-        ({"seed": 1.5}, "The seed must be"),
+        ({"seed": -1}, "`seed` must be a whole number"),
+        ({"seed": 1.5}, "`seed` must be a whole number"),
     ],
 )
 def test_refuses_settings(settings_, message):

@@ -146,7 +146,9 @@ def test_a_sweep_is_a_fit_at_every_k(space):
 def test_a_sweep_leaves_out_what_the_support_is_too_small_for():
     support, labels, queries, truth = clouds()
     assert list(sweep_k({"kNN": KNNVote()}, support, labels, queries, truth, ks=[5, 59, 60, 300])["kNN"]) == [5, 59]
-    for ks in ([60], [], [0]):
+    with pytest.raises(DataError, match="must be a list such as"):
+        sweep_k({"kNN": KNNVote()}, support, labels, queries, truth, ks=[])
+    for ks in ([60], [0]):
         with pytest.raises(DataError, match="60 support points"):
             sweep_k({"kNN": KNNVote()}, support, labels, queries, truth, ks=ks)
 

@@ -227,7 +227,7 @@ def test_fitting_on_some_points_searches_in_all():
 
 def test_energies_are_bounded(monkeypatch):
     support, labels, _ = clouds(n=100)
-    monkeypatch.setattr(ned, "_ENERGIES", 99 * 40)
+    monkeypatch.setattr(ned, "ENERGIES", 99 * 40)
     assert NED(k="all").fit(support, labels).fit_.used == 40
 
 

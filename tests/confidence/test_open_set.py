@@ -38,7 +38,7 @@ def naive_score(name, distances, codes, temperature):
     if name == "distance":
         return -distances[0]
     if name == "density":
-        return math.log(sum(kernels))
+        return math.log(sum(kernels) / len(kernels))
     if name == "probability":
         best = max(sum(w for w, c in zip(kernels, codes, strict=True) if c == one) for one in codes)
         chosen = next(c for c in codes if sum(w for w, d in zip(kernels, codes, strict=True) if d == c) == best)
@@ -121,7 +121,7 @@ def test_density_counts_each_class_by_its_own_bandwidth():
     expected = []
     for distances, indices in zip(found.distances.astype(np.float64), found.indices, strict=True):
         widths = fitted.temperatures_[fitted.support_.codes[indices]]
-        expected.append(np.log(np.sum(np.exp(-(distances**2) / widths) / widths**6)))
+        expected.append(np.log(np.mean(np.exp(-(distances**2) / widths) / widths**6)))
     np.testing.assert_allclose(unknown_scores.get("density")(fitted, found), expected, rtol=1e-6)
 
 
@@ -398,3 +398,23 @@ def test_refuses_bad_points_and_queries():
         rejector.predict([[0.0, 1.0]])
     with pytest.raises(DataError, match="embedded by 'model a'"):
         rejector.predict(points, source="model b")
+
+
+def test_a_failed_fit_changes_nothing():
+    points, labels = clusters(6, 20)
+    rejector = UnknownRejector(estimator=ned(), score="distance").fit(points, labels)
+    before = rejector.predict(points[:5])
+    with pytest.raises(DataError, match="points or more of classes"):
+        rejector.fit(points * 100, np.append([0, 0], np.arange(1, 119)))
+    after = rejector.predict(points[:5])
+    assert after.threshold == before.threshold
+    assert after.scores.tolist() == before.scores.tolist()
+
+
+def test_the_forecast_of_the_density_does_not_depend_on_how_many_points_are_left():
+    """With a flat kernel over all points, a sum would tell only how many there are."""
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(12), 15)
+    points = (rng.normal(size=(12, 16))[labels] + 8 * rng.normal(size=(180, 16))).astype(np.float32)
+    rejector = UnknownRejector(estimator=ned(temperature=1e6)).fit(points, labels)
+    assert 0.85 < rejector.false_accept_ <= 1

@@ -210,7 +210,7 @@ def test_fitting_on_some_points(kind, points):
 @pytest.mark.parametrize("kind", BOTH)
 def test_classes_of_one_point_need_a_given_temperature(kind):
     support, _, queries = clouds()
-    with pytest.raises(DataError, match="no support point has a neighbour of its own class"):
+    with pytest.raises(DataError, match="every class has a single support point"):
         kind().fit(support, np.arange(40))
     given = {"temperature": 0.1} if kind is PrototypeSoftmax else {"rho": 2.0}
     found = kind(**given).fit(support, np.arange(40)).predict(queries)

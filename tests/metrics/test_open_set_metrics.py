@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score, roc_curve
 
 from nearkin.errors import DataError
+from nearkin.metrics.intervals import draw_queries
 from nearkin.metrics.open_set import OpenSetResult, open_set_metrics
 
 
@@ -223,3 +224,22 @@ def test_bad_input_is_refused_in_a_sentence(scores, known, correct, message):
 def test_a_tpr_must_be_a_share(tpr):
     with pytest.raises(DataError, match="TPR must lie above 0 and be at most 1"):
         open_set_metrics([1, 2], [1, 0], tpr=tpr)
+
+
+def test_intervals_are_quantiles_over_drawn_classes():
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(12), 10)
+    known = labels < 6
+    scores = rng.normal(size=12)[labels] + known + 0.3 * rng.normal(size=120)
+    right = rng.random(120) < 0.7
+    found = open_set_metrics(scores, known, right, labels=labels, resamples=40, level=0.8, seed=2)
+    drawn = []
+    for rows in draw_queries(labels, 40, 2):
+        if known[rows].any() and not known[rows].all():
+            drawn.append(list(open_set_metrics(scores[rows], known[rows], right[rows]).values.values()))
+    expected = np.quantile(drawn, [0.1, 0.9], axis=0).T
+    assert list(found.intervals) == list(found.values)
+    np.testing.assert_allclose(list(found.intervals.values()), expected)
+    assert open_set_metrics(scores, known).intervals == {}
+    wide, narrow = (open_set_metrics(scores, known, labels=given, resamples=60).intervals for given in (labels, None))
+    assert np.ptp(wide["AUROC"]) > np.ptp(narrow["AUROC"])

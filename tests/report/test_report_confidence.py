@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from nearkin.errors import DataError
-from nearkin.report._canvas import BLUE, VERMILION
+from nearkin.report._canvas import BLUE, MUTED, VERMILION, drawing
 from nearkin.report._lines import curve_points, fit_text, legend_labels, line_style, plain_numbers, text_width
 from nearkin.report._panels import _accuracy_limits
-from nearkin.report.corruption import _ink, _table, draw_corruption, draw_shift
+from nearkin.report.corruption import _DEPTHS, _draw_cells, _ink, _table, draw_corruption, draw_shift
 from nearkin.report.rejection import draw_rejection
-from nearkin.report.reliability import _round_down, _total_text, draw_reliability
+from nearkin.report.reliability import _share_text, _total_text, draw_reliability
 from nearkin.report.risk_coverage import draw_risk_coverage
 from nearkin.report.sensitivity import _tick_labels, draw_sensitivity
 
@@ -335,4 +335,44 @@ def test_words_for_counts():
     assert _total_text([2500.0]) == "2,500 queries"
     assert _total_text([2500.0, 2500.0]) == "2,500 queries each"
     assert _total_text([0.0, 2500.0]) == "0 to 2,500 queries"
-    assert [_round_down(share) for share in (1.0, 0.6, 0.012, 0.004)] == [1.0, 0.5, 0.01, 0.004]
+    shares = {1.0: "100 %", 0.998: "> 99 %", 0.6: "60 %", 0.0996: "10 %", 0.0123: "1.2 %", 0.004: "0.4 %"}
+    assert {share: _share_text(share) for share in shares} == shares
+
+
+def test_shares_of_queries_can_be_seen_beside_an_estimator_with_one_confidence():
+    alone = np.where(np.arange(10) == 9, 900, 0)
+    sure = (np.linspace(0, 1, 11), alone, np.where(alone > 0, 1.0, NAN), np.where(alone > 0, 0.9, NAN))
+    image = pixels(draw_reliability({"1NN": sure, "even": bins()}))
+    filled = (image == area(MUTED)).all(2).sum(axis=0)
+    tallest = [filled[:720].max(), filled[720:].max()]
+    assert tallest[0] > 80
+    assert tallest[1] >= 0.9 * tallest[0]
+
+
+def area(colour):
+    return [int(colour[place : place + 2], 16) for place in (1, 3, 5)]
+
+
+@pytest.mark.parametrize(("lower", "largest"), [((), _DEPTHS[0]), (("x",), _DEPTHS[-1])])
+def test_dark_is_worse(lower, largest):
+    image = pixels(draw_corruption(["a", "b"], [1], {"x": [[0.9], [0.3]]}, lower_is_better=lower))
+    found = {colour: (image == area(colour)).all(2).sum() for colour in (_DEPTHS[0], _DEPTHS[-1])}
+    assert found.pop(largest) > 20_000  # a cell; the bar of colours has few of either
+    assert min(found.values()) < 2000
+
+
+def test_less_is_better_is_told_and_every_scale_starts_at_nothing():
+    plain, told = (draw_corruption(["a"], [1], {"x": [[0.5]]}, lower_is_better=which) for which in ((), ("x",)))
+    assert (pixels(plain)[:50] != pixels(told)[:50]).any()  # the title
+    with drawing(200, 200) as figure:
+        axes = figure.add_subplot()
+        limits = [_draw_cells(axes, np.array([[0.3, high]]), _DEPTHS).get_clim() for high in (0.9, 0.31, NAN)]
+    assert limits == [(0.0, 0.9), (0.0, 0.31), (0.0, 0.3)]
+
+
+def test_a_map_without_any_loss_is_pale_and_one_without_any_hit_is_dark():
+    with drawing(200, 200) as figure:
+        axes = figure.add_subplot()
+        perfect, hopeless = (_draw_cells(axes, np.full((2, 2), value), _DEPTHS[::-1]) for value in (1.0, 0.0))
+    np.testing.assert_allclose(matplotlib.colors.to_rgba(_DEPTHS[0]), perfect.to_rgba(1.0), atol=1e-2)
+    np.testing.assert_allclose(matplotlib.colors.to_rgba(_DEPTHS[-1]), hopeless.to_rgba(0.0), atol=1e-2)
