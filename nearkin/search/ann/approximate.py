@@ -225,7 +225,7 @@ class FaissIndex:
             return exact(x, self.gallery_.to(x.device), k, space=self._scorer, exclude=banned)
         if "nprobe" in self._knobs:
             self._kit.extract_index_ivf(self.index_).make_direct_map()
-        decoded = torch.from_numpy(self.index_.reconstruct_n(0, self.size_)).to(x.device)
+        decoded = torch.as_tensor(self.index_.reconstruct_n(0, self.size_)).to(x.device)  # a tensor after torch_utils
         entered = torch.from_numpy(self.coordinates_.enter(x)).to(x.device)
         by_product = self.coordinates_.by_product
         space: Scorer = InnerProduct() if by_product else Euclidean()
