@@ -1,4 +1,4 @@
-"""The seed's tables for NED on unseen classes: accuracy and calibration, clean and corrupted, and unknown classes.
+"""The tables of the paper on NED, measured again on unseen classes, clean and corrupted, and with unknown classes.
 
     python benchmarks/ned.py            finish what is missing (about 40 minutes), write docs/results/confidence.md
     python benchmarks/ned.py --quick    one data set, one division; neither ledger nor page are touched

@@ -18,10 +18,11 @@ from nearkin.data.dataset import Dataset
 from nearkin.data.sources import open_data
 from nearkin.data.splits import check_classes, drop_singletons
 from nearkin.errors import DataError, RecipeError, RunError
+from nearkin.metrics.labels import label_array
 from nearkin.models import Embedder
 from nearkin.recipe import DEFAULT_RECIPE, AuditSection, Recipe, load_recipe
-from nearkin.search import make_reranker
-from nearkin.spaces import Space, Sphere
+from nearkin.search import Scorer, as_scorer, make_reranker
+from nearkin.spaces import Sphere
 from nearkin.training import Run, TrainingResult, train
 
 Source = str | Path | Dataset
@@ -127,7 +128,7 @@ def audit(
     data: Any,
     *,
     suites: Sequence[str] | None = None,
-    space: Space | None = None,
+    space: Scorer | str | None = None,
     rerank: str | None = None,
     overrides: Sequence[str] = (),
     skip_bad: bool = False,
@@ -141,7 +142,8 @@ def audit(
         model: a model, the path of a run or model file, or embeddings (n, d).
         data: data to encode, as in `fit`; with embeddings, their labels (n,).
         suites: which suites to run; None takes the recipe's.
-        space: how embeddings of your own are compared; default: cosine.
+        space: how embeddings of your own are compared: a space, its name, or an object with a `distance`; default: the
+            sphere, that is by cosine.
         rerank: measure retrieval after re-ranking by "average-query-expansion" or "k-reciprocal"; None: as the recipe.
         overrides: changes to the recipe's audit section, such as "audit.severities=[5]".
         skip_bad: leave out files that cannot be read.
@@ -152,7 +154,7 @@ def audit(
     if isinstance(model, np.ndarray | torch.Tensor | list):
         usual = AuditSection()
         section = audit_section(usual, overrides=overrides, suites=suites, rerank=rerank)
-        subject = _subject_of_vectors(model, data, space or Sphere())
+        subject = _subject_of_vectors(model, data, Sphere() if space is None else as_scorer(space))
     else:
         embedder = model if isinstance(model, Embedder) else load(model)
         usual = AuditSection.model_validate(embedder.card.get("recipe", {}).get("audit", {}))
@@ -191,12 +193,14 @@ def audit_section(
                 f"The override '{assignment}' does not set the audit: here only the recipe's audit section can be "
                 "changed, as in audit.severities=[5]."
             )
-    chosen = {"suites": list(suites) if suites else None, "rerank": rerank}
+    if isinstance(suites, str):
+        raise RecipeError(f"Suites are given as a list, such as ['{suites}'].")
+    chosen = {"suites": None if suites is None else list(dict.fromkeys(suites)), "rerank": rerank}
     update = {name: value for name, value in chosen.items() if value is not None}
     for name in update:
         if f"audit.{name}" in keys:
             raise RecipeError(f"The {name} of the audit is given twice: leave out the override of audit.{name}.")
-    changed = load_recipe(Recipe(audit=section), list(overrides)).audit.model_copy(update=update)
+    changed = load_recipe(Recipe(name="of this audit", audit=section), list(overrides)).audit.model_copy(update=update)
     if not changed.suites:
         raise RecipeError("An audit needs at least one suite: name some, as in audit.suites=[retrieval].")
     for name in changed.suites:
@@ -213,8 +217,9 @@ def _changes(usual: AuditSection, section: AuditSection) -> str:
     return ", ".join(f"{name}={value}" for name, value in after.items() if value != before[name] and name not in told)
 
 
-def _subject_of_vectors(given: Any, labels: Any, space: Space) -> Subject:
-    vectors, labels = _as_vectors(given), np.asarray(labels)
+def _subject_of_vectors(given: Any, labels: Any, space: Any) -> Subject:
+    vectors = _as_vectors(given)
+    labels = label_array(labels, len(vectors))
     if isinstance(space, Sphere):
         vectors = space.project(torch.from_numpy(vectors)).numpy()
     facts = {

@@ -123,9 +123,12 @@ def tell_strangers(
     predicted = ned.predict(subject.embeddings[queries])
     correct = predicted.labels == truth
     options: dict[str, Any] = {"labels": truth, "resamples": resamples, "seed": seed}
+    names = list(unknown_scores)
+    if len(ned.classes_) == 1:  # nothing to be sure of one class against
+        names = [name for name in names if name not in ("probability", "ratio")]
     return {
         name: open_set_metrics(unknown_scores.get(name)(ned, predicted), known, correct, **options)
-        for name in unknown_scores
+        for name in names
         if name != "ratio" or predicted.distances.min() >= 0
     }
 

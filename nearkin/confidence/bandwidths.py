@@ -1,4 +1,4 @@
-"""A bandwidth for each class: the seed's eq. 18, and whether it is worth it.
+"""A bandwidth for each class: eq. 18 of the paper on NED, and whether it is worth it.
 
 The kernel around a point of class c is `exp(-e/T_c) / T_c^(d/2)` in d dimensions; a wide kernel is a low one.
 """

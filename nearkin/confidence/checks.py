@@ -1,4 +1,4 @@
-"""Checks that several parts of the room share, and fits that leave no half-fitted object behind."""
+"""Checks that estimators, rejectors and sets share, and fits that leave no half-fitted object behind."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ class ConformalSets:
         ['a']
 
     Args:
-        estimator: any of the room, such as NED() or PrototypeSoftmax(); a copy of it is fitted.
+        estimator: any of this package, such as NED() or PrototypeSoftmax(); a copy of it is fitted.
         coverage: the share of queries whose set is to hold their class, between 0 and 1.
         calibration: the share of the support that is set aside, between 0 and 1.
         split: which points these are: "random", any, or "stratified", the share of each class.

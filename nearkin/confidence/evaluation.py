@@ -132,7 +132,8 @@ def _check_varied(estimator: Any, name: str) -> None:
 
 
 def _possible(ks: Sequence[int], points: int) -> list[int]:
-    if isinstance(ks, str) or not isinstance(ks, Iterable) or not list(ks):
+    ks = list(ks) if isinstance(ks, Iterable) and not isinstance(ks, str) else ks
+    if not isinstance(ks, list) or not ks:
         raise DataError(f"The numbers of neighbours to try must be a list such as [5, 10, 20], not {ks!r}.")
     if not all(isinstance(k, (int, np.integer)) and not isinstance(k, bool) for k in ks):
         raise DataError(f"The numbers of neighbours to try must be whole numbers, not {list(ks)!r}.")

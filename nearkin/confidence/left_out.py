@@ -23,14 +23,15 @@ Found = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def class_left_out(estimator: NeighbourEstimator, rows: np.ndarray, k: int) -> Iterator[tuple[np.ndarray, Prediction]]:
-    """Predictions for support points `rows` (n,) by their k nearest points of other classes, part by part.
+    """Predictions for support points `rows` (n,) by the nearest points of other classes, part by part.
 
-    Where fewer than k points are of other classes, all of them count.
+    Of n support points, k neighbours are a share; the same share of what is left without a class of size m is taken,
+    `k (n - m) / (n - 1)`, rounded. With all k, a query would be seen to reach farther than an unknown one does.
 
     Args:
         estimator: fitted to two classes or more.
         rows: which support points.
-        k: how many neighbours; the size of the support, or more, takes all.
+        k: how many neighbours of all others; one less than the support, or more, takes all.
 
     Yields:
         Places (r,) in `rows`, and the prediction for these; it keeps at most 200 neighbours and classes of each.
@@ -39,18 +40,25 @@ def class_left_out(estimator: NeighbourEstimator, rows: np.ndarray, k: int) -> I
     sizes = np.bincount(support.codes)
     # A large class would fill most of a list of neighbours, and a copy of the support for every small one is dear.
     large = sizes > max(k, len(support) / _COPIES)
-    for searched in (_without_large(support, rows, k, large), _deeper(support, rows, k, large, sizes)):
+    widths = reduced_k(k, sizes, len(support))
+    for searched in (_without_large(support, rows, widths, large), _deeper(support, rows, widths, large, sizes)):
         for places, distances, indices in searched:
             found = estimator.predict_proba(distances, indices).shortened(SHOWN)
             yield places, Prediction(found, distances[:, :SHOWN].copy(), indices[:, :SHOWN].copy())
 
 
-def _without_large(support: Support, rows: np.ndarray, k: int, large: np.ndarray) -> Iterator[Found]:
+def reduced_k(k: int, sizes: np.ndarray, points: int) -> np.ndarray:
+    """How many neighbours (C,) to take of so many points when a class of each of the sizes (C,) is left out."""
+    left = points - sizes
+    return np.clip(np.rint(min(k, points - 1) * left / (points - 1)), 1, left).astype(np.int64)
+
+
+def _without_large(support: Support, rows: np.ndarray, widths: np.ndarray, large: np.ndarray) -> Iterator[Found]:
     """Search for the rows of every large class among the points of the others."""
     for code in np.flatnonzero(large):
         places = np.flatnonzero(support.codes[rows] == code)
         others = np.flatnonzero(support.codes != code)
-        width = min(k, len(others))
+        width = int(widths[code])
         gallery = support.points[torch.from_numpy(others)]
         for some in _parts(places, width):
             points = support.points[torch.from_numpy(rows[some])]
@@ -58,9 +66,12 @@ def _without_large(support: Support, rows: np.ndarray, k: int, large: np.ndarray
             yield some, near[0], others[near[1]]
 
 
-def _deeper(support: Support, rows: np.ndarray, k: int, large: np.ndarray, sizes: np.ndarray) -> Iterator[Found]:
-    """Search deep enough for the rows of small classes that k points are left when their own class is dropped."""
+def _deeper(
+    support: Support, rows: np.ndarray, widths: np.ndarray, large: np.ndarray, sizes: np.ndarray
+) -> Iterator[Found]:
+    """Search deep enough for the rows of small classes that enough points are left when their own class is dropped."""
     own = support.codes[rows]
+    k = int(widths.max())
     places = np.flatnonzero(~large[own])
     places = places[np.argsort(sizes[own[places]], kind="stable")]
     if not len(places):
@@ -70,9 +81,9 @@ def _deeper(support: Support, rows: np.ndarray, k: int, large: np.ndarray, sizes
         points = support.points[torch.from_numpy(rows[some])]
         distances, indices = (part.cpu().numpy() for part in support.search(points, depth, rows[some]))
         order = np.argsort(support.positives(rows[some], indices), axis=1, kind="stable")
-        widths = np.minimum(k, len(support) - sizes[own[some]])
-        for width in np.unique(widths):
-            alike = widths == width
+        wanted = widths[own[some]]
+        for width in np.unique(wanted):
+            alike = wanted == width
             kept = order[alike, :width]
             near = (np.take_along_axis(part[alike], kept, axis=1) for part in (distances, indices))
             yield some[alike], *near

@@ -33,13 +33,14 @@ class NED(NeighbourEstimator):
 
     Reference: Karpusha, Yun, Fehervari, *Calibrated neighborhood aware confidence measure for deep metric learning*.
     Needs: some classes with two support points or more, to fit T by leaving one out.
-    Use when: a confidence is to be read as a probability of being right; the choice of k hardly matters.
+    Use when: a confidence is to be read as a probability of being right, and no k is to be tuned: from about 10 on it
+        matters far less than to votes.
 
     Args:
         k: how many neighbours; None takes 200, or all but one of a smaller support; "all" takes the whole support.
         space: as in every estimator. Over a similarity S (an object with `similarity = True`), `-S` replaces `d^2`.
         temperature: T; None fits it by the likelihood of the support, each point left out in turn.
-        bandwidth: "shared" uses one T; "per-class" one for each class (the seed's eq. 18); "auto" the likelier one.
+        bandwidth: "shared" uses one T; "per-class" one for each class (eq. 18 of the paper); "auto" the likelier one.
         points: fit T on at most so many support points, drawn at random; neighbours are sought in the whole support.
         seed: of that draw.
 
@@ -156,6 +157,10 @@ class NED(NeighbourEstimator):
         present = sums > 0
         found = torch.where(present, torch.where(present, sums, 1.0).log() + largest, 0.0)
         found = found - torch.logsumexp(exponents, dim=1, keepdim=True)
-        # A class without a neighbour is less likely than every class with one.
-        least = torch.where(present, found.detach(), 0.0).amin(dim=1, keepdim=True).clamp_max(math.log(FLOOR))
-        return torch.where(present, found, least.expand(shape))
+        return fill_absent(found, present)
+
+
+def fill_absent(found: Tensor, present: Tensor) -> Tensor:
+    """Log-probabilities (q, C) in which a class that is not present (q, C) is less likely than every one that is."""
+    least = torch.where(present, found.detach(), 0.0).amin(dim=1, keepdim=True).clamp_max(math.log(FLOOR))
+    return torch.where(present, found, least.expand_as(found))

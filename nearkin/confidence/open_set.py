@@ -204,14 +204,9 @@ class UnknownRejector:
         if len(fitted.classes_) == 1:
             return np.empty(0)
         k = len(fitted.support_) if fitted.k == "all" else found.distances.shape[1]
-        scores, poor = np.empty(len(rows)), 0
+        scores = np.empty(len(rows))
         for places, prediction in class_left_out(fitted, rows, k):
             scores[places] = score(fitted, prediction)
-            poor += len(places) * (prediction.distances.shape[1] < found.distances.shape[1])
-        if poor and fitted.k not in (None, "all"):
-            self.notes_.append(
-                f"For {poor:,} simulated unknown queries the other classes have fewer than {k} points: all count."
-            )
         return scores
 
     def _checked_score(self) -> UnknownScore:
@@ -228,10 +223,12 @@ class UnknownRejector:
         """Refuse too few points that can be left out and still have their class."""
         needed = 1 if self.target is not None else needed_points(self.accept)
         if known < needed:
-            wanted = f"accept={self.accept:g}" if self.target is None else "a threshold"
+            wanted, other = f"accept={self.accept:g}", ", or accept a smaller share"
+            if self.target is not None:
+                wanted, other = "a threshold", ""
             raise DataError(
                 f"To learn {wanted} takes {needed:,} points or more of classes with at least two, and {known:,} of the "
-                f"{points:,} looked at are such: give more points a class, or accept a smaller share."
+                f"{points:,} looked at are such: give more points a class{other}."
             )
         if self.target is not None and classes == 1:
             raise DataError("A target needs unknown queries, and of a single class none can be left out: use accept=.")

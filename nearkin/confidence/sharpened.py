@@ -18,7 +18,7 @@ from torch import Tensor
 from nearkin.confidence.checks import check_positive
 from nearkin.confidence.estimator import Neighbours, estimators
 from nearkin.confidence.grouping import ClassSums, sum_by_class
-from nearkin.confidence.ned import NED
+from nearkin.confidence.ned import NED, fill_absent
 from nearkin.confidence.probabilities import ClassProbabilities
 from nearkin.errors import DataError
 from nearkin.metrics.calibration import FLOOR
@@ -96,9 +96,7 @@ class SharpNED(NED):
         present = torch.zeros_like(plain, dtype=torch.bool).scatter(1, codes, True)
         scaled = self.sharpness_ * plain
         total = torch.logsumexp(torch.where(present, scaled, -math.inf), dim=1, keepdim=True)
-        found = scaled - total
-        least = torch.where(present, found.detach(), 0.0).amin(dim=1, keepdim=True).clamp_max(math.log(FLOOR))
-        return torch.where(present, found, least.expand_as(found))
+        return fill_absent(scaled - total, present)
 
 
 def powered(sums: np.ndarray, offsets: np.ndarray, power: float) -> np.ndarray:

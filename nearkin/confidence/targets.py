@@ -18,6 +18,7 @@ import numpy as np
 from nearkin.errors import DataError
 
 _OF_EACH_KIND = 10
+_SMALLEST = 1e-9  # rate, or what is missing to a precision of 1, that anybody has data for
 _NEEDED_ZEROS = 3.0  # rule of three: no event in 3 / r items shows, at 95 %, a rate below r
 
 
@@ -57,7 +58,7 @@ class Precision(Target):
 
     def __post_init__(self) -> None:
         _check_share(self.least, "precision")
-        if self.least == 1:
+        if self.least > 1 - _SMALLEST:
             raise DataError("A precision of 1 can never be shown, by no amount of data: ask for less, such as 0.99.")
         if self.least == 0:
             raise DataError("Every threshold has a precision of at least 0: ask for more, such as 0.99.")
@@ -118,7 +119,7 @@ class FalseAcceptRate(Target):
 
     def __post_init__(self) -> None:
         _check_share(self.most, "false accept rate")
-        if self.most == 0:
+        if self.most < _SMALLEST:
             raise DataError("A false accept rate of 0 can never be shown, by no amount of data: allow some, as 0.001.")
         if self.most == 1:
             raise DataError("Every threshold has a false accept rate of at most 1: allow less, such as 0.001.")

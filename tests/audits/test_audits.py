@@ -43,7 +43,7 @@ def test_suites_can_be_chosen_and_misspelt_ones_are_suggested(clusters):
 
 def test_mismatched_or_hopeless_input_is_refused(clusters):
     vectors, labels = clusters
-    with pytest.raises(DataError, match="120 embeddings and 119 labels"):
+    with pytest.raises(DataError, match="119 labels for 120 embeddings"):
         nk.audit(vectors, labels[1:])
     with pytest.raises(DataError, match="No class has two items"):
         nk.audit(vectors, np.arange(120))

@@ -14,11 +14,11 @@ from nearkin.audits.corrupted import CorruptedEncoder
 from nearkin.audits.division import divide, halves, leave_classes_out
 from nearkin.confidence import NED, KNNVote, evaluate
 from nearkin.data.corruptions import CORRUPTIONS
-from nearkin.errors import DataError
+from nearkin.errors import DataError, NearkinError
 from nearkin.models import build_embedder
 from nearkin.models.section import ModelSection
 from nearkin.recipe import AuditSection
-from nearkin.search import Cosine, InnerProduct
+from nearkin.search import Cosine, InnerProduct, as_scorer
 from nearkin.spaces import Euclidean
 
 QUICK = AuditSection(resamples=50)
@@ -216,3 +216,29 @@ def test_a_model_is_audited_under_corruption(patterns, small_model, tmp_path, mo
     result = nk.audit(small_model, patterns, suites=["calibration", "corruption"], baseline=False, progress=False)
     assert 0 <= result["accuracy, corrupted, NED"] <= 1
     assert result.details["corruption"]["severities"] == [5]
+
+
+@pytest.mark.parametrize("name", ["sphere", "euclidean", "cosine", "inner-product"])
+def test_a_space_by_its_name_is_that_space(name):
+    by_name = nk.audit(clusters(0.5), LABELS, suites=["calibration"], space=name, overrides=["audit.resamples=5"])
+    space = as_scorer(name)
+    given = nk.audit(clusters(0.5), LABELS, suites=["calibration"], space=space, overrides=["audit.resamples=5"])
+    assert by_name.values == given.values
+
+
+def test_scores_of_one_class_against_none_are_left_out():
+    pair = LABELS[:20]
+    result = run_suites(Subject(clusters(0.5)[:20], pair, Euclidean()), AuditSection(resamples=5), ["calibration"])
+    assert {name for name in result if name.startswith("unknown")} == {
+        "unknown AUROC, density",
+        "unknown AUROC, distance",
+    }
+
+
+def test_suites_are_a_list_of_names():
+    with pytest.raises(NearkinError, match="given as a list, such as \\['calibration'\\]"):
+        nk.audit(clusters(0.5), LABELS, suites="calibration")
+    with pytest.raises(NearkinError, match="at least one suite"):
+        nk.audit(clusters(0.5), LABELS, suites=[])
+    with pytest.raises(DataError, match="missing"):
+        nk.audit(clusters(0.5), [None, *LABELS[1:]])
