@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from nearkin.errors import DataError
-from nearkin.metrics.columns import as_array
+from nearkin.metrics.columns import flag_column, number_column
 
 _COUNTS_AT_ONCE = 2**20
 
@@ -114,17 +114,8 @@ def resampled(
 
 def scored_items(scores: Any, correct: Any) -> tuple[np.ndarray, np.ndarray]:
     """Scores (n,) of any number type and bools (n,), checked."""
-    given, said = as_array(scores, "scores"), as_array(correct, "values of `correct`")
-    if given.ndim != 1 or len(given) == 0:
-        raise DataError(f"The scores must be a flat list, one for each item, not of shape {given.shape}.")
-    if said.shape != given.shape:
-        raise DataError(f"`correct` must say True or False for each of the {len(given):,} scores, not {said.shape}.")
-    bad = np.flatnonzero(~np.isfinite(given))
-    if len(bad):
-        raise DataError(f"The scores hold NaN or infinite values in {len(bad):,} places, the first is {bad[0]}.")
-    if not ((said == 0) | (said == 1)).all():
-        raise DataError("`correct` must say True or False, or 1 or 0, and nothing else.")
-    truth = said.astype(bool)
+    given = number_column(scores, "scores")
+    truth = flag_column(correct, "correct", len(given))
     if truth.all() or not truth.any():
         all_of, missing = ("correct", "wrong") if truth.all() else ("wrong", "correct")
         raise DataError(

@@ -74,7 +74,7 @@ class PrototypeEstimator(Estimator):
                 "The scale of the prototypes' probabilities cannot be fitted: every class has a single support point; "
                 f"give classes more than one, or {self.parameter}=."
             )
-        self.fit_ = fit_temperature(exponents, own)
+        self.fit_ = fit_temperature(exponents, own, lost="are alone in their class")
         self.temperature_ = self.fit_.temperature
         self.notes_ += self.fit_.notes
 

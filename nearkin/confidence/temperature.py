@@ -80,8 +80,15 @@ class TemperatureFit:
     notes: tuple[str, ...] = ()
 
 
-def fit_temperature(energies: np.ndarray, positive: np.ndarray) -> TemperatureFit:
+def fit_temperature(
+    energies: np.ndarray, positive: np.ndarray, *, lost: str = "have no neighbour of their class"
+) -> TemperatureFit:
     """Fit T to energies (n, k) of every point's neighbours, of which `positive` (n, k) are of its class.
+
+    Args:
+        energies: finite numbers, such as squared distances.
+        positive: bools.
+        lost: what a note says of points without a positive, which are left out.
 
     Raises:
         FitError: if no point has a neighbour of its class.
@@ -99,7 +106,7 @@ def fit_temperature(energies: np.ndarray, positive: np.ndarray) -> TemperatureFi
     likelihood = Likelihood.of(energies, positive, counted.astype(np.float64) if left_out else None)
     notes = []
     if left_out:
-        notes.append(f"{left_out} support points have no neighbour of their class and are left out of the fit.")
+        notes.append(f"{left_out} support points {lost} and are left out of the fit.")
     if likelihood.scale == 0:
         notes.append("All neighbours are equally far, so the temperature has no effect; it is set to 1.")
         return TemperatureFit(1.0, likelihood(0.0)[0], used, left_out, tuple(notes))

@@ -39,7 +39,7 @@ def flag_column(values: Any, what: str, expected: int, where: np.ndarray | None 
         found, odd = found & where, odd & where
     if odd.any():
         row = int(np.argmax(odd))
-        raise DataError(f"'{what}' must say True or False (1 or 0) of each query, not {column[row]} as in row {row}.")
+        raise DataError(f"'{what}' must say True or False (1 or 0) of each item, not {column[row]} as in row {row}.")
     return found
 
 
@@ -67,9 +67,9 @@ def as_array(values: Any, what: str) -> np.ndarray:
 def _column(values: Any, what: str, expected: int | None) -> np.ndarray:
     column = as_array(values, what)
     if column.ndim != 1:
-        raise DataError(f"The {what} must be a flat list, one for each query, not of shape {column.shape}.")
+        raise DataError(f"The {what} must be a flat list, one for each item, not of shape {column.shape}.")
     if len(column) == 0:
-        raise DataError(f"There are no {what}: give at least one query.")
+        raise DataError(f"There are no {what}: give at least one.")
     if expected is not None and len(column) != expected:
-        raise DataError(f"There are {len(column)} {what} for {expected} queries: give one for each.")
+        raise DataError(f"There are {len(column)} {what} for {expected} items: give one for each.")
     return column
