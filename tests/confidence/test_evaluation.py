@@ -123,7 +123,7 @@ def test_bad_labels(labels, match):
 
 def test_nothing_to_evaluate():
     support, labels, queries, _ = clouds()
-    with pytest.raises(DataError, match="at least one query"):
+    with pytest.raises(DataError, match="give at least one"):
         evaluate(NED().fit(support, labels).predict(queries[:0]), [])
 
 
