@@ -68,7 +68,7 @@ def drawing(width: float, height: float) -> Iterator[Figure]:
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context(), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        warnings.filterwarnings("ignore", message="(?s)Glyph .* missing from")
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(_STYLE)
         size = (width / _PIXELS_PER_INCH, height / _PIXELS_PER_INCH)

@@ -96,7 +96,7 @@ def text_width(text: str, size: float, weight: str = "normal") -> float:
     look: Any = {"style": "normal", "variant": "normal", "stretch": "normal", "math_fontfamily": "dejavusans"}
     font = FontProperties(family="DejaVu Sans", weight=weight, size=size, **look)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        warnings.filterwarnings("ignore", message="(?s)Glyph .* missing from")
         return _PIXELS_PER_POINT * float(text_to_path.get_text_width_height_descent(text, font, ismath=False)[0])
 
 
