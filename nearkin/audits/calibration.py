@@ -59,7 +59,7 @@ def calibration_suite(subject: Subject, section: AuditSection) -> SuiteResult:
         numbers=tuple(f"{metric}, {OURS}" for metric in _NUMBERS),
         lower_is_better=tuple(f"{metric}, {name}" for name in results for metric in CalibrationResult.lower_is_better),
         per_class={f"accuracy, {OURS}": {str(name): float(correct[truth == name].mean()) for name in np.unique(truth)}},
-        details={"calibration": {name: result.to_dict() for name, result in results.items()}},
+        details={"calibration": {name: _without_curves(result) for name, result in results.items()}},
     )
     _add_results(found, results)
     _add_strangers(found, tell_strangers(subject, support, queries, section.seed, section.resamples))
@@ -67,7 +67,7 @@ def calibration_suite(subject: Subject, section: AuditSection) -> SuiteResult:
         ned = NED(space=Sphere()).fit(subject.baseline[support], subject.labels[support])
         values = evaluate(ned.predict(subject.baseline[queries]), truth).values
         found.baseline.update({f"{metric}, {OURS}": value for metric, value in values.items()})
-    neighbours = {name: found for name, found in fitted.items() if isinstance(found, NeighbourEstimator)}
+    neighbours = {name: chosen for name, chosen in fitted.items() if isinstance(chosen, NeighbourEstimator)}
     sweep = sweep_k(neighbours, subject.embeddings[support], subject.labels[support], x, truth)
     found.drawings[:0] = [partial(draw_reliabilities, results), partial(draw_risk, results), partial(draw_sweep, sweep)]
     return found
@@ -149,7 +149,7 @@ def _add_strangers(found: SuiteResult, strangers: dict[str, OpenSetResult]) -> N
     for name, result in strangers.items():
         found.values[f"unknown AUROC, {name}"] = result.values["AUROC"]
         found.intervals[f"unknown AUROC, {name}"] = result.intervals["AUROC"]
-    found.details["unknown"] = {name: result.to_dict() for name, result in strangers.items()}
+    found.details["unknown"] = {name: _without_curves(result) for name, result in strangers.items()}
     found.notes.append("Unknown classes: a random half of the classes has no support; their queries should be refused.")
     found.drawings.append(partial(draw_strangers, strangers))
 
@@ -164,6 +164,11 @@ def _notes(fitted: dict[str, Estimator], support: int, queries: int) -> list[str
         f"{ned.temperature_:.4g}, fitted on the support alone, and the votes the k that does best there ({ks}).",
         *ned.notes_,
     ]
+
+
+def _without_curves(result: CalibrationResult | OpenSetResult) -> dict[str, Any]:
+    """What is worth keeping in a file: the pictures have the curves."""
+    return {name: part for name, part in result.to_dict().items() if name not in ("adaptive", "risk_coverage", "curve")}
 
 
 def _has_pairs(labels: np.ndarray) -> bool:

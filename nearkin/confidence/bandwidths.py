@@ -13,6 +13,7 @@ import numpy as np
 from scipy.optimize import minimize
 
 from nearkin.confidence.temperature import fit_temperature
+from nearkin.errors import FitError
 from nearkin.metrics.calibration import FLOOR
 
 _REACH = math.log(100.0)
@@ -63,11 +64,11 @@ def compare_bandwidths(
     """
     counted = (codes == own[:, None]).any(axis=1)
     energies, codes, own = energies[counted], codes[counted], own[counted]
+    if len(own) < 2:
+        raise FitError("To compare bandwidths takes two support points or more that have a neighbour of their class.")
     halves = np.random.default_rng(seed).permutation(len(own)) % 2 == 0
     sums = np.zeros(2)
     for fitted, judged in ((halves, ~halves), (~halves, halves)):
-        if not fitted.any() or not judged.any():
-            continue
         one = fit_temperature(energies[fitted], codes[fitted] == own[fitted][:, None]).temperature
         many = fit_bandwidths(energies[fitted], codes[fitted], own[fitted], classes, dimensions, one)
         test = _Terms(energies[judged], codes[judged], own[judged], dimensions)

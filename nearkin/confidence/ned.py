@@ -77,15 +77,15 @@ class NED(NeighbourEstimator):
                 raise DataError("A given temperature is shared by all classes: leave one of the two out.")
             self.temperature_ = float(self.temperature)
             return
-        rows, exponents, codes = self._left_out(neighbours)
-        own = self.support_.codes[rows]
+        self._fit_to(*self._left_out(neighbours))
+
+    def _fit_to(self, exponents: np.ndarray, codes: np.ndarray, own: np.ndarray) -> None:
+        """Fit to energies (n, k) and classes (n, k) of the neighbours of points of classes `own` (n,)."""
         self.fit_ = fit_temperature(exponents, codes == own[:, None])
         self.temperature_ = self.fit_.temperature
         self.notes_ += self.fit_.notes
-        if self.bandwidth != "shared":
-            self._learn_bandwidths(exponents, codes, own)
-
-    def _learn_bandwidths(self, exponents: np.ndarray, codes: np.ndarray, own: np.ndarray) -> None:
+        if self.bandwidth == "shared":
+            return
         dimensions, classes = self.support_.points.shape[1], len(self.support_.classes)
         self.comparison_ = compare_bandwidths(exponents, codes, own, classes, dimensions, self.seed)
         self.notes_.append(str(self.comparison_))
@@ -93,7 +93,7 @@ class NED(NeighbourEstimator):
             self.temperatures_ = fit_bandwidths(exponents, codes, own, classes, dimensions, self.temperature_)
 
     def _left_out(self, neighbours: Neighbours | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Support points (n,), the energies (n, k) of their neighbours, themselves left out, and these' classes."""
+        """Energies (n, k) and classes (n, k) of neighbours of points left out in turn, and these points' classes."""
         support = self.support_
         if len(support) < 2:
             raise DataError(
@@ -119,7 +119,7 @@ class NED(NeighbourEstimator):
             rows = support.draw(min(self.points, max(1, ENERGIES // k)), self.seed)
             found = support.search(support.points[torch.from_numpy(rows)], k, rows)
             length, near = (part.cpu().numpy() for part in found)
-        return rows, energies(torch.from_numpy(length), support.scorer).numpy(), support.codes[near]
+        return energies(torch.from_numpy(length), support.scorer).numpy(), support.codes[near], support.codes[rows]
 
     def exponents(self, distances: Tensor, codes: np.ndarray) -> Tensor:
         """Logarithms (q, k) of the kernels at distances (q, k) of neighbours of classes `codes` (q, k)."""

@@ -58,13 +58,19 @@ class SharpNED(NED):
         check_positive(self.sharpness, "sharpness")
         if self.bandwidth != "shared":
             raise DataError("A sharpened NED has one bandwidth for all classes: use NED for bandwidth='per-class'.")
-        self.sharpness_ = 1.0
+        self.sharpness_ = 1.0 if self.sharpness is None else float(self.sharpness)
         super()._learn(neighbours)
-        if self.sharpness is not None:
-            self.sharpness_ = float(self.sharpness)
-            return
-        rows, energies, codes = self._left_out(neighbours)
-        profile = _Profile(energies, codes, self.support_.codes[rows])
+        if self.temperature is not None and self.sharpness is None:
+            self._sharpen(*self._left_out(neighbours))
+
+    def _fit_to(self, exponents: np.ndarray, codes: np.ndarray, own: np.ndarray) -> None:
+        super()._fit_to(exponents, codes, own)
+        if self.sharpness is None:
+            self._sharpen(exponents, codes, own)
+
+    def _sharpen(self, energies: np.ndarray, codes: np.ndarray, own: np.ndarray) -> None:
+        """Fit the sharpness, and the temperature with it unless that is given; arguments as of `_fit_to`."""
+        profile = _Profile(energies, codes, own)
         if self.temperature is None:
             options = {"bounds": _WIDTHS, "method": "bounded", "options": {"xatol": _TOLERANCE}}
             start = math.log(self.temperature_)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from nearkin.confidence.checks import check_whole
 from nearkin.errors import DataError
+from nearkin.metrics.columns import as_array
 from nearkin.metrics.labels import label_array, label_codes
 from nearkin.search import Cosine, InnerProduct, Scorer, as_scorer, as_vectors, exact
 from nearkin.spaces import Space
@@ -23,7 +24,7 @@ class Support:
     Attributes:
         points: (n, d).
         codes: class of each point as an index into `classes`, int32 (n,).
-        classes: the names of the classes (C,), in the order of their first point.
+        classes: the names of the classes (C,), sorted if they are strings or whole numbers.
         scorer: how two points are compared.
         source: what made the embeddings, such as a model's fingerprint; None: nobody said.
     """
@@ -43,11 +44,8 @@ class Support:
             raise DataError("The support is empty: give at least one embedding with its label.")
         names = label_array(labels, len(points), "support labels")
         (codes,) = label_codes(names)
-        _, first, codes = np.unique(codes, return_index=True, return_inverse=True)
-        order = np.argsort(first)
-        rank = np.empty_like(order)
-        rank[order] = np.arange(len(order))
-        return cls(points, rank[codes.reshape(-1)].astype(np.int32), names[first[order]], scorer, source)
+        _, first = np.unique(codes, return_index=True)
+        return cls(points, codes.astype(np.int32), names[first], scorer, source)
 
     def __len__(self) -> int:
         return len(self.points)
@@ -69,14 +67,14 @@ class Support:
 
     def check_neighbours(self, distances: Any, indices: Any) -> tuple[np.ndarray, np.ndarray]:
         """Distances float32 (q, k) and indices int64 (q, k) as a search gives them."""
-        length, near = (_as_table(part) for part in (distances, indices))
+        length, near = as_array(distances, "neighbours' distances"), as_array(indices, "neighbours' indices")
         if length.ndim != 2 or length.shape != near.shape or length.shape[1] == 0 or near.dtype.kind not in "iu":
             raise DataError(
                 "Neighbours are distances (q, k) and whole-number indices (q, k) of one shape, as a search gives them, "
                 f"not {length.shape} and {near.shape} of {near.dtype}."
             )
         with np.errstate(over="ignore"):
-            length = length.astype(np.float32, copy=False) if length.dtype.kind in "fiu" else np.full(1, np.nan)
+            length = length.astype(np.float32, copy=False)
         if not np.isfinite(length).all():
             raise DataError(
                 "The distances of neighbours must be finite numbers, below 1e38: look for NaN or overflow in the "
@@ -120,16 +118,6 @@ def as_queries(queries: Any, like: Tensor) -> Tensor:
     kept = queries if isinstance(queries, Tensor) else checked
     better = kept.dtype if kept.dtype in (torch.float32, torch.float64) else like.dtype
     return kept.to(device=like.device, dtype=torch.promote_types(better, like.dtype))
-
-
-def _as_table(values: Any) -> np.ndarray:
-    if isinstance(values, Tensor):
-        plain = values.detach().cpu()
-        values = plain.float() if plain.dtype == torch.bfloat16 else plain
-    try:
-        return np.asarray(values)
-    except (ValueError, TypeError) as error:
-        raise DataError(f"Neighbours are two tables (q, k), distances and indices, not this ({error}).") from error
 
 
 def _short(source: str | None) -> str:

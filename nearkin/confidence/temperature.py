@@ -7,21 +7,17 @@ mean of `-log p_i` over the points that have a neighbour of their class. Derivat
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 
 import numpy as np
 import torch
-from scipy.optimize import brentq, minimize_scalar
 
+from nearkin.confidence.ascent import Curve, bend_at, climb, end_of_plateau, secant, top_between
 from nearkin.errors import DataError, FitError
 from nearkin.metrics.calibration import FLOOR
 from nearkin.search.blocks.workers import Queue, run_workers
-
-Curve = Callable[[float], tuple[float, float]]
-"""A likelihood and its derivative, of log T."""
 
 _BEYOND = (2.0, 3.0)
 """Decades below the smallest gap and above the largest one in which T is looked for as well."""
@@ -35,18 +31,12 @@ _SAMPLE = 512
 _HARDEST = 128
 """How many of these are those farthest from their class: few wrong labels may decide which hill is the highest."""
 
-_REACH = 0.3
-_NEAR = 0.02
-_STEPS = 5
-"""How far the optimum of all rows may be from that of the sample, in log T, and how to get from one to the other."""
-
 _LEAST_EXPONENT = -60.0
 """Far below the floor, and far above the numbers so small that arithmetic with them is slow."""
 
 _BLOCK = 2**18
 """Energies that are worked on together."""
 
-_TOLERANCE = 1e-3  # of log T
 _PLATEAU = 1e-6
 """Likelihoods that differ by less are equal."""
 
@@ -236,72 +226,12 @@ def _maximise(likelihood: Likelihood) -> tuple[float, float, str]:
     hills = [(left, right) for left, right in pairwise(grid) if scout(left)[1] > 0 > scout(right)[1]]
     if not any(grid[best] in hill for hill in hills):
         hills.append((grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]))
-    top = max((_top(scout, *hill) for hill in hills), key=lambda place: scout(place)[0])
+    top = max((top_between(scout, *hill) for hill in hills), key=lambda place: scout(place)[0])
     value = summit = scout(top)[0]
     if not few:
-        top, value = _secant(everyone, top, _bend(scout, top)) or _climb(everyone, top, low, high)
+        top, value = secant(everyone, top, bend_at(scout, top)) or climb(everyone, top, low, high)
     for places, note in ((grid, _SEPARATED), (grid[::-1], _ALIKE)):
         if scout(places[0])[0] > summit - _HINT and everyone(places[0])[0] > value - _PLATEAU:
-            end = _end_of_plateau(everyone, places, max(value, everyone(places[0])[0]) - _PLATEAU)
+            end = end_of_plateau(everyone, places, max(value, everyone(places[0])[0]) - _PLATEAU)
             return (end, value, note) if end != places[-1] else (0.0, value, _NO_EFFECT)
     return top, value, ""
-
-
-def _end_of_plateau(curve: Curve, places: list[float], least: float) -> float:
-    """The last place of the run of places with at least so large a value that begins with the first."""
-    inside = places[0]
-    for place in places[1:]:
-        if curve(place)[0] < least:
-            return float(_bisected(curve, inside, place, least))
-        inside = place
-    return inside
-
-
-def _bisected(curve: Curve, inside: float, outside: float, least: float) -> float:
-    while abs(outside - inside) > _TOLERANCE:
-        middle = (inside + outside) / 2
-        inside, outside = (middle, outside) if curve(middle)[0] >= least else (inside, middle)
-    return inside
-
-
-def _bend(curve: Curve, place: float) -> float:
-    """The second derivative."""
-    return (curve(place + _NEAR)[1] - curve(place - _NEAR)[1]) / (2 * _NEAR)
-
-
-def _secant(curve: Curve, start: float, bend: float) -> tuple[float, float] | None:
-    """Where the derivative is zero, and the value, by few steps from near the top; None if they lead away from it."""
-    before, place = start, start
-    for _ in range(_STEPS):
-        value, slope = curve(place)
-        if place != before:
-            bend = (slope - curve(before)[1]) / (place - before)
-        if not bend < 0 or abs(slope / bend) > _REACH:
-            return None
-        before, place = place, place - slope / bend
-        if abs(place - before) < _TOLERANCE:
-            return place, value - slope**2 / bend / 2  # that of the parabola, at so small a step
-    return None
-
-
-def _climb(curve: Curve, top: float, low: float, high: float) -> tuple[float, float]:
-    """The top of the hill that a place lies on, near which it should be, and its value."""
-    reach = _REACH
-    while True:
-        left, right = max(low, top - reach), min(high, top + reach)
-        rises, falls = curve(left)[1] > 0, curve(right)[1] < 0
-        if (rises or left == low) and (falls or right == high):
-            found = _top(curve, left, right)
-            return found, curve(found)[0]
-        top += reach if rises else -reach
-        reach *= 3
-
-
-def _top(curve: Curve, left: float, right: float) -> float:
-    """The best log T between two places."""
-    if curve(left)[1] > 0 > curve(right)[1]:
-        return float(brentq(lambda place: curve(place)[1], left, right, xtol=_TOLERANCE))
-    # Probabilities on the floor have no slope: there the values decide.
-    options = {"bounds": (left, right), "method": "bounded", "options": {"xatol": _TOLERANCE}}
-    inside = float(minimize_scalar(lambda place: -curve(place)[0], **options).x)
-    return max((left, inside, right), key=lambda place: curve(place)[0])

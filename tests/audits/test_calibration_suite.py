@@ -195,7 +195,7 @@ def small_model():
 
 
 def test_corrupted_embeddings_are_kept(patterns, small_model, tmp_path, monkeypatch):
-    pytest.importorskip("imagecorruptions", exc_type=ImportError)
+    pytest.importorskip("imagecorruptions", reason="the extra `audit` is not installed", exc_type=ImportError)
     encoder = CorruptedEncoder(small_model, patterns, tmp_path)
     rows = np.array([3, 5, 40])
     first = encoder("gaussian_noise", 3, rows)
@@ -210,7 +210,7 @@ def test_corrupted_embeddings_are_kept(patterns, small_model, tmp_path, monkeypa
 
 
 def test_a_model_is_audited_under_corruption(patterns, small_model, tmp_path, monkeypatch):
-    pytest.importorskip("imagecorruptions", exc_type=ImportError)
+    pytest.importorskip("imagecorruptions", reason="the extra `audit` is not installed", exc_type=ImportError)
     monkeypatch.setenv("HOME", str(tmp_path))
     small_model.card["recipe"] = {"audit": {"corrupted_queries": 10, "severities": [5], "resamples": 20}}
     result = nk.audit(small_model, patterns, suites=["calibration", "corruption"], baseline=False, progress=False)

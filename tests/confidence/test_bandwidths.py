@@ -11,6 +11,7 @@ from scipy.optimize import minimize
 from nearkin.confidence import NED, BandwidthComparison, bandwidths
 from nearkin.confidence.bandwidths import _Terms, compare_bandwidths, fit_bandwidths
 from nearkin.confidence.temperature import fit_temperature
+from nearkin.errors import DataError
 
 
 def naive_loss(energies, codes, own, logarithms, dimensions):
@@ -175,3 +176,8 @@ def test_a_handful_of_points(labels):
     points = np.random.default_rng(0).normal(size=(len(labels), 2))
     fitted = NED(space="euclidean", bandwidth="auto").fit(points, labels)
     np.testing.assert_allclose(fitted.predict(points).probabilities.dense().sum(axis=1), 1, atol=1e-6)
+
+
+def test_one_point_cannot_be_judged_by_another():
+    with pytest.raises(DataError, match="two support points or more"):
+        compare_bandwidths(np.array([[1.0, 2.0]]), np.array([[0, 1]]), np.array([0]), 2, 3)

@@ -209,16 +209,18 @@ def test_labels_of_any_kind(name, book):
     plain = make(name).fit(support, labels).predict(queries)
     named = make(name).fit(support, [book[code] for code in labels])
     found = named.predict(queries)
-    assert named.classes_.tolist() == book
+    assert set(named.classes_.tolist()) == set(book)
     assert found.labels.tolist() == [book[code] for code in plain.labels]
-    np.testing.assert_array_equal(found.confidence, plain.confidence)
-    np.testing.assert_array_equal(found.probabilities.of([book[code] for code in plain.labels]), plain.confidence)
+    # Classes are in another order, and so are the terms of their sum.
+    np.testing.assert_allclose(found.confidence, plain.confidence, rtol=1e-6)
+    own = found.probabilities.of([book[code] for code in plain.labels])
+    np.testing.assert_allclose(own, plain.confidence, rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_classes_are_in_the_order_of_their_first_point(name):
+def test_classes_are_sorted(name):
     support, labels, _ = clouds()
-    assert make(name).fit(support, [["z", "m", "a", "k"][code] for code in labels]).classes_.tolist() == list("zmak")
+    assert make(name).fit(support, [["z", "m", "a", "k"][code] for code in labels]).classes_.tolist() == list("akmz")
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -459,8 +461,8 @@ def test_the_gradient_among_copies_is_finite(name):
         ([[1.0, 2.0]], [[0]], "of one shape"),
         ([1.0, 2.0], [0, 1], "of one shape"),
         (np.ones((2, 0)), np.ones((2, 0), int), "of one shape"),
-        ([["a", "b"]], [[0, 1]], "finite numbers"),
-        (None, None, "of one shape"),
+        ([["a", "b"]], [[0, 1]], "must be numbers"),
+        (None, None, "must be numbers"),
     ],
 )
 def test_bad_neighbours(name, distances, indices, match):

@@ -28,7 +28,7 @@ PLAIN = {"defocus_blur", "zoom_blur", "brightness", "contrast", "pixelate", "jpe
 
 @pytest.fixture(scope="module")
 def package():
-    return pytest.importorskip("imagecorruptions", exc_type=ImportError)
+    return pytest.importorskip("imagecorruptions", reason="the extra `audit` is not installed", exc_type=ImportError)
 
 
 def picture(width=52, height=40, seed=0):
