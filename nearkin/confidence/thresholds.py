@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from nearkin.confidence._operating import OperatingPoints, resampled, scored_items
+from nearkin.confidence.checks import check_between, check_whole
 from nearkin.confidence.targets import Target, as_target
 from nearkin.errors import DataError
 from nearkin.metrics.columns import as_array
@@ -256,13 +257,10 @@ def _group_codes(groups: Any, items: int) -> np.ndarray:
     if isinstance(groups, np.ma.MaskedArray):
         raise DataError("The groups are a masked array: fill in or leave out what is masked.")
     labels = label_array(groups, items, "groups", "scores")
-    return np.unique(label_codes(labels)[0], return_inverse=True)[1]
+    return label_codes(labels)[0]
 
 
 def _check_settings(resamples: Any, level: Any, seed: Any) -> None:
-    if isinstance(resamples, bool) or not isinstance(resamples, (int, np.integer)) or resamples < 1:
-        raise DataError(f"The number of resamples must be a whole number from 1 on, not {resamples!r}.")
-    if isinstance(level, bool) or not isinstance(level, (int, float, np.number)) or not 0 < level < 1:
-        raise DataError(f"The level of an interval must lie between 0 and 1, not {level!r}.")
-    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
-        raise DataError(f"The seed must be a whole number from 0 on, not {seed!r}.")
+    check_whole(resamples, "resamples", 1)
+    check_between(level, "level")
+    check_whole(seed, "seed", 0)

@@ -507,11 +507,11 @@ def test_bad_items_are_told_in_a_sentence(scores, correct, match):
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"resamples": 0}, "resamples must be a whole number"),
-        ({"resamples": 10.5}, "resamples must be a whole number"),
-        ({"level": 1}, "level of an interval"),
-        ({"level": "high"}, "level of an interval"),
-        ({"seed": -1}, "seed must be"),
+        ({"resamples": 0}, "`resamples` must be a whole number"),
+        ({"resamples": 10.5}, "`resamples` must be a whole number"),
+        ({"level": 1}, "`level` must lie between 0 and 1"),
+        ({"level": "high"}, "`level` must lie between 0 and 1"),
+        ({"seed": -1}, "`seed` must be"),
         ({"groups": [1, 2, 3]}, "3 groups"),
         ({"groups": "abc"}, "groups must be a list"),
         ({"groups": [None] * 60}, "groups are missing"),
