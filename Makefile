@@ -1,5 +1,6 @@
 # make demo: train and prove an embedding on a small real data set. make test: the whole test suite.
-# Both set up .venv first. NEARKIN_DATA names the directory with real data; without it the tests that need it skip.
+# Both set up .venv first. make test-browser: the web page in a real browser (installs Debian's chromium if there is none).
+# NEARKIN_DATA names the directory with real data; without it the tests that need it skip.
 
 PYTHON ?= python3
 VENV := .venv
@@ -8,14 +9,14 @@ STAMP := $(VENV)/.installed
 SHARED := $(abspath ../shared/data)
 export NEARKIN_DATA ?= $(if $(wildcard $(SHARED)),$(SHARED),)
 
-.PHONY: setup demo test lint types layers docs bench clean
+.PHONY: setup demo test test-browser lint types layers docs bench clean
 
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet -c constraints.txt --upgrade pip
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[train,audio,audit,faiss,dev,docs]'
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[train,audio,audit,faiss,serve,milvus,dev,docs]'
 	touch $(STAMP)
 
 demo: setup
@@ -24,6 +25,10 @@ demo: setup
 
 test: setup
 	$(BIN)/pytest -n 2 --dist worksteal
+
+test-browser: setup
+	command -v chromium > /dev/null || (apt-get update -qq && apt-get install -qq -y chromium > /dev/null)
+	$(BIN)/pytest -n0 -m browser tests/browser
 
 lint: setup
 	$(BIN)/ruff check .

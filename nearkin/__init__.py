@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from nearkin.api import audit, fit, load
     from nearkin.audits import AuditResult
     from nearkin.data import Dataset, Manifest, open_data
+    from nearkin.gallery import Gallery
     from nearkin.models import Embedder
     from nearkin.recipe import Recipe, list_recipes, load_recipe
 
@@ -19,6 +20,7 @@ __all__ = [
     "AuditResult",
     "Dataset",
     "Embedder",
+    "Gallery",
     "Manifest",
     "NearkinError",
     "Recipe",
@@ -36,6 +38,7 @@ _HOMES = {
     "AuditResult": "nearkin.audits.result",
     "Dataset": "nearkin.data.dataset",
     "Embedder": "nearkin.models",
+    "Gallery": "nearkin.gallery",
     "Manifest": "nearkin.data.manifest",
     "Recipe": "nearkin.recipe",
     "audit": "nearkin.api",

@@ -1,4 +1,7 @@
-"""The commands on models: train, audit, embed, compare, demo. Heavy imports wait until a command runs."""
+"""The `nearkin` command and its commands on models: train, audit, embed, compare, demo.
+
+Those of the gallery come from their own files. Heavy imports wait until a command runs.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,10 @@ from typing import Annotated
 import typer
 
 from nearkin._version import __version__
+from nearkin.cli import querying, serving
 from nearkin.cli.data import data_app
+from nearkin.cli.exits import CODES, GalleryCommand
+from nearkin.cli.gallery import gallery_app
 from nearkin.cli.options import DataRoot, Quiet, SkipBad
 from nearkin.cli.recipes import recipes_app
 
@@ -21,6 +27,7 @@ app = typer.Typer(
 )
 app.add_typer(data_app, name="data")
 app.add_typer(recipes_app, name="recipes")
+app.add_typer(gallery_app, name="gallery")
 
 RunArgument = Annotated[Path, typer.Argument(help="A run directory, as `nearkin train` makes it.")]
 DATA_HELP = (
@@ -138,3 +145,12 @@ def demo(
     from nearkin.cli.demo import demo_command
 
     demo_command(out, data_root, not quiet)
+
+
+app.command(cls=GalleryCommand, epilog=f"{CODES}, 3 at least one query is unknown, or that cannot be said.")(
+    querying.identify
+)
+app.command(cls=GalleryCommand, epilog=f"{CODES}, 3 not the same, or that cannot be said.")(querying.verify)
+app.command(cls=GalleryCommand)(querying.search)
+app.command(cls=GalleryCommand)(serving.serve)
+app.command(cls=GalleryCommand)(serving.key)

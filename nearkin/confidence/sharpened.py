@@ -70,21 +70,12 @@ class SharpNED(NED):
 
     def _sharpen(self, energies: np.ndarray, codes: np.ndarray, own: np.ndarray) -> None:
         """Fit the sharpness, and the temperature with it unless that is given; arguments as of `_fit_to`."""
-        profile = _Profile(energies, codes, own)
-        if self.temperature is None:
-            options = {"bounds": _WIDTHS, "method": "bounded", "options": {"xatol": _TOLERANCE}}
-            start = math.log(self.temperature_)
-            width = float(minimize_scalar(lambda place: profile(start + place)[0], **options).x)
-            self.temperature_ *= math.exp(width)
-            self._note_end(width, _WIDTHS, "temperature")
-        loss, self.sharpness_ = profile(math.log(self.temperature_))
-        self._note_end(math.log(self.sharpness_), _SHARPNESS, "sharpness")
+        fit = fit_sharpened if self.temperature is None else fit_sharpness
+        found = fit(energies, codes, own, self.temperature_)
+        self.temperature_, self.sharpness_ = found.temperature, found.sharpness
+        self.notes_ += found.notes
         if self.fit_ is not None:
-            self.fit_ = replace(self.fit_, temperature=self.temperature_, likelihood=-loss)
-
-    def _note_end(self, found: float, bounds: tuple[float, float], name: str) -> None:
-        if min(found - bounds[0], bounds[1] - found) < 2 * _TOLERANCE:
-            self.notes_.append(f"The {name} stopped at the end of the range that is searched.")
+            self.fit_ = replace(self.fit_, temperature=found.temperature, likelihood=found.likelihood)
 
     def predict_proba(self, distances: Any, indices: Any) -> ClassProbabilities:
         """Class probabilities from neighbours that were found already; arguments as of every estimator."""
@@ -103,6 +94,56 @@ class SharpNED(NED):
         scaled = self.sharpness_ * plain
         total = torch.logsumexp(torch.where(present, scaled, -math.inf), dim=1, keepdim=True)
         return fill_absent(scaled - total, present)
+
+
+@dataclass(frozen=True)
+class SharpFit:
+    """What was found.
+
+    Attributes:
+        temperature: T.
+        sharpness: a.
+        likelihood: mean log-likelihood of the points that have a neighbour of their class, natural logarithm.
+        notes: what a reader must know.
+    """
+
+    temperature: float
+    sharpness: float
+    likelihood: float
+    notes: tuple[str, ...] = ()
+
+
+def fit_sharpened(energies: np.ndarray, codes: np.ndarray, own: np.ndarray, temperature: float) -> SharpFit:
+    """Fit T and a together to the neighbours of points that are left out one at a time.
+
+    Args:
+        energies: of the neighbours (n, k), finite.
+        codes: classes of the neighbours (n, k), from 0 on.
+        own: class of each point (n,); one of them at least has a neighbour of its class.
+        temperature: where to begin, such as the T of NED.
+    """
+    profile = _Profile(energies, codes, own)
+    options = {"bounds": _WIDTHS, "method": "bounded", "options": {"xatol": _TOLERANCE}}
+    start = math.log(temperature)
+    width = float(minimize_scalar(lambda place: profile(start + place)[0], **options).x)
+    return _finished(profile, temperature * math.exp(width), _end_notes(width, _WIDTHS, "temperature"))
+
+
+def fit_sharpness(energies: np.ndarray, codes: np.ndarray, own: np.ndarray, temperature: float) -> SharpFit:
+    """Fit a alone, at a given T; arguments as of `fit_sharpened`."""
+    return _finished(_Profile(energies, codes, own), temperature, ())
+
+
+def _finished(profile: _Profile, temperature: float, notes: tuple[str, ...]) -> SharpFit:
+    loss, sharpness = profile(math.log(temperature))
+    notes += _end_notes(math.log(sharpness), _SHARPNESS, "sharpness")
+    return SharpFit(temperature, sharpness, -loss, notes)
+
+
+def _end_notes(found: float, bounds: tuple[float, float], name: str) -> tuple[str, ...]:
+    if min(found - bounds[0], bounds[1] - found) < 2 * _TOLERANCE:
+        return (f"The {name} stopped at the end of the range that is searched.",)
+    return ()
 
 
 def powered(sums: np.ndarray, offsets: np.ndarray, power: float) -> np.ndarray:

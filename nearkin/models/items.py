@@ -22,7 +22,7 @@ from nearkin.data.sources import open_data
 from nearkin.errors import DataError
 from nearkin.models.prefetch import batches
 
-Item = str | Path | Image.Image | np.ndarray | Tensor
+Item = str | Path | bytes | Image.Image | np.ndarray | Tensor
 Items = Dataset | Item | Sequence[Item]
 
 _COLLECTIONS = (".zip", ".csv", ".parquet")
@@ -51,19 +51,60 @@ def open_items(items: Items, spec: InputSpec) -> Samples:
         return _open_array(items, spec)
     if isinstance(items, Tensor):
         return _Tensors(items if items.ndim == 4 else items[None], spec, "The tensor")
-    if isinstance(items, Sequence) and not isinstance(items, str):
+    if isinstance(items, Sequence) and not isinstance(items, str | bytes):
         return _Listed(spec, items)
     return _Listed(spec, [items])
+
+
+class ItemLoader:
+    """Turns one item into the sample (C, H, W) that a model eats; safe to call in threads.
+
+    Args:
+        spec: what the model eats.
+    """
+
+    def __init__(self, spec: InputSpec) -> None:
+        self.spec = spec
+        self.transform = transform_for(spec, None, train=False)
+        self.hint = self.transform.hint
+
+    def __call__(self, item: Item, name: str) -> Tensor:
+        """The sample of a path, the bytes of a file, an image, an array or a tensor; `name` is told in errors."""
+        if isinstance(item, Tensor) or (isinstance(item, np.ndarray) and _is_float_image(item, self.spec)):
+            tensor = item if isinstance(item, Tensor) else _channels_first(item[None])[0]
+            return _fitted(tensor[None], self.spec, name)[0]
+        return self.transform(self._decoded(item, name))
+
+    def of_dataset(self, dataset: Dataset, index: int) -> Tensor:
+        """The sample of one item of a data set."""
+        return self.transform(dataset.load(index, self.hint))
+
+    def _decoded(self, item: Any, name: str) -> Image.Image | np.ndarray:
+        """An image, or for audio a waveform."""
+        if isinstance(item, str | Path):
+            return self._from_file(_read(Path(item)), str(item))
+        if isinstance(item, bytes):
+            return self._from_file(item, name)
+        if self.spec.kind == "audio":
+            if isinstance(item, np.ndarray) and item.ndim == 1 and np.issubdtype(item.dtype, np.floating):
+                return item
+            raise DataError(f"{name} must be the path of an audio file or a waveform, float (n,) at 16 kHz.")
+        if isinstance(item, np.ndarray):
+            return decode_image(item, name)
+        if isinstance(item, Image.Image):
+            return _plain(item, name)
+        raise DataError(f"{name} is a {type(item).__name__}: give a path, a PIL image, an array of pixels or a tensor.")
+
+    def _from_file(self, raw: bytes, name: str) -> Image.Image | np.ndarray:
+        return decode_audio(raw, name) if self.spec.kind == "audio" else decode_image(raw, name, self.hint)
 
 
 class _Listed:
     """Items loaded one by one in threads: a data set, or a list of paths, images, arrays or tensors."""
 
     def __init__(self, spec: InputSpec, items: Dataset | Sequence[Item] | np.ndarray) -> None:
-        self.spec = spec
         self.items = items
-        self.transform = transform_for(spec, None, train=False)
-        self.hint = self.transform.hint
+        self.loader = ItemLoader(spec)
 
     def __len__(self) -> int:
         return len(self.items)
@@ -74,29 +115,8 @@ class _Listed:
     def load(self, index: int) -> Tensor:
         """The sample (C, H, W) of one item."""
         if isinstance(self.items, Dataset):
-            return self.transform(self.items.load(index, self.hint))
-        item, name = self.items[index], f"Item {index}"
-        if isinstance(item, Tensor) or (isinstance(item, np.ndarray) and _is_float_image(item, self.spec)):
-            tensor = item if isinstance(item, Tensor) else _channels_first(item[None])[0]
-            return _fitted(tensor[None], self.spec, name)[0]
-        return self.transform(self._decoded(item, name))
-
-    def _decoded(self, item: Any, name: str) -> Image.Image | np.ndarray:
-        """An image, or for audio a waveform."""
-        if isinstance(item, str | Path):
-            raw = _read(Path(item))
-            if self.spec.kind == "audio":
-                return decode_audio(raw, str(item))
-            return decode_image(raw, str(item), self.hint)
-        if self.spec.kind == "audio":
-            if isinstance(item, np.ndarray) and item.ndim == 1 and np.issubdtype(item.dtype, np.floating):
-                return item
-            raise DataError(f"{name} must be the path of an audio file or a waveform, float (n,) at 16 kHz.")
-        if isinstance(item, np.ndarray):
-            return decode_image(item, name)
-        if isinstance(item, Image.Image):
-            return _plain(item, name)
-        raise DataError(f"{name} is a {type(item).__name__}: give a path, a PIL image, an array of pixels or a tensor.")
+            return self.loader.of_dataset(self.items, index)
+        return self.loader(self.items[index], f"Item {index}")
 
 
 class _Tensors:

@@ -33,6 +33,7 @@ M = TypeVar("M", bound=nn.Module)
 _M_TRIM_THRESHOLD = -1
 _M_TOP_PAD = -2
 _M_MMAP_MAX = -4
+_M_ARENA_MAX = -8
 
 
 @cache
@@ -50,8 +51,9 @@ def tune_allocator() -> bool:
         mallopt = ctypes.CDLL("libc.so.6").mallopt
     except (OSError, AttributeError):
         return False
-    # No block by mmap; give nothing back below 2 GiB of free memory at the top; grow in steps of 64 MiB.
-    settings = ((_M_MMAP_MAX, 0), (_M_TRIM_THRESHOLD, 2**31 - 1), (_M_TOP_PAD, 64 * 2**20))
+    # No block by mmap; give nothing back below 2 GiB of free memory at the top; grow in steps of 64 MiB. One arena: the
+    # heaps of the others, which threads get, give their memory back whatever the threshold is.
+    settings = ((_M_MMAP_MAX, 0), (_M_TRIM_THRESHOLD, 2**31 - 1), (_M_TOP_PAD, 64 * 2**20), (_M_ARENA_MAX, 1))
     results = [mallopt(parameter, value) for parameter, value in settings]
     return all(result == 1 for result in results)
 

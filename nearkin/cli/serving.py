@@ -1,0 +1,83 @@
+"""`nearkin serve` and `nearkin key`: a gallery on the network, and who may use it."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nearkin.cli.gallery_options import GalleryPath, Json, Model
+
+_KEYS = "NEARKIN_API_KEYS"
+
+
+class Role(StrEnum):
+    """What a key allows."""
+
+    read = "read"
+    write = "write"
+
+
+def serve(
+    path: GalleryPath,
+    host: Annotated[
+        str, typer.Option("--host", help=f"Address to listen on; other than loopback needs {_KEYS}.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", min=0, max=65_535, help="Port to listen on; 0: a free one.")] = 8765,
+    read_only: Annotated[bool, typer.Option("--read-only", help="Refuse every write.")] = False,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option("--allow-host", help="A name clients call it by, e.g. shop.example; may be repeated."),
+    ] = None,
+    cors: Annotated[
+        list[str] | None,
+        typer.Option("--cors", help="A web origin whose pages may use it, e.g. https://shop.example; may be repeated."),
+    ] = None,
+    audit_log: Annotated[
+        Path | None, typer.Option("--audit-log", help="Append a line to this file for every write.", dir_okay=False)
+    ] = None,
+    rate: Annotated[
+        float, typer.Option("--rate", min=0.0, help="Requests a second for each key or address; 0: no limit.")
+    ] = 200.0,
+    max_body: Annotated[int, typer.Option("--max-body", min=1, help="Bytes a request may have.")] = 20_000_000,
+    timeout: Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds a request may take.")] = 30.0,
+    model: Model = None,
+) -> None:
+    """Answer over HTTP, with a web page at /; Ctrl-C finishes what was accepted and ends it."""
+    from nearkin.serve.run import serve as run
+    from nearkin.serve.settings import ServeSettings
+
+    settings = ServeSettings(
+        host=host,
+        port=port,
+        hosts=tuple(allow_host or ()),
+        origins=tuple(cors or ()),
+        read_only=read_only,
+        max_body=max_body,
+        timeout=timeout,
+        rate=rate,
+        audit_log=audit_log,
+    )
+    run(path, settings, model=model)
+
+
+def key(
+    role: Annotated[Role, typer.Option("--role", help="read, or write, which may read too.")] = Role.read,
+    as_json: Json = False,
+) -> None:
+    """Make a fresh API key. It is shown once; the service is told only its hash."""
+    import hashlib
+    import secrets
+
+    from nearkin.cli.output import show_json
+
+    # The prefix lets scanners of code and logs recognise a key, and keeps it from beginning with a dash.
+    fresh = f"nk_{secrets.token_urlsafe(32)}"
+    entry = f"{role.value}:{hashlib.sha256(fresh.encode()).hexdigest()}"
+    if as_json:
+        show_json({"role": role.value, "key": fresh, "entry": entry})
+        return
+    print(f"Key, for the client; keep it secret, it cannot be shown again:\n  {fresh}")
+    print(f"Entry for {_KEYS} of the service, several joined by commas:\n  {entry}")

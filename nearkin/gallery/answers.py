@@ -1,0 +1,136 @@
+"""Answers to queries that are vectors already: neighbours from the store, certainty from the calibration."""
+
+from __future__ import annotations
+
+import math
+from threading import RLock
+from typing import Any
+
+import numpy as np
+import torch
+
+from nearkin.errors import DataError, StorageError
+from nearkin.gallery.calibration import Calibration, fit_calibration
+from nearkin.gallery.store import Found, Store
+from nearkin.gallery.values import Match, Neighbour, Settings, Verification
+from nearkin.gallery.where import Condition
+from nearkin.spaces import Space, make_space
+
+_NOTE = "calibration"
+_ACCEPT = 0.95
+
+
+class Answers:
+    """Identifies, searches and verifies.
+
+    Args:
+        store: where the items are.
+
+    Attributes:
+        auto: whether a calibration that is due is made before an answer.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.auto = True
+        self._fitted: Calibration | None = None
+        # What could not be written, because another process was writing; and what it was learned for.
+        self._unkept: tuple[Settings, Calibration] | None = None
+        self._fitting = RLock()
+
+    def identify(self, vectors: np.ndarray, neighbours: int) -> list[Match]:
+        """What queries (q, d) are, with so many neighbours each."""
+        fitted = self.calibrated()
+        found = self.store.search(vectors, max(neighbours, fitted.k), labelled=True)
+        verdicts = fitted.classify(found, self.store.classes())
+        return [
+            Match(verdict.label, verdict.probability, verdict.known, near, verdict.candidates, verdict.reason)
+            for verdict, near in zip(verdicts, self._neighbours(found, neighbours), strict=True)
+        ]
+
+    def search(self, vectors: np.ndarray, k: int, where: Condition | None) -> list[list[Neighbour]]:
+        """The k nearest items of queries (q, d) that fulfil a condition."""
+        found = self.store.search(vectors, k, where=where)
+        return [list(near) for near in self._neighbours(found, k)]
+
+    def verify(self, a: np.ndarray, b: np.ndarray, rate: float) -> Verification:
+        """Whether vectors (d,) and (d,) are of one class, at a false accept rate."""
+        if isinstance(rate, bool) or not isinstance(rate, int | float) or not (0 < rate < 1):
+            raise DataError(f"A false accept rate lies between 0 and 1, such as 0.001, not {rate!r}.")
+        x, y = (torch.from_numpy(np.asarray(one, np.float64))[None] for one in (a, b))
+        distance = float(self._space().distance(x, y)[0, 0])
+        ruling = self.calibrated().judge(distance, float(rate))
+        return Verification(ruling.same, ruling.probability, distance, ruling.threshold, float(rate), ruling.reason)
+
+    def current(self) -> Calibration | None:
+        """What was learned last, by anyone."""
+        kept = self.store.note(_NOTE)
+        if kept is None:
+            self._fitted = None
+        elif self._fitted is None or kept["key"] != self._fitted.key:
+            self._fitted = Calibration.from_dict(kept)
+        mine, unkept = self._fitted, self._unkept
+        if unkept is not None and unkept[0] == self.store.settings:
+            return unkept[1] if mine is None or unkept[1].changes > mine.changes else mine
+        return mine
+
+    def due(self) -> bool:
+        """Whether it is time to learn anew."""
+        fitted = self.current()
+        return fitted is None or fitted.stale(self.store)
+
+    def calibrated(self) -> Calibration:
+        """What is known of the gallery, learned now if that is due; the first time in any case."""
+        fitted = self.current()
+        if fitted is not None and not (self.auto and fitted.stale(self.store)):
+            return fitted
+        with self._fitting:
+            fitted = self.current()
+            if fitted is not None and not fitted.stale(self.store):
+                return fitted
+            settings = self.store.settings
+            fitted = self._fit(None)
+            try:
+                self._keep(settings, fitted)
+            except StorageError:
+                # Another process is writing: an answer need not wait for it.
+                self._unkept = (settings, fitted)
+            return fitted
+
+    def refit(self, accept: float | None) -> Calibration:
+        """Learn anew and keep it.
+
+        Raises:
+            StorageError: if it cannot be kept, since another process is writing.
+        """
+        with self._fitting:
+            settings = self.store.settings
+            fitted = self._fit(accept)
+            self._keep(settings, fitted)
+            return fitted
+
+    def _fit(self, accept: float | None) -> Calibration:
+        before = self.current()
+        share = accept if accept is not None else _ACCEPT if before is None else before.accept
+        if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share < 1:
+            raise DataError(f"The share of known queries to accept lies between 0 and 1, not {share!r}.")
+        return fit_calibration(self.store, self._space(), accept=float(share))
+
+    def _keep(self, settings: Settings, fitted: Calibration) -> None:
+        if self.store.settings != settings:
+            raise StorageError("The gallery was rebuilt while it was learned from: try again.")
+        self.store.set_note(_NOTE, fitted.to_dict())
+        self._fitted, self._unkept = fitted, None
+
+    def _space(self) -> Space:
+        return make_space(**self.store.settings.space)
+
+    def _neighbours(self, found: Found, k: int) -> list[tuple[Neighbour, ...]]:
+        """The first k of each query, as items."""
+        keys, distances = found.keys[:, :k], found.distances[:, :k]
+        items = iter(self.store.items(keys.ravel()))
+        rows: list[Any] = [[(next(items), float(distance)) for distance in row] for row in distances]
+        return [
+            tuple(Neighbour(item, distance) for item, distance in row if item is not None and math.isfinite(distance))
+            for row in rows
+        ]

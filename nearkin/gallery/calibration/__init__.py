@@ -1,0 +1,8 @@
+"""What a gallery learns from itself, one item left out at a time: how sure, known or not, the same or not."""
+
+from nearkin.gallery.calibration.calibration import Calibration
+from nearkin.gallery.calibration.fit import fit_calibration
+from nearkin.gallery.calibration.pair_rule import Ruling
+from nearkin.gallery.calibration.verdicts import Verdict
+
+__all__ = ["Calibration", "Ruling", "Verdict", "fit_calibration"]

@@ -1,0 +1,220 @@
+"""What may stand beside an item: labels, metadata, ids and vectors, checked before anything is written."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from nearkin.errors import DataError
+from nearkin.gallery.values import Scalar
+
+MAX_LABEL = 1000
+MAX_ID = 200
+MAX_KEY = 200
+MAX_METADATA = 65_536
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+_NO_TEXT = re.compile(r"[\x00\ud800-\udfff]")
+_MISSING_TYPES = ("NAType", "NaTType")
+
+
+def check_label(label: Any) -> str:
+    """A label as text, from any scalar."""
+    label = _plain(label)
+    if isinstance(label, bool | int | float) and not (isinstance(label, float) and not math.isfinite(label)):
+        label = str(label)
+    if not isinstance(label, str):
+        raise DataError(f"A label must be a text, not {_shown(label)}.")
+    if not label:
+        raise DataError("A label is empty: give a text, or None for an item without a label.")
+    if len(label) > MAX_LABEL:
+        raise DataError(
+            f"A label has {len(label):,} characters (it starts with {label[:30]!r}): at most {MAX_LABEL:,}."
+        )
+    if _CONTROL.search(label):
+        raise DataError(f"The label {label[:60]!r} holds a control character: remove it.")
+    return label
+
+
+def labels_of(labels: Any, count: int) -> list[str | None]:
+    """A label or None for each of `count` items.
+
+    Args:
+        labels: None, one text for all, or a sequence of `count` scalars, in which None and NaN mean no label.
+        count: how many items there are.
+    """
+    if labels is None or isinstance(labels, str):
+        return [None if labels is None else check_label(labels)] * count
+    known: dict[Any, str | None] = {}
+    found = []
+    for label in _sequence(labels, count, "labels"):
+        try:
+            # The kind is part of the key: 1 and True are one key of a dictionary.
+            key = (type(label), label)
+            if key not in known:
+                known[key] = None if _is_missing(label) else check_label(label)
+        except TypeError as error:  # a list or the like
+            raise DataError(f"A label must be a text, not {_shown(label)}.") from error
+        found.append(known[key])
+    return found
+
+
+def check_metadata(metadata: Any) -> dict[str, Scalar]:
+    """The facts of one item, with NumPy's scalars turned into plain ones."""
+    if not isinstance(metadata, Mapping):
+        raise DataError(f"The metadata of an item must be a mapping, not {_shown(metadata)}.")
+    found = {_key(key): _value(key, value) for key, value in metadata.items()}
+    size = len(json.dumps(found, ensure_ascii=False).encode())
+    if size > MAX_METADATA:
+        raise DataError(f"The metadata of an item has {size:,} bytes as JSON: at most {MAX_METADATA:,}.")
+    return found
+
+
+def metadata_of(metadata: Any, count: int) -> list[dict[str, Scalar]]:
+    """Facts for each of `count` items.
+
+    Args:
+        metadata: None, one mapping for all, or a sequence of `count` mappings, in which None means no facts.
+        count: how many items there are.
+    """
+    if metadata is None or isinstance(metadata, Mapping):
+        return [check_metadata(metadata or {})] * count
+    return [check_metadata({} if facts is None else facts) for facts in _sequence(metadata, count, "metadata")]
+
+
+def check_ids(ids: Any, count: int) -> list[str]:
+    """Ids for `count` items."""
+    chosen = _sequence([ids] if isinstance(ids, str) else ids, count, "ids")
+    for id in chosen:
+        _check_id(id)
+    if len(set(chosen)) < len(chosen):
+        seen: set[str] = set()
+        twice = next(id for id in chosen if id in seen or seen.add(id))  # type: ignore[func-returns-value]
+        raise DataError(f"The id {twice!r} is given twice: every item needs its own.")
+    return [str(id) for id in chosen]
+
+
+def vector_rows(vectors: Any, dimension: int | None) -> np.ndarray:
+    """Vectors as float32 (n, d).
+
+    Args:
+        vectors: an array, a tensor or lists of numbers, (n, d); (d,) is one row.
+        dimension: the d that is needed; None takes any.
+    """
+    rows = _numbers(vectors)
+    if rows.shape == (0,) and dimension is not None:
+        return np.empty((0, dimension), np.float32)
+    rows = rows[None] if rows.ndim == 1 else rows
+    wanted = "d" if dimension is None else str(dimension)
+    if rows.ndim != 2 or not rows.shape[1] or dimension not in (None, rows.shape[1]):
+        raise DataError(f"Vectors must have the shape (n, {wanted}) or ({wanted},), not {tuple(rows.shape)}.")
+    with np.errstate(over="ignore"):
+        rows = np.ascontiguousarray(rows, dtype=np.float32)
+    finite = np.isfinite(rows).all(axis=1)
+    if not finite.all():
+        raise DataError(f"The vector in row {int(np.argmin(finite))} holds NaN, or a value too large for float32.")
+    return rows
+
+
+def _numbers(vectors: Any) -> np.ndarray:
+    if isinstance(vectors, Tensor):
+        return _numbers_of_tensor(vectors)
+    if isinstance(vectors, list | tuple) and vectors and isinstance(vectors[0], Tensor):
+        vectors = [_numbers_of_tensor(row) if isinstance(row, Tensor) else row for row in vectors]
+    if isinstance(vectors, str | bytes):
+        raise DataError("Vectors must be numbers (n, d), not a text: read the file first.")
+    try:
+        rows = np.asarray(vectors)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise DataError("Vectors must be numbers (n, d), and all of one length.") from error
+    if rows.size and rows.dtype.kind not in "iuf":
+        raise DataError(f"Vectors must be numbers (n, d), not {rows.dtype} values.")
+    return rows
+
+
+def _numbers_of_tensor(tensor: Tensor) -> np.ndarray:
+    if tensor.is_complex():
+        raise DataError("Vectors must be real numbers (n, d), not complex ones.")
+    tensor = tensor.detach().cpu()
+    # NumPy knows no bfloat16.
+    numbers: np.ndarray = (tensor.float() if tensor.is_floating_point() else tensor).numpy()
+    return numbers
+
+
+def _sequence(given: Any, count: int, name: str) -> list[Any]:
+    """A list of `count` values from what was given for each item."""
+    if isinstance(given, np.ndarray | Tensor):
+        given = given.tolist()
+    if isinstance(given, str | bytes | Mapping | set | frozenset) or not isinstance(given, Iterable):
+        raise DataError(f"The {name} must be a list with one for each item, not {_shown(given)}.")
+    values = list(given)
+    if len(values) != count:
+        raise DataError(f"There are {count:,} items and {len(values):,} {name}: give one for each.")
+    return values
+
+
+def _check_id(id: Any) -> None:
+    if not isinstance(id, str):
+        raise DataError(f"An id must be a text, not {_shown(id)}.")
+    if not 1 <= len(id) <= MAX_ID:
+        raise DataError(f"An id has {len(id):,} characters ({id[:30]!r}): give 1 to {MAX_ID}.")
+    if "/" in id or _CONTROL.search(id) or id in (".", ".."):
+        raise DataError(f"The id {id!r} cannot be used: leave out '/', control characters, '.' and '..'.")
+
+
+def _key(key: Any) -> str:
+    if not isinstance(key, str) or not 1 <= len(key) <= MAX_KEY:
+        raise DataError(f"A name in the metadata must be a text of 1 to {MAX_KEY} characters, not {_shown(key)}.")
+    if _NO_TEXT.search(key):
+        raise DataError(f"The name {key!r} in the metadata holds a NUL or half a character: remove it.")
+    return str(key)
+
+
+def _value(key: Any, value: Any) -> Scalar:
+    value = _plain(value)
+    if isinstance(value, str):
+        if _NO_TEXT.search(value):
+            raise DataError(f"The metadata '{key}' holds a NUL or half a character: remove it.")
+        return str(value)
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        if not -(2**63) <= value < 2**63:
+            raise DataError(f"The metadata '{key}' is a whole number beyond 64 bit: give it as a text.")
+        return int(value)
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise DataError(f"The metadata '{key}' is {value}: give a finite number, or None.")
+        return float(value)
+    raise DataError(f"The metadata '{key}' is {_shown(value)}: give a text, a number, true, false or None.")
+
+
+def _plain(value: Any) -> Any:
+    """NumPy's scalars, and arrays and tensors of one value, as Python's."""
+    if isinstance(value, np.generic) or (isinstance(value, np.ndarray | Tensor) and value.ndim == 0):
+        return value.item()
+    return value
+
+
+def _is_missing(value: Any) -> bool:
+    """Whether a value is None, NaN or what pandas calls missing."""
+    if value is None or type(value).__name__ in _MISSING_TYPES:
+        return True
+    return isinstance(value, float | np.floating) and math.isnan(value)
+
+
+def _shown(value: Any) -> str:
+    """A value as errors tell it, in few words."""
+    if value is None or isinstance(value, bool | int | float):
+        return str(value)[:40]
+    if isinstance(value, str):
+        return repr(value[:40])
+    if isinstance(value, Sequence) and not isinstance(value, bytes):
+        return f"a {type(value).__name__} of {len(value)}"
+    return f"a {type(value).__name__}"

@@ -1,0 +1,93 @@
+"""From an item to its vector, for galleries that are tied to a model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from nearkin.errors import ModelError, suggestion
+from nearkin.models import Embedder, Encoder, ModelSection, build_embedder, list_backbones
+from nearkin.models.items import Item, ItemLoader
+from nearkin.models.prefetch import batches, stacked
+
+_MODEL_FILE = "model.safetensors"
+
+
+class QueryEncoder:
+    """A model made ready for many small questions; safe to call from several threads.
+
+    Args:
+        embedder: the model; later training does not reach this copy.
+    """
+
+    def __init__(self, embedder: Embedder) -> None:
+        self.embedder = embedder
+        self.spec = embedder.spec
+        self.dimension = embedder.dimension
+        self._encoder = Encoder(embedder)
+        self._load = ItemLoader(embedder.spec)
+        # Two batches at once would fight over the cores and take longer than one after the other.
+        self._network = Lock()
+
+    def prepare(self, item: Item, name: str = "The query") -> Tensor:
+        """Decode one item to the sample (C, H, W) that the network eats.
+
+        Args:
+            item: a path, the bytes of a file, an image, an array or a tensor.
+            name: what errors call it.
+        """
+        return self._load(item, name)
+
+    def run(self, samples: Sequence[Tensor]) -> np.ndarray:
+        """Vectors float32 (n, d) of samples (C, H, W) each, in one pass of the network."""
+        if not len(samples):
+            return np.empty((0, self.dimension), np.float32)
+        with self._network:
+            return self._encoder(stacked(list(samples))).float().cpu().numpy()
+
+    def encode(self, items: Sequence[Item], *, batch_size: int = 32, workers: int = 2) -> np.ndarray:
+        """Vectors float32 (n, d) of items, decoded ahead in threads."""
+        if not len(items):
+            return np.empty((0, self.dimension), np.float32)
+        samples = batches(lambda index: self.prepare(items[index], f"Item {index}"), len(items), batch_size, workers)
+        rows = []
+        for batch in samples:
+            with self._network:
+                rows.append(self._encoder(batch).float().cpu().numpy())
+        return np.concatenate(rows)
+
+
+def open_model(model: Any) -> Embedder:
+    """A model from a model, the path of a run or of a model file, or the name of a pretrained backbone.
+
+    Raises:
+        ModelError: if it is none of these.
+    """
+    if isinstance(model, Embedder):
+        return model
+    if not isinstance(model, str | Path):
+        raise ModelError(
+            f"A gallery needs a model, the path of one, or the name of a backbone, not a {type(model).__name__}."
+        )
+    path = Path(model)
+    if path.is_dir():
+        return Embedder.load(path / _MODEL_FILE)
+    if path.exists():
+        return Embedder.load(path)
+    names = list_backbones()
+    if str(model) in names:
+        return pretrained(str(model))
+    raise ModelError(f"There is no run, model file or backbone '{model}'.{suggestion(str(model), names)}")
+
+
+def pretrained(backbone: str) -> Embedder:
+    """A backbone as it comes, with pretrained weights and average pooling, on the sphere: a model nobody trained."""
+    section = ModelSection(backbone=backbone, pretrained=True, pooling="gap", dimension=None, space="sphere")
+    embedder = build_embedder(section)
+    embedder.card = {"name": backbone, "note": "Pretrained features, not trained on any data of yours."}
+    return embedder.eval()

@@ -1,0 +1,250 @@
+"""The gallery: enrolled items that say what a query is, what it is like, and how sure that is."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from nearkin.errors import DataError, ModelError
+from nearkin.gallery.encoding import QueryEncoder, open_model
+from nearkin.gallery.enrolment import Enrolment, enrol_items, enrol_vectors
+from nearkin.gallery.inputs import check_label, check_metadata, listed, vector_rows
+from nearkin.gallery.parquet import export_items
+from nearkin.gallery.places import check_free, create_store, is_local, open_store
+from nearkin.gallery.projecting import projected
+from nearkin.gallery.reading import GalleryReader, Where
+from nearkin.gallery.rebuilding import import_items, rebuild, replace_vectors
+from nearkin.gallery.tie import forget_other_models, keep_model, matching_model, settings_of
+from nearkin.gallery.where import condition
+from nearkin.models import Embedder
+from nearkin.spaces import Space, make_space
+
+
+class Gallery(GalleryReader):
+    """Items with vectors, labels, metadata and thumbnails, tied to the model that made the vectors.
+
+    Make one with `Gallery.create`, and come back to it with `Gallery.open`. Every call that writes happens in full or
+    not at all. Several threads may use one gallery, and several processes may read it while one writes.
+
+    Example:
+        >>> import numpy as np, tempfile
+        >>> from nearkin.gallery import Gallery
+        >>> folder = tempfile.mkdtemp()
+        >>> gallery = Gallery.create(f"{folder}/colours.gallery", dimension=3, name="rgb")
+        >>> _ = gallery.add(np.eye(3), labels=["red", "green", "blue"])
+        >>> gallery.identify([0.9, 0.1, 0.0]).label
+        'red'
+
+    Attributes:
+        path: where it is.
+        store: what holds its items.
+        space: how vectors are compared.
+        encoder: what turns an item into a vector; None if the user brings vectors, or the model is not at hand.
+        auto_recalibrate: whether `identify` and `verify` first learn anew when a tenth of the items has changed.
+    """
+
+    @classmethod
+    def create(
+        cls,
+        path: str | Path,
+        model: Embedder | str | Path | None = None,
+        items: Any = None,
+        labels: Any = None,
+        metadata: Any = None,
+        *,
+        ids: Sequence[str] | None = None,
+        dimension: int | None = None,
+        name: str | None = None,
+        space: str | Space | None = None,
+        dtype: str = "float32",
+        index: str = "auto",
+        skip_bad: bool = False,
+        progress: bool = True,
+    ) -> Gallery:
+        """Make a gallery, with its first items if there are any.
+
+        Args:
+            path: a directory to be made, such as "shop.gallery"; "milvus://host:19530/collection"; or a Milvus Lite
+                file, "shop.db".
+            model: what makes the vectors: a model, the path of a run or model file, or the name of a pretrained
+                backbone such as "efficientnet-lite0". A local gallery keeps a copy. None: you bring vectors.
+            items: the first items, as in `add`.
+            labels: as in `add`.
+            metadata: as in `add`.
+            ids: as in `add`.
+            dimension: size of the vectors you bring.
+            name: what made these vectors, such as "clip-vit-b32"; for a model a name of your own.
+            space: how vectors you bring are compared: "sphere" (by angle, the default), "euclidean", or a space.
+            dtype: how vectors are stored: "float32", or "float16" for half of the disk.
+            index: how a local gallery is searched: "exact", "hnsw", or "auto": exact up to 500,000 items.
+            skip_bad: leave out items that cannot be read instead of stopping.
+            progress: show a progress bar.
+        """
+        check_free(path)
+        embedder = None if model is None else open_model(model)
+        settings = settings_of(embedder, dimension, name, space, dtype)
+        fresh = not Path(path).exists()
+        try:
+            if embedder is not None and is_local(path):
+                settings = keep_model(Path(path), settings, embedder)
+            gallery = cls(path, create_store(path, settings, index), _encoder(embedder))
+            if items is not None:
+                gallery.add(items, labels, metadata, ids=ids, skip_bad=skip_bad, progress=progress)
+        except BaseException:
+            if fresh and is_local(path):
+                shutil.rmtree(path, ignore_errors=True)
+            raise
+        return gallery
+
+    @classmethod
+    def open(cls, path: str | Path, model: Embedder | str | Path | None = None, *, index: str | None = None) -> Gallery:
+        """Come back to a gallery.
+
+        Args:
+            path: as in `create`.
+            model: the model it was made with, where the store does not keep it (Milvus): needed to ask with images.
+            index: search in another way than the gallery was made for: "exact", "hnsw" or "auto".
+        """
+        store = open_store(path, index)
+        try:
+            return cls(path, store, _encoder(matching_model(path, store.settings, model)))
+        except BaseException:
+            store.close()
+            raise
+
+    def add(
+        self,
+        items: Any,
+        labels: Any = None,
+        metadata: Any = None,
+        *,
+        ids: Sequence[str] | None = None,
+        skip_bad: bool = False,
+        progress: bool = True,
+    ) -> list[str]:
+        """Add items: all of them, or none if anything is wrong. Returns their ids.
+
+        Everything is held in memory until it is written: add very many images in parts.
+
+        Args:
+            items: a folder (one folder per class, or flat), zip, manifest, catalogue name or `Dataset`; an image or a
+                list of images (paths, bytes of files, PIL images, arrays of pixels); or vectors (n, d) you bring.
+            labels: a label for all, or one for each, None for an item without; left out: those of the folder.
+            metadata: facts for all, or for each: a mapping of names to texts, numbers, truth values or None.
+            ids: a name for each; an item that has it already is replaced. Left out: new names, in order of time.
+            skip_bad: leave out items that cannot be read instead of stopping.
+            progress: show a progress bar.
+        """
+        return self._enrolment(items, labels, metadata, ids, skip_bad, progress).write(self.store)
+
+    def _enrolment(
+        self, items: Any, labels: Any, metadata: Any, ids: Sequence[str] | None, skip_bad: bool, progress: bool
+    ) -> Enrolment:
+        if self.settings.kind == "vector":
+            vectors = self._points(vector_rows(items, self.settings.dimension))
+            return enrol_vectors(vectors, labels, metadata, ids)
+        given = listed(items, labels, metadata)
+        return enrol_items(self._asked_encoder(), given, ids, skip_bad=skip_bad, progress=progress)
+
+    def enrol(self, label: str, items: Any, *, metadata: Any = None) -> list[str]:
+        """Add a class from a handful of examples, or more examples of one; nothing is trained. Returns their ids."""
+        return self.add(items, check_label(label), metadata, progress=False)
+
+    def remove(
+        self,
+        ids: str | Sequence[str] | None = None,
+        *,
+        label: str | None = None,
+        where: Where = None,
+        parameters: Mapping[str, Any] | None = None,
+    ) -> int:
+        """Remove items by id, or all of a label, or all that fulfil a condition; how many there were.
+
+        Raises:
+            DataError: if nothing says which.
+        """
+        if ids is None and label is None and where is None:
+            raise DataError("Say which items to remove: by ids, by label= or by where=.")
+        chosen = _ids(ids)
+        if label is not None or where is not None:
+            wanted = {} if label is None else {"label": check_label(label)}
+            among = self.store.ids_where(condition(where, parameters), **wanted)
+            chosen = among if ids is None else [id for id in among if id in set(chosen)]
+        return self.store.remove(chosen)
+
+    def relabel(self, ids: str | Sequence[str], label: str | None) -> int:
+        """Give items another label, or none; how many there were."""
+        return self.store.update(_ids(ids), label=None if label is None else check_label(label))
+
+    def describe(self, id: str, metadata: Mapping[str, Any]) -> None:
+        """Replace what is known of an item."""
+        self.get(id)
+        self.store.update([id], metadata=check_metadata(metadata))
+
+    def rebuild(self, model: Embedder | str | Path, *, missing: str = "error", progress: bool = True) -> None:
+        """Embed all items anew with another model; the old vectors serve until the last new one is there.
+
+        Args:
+            model: as in `create`.
+            missing: what to do with items whose file is gone: "error" stops before anything is done, "drop" removes
+                them.
+            progress: show a progress bar.
+        """
+        if self.settings.kind == "vector":
+            raise ModelError(
+                "This gallery holds vectors you brought, which no model can make anew: use replace_vectors."
+            )
+        embedder = open_model(model)
+        encoder = QueryEncoder(embedder)
+        settings = settings_of(embedder, None, None, None, self.settings.dtype)
+        if is_local(self.path):
+            settings = keep_model(Path(self.path), settings, embedder)
+        rebuild(self.store, encoder, settings, missing=missing, progress=progress)
+        self._tied, self._encoder = self.settings, encoder
+        if is_local(self.path):
+            forget_other_models(Path(self.path), settings)
+
+    def replace_vectors(
+        self, ids: Sequence[str], vectors: Any, *, name: str | None = None, space: str | Space | None = None
+    ) -> None:
+        """Give all items of a gallery of your own vectors new ones, perhaps of another kind, at once.
+
+        Args:
+            ids: all items, each once, in the order of `vectors`.
+            vectors: (n, d); d may differ from before.
+            name: what made them; None: as before.
+            space: how they are compared; None: as before.
+        """
+        if self.settings.kind != "vector":
+            raise ModelError("The vectors of this gallery are made by its model: use rebuild with another one.")
+        rows = vector_rows(vectors, None)
+        kind = self.space if space is None else space
+        settings = settings_of(None, rows.shape[1], name or self.settings.name, kind, self.settings.dtype)
+        replace_vectors(self.store, settings, _ids(ids), projected(make_space(**settings.space), rows))
+
+    def export(self, path: str | Path) -> int:
+        """Write all items with vectors and thumbnails as one Parquet file; how many there were."""
+        return export_items(self.store, path)
+
+    def import_(self, path: str | Path) -> int:
+        """Add the items of a Parquet file that `export` wrote, or that holds vectors of your own; how many there were.
+
+        Items whose id is there already are replaced. Vectors of another model are refused.
+        """
+        return import_items(self.store, self.space, path)
+
+
+def _encoder(embedder: Embedder | None) -> QueryEncoder | None:
+    return None if embedder is None else QueryEncoder(embedder)
+
+
+def _ids(ids: str | Sequence[str] | None) -> list[str]:
+    if ids is None:
+        return []
+    chosen = [ids] if isinstance(ids, str) else list(ids)
+    for id in chosen:
+        if not isinstance(id, str):
+            raise DataError(f"The ids of items are texts, not {type(id).__name__}.")
+    return chosen

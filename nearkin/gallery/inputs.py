@@ -1,0 +1,300 @@
+"""What can be enrolled: data sets, folders, files, bytes, images, arrays; opened here, decoded only when asked for."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps
+from torch import Tensor
+
+from nearkin.data.dataset import Dataset
+from nearkin.data.decode import AUDIO_SUFFIXES, IMAGE_SUFFIXES, MAX_PIXELS, decode_audio, decode_image
+from nearkin.data.sources import MANIFEST_NAMES, kind_of, open_data
+from nearkin.data.stores import MAX_ITEM_BYTES, FolderStore
+from nearkin.errors import DataError
+from nearkin.gallery.checks import (
+    check_ids,
+    check_label,
+    check_metadata,
+    labels_of,
+    metadata_of,
+    vector_rows,
+)
+from nearkin.gallery.columns import typed
+from nearkin.gallery.thumbnails import MAX_SIDE, thumbnail
+from nearkin.gallery.values import Scalar
+
+__all__ = [
+    "Given",
+    "Listed",
+    "check_ids",
+    "check_label",
+    "check_metadata",
+    "given",
+    "labels_of",
+    "listed",
+    "metadata_of",
+    "vector_rows",
+]
+
+_COLLECTIONS = (".zip", ".csv", ".parquet")
+_MEDIA = AUDIO_SUFFIXES | IMAGE_SUFFIXES
+_PRINTED = ("CMYK", "YCbCr", "LAB", "HSV")
+_PNG_EFFORT = 3
+
+
+@dataclass(frozen=True)
+class Given:
+    """One item on its way into a gallery.
+
+    Attributes:
+        item: what a model can encode.
+        source: the absolute path of a file that can be read again, or None.
+        original: what to keep where there is no such file: the bytes it came as, or a PNG of its pixels; or None.
+        picture: makes its thumbnail, None for audio.
+    """
+
+    item: Any
+    source: str | None
+    original: bytes | None
+    picture: Callable[[], bytes | None]
+
+
+@dataclass(frozen=True, eq=False)
+class Listed:
+    """Items with what belongs to each.
+
+    Attributes:
+        items: n items for `given`; each is read when it is taken out.
+        labels: the label of each, or None.
+        metadata: the facts of each.
+        names: what errors call each; None: by number.
+        kind: "image" or "audio" if the data says so.
+    """
+
+    items: Sequence[Any]
+    labels: list[str | None]
+    metadata: list[dict[str, Scalar]]
+    names: Sequence[str] | None = None
+    kind: str | None = None
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def name(self, row: int) -> str:
+        """What errors call an item: its path, or "Item 3"."""
+        if self.names is not None:
+            return str(self.names[row])
+        item = self.items[row]
+        return str(item) if isinstance(item, str | Path) else f"Item {row}"
+
+
+def given(item: Any, kind: str, name: str) -> Given:
+    """Make one item ready.
+
+    Args:
+        item: a path; the bytes of a file, recognised by their content; for images also a PIL image, pixels uint8
+            (H, W) or (H, W, 3) or float in [0, 1], or a tensor (C, H, W); for audio also a waveform, float (n,) at
+            16 kHz.
+        kind: what the model takes, "image" or "audio".
+        name: what errors call it.
+
+    Raises:
+        DataError: it is missing, damaged, far too large or nothing of the kind.
+    """
+    if isinstance(item, str | Path):
+        return _given_path(item, kind)
+    if isinstance(item, bytes | bytearray | memoryview):
+        return _given_bytes(bytes(item), kind, name)
+    if kind == "audio":
+        return Given(_waveform(item, name), None, None, _no_picture)
+    if isinstance(item, Image.Image):
+        return _given_image(item, name)
+    if isinstance(item, np.ndarray | Tensor):
+        return _given_pixels(item, name)
+    raise DataError(f"{name} is a {type(item).__name__}: give a path, bytes, a PIL image, an array or a tensor.")
+
+
+def listed(items: Any, labels: Any = None, metadata: Any = None) -> Listed:
+    """List what is to be added; nothing is decoded yet.
+
+    Args:
+        items: a `Dataset`; a folder with a folder for each class, or one of loose files that have no labels; a
+            manifest, a zip or a name of the catalogue; one item as in `given`; a list of items, or an array
+            (n, H, W, 3) or tensor (n, C, H, W) of them.
+        labels: None: those of the data; one for all; or one for each, None for an item without.
+        metadata: None, one mapping for all, or one for each; added to what a manifest says in its other columns.
+    """
+    if isinstance(items, str | Path):
+        opened = _opened(items)
+        if isinstance(opened, list):
+            kind = kind_of(opened, items) if len(opened) > 1 else None
+            paths = [Path(path) for path in opened]
+            return Listed(paths, labels_of(labels, len(paths)), metadata_of(metadata, len(paths)), None, kind)
+        items = opened
+    if isinstance(items, Dataset):
+        return _listed_dataset(items, labels, metadata)
+    found = _several(items)
+    return Listed(found, labels_of(labels, len(found)), metadata_of(metadata, len(found)))
+
+
+def _given_path(path: str | Path, kind: str) -> Given:
+    place = os.path.abspath(os.path.expanduser(path))
+    try:
+        size = os.stat(place).st_size if os.path.isfile(place) else None
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} cannot be read ({error}).") from error
+    if size is None:
+        raise DataError(f"There is no file {path}: check the path.")
+    if place.encode("utf-8", "replace").decode() != place:
+        raise DataError(f"The name of {place!r} is not valid Unicode: rename the file.")
+    if size > MAX_ITEM_BYTES:
+        raise DataError(f"{path} is larger than 1 GiB, too large for one item.")
+
+    def picture() -> bytes:
+        return thumbnail(decode_image(_read(place), str(path), MAX_SIDE))
+
+    return Given(place, place, None, picture if kind == "image" else _no_picture)
+
+
+def _given_bytes(raw: bytes, kind: str, name: str) -> Given:
+    if kind == "audio":
+        return Given(decode_audio(raw, name), None, raw, _no_picture)
+    small = thumbnail(decode_image(raw, name, MAX_SIDE))  # now, so that damaged bytes are refused here
+    return Given(raw, None, raw, lambda: small)
+
+
+def _given_image(image: Image.Image, name: str) -> Given:
+    if image.width * image.height > MAX_PIXELS:
+        raise DataError(f"{name} is too large ({image.width} x {image.height} pixels).")
+    try:
+        upright = ImageOps.exif_transpose(image)
+        plain = upright.convert("RGB") if upright.mode in _PRINTED else upright
+        buffer = io.BytesIO()
+        plain.save(buffer, "PNG", compress_level=_PNG_EFFORT)
+    except (OSError, ValueError, SyntaxError) as error:
+        raise DataError(f"{name} is an image that could not be decoded ({error}).") from error
+    return Given(plain, None, buffer.getvalue(), lambda: thumbnail(plain))
+
+
+def _given_pixels(pixels: np.ndarray | Tensor, name: str) -> Given:
+    """An image from an array (H, W) or (H, W, C), or a tensor (C, H, W); floats are kept as vectors only."""
+    if isinstance(pixels, Tensor):
+        pixels = pixels.detach().cpu()
+        array = pixels.movedim(0, -1).numpy() if pixels.ndim == 3 and pixels.dtype != torch.bfloat16 else None
+    else:
+        array = pixels
+    if array is not None and array.dtype == np.uint8:
+        image = decode_image(array, name)
+        return _given_image(image, name)
+    return Given(pixels, None, None, lambda: None if array is None else _float_picture(array))
+
+
+def _float_picture(array: np.ndarray) -> bytes | None:
+    """A thumbnail of values in [0, 1], (H, W), (H, W, 1) or (H, W, 3); None of anything else."""
+    values = array[..., 0] if array.ndim == 3 and array.shape[2] == 1 else array
+    colours = values.ndim == 3 and values.shape[2] == 3
+    if not (colours or values.ndim == 2) or not values.size or not np.issubdtype(values.dtype, np.floating):
+        return None
+    shades = np.nan_to_num(np.clip(values, 0, 1)) * 255
+    return thumbnail(Image.fromarray(np.ascontiguousarray(shades.round().astype(np.uint8))))
+
+
+def _waveform(item: Any, name: str) -> Any:
+    wave = item.detach().cpu() if isinstance(item, Tensor) else item
+    if isinstance(wave, Tensor) and wave.ndim == 1 and wave.is_floating_point():
+        wave = wave.float().numpy()
+    if isinstance(wave, Tensor) and wave.ndim == 3:
+        return wave  # log-mel values, which the model checks
+    if not (isinstance(wave, np.ndarray) and wave.ndim == 1 and np.issubdtype(wave.dtype, np.floating)):
+        raise DataError(f"{name} must be the path or the bytes of an audio file, or a waveform, float (n,) at 16 kHz.")
+    if not wave.size or not np.isfinite(wave).all():
+        raise DataError(f"{name} is a waveform that is empty, or holds values that are not finite.")
+    return wave.astype(np.float32, copy=False)
+
+
+def _no_picture() -> None:
+    return None
+
+
+def _read(place: str) -> bytes:
+    try:
+        return Path(place).read_bytes()
+    except OSError as error:
+        raise DataError(f"{place} could not be read ({error.strerror or error}): check the path.") from error
+
+
+def _opened(source: str | Path) -> Dataset | list[str]:
+    """A data set, or the paths of files without labels."""
+    path = Path(source).expanduser()
+    try:
+        if path.is_dir():
+            return _loose_files(path) or open_data(path, progress=False)
+        if path.is_file() and path.suffix.lower() not in _COLLECTIONS:
+            return [str(path)]
+    except (OSError, ValueError) as error:
+        raise DataError(f"{source} cannot be read ({error}).") from error
+    return open_data(source)
+
+
+def _loose_files(folder: Path) -> list[str]:
+    """The images or recordings of a folder that has no folders in it, sorted; empty if it is of another form."""
+    with os.scandir(folder) as entries:
+        shown = [entry for entry in entries if not entry.name.startswith(".") and entry.name.lower() != "__macosx"]
+    if any(entry.is_dir() or entry.name in MANIFEST_NAMES for entry in shown):
+        return []
+    return sorted(entry.path for entry in shown if os.path.splitext(entry.name)[1].lower() in _MEDIA)
+
+
+def _listed_dataset(dataset: Dataset, labels: Any, metadata: Any) -> Listed:
+    manifest, count = dataset.manifest, len(dataset)
+    more = metadata_of(metadata, count)
+    columns = {name: typed(list(values)) for name, values in manifest.columns.items() if name not in ("path", "label")}
+    if columns:
+        rows = zip(*columns.values(), strict=True)
+        known = [{name: value for name, value in zip(columns, row, strict=True) if value is not None} for row in rows]
+        more = [check_metadata({**facts, **extra}) for facts, extra in zip(known, more, strict=True)]
+    own = labels_of(manifest.labels if labels is None else labels, count)
+    return Listed(_Rows(dataset), own, more, manifest.paths.tolist(), dataset.kind)
+
+
+class _Rows(Sequence[Any]):
+    """The items of a data set: paths where there are files, bytes or pixels read when taken out elsewhere."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        self.dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, row: Any) -> Any:
+        path, store = self.dataset.manifest.paths[row], self.dataset.store
+        if isinstance(store, FolderStore):
+            store.check([path])
+            return Path(store.root) / path
+        return store.read(path)
+
+
+def _several(items: Any) -> Sequence[Any]:
+    """What was given as a list of items; one item is a list of one."""
+    if isinstance(items, bytes | bytearray | memoryview | Image.Image):
+        return [items]
+    if isinstance(items, Tensor):
+        return items if items.ndim == 4 else [items]  # type: ignore[return-value]
+    if isinstance(items, np.ndarray):
+        if items.dtype.kind in "OUS" and items.ndim == 1:
+            return list(items)
+        single = items.ndim < 3 or (items.ndim == 3 and items.shape[2] in (1, 3))
+        return [items] if single else items  # type: ignore[return-value]
+    if isinstance(items, Iterable) and not isinstance(items, dict | set | frozenset):
+        return items if isinstance(items, list | tuple) else list(items)
+    raise DataError(
+        f"Items are a folder, a file, a data set, an image or a list of images, not a {type(items).__name__}."
+    )

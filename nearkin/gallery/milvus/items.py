@@ -1,0 +1,181 @@
+"""An item as a row of Milvus, and back."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from nearkin.errors import DataError, require
+from nearkin.gallery.milvus.table import LARGEST_ANSWER, TEXT_BYTES, Row, schema_class
+from nearkin.gallery.store import Record
+from nearkin.gallery.values import Item, Settings
+from nearkin.gallery.where_milvus import facts
+from nearkin.search import as_vectors
+
+ID_BYTES = 1_024
+LABEL_BYTES = 8_192
+SOURCE_BYTES = 8_192
+THUMBNAIL_BYTES = TEXT_BYTES // 4 * 3
+"""The largest thumbnail: it is kept as base64 in a text field."""
+
+_JSON_BYTES = 65_000
+_VALUES_AT_ONCE = 2**21
+_ITEM_FIELDS = ("label", "metadata", "source", "added", "pictured")
+
+WHOLE_ROWS = 256
+"""How many rows with all their fields one message carries, each of them at its largest."""
+
+ITEM_FIELDS = list(_ITEM_FIELDS)
+"""Fields that make an `Item`, beside the id."""
+
+ALL_FIELDS = [*_ITEM_FIELDS, "facts", "thumbnail", "original", "vector"]
+"""All fields beside the id."""
+
+
+def schema(settings: Settings, *, lite: bool) -> Any:
+    """The schema of a collection of items. Milvus Lite has no half precision: there the rounded values are float32."""
+    kinds = require("pymilvus", "milvus").DataType
+    made = schema_class().create_schema(auto_id=False, enable_dynamic_field=False)
+    made.add_field("id", kinds.VARCHAR, is_primary=True, max_length=ID_BYTES)
+    made.add_field("label", kinds.VARCHAR, max_length=LABEL_BYTES, nullable=True)
+    made.add_field("metadata", kinds.JSON)
+    made.add_field("facts", kinds.JSON)
+    made.add_field("source", kinds.VARCHAR, max_length=SOURCE_BYTES, nullable=True)
+    made.add_field("added", kinds.VARCHAR, max_length=64)
+    made.add_field("pictured", kinds.BOOL)
+    made.add_field("thumbnail", kinds.VARCHAR, max_length=TEXT_BYTES, nullable=True)
+    made.add_field("original", kinds.VARCHAR, max_length=128, nullable=True)
+    half = settings.dtype == "float16" and not lite
+    made.add_field("vector", kinds.FLOAT16_VECTOR if half else kinds.FLOAT_VECTOR, dim=settings.dimension)
+    return made
+
+
+def to_row(record: Record, vector: np.ndarray) -> Row:
+    """A record with its encoded vector as a row; its original is kept elsewhere.
+
+    Raises:
+        DataError: something does not fit into a field of Milvus.
+    """
+    _fits("id", record.id, record.id, ID_BYTES)
+    if not record.id:
+        raise DataError("An item must have an id that is not empty.")
+    _fits("source", record.id, record.source, SOURCE_BYTES)
+    _fits("time", record.id, record.added, 64)
+    if record.thumbnail is not None and len(record.thumbnail) > THUMBNAIL_BYTES:
+        raise DataError(
+            f"The thumbnail of item '{record.id}' has {len(record.thumbnail):,} bytes; Milvus keeps at most "
+            f"{THUMBNAIL_BYTES:,}."
+        )
+    return {
+        "id": record.id,
+        **described(record),
+        "source": record.source,
+        "added": record.added,
+        "pictured": record.thumbnail is not None,
+        "thumbnail": None if record.thumbnail is None else to_text(record.thumbnail),
+        "original": None,
+        "vector": vector,
+    }
+
+
+def to_item(row: Row) -> Item:
+    """The item of a row with `ITEM_FIELDS`."""
+    return Item(row["id"], row["label"], dict(row["metadata"]), row["source"], row["added"], bool(row["pictured"]))
+
+
+def to_text(content: bytes) -> str:
+    """Bytes as text."""
+    return base64.b64encode(content).decode()
+
+
+def from_text(text: str) -> bytes:
+    """The inverse of `to_text`."""
+    return base64.b64decode(text)
+
+
+def checked_vectors(vectors: Any, count: int | None, dimension: int) -> np.ndarray:
+    """Vectors float32 (n, d), n being `count` if that is given.
+
+    Raises:
+        DataError: they have another shape, or are not finite.
+    """
+    made: np.ndarray = as_vectors(vectors, "vectors").cpu().numpy().astype(np.float32)
+    if made.shape[1] != dimension:
+        raise DataError(
+            f"The vectors have {made.shape[1]} dimensions and the gallery has {dimension}: they must agree."
+        )
+    if count is not None and len(made) != count:
+        raise DataError(f"There are {len(made):,} vectors for {count:,} items: give one for each.")
+    return made
+
+
+def at_once(dimension: int) -> int:
+    """How many vectors one answer carries."""
+    return max(1, min(LARGEST_ANSWER, _VALUES_AT_ONCE // dimension))
+
+
+def encode(vectors: np.ndarray, settings: Settings, *, lite: bool) -> np.ndarray:
+    """Vectors (n, d) as they are stored.
+
+    Raises:
+        DataError: a value is too large for half precision.
+    """
+    if settings.dtype == "float32":
+        return vectors
+    with np.errstate(over="ignore"):
+        halves = vectors.astype(np.float16)
+    if not np.isfinite(halves).all():
+        raise DataError("The vectors hold values beyond 65,504, which float16 cannot keep: use dtype='float32'.")
+    return halves.astype(np.float32) if lite else halves
+
+
+def decode(stored: Sequence[Any], dimension: int) -> np.ndarray:
+    """Vectors float32 (n, d) of what Milvus gives back: lists of numbers, or the bytes of half precision."""
+    if not len(stored):
+        return np.zeros((0, dimension), np.float32)
+    if isinstance(plain(stored[0]), bytes):
+        return np.stack([np.frombuffer(plain(one), np.float16) for one in stored]).astype(np.float32)
+    return np.asarray(stored, np.float32)
+
+
+def described(record: Record) -> Row:
+    """Label and metadata, and the facts of a record that conditions ask for.
+
+    Raises:
+        DataError: a key is no text, a value is not text, a finite number, a truth value or None, or it is too much.
+    """
+    _fits("label", record.id, record.label, LABEL_BYTES)
+    for key, value in record.metadata.items():
+        finite = isinstance(value, str | bool | int) or (isinstance(value, float) and math.isfinite(value))
+        if not isinstance(key, str) or not (value is None or finite):
+            told = f"The metadata '{key}' of item '{record.id}' is {value!r}"[:300]
+            raise DataError(f"{told}: use text, finite numbers, true, false or None.")
+    made = {"metadata": dict(record.metadata), "facts": facts(record)}
+    size = max(len(json.dumps(part, ensure_ascii=False).encode("utf-8", "replace")) for part in made.values())
+    if size > _JSON_BYTES:
+        raise DataError(
+            f"The metadata of item '{record.id}' take {size:,} bytes with what is kept to search them; Milvus keeps at "
+            f"most {_JSON_BYTES:,}."
+        )
+    return {"label": record.label, **made}
+
+
+def plain(stored: Any) -> Any:
+    """A vector as Milvus gives it and takes it; half precision comes as a list of one bytes object."""
+    return stored[0] if isinstance(stored, list) and stored and isinstance(stored[0], bytes) else stored
+
+
+def _fits(what: str, id: str, text: str | None, limit: int) -> None:
+    if text is not None and not isinstance(text, str):
+        raise DataError(f"The {what} of item {id!r} must be text, not {type(text).__name__}.")
+    try:
+        size = len((text or "").encode())
+    except UnicodeEncodeError as error:
+        raise DataError(f"The {what} of item {id!r} holds half a character, which is no valid text.") from error
+    if size > limit:
+        raise DataError(f"The {what} of item '{id[:50]}' takes {size:,} bytes; Milvus keeps at most {limit:,}.")

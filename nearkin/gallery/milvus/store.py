@@ -1,0 +1,334 @@
+"""Items in Milvus: the same interface as the local store, for galleries that many machines share.
+
+A call that writes is no transaction here. It goes in batches, each item is written whole or not at all, and a call that
+was cut off is completed by calling it again with the same ids. With several writers the last one wins; the counters may
+then miss a write. Items are in the order of their ids.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+from nearkin.errors import DataError, StorageError
+from nearkin.gallery.milvus import items as rows
+from nearkin.gallery.milvus import neighbours, rebuild
+from nearkin.gallery.milvus.address import parse_address
+from nearkin.gallery.milvus.classes import Classes
+from nearkin.gallery.milvus.connection import Connection, MissingCollectionError, Sleep
+from nearkin.gallery.milvus.documents import Documents
+from nearkin.gallery.milvus.expressions import all_of, literal
+from nearkin.gallery.milvus.head import Head, check_settings, documents_name, make_items, read_head
+from nearkin.gallery.milvus.table import LARGEST_ANSWER, Table
+from nearkin.gallery.milvus.writing import remove, update, write
+from nearkin.gallery.store import Found, Record, Sample
+from nearkin.gallery.values import Item, Settings
+from nearkin.gallery.where import Condition
+from nearkin.gallery.where_milvus import compile as compile_where
+
+T = TypeVar("T")
+
+
+class MilvusStore:
+    """Items in a collection of Milvus 2.5 or newer, or of Milvus Lite; made by `create` or `open`.
+
+    Beside the items there is one small collection for settings, classes, notes and the bytes of originals, in parts.
+    Search is exact in Milvus Lite; a server finds nearly all true neighbours, and their distances are always true.
+    """
+
+    kind = "remote"
+
+    def __init__(self, connection: Connection, documents: Documents, head: Head) -> None:
+        self._connection = connection
+        self._documents = documents
+        self._head = head
+        self._classes = Classes(documents)
+        self._writing = threading.RLock()
+
+    @classmethod
+    def create(
+        cls, address: str, settings: Settings, *, token: str | None = None, sleep: Sleep = time.sleep
+    ) -> MilvusStore:
+        """Make an empty gallery.
+
+        Args:
+            address: `milvus://[user:password@]host[:port]/[database/]collection`, `milvus+tls://…`, or the path of a
+                Milvus Lite database, `something.db` or `something.db#collection`.
+            settings: what the vectors are.
+            token: "user:password" or an API key.
+            sleep: waits between tries.
+
+        Raises:
+            DataError: Milvus cannot keep such vectors.
+            StorageError: nothing answers there, or there is a gallery already.
+        """
+        check_settings(settings)
+        connection = Connection(parse_address(address, token), sleep=sleep)
+        try:
+            documents = Documents(connection, documents_name(connection.address.collection))
+            _make_documents(connection, documents)
+            rebuild.drop_others(connection, None)
+            head = make_items(connection, settings)
+            documents.set_head(head.to_dict())
+        except BaseException:
+            connection.close()
+            raise
+        return cls(connection, documents, head)
+
+    @classmethod
+    def open(cls, address: str, *, token: str | None = None, sleep: Sleep = time.sleep) -> MilvusStore:
+        """Open a gallery; the arguments are those of `create`.
+
+        Raises:
+            StorageError: nothing answers there, or there is no gallery that this version can read.
+        """
+        place = parse_address(address, token)
+        if place.path is not None and not place.path.exists():
+            raise StorageError(f"There is no Milvus Lite database '{place.path}': create the gallery first.")
+        connection = Connection(place, sleep=sleep)
+        try:
+            documents = Documents(connection, documents_name(place.collection))
+            return cls(connection, documents, read_head(connection, documents))
+        except BaseException:
+            connection.close()
+            raise
+
+    @property
+    def settings(self) -> Settings:
+        """What the vectors are; looked up, for somebody else may have replaced them."""
+        return self._fresh_head().settings
+
+    @property
+    def generation(self) -> int:
+        """Grows with every write, by anyone."""
+        return self._documents.counters()[0]
+
+    @property
+    def changes(self) -> int:
+        """How many items were ever added, replaced, removed or relabelled."""
+        return self._documents.counters()[1]
+
+    def __len__(self) -> int:
+        return self._on_items(Table.count)
+
+    def classes(self) -> list[str]:
+        """Names of the classes by code; a class whose items are all gone keeps its code."""
+        return self._classes.names()
+
+    def class_sizes(self) -> dict[str | None, int]:
+        """The number of items of each label; None counts the unlabelled. All labels are read for it."""
+        return self._on_items(
+            lambda table: dict(Counter(row["label"] for page in table.pages(["label"]) for row in page))
+        )
+
+    def write(self, records: Sequence[Record], vectors: np.ndarray) -> None:
+        """Add items with vectors float32 (n, d), in batches; ids that exist are replaced."""
+        with self._writing:
+            settings = self.settings
+            points = rows.checked_vectors(vectors, len(records), settings.dimension)
+            if records:
+                encoded = rows.encode(points, settings, lite=self._connection.lite)
+                self._on_items(lambda table: write(table, self._documents, records, encoded))
+
+    def remove(self, ids: Sequence[str]) -> int:
+        """Remove items; how many there were. Ids that do not exist are left alone."""
+        with self._writing:
+            return self._on_items(lambda table: remove(table, self._documents, ids))
+
+    def update(self, ids: Sequence[str], *, label: Any = ..., metadata: Any = ...) -> int:
+        """Give items another label (or None), or other metadata, or both; how many there were. `...`: unchanged."""
+        with self._writing:
+            return self._on_items(lambda table: update(table, self._documents, ids, label, metadata))
+
+    def get(self, ids: Sequence[str]) -> list[Item | None]:
+        """Items by id, None where there is none."""
+        found = self._on_items(lambda table: table.get(ids, rows.ITEM_FIELDS))
+        return [rows.to_item(found[id]) if id in found else None for id in ids]
+
+    def items(self, keys: np.ndarray) -> list[Item | None]:
+        """Items by the keys (n,) of a search or sample, which are ids; None where there is none (any more)."""
+        names = list(keys)
+        found = self._on_items(lambda table: table.get([name for name in names if name is not None], rows.ITEM_FIELDS))
+        return [rows.to_item(found[name]) if name in found else None for name in names]
+
+    def page(self, *, after: str | None = None, limit: int = 100, where: Condition | None = None) -> list[Item]:
+        """Items in the order of their ids, those after the id `after`; that item need not exist any more."""
+        if limit < 1:
+            raise DataError(f"A page must hold at least one item, not {limit}.")
+        expression = _expression(where)
+        found: list[Item] = []
+        while len(found) < limit:
+            size = min(limit - len(found), LARGEST_ANSWER)
+            part = self._rows_after(after, expression, size)
+            found += map(rows.to_item, part)
+            if len(part) < size:
+                break
+            after = found[-1].id
+        return found
+
+    def ids_where(self, where: Condition | None = None, *, label: Any = ...) -> list[str]:
+        """Ids of all items that fulfil a condition, and have a label if one is given (None: the unlabelled)."""
+        expression = all_of(_expression(where), _of_label(label))
+        return self._on_items(lambda table: [row["id"] for page in table.pages([], where=expression) for row in page])
+
+    def thumbnail(self, id: str) -> bytes | None:
+        """A JPEG, or None."""
+        row = self._on_items(lambda table: table.get([id], ["thumbnail"])).get(id)
+        return rows.from_text(row["thumbnail"]) if row is not None and row["thumbnail"] is not None else None
+
+    def original(self, id: str) -> bytes | None:
+        """The bytes an item was given as, or None."""
+        row = self._on_items(lambda table: table.get([id], ["original"])).get(id)
+        text = self._documents.parts(rebuild.owner(id), row["original"]) if row and row["original"] else None
+        return None if text is None else rows.from_text(text)
+
+    def vectors(self, ids: Sequence[str]) -> np.ndarray:
+        """Vectors float32 (n, d) of items.
+
+        Raises:
+            DataError: if there is no such item; it names the first.
+        """
+        found = self._on_items(
+            lambda table: table.get(ids, ["vector"], at_once=rows.at_once(self._head.settings.dimension))
+        )
+        missing = next((id for id in ids if id not in found), None)
+        if missing is not None:
+            raise DataError(f"There is no item '{missing}' in the gallery.")
+        return rows.decode([found[id]["vector"] for id in ids], self._head.settings.dimension)
+
+    def search(
+        self,
+        queries: np.ndarray,
+        k: int,
+        *,
+        where: Condition | None = None,
+        labelled: bool = False,
+        exclude: np.ndarray | None = None,
+    ) -> Found:
+        """The k nearest items of queries float32 (q, d); the arguments are those of `Store.search`.
+
+        Raises:
+            DataError: k is larger than Milvus allows, 16,384 (one less with `exclude`).
+        """
+        if k < 1:
+            raise DataError(f"At least one neighbour must be asked for, not {k}.")
+        expression = all_of(_expression(where), "label is not null" if labelled else "")
+        points = rows.checked_vectors(queries, None, self.settings.dimension)
+        distances, ids, labels = self._on_items(
+            lambda table: neighbours.search(
+                self._connection, table, self._head.settings, points, k, expression, exclude
+            )
+        )
+        return Found(distances, ids, self._classes.codes(labels, present=np.isfinite(distances)))
+
+    def sample(self, n: int, seed: int, *, labelled: bool = False) -> Sample:
+        """At most n items, drawn at random without replacement, in the order of their ids. All ids are read for it."""
+        expression = "label is not null" if labelled else ""
+
+        def drawn(table: Table) -> Sample:
+            ids = [row["id"] for page in table.pages([], where=expression) for row in page]
+            if len(ids) > n:
+                places = np.random.default_rng(seed).choice(len(ids), n, replace=False)
+                ids = [ids[place] for place in np.sort(places)]
+            found = table.get(ids, ["label", "vector"], at_once=rows.at_once(self._head.settings.dimension))
+            kept = [id for id in ids if id in found]
+            labels = np.array([found[id]["label"] for id in kept], object)
+            vectors = rows.decode([found[id]["vector"] for id in kept], self._head.settings.dimension)
+            return Sample(
+                np.array(kept, object), vectors, self._classes.codes(labels, present=np.ones(len(kept), bool))
+            )
+
+        return self._on_items(drawn)
+
+    def batches(self, size: int = 1024) -> Iterator[tuple[list[Item], np.ndarray]]:
+        """All items in the order of their ids with their vectors, at most `size` at a time."""
+        after: str | None = None
+        # A page costs Milvus Lite a look at everything, so pages are as large as a message carries.
+        while page := self._rows_after(after, "", rows.at_once(self._head.settings.dimension), "vector"):
+            for start in range(0, len(page), size):
+                part = page[start : start + size]
+                vectors = rows.decode([row["vector"] for row in part], self._head.settings.dimension)
+                yield [rows.to_item(row) for row in part], vectors
+            after = page[-1]["id"]
+
+    def note(self, name: str) -> Any:
+        """A small JSON document kept under a name, or None."""
+        return self._documents.note(self._fresh_head().collection, name)
+
+    def set_note(self, name: str, value: Any) -> None:
+        """Keep a small JSON document; it is no change of the items."""
+        with self._writing:
+            self._documents.set_note(self._fresh_head().collection, name, value)
+
+    def replace_vectors(
+        self, settings: Settings, batches: Iterator[tuple[list[str], np.ndarray]], drop: Sequence[str] = ()
+    ) -> None:
+        """Give all items new vectors, in a new space if need be; others see the old ones until the last is there.
+
+        All notes are forgotten with the old vectors, and every item counts as changed. What others write meanwhile is
+        refused as incomplete, or lost: let nobody write during a rebuild.
+
+        Args:
+            settings: of the new vectors; they replace the old settings in the same moment.
+            batches: ids and vectors (n, d), each id once; every item must come but those dropped.
+            drop: ids of items that are removed in the same moment.
+        """
+        check_settings(settings)
+        with self._writing:
+            self._head = rebuild.replace_vectors(
+                self._connection, self._documents, self._fresh_head(), settings, batches, list(drop)
+            )
+
+    def size(self) -> int | None:
+        """Bytes of a Milvus Lite database, all its galleries together; None for a server."""
+        path = self._connection.address.path
+        return None if path is None else sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+
+    def close(self) -> None:
+        """Let go of the connection; a second time does nothing."""
+        self._connection.close()
+
+    def _rows_after(self, after: str | None, where: str, size: int, *more: str) -> list[dict[str, Any]]:
+        fields = [*rows.ITEM_FIELDS, *more]
+        return self._on_items(lambda table: table.page(fields, where=where, after=after, limit=size))
+
+    def _fresh_head(self) -> Head:
+        plain = self._documents.head()
+        if plain is None or plain.get("collection") != self._head.collection:
+            self._head = read_head(self._connection, self._documents)
+        return self._head
+
+    def _on_items(self, action: Callable[[Table], T]) -> T:
+        """Do something with the collection of items; once more if a rebuild by somebody else has replaced it."""
+        try:
+            return action(Table(self._connection, self._head.collection, "id"))
+        except MissingCollectionError:
+            self._head = read_head(self._connection, self._documents)
+            return action(Table(self._connection, self._head.collection, "id"))
+
+
+def _make_documents(connection: Connection, documents: Documents) -> None:
+    """Make the collection beside the items, or take over one that was never finished."""
+    if documents.usable():
+        if documents.head() is not None:
+            shown = connection.address.shown
+            raise StorageError(f"There is a gallery at {shown} already: open it, or use another name.")
+        return
+    if documents.exists():
+        connection.call("drop_collection", documents.name)
+    documents.make()
+
+
+def _expression(where: Condition | None) -> str:
+    return "" if where is None else compile_where(where)
+
+
+def _of_label(label: Any) -> str:
+    if label is ...:
+        return ""
+    return "label is null" if label is None else f"label == {literal(label)}"

@@ -1,0 +1,292 @@
+"""Galleries as Parquet files: written for moving and keeping, read from ours and from tables of vectors you bring."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import date, datetime, time
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nearkin.errors import DataError
+from nearkin.gallery.checks import check_ids, check_label, check_metadata, vector_rows
+from nearkin.gallery.store import Record, Store
+from nearkin.gallery.values import Item, Settings
+from nearkin.storage import replacing
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+FORMAT = 1
+_SETTINGS_KEY = b"nearkin.gallery"
+_FORMAT_KEY = b"nearkin.gallery.format"
+_ROWS = 1024
+_GROUP_BYTES = 64 << 20
+_VECTOR_NAMES = ("vector", "embedding")
+_SOURCE_NAMES = ("source", "path")
+_OWN = ("id", "label", "metadata", "added", "thumbnail", "original", *_VECTOR_NAMES, *_SOURCE_NAMES)
+_JPEG = b"\xff\xd8\xff"
+
+
+def export_items(store: Store, path: str | Path) -> int:
+    """Write all items of a store into one file, whole or not at all; how many there were.
+
+    Columns: id, label, metadata (a JSON object as text), source, added, thumbnail, original (bytes) and vector
+    (d float32 values). What the gallery is tied to stands in the file's own metadata.
+    """
+    import pyarrow.parquet as pq
+
+    schema = _schema(store.settings)
+    count = 0
+    with replacing(path) as temporary, pq.ParquetWriter(temporary, schema, compression="zstd") as writer:
+        for rows, vectors in _groups(store):
+            writer.write_batch(_batch(rows, vectors, schema), row_group_size=_ROWS)
+            count += len(rows)
+    return count
+
+
+def read_items(path: str | Path) -> tuple[Settings | None, Iterator[tuple[list[Record], np.ndarray]]]:
+    """What a file's vectors are, if it says so, and its items with vectors float32 (n, d), some at a time.
+
+    A file need not be ours: it must have a column vector or embedding, as `nearkin embed` writes it; id, label, source
+    or path, metadata (JSON), added, thumbnail and original are taken as in ours if they are there, and every other
+    column of texts, numbers, truth values or times becomes metadata. Without ids, items get ones that stay the same if
+    the file is read again.
+
+    Raises:
+        DataError: it is not such a file, now or while reading.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        file = pq.ParquetFile(path)
+        settings = _settings(file.schema_arrow.metadata or {}, path)
+        columns = _columns(file.schema_arrow, path)
+    except (OSError, pa.ArrowException) as error:
+        raise DataError(f"{path} is not a readable Parquet file ({_first_line(error)}).") from error
+    return settings, _records(file, columns, settings, path)
+
+
+def _schema(settings: Settings) -> pa.Schema:
+    import pyarrow as pa
+
+    texts = [(name, pa.string()) for name in ("id", "label", "metadata", "source", "added")]
+    blobs = [("thumbnail", pa.binary()), ("original", pa.binary())]
+    vector = ("vector", pa.list_(pa.float32(), settings.dimension))
+    told = {_SETTINGS_KEY: json.dumps(settings.to_dict()).encode(), _FORMAT_KEY: str(FORMAT).encode()}
+    return pa.schema([*texts, *blobs, vector]).with_metadata(told)
+
+
+_Row = tuple[Item, bytes | None, bytes | None]
+
+
+def _groups(store: Store) -> Iterator[tuple[list[_Row], np.ndarray]]:
+    """Items with thumbnail and original, and their vectors: few enough at a time to be held in memory."""
+    for items, vectors in store.batches(_ROWS):
+        rows: list[_Row] = []
+        start = size = 0
+        for index, item in enumerate(items):
+            small, original = store.thumbnail(item.id), store.original(item.id)
+            rows.append((item, small, original))
+            size += len(small or b"") + len(original or b"")
+            if size > _GROUP_BYTES:
+                yield rows, vectors[start : index + 1]
+                rows, start, size = [], index + 1, 0
+        if rows:
+            yield rows, vectors[start:]
+
+
+def _batch(rows: list[_Row], vectors: np.ndarray, schema: pa.Schema) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    items = [item for item, _, _ in rows]
+    columns: list[Any] = [
+        [item.id for item in items],
+        [item.label for item in items],
+        [json.dumps(dict(item.metadata), ensure_ascii=False) for item in items],
+        [item.source for item in items],
+        [item.added for item in items],
+        [small for _, small, _ in rows],
+        [original for _, _, original in rows],
+    ]
+    flat = pa.array(np.ascontiguousarray(vectors, dtype=np.float32).reshape(-1))
+    arrays = [pa.array(values, kind.type) for values, kind in zip(columns, schema, strict=False)]
+    arrays.append(pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1]))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _settings(told: dict[bytes, bytes], path: str | Path) -> Settings | None:
+    if _SETTINGS_KEY not in told:
+        return None
+    try:
+        version = int(told.get(_FORMAT_KEY, b"0"))
+        settings = Settings.from_dict(json.loads(told[_SETTINGS_KEY]))
+    except (ValueError, TypeError) as error:
+        raise DataError(f"{path} says it is a gallery, but what it says is damaged: export it again.") from error
+    if version > FORMAT:
+        raise DataError(f"{path} is of a newer format ({version}) than this nearkin reads ({FORMAT}): update nearkin.")
+    return settings
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """Which columns of a table mean what."""
+
+    vector: str
+    source: str | None
+    own: frozenset[str]
+    facts: tuple[str, ...]
+
+    def read(self) -> list[str]:
+        return list(dict.fromkeys([self.vector, *([self.source] if self.source else []), *self.own, *self.facts]))
+
+
+def _columns(schema: pa.Schema, path: str | Path) -> _Columns:
+    import pyarrow as pa
+
+    names = schema.names
+    if len(set(names)) < len(names):
+        raise DataError(f"{path} has two columns of one name: rename one.")
+    vector = next((name for name in _VECTOR_NAMES if name in names), None)
+    if vector is None:
+        raise DataError(f"{path} has no column 'vector' or 'embedding'; it has {', '.join(names) or 'none'}.")
+    kind = schema.field(vector).type
+    lists = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    if not lists or not (pa.types.is_floating(kind.value_type) or pa.types.is_integer(kind.value_type)):
+        raise DataError(f"The column '{vector}' of {path} holds {kind}: it must hold lists of numbers.")
+    source = next((name for name in _SOURCE_NAMES if name in names), None)
+    facts = [name for name in names if name not in _OWN and not name.startswith("__index_level_")]
+    own = frozenset({"id", "label", "metadata", "added", "thumbnail", "original"} & set(names))
+    return _Columns(vector, source, own, tuple(name for name in facts if _is_scalar(schema.field(name).type)))
+
+
+def _is_scalar(kind: pa.DataType) -> bool:
+    import pyarrow.types as types
+
+    if types.is_dictionary(kind):
+        kind = kind.value_type
+    tests = (types.is_string, types.is_large_string, types.is_boolean, types.is_integer, types.is_floating)
+    return any(test(kind) for test in (*tests, types.is_temporal, types.is_decimal)) and not types.is_duration(kind)
+
+
+def _records(
+    file: pq.ParquetFile, columns: _Columns, settings: Settings | None, path: str | Path
+) -> Iterator[tuple[list[Record], np.ndarray]]:
+    import pyarrow as pa
+
+    dimension = None if settings is None else settings.dimension
+    first = 0
+    try:
+        for batch in file.iter_batches(batch_size=_ROWS, columns=columns.read()):
+            vectors = _vectors(batch.column(columns.vector), dimension, first, path)
+            dimension = vectors.shape[1]
+            yield _rows(batch, columns, vectors, first, path), vectors
+            first += batch.num_rows
+    except (OSError, pa.ArrowException) as error:
+        raise DataError(f"{path} is damaged after row {first} ({_first_line(error)}): make it anew.") from error
+    finally:
+        file.close()
+
+
+def _vectors(column: pa.Array, dimension: int | None, first: int, path: str | Path) -> np.ndarray:
+    """The vectors of one batch, float32 (n, d)."""
+    if column.null_count:
+        row = first + int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
+        raise DataError(f"{path} has no vector in row {row}: remove the row.")
+    lengths = column.value_lengths().to_numpy(zero_copy_only=False)
+    wanted = int(lengths[0]) if dimension is None else dimension
+    if not wanted or (lengths != wanted).any():
+        row = int(np.argmax(lengths != wanted))
+        raise DataError(
+            f"The vector in row {first + row} of {path} has {lengths[row]} values and others {wanted}: "
+            "all must have one length, not 0."
+        )
+    values = column.flatten()
+    if values.null_count:
+        row = first + int(np.argmax(values.is_null().to_numpy(zero_copy_only=False))) // wanted
+        raise DataError(f"The vector in row {row} of {path} has a missing value: remove the row.")
+    try:
+        return vector_rows(values.to_numpy(zero_copy_only=False).reshape(-1, wanted), wanted)
+    except DataError as error:
+        raise DataError(f"{path}, rows from {first}: {error}") from error
+
+
+def _rows(batch: pa.RecordBatch, columns: _Columns, vectors: np.ndarray, first: int, path: str | Path) -> list[Record]:
+    """The records of one batch."""
+    values = {name: batch.column(name).to_pylist() for name in columns.read() if name != columns.vector}
+    nothing = [None] * batch.num_rows
+    sources = [None if value is None else str(value) for value in values.get(columns.source or "", nothing)]
+    found = []
+    for row in range(batch.num_rows):
+        own = {name: values[name][row] for name in columns.own}
+        facts = {name: _plain(values[name][row]) for name in columns.facts}
+        try:
+            id = _id(own["id"]) if "id" in own else _made_id(first + row, sources[row], vectors[row])
+            found.append(_record(id, own, facts, sources[row]))
+        except DataError as error:
+            raise DataError(f"{path}, row {first + row}: {error}") from error
+    return found
+
+
+def _record(id: str, own: dict[str, Any], facts: dict[str, Any], source: str | None) -> Record:
+    label, added = own.get("label"), own.get("added")
+    return Record(
+        id=id,
+        label=None if label is None or label != label else check_label(label),
+        metadata=check_metadata({**_told(own.get("metadata")), **facts}),
+        source=source,
+        added="" if added is None else str(_plain(added)),
+        thumbnail=_blob(own.get("thumbnail"), "thumbnail", _JPEG),
+        original=_blob(own.get("original"), "original", b""),
+    )
+
+
+def _id(value: Any) -> str:
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    return check_ids([str(value) if whole else value], 1)[0]
+
+
+def _made_id(row: int, source: str | None, vector: np.ndarray) -> str:
+    """An id that depends on nothing but the file, so that reading it again replaces items and doubles none."""
+    return hashlib.sha256(f"{row}\n{source or ''}\n".encode("utf-8", "replace") + vector.tobytes()).hexdigest()[:24]
+
+
+def _told(text: Any) -> dict[str, Any]:
+    """Facts from a JSON object."""
+    if text is None:
+        return {}
+    try:
+        facts = json.loads(text)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise DataError("The column 'metadata' must hold JSON objects as text.") from error
+    if not isinstance(facts, dict):
+        raise DataError("The column 'metadata' must hold JSON objects as text.")
+    return facts
+
+
+def _plain(value: Any) -> Any:
+    """A value of a table as one of metadata: times become ISO texts, NaN is missing."""
+    if isinstance(value, date | datetime | time):
+        return value.isoformat()
+    if isinstance(value, Decimal):
+        return float(value)
+    return None if isinstance(value, float) and value != value else value
+
+
+def _blob(value: Any, name: str, start: bytes) -> bytes | None:
+    if value is None:
+        return None
+    if not isinstance(value, bytes) or not value.startswith(start):
+        raise DataError(f"The column '{name}' must hold {'JPEG files' if start else 'bytes'}.")
+    return value
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0].rstrip(".")

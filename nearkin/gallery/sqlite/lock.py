@@ -1,0 +1,70 @@
+"""One writer at a time: threads wait for each other, another process is told to come back."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from nearkin.errors import StorageError
+
+
+class WriterLock:
+    """The right to write to a gallery, for the length of one call.
+
+    The system frees it when a process ends, however it ends.
+
+    Args:
+        directory: of the gallery; the lock is its file `writer.lock`, which holds the writer's process id.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._threads = threading.RLock()
+        self._held = False
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold the lock in the block.
+
+        Raises:
+            StorageError: if another process holds it, or this thread does already, or the file cannot be written.
+        """
+        with self._threads:
+            if self._held:
+                raise StorageError(f"{self._directory} is being written by this very call: wait until it has finished.")
+            handle = self._taken()
+            self._held = True
+            try:
+                yield
+            finally:
+                self._held = False
+                os.close(handle)
+
+    def _taken(self) -> int:
+        """The locked file."""
+        try:
+            handle = os.open(self._directory / "writer.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            raise StorageError(
+                f"{self._directory} cannot be written to ({error.strerror}): make it writable, or only read from it."
+            ) from error
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(handle, 0)
+            os.pwrite(handle, str(os.getpid()).encode(), 0)
+        except BlockingIOError as error:
+            owner = os.pread(handle, 32, 0).decode(errors="replace") or "that has just begun"
+            os.close(handle)
+            raise StorageError(
+                f"{self._directory} is being written by process {owner}: try again when it has finished."
+            ) from error
+        except OSError as error:
+            os.close(handle)
+            raise StorageError(
+                f"{self._directory} cannot be written to ({error.strerror}): make room there."
+            ) from error
+        return handle

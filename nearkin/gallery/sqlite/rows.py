@@ -1,0 +1,167 @@
+"""Items as rows of SQLite: reading, finding and writing them."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from nearkin.errors import DataError
+from nearkin.gallery import where_sql
+from nearkin.gallery.store import UNLABELLED, Record
+from nearkin.gallery.values import Item
+from nearkin.gallery.where import Condition
+
+_CHUNK = 1000  # parameters of a statement
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+_SCALARS = frozenset((str, int, float, bool, type(None)))
+
+_NAMED = (
+    "(SELECT items.*, labels.name AS label_name,"
+    " EXISTS (SELECT 1 FROM thumbnails WHERE thumbnails.slot = items.slot) AS pictured"
+    " FROM items LEFT JOIN labels ON labels.code = items.label) AS items"
+)
+_ITEM = f"SELECT items.id, label_name, metadata, source, added, pictured, items.slot FROM {_NAMED}"
+
+
+def checked_rows(records: Sequence[Record]) -> list[tuple[str, str, str | None, str]]:
+    """(id, metadata as JSON, source, added) of records.
+
+    Raises:
+        DataError: if an id comes twice, or a value cannot be stored.
+    """
+    rows = [(record.id, encoded(record.metadata), record.source, record.added) for record in records]
+    for record in records:
+        if type(record.id) is not str or not (record.label is None or isinstance(record.label, str)):
+            raise DataError(f"Ids and labels must be text, not {record.id!r} and {record.label!r}.")
+        if not (record.source is None or isinstance(record.source, str)) or not isinstance(record.added, str):
+            raise DataError(f"The source and time of '{record.id}' must be text.")
+    if len({row[0] for row in rows}) < len(rows):
+        seen: set[str] = set()
+        twice = next(row[0] for row in rows if row[0] in seen or seen.add(row[0]))  # type: ignore[func-returns-value]
+        raise DataError(f"The id '{twice}' is given twice: give every item an id of its own.")
+    return rows
+
+
+def encoded(metadata: Mapping[str, Any]) -> str:
+    """Metadata as JSON.
+
+    Raises:
+        DataError: if it is not flat, or a value cannot be stored.
+    """
+    if not _SCALARS.issuperset(map(type, metadata.values())) or not all(type(key) is str for key in metadata):
+        strange = {key: value for key, value in metadata.items() if type(value) not in _SCALARS or type(key) is not str}
+        raise DataError(f"Metadata must be texts, whole or real numbers, truth values or None by name, not {strange}.")
+    try:
+        return _ENCODER.encode(metadata if type(metadata) is dict else dict(metadata))
+    except ValueError as error:
+        raise DataError(f"Metadata must be finite numbers, not {dict(metadata)}.") from error
+
+
+def insert(
+    connection: sqlite3.Connection, first: int, records: Sequence[Record], rows: Iterable[tuple[Any, ...]], codes: Any
+) -> None:
+    """Add items at the slots from `first` on; no item may have one of their ids."""
+    labels = (None if code < 0 else code for code in codes.tolist())
+    connection.executemany(
+        "INSERT INTO items (slot, id, metadata, source, added, label) VALUES (?, ?, ?, ?, ?, ?)",
+        ((slot, *row, label) for slot, (row, label) in enumerate(zip(rows, labels, strict=True), first)),
+    )
+    pictures = ((slot, record.thumbnail) for slot, record in enumerate(records, first) if record.thumbnail is not None)
+    connection.executemany("INSERT INTO thumbnails VALUES (?, ?)", pictures)
+    originals = ((slot, record.original) for slot, record in enumerate(records, first) if record.original is not None)
+    connection.executemany("INSERT INTO originals VALUES (?, ?)", originals)
+
+
+def delete(connection: sqlite3.Connection, slots: Iterable[int]) -> None:
+    """Remove items with all that is kept of them."""
+    gone = [(slot,) for slot in slots]
+    for table in ("items", "thumbnails", "originals"):
+        connection.executemany(f"DELETE FROM {table} WHERE slot = ?", gone)
+
+
+def update(connection: sqlite3.Connection, column: str, value: Any, slots: Iterable[int]) -> None:
+    """Give items another value of a column."""
+    connection.executemany(f"UPDATE items SET {column} = ? WHERE slot = ?", ((value, slot) for slot in slots))
+
+
+def slots_of(connection: sqlite3.Connection, ids: Sequence[str]) -> dict[str, int]:
+    """Slots by id, of those that exist."""
+    return dict(_among(connection, "SELECT id, slot FROM items WHERE id IN", list(dict.fromkeys(ids))))
+
+
+def items_by_id(connection: sqlite3.Connection, ids: Sequence[str]) -> dict[str, Item]:
+    """Items by id, of those that exist."""
+    return {row[0]: _item(row) for row in _among(connection, f"{_ITEM} WHERE items.id IN", list(dict.fromkeys(ids)))}
+
+
+def items_by_slot(connection: sqlite3.Connection, slots: Sequence[int]) -> dict[int, Item]:
+    """Items by slot, of those that exist."""
+    return {row[6]: _item(row) for row in _among(connection, f"{_ITEM} WHERE items.slot IN", sorted(set(slots)))}
+
+
+def page(
+    connection: sqlite3.Connection, after: str | None, limit: int, where: Condition | None
+) -> tuple[list[Item], list[int]]:
+    """Items and their slots in the order of ids, those after an id."""
+    sql, parameters = _condition(where)
+    begin = [] if after is None else [after]
+    text = f"{_ITEM} WHERE {'items.id > ? AND' if begin else ''} {sql} ORDER BY items.id LIMIT ?"
+    found = connection.execute(text, (*begin, *parameters, limit)).fetchall()
+    return [_item(row) for row in found], [row[6] for row in found]
+
+
+def ids_where(connection: sqlite3.Connection, where: Condition | None, label: Any) -> list[str]:
+    """Ids in their order of items that fulfil a condition and have a label, None: that have none; `...`: any."""
+    sql, parameters = _condition(where)
+    if label is not ...:
+        sql, parameters = f"{sql} AND label_name IS ?", [*parameters, label]
+    return [id for (id,) in connection.execute(f"SELECT items.id FROM {_NAMED} WHERE {sql} ORDER BY id", parameters)]
+
+
+def slots(connection: sqlite3.Connection) -> Iterable[int]:
+    """Slots of all items, ascending."""
+    return (slot for (slot,) in connection.execute("SELECT slot FROM items ORDER BY slot"))
+
+
+def slots_where(connection: sqlite3.Connection, where: Condition) -> np.ndarray:
+    """Slots (n,) of the items that fulfil a condition."""
+    sql, parameters = _condition(where)
+    found = connection.execute(f"SELECT items.slot FROM {_NAMED} WHERE {sql}", parameters)
+    return np.fromiter((slot for (slot,) in found), np.int64)
+
+
+def label_codes(connection: sqlite3.Connection, labels: Sequence[str | None]) -> np.ndarray:
+    """Codes int32 (n,) of labels; those that are new get the next codes."""
+    names = [name for name in dict.fromkeys(labels) if name is not None]
+    known: dict[str | None, int] = dict(_among(connection, "SELECT name, code FROM labels WHERE name IN", names))
+    new = [name for name in names if name not in known]
+    if new:
+        first = connection.execute("SELECT count(*) FROM labels").fetchone()[0]
+        connection.executemany("INSERT INTO labels VALUES (?, ?)", enumerate(new, first))
+        known.update({name: code for code, name in enumerate(new, first)})
+    known[None] = UNLABELLED
+    return np.fromiter((known[label] for label in labels), np.int32, len(labels))
+
+
+def classes_from(connection: sqlite3.Connection, first: int) -> list[str]:
+    """Names of the classes from a code on."""
+    return [name for (name,) in connection.execute("SELECT name FROM labels WHERE code >= ? ORDER BY code", (first,))]
+
+
+def _condition(where: Condition | None) -> tuple[str, list[Any]]:
+    return ("1", []) if where is None else where_sql.compile(where)
+
+
+def _among(connection: sqlite3.Connection, select: str, values: Sequence[Any]) -> Iterable[tuple[Any, ...]]:
+    """Rows of `select … IN` any number of values."""
+    for start in range(0, len(values), _CHUNK):
+        part = values[start : start + _CHUNK]
+        yield from connection.execute(f"{select} ({','.join('?' * len(part))})", part)
+
+
+def _item(row: tuple[Any, ...]) -> Item:
+    return Item(row[0], row[1], json.loads(row[2]), row[3], row[4], bool(row[5]))

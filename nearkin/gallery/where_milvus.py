@@ -1,0 +1,156 @@
+"""A condition as a Milvus filter, and the facts of an item that such a filter reads.
+
+Milvus takes true for 1 in some versions, compares a missing key as it likes, and its `like` minds the case. So each
+value is kept under a key that says its kind, and each text once more in a folded form for `like`: the item with
+`{"colour": "Red", "new": True}` has the facts `{"t:colour": "Red", "f:colour": "red", "b:new": 1}`. Missing values are
+asked for by `exists`, and `not` is carried down to the comparisons, so that no answer depends on what null means.
+"""
+
+from __future__ import annotations
+
+import string
+from typing import Any as Anything
+
+from nearkin.gallery.store import Record
+from nearkin.gallery.values import Item, Scalar
+from nearkin.gallery.where_nodes import (
+    OWN_NAMES,
+    All,
+    Any,
+    Compare,
+    Condition,
+    IsNull,
+    Like,
+    Name,
+    Not,
+    OneOf,
+    kind_of_value,
+    like_parts,
+)
+
+_KINDS = {"text": "t", "number": "n", "bool": "b"}
+_NULLABLE = ("label", "source")
+_OPPOSITES = {"=": "!=", "<": ">=", "<=": ">", ">": "<=", ">=": "<"}
+# Every item has an id that is not empty.
+_ALWAYS, _NEVER = 'id != ""', 'id == ""'
+# Wildcards and line ends as characters that no text has: not every version can escape them in a pattern.
+_FOLDED = str.maketrans(
+    dict(zip(string.ascii_uppercase, string.ascii_lowercase, strict=True))
+    | {"%": "\ufdd0", "_": "\ufdd1", "\\": "\ufdd2", "\n": "\ufdd3", "\r": "\ufdd4"}
+)
+_ESCAPES = str.maketrans({'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"})
+
+
+def facts(item: Item | Record) -> dict[str, str | int | float]:
+    """What a filter can ask of an item; kept in the JSON field `facts`."""
+    found: dict[str, str | int | float] = {}
+    for key, value in item.metadata.items():
+        if value is not None:
+            found[f"{_KINDS[kind_of_value(value)]}:{key}"] = int(value) if isinstance(value, bool) else value
+        if isinstance(value, str):
+            found[f"f:{key}"] = value.translate(_FOLDED)
+    for name in OWN_NAMES:
+        own = getattr(item, name)
+        if own is not None:
+            found[f"f.{name}"] = own.translate(_FOLDED)
+    return found
+
+
+def compile(condition: Condition) -> str:
+    """A Milvus filter, equal to `Condition.matches`, over `facts` and the fields `OWN_NAMES`.
+
+    The fields are texts, of which label and source may be null.
+    """
+    return _compiled(condition, True)
+
+
+def _compiled(condition: Condition, wanted: bool) -> str:
+    """A filter of the items of which a condition has the value `wanted`."""
+    match condition:
+        case Not(part):
+            return _compiled(part, not wanted)
+        case All(parts):
+            return _joined([_compiled(part, wanted) for part in parts], "and" if wanted else "or")
+        case Any(parts):
+            return _joined([_compiled(part, wanted) for part in parts], "or" if wanted else "and")
+        case IsNull(name):
+            return _null(name, wanted)
+        case Compare(name, "!=", value):
+            return _compiled(All((Not(IsNull(name)), Not(Compare(name, "=", value)))), wanted)
+        case Compare(name, operator, value):
+            return _tested(name, value, operator if wanted else _OPPOSITES[operator], wanted)
+        case OneOf(name, values):
+            return _listed(name, values, wanted)
+        case Like(name, pattern):
+            return _like(name, pattern, wanted)
+    raise TypeError(f"{type(condition).__name__} is no part of a condition.")
+
+
+def _null(name: Name, wanted: bool) -> str:
+    if name.own:
+        if name.key not in _NULLABLE:
+            return _NEVER if wanted else _ALWAYS
+        return f"{name.key} is null" if wanted else f"{name.key} is not null"
+    kinds = [f"exists {_fact(kind, name)}" for kind in _KINDS.values()]
+    return _joined([f"not {kind}" for kind in kinds], "and") if wanted else _joined(kinds, "or")
+
+
+def _tested(name: Name, value: Scalar, operator: str, wanted: bool) -> str:
+    """Values that pass a test; if not `wanted` also missing ones, the test being the opposite one."""
+    kind = kind_of_value(value)
+    if name.own and kind != "text":
+        return _NEVER if wanted else _ALWAYS
+    field = name.key if name.own else _fact(_KINDS[kind], name)
+    test = f"{field} {'==' if operator == '=' else operator} {_literal(value)}"
+    return test if wanted else _or_missing(name, field, test)
+
+
+def _listed(name: Name, values: tuple[Anything, ...], wanted: bool) -> str:
+    kinds = [[value for value in values if kind_of_value(value) == kind] for kind in _KINDS]
+    parts = [_listed_of_kind(name, part, wanted) for part in kinds if part and (part is kinds[0] or not name.own)]
+    if not parts:
+        return _NEVER if wanted else _ALWAYS
+    return _joined(parts, "or" if wanted else "and")
+
+
+def _listed_of_kind(name: Name, values: list[Anything], wanted: bool) -> str:
+    literals = [_literal(value) for value in values]
+    if name.own:
+        test = f"{name.key} {'in' if wanted else 'not in'} [{', '.join(literals)}]"
+        return test if wanted else _or_missing(name, name.key, test)
+    # Milvus Lite knows no `in` for a key of JSON.
+    field = _fact(_KINDS[kind_of_value(values[0])], name)
+    if wanted:
+        return _joined([f"{field} == {literal}" for literal in literals], "or")
+    return _or_missing(name, field, _joined([f"{field} != {literal}" for literal in literals], "and"))
+
+
+def _like(name: Name, pattern: str, wanted: bool) -> str:
+    field = _fact("f", name)
+    parts = like_parts(pattern)
+    folded = "".join(part if part in ("%", "_") else part[1].translate(_FOLDED) for part in parts)
+    test = f"{field} like {_literal(folded)}" if {"%", "_"} & set(parts) else f"{field} == {_literal(folded)}"
+    return test if wanted else f"(not exists {field} or not ({test}))"
+
+
+def _or_missing(name: Name, field: str, test: str) -> str:
+    if not name.own:
+        return f"(not exists {field} or {test})"
+    return f"({field} is null or {test})" if name.key in _NULLABLE else test
+
+
+def _fact(kind: str, name: Name) -> str:
+    return f"facts[{_literal(f'{kind}.{name.key}' if name.own else f'{kind}:{name.key}')}]"
+
+
+def _literal(value: Scalar) -> str:
+    if isinstance(value, str):
+        return f'"{value.translate(_ESCAPES)}"'
+    if isinstance(value, bool):
+        return str(int(value))
+    # Its digits alone would be beyond 64 bit.
+    return "-9223372036854775808.0" if value == -(2**63) else repr(value)
+
+
+def _joined(parts: list[str], word: str) -> str:
+    return parts[0] if len(parts) == 1 else f"({f' {word} '.join(parts)})"

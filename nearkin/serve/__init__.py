@@ -1,0 +1,1 @@
+"""The gallery over HTTP, and its web page."""

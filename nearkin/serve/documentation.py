@@ -1,0 +1,131 @@
+"""What the OpenAPI document says of bodies and answers: both content types, with examples."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel
+
+from nearkin.serve import schemas
+from nearkin.serve.problems import MEDIA_TYPE, list_problems
+from nearkin.serve.schemas import Body
+
+_PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGP4z8AAAAMBAQDJ/pLvAAAAAElFTkSuQmCC"
+_ITEM = {
+    "id": "019a-7f3c",
+    "label": "robin",
+    "metadata": {"place": "garden"},
+    "added": "2025-05-01T08:00:00+00:00",
+    "thumbnail": "/v1/items/019a-7f3c/thumbnail",
+}
+_NEIGHBOUR = {key: value for key, value in _ITEM.items() if key != "added"} | {"distance": 0.31}
+_ASKED: dict[type[Body], dict[str, Any]] = {
+    schemas.IdentifyBody: {"image": _PIXEL, "neighbours": 5},
+    schemas.SearchBody: {"image": _PIXEL, "k": 5, "where": "place = :place", "parameters": {"place": "garden"}},
+    schemas.VerifyBody: {"a": _PIXEL, "b": _PIXEL, "false_accept_rate": 0.001},
+    schemas.EnrolBody: {"label": "robin", "images": [_PIXEL], "metadata": {"place": "garden"}},
+    schemas.ItemBody: {"image": _PIXEL, "label": "robin", "id": "robin-1"},
+    schemas.ChangeBody: {"label": "wren", "metadata": {"place": "wood"}},
+}
+_ANSWERED: dict[type[BaseModel], dict[str, Any]] = {
+    schemas.IdentifyAnswer: {
+        "label": "robin",
+        "probability": 0.94,
+        "known": True,
+        "reason": "",
+        "candidates": [{"label": "robin", "probability": 0.94}, {"label": "wren", "probability": 0.06}],
+        "neighbours": [_NEIGHBOUR],
+        "place": None,
+    },
+    schemas.SearchAnswer: {"neighbours": [_NEIGHBOUR]},
+    schemas.VerifyAnswer: {
+        "same": True,
+        "probability": 0.98,
+        "distance": 0.31,
+        "threshold": 0.55,
+        "false_accept_rate": 0.001,
+        "reason": "",
+    },
+    schemas.EnrolAnswer: {"ids": ["019a-7f3c"]},
+    schemas.AddAnswer: {"id": "robin-1"},
+    schemas.ItemAnswer: _ITEM,
+    schemas.ItemsAnswer: {"items": [_ITEM], "next": None},
+    schemas.MapAnswer: {"points": [{"id": "019a-7f3c", "label": "robin", "x": 0.2, "y": 0.7}]},
+    schemas.SuspectsAnswer: {"suspects": [{"item": _ITEM, "suggested": "wren", "probability": 0.97, "own": 0.01}]},
+    schemas.DuplicatesAnswer: {"duplicates": [{"items": [_ITEM, _ITEM], "distance": 0.02}]},
+}
+_REFUSALS = {
+    400: ("malformed-body", "The body is not valid JSON in UTF-8."),
+    401: ("key-required", "Send a key as 'Authorization: Bearer <key>' or as 'X-API-Key'."),
+    403: ("role-required", "This needs a key with the role 'write'."),
+    404: ("not-found", "There is no such item."),
+    408: ("body-too-slow", "The body did not come in time."),
+    413: ("body-too-large", "The body may have at most 20000000 bytes."),
+    415: ("unsupported-media-type", "Send the body as application/json or multipart/form-data."),
+    421: ("host-refused", "The service does not go by this name: add it to the allowed hosts."),
+    422: ("invalid-request", "neighbours: Input should be less than or equal to 1000."),
+    429: ("rate-limited", "Send at most 200 requests a second."),
+    503: ("busy", "Too many requests are under way: try again in a moment."),
+}
+
+
+def asks(model: type[Body]) -> dict[str, Any]:
+    """The `openapi_extra` of a route that reads a body."""
+    example = _ASKED[model]
+    content = {"application/json": {"schema": _schema(model), "example": example}}
+    if model.uploads:
+        content["multipart/form-data"] = {"schema": _form_schema(model)}
+    return {"requestBody": {"required": True, "content": content}}
+
+
+def answers(model: type[BaseModel], status: int = 200) -> dict[int | str, dict[str, Any]]:
+    """The `responses` of a route: its answer and every refusal."""
+    content: dict[str, Any] = {"application/json": {}}
+    if model in _ANSWERED:
+        content["application/json"]["example"] = _ANSWERED[model]
+    return {status: {"model": model, "content": content, "description": (model.__doc__ or "").strip()}, **refusals()}
+
+
+def refusals() -> dict[int | str, dict[str, Any]]:
+    """The problems that any route may answer with."""
+    titles = list_problems()
+    return {
+        status: {
+            "description": titles[slug][1],
+            "content": {
+                MEDIA_TYPE: {
+                    "schema": {"$ref": "#/components/schemas/ProblemAnswer"},
+                    "example": {
+                        "type": f"urn:nearkin:problem:{slug}",
+                        "title": titles[slug][1],
+                        "status": status,
+                        "detail": detail,
+                    },
+                }
+            },
+        }
+        for status, (slug, detail) in _REFUSALS.items()
+    }
+
+
+def _schema(model: type[Body]) -> dict[str, Any]:
+    schema = model.model_json_schema()
+    for name in {*model.uploads, *model.uploads.values()}:
+        if name in schema["properties"]:
+            schema["properties"][name]["description"] = "The file in base64; for several, a list of them."
+    return schema
+
+
+def _form_schema(model: type[Body]) -> dict[str, Any]:
+    """The same as a form: files as they are, metadata and parameters as JSON text, no vectors."""
+    schema = model.model_json_schema()
+    lists = [name for name in schema["properties"] if name.startswith("vector") or name == "images"]
+    properties = {name: part for name, part in schema["properties"].items() if name not in lists}
+    for name, target in model.uploads.items():
+        file = {"type": "string", "format": "binary"}
+        properties[name] = {"type": "array", "items": file, "minItems": 1} if target == "images" else file
+    for name in ("metadata", "parameters"):
+        if name in properties:
+            properties[name] = {"type": "string", "contentMediaType": "application/json"}
+    required = [*schema.get("required", []), *model.uploads]
+    return {**schema, "properties": properties, "required": required}

@@ -1,0 +1,76 @@
+/** An answer as a reader sees it: the label, how sure, and what is near. */
+
+import { h, hint } from "./dom.js";
+import { icon } from "./icons.js";
+import { distance, itemsOf, labelled, percent } from "./words.js";
+
+const STRANGE = "It does not look like any class in this gallery; the label is only the nearest one.";
+const VERDICTS = {
+  true: { word: "Known", icon: "check", class: "known", text: "It is of a class in this gallery." },
+  false: { word: "Unknown", icon: "question", class: "unknown", text: STRANGE },
+  null: { word: "Undecided", icon: "dash", class: "undecided", text: "" },
+};
+
+/**
+ * A bar with its number beside it.
+ * @param {number} probability
+ * @param {string} label what a screen reader calls it.
+ */
+export function meter(probability, label) {
+  const fill = h("span", { class: "fill" });
+  fill.style.inlineSize = `${100 * Math.min(1, Math.max(0, probability))}%`;
+  const bar = h("span", {
+    class: "meter", role: "meter", "aria-label": label, "aria-valuemin": 0, "aria-valuemax": 100,
+    "aria-valuenow": Math.round(100 * probability), "aria-valuetext": percent(probability),
+  }, fill);
+  const number = h("span", { class: "percent", "aria-hidden": "true" }, percent(probability));
+  return h("span", { class: "measure" }, bar, number);
+}
+
+/** One sentence that says it all; screen readers are told it. @param {import("./api.js").Answer} told */
+function summary(told) {
+  if (told.label === null) return `No label. ${told.reason}`;
+  const sure = told.probability === null ? told.reason : `Probability ${percent(told.probability)}.`;
+  return `${VERDICTS[String(told.known)].word}: ${told.label}. ${sure}`;
+}
+
+/**
+ * @param {import("./main.js").App} app
+ * @param {import("./api.js").Answer} told
+ * @param {HTMLElement} actions
+ * @returns {HTMLElement[]}
+ */
+export function answerOf(app, told, actions) {
+  const verdict = VERDICTS[String(told.known)];
+  const unsure = told.known === false;
+  const head = h("div", { class: "verdict" },
+    h("p", { class: `badge ${verdict.class}` }, icon(verdict.icon), verdict.word),
+    h("h2", { class: "label" }, unsure && h("small", {}, "nearest: "), labelled(told.label)),
+    told.probability !== null && meter(told.probability, `Probability of ${labelled(told.label)}`),
+    hint(told.reason || verdict.text));
+  const others = told.candidates.filter((each) => each.label !== told.label).slice(0, 4);
+  return [
+    h("p", { class: "summary unseen" }, summary(told)),
+    h("div", { class: "card" }, head, others.length > 0 && candidates(others), actions),
+    neighbours(app, told.neighbours),
+  ];
+}
+
+/** @param {{label: string, probability: number}[]} others */
+function candidates(others) {
+  const rows = others.map(({ label, probability }) =>
+    h("li", {}, h("span", { class: "name" }, label), meter(probability, `Probability of ${label}`)));
+  return h("div", { class: "candidates" }, h("h3", {}, "Other candidates"), h("ol", {}, rows));
+}
+
+/** @param {import("./main.js").App} app @param {import("./api.js").Neighbour[]} found */
+function neighbours(app, found) {
+  const cards = found.map((each) => h("li", { class: "tile" },
+    h("a", { href: itemsOf(each.label), title: `Items of ${labelled(each.label)}` },
+      app.pictures.thumbnail(each, ""),
+      h("span", { class: "name" }, labelled(each.label)),
+      h("span", { class: "fact" }, h("span", { class: "unseen" }, "distance "), distance(each.distance)))));
+  return h("div", { class: "neighbours" },
+    h("h3", {}, "Nearest items"),
+    cards.length ? h("ol", { class: "tiles" }, cards) : hint("The gallery is empty."));
+}

@@ -1,0 +1,74 @@
+"""From a gallery's path to a service that answers until it is told to stop."""
+
+from __future__ import annotations
+
+import os
+import socket
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from nearkin.errors import DataError, require
+from nearkin.serve.settings import ServeSettings, parse_keys
+
+KEYS_VARIABLE = "NEARKIN_API_KEYS"
+
+
+def serve(path: str | Path, settings: ServeSettings | None = None, *, model: Any = None) -> None:
+    """Serve a gallery until SIGINT or SIGTERM; requests that were accepted are then finished.
+
+    Args:
+        path: of the gallery.
+        settings: where to listen and what to allow; without keys, those of NEARKIN_API_KEYS are taken.
+        model: the model of the gallery, where its store does not keep it.
+
+    Raises:
+        DataError: if it would be open to other machines without keys, or the address is taken.
+    """
+    settings = settings or ServeSettings()
+    if not settings.keys:
+        settings = replace(settings, keys=parse_keys(os.environ.get(KEYS_VARIABLE, "")))
+    settings.check_safe()
+    for module in ("fastapi", "uvicorn", "prometheus_client", "python_multipart"):
+        require(module, "serve")
+    from nearkin.gallery.gallery import Gallery
+
+    with _listen(settings) as listener, Gallery.open(path, model) as gallery:
+        settings = replace(settings, port=listener.getsockname()[1])
+        _serve(gallery, settings, listener)
+
+
+def _serve(gallery: Any, settings: ServeSettings, listener: socket.socket) -> None:
+    from nearkin.serve.app import create_app
+    from nearkin.serve.server import Server
+
+    _quieten()
+    app = create_app(gallery, settings)
+    print(f"nearkin: {len(gallery):,} items at http://{_shown(settings)}/ (Ctrl+C stops)", flush=True)
+    Server(app).run([listener])
+
+
+def _quieten() -> None:
+    """Keep out of the log what any client can cause as often as it likes."""
+    warnings.filterwarnings("ignore", module="PIL")
+
+
+def _listen(settings: ServeSettings) -> socket.socket:
+    """A socket bound to the address, so that a taken one is found before the model is loaded."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    # Without the protocol asyncio does not turn Nagle's algorithm off, and small answers would wait 40 ms.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((settings.host.strip("[]"), settings.port))
+    except OSError as error:
+        listener.close()
+        raise DataError(
+            f"The service cannot listen on {settings.host} port {settings.port} ({error.strerror}): choose another."
+        ) from error
+    return listener
+
+
+def _shown(settings: ServeSettings) -> str:
+    return f"[{settings.host}]:{settings.port}" if ":" in settings.host else f"{settings.host}:{settings.port}"

@@ -1,0 +1,84 @@
+"""A service in a process of its own: it says where it is, refuses what is not safe, and stops gracefully."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+
+from nearkin.errors import DataError
+from nearkin.serve.run import serve
+from nearkin.serve.settings import ServeSettings
+
+_PROGRAM = """
+import sys, time
+from nearkin.gallery.encoding import QueryEncoder
+from nearkin.serve.run import serve
+from nearkin.serve.settings import ServeSettings
+run = QueryEncoder.run
+QueryEncoder.run = lambda self, samples: (print("running", flush=True), time.sleep(0.5), run(self, samples))[2]
+serve(sys.argv[1], ServeSettings(port=0, max_batch=2))
+print("closed", flush=True)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_after_the_last_answer(images, paint, number):
+    images.close()
+    process = subprocess.Popen([sys.executable, "-c", _PROGRAM, images.path], stdout=subprocess.PIPE, text=True)
+    try:
+        address = process.stdout.readline().split(" at ")[1].split()[0]
+        with httpx.Client(base_url=address, timeout=30, trust_env=False) as client, ThreadPoolExecutor(5) as pool:
+            for _ in range(200):
+                try:
+                    assert client.get("/readyz").status_code == 200
+                    break
+                except httpx.ConnectError:
+                    continue
+            tasks = [pool.submit(client.post, "/v1/identify", files={"image": paint((200, 30, 30))}) for _ in range(5)]
+            assert process.stdout.readline() == "running\n"
+            metrics = ""
+            while "nearkin_queue_length 5.0" not in metrics:
+                metrics = httpx.get(f"{address}metrics", trust_env=False).text
+            process.send_signal(number)
+            assert [task.result().status_code for task in tasks] == [200] * 5
+        assert process.wait(30) == 0
+        assert process.stdout.read().endswith("closed\n")
+    finally:
+        process.kill()
+        process.stdout.close()
+        process.wait()
+
+
+def test_off_loopback_it_refuses_to_start_without_keys(tmp_path, monkeypatch):
+    monkeypatch.delenv("NEARKIN_API_KEYS", raising=False)
+    with pytest.raises(DataError, match="set NEARKIN_API_KEYS"):
+        serve(tmp_path / "any.gallery", ServeSettings(host="0.0.0.0"))
+
+
+def test_keys_of_the_environment_that_make_no_sense_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("NEARKIN_API_KEYS", "write:my-secret")
+    with pytest.raises(DataError, match="Entry 1 of the API keys") as refused:
+        serve(tmp_path / "any.gallery")
+    assert "my-secret" not in str(refused.value)
+
+
+def test_a_taken_port_is_told_in_a_sentence(tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(DataError, match=f"cannot listen on 127.0.0.1 port {port}"):
+            serve(tmp_path / "any.gallery", ServeSettings(port=port))
+
+
+def test_importing_the_settings_needs_no_web_framework():
+    program = "import sys, nearkin.serve.settings, nearkin.serve.run; print('fastapi' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=dict(os.environ))
+    assert found.stdout.strip() == "False"
