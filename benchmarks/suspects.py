@@ -38,8 +38,8 @@ DATA = ("cub200", "cifar100")
 RESULT = Path(__file__).with_suffix(".json")
 
 BARS: dict[str, tuple[str, str, float]] = {
-    "cub200": ("precision of the first n suspects, n labels made wrong, CUB-200 (100 unseen classes)", ">=", 0.0),
-    "cifar100": ("precision of the first n suspects, n labels made wrong, CIFAR-100 (50 unseen classes)", ">=", 0.0),
+    "cub200": ("precision of the first n suspects, n labels made wrong, CUB-200 (100 unseen classes)", ">=", 0.70),
+    "cifar100": ("precision of the first n suspects, n labels made wrong, CIFAR-100 (50 unseen classes)", ">=", 0.37),
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -46,7 +47,7 @@ def read_labelled(vectors: Path, labels: Path | None) -> Arguments:
     except (OSError, UnicodeDecodeError) as error:
         reason = (error.strerror or str(error)) if isinstance(error, OSError) else "it is no UTF-8 text"
         raise DataError(f"The labels {labels} cannot be read: {reason}.") from error
-    facts = _csv(text, labels) if labels.suffix.lower() == ".csv" else [{"label": line} for line in text.splitlines()]
+    facts = _csv(text, labels) if labels.suffix.lower() == ".csv" else _lines(text)
     if len(facts) != len(rows):
         raise DataError(f"{labels} has {len(facts)} rows for {len(rows)} vectors: give one for each, in order.")
     return {"items": rows, **_arguments(facts)}
@@ -84,14 +85,21 @@ def value_of(text: str) -> Any:
         return text
 
 
+def _lines(text: str) -> list[dict[str, Any]]:
+    # Only at line feeds: a label may hold characters that str.splitlines takes for the end of a line.
+    return [{"label": line.strip("\r")} for line in text.removesuffix("\n").split("\n")]
+
+
 def _csv(text: str, file: Path) -> list[dict[str, Any]]:
     from nearkin.gallery.columns import typed
 
-    reader = csv.DictReader(text.splitlines(keepends=True), restkey="", restval="")
-    names = [name for name in reader.fieldnames or () if name]
+    reader = csv.DictReader(io.StringIO(text, newline=""), restkey="", restval="")
+    try:
+        names, rows = [name for name in reader.fieldnames or () if name], list(reader)
+    except csv.Error as error:
+        raise DataError(f"{file} is no readable CSV file ({error}).") from error
     if "label" not in names:
         raise DataError(f"{file} has no column 'label': its first line must name the columns.")
-    rows = list(reader)
     columns = [[row[name] for row in rows] if name in _NAMES else typed([row[name] for row in rows]) for name in names]
     return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
 

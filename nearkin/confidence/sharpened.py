@@ -113,7 +113,9 @@ class SharpFit:
     notes: tuple[str, ...] = ()
 
 
-def fit_sharpened(energies: np.ndarray, codes: np.ndarray, own: np.ndarray, temperature: float) -> SharpFit:
+def fit_sharpened(
+    energies: np.ndarray, codes: np.ndarray, own: np.ndarray, temperature: float, weights: np.ndarray | None = None
+) -> SharpFit:
     """Fit T and a together to the neighbours of points that are left out one at a time.
 
     Args:
@@ -121,8 +123,9 @@ def fit_sharpened(energies: np.ndarray, codes: np.ndarray, own: np.ndarray, temp
         codes: classes of the neighbours (n, k), from 0 on.
         own: class of each point (n,); one of them at least has a neighbour of its class.
         temperature: where to begin, such as the T of NED.
+        weights: what each neighbour counts besides its kernel (n, k), such as one over the size of its class; None: 1.
     """
-    profile = _Profile(energies, codes, own)
+    profile = _Profile(energies, codes, own, weights)
     options = {"bounds": _WIDTHS, "method": "bounded", "options": {"xatol": _TOLERANCE}}
     start = math.log(temperature)
     width = float(minimize_scalar(lambda place: profile(start + place)[0], **options).x)
@@ -163,17 +166,21 @@ class _Profile:
         energies: of the neighbours (n, k).
         codes: classes of the neighbours (n, k).
         own: class of each point (n,).
+        weights: as of `fit_sharpened`.
     """
 
-    def __init__(self, energies: np.ndarray, codes: np.ndarray, own: np.ndarray) -> None:
+    def __init__(
+        self, energies: np.ndarray, codes: np.ndarray, own: np.ndarray, weights: np.ndarray | None = None
+    ) -> None:
         counted = (codes == own[:, None]).any(axis=1)
         gaps = (energies - energies.min(axis=1, keepdims=True)).astype(np.float64)
         self.gaps, self.codes, self.own = gaps[counted], codes[counted], own[counted]
+        self.weights = 1.0 if weights is None else weights[counted]
 
     def __call__(self, logarithm: float) -> tuple[float, float]:
         """Mean negative log-likelihood and sharpness at log T."""
-        weights = np.exp(np.maximum(self.gaps * -math.exp(-logarithm), _LEAST_EXPONENT))
-        found = sum_by_class(self.codes, weights)
+        kernels = np.exp(np.maximum(self.gaps * -math.exp(-logarithm), _LEAST_EXPONENT))
+        found = sum_by_class(self.codes, kernels * self.weights)
         options = {"bounds": _SHARPNESS, "method": "bounded", "options": {"xatol": _TOLERANCE / 4}}
         best = minimize_scalar(lambda power: self._loss(found, math.exp(power)), **options)
         return float(best.fun), math.exp(float(best.x))

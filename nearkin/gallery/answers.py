@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from nearkin.errors import DataError, StorageError
-from nearkin.gallery.calibration import Calibration, fit_calibration
+from nearkin.gallery.calibration import Calibration, class_sizes, fit_calibration
 from nearkin.gallery.store import Found, Store
 from nearkin.gallery.values import Match, Neighbour, Settings, Verification
 from nearkin.gallery.where import Condition
@@ -34,6 +34,7 @@ class Answers:
         self.store = store
         self.auto = True
         self._fitted: Calibration | None = None
+        self._counted: tuple[int, list[str], np.ndarray] | None = None
         # What could not be written, because another process was writing; and what it was learned for.
         self._unkept: tuple[Settings, Calibration] | None = None
         self._fitting = RLock()
@@ -42,7 +43,7 @@ class Answers:
         """What queries (q, d) are, with so many neighbours each."""
         fitted = self.calibrated()
         found = self.store.search(vectors, max(neighbours, fitted.k), labelled=True)
-        verdicts = fitted.classify(found, self.store.classes())
+        verdicts = fitted.classify(found, *self._classes())
         return [
             Match(verdict.label, verdict.probability, verdict.known, near, verdict.candidates, verdict.reason)
             for verdict, near in zip(verdicts, self._neighbours(found, neighbours), strict=True)
@@ -121,6 +122,14 @@ class Answers:
             raise StorageError("The gallery was rebuilt while it was learned from: try again.")
         self.store.set_note(_NOTE, fitted.to_dict())
         self._fitted, self._unkept = fitted, None
+
+    def _classes(self) -> tuple[list[str], np.ndarray]:
+        """Names and sizes (C,) of the classes by code, counted once for each state of the store."""
+        generation = self.store.generation
+        if self._counted is None or self._counted[0] != generation:
+            names = self.store.classes()
+            self._counted = (generation, names, class_sizes(self.store, np.empty(0, np.int32)))
+        return self._counted[1], self._counted[2]
 
     def _space(self) -> Space:
         return make_space(**self.store.settings.space)

@@ -86,7 +86,7 @@ def _doubts(
         some = present(found.distances, found.codes).any(axis=1)
         if not some.any():
             continue
-        told = calibration.identification.probabilities(found.distances[some], found.codes[some])
+        told = calibration.identification.probabilities(found.distances[some], found.codes[some], found.shares[some])
         own[rows[some]] = told.of_codes(found.own[some])
         suggested[rows[some]], best[rows[some]] = told.best, told.confidence
     return own, suggested, best

@@ -42,6 +42,7 @@ class Batcher(Generic[T, R]):
         wait: seconds that a batch waits for items that are being prepared.
         capacity: items that may be under way; more are refused.
         observe: called with the size of every batch.
+        name: of its threads.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Batcher(Generic[T, R]):
         wait: float = 0.0,
         capacity: int = 1024,
         observe: Callable[[int], None] = lambda size: None,
+        name: str = "batches",
     ) -> None:
         self._run = run
         self._prepare = prepare
@@ -62,6 +64,7 @@ class Batcher(Generic[T, R]):
         self._wait = wait
         self._capacity = capacity
         self._observe = observe
+        self._name = name
         self._ready: deque[_Job] = deque()
         self._preparing = 0
         self._closed = False
@@ -71,8 +74,8 @@ class Batcher(Generic[T, R]):
     def start(self) -> None:
         """Start the threads; to be called in the event loop that will ask."""
         self._loop = asyncio.get_running_loop()
-        self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="prepare")
-        self._thread = Thread(target=self._work, name="batches", daemon=True)
+        self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix=f"{self._name}-prepare")
+        self._thread = Thread(target=self._work, name=self._name, daemon=True)
         self._thread.start()
 
     async def submit(self, item: T) -> R:

@@ -47,7 +47,7 @@ def about_routes(service: Service) -> APIRouter:
 
     @router.get("/v1/duplicates", responses=answers(DuplicatesAnswer), response_model=None)
     async def duplicates(
-        distance: Annotated[FiniteFloat | None, Query(ge=0, description="How near; left out: chosen.")] = None,
+        distance: Annotated[FiniteFloat | None, Query(ge=0, le=1e9, description="How near; left out: chosen.")] = None,
         limit: Annotated[int, Query(ge=1, le=_MOST_LISTED)] = 100,
     ) -> Response:
         """Groups of items that are almost the same."""

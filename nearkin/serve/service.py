@@ -64,9 +64,10 @@ class Service:
             wait=settings.batch_wait,
             capacity=settings.queue + settings.max_images,
             observe=self.metrics.batches.observe,
+            name="encode",
         )
         self._matches: Batcher[tuple[np.ndarray, int], Match] = Batcher(
-            self._identified, max_batch=_MOST_SEARCHED, capacity=settings.queue
+            self._identified, max_batch=_MOST_SEARCHED, capacity=settings.queue, name="identify"
         )
         self.metrics.watch("nearkin_queue_length", "Images waiting for their vector.", lambda: self._encodes.waiting)
         self.metrics.watch("nearkin_items", "Items of the gallery.", lambda: len(gallery))

@@ -7,7 +7,7 @@ async () => {
   const size = { width: 860, height: 640 };
   const camera = wholeView(points, size);
   const scene = { points, looks, camera, size, dark: false, at: 3, picked: undefined, query: { x: 0, y: 0 } };
-  const context = new OffscreenCanvas(size.width, size.height).getContext("2d");
+  const context = new OffscreenCanvas(size.width, size.height).getContext("2d", { willReadFrequently: true });
   const times = Array.from({ length: 10 }, () => {
     const from = performance.now();
     draw(context, scene);

@@ -16,6 +16,8 @@ SIZES = {"light": (1280, 860, "light"), "dark": (1280, 860, "dark"), "narrow": (
 
 HERE = Path(__file__).parent
 RULES = (HERE / "rules.js").read_text()
+# Pictures further down are asked for when they come into sight.
+LOADED = "() => [...document.images].every((each) => each.complete || each.getBoundingClientRect().top > innerHeight)"
 CONTRAST = (HERE / "contrast.js").read_text()
 
 
@@ -91,7 +93,7 @@ def test_a_key_is_asked_for_kept_for_the_visit_and_sent(serve, visit, picture):
     # It may read but not write.
     before = gallery.get("0-00").label
     page.get_by_role("button", name="Edit label of 0-00").click()
-    page.get_by_label("Label of 0-00").fill("other")
+    page.get_by_label("Label of 0-00", exact=True).fill("other")
     page.keyboard.press("Enter")
     expect(page.locator("#problems .problem")).to_be_visible()
     assert gallery.get("0-00").label == before
@@ -148,7 +150,8 @@ def test_the_theme_follows_the_system_until_chosen_and_is_remembered(serve, visi
     assert page.evaluate(paper) == dark
 
 
-def test_a_service_that_is_gone_is_told(page):
+def test_a_busy_service_is_told_in_its_own_words(serve, visit):
+    page = visit(serve()[0], refused=True)
     expect(page.locator("#file")).to_be_attached()
     page.route(
         "**/v1/**",
@@ -174,8 +177,6 @@ def test_views_fit_their_screen(serve, visit, picture, screenshots, look):
         settle(page)
         if view == "map":
             expect(page.locator(".stage canvas")).to_have_attribute("data-drawn", str(len(gallery)))
-        page.evaluate(
-            "Promise.all([...document.images].filter((each) => each.src).map((each) => each.decode().catch(() => {})))"
-        )
+        page.wait_for_function(LOADED)
         page.screenshot(path=screenshots / f"{look}-{view}.png")
         assert page.evaluate("document.documentElement.scrollWidth") <= width

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import io
 
 import numpy as np
 import pytest
@@ -138,14 +137,15 @@ def test_a_file_that_is_no_image_is_refused_in_plain_words(serve, visit, tmp_pat
     expect(problem).to_have_count(0)
 
 
-def test_a_large_photo_keeps_its_shape_in_the_frame(page, tmp_path):
-    photo = tmp_path / "wide.jpg"
-    buffer = io.BytesIO()
-    Image.new("RGB", (1600, 400), "red").save(buffer, "JPEG")
-    photo.write_bytes(buffer.getvalue())
+@pytest.mark.parametrize("size", [(1600, 400), (400, 1600)])
+def test_a_photo_of_any_shape_moves_nothing_and_is_seen_whole(page, tmp_path, size):
+    photo = tmp_path / "photo.jpg"
+    Image.new("RGB", size, "red").save(photo)
     before = page.locator(".easel").bounding_box()
     ask(page, photo)
     assert page.locator(".easel").bounding_box() == before
+    assert page.locator(".easel img").bounding_box() == before
+    assert page.locator(".easel img").evaluate("(image) => getComputedStyle(image).objectFit") == "contain"
 
 
 def test_a_gallery_of_vectors_takes_a_vector(serve, visit, tmp_path):

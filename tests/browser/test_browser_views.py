@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from playwright.sync_api import expect
 
 MARKUP = '<img src=x onerror="window.hacked=1">'
@@ -12,10 +11,12 @@ HERE = Path(__file__).parent
 DRAWING = (HERE / "drawing.js").read_text()
 WALKING = (HERE / "walking.js").read_text()
 PAINTED = """(canvas) => {
-  const pixels = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+  const copy = new OffscreenCanvas(canvas.width, canvas.height).getContext("2d", { willReadFrequently: true });
+  copy.drawImage(canvas, 0, 0);
+  const pixels = copy.getImageData(0, 0, canvas.width, canvas.height).data;
   const colours = new Set();
   for (let at = 0; at < pixels.length; at += 4) {
-    if (pixels[at + 3] === 255) colours.add(pixels.slice(at, at + 3).join());
+    if (pixels[at + 3] > 200) colours.add(pixels.slice(at, at + 3).join());
   }
   return [...colours];
 }"""
@@ -68,8 +69,8 @@ def test_the_map_is_walked_by_keyboard_and_shows_what_is_there(page):
     expect(page.locator(".legend [aria-pressed=true]")).to_have_count(0)
 
 
-def test_two_thousand_points_are_drawn_within_a_frame(page):
-    # A processor that others use too takes some ten times as long as a graphics card.
+def test_two_thousand_points_are_drawn_in_a_tenth_of_a_second(page):
+    # Painted by a processor that other work shares: a bound against a slow way of drawing, not a frame rate.
     assert page.evaluate(DRAWING) < 100
 
 
@@ -141,13 +142,13 @@ def test_a_condition_that_cannot_be_read_is_explained(serve, visit):
     expect(page.locator("table.items tbody tr")).to_have_count(30)
     page.get_by_label("Only items where").fill("label ==")
     page.keyboard.press("Enter")
-    expect(page.locator("#problems")).to_contain_text("position")
+    expect(page.locator("#problems")).to_contain_text("at character 7")
 
 
 def test_an_item_is_edited_and_deleted(page):
     go(page, "Items")
     page.get_by_role("button", name="Edit label of 0-00").click()
-    field = page.get_by_label("Label of 0-00")
+    field = page.get_by_label("Label of 0-00", exact=True)
     expect(field).to_be_focused()
     expect(field).to_have_value("red disc")
     field.fill("ruby disc")
@@ -184,16 +185,17 @@ def test_the_model_page_tells_card_calibration_and_reliability(page):
     expect(page.locator("#part-calibration")).to_contain_text("Neighbours asked")
 
 
-@pytest.mark.parametrize("view", ["Identify", "Map", "Review", "Items", "Model"])
-def test_markup_in_a_label_is_shown_as_text(page, picture, view):
-    go(page, view)
-    if view == "Identify":
-        page.set_input_files("#file", picture(MARKUP))
-    if view == "Review":
-        page.gallery.relabel("wrong", MARKUP)
-        page.reload()
-    if view == "Items":
-        page.goto(page.url + "?where=label like '%25onerror%25'")
-    expect(page.locator("main").get_by_text(MARKUP).first).to_be_visible()
+def test_markup_in_a_label_is_shown_as_text(page, picture):
+    page.gallery.relabel("twin-a", MARKUP)
+    page.set_input_files("#file", picture(MARKUP))
+    text = page.locator("main").get_by_text(MARKUP).first
+    expect(text).to_be_visible()
+    for view in ["Map", "Review", "Items", "Model"]:
+        go(page, view)
+        if view == "Items":
+            page.goto(page.url + "?where=label like '%25onerror%25'")
+        expect(text).to_be_visible()
+    go(page, "Map")
+    page.locator(".legend button", has_text=MARKUP).click()
     assert page.evaluate("window.hacked") is None
     assert page.locator("img[src=x]").count() == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -394,6 +395,48 @@ def test_a_key_is_told_once_and_kept_as_its_hash(nearkin, done):
     assert code == 0
     key, entry = (line.strip() for line in out.splitlines()[1::2])
     assert entry == f"read:{hashlib.sha256(key.encode()).hexdigest()}"
+
+
+def test_serve_answers_until_it_is_interrupted(parts, tmp_path):
+    httpx, _ = pytest.importorskip("httpx"), pytest.importorskip("fastapi")
+    command = [
+        sys.executable,
+        "-c",
+        "from nearkin.cli import main; main()",
+        "serve",
+        parts,
+        "--port",
+        "0",
+        "--read-only",
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            address = process.stdout.readline().partition("http://")[2].split("/")[0]
+            vector = _points(2, each=1)[0][3].tolist()
+            answer = httpx.post(f"http://{address}/v1/identify", json={"vector": vector}, timeout=30)
+            assert answer.json()["label"] == "part 03"
+            refused = httpx.post(f"http://{address}/v1/enrol", json={"label": "x", "vector": vector}, timeout=30)
+            assert refused.status_code == 403
+            process.send_signal(signal.SIGINT)
+            assert process.wait(timeout=30) == 0
+        finally:
+            process.kill()
+
+
+def test_a_gallery_in_milvus_lite(nearkin, done, tmp_path):
+    pytest.importorskip("milvus_lite")
+    vectors, labels = _points(1, classes=5)
+    file = _npy(tmp_path / "v.npy", vectors)
+    (tmp_path / "labels.txt").write_text("\n".join(labels))
+    lite = tmp_path / "lite.db"
+    start = ("gallery", "create", lite, "--dimension", WIDTH, "--name", "x")
+    done(*start, "--vectors", file, "--labels", tmp_path / "labels.txt")
+    assert done("gallery", "info", lite)["index"] == "remote"
+    one = _npy(tmp_path / "one.npy", vectors[0])
+    assert done("search", lite, one, "-k", "1")["neighbours"][0]["label"] == labels[0]
+    code, _, err = nearkin(*start)
+    assert code == 1
+    assert "already" in err
 
 
 def test_the_command_line_starts_without_heavy_packages():

@@ -80,9 +80,9 @@ def test_files_that_hold_no_vectors_are_told_in_a_sentence(tmp_path):
 
 def test_labels_of_a_text_file_keep_their_characters(tmp_path):
     np.save(tmp_path / "v.npy", np.eye(3))
-    (tmp_path / "labels.txt").write_text("[red] Ära\n\nfish, & chips\n", encoding="utf-8")
+    (tmp_path / "labels.txt").write_text("[red] Ära\n\nfish,\u2028& chips\n", encoding="utf-8")
     given_ = read_labelled(tmp_path / "v.npy", tmp_path / "labels.txt")
-    assert given_["labels"] == ["[red] Ära", None, "fish, & chips"]
+    assert given_["labels"] == ["[red] Ära", None, "fish,\u2028& chips"]
     assert read_labelled(tmp_path / "v.npy", None).keys() == {"items"}
 
 
@@ -110,6 +110,9 @@ def test_labels_that_do_not_fit_the_vectors_are_refused(tmp_path):
     labels.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(DataError, match="UTF-8"):
         read_labelled(tmp_path / "v.npy", labels)
+    (tmp_path / "labels.csv").write_text("label\n" + "x" * 200_000)
+    with pytest.raises(DataError, match="no readable CSV"):
+        read_labelled(tmp_path / "v.npy", tmp_path / "labels.csv")
     (tmp_path / "labels.csv").write_text("name,price\na,1\n")
     with pytest.raises(DataError, match="no column 'label'"):
         read_labelled(tmp_path / "v.npy", tmp_path / "labels.csv")

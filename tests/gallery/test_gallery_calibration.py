@@ -12,7 +12,7 @@ import torch
 
 from nearkin.confidence import SharpNED
 from nearkin.errors import DataError
-from nearkin.gallery.calibration import Calibration, fit_calibration
+from nearkin.gallery.calibration import Calibration, class_sizes, fit_calibration
 from nearkin.gallery.calibration.left_out import LeftOut
 from nearkin.gallery.calibration.unknown import fit_horizon
 from nearkin.gallery.store import ABSENT, UNLABELLED, Found, Sample
@@ -76,6 +76,10 @@ class FakeStore:
         )
 
 
+def sizes_of(store):
+    return class_sizes(store, np.empty(0, np.int32))
+
+
 def clusters(classes, items, seed=0, noise=1.2, dimensions=16, centres_seed=0):
     centres = np.random.default_rng(centres_seed).normal(size=(classes, dimensions))
     labels = np.repeat(np.arange(classes), items)
@@ -93,26 +97,61 @@ def fitted(gallery):
     return fit_calibration(gallery, SPACE)
 
 
-def test_temperature_and_sharpness_are_those_of_the_estimator(gallery, fitted):
+def naive_likelihood(points, labels, temperature, sharpness):
+    """The mean log-probability of each item's own class, itself left out, by loops over classes."""
+    names, codes = np.unique(labels, return_inverse=True)
+    squares = ((points[:, None].astype(np.float64) - points[None]) ** 2).sum(-1)
+    np.fill_diagonal(squares, np.inf)
+    limits = np.partition(squares, 199, axis=1)[:, 199]
+    kernels = np.where(squares <= limits[:, None], np.exp(-squares / temperature), 0)
+    sums = np.empty((len(points), len(names)))
+    for code in range(len(names)):
+        sums[:, code] = kernels[:, codes == code].sum(axis=1) / ((codes == code).sum() - (codes == code))
+    shares = sums**sharpness / (sums**sharpness).sum(axis=1, keepdims=True)
+    own = shares[np.arange(len(points)), codes]
+    return np.log(np.maximum(own[own > 0], 1e-12)).mean()
+
+
+def test_temperature_and_sharpness_are_the_likeliest(fitted):
     points, labels = clusters(40, 30)
-    estimator = SharpNED(space=SPACE).fit(points, labels)
+    found = fitted.identification
     assert fitted.k == 200
-    assert fitted.identification.temperature == pytest.approx(estimator.temperature_, rel=1e-3)
-    assert fitted.identification.sharpness == pytest.approx(estimator.sharpness_, rel=1e-3)
+    best = naive_likelihood(points, labels, found.temperature, found.sharpness)
+    for factor in (0.7, 0.85, 1.2, 1.4):
+        assert naive_likelihood(points, labels, factor * found.temperature, found.sharpness) < best
+        assert naive_likelihood(points, labels, found.temperature, factor * found.sharpness) < best
+
+
+def test_classes_of_equal_size_are_told_as_the_estimator_tells_them(gallery, fitted):
+    found = fitted.identification
+    estimator = SharpNED(space=SPACE, temperature=found.temperature, sharpness=found.sharpness)
+    estimator.fit(*clusters(40, 30))
     queries, _ = clusters(40, 2, seed=5)
-    verdicts = fitted.classify(gallery.search(queries, 200, labelled=True), gallery.classes())
+    verdicts = fitted.classify(gallery.search(queries, 200, labelled=True), gallery.classes(), sizes_of(gallery))
     expected = estimator.predict(queries)
     assert [verdict.label for verdict in verdicts] == expected.labels.tolist()
     assert [verdict.probability for verdict in verdicts] == pytest.approx(
-        np.minimum(expected.confidence, fitted.identification.ceiling), abs=2e-4
+        np.minimum(expected.confidence, found.ceiling), abs=2e-4
     )
 
 
 def answers(store, fitted, queries, labels):
     """Accuracy, ECE and the like of queries with known labels."""
-    verdicts = fitted.classify(store.search(queries, fitted.k, labelled=True), store.classes())
+    verdicts = fitted.classify(store.search(queries, fitted.k, labelled=True), store.classes(), sizes_of(store))
     right = [verdict.label == label for verdict, label in zip(verdicts, labels, strict=True)]
     return calibration_metrics([verdict.probability for verdict in verdicts], right).values
+
+
+@pytest.mark.parametrize("few", [3, 5, 10])
+def test_a_class_enrolled_from_a_handful_is_not_outvoted(few):
+    points, labels = clusters(40, 30)
+    kept = [row for row, label in enumerate(labels) if label not in ("c0", "c1", "c2") or row % 30 < few]
+    store = FakeStore(points[kept], [labels[row] for row in kept])
+    fitted = fit_calibration(store, SPACE)
+    queries, truth = clusters(40, 50, seed=3)
+    verdicts = fitted.classify(store.search(queries, fitted.k, labelled=True), store.classes(), sizes_of(store))
+    right = np.array([verdict.label == name for verdict, name in zip(verdicts, truth, strict=True)])
+    assert right[:150].mean() > 0.6 * right[150:].mean()
 
 
 def test_confidence_is_that_of_fresh_queries():
@@ -145,7 +184,7 @@ def test_reliability_counts_every_item_that_was_left_out(fitted):
 def test_the_wanted_share_of_fresh_queries_is_known(gallery, accept):
     fitted = fit_calibration(gallery, SPACE, accept=accept)
     queries, _ = clusters(40, 50, seed=8)
-    verdicts = fitted.classify(gallery.search(queries, fitted.k, labelled=True), gallery.classes())
+    verdicts = fitted.classify(gallery.search(queries, fitted.k, labelled=True), gallery.classes(), sizes_of(gallery))
     share = np.mean([verdict.known for verdict in verdicts])
     # Both the threshold and the share are of finite samples.
     error = 4 * math.sqrt(accept * (1 - accept) * (1 / 2000 + 1 / 1200))
@@ -157,7 +196,7 @@ def test_strangers_are_rejected_as_forecast():
     fitted = fit_calibration(store, SPACE)
     queries, _ = clusters(30, 20, seed=3, noise=0.5, centres_seed=99)
     found = store.search(queries, fitted.k, labelled=True)
-    rejected = np.mean([not verdict.known for verdict in fitted.classify(found, store.classes())])
+    rejected = np.mean([not verdict.known for verdict in fitted.classify(found, store.classes(), sizes_of(store))])
     assert fitted.horizon.rejected == pytest.approx(rejected, abs=0.1)
     assert rejected > 0.5
 
@@ -166,7 +205,7 @@ def test_forecast_leaves_whole_classes_out():
     own = np.array([0, 0, 1, 2], np.int32)
     codes = np.array([[0, 1, 1], [0, 0, 0], [1, 1, 1], [0, 0, 1]], np.int32)
     distances = np.array([[1, 2, 9], [1, 2, 3], [1, 1, 1.5], [5, 6, 7]], np.float32)
-    left_out = LeftOut(own, np.array([True, True, True, False]), distances, codes)
+    left_out = LeftOut(own, np.array([True, True, True, False]), distances, codes, np.bincount(own) + 1)
     found = fit_horizon(left_out, 0.5)
     # Nearest strangers: at 2, beyond 3, beyond 1.5, at 5; the threshold is 1.
     assert found.threshold == 1.0
@@ -184,7 +223,9 @@ def test_a_bound_that_does_not_reach_the_threshold_counts_as_accepted():
     own, mates = np.zeros(3, np.int32), np.ones(3, bool)
     codes = np.array([[0, 0], [0, 0], [0, 1]], np.int32)
     distances = np.array([[1, 2], [3, 3], [2, 9]], np.float32)
-    assert fit_horizon(LeftOut(own, mates, distances, codes), 0.75).rejected == pytest.approx(1 / 3)
+    assert fit_horizon(LeftOut(own, mates, distances, codes, np.bincount(own) + 1), 0.75).rejected == pytest.approx(
+        1 / 3
+    )
 
 
 def test_json_gives_the_same_answers(gallery, fitted):
@@ -195,7 +236,9 @@ def test_json_gives_the_same_answers(gallery, fitted):
     assert len(json.dumps(plain)) < 12_000
     queries, _ = clusters(40, 1, seed=11)
     found = gallery.search(queries, fitted.k, labelled=True)
-    assert again.classify(found, gallery.classes()) == fitted.classify(found, gallery.classes())
+    assert again.classify(found, gallery.classes(), sizes_of(gallery)) == fitted.classify(
+        found, gallery.classes(), sizes_of(gallery)
+    )
     assert again.judge(0.5, 0.01) == fitted.judge(0.5, 0.01)
     assert again.reliability() == fitted.reliability()
 
@@ -207,7 +250,10 @@ def test_json_gives_the_same_answers(gallery, fitted):
         ([], "no calibration"),
         ({"format": 99}, "format 99"),
         ({"format": 1, "items": 3}, "damaged"),
-        ({"format": 1, "items": 3, "changes": 1, "generation": 1, "accept": 0.9, "k": 1, "identification": 3}, "damaged"),
+        (
+            {"format": 1, "items": 3, "changes": 1, "generation": 1, "accept": 0.9, "k": 1, "identification": 3},
+            "damaged",
+        ),
     ],
 )
 def test_other_documents_are_refused(plain, message):
@@ -234,7 +280,9 @@ def test_too_little_gives_reasons_and_no_numbers(name):
     assert store.searched == 0
     assert not fitted.complete
     query = np.array([[1.0, 0, 0]], np.float32)
-    (verdict,) = fitted.classify(store.search(query, max(fitted.k, 10), labelled=True), store.classes())
+    (verdict,) = fitted.classify(
+        store.search(query, max(fitted.k, 10), labelled=True), store.classes(), sizes_of(store)
+    )
     assert (verdict.probability, verdict.known, verdict.candidates) == (None, None, ())
     assert verdict.label == (labels[0] if name.startswith(("one", "two")) else verdict.label)
     assert (verdict.label is None) == (name in ("empty", "unlabelled"))
@@ -250,18 +298,20 @@ def test_one_class_says_known_but_not_how_probable():
     points, labels = clusters(1, 60)
     store = FakeStore(points, labels)
     fitted = fit_calibration(store, SPACE)
-    (verdict,) = fitted.classify(store.search(points[:1], fitted.k, labelled=True), store.classes())
+    (verdict,) = fitted.classify(store.search(points[:1], fitted.k, labelled=True), store.classes(), sizes_of(store))
     assert (verdict.label, verdict.probability, verdict.known) == ("c0", None, True)
     assert "2 classes" in verdict.reason
     assert fitted.horizon.rejected is None
-    (far,) = fitted.classify(store.search(-points[:1], fitted.k, labelled=True), store.classes())
+    (far,) = fitted.classify(store.search(-points[:1], fitted.k, labelled=True), store.classes(), sizes_of(store))
     assert far.known is False
 
 
 def test_equal_vectors_are_no_evidence():
     store = FakeStore(np.tile([[1.0, 0, 0]], (60, 1)), ["a", "b"] * 30)
     fitted = fit_calibration(store, SPACE)
-    (verdict,) = fitted.classify(store.search(np.float32([[1, 0, 0]]), fitted.k, labelled=True), store.classes())
+    (verdict,) = fitted.classify(
+        store.search(np.float32([[1, 0, 0]]), fitted.k, labelled=True), store.classes(), sizes_of(store)
+    )
     assert verdict.probability == pytest.approx(0.5, abs=0.1)
     assert verdict.known is True
     ruling = fitted.judge(0.0, 0.1)
@@ -274,7 +324,7 @@ def test_separated_classes_never_give_certainty():
     points, labels = clusters(4, 10, noise=0.01)
     store = FakeStore(points, labels)
     fitted = fit_calibration(store, SPACE)
-    verdicts = fitted.classify(store.search(points, fitted.k, labelled=True), store.classes())
+    verdicts = fitted.classify(store.search(points, fitted.k, labelled=True), store.classes(), sizes_of(store))
     assert max(verdict.probability for verdict in verdicts) == pytest.approx(41 / 42)
     assert 0 < fitted.judge(2.0, 0.1).probability < 0.01
     assert 0.99 < fitted.judge(0.0, 0.1).probability < 1
@@ -299,22 +349,25 @@ def test_unlabelled_items_play_no_part(fitted):
 
 def test_padding_and_unlabelled_neighbours_are_skipped(gallery, fitted):
     found = gallery.search(clusters(40, 1, seed=12)[0], 7, labelled=True)
-    plain = fitted.classify(found, gallery.classes())
+    plain = fitted.classify(found, gallery.classes(), sizes_of(gallery))
     q = len(found.codes)
     padded = Found(
         np.concatenate([found.distances[:, :1], found.distances, np.full((q, 3), np.inf, np.float32)], axis=1),
         np.concatenate([found.keys[:, :1], found.keys, np.full((q, 3), -1)], axis=1),
         np.concatenate([np.full((q, 1), UNLABELLED), found.codes, np.full((q, 3), ABSENT)], axis=1).astype(np.int32),
     )
-    assert fitted.classify(padded, gallery.classes()) == plain
+    assert fitted.classify(padded, gallery.classes(), sizes_of(gallery)) == plain
     assert all(1 <= len(verdict.candidates) <= 5 for verdict in plain)
     for verdict in plain:
         shares = [candidate.probability for candidate in verdict.candidates]
         assert shares == sorted(shares, reverse=True)
         assert sum(shares) <= 1 + 1e-6
     nothing = Found(np.empty((2, 0), np.float32), np.empty((2, 0), np.int64), np.empty((2, 0), np.int32))
-    assert [verdict.label for verdict in fitted.classify(nothing, gallery.classes())] == [None, None]
-    assert fitted.classify(Found(*(part[:0] for part in (found.distances, found.keys, found.codes))), []) == []
+    assert [verdict.label for verdict in fitted.classify(nothing, gallery.classes(), sizes_of(gallery))] == [None, None]
+    assert (
+        fitted.classify(Found(*(part[:0] for part in (found.distances, found.keys, found.codes))), [], np.empty(0))
+        == []
+    )
 
 
 def test_neighbours_beyond_k_are_left_alone(gallery):
@@ -322,7 +375,9 @@ def test_neighbours_beyond_k_are_left_alone(gallery):
     assert few.k == 39
     found = gallery.search(clusters(40, 1, seed=12)[0], 60, labelled=True)
     shorter = Found(found.distances[:, :39], found.keys[:, :39], found.codes[:, :39])
-    assert few.classify(found, gallery.classes()) == few.classify(shorter, gallery.classes())
+    assert few.classify(found, gallery.classes(), sizes_of(gallery)) == few.classify(
+        shorter, gallery.classes(), sizes_of(gallery)
+    )
 
 
 def test_gaps_in_what_a_search_finds_do_no_harm(gallery, fitted):

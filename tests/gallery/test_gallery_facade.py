@@ -126,7 +126,7 @@ def test_reopening_needs_no_model_and_another_one_is_refused(tmp_path, gallery, 
 
 
 def test_rebuild_takes_another_model_and_keeps_everything_else(gallery, photos):
-    (id,) = gallery.enrol("uploaded", [encoded(picture("grey", 1))], metadata={"n": 3})
+    gallery.enrol("uploaded", [encoded(picture("grey", 1))], metadata={"n": 3})
     before = {item.id: item for item in gallery.items(limit=1000)}
     other = build_embedder(ModelSection(backbone="conv4", size=32, dimension=24), seed=2).eval()
     reader = Gallery.open(gallery.path)

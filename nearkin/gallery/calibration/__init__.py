@@ -2,7 +2,8 @@
 
 from nearkin.gallery.calibration.calibration import Calibration
 from nearkin.gallery.calibration.fit import fit_calibration
+from nearkin.gallery.calibration.left_out import class_sizes
 from nearkin.gallery.calibration.pair_rule import Ruling
 from nearkin.gallery.calibration.verdicts import Verdict
 
-__all__ = ["Calibration", "Ruling", "Verdict", "fit_calibration"]
+__all__ = ["Calibration", "Ruling", "Verdict", "class_sizes", "fit_calibration"]

@@ -11,6 +11,8 @@ from functools import cached_property
 from numbers import Real
 from typing import Any
 
+import numpy as np
+
 from nearkin.errors import DataError
 from nearkin.gallery.calibration.identification import Identification
 from nearkin.gallery.calibration.pair_rule import PairRule, Ruling
@@ -71,15 +73,16 @@ class Calibration:
         share = _GROWTH if self.complete else _EARLY_GROWTH
         return abs(store.changes - self.changes) >= max(1, math.ceil(round(share * self.items, 6)))
 
-    def classify(self, found: Found, classes: Sequence[str]) -> list[Verdict]:
+    def classify(self, found: Found, classes: Sequence[str], sizes: np.ndarray) -> list[Verdict]:
         """What queries are, from their nearest labelled neighbours.
 
         Args:
             found: what `store.search(queries, k, labelled=True)` gives; more neighbours than k are left alone, and so
                 are those without a label.
             classes: as `Store.classes` gives them.
+            sizes: how many items each of them has (C,), as `class_sizes` counts them.
         """
-        return reach_verdicts(found, classes, self.k, self.identification, self.horizon)
+        return reach_verdicts(found, classes, sizes, self.k, self.identification, self.horizon)
 
     def judge(self, distance: float, rate: float) -> Ruling:
         """Whether two items at a distance are of one class, so that the share `rate` of others is accepted at most."""

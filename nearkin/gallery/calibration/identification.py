@@ -1,6 +1,8 @@
 """Which class, and how probable: NED with a sharpness, fitted to the gallery's own items, each left out in turn.
 
-`S_c = sum_{i in kNN, y_i = c} exp(-d_i^2 / T)` and `p(c) = S_c^a / sum_y S_y^a`. See docs/methods/ned.md.
+`S_c = 1/n_c sum_{i in kNN, y_i = c} exp(-d_i^2 / T)` with n_c items of class c, and `p(c) = S_c^a / sum_y S_y^a`. See
+docs/methods/ned.md. Without the division by n_c a class would be likelier the more items it has, and one that was
+enrolled from a handful would hardly ever be named; with it every class is as likely as any other before it is seen.
 """
 
 from __future__ import annotations
@@ -62,10 +64,15 @@ class Identification:
         """The largest probability that is ever given: n items that were all named rightly show no more than this."""
         return (self.items + 1) / (self.items + 2)
 
-    def probabilities(self, distances: np.ndarray, codes: np.ndarray) -> ClassProbabilities:
+    def probabilities(self, distances: np.ndarray, codes: np.ndarray, shares: np.ndarray) -> ClassProbabilities:
         """Class probabilities by code from neighbours (q, k), nearest first, one at least of each query labelled.
 
         Only codes are known here: the result has no names.
+
+        Args:
+            distances: of the neighbours (q, k).
+            codes: their classes (q, k).
+            shares: one over the size of each one's class (q, k).
         """
         assert self.temperature is not None
         assert self.sharpness is not None
@@ -73,7 +80,7 @@ class Identification:
         energies = np.where(there, _energies(np.where(there, distances, 0)), np.inf)
         gaps = energies - energies.min(axis=1, keepdims=True)
         weights = np.exp(np.maximum(gaps / -self.temperature, _LEAST_EXPONENT))
-        found = sum_by_class(np.where(there, codes, -1), np.where(there, weights, 0.0))
+        found = sum_by_class(np.where(there, codes, -1), np.where(there, weights * shares, 0.0))
         kept = found.codes >= 0
         rows = np.repeat(np.arange(len(codes)), np.diff(found.offsets))[kept]
         offsets = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=len(codes)))])
@@ -118,7 +125,7 @@ def fit_identification(left_out: LeftOut) -> Identification:
         )
     energies = _energies(filled.distances)
     plain = fit_temperature(energies, positive, lost="have no item of their class among their neighbours")
-    sharp = fit_sharpened(energies, filled.codes, filled.own, plain.temperature)
+    sharp = fit_sharpened(energies, filled.codes, filled.own, plain.temperature, filled.shares)
     lonely = int((~(tried.codes == tried.own[:, None]).any(axis=1)).sum())
     fitted = Identification(sharp.temperature, sharp.sharpness, len(tried.own), lonely)
     return _measured(fitted, tried, (*(note.replace("support points", "items") for note in plain.notes), *sharp.notes))
@@ -126,7 +133,7 @@ def fit_identification(left_out: LeftOut) -> Identification:
 
 def _measured(fitted: Identification, tried: LeftOut, notes: tuple[str, ...]) -> Identification:
     some = present(tried.distances, tried.codes).any(axis=1)
-    found = fitted.probabilities(tried.distances[some], tried.codes[some])
+    found = fitted.probabilities(tried.distances[some], tried.codes[some], tried.shares[some])
     result = calibration_metrics(found.confidence, found.best == tried.own[some], bins=_BINS)
     curve = result.reliability
     bins = tuple(

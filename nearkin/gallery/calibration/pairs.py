@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -63,10 +64,9 @@ def compare_pairs(store: Store, space: Space, sample: Sample, sizes: np.ndarray,
     vectors, codes = sample.vectors, sample.codes
     pairs, weights = genuine_pairs(codes, _MOST_GENUINE, rng)
     if len(weights) < _FEW_GENUINE and len(codes) < sizes.sum():
-        try:
+        # If an item is removed meanwhile, the pairs of the sample will do.
+        with suppress(DataError):
             vectors, codes = _with_mates(store, sample, sizes, rng)
-        except DataError:
-            pass  # an item was removed meanwhile: the pairs of the sample will do
         pairs, weights = genuine_pairs(codes, _MOST_GENUINE, rng)
     return PairDistances(_distances(space, vectors, pairs), weights, impostors)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from nearkin.gallery.calibration.identification import Identification
-from nearkin.gallery.calibration.left_out import present
+from nearkin.gallery.calibration.left_out import present, shares_of
 from nearkin.gallery.calibration.unknown import Horizon
 from nearkin.gallery.store import Found
 from nearkin.gallery.values import Candidate
@@ -37,9 +37,9 @@ class Verdict:
 
 
 def reach_verdicts(
-    found: Found, classes: Sequence[str], k: int, identification: Identification, horizon: Horizon
+    found: Found, classes: Sequence[str], sizes: np.ndarray, k: int, identification: Identification, horizon: Horizon
 ) -> list[Verdict]:
-    """One verdict for each query, by its k nearest labelled neighbours."""
+    """One verdict for each query, by its k nearest labelled neighbours; sizes (C,) are those of the classes."""
     distances, codes = found.distances[:, :k], found.codes[:, :k]
     there = present(distances, codes) & (codes < len(classes))
     codes = np.where(there, codes, -1)
@@ -55,7 +55,7 @@ def reach_verdicts(
         labels = codes[np.arange(len(some)), first].tolist()
         listed: list[tuple[Candidate, ...]] = [()] * len(some)
     else:
-        top, values = identification.probabilities(distances, codes).top(_SHOWN)
+        top, values = identification.probabilities(distances, codes, shares_of(sizes, codes)).top(_SHOWN)
         labels = top[:, 0].tolist()
         listed = [_candidates(*row, classes) for row in zip(top.tolist(), values.tolist(), strict=True)]
     reason = " ".join(text for text in (identification.reason, horizon.reason) if text)

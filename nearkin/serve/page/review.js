@@ -1,9 +1,10 @@
 /** The view that helps to clean up: labels that their neighbours contradict, and items that are almost the same. */
 
 import { meter } from "./answer.js";
+import { ApiError } from "./api.js";
 import { busyWhile, button, h, heading, hint } from "./dom.js";
 import { icon } from "./icons.js";
-import { counted, distance, labelled } from "./words.js";
+import { counted, distance, labelled, percent } from "./words.js";
 
 const DISMISSED = "nearkin-dismissed";
 const SHOWN = 60;
@@ -53,8 +54,11 @@ export function reviewView(app) {
       const rest = cases.length > SHOWN ? ` The first ${SHOWN} are shown; come back when they are done.` : "";
       note.textContent = cases.length ? some(cases.length) + rest : none;
     } catch (error) {
-      note.textContent = "This could not be looked up.";
-      app.complain(error);
+      list.replaceChildren();
+      // What a gallery cannot say yet, for want of items, is no fault.
+      const unready = error instanceof ApiError && [400, 409, 422].includes(error.status);
+      note.textContent = unready ? error.message : "This could not be looked up.";
+      if (!unready) app.complain(error);
     } finally {
       list.removeAttribute("aria-busy");
     }
@@ -97,7 +101,7 @@ function suspectCase(app, suspect) {
         h("span", { class: "unseen" }, "Labelled "), h("span", { class: "had" }, labelled(item.label)), icon("arrow"),
         h("span", { class: "unseen" }, " neighbours say "), h("b", {}, suggested)),
       meter(probability, `Probability of ${suggested}`),
-      h("p", { class: "fact" }, `${item.id} · own label ${(100 * own).toFixed(own < 0.1 ? 1 : 0)} %`),
+      h("p", { class: "fact" }, `${item.id} · own label ${percent(own)}`),
       h("div", { class: "row" },
         button(`Relabel to “${suggested}”`, relabel, { class: "soft" }),
         button("It is right", () => {
