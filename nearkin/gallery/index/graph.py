@@ -13,7 +13,7 @@ from nearkin.spaces import Euclidean, LipschitzBall, Space, Sphere
 
 NEIGHBOURS = 32  # of a node, twice as many on the ground level; 16 missed more where tight and loose classes mix
 BUILDING = 128  # efConstruction
-SEARCHING = 192  # efSearch
+SEARCHING = 128  # efSearch; at least twice as many as are proposed
 
 
 @dataclass(frozen=True, eq=False)

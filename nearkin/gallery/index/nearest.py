@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 import torch
-from torch import Tensor
 
-from nearkin.search.blocks.order import settled
-from nearkin.spaces import Space, Sphere
+from nearkin.search.blocks.order import settled_array
+from nearkin.spaces import Euclidean, LipschitzBall, Space, Sphere
 
-_ENTRIES = 2**18  # of gathered vectors, in float64: a space makes several copies
+_ENTRIES = 2**18  # of gathered vectors, in float64: 2 MB, which a cache can hold
 _PARALLEL = 1e-14  # a chord in float64 of what is one direction
 
 
@@ -33,7 +35,8 @@ def nearest(
         return distances, slots
     none = len(vectors)
     near = np.sort(np.where(candidates < 0, none, candidates), axis=1)
-    true = _distances(space, queries, vectors, np.minimum(near, none - 1))
+    # Rows beyond the last slot may be room that nothing was written to yet: any real slot does where there is none.
+    true = _distances(space, queries, vectors, np.where(near == none, 0, near))
     true[near == none] = np.inf
     place = np.argsort(true, axis=1, kind="stable")[:, :k]  # slots ascend, so equal distances go by the lower one
     near = np.take_along_axis(near, place, axis=1)
@@ -42,23 +45,63 @@ def nearest(
     return distances, slots
 
 
-@torch.no_grad()
 def _distances(space: Space, queries: np.ndarray, vectors: np.ndarray, near: np.ndarray) -> np.ndarray:
     """Distances (q, c), float64, of queries (q, d) to the vectors numbered by `near` (q, c)."""
     distances = np.empty(near.shape)
     width = max(1, min(near.shape[1], _ENTRIES // queries.shape[1]))
     height = max(1, _ENTRIES // (width * queries.shape[1]))
+    measure = _measure(space)
     for top in range(0, len(near), height):
         rows = slice(top, top + height)
-        x = torch.from_numpy(queries[rows].astype(np.float64)).unsqueeze(1)
+        x = queries[rows].astype(np.float64)
         for left in range(0, near.shape[1], width):
             part = rows, slice(left, left + width)
-            y = torch.from_numpy(vectors[near[part]].astype(np.float64))
-            distances[part] = _without_noise(space, space.distance(x, y)[:, 0]).numpy()
-    return distances
-
-
-def _without_noise(space: Space, distances: Tensor) -> Tensor:
+            distances[part] = measure(x, vectors[near[part]].astype(np.float64))
     if isinstance(space, Sphere):
-        distances = distances.masked_fill(distances < _PARALLEL, 0.0)  # one direction is one point at any length
-    return settled(distances.double().contiguous())
+        distances[distances < _PARALLEL] = 0.0  # one direction is one point at any length
+    return settled_array(distances)
+
+
+def _measure(space: Space) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+    """Distances (r, c) of points (r, d) to (r, c, d), both float64; the second may be overwritten.
+
+    What the common spaces compute is written out in numpy: for so few points torch spends its time on starting threads.
+    """
+    if isinstance(space, Sphere):
+        return _angles if space.metric == "angle" else _chords
+    if isinstance(space, Euclidean | LipschitzBall):
+        return _lengths
+    return partial(_by_space, space)
+
+
+def _chords(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    _to_length_one(y)
+    return _lengths(_to_length_one(x.copy()), y)
+
+
+def _angles(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    _to_length_one(y)
+    x = _to_length_one(x.copy())
+    across = _lengths(-x, y.copy())
+    chord = _lengths(x, y)
+    return 2 * np.arctan2(chord, np.where((chord == 0) & (across == 0), 1.0, across))
+
+
+def _lengths(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Lengths (r, c) of y - x; y is overwritten by the differences."""
+    y -= x[:, None]
+    return np.sqrt(np.einsum("rcd,rcd->rc", y, y))
+
+
+def _to_length_one(x: np.ndarray) -> np.ndarray:
+    """Vectors (..., d) brought to length one in place; zero stays zero."""
+    # They come from float32, whose squares float64 can hold at any scale.
+    length = np.sqrt(np.einsum("...d,...d->...", x, x))[..., None]
+    x /= np.where(length == 0, 1.0, length)
+    return x
+
+
+@torch.no_grad()
+def _by_space(space: Space, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    distances = space.distance(torch.from_numpy(x).unsqueeze(1), torch.from_numpy(y))[:, 0]
+    return distances.double().numpy()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -259,6 +260,12 @@ def settled(distances: Tensor) -> Tensor:
     """Float64 distances without their last 12 bits: what is equal but for rounding becomes equal."""
     half = 1 << (_NOISE_BITS - 1)
     return ((distances.view(torch.int64) + half) >> _NOISE_BITS << _NOISE_BITS).view(torch.float64)
+
+
+def settled_array(distances: np.ndarray) -> np.ndarray:
+    """The same of an array."""
+    half = 1 << (_NOISE_BITS - 1)
+    return ((distances.view(np.int64) + half) >> _NOISE_BITS << _NOISE_BITS).view(np.float64)
 
 
 def _chunk_rows(points: Tensor) -> int:
