@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from nearkin.errors import ModelError, suggestion
 from nearkin.models import Embedder, Encoder, ModelSection, build_embedder, list_backbones
 from nearkin.models.items import Item, ItemLoader
 from nearkin.models.prefetch import batches, stacked
+from nearkin.search.blocks.workers import lone_threads
 
 _MODEL_FILE = "model.safetensors"
 
@@ -33,6 +36,7 @@ class QueryEncoder:
         self._load = ItemLoader(embedder.spec)
         # Two batches at once would fight over the cores and take longer than one after the other.
         self._network = Lock()
+        self._threads: ThreadPoolExecutor | None = None
 
     def prepare(self, item: Item, name: str = "The query") -> Tensor:
         """Decode one item to the sample (C, H, W) that the network eats.
@@ -47,19 +51,29 @@ class QueryEncoder:
         """Vectors float32 (n, d) of samples (C, H, W) each, in one pass of the network."""
         if not len(samples):
             return np.empty((0, self.dimension), np.float32)
-        with self._network:
-            return self._encoder(stacked(list(samples))).float().cpu().numpy()
+        return self._through(stacked(list(samples)))
 
     def encode(self, items: Sequence[Item], *, batch_size: int = 32, workers: int = 2) -> np.ndarray:
         """Vectors float32 (n, d) of items, decoded ahead in threads."""
         if not len(items):
             return np.empty((0, self.dimension), np.float32)
         samples = batches(lambda index: self.prepare(items[index], f"Item {index}"), len(items), batch_size, workers)
-        rows = []
-        for batch in samples:
-            with self._network:
-                rows.append(self._encoder(batch).float().cpu().numpy())
-        return np.concatenate(rows)
+        return np.concatenate([self._through(batch) for batch in samples])
+
+    def _through(self, batch: Tensor) -> np.ndarray:
+        """Vectors (B, d) of a batch, a share of it in each of as many threads as torch has.
+
+        Within one batch torch's threads wait for each other after every layer, and all of them for one whose core does
+        something else meanwhile: decoding, or answering. Shares wait for each other once.
+        """
+        with self._network:
+            count = torch.get_num_threads()
+            if count == 1 or len(batch) < 2 * count or self._encoder.device.type != "cpu":
+                return self._encoder(batch).float().cpu().numpy()
+            if self._threads is None:
+                self._threads = lone_threads(count, "nearkin-encode")
+            shares = batch.chunk(count)
+            return np.concatenate([part.float().numpy() for part in self._threads.map(self._encoder, shares)])
 
 
 def open_model(model: Any) -> Embedder:

@@ -38,10 +38,15 @@ class Encoder:
         self._scale, self._shift = _normalisation(self.spec, embedder.normalise.mean.device)
         self._run: Callable[[Tensor], Tensor] = compiled(self._features) if compile else self._features
 
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+        return self._scale.device
+
     @torch.inference_mode()
     def __call__(self, batch: Tensor) -> Tensor:
         """Features of samples (B, C, H, W) as loaded: uint8 or float in [0, 1], for audio log-mel values."""
-        return self._run(batch.to(self._scale.device))
+        return self._run(batch.to(self.device))
 
     def encode(self, items: Items, *, batch_size: int = 32, progress: bool = True, workers: int = 2) -> np.ndarray:
         """Encode anything that `Embedder.encode` takes: float32 (n, d), or maps (n, C, H, W) if `at` is a stage."""

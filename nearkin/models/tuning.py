@@ -14,10 +14,7 @@ Three things cost most of the time of a small network on a CPU, and none of them
 from __future__ import annotations
 
 import copy
-import ctypes
-import platform
 from collections.abc import Callable
-from functools import cache
 from itertools import pairwise
 from typing import TypeVar
 
@@ -25,37 +22,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
+from nearkin.allocator import tune_allocator
 from nearkin.errors import ModelError
 
 M = TypeVar("M", bound=nn.Module)
-
-# From glibc's malloc.h.
-_M_TRIM_THRESHOLD = -1
-_M_TOP_PAD = -2
-_M_MMAP_MAX = -4
-_M_ARENA_MAX = -8
-
-
-@cache
-def tune_allocator() -> bool:
-    """Make glibc keep freed memory for the next tensor; the process then stays at its largest size.
-
-    Safe to call often. Elsewhere than on Linux with glibc it does nothing.
-
-    Returns:
-        Whether the allocator was tuned.
-    """
-    if platform.system() != "Linux" or platform.libc_ver()[0] != "glibc":
-        return False
-    try:
-        mallopt = ctypes.CDLL("libc.so.6").mallopt
-    except (OSError, AttributeError):
-        return False
-    # No block by mmap; give nothing back below 2 GiB of free memory at the top; grow in steps of 64 MiB. One arena: the
-    # heaps of the others, which threads get, give their memory back whatever the threshold is.
-    settings = ((_M_MMAP_MAX, 0), (_M_TRIM_THRESHOLD, 2**31 - 1), (_M_TOP_PAD, 64 * 2**20), (_M_ARENA_MAX, 1))
-    results = [mallopt(parameter, value) for parameter, value in settings]
-    return all(result == 1 for result in results)
 
 
 def channels_last(module: M) -> M:

@@ -6,7 +6,6 @@ its cache; float64 decides among the few slots that float32 cannot tell apart.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 
@@ -27,7 +26,6 @@ _MOST_WANTED = 2**19  # neighbours of all queries in work
 _CROWD = 4096
 _SPARSE = 0.1  # share of the slots, below which they are gathered rather than masked
 _CPU = torch.device("cpu")
-_matrices = threading.Lock()  # a product of matrices takes all cores: two at once only hinder each other
 
 Blocks = Iterator["slice | np.ndarray"]
 
@@ -98,16 +96,27 @@ class Scan:
         return pools
 
     def _look_many(self, left: np.ndarray, new_pool: Callable[[], Pool]) -> list[Pool]:
-        """Offer all scores of many queries, by products of matrices."""
+        """Offer all scores of many queries, by products of matrices, on all workers.
+
+        The products are torch's, which has one thread in each worker: those of numpy's library keep on spinning for a
+        while after every product, and take the cores from whatever else the process does.
+        """
         size = max(1, _MANY_ENTRIES // len(left))
-        pool, buffer = new_pool(), np.empty((min(size, self._size), len(left)), np.float32)
-        right = np.ascontiguousarray(left.T)
-        with _matrices:
-            for slots in self._blocks(size):
-                vectors = self._snapshot.vectors[slots]
-                scores = np.matmul(vectors, right, out=buffer[: len(vectors)])
-                self._offer(pool, slots, scores)
-        return [pool]
+        right = torch.from_numpy(np.ascontiguousarray(left.T))
+        blocks = Queue(self._blocks(size))
+        pools: list[Pool] = []
+
+        def work(_: int) -> None:
+            pool = new_pool()
+            pools.append(pool)
+            buffer = torch.empty(min(size, self._size), len(left))
+            for slots in blocks:
+                vectors = torch.from_numpy(self._snapshot.vectors[slots])
+                scores = torch.mm(vectors, right, out=buffer[: len(vectors)])
+                self._offer(pool, slots, scores.numpy())
+
+        run_workers(work, _CPU)
+        return pools
 
     def _offer(self, pool: Pool, slots: slice | np.ndarray, products: np.ndarray) -> None:
         self._form.finish(products, self._snapshot.extra[slots])

@@ -66,23 +66,29 @@ class Queue(Iterable[Item]):
             return next(self._items)
 
 
+def lone_threads(count: int, name: str) -> ThreadPoolExecutor:
+    """So many threads, each with torch set to one thread of its own; torch's setting elsewhere stays as it is."""
+    usual = torch.get_num_threads()
+    ready = threading.Barrier(count + 1)
+
+    def alone() -> None:
+        torch.set_num_threads(1)
+        torch.get_num_threads()  # a thread takes the number over when it first asks: let it ask now
+        ready.wait()
+
+    pool = ThreadPoolExecutor(count, thread_name_prefix=name, initializer=alone)
+    for _ in range(count):
+        pool.submit(lambda: None)
+    ready.wait()
+    # The setting is a thread's own, but threads born later inherit the last one made: ours must not leak.
+    torch.set_num_threads(usual)
+    return pool
+
+
 def _pool(count: int) -> ThreadPoolExecutor:
-    """The threads, started once in a process (a forked child needs its own), each with torch set to one thread."""
+    """The threads, started once in a process; a forked child needs its own."""
     key = (os.getpid(), count)
     with _starting:
         if key not in _pools:
-            ready = threading.Barrier(count + 1)
-
-            def alone() -> None:
-                torch.set_num_threads(1)
-                torch.get_num_threads()  # a thread takes the number over when it first asks: let it ask now
-                ready.wait()
-
-            pool = ThreadPoolExecutor(count, thread_name_prefix="nearkin-search", initializer=alone)
-            for _ in range(count):
-                pool.submit(lambda: None)
-            ready.wait()
-            # The setting is a thread's own, but threads born later inherit the last one made: ours must not leak.
-            torch.set_num_threads(count)
-            _pools[key] = pool
+            _pools[key] = lone_threads(count, "nearkin-search")
         return _pools[key]
