@@ -11,6 +11,9 @@ import torch
 
 from nearkin.errors import DataError, StorageError
 from nearkin.gallery.calibration import Calibration, class_sizes, fit_calibration
+from nearkin.gallery.calibration.identification import Identification
+from nearkin.gallery.calibration.pair_rule import PairRule
+from nearkin.gallery.calibration.unknown import Horizon
 from nearkin.gallery.store import Found, Store
 from nearkin.gallery.values import Match, Neighbour, Settings, Verification
 from nearkin.gallery.where import Condition
@@ -18,6 +21,18 @@ from nearkin.spaces import Space, make_space
 
 _NOTE = "calibration"
 _ACCEPT = 0.95
+_QUICK = 5000
+"""Items of which learning takes about a second."""
+
+_LEARNING = "The gallery is being learned from for the first time: ask again in a minute."
+_UNLEARNED = Calibration(
+    items=0,
+    changes=0,
+    generation=0,
+    identification=Identification(reason=_LEARNING),
+    horizon=Horizon(reason=_LEARNING),
+    pairs=PairRule(reason=_LEARNING),
+)
 
 
 class Answers:
@@ -81,10 +96,15 @@ class Answers:
         return fitted is None or fitted.stale(self.store)
 
     def calibrated(self) -> Calibration:
-        """What is known of the gallery, learned now if that is due; the first time in any case."""
+        """What is known of the gallery, learned now if that is due.
+
+        If learning is left to others, a large gallery that nothing is known of yet answers without probabilities.
+        """
         fitted = self.current()
         if fitted is not None and not (self.auto and fitted.stale(self.store)):
             return fitted
+        if not self.auto and len(self.store) > _QUICK:
+            return _UNLEARNED
         with self._fitting:
             fitted = self.current()
             if fitted is not None and not fitted.stale(self.store):

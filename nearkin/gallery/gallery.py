@@ -180,8 +180,22 @@ class Gallery(GalleryReader):
 
     def describe(self, id: str, metadata: Mapping[str, Any]) -> None:
         """Replace what is known of an item."""
+        self.change(id, metadata=metadata)
+
+    def change(self, id: str, *, label: Any = ..., metadata: Any = ...) -> None:
+        """Give an item another label (None: none), other metadata, or both at once; `...` leaves one as it is.
+
+        Raises:
+            DataError: if there is no such item, or something is wrong with what is given; nothing is changed then.
+        """
+        new: dict[str, Any] = {}
+        if label is not ...:
+            new["label"] = None if label is None else check_label(label)
+        if metadata is not ...:
+            new["metadata"] = check_metadata(metadata)
         self.get(id)
-        self.store.update([id], metadata=check_metadata(metadata))
+        if new and not self.store.update([id], **new):
+            self.get(id)  # it was removed in between: say so
 
     def rebuild(self, model: Embedder | str | Path, *, missing: str = "error", progress: bool = True) -> None:
         """Embed all items anew with another model; the old vectors serve until the last new one is there.

@@ -405,3 +405,30 @@ def test_euclidean_vectors_keep_their_length(tmp_path):
     with Gallery.create(tmp_path / "e.gallery", dimension=2, name="x", space="euclidean") as flat:
         flat.add([[0, 0], [3, 4]], ["a", "b"])
         assert [near.distance for near in flat.search([0, 0], k=2)] == pytest.approx([0, 5])
+
+
+def test_a_change_is_whole_or_nothing(vectors):
+    id = vectors.items(limit=1)[0].id
+    before = vectors.get(id)
+    with pytest.raises(DataError):
+        vectors.change(id, metadata={"n": 1}, label="a\tb")
+    assert vectors.get(id) == before
+    generation = vectors.store.generation
+    vectors.change(id, metadata={"n": 1}, label="new")
+    assert (vectors.get(id).label, vectors.get(id).metadata) == ("new", {"n": 1})
+    assert vectors.store.generation == generation + 1
+    with pytest.raises(DataError, match="no item"):
+        vectors.change("nobody", label="x")
+
+
+def test_a_large_gallery_answers_before_it_was_learned_from(tmp_path, monkeypatch):
+    monkeypatch.setattr("nearkin.gallery.answers._QUICK", 10)
+    with Gallery.create(tmp_path / "l.gallery", dimension=4, name="x") as large:
+        large.auto_recalibrate = False
+        large.add(np.random.default_rng(0).normal(size=(60, 4)), ["a", "b"] * 30)
+        match = large.identify([1, 0, 0, 0])
+        assert (match.probability, match.known) == (None, None)
+        assert match.label in ("a", "b")
+        assert "being learned" in match.reason
+        large.recalibrate()
+        assert large.identify([1, 0, 0, 0]).probability is not None
