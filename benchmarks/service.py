@@ -53,7 +53,7 @@ from nearkin.serve.settings import ServeSettings
 
 SEED = 0
 IN_FLIGHT = 200
-BATCH = 32
+BATCH = 64
 NEIGHBOURS = 5
 ITEMS = {"full": 2000, "quick": 128}
 REQUESTS = {"full": 640, "quick": 256}

@@ -20,6 +20,9 @@ from nearkin.search.blocks.workers import lone_threads
 
 _MODEL_FILE = "model.safetensors"
 
+_SHARE = 16
+"""Samples that one thread takes at a time: with fewer a network is slower, with more threads wait longer at the end."""
+
 
 class QueryEncoder:
     """A model made ready for many small questions; safe to call from several threads.
@@ -72,7 +75,7 @@ class QueryEncoder:
                 return self._encoder(batch).float().cpu().numpy()
             if self._threads is None:
                 self._threads = lone_threads(count, "nearkin-encode")
-            shares = batch.chunk(count)
+            shares = batch.chunk(max(count, -(-len(batch) // _SHARE)))
             return np.concatenate([part.float().numpy() for part in self._threads.map(self._encoder, shares)])
 
 

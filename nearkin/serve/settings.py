@@ -67,7 +67,7 @@ class ServeSettings:
     max_pixels: int = 50_000_000
     max_samples: int = 50_000_000
     max_images: int = 16
-    max_batch: int = 32
+    max_batch: int = 64
     batch_wait: float = 0.005
     decode_threads: int = 2
     queue: int = 512

@@ -12,6 +12,7 @@ from nearkin.search.blocks.order import settled_array
 from nearkin.spaces import Euclidean, LipschitzBall, Space, Sphere
 
 _ENTRIES = 2**18  # of gathered vectors, in float64: 2 MB, which a cache can hold
+_CLOSE = 1e-2  # the square of a chord, below which one minus a cosine has lost too many digits
 _PARALLEL = 1e-14  # a chord in float64 of what is one direction
 
 
@@ -75,8 +76,15 @@ def _measure(space: Space) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
 
 
 def _chords(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    _to_length_one(y)
-    return _lengths(_to_length_one(x.copy()), y)
+    """By the cosine, which takes two passes over y; where that loses digits, by the difference."""
+    lengths = np.sqrt(_dots(x, x))[:, None] * np.sqrt(_dots(y, y))
+    squares = 2 - 2 * _dots(x[:, None], y) / np.where(lengths == 0, 1.0, lengths)
+    near = (squares < _CLOSE) | (lengths == 0)
+    if near.any():
+        rows = np.flatnonzero(near.any(axis=1))
+        close = _lengths(_to_length_one(x[rows]), _to_length_one(y[rows]))
+        squares[rows] = np.where(near[rows], np.square(close), squares[rows])
+    return np.sqrt(squares)
 
 
 def _angles(x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -93,10 +101,15 @@ def _lengths(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.sqrt(np.einsum("rcd,rcd->rc", y, y))
 
 
+def _dots(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Inner products (...) of vectors (..., d)."""
+    return np.vecdot(x, y) if hasattr(np, "vecdot") else np.einsum("...d,...d->...", x, y)
+
+
 def _to_length_one(x: np.ndarray) -> np.ndarray:
     """Vectors (..., d) brought to length one in place; zero stays zero."""
     # They come from float32, whose squares float64 can hold at any scale.
-    length = np.sqrt(np.einsum("...d,...d->...", x, x))[..., None]
+    length = np.sqrt(_dots(x, x))[..., None]
     x /= np.where(length == 0, 1.0, length)
     return x
 
