@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from nearkin.confidence import SharpNED
+from nearkin.confidence.ranks import covering_rank
 from nearkin.errors import DataError
 from nearkin.gallery.calibration import Calibration, class_sizes, fit_calibration
 from nearkin.gallery.calibration.left_out import LeftOut
@@ -199,6 +200,27 @@ def test_strangers_are_rejected_as_forecast():
     rejected = np.mean([not verdict.known for verdict in fitted.classify(found, store.classes(), sizes_of(store))])
     assert fitted.horizon.rejected == pytest.approx(rejected, abs=0.1)
     assert rejected > 0.5
+
+
+@pytest.mark.parametrize("accept", [0.5, 0.55, 0.8, 0.95])
+@pytest.mark.parametrize("n", [19, 20, 100, 101])
+def test_classes_of_one_size_have_the_threshold_of_the_covering_rank(n, accept):
+    distances = np.random.default_rng(n).random((n, 1)).astype(np.float32)
+    own = np.zeros(n, np.int32)
+    found = fit_horizon(LeftOut(own, np.ones(n, bool), distances, own[:, None], np.array([n])), accept)
+    expected = np.sort(distances[:, 0])[covering_rank(n, accept) - 1]
+    assert found.threshold == pytest.approx(float(expected))
+
+
+def test_a_large_class_does_not_decide_what_is_known():
+    tight, names = clusters(1, 1000, noise=0.2)
+    loose, others = clusters(31, 10, noise=1.2)
+    store = FakeStore(np.concatenate([tight, loose[10:]]), names + others[10:])
+    fitted = fit_calibration(store, SPACE)
+    queries, _ = clusters(31, 60, seed=4)
+    found = store.search(queries[60:], fitted.k, labelled=True)
+    known = [verdict.known for verdict in fitted.classify(found, store.classes(), sizes_of(store))]
+    assert np.mean(known) == pytest.approx(0.95, abs=0.04)
 
 
 def test_forecast_leaves_whole_classes_out():

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from nearkin.confidence.ranks import covering_rank, needed_points
+from nearkin.confidence.ranks import needed_points
 from nearkin.gallery.calibration.left_out import LeftOut, present
 
 
@@ -20,8 +20,8 @@ class Horizon:
         threshold: a query whose nearest labelled item is no farther counts as known; None if that was not learned.
         items: how many left-out items it was learned from, all of classes with two items or more.
         rejected: the share of queries of classes that are not enrolled that it is forecast to reject, by leaving the
-            whole class of each item out; None with a single class. Strangers are supposed to lie among the classes as
-            these lie among each other: stranger ones are easier to tell.
+            whole class of each item out, classes counting alike; None with a single class. Strangers are supposed to
+            lie among the classes as these lie among each other: stranger ones are easier to tell.
         reason: why there is no threshold; empty if there is one.
     """
 
@@ -52,21 +52,42 @@ def too_few(items: int, accept: float) -> str:
 
 
 def fit_horizon(left_out: LeftOut, accept: float) -> Horizon:
-    """The threshold that accepts the share `accept` of the items with others of their class, each left out in turn.
+    """The threshold that accepts the share `accept` of queries of enrolled classes, each class as likely as any other.
 
-    It is the `ceil((n + 1) accept)`-th smallest of their n distances to the nearest other item, whichever its class.
+    Items with others of their class are left out in turn, and those of one class share one vote, so that a large class
+    does not decide for the small ones. Where all classes are of one size, the threshold is the
+    `ceil((n + 1) accept)`-th smallest of the n distances to the nearest other item, whichever its class.
     """
-    nearest = left_out.with_mates().distances[:, 0]
-    nearest = np.sort(nearest[np.isfinite(nearest)])
+    tried = left_out.with_mates()
+    there = np.isfinite(tried.distances[:, 0])
+    nearest = tried.distances[there, 0]
     reason = too_few(len(nearest), accept)
     if reason:
         return Horizon(items=len(nearest), reason=reason)
-    threshold = float(nearest[covering_rank(len(nearest), accept) - 1])
+    threshold = _quantile(nearest, _votes(tried.own[there]), accept)
     return Horizon(threshold, len(nearest), _forecast(left_out, threshold))
 
 
+def _votes(own: np.ndarray) -> np.ndarray:
+    """What each item (n,) counts, so that every class counts 1."""
+    return 1.0 / np.bincount(own)[own]
+
+
+def _quantile(values: np.ndarray, votes: np.ndarray, share: float) -> float:
+    """The least of the values (n,) that as much of the votes (n,) stay below, one more of the usual weight among them.
+
+    With equal votes it is the `covering_rank`-th smallest.
+    """
+    order = np.argsort(values, kind="stable")
+    total = votes.sum()
+    usual = np.square(votes).sum() / total
+    # 0.55 * 20 is a little more than 11, which must not ask for 12.
+    enough = np.flatnonzero(np.cumsum(votes[order]) / usual >= round(share * (total / usual + 1), 9) - 1e-9)
+    return float(values[order[enough[0] if len(enough) else -1]])
+
+
 def _forecast(left_out: LeftOut, threshold: float) -> float | None:
-    """The share of the items that lie beyond the threshold when their whole class is left out.
+    """The share of the items that lie beyond the threshold when their whole class is left out, classes counting alike.
 
     Where all neighbours found are of the item's own class, the nearest stranger is at least as far as the last of them:
     such an item counts as rejected only if even that one lies beyond.
@@ -79,4 +100,4 @@ def _forecast(left_out: LeftOut, threshold: float) -> float | None:
     last = np.where(there, left_out.distances, -np.inf).max(axis=1)
     strangers = np.where(other, left_out.distances, np.inf).min(axis=1)
     reach = np.where(np.isfinite(strangers), strangers, last)
-    return float((reach[some] > threshold).mean())
+    return float(np.average(reach[some] > threshold, weights=_votes(left_out.own[some])))
