@@ -44,6 +44,7 @@ K = 10
 ROUNDS = {"full": 7, "quick": 5}
 SINGLE = {"full": 40, "quick": 40}
 """Single queries timed."""
+PAUSE = 0.02
 PART = 100_000
 """Items added at once while the gallery is built."""
 RESULT = Path(__file__).with_suffix(".json")
@@ -77,10 +78,15 @@ def records(count: int, seed: int, classes: int) -> tuple[np.ndarray, list[str],
 
 
 def medians(contenders: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
-    """Median seconds of each contender, taking turns after a turn that does not count."""
+    """Median seconds of each contender, taking turns after a turn that does not count.
+
+    Before each turn there is a pause: the threads of BLAS and OpenMP spin for a while after a product, and would take a
+    core from whoever comes next.
+    """
     times: dict[str, list[float]] = {name: [] for name in contenders}
     for number in range(rounds + 1):
         for name, run in contenders.items():
+            time.sleep(PAUSE)
             begin = time.perf_counter()
             run()
             if number:

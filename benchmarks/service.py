@@ -56,7 +56,7 @@ IN_FLIGHT = 200
 BATCH = 64
 NEIGHBOURS = 5
 ITEMS = {"full": 2000, "quick": 128}
-REQUESTS = {"full": 640, "quick": 256}
+REQUESTS = {"full": 1280, "quick": 256}
 """Of a round; all different images."""
 ROUNDS = {"full": 4, "quick": 1}
 SMALL_ITEMS = 300

@@ -91,6 +91,35 @@ def _confidence() -> str:
     return f"{caption}\n\n{_bars(result)}"
 
 
+def _gallery() -> str:
+    """What the last full run of the gallery benchmark measured."""
+    result = _benchmark("gallery")
+    machine, figures = result["machine"], result["figures"]
+    caption = (
+        f"1,000,000 x 128 float32, {machine['cores']} cores, NumPy {machine['numpy']}, SQLite {machine['sqlite']}. Opening "
+        f"took {figures['open seconds']:.2f} s, an exact search {figures['search ms']:.0f} ms, one by HNSW "
+        f"{figures['hnsw ms']:.1f} ms, building that graph {figures['graph seconds'] / 60:.0f} minutes:"
+    )
+    return f"{caption}\n\n{_bars(result)}"
+
+
+def _service() -> str:
+    """What the last full run of the service benchmark measured."""
+    result = _benchmark("service")
+    machine, figures = result["machine"], result["figures"]
+    caption = (
+        f"EfficientNet-Lite0, {machine['threads']} threads, torch {machine['torch']}, 200 requests in flight: "
+        f"{figures['service images/s']:.0f} images a second, the encoder alone {figures['direct images/s']:.0f}; half of "
+        f"the answers within {figures['p50 seconds']:.1f} s, 99 % within {figures['p99 seconds']:.1f} s:"
+    )
+    return f"{caption}\n\n{_bars(result)}"
+
+
+def _suspects() -> str:
+    """How well suspicious labels are wrong ones."""
+    return _bars(_benchmark("suspects"))
+
+
 def _benchmark(name: str) -> dict[str, Any]:
     return json.loads((Path(__file__).parent.parent / "benchmarks" / f"{name}.json").read_text())
 
@@ -111,4 +140,7 @@ _TABLES = {
     "backbones": _backbones,
     "retrieval": _retrieval,
     "confidence": _confidence,
+    "gallery": _gallery,
+    "service": _service,
+    "suspects": _suspects,
 }
