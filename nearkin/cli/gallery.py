@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nearkin.cli import gallery_views
+from nearkin.cli.counting import counted
 from nearkin.cli.exits import GalleryCommand
 from nearkin.cli.gallery_options import GalleryPath, Items, Json, Labels, Model, Only, Parameters, Vectors, Where
 from nearkin.cli.options import Quiet
@@ -22,7 +23,6 @@ gallery_app = typer.Typer(
     no_args_is_help=True,
 )
 
-Ids = Annotated[list[str], typer.Argument(metavar="IDS", help="Ids of items.")]
 Facts = Annotated[
     list[str] | None,
     typer.Option("--metadata", metavar="NAME=VALUE", help="A fact about the items; may be repeated."),
@@ -127,7 +127,7 @@ def add(
     with open_gallery(path, model) as gallery:
         given = to_enrol(items, vectors, labels, only, of_vectors=gallery.settings.kind == "vector")
         ids = gallery.add(**given, skip_bad=skip_bad, progress=not (quiet or as_json))
-        _report(gallery, as_json, f"Added {len(ids)} items; there are {_size(gallery)} now.", ids=ids)
+        _report(gallery, as_json, f"Added {counted(len(ids), 'item')}; {_size(gallery)} now.", ids=ids)
 
 
 @gallery_app.command("enrol", cls=GalleryCommand)
@@ -149,7 +149,8 @@ def enrol(
         given = to_ask(files, of_vectors=gallery.settings.kind == "vector")
         examples = given.items if given.vectors is None else given.vectors
         ids = gallery.enrol(label, examples, metadata=metadata or None)
-        _report(gallery, as_json, f"Enrolled {len(ids)} items; there are {_size(gallery)} now.", label=label, ids=ids)
+        done = f"Enrolled {counted(len(ids), 'item')}; {_size(gallery)} now."
+        _report(gallery, as_json, done, label=label, ids=ids)
 
 
 @gallery_app.command("remove", cls=GalleryCommand)
@@ -161,7 +162,7 @@ def remove(
     parameters: Parameters = None,
     as_json: Json = False,
 ) -> None:
-    """Remove items by id, by label, or by what is known of them; both of label and condition must hold."""
+    """Remove items by id, by label, or by what is known of them; given together, all of it must hold."""
     if not ids and label is None and where is None:
         raise typer.BadParameter("Say what to remove: IDS, --label or --where.", param_hint="IDS")
     from nearkin.cli.gallery_arguments import open_gallery, values_of
@@ -169,25 +170,32 @@ def remove(
     chosen = {} if label is None else {"label": label}
     bound = values_of(parameters, "--param")
     with open_gallery(path) as gallery:
+        named = set(ids or ())
+        there = sum(id in gallery for id in named)
         removed = gallery.remove(ids or None, **chosen, where=where, parameters=bound or None)
-        _report(gallery, as_json, f"Removed {removed} items; there are {_size(gallery)} left.", removed=removed)
+        missing = f" {there} of {counted(len(named), 'id')} were in the gallery." if there < len(named) else ""
+        done = f"Removed {counted(removed, 'item')}; {_size(gallery)} left.{missing}"
+        _report(gallery, as_json, done, removed=removed)
 
 
 @gallery_app.command("relabel", cls=GalleryCommand)
 def relabel(
     path: GalleryPath,
-    label: Annotated[str, typer.Argument(metavar="LABEL", help="The right class.")],
-    ids: Ids,
+    words: Annotated[list[str], typer.Argument(metavar="LABEL IDS", help="The right class, then ids of items.")],
+    none: Annotated[bool, typer.Option("--none", help="Take their label away; LABEL is left out then.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Give items another label."""
+    """Give items another label, or none."""
+    label, ids = (None, words) if none else (words[0], words[1:])
+    if not ids:
+        raise typer.BadParameter("Say which items: LABEL, then their ids.", param_hint="LABEL IDS")
     from nearkin.cli.gallery_arguments import open_gallery
 
     with open_gallery(path) as gallery:
         for id in ids:
             gallery.get(id)
         changed = gallery.relabel(ids, label)
-        _report(gallery, as_json, f"Relabelled {changed} items.", label=label, relabelled=changed)
+        _report(gallery, as_json, f"Relabelled {counted(changed, 'item')}.", label=label, relabelled=changed)
 
 
 @gallery_app.command("rebuild", cls=GalleryCommand)
@@ -195,7 +203,8 @@ def rebuild(
     path: GalleryPath,
     model: Annotated[str, typer.Option("--model", help="The new model: a run, a model file, or a backbone's name.")],
     missing: Annotated[
-        Missing, typer.Option("--missing", help="Items whose files are gone: stop with an error, or drop them.")
+        Missing,
+        typer.Option("--missing", help="Items whose files are gone or damaged: stop with an error, or drop them."),
     ] = Missing.error,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -217,15 +226,18 @@ def rebuild(
 def recalibrate(
     path: GalleryPath,
     accept: Annotated[
-        float | None, typer.Option("--accept", min=0.5, max=0.999, help="Share of known queries to call known.")
+        float | None, typer.Option("--accept", help="Share of known queries to call known, between 0 and 1.")
     ] = None,
     as_json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Learn probabilities and thresholds from the gallery again; otherwise done after it has grown by a tenth."""
+    if accept is not None and not 0 < accept < 1:
+        raise typer.BadParameter(f"{accept:g} is not between 0 and 1.", param_hint="--accept")
     from nearkin.cli.gallery_arguments import open_gallery
 
     with open_gallery(path) as gallery:
-        calibration = gallery.recalibrate(accept=accept)
+        calibration = gallery.recalibrate(accept=accept, progress=not (quiet or as_json))
     gallery_views.show_calibration(calibration, as_json=as_json)
 
 
@@ -240,12 +252,11 @@ def import_(
 
     with open_gallery(path) as gallery:
         count = gallery.import_(file)
-        _report(gallery, as_json, f"Imported {count} items; there are {_size(gallery)} now.", imported=count)
+        _report(gallery, as_json, f"Imported {counted(count, 'item')}; {_size(gallery)} now.", imported=count)
 
 
 def _size(gallery: Gallery) -> str:
-    classes = len(gallery.stats().classes)
-    return f"{len(gallery):,} items of {classes:,} class{'' if classes == 1 else 'es'}"
+    return f"{counted(len(gallery), 'item')} of {counted(len(gallery.stats().classes), 'class')}"
 
 
 def _report(gallery: Gallery, as_json: bool, sentence: str, **facts: Any) -> None:

@@ -69,6 +69,11 @@ def to_enrol(
         raise typer.BadParameter("It says what the --vectors are: give these too.", param_hint="--labels")
     if only and (of_vectors or items is None):
         raise typer.BadParameter("It chooses among the files of ITEMS.", param_hint="--only")
+    if vectors is not None and not of_vectors:
+        raise DataError(
+            f"This gallery makes its vectors with its model, and {vectors} brings others: give ITEMS for the model, or "
+            "create a gallery of vectors, with a dimension and a name."
+        )
     if vectors is not None:
         return read_labelled(vectors, labels)
     if items is None:
@@ -86,6 +91,9 @@ def to_ask(files: Sequence[Path], *, of_vectors: bool) -> Queries:
     if not of_vectors:
         return Queries([str(file) for file in files], list(files))
     blocks = [read_vectors(file) for file in files]
+    for file, block in zip(files, blocks, strict=True):
+        if not block.size:
+            raise DataError(f"{file} holds no vectors: give at least one.")
     widths = sorted({block.shape[1] for block in blocks})
     if len(widths) > 1:
         raise DataError(f"The queries have {' and '.join(map(str, widths))} dimensions: give vectors of one kind.")

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from nearkin.cli.counting import counted
 from nearkin.cli.gallery_options import GalleryPath, Json, Limit, Parameters, Where
+from nearkin.cli.options import Quiet
 
 if TYPE_CHECKING:
     from nearkin.gallery.calibration import Calibration
@@ -71,13 +73,14 @@ def duplicates(
     ] = None,
     limit: Limit = 100,
     as_json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """List groups of items that are almost the same."""
     from nearkin.cli.gallery_arguments import open_gallery
     from nearkin.cli.output import show_json, show_table
 
     with open_gallery(path) as gallery:
-        groups = gallery.find_duplicates(distance, limit=limit)
+        groups = gallery.find_duplicates(distance, limit=limit, progress=not (quiet or as_json))
     if as_json:
         show_json({"duplicates": groups})
         return
@@ -92,13 +95,13 @@ def duplicates(
     show_table(("group", "distance", "id", "label", "source"), rows, numbers=("group", "distance"))
 
 
-def suspects(path: GalleryPath, limit: Limit = 100, as_json: Json = False) -> None:
+def suspects(path: GalleryPath, limit: Limit = 100, as_json: Json = False, quiet: Quiet = False) -> None:
     """List items whose neighbours speak for another label, most suspicious first."""
     from nearkin.cli.gallery_arguments import open_gallery
     from nearkin.cli.output import percent, show_json, show_table
 
     with open_gallery(path) as gallery:
-        found = gallery.suspicious_labels(limit=limit)
+        found = gallery.suspicious_labels(limit=limit, progress=not (quiet or as_json))
     if as_json:
         show_json({"suspects": found})
         return
@@ -127,7 +130,7 @@ def export(
     if as_json:
         show_json({"exported": count, "path": str(file)})
     else:
-        print(f"Wrote {count:,} items: {file}")
+        print(f"Wrote {counted(count, 'item')}: {file}")
 
 
 def show_calibration(calibration: Calibration, *, as_json: bool) -> None:
@@ -145,7 +148,7 @@ def show_calibration(calibration: Calibration, *, as_json: bool) -> None:
 def _learned(calibration: Calibration) -> dict[str, object]:
     """What was learned, or why not, in words."""
     named, horizon = calibration.identification, calibration.horizon
-    facts: dict[str, object] = {"learned from": f"{calibration.items:,} items"}
+    facts: dict[str, object] = {"learned from": counted(calibration.items, "item")}
     facts["identify"] = named.reason or (
         f"names {100 * (named.accuracy or 0):.1f} % of {named.items:,} left-out items rightly; "
         f"confidence and accuracy differ by {100 * (named.ece or 0):.1f} points (ECE)"
@@ -167,7 +170,7 @@ def _facts(stats: Stats) -> dict[str, object]:
     settings = stats.settings
     return {
         "made by": settings.name + (f" (model {settings.fingerprint[:12]})" if settings.fingerprint else ""),
-        "items": f"{stats.items:,} of {len(stats.classes):,} classes"
+        "items": f"{stats.items:,} of {counted(len(stats.classes), 'class')}"
         + (f", {stats.unlabelled:,} without a label" if stats.unlabelled else ""),
         "vectors": f"{settings.dimension} x {settings.dtype}, {settings.space['name']}",
         "kind": settings.kind,

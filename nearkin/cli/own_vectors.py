@@ -28,7 +28,15 @@ def read_vectors(file: Path) -> np.ndarray:
         raise DataError(f"The vectors {file} cannot be read: {reason}.") from error
     if not isinstance(rows, np.ndarray) or rows.ndim not in (1, 2) or rows.dtype.kind not in "fiu":
         raise DataError(f"{file} must hold numbers of the shape (n, d), or (d,) for one vector.")
-    return np.atleast_2d(rows).astype(np.float32)
+    with np.errstate(over="ignore"):
+        rows = np.atleast_2d(rows).astype(np.float32)
+    finite = np.isfinite(rows).all(axis=1)
+    if not finite.all():
+        raise DataError(
+            f"The vector in row {int(np.argmin(finite))} of {file} holds NaN, or a value too large for float32: leave "
+            "it out."
+        )
+    return rows
 
 
 def read_labelled(vectors: Path, labels: Path | None) -> Arguments:

@@ -10,6 +10,7 @@ import typer
 
 from nearkin.cli.exits import NO
 from nearkin.cli.gallery_options import GalleryPath, Json, Model, Parameters, Where
+from nearkin.cli.options import Quiet
 
 if TYPE_CHECKING:
     from nearkin.gallery.values import Match, Neighbour
@@ -25,6 +26,7 @@ def identify(
     ] = 0,
     model: Model = None,
     as_json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Say what each file is, how sure that is, and whether it is of an enrolled class at all."""
     from nearkin.cli.gallery_arguments import open_gallery, to_ask
@@ -33,7 +35,7 @@ def identify(
     with open_gallery(path, model) as gallery:
         asked = to_ask(files, of_vectors=gallery.settings.kind == "vector")
         vectors = gallery.embed(asked.items if asked.vectors is None else asked.vectors)
-        matches = gallery.identify_vectors(vectors, neighbours=max(neighbours, 1))
+        matches = gallery.identify_vectors(vectors, neighbours=max(neighbours, 1), progress=not (quiet or as_json))
     if as_json:
         show_json({"matches": [_match(name, m, neighbours) for name, m in zip(asked.names, matches, strict=True)]})
     else:
@@ -52,6 +54,7 @@ def verify(
     ] = 0.001,
     model: Model = None,
     as_json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Say whether two files are of one class, at a false accept rate; neither need be enrolled."""
     if not 0 < rate < 1:
@@ -65,7 +68,7 @@ def verify(
         vectors = gallery.embed(asked.items if asked.vectors is None else asked.vectors)
         if len(vectors) != 2:
             raise DataError(f"A and B must hold one vector each; together they hold {len(vectors)}.")
-        found = gallery.verify_vectors(vectors[0], vectors[1], false_accept_rate=rate)
+        found = gallery.verify_vectors(vectors[0], vectors[1], false_accept_rate=rate, progress=not (quiet or as_json))
     if as_json:
         show_json(found)
     else:

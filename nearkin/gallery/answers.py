@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from numbers import Real
 from threading import RLock
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 from nearkin.errors import DataError, StorageError
 from nearkin.gallery.calibration import Calibration, class_sizes, fit_calibration
 from nearkin.gallery.calibration.identification import Identification
-from nearkin.gallery.calibration.pair_rule import PairRule
+from nearkin.gallery.calibration.pair_rule import PairRule, check_rate
 from nearkin.gallery.calibration.unknown import Horizon
 from nearkin.gallery.store import Found, Store
 from nearkin.gallery.values import Match, Neighbour, Settings, Verification
@@ -23,6 +24,9 @@ _NOTE = "calibration"
 _ACCEPT = 0.95
 _QUICK = 5000
 """Items of which learning takes about a second."""
+
+_MODEST = 1000
+"""Neighbours for which nobody counts the items first."""
 
 _LEARNING = "The gallery is being learned from for the first time: ask again in a minute."
 _UNLEARNED = Calibration(
@@ -54,10 +58,10 @@ class Answers:
         self._unkept: tuple[Settings, Calibration] | None = None
         self._fitting = RLock()
 
-    def identify(self, vectors: np.ndarray, neighbours: int) -> list[Match]:
+    def identify(self, vectors: np.ndarray, neighbours: int, progress: bool = False) -> list[Match]:
         """What queries (q, d) are, with so many neighbours each."""
-        fitted = self.calibrated()
-        found = self.store.search(vectors, max(neighbours, fitted.k), labelled=True)
+        fitted = self.calibrated(progress)
+        found = self.store.search(vectors, max(self._reachable(neighbours), fitted.k), labelled=True)
         verdicts = fitted.classify(found, *self._classes())
         return [
             Match(verdict.label, verdict.probability, verdict.known, near, verdict.candidates, verdict.reason)
@@ -66,25 +70,22 @@ class Answers:
 
     def search(self, vectors: np.ndarray, k: int, where: Condition | None) -> list[list[Neighbour]]:
         """The k nearest items of queries (q, d) that fulfil a condition."""
-        found = self.store.search(vectors, k, where=where)
+        found = self.store.search(vectors, self._reachable(k), where=where)
         return [list(near) for near in self._neighbours(found, k)]
 
-    def verify(self, a: np.ndarray, b: np.ndarray, rate: float) -> Verification:
+    def verify(self, a: np.ndarray, b: np.ndarray, rate: float, progress: bool = False) -> Verification:
         """Whether vectors (d,) and (d,) are of one class, at a false accept rate."""
-        if isinstance(rate, bool) or not isinstance(rate, int | float) or not (0 < rate < 1):
-            raise DataError(f"A false accept rate lies between 0 and 1, such as 0.001, not {rate!r}.")
+        rate = check_rate(rate)
         x, y = (torch.from_numpy(np.asarray(one, np.float64))[None] for one in (a, b))
         distance = float(self._space().distance(x, y)[0, 0])
-        ruling = self.calibrated().judge(distance, float(rate))
-        return Verification(ruling.same, ruling.probability, distance, ruling.threshold, float(rate), ruling.reason)
+        ruling = self.calibrated(progress).judge(distance, rate)
+        return Verification(ruling.same, ruling.probability, distance, ruling.threshold, rate, ruling.reason)
 
     def current(self) -> Calibration | None:
         """What was learned last, by anyone."""
         kept = self.store.note(_NOTE)
-        if kept is None:
-            self._fitted = None
-        elif self._fitted is None or kept["key"] != self._fitted.key:
-            self._fitted = Calibration.from_dict(kept)
+        if self._fitted is None or not isinstance(kept, dict) or kept.get("key") != self._fitted.key:
+            self._fitted = _read(kept)
         mine, unkept = self._fitted, self._unkept
         if unkept is not None and unkept[0] == self.store.settings:
             return unkept[1] if mine is None or unkept[1].changes > mine.changes else mine
@@ -95,8 +96,8 @@ class Answers:
         fitted = self.current()
         return fitted is None or fitted.stale(self.store)
 
-    def calibrated(self) -> Calibration:
-        """What is known of the gallery, learned now if that is due.
+    def calibrated(self, progress: bool = False) -> Calibration:
+        """What is known of the gallery, learned now if that is due, then with a bar if `progress` says so.
 
         If learning is left to others, a large gallery that nothing is known of yet answers without probabilities.
         """
@@ -110,7 +111,7 @@ class Answers:
             if fitted is not None and not fitted.stale(self.store):
                 return fitted
             settings = self.store.settings
-            fitted = self._fit(None)
+            fitted = self._fit(None, progress)
             try:
                 self._keep(settings, fitted)
             except StorageError:
@@ -118,7 +119,7 @@ class Answers:
                 self._unkept = (settings, fitted)
             return fitted
 
-    def refit(self, accept: float | None) -> Calibration:
+    def refit(self, accept: float | None, progress: bool = False) -> Calibration:
         """Learn anew and keep it.
 
         Raises:
@@ -126,16 +127,16 @@ class Answers:
         """
         with self._fitting:
             settings = self.store.settings
-            fitted = self._fit(accept)
+            fitted = self._fit(accept, progress)
             self._keep(settings, fitted)
             return fitted
 
-    def _fit(self, accept: float | None) -> Calibration:
+    def _fit(self, accept: float | None, progress: bool) -> Calibration:
         before = self.current()
         share = accept if accept is not None else _ACCEPT if before is None else before.accept
-        if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share < 1:
+        if isinstance(share, bool) or not isinstance(share, Real) or not 0 < share < 1:
             raise DataError(f"The share of known queries to accept lies between 0 and 1, not {share!r}.")
-        return fit_calibration(self.store, self._space(), accept=float(share))
+        return fit_calibration(self.store, self._space(), accept=float(share), progress=progress)
 
     def _keep(self, settings: Settings, fitted: Calibration) -> None:
         if self.store.settings != settings:
@@ -151,6 +152,10 @@ class Answers:
             self._counted = (generation, names, class_sizes(self.store, np.empty(0, np.int32)))
         return self._counted[1], self._counted[2]
 
+    def _reachable(self, k: int) -> int:
+        """As many neighbours as there can be: rows are made for all that is asked for."""
+        return k if k <= _MODEST else min(k, max(_MODEST, len(self.store)))
+
     def _space(self) -> Space:
         return make_space(**self.store.settings.space)
 
@@ -163,3 +168,14 @@ class Answers:
             tuple(Neighbour(item, distance) for item, distance in row if item is not None and math.isfinite(distance))
             for row in rows
         ]
+
+
+def _read(note: Any) -> Calibration | None:
+    """What a note tells; None if there is none, or it is damaged or of a newer version: it can be learned again."""
+    if note is None:
+        return None
+    try:
+        found = Calibration.from_dict(note)
+        return found if found.key == note.get("key") else None
+    except (DataError, TypeError, ValueError):
+        return None

@@ -118,7 +118,9 @@ def vector_rows(vectors: Any, dimension: int | None) -> np.ndarray:
         rows = np.ascontiguousarray(rows, dtype=np.float32)
     finite = np.isfinite(rows).all(axis=1)
     if not finite.all():
-        raise DataError(f"The vector in row {int(np.argmin(finite))} holds NaN, or a value too large for float32.")
+        raise DataError(
+            f"The vector in row {int(np.argmin(finite))} holds NaN, or a value too large for float32: leave it out."
+        )
     return rows
 
 
@@ -141,9 +143,12 @@ def _numbers(vectors: Any) -> np.ndarray:
 def _numbers_of_tensor(tensor: Tensor) -> np.ndarray:
     if tensor.is_complex():
         raise DataError("Vectors must be real numbers (n, d), not complex ones.")
-    tensor = tensor.detach().cpu()
-    # NumPy knows no bfloat16.
-    numbers: np.ndarray = (tensor.float() if tensor.is_floating_point() else tensor).numpy()
+    try:
+        tensor = tensor.detach().cpu()
+        # NumPy knows no bfloat16.
+        numbers: np.ndarray = (tensor.float() if tensor.is_floating_point() else tensor).numpy()
+    except (TypeError, RuntimeError) as error:
+        raise DataError("Vectors must be a dense tensor of numbers (n, d), not a sparse or an empty shell.") from error
     return numbers
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from numbers import Real
@@ -14,6 +15,7 @@ from nearkin.confidence.checks import check_whole
 from nearkin.errors import DataError
 from nearkin.gallery.store import Store
 from nearkin.gallery.values import Duplicates, Item
+from nearkin.progress import Progress
 
 _NEAREST = 8
 """How many of an item's nearest others are looked at; larger groups hang together through these."""
@@ -28,12 +30,15 @@ data sets under trained models, at most 2 items in 1,000 have another one nearer
 _ROUNDING = 1e-3
 """Of the length of a vector: what a distance between equal vectors may be in float32."""
 
+_FARTHEST = sys.float_info.max
 _CHUNK = 512
 _SAMPLE = 2000
 _SEED = 0
 
 
-def find_duplicates(store: Store, *, distance: float | None = None, limit: int = 1000) -> list[Duplicates]:
+def find_duplicates(
+    store: Store, *, distance: float | None = None, limit: int = 1000, progress: bool = False
+) -> list[Duplicates]:
     """Groups of items that are no farther apart than a distance, the closest groups first.
 
     Items belong together if a chain of such pairs joins them, so a large distance may join what is not alike. Equal
@@ -43,17 +48,20 @@ def find_duplicates(store: Store, *, distance: float | None = None, limit: int =
         store: the gallery.
         distance: in its space; None: 0.3 of the median distance from an item to its nearest other one.
         limit: how many groups to give at the most.
+        progress: whether to show a bar.
     """
     check_whole(limit, "limit", 1)
     if distance is not None and (
-        isinstance(distance, bool) or not isinstance(distance, Real) or not 0 <= float(distance) < np.inf
+        isinstance(distance, bool) or not isinstance(distance, Real) or not 0 <= distance <= _FARTHEST
     ):
-        raise DataError(f"The distance of duplicates is a number from 0 on, or None to choose one, not {distance!r}.")
+        raise DataError(
+            f"The distance of duplicates is a number from 0 on, or None to choose one, not {str(distance)[:40]}."
+        )
     if len(store) < 2:
         return []
     usual, rounding = _scales(store)
     reach = max(_SHARE * usual if distance is None else float(distance), rounding)
-    return _groups(list(_pairs(store, reach, rounding)), limit)
+    return _groups(list(_pairs(store, reach, rounding, progress)), limit)
 
 
 @dataclass(frozen=True)
@@ -79,20 +87,29 @@ def _scales(store: Store) -> tuple[float, float]:
     return float(np.median(found)) if len(found) else 0.0, _ROUNDING * float(np.median(lengths))
 
 
-def _pairs(store: Store, reach: float, rounding: float) -> Iterator[_Pair]:
+def _pairs(store: Store, reach: float, rounding: float, progress: bool) -> Iterator[_Pair]:
     """Pairs no farther apart than `reach`, most of them from both sides."""
     place = 0
-    for items, vectors in store.batches(_CHUNK):
-        found = store.search(vectors, _NEAREST + 1)
-        near = found.distances <= reach
-        # An item finds itself too, unless an index that is not exact has missed it.
-        near &= ((near.sum(axis=1) > 1) | (found.distances[:, 0] > rounding))[:, None]
-        rows, columns = np.nonzero(near)
-        others = store.items(found.keys[rows, columns])
-        for row, column, other in zip(rows.tolist(), columns.tolist(), others, strict=True):
-            if other is not None and other.id != items[row].id:
-                yield _Pair(items[row], place + row, other, float(found.distances[row, column]))
-        place += len(items)
+    with Progress("Looking for duplicates", len(store), progress) as bar:
+        for items, vectors in store.batches(_CHUNK):
+            yield from _pairs_of(store, items, vectors, place, reach, rounding)
+            place += len(items)
+            bar.advance(len(items))
+
+
+def _pairs_of(
+    store: Store, items: list[Item], vectors: np.ndarray, place: int, reach: float, rounding: float
+) -> Iterator[_Pair]:
+    """The same of some items with vectors (n, d), the first of them at a place in the order of the gallery."""
+    found = store.search(vectors, _NEAREST + 1)
+    near = found.distances <= reach
+    # An item finds itself too, unless an index that is not exact has missed it.
+    near &= ((near.sum(axis=1) > 1) | (found.distances[:, 0] > rounding))[:, None]
+    rows, columns = np.nonzero(near)
+    others = store.items(found.keys[rows, columns])
+    for row, column, other in zip(rows.tolist(), columns.tolist(), others, strict=True):
+        if other is not None and other.id != items[row].id:
+            yield _Pair(items[row], place + row, other, float(found.distances[row, column]))
 
 
 def _groups(pairs: list[_Pair], limit: int) -> list[Duplicates]:

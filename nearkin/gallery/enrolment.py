@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from nearkin.data.stores import UnreadableError
 from nearkin.errors import DataError, NearkinError
 from nearkin.gallery.encoding import QueryEncoder
 from nearkin.gallery.inputs import Listed, check_ids, given, labels_of, metadata_of
@@ -60,7 +61,7 @@ def enrol_items(
             for row, outcome in batch:
                 if isinstance(outcome, NearkinError):
                     if not skip_bad:
-                        raise outcome
+                        raise _with_advice(outcome)
                     continue
                 record, sample = outcome
                 label, facts = items.labels[row], items.metadata[row]
@@ -81,6 +82,14 @@ def names(ids: Sequence[str] | None, count: int) -> list[str]:
         return check_ids(ids, count)
     start = f"{time.time_ns() // 1_000_000:012x}{secrets.token_hex(3)}"
     return [f"{start}{number:06x}" for number in range(count)]
+
+
+def _with_advice(error: NearkinError) -> NearkinError:
+    """What is wrong with an item, with what to do about it where that is not said."""
+    if not isinstance(error, UnreadableError):
+        return error
+    advice = "mend it or leave it out, or have items that cannot be read skipped"
+    return UnreadableError(error.path, f"{error.reason}: {advice}")
 
 
 Outcome = tuple[Record, Tensor] | NearkinError

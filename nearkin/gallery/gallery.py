@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from nearkin.errors import DataError, ModelError
+from nearkin.gallery.creation import undone_on_error
 from nearkin.gallery.encoding import QueryEncoder, open_model
 from nearkin.gallery.enrolment import Enrolment, enrol_items, enrol_vectors
 from nearkin.gallery.inputs import check_label, check_metadata, listed, vector_rows
 from nearkin.gallery.parquet import export_items
 from nearkin.gallery.places import check_free, create_store, is_local, open_store
 from nearkin.gallery.projecting import projected
+from nearkin.gallery.questions import ids_of
 from nearkin.gallery.reading import GalleryReader, Where
-from nearkin.gallery.rebuilding import import_items, rebuild, replace_vectors
-from nearkin.gallery.tie import forget_other_models, keep_model, matching_model, settings_of
+from nearkin.gallery.rebuilding import check_kind, check_missing, import_items, rebuild, replace_vectors
+from nearkin.gallery.tie import forget_other_models, keep_model, matching_model, model_kept_on_success, settings_of
 from nearkin.gallery.where import condition
 from nearkin.models import Embedder
 from nearkin.spaces import Space, make_space
@@ -25,8 +26,9 @@ from nearkin.spaces import Space, make_space
 class Gallery(GalleryReader):
     """Items with vectors, labels, metadata and thumbnails, tied to the model that made the vectors.
 
-    Make one with `Gallery.create`, and come back to it with `Gallery.open`. Every call that writes happens in full or
-    not at all. Several threads may use one gallery, and several processes may read it while one writes.
+    Make one with `Gallery.create`, and come back to it with `Gallery.open`. In a local gallery every call that writes
+    happens in full or not at all. In Milvus each item does, and a call that was cut off is completed by calling it
+    again with the same ids. Several threads may use one gallery, and several processes may read it while one writes.
 
     Example:
         >>> import numpy as np, tempfile
@@ -83,19 +85,17 @@ class Gallery(GalleryReader):
             progress: show a progress bar.
         """
         check_free(path)
+        if items is None and any(given is not None for given in (labels, metadata, ids)):
+            raise DataError("There are labels, metadata or ids and no items that they are of: give the items too.")
         embedder = None if model is None else open_model(model)
         settings = settings_of(embedder, dimension, name, space, dtype)
-        fresh = not Path(path).exists()
-        try:
+        with undone_on_error(path) as making:
             if embedder is not None and is_local(path):
                 settings = keep_model(Path(path), settings, embedder)
-            gallery = cls(path, create_store(path, settings, index), _encoder(embedder))
+            making.store = create_store(path, settings, index)
+            gallery = cls(path, making.store, _encoder(embedder))
             if items is not None:
                 gallery.add(items, labels, metadata, ids=ids, skip_bad=skip_bad, progress=progress)
-        except BaseException:
-            if fresh and is_local(path):
-                shutil.rmtree(path, ignore_errors=True)
-            raise
         return gallery
 
     @classmethod
@@ -124,7 +124,7 @@ class Gallery(GalleryReader):
         skip_bad: bool = False,
         progress: bool = True,
     ) -> list[str]:
-        """Add items: all of them, or none if anything is wrong. Returns their ids.
+        """Add items: all of them, or none if anything is wrong with what is given. Returns their ids.
 
         Everything is held in memory until it is written: add very many images in parts.
 
@@ -149,8 +149,15 @@ class Gallery(GalleryReader):
         return enrol_items(self._asked_encoder(), given, ids, skip_bad=skip_bad, progress=progress)
 
     def enrol(self, label: str, items: Any, *, metadata: Any = None) -> list[str]:
-        """Add a class from a handful of examples, or more examples of one; nothing is trained. Returns their ids."""
-        return self.add(items, check_label(label), metadata, progress=False)
+        """Add a class from a handful of examples, or more examples of one; nothing is trained. Returns their ids.
+
+        Raises:
+            DataError: if there are no examples, or one cannot be read.
+        """
+        enrolment = self._enrolment(items, check_label(label), metadata, None, False, False)
+        if not enrolment.records:
+            raise DataError(f"There are no examples of '{label}': give at least one.")
+        return enrolment.write(self.store)
 
     def remove(
         self,
@@ -162,12 +169,20 @@ class Gallery(GalleryReader):
     ) -> int:
         """Remove items by id, or all of a label, or all that fulfil a condition; how many there were.
 
+        Given together they narrow each other down: an item is removed if all that is given holds of it.
+
+        Args:
+            ids: one, or several; those that no item has are left alone.
+            label: only items of this label.
+            where: only items that fulfil this, as in `items`.
+            parameters: values of `:name` in the condition.
+
         Raises:
             DataError: if nothing says which.
         """
         if ids is None and label is None and where is None:
-            raise DataError("Say which items to remove: by ids, by label= or by where=.")
-        chosen = _ids(ids)
+            raise DataError("Say which items to remove: by their ids, by a label or by a condition.")
+        chosen = [] if ids is None else ids_of(ids)
         if label is not None or where is not None:
             wanted = {} if label is None else {"label": check_label(label)}
             among = self.store.ids_where(condition(where, parameters), **wanted)
@@ -176,7 +191,7 @@ class Gallery(GalleryReader):
 
     def relabel(self, ids: str | Sequence[str], label: str | None) -> int:
         """Give items another label, or none; how many there were."""
-        return self.store.update(_ids(ids), label=None if label is None else check_label(label))
+        return self.store.update(ids_of(ids), label=None if label is None else check_label(label))
 
     def describe(self, id: str, metadata: Mapping[str, Any]) -> None:
         """Replace what is known of an item."""
@@ -202,20 +217,22 @@ class Gallery(GalleryReader):
 
         Args:
             model: as in `create`.
-            missing: what to do with items whose file is gone: "error" stops before anything is done, "drop" removes
-                them.
+            missing: what to do with items whose file is gone or damaged: "error" stops and leaves everything as it
+                is, "drop" removes them.
             progress: show a progress bar.
         """
         if self.settings.kind == "vector":
             raise ModelError(
-                "This gallery holds vectors you brought, which no model can make anew: use replace_vectors."
+                "This gallery holds vectors you brought, which no model can make anew: bring new vectors for its items "
+                "(`Gallery.replace_vectors`)."
             )
+        check_missing(missing)
         embedder = open_model(model)
         encoder = QueryEncoder(embedder)
+        check_kind(self.store, encoder)
         settings = settings_of(embedder, None, None, None, self.settings.dtype)
-        if is_local(self.path):
-            settings = keep_model(Path(self.path), settings, embedder)
-        rebuild(self.store, encoder, settings, missing=missing, progress=progress)
+        with model_kept_on_success(self.path, settings, embedder) as settings:
+            rebuild(self.store, encoder, settings, missing=missing, progress=progress)
         self._tied, self._encoder = self.settings, encoder
         if is_local(self.path):
             forget_other_models(Path(self.path), settings)
@@ -235,8 +252,9 @@ class Gallery(GalleryReader):
             raise ModelError("The vectors of this gallery are made by its model: use rebuild with another one.")
         rows = vector_rows(vectors, None)
         kind = self.space if space is None else space
-        settings = settings_of(None, rows.shape[1], name or self.settings.name, kind, self.settings.dtype)
-        replace_vectors(self.store, settings, _ids(ids), projected(make_space(**settings.space), rows))
+        called = self.settings.name if name is None else name
+        settings = settings_of(None, rows.shape[1], called, kind, self.settings.dtype)
+        replace_vectors(self.store, settings, ids_of(ids), projected(make_space(**settings.space), rows))
 
     def export(self, path: str | Path) -> int:
         """Write all items with vectors and thumbnails as one Parquet file; how many there were."""
@@ -252,13 +270,3 @@ class Gallery(GalleryReader):
 
 def _encoder(embedder: Embedder | None) -> QueryEncoder | None:
     return None if embedder is None else QueryEncoder(embedder)
-
-
-def _ids(ids: str | Sequence[str] | None) -> list[str]:
-    if ids is None:
-        return []
-    chosen = [ids] if isinstance(ids, str) else list(ids)
-    for id in chosen:
-        if not isinstance(id, str):
-            raise DataError(f"The ids of items are texts, not {type(id).__name__}.")
-    return chosen

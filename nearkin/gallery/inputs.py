@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from nearkin.data.decode import AUDIO_SUFFIXES, IMAGE_SUFFIXES, MAX_PIXELS, deco
 from nearkin.data.sources import MANIFEST_NAMES, kind_of, open_data
 from nearkin.data.stores import MAX_ITEM_BYTES, FolderStore
 from nearkin.errors import DataError
+from nearkin.gallery.arrays import check_pixels, several
 from nearkin.gallery.checks import (
     check_ids,
     check_label,
@@ -101,8 +102,8 @@ def given(item: Any, kind: str, name: str) -> Given:
 
     Args:
         item: a path; the bytes of a file, recognised by their content; for images also a PIL image, pixels uint8
-            (H, W) or (H, W, 3) or float in [0, 1], or a tensor (C, H, W); for audio also a waveform, float (n,) at
-            16 kHz.
+            (H, W) or (H, W, 3), float in [0, 1] (H, W, 1) or (H, W, 3), or a tensor (C, H, W); for audio also a
+            waveform, float (n,) at 16 kHz.
         kind: what the model takes, "image" or "audio".
         name: what errors call it.
 
@@ -118,6 +119,7 @@ def given(item: Any, kind: str, name: str) -> Given:
     if isinstance(item, Image.Image):
         return _given_image(item, name)
     if isinstance(item, np.ndarray | Tensor):
+        check_pixels(item, kind, name)
         return _given_pixels(item, name)
     raise DataError(f"{name} is a {type(item).__name__}: give a path, bytes, a PIL image, an array or a tensor.")
 
@@ -141,7 +143,7 @@ def listed(items: Any, labels: Any = None, metadata: Any = None) -> Listed:
         items = opened
     if isinstance(items, Dataset):
         return _listed_dataset(items, labels, metadata)
-    found = _several(items)
+    found = several(items)
     return Listed(found, labels_of(labels, len(found)), metadata_of(metadata, len(found)))
 
 
@@ -198,7 +200,7 @@ def _given_pixels(pixels: np.ndarray | Tensor, name: str) -> Given:
 
 
 def _float_picture(array: np.ndarray) -> bytes | None:
-    """A thumbnail of values in [0, 1], (H, W), (H, W, 1) or (H, W, 3); None of anything else."""
+    """A thumbnail of values in [0, 1], (H, W, 1) or (H, W, 3); None of anything else."""
     values = array[..., 0] if array.ndim == 3 and array.shape[2] == 1 else array
     colours = values.ndim == 3 and values.shape[2] == 3
     if not (colours or values.ndim == 2) or not values.size or not np.issubdtype(values.dtype, np.floating):
@@ -280,21 +282,3 @@ class _Rows(Sequence[Any]):
             store.check([path])
             return Path(store.root) / path
         return store.read(path)
-
-
-def _several(items: Any) -> Sequence[Any]:
-    """What was given as a list of items; one item is a list of one."""
-    if isinstance(items, bytes | bytearray | memoryview | Image.Image):
-        return [items]
-    if isinstance(items, Tensor):
-        return items if items.ndim == 4 else [items]  # type: ignore[return-value]
-    if isinstance(items, np.ndarray):
-        if items.dtype.kind in "OUS" and items.ndim == 1:
-            return list(items)
-        single = items.ndim < 3 or (items.ndim == 3 and items.shape[2] in (1, 3))
-        return [items] if single else items  # type: ignore[return-value]
-    if isinstance(items, Iterable) and not isinstance(items, dict | set | frozenset):
-        return items if isinstance(items, list | tuple) else list(items)
-    raise DataError(
-        f"Items are a folder, a file, a data set, an image or a list of images, not a {type(items).__name__}."
-    )

@@ -10,12 +10,14 @@ import numpy as np
 
 from nearkin.errors import DataError, ModelError
 from nearkin.gallery.answers import Answers
+from nearkin.gallery.arrays import check_pixels, several
 from nearkin.gallery.calibration import Calibration
+from nearkin.gallery.checks import vector_rows
 from nearkin.gallery.duplicates import find_duplicates
 from nearkin.gallery.encoding import QueryEncoder
-from nearkin.gallery.inputs import vector_rows
 from nearkin.gallery.landscape import Landscape
 from nearkin.gallery.projecting import projected
+from nearkin.gallery.questions import check_id, how_many, is_id
 from nearkin.gallery.store import Store
 from nearkin.gallery.suspects import suspicious_labels
 from nearkin.gallery.tie import matching_model
@@ -74,7 +76,7 @@ class GalleryReader:
         return len(self.store)
 
     def __contains__(self, id: object) -> bool:
-        return isinstance(id, str) and self.store.get([id])[0] is not None
+        return isinstance(id, str) and is_id(id) and self.store.get([id])[0] is not None
 
     def __repr__(self) -> str:
         return f"Gallery({self.path!r}, {len(self):,} items of {self.settings.name})"
@@ -96,9 +98,9 @@ class GalleryReader:
         Raises:
             DataError: if there is none.
         """
-        item = self.store.get([id])[0] if isinstance(id, str) else None
+        item = self.store.get([id])[0] if is_id(id) else None
         if item is None:
-            raise DataError(f"There is no item '{str(id)[:200]}' in the gallery: `items` lists them.")
+            raise DataError(f"There is no item {str(id)[:200]!r} in the gallery: `items` lists them.")
         return item
 
     def items(
@@ -118,17 +120,26 @@ class GalleryReader:
                 mapping of names to the values they must have. docs/guide/gallery.md has the grammar.
             parameters: values of `:name` in the condition.
         """
-        return self.store.page(after=after, limit=whole(limit, "limit"), where=condition(where, parameters))
+        start = None if after is None else check_id(after)
+        return self.store.page(after=start, limit=how_many(limit, "limit"), where=condition(where, parameters))
 
     def thumbnail(self, id: str) -> bytes | None:
         """A JPEG of at most 160 pixels a side; None if the item has none."""
-        return self.store.thumbnail(id)
+        return self.store.thumbnail(check_id(id))
 
     def embed(self, queries: Any) -> np.ndarray:
-        """Vectors float32 (q, d), points of the space: of images, or of vectors you bring."""
+        """Vectors float32 (q, d), points of the space: of images, or of vectors you bring.
+
+        Args:
+            queries: one image as in `identify` or several: a list, an array (q, H, W, 3), or anything else that gives
+                one after the other; or vectors (q, d).
+        """
         if self.settings.kind == "vector":
             return self._points(vector_rows(queries, self.settings.dimension))
-        return self._asked_encoder().encode(queries if isinstance(queries, list | tuple) else [queries])
+        encoder, items = self._asked_encoder(), several(queries)
+        for number, item in enumerate(items):
+            check_pixels(item, encoder.spec.kind, "The query" if len(items) == 1 else f"Query {number}")
+        return encoder.encode(items)
 
     def identify(self, query: Any, *, neighbours: int = 10) -> Match:
         """Say what a query is: the likeliest class, how sure that is, whether it is of any enrolled class at all.
@@ -140,12 +151,18 @@ class GalleryReader:
         return self.identify_vectors(self.embed(self._single(query)), neighbours=neighbours)[0]
 
     def identify_many(self, queries: Any, *, neighbours: int = 10) -> list[Match]:
-        """`identify` for a list of images, or vectors (q, d)."""
+        """`identify` for several images, as `embed` takes them, or vectors (q, d)."""
         return self.identify_vectors(self.embed(queries), neighbours=neighbours)
 
-    def identify_vectors(self, vectors: np.ndarray, *, neighbours: int = 10) -> list[Match]:
-        """`identify` for vectors (q, d) that `embed` gave."""
-        return self._answers.identify(self._checked(vectors), whole(neighbours, "neighbours"))
+    def identify_vectors(self, vectors: np.ndarray, *, neighbours: int = 10, progress: bool = False) -> list[Match]:
+        """`identify` for vectors (q, d) that `embed` gave.
+
+        Args:
+            vectors: the queries.
+            neighbours: how many of the nearest items to show.
+            progress: show a progress bar if the gallery must be learned from first.
+        """
+        return self._answers.identify(self._checked(vectors), how_many(neighbours, "neighbours"), progress)
 
     def search(
         self, query: Any, k: int = 10, *, where: Where = None, parameters: Mapping[str, Any] | None = None
@@ -163,14 +180,14 @@ class GalleryReader:
     def search_many(
         self, queries: Any, k: int = 10, *, where: Where = None, parameters: Mapping[str, Any] | None = None
     ) -> list[list[Neighbour]]:
-        """`search` for a list of images, or vectors (q, d)."""
+        """`search` for several images, as `embed` takes them, or vectors (q, d)."""
         return self.search_vectors(self.embed(queries), k, where=where, parameters=parameters)
 
     def search_vectors(
         self, vectors: np.ndarray, k: int = 10, *, where: Where = None, parameters: Mapping[str, Any] | None = None
     ) -> list[list[Neighbour]]:
         """`search` for vectors (q, d) that `embed` gave."""
-        return self._answers.search(self._checked(vectors), whole(k, "k"), condition(where, parameters))
+        return self._answers.search(self._checked(vectors), how_many(k, "k"), condition(where, parameters))
 
     def verify(self, a: Any, b: Any, *, false_accept_rate: float = 0.001) -> Verification:
         """Say whether two samples are of one class.
@@ -183,24 +200,35 @@ class GalleryReader:
         x, y = (self.embed(self._single(one))[0] for one in (a, b))
         return self.verify_vectors(x, y, false_accept_rate=false_accept_rate)
 
-    def verify_vectors(self, a: np.ndarray, b: np.ndarray, *, false_accept_rate: float = 0.001) -> Verification:
-        """`verify` for vectors (d,) that `embed` gave."""
-        return self._answers.verify(self._checked(a)[0], self._checked(b)[0], false_accept_rate)
+    def verify_vectors(
+        self, a: np.ndarray, b: np.ndarray, *, false_accept_rate: float = 0.001, progress: bool = False
+    ) -> Verification:
+        """`verify` for vectors (d,) that `embed` gave; `progress` as in `identify_vectors`."""
+        return self._answers.verify(self._checked(a)[0], self._checked(b)[0], false_accept_rate, progress)
 
     # What the gallery says of itself.
 
-    def find_duplicates(self, distance: float | None = None, *, limit: int = 1000) -> list[Duplicates]:
+    def find_duplicates(
+        self, distance: float | None = None, *, limit: int = 1000, progress: bool = False
+    ) -> list[Duplicates]:
         """Groups of items that are almost the same, closest first.
 
         Args:
             distance: how near two items must be; None chooses by the gallery's own distances.
             limit: how many groups.
+            progress: show a progress bar.
         """
-        return find_duplicates(self.store, distance=distance, limit=whole(limit, "limit"))
+        return find_duplicates(self.store, distance=distance, limit=how_many(limit, "limit"), progress=progress)
 
-    def suspicious_labels(self, *, limit: int = 100) -> list[Suspect]:
-        """Items whose neighbours speak for another label than they have, most suspicious first."""
-        return suspicious_labels(self.store, self._answers.calibrated(), limit=whole(limit, "limit"))
+    def suspicious_labels(self, *, limit: int = 100, progress: bool = False) -> list[Suspect]:
+        """Items whose neighbours speak for another label than they have, most suspicious first.
+
+        Args:
+            limit: how many.
+            progress: show a progress bar.
+        """
+        most = how_many(limit, "limit")
+        return suspicious_labels(self.store, self._answers.calibrated(progress), limit=most, progress=progress)
 
     def stats(self) -> Stats:
         """What is in the gallery."""
@@ -222,11 +250,11 @@ class GalleryReader:
 
     def map(self, limit: int = 2000) -> list[MapPoint]:
         """Items in the plane, like ones near each other; of more than `limit` items a sample."""
-        return self._landscape.points(whole(limit, "limit"))
+        return self._landscape.points(how_many(limit, "limit"))
 
     def place(self, vector: np.ndarray, limit: int = 2000) -> tuple[float, float]:
         """Where a vector (d,) that `embed` gave lies in that map, about."""
-        return self._landscape.place(self._checked(vector)[0], whole(limit, "limit"))
+        return self._landscape.place(self._checked(vector)[0], how_many(limit, "limit"))
 
     @property
     def auto_recalibrate(self) -> bool:
@@ -247,13 +275,14 @@ class GalleryReader:
         """Whether nothing was learned yet, or a tenth of the items has changed since."""
         return self._answers.due()
 
-    def recalibrate(self, *, accept: float | None = None) -> Calibration:
+    def recalibrate(self, *, accept: float | None = None, progress: bool = False) -> Calibration:
         """Learn temperature and thresholds anew from the gallery as it is.
 
         Args:
             accept: the share of queries of enrolled classes that is to count as known; None: as before, at first 0.95.
+            progress: show a progress bar.
         """
-        return self._answers.refit(accept)
+        return self._answers.refit(accept, progress)
 
     def reliability(self) -> dict[str, Any]:
         """How often the gallery is right about its own items, each left out in turn, by how sure it was."""
@@ -263,8 +292,8 @@ class GalleryReader:
         encoder = self.encoder
         if encoder is None:
             raise ModelError(
-                f"This gallery does not keep the model '{self.settings.name}' that made its vectors: open it with "
-                "model= to use images."
+                f"This gallery does not keep the model '{self.settings.name}' that made its vectors: open it with that "
+                "model to use images."
             )
         return encoder
 
@@ -274,7 +303,9 @@ class GalleryReader:
             return [query]
         rows = vector_rows(query, self.settings.dimension)
         if len(rows) != 1:
-            raise DataError(f"One query is one vector, not {len(rows)}: use identify_many, search_many.")
+            raise DataError(
+                f"One query is one vector, not {len(rows)}: ask about one at a time, or about many at once."
+            )
         return rows
 
     def _points(self, rows: np.ndarray) -> np.ndarray:
@@ -282,10 +313,3 @@ class GalleryReader:
 
     def _checked(self, vectors: Any) -> np.ndarray:
         return vector_rows(vectors, self.settings.dimension)
-
-
-def whole(number: Any, name: str) -> int:
-    """A whole number from 1 on, or an error that names it."""
-    if isinstance(number, bool) or not isinstance(number, int | np.integer) or number < 1:
-        raise DataError(f"{name} must be a whole number from 1 on, not {number!r}.")
-    return int(number)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from nearkin.errors import DataError, ModelError
 from nearkin.gallery.encoding import QueryEncoder
@@ -30,26 +31,37 @@ def rebuild(store: Store, encoder: QueryEncoder, settings: Settings, *, missing:
         store: where the items are.
         encoder: of the new model.
         settings: of the new vectors.
-        missing: "error" stops before anything is done if an item can no longer be read; "drop" removes such items.
+        missing: "error" stops and leaves everything as it is if an item can no longer be read; "drop" removes such
+            items.
         progress: show a progress bar.
     """
-    if missing not in _MISSING:
-        raise DataError(f"What to do with missing items is 'error' or 'drop', not {missing!r}.")
-    if encoder.spec.kind != store.settings.kind:
-        raise ModelError(
-            f"The gallery holds {store.settings.kind} items and the model takes {encoder.spec.kind}: choose another."
-        )
     kept: list[Item] = []
     lost: list[Item] = []
     for items, _ in store.batches():
         for item in items:
-            (kept if _readable(store, item) else lost).append(item)
+            (lost if _content(store, item) is None else kept).append(item)
     if lost and missing == "error":
         raise DataError(
             f"{len(lost):,} of {len(kept) + len(lost):,} items can no longer be read (such as {_told(lost[0])}): bring "
-            "their files back, or rebuild with missing='drop' to remove them."
+            "their files back, or let the rebuild drop what is missing."
         )
-    store.replace_vectors(settings, _encoded(store, encoder, kept, progress), drop=[item.id for item in lost])
+    # What turns out to be damaged on the way is added to it, before the store reads it.
+    drop = [item.id for item in lost]
+    store.replace_vectors(settings, _encoded(store, encoder, kept, missing, drop, progress), drop=drop)
+
+
+def check_missing(missing: Any) -> None:
+    """Refuse another word than "error" and "drop"."""
+    if missing not in _MISSING:
+        raise DataError(f"What to do with missing items is 'error' or 'drop', not {missing!r}.")
+
+
+def check_kind(store: Store, encoder: QueryEncoder) -> None:
+    """Refuse a model that takes another kind of items than the store holds."""
+    if encoder.spec.kind != store.settings.kind:
+        raise ModelError(
+            f"The gallery holds {store.settings.kind} items and the model takes {encoder.spec.kind}: choose another."
+        )
 
 
 def replace_vectors(store: Store, settings: Settings, ids: list[str], vectors: np.ndarray) -> None:
@@ -82,38 +94,75 @@ def _check_same(mine: Settings, other: Settings | None, path: str | Path) -> Non
         if mine.kind != "vector":
             raise ModelError(
                 f"{path} does not say which model made its vectors, and this gallery is tied to one: export it from a "
-                "gallery of the same model, or create a gallery of your own vectors (dimension=, name=)."
+                "gallery of the same model, or create a gallery of your own vectors, with a dimension and a name."
             )
         return
     tie: tuple[Any, Any] = (mine.fingerprint or mine.name, other.fingerprint or other.name)
     if tie[0] != tie[1] or mine.dimension != other.dimension or mine.space != other.space:
         raise ModelError(
             f"The vectors of {path} were made by '{other.name}' ({other.dimension} dimensions, {other.space['name']}) "
-            f"and those of the gallery by '{mine.name}' ({mine.dimension}, {mine.space['name']}): they cannot be mixed."
+            f"and those of the gallery by '{mine.name}' ({mine.dimension}, {mine.space['name']}), and distances "
+            "between them mean nothing: take them into a gallery of their own."
         )
 
 
 def _encoded(
-    store: Store, encoder: QueryEncoder, items: list[Item], progress: bool
+    store: Store, encoder: QueryEncoder, items: list[Item], missing: str, drop: list[str], progress: bool
 ) -> Iterator[tuple[list[str], np.ndarray]]:
+    """Ids and vectors of items, a batch at a time; ids of those that turn out to be damaged are added to `drop`."""
     rest = iter(items)
     with Progress("Rebuilding", len(items), progress) as bar:
         while batch := list(islice(rest, _BATCH)):
-            yield [item.id for item in batch], encoder.encode([_content(store, item) for item in batch])
+            try:
+                ids, vectors = [item.id for item in batch], encoder.encode([_content(store, item) for item in batch])
+            except DataError:
+                ids, vectors = _encoded_one_by_one(store, encoder, batch, missing, drop)
+            if ids:
+                yield ids, vectors
             bar.advance(len(batch))
 
 
-def _readable(store: Store, item: Item) -> bool:
-    if item.source is not None and Path(item.source).is_file():
-        return True
-    return store.original(item.id) is not None
+def _encoded_one_by_one(
+    store: Store, encoder: QueryEncoder, items: list[Item], missing: str, drop: list[str]
+) -> tuple[list[str], np.ndarray]:
+    """The same of one batch in which something is damaged."""
+    ids, samples = [], []
+    for item in items:
+        try:
+            samples.append(_sample(store, encoder, item))
+            ids.append(item.id)
+        except DataError as error:
+            if missing == "error":
+                raise DataError(
+                    f"The item '{item.id}' can no longer be read ({str(error).rstrip('.')}): mend its file, or let the "
+                    "rebuild drop what is missing."
+                ) from error
+            drop.append(item.id)
+    return ids, encoder.run(samples)
+
+
+def _sample(store: Store, encoder: QueryEncoder, item: Item) -> Tensor:
+    """What the network eats of an item, from the first of its contents that can be read."""
+    failure = DataError(f"{_told(item)} is gone.")
+    for content in _contents(store, item):
+        try:
+            return encoder.prepare(content, _told(item))
+        except DataError as error:
+            failure = error
+    raise failure
 
 
 def _content(store: Store, item: Item) -> Any:
-    """What an item is encoded from: its file, or the bytes it was given as."""
+    """The first of them; None if there is none."""
+    return next(_contents(store, item), None)
+
+
+def _contents(store: Store, item: Item) -> Iterator[str | bytes]:
+    """What an item can be encoded from: its file, or else the bytes it was given as."""
     if item.source is not None and Path(item.source).is_file():
-        return item.source
-    return store.original(item.id)
+        yield item.source
+    if (original := store.original(item.id)) is not None:
+        yield original
 
 
 def _told(item: Item) -> str:

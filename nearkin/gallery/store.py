@@ -76,7 +76,12 @@ class Sample:
 
 
 class Store(Protocol):
-    """Where items live. Every method that writes is one transaction: all of it happens, or nothing."""
+    """Where items live.
+
+    A local store does every call that writes in one transaction: all of it happens, or nothing. Milvus has none: there
+    a call goes in batches, each item is written whole or not at all, and a call that was cut off is completed by
+    calling it again with the same ids. `replace_vectors` happens in one moment in both.
+    """
 
     @property
     def kind(self) -> str:
@@ -165,7 +170,8 @@ class Store(Protocol):
 
         Args:
             queries: points of the space.
-            k: how many; if there are fewer the rest is padded.
+            k: how many; if there are fewer the rest is padded. Of a k beyond a thousand and beyond the number of items
+                a store may leave out columns that are all padding.
             where: only among items that fulfil this.
             labelled: only among items with a label.
             exclude: keys (q,) of items that are not to be found, one for each query.
@@ -181,7 +187,7 @@ class Store(Protocol):
         ...
 
     def note(self, name: str) -> Any:
-        """A small JSON document kept under a name, or None."""
+        """A small JSON document kept under a name; None if there is none, or it is damaged."""
         ...
 
     def set_note(self, name: str, value: Any) -> None:
@@ -199,7 +205,8 @@ class Store(Protocol):
         Args:
             settings: of the new vectors; they replace the old settings in the same moment.
             batches: ids and vectors (n, d), each id once; every item must come but those dropped.
-            drop: ids of items that are removed in the same moment.
+            drop: ids of items that are removed in the same moment; read after the last batch, so that whoever makes
+                the batches may add to them.
         """
         ...
 

@@ -10,12 +10,15 @@ from nearkin.gallery.calibration import Calibration
 from nearkin.gallery.calibration.left_out import class_sizes, leave_out, present
 from nearkin.gallery.store import Sample, Store
 from nearkin.gallery.values import Suspect
+from nearkin.progress import Progress
 
 MOST_ITEMS = 200_000
 """A gallery with more labelled items is searched for suspects in a sample of so many."""
 
 _SEED = 0
 _CHUNK = 4096
+"""Items that are worked on together."""
+
 _LEAST = 1e-12
 """The least probability that odds are made with."""
 
@@ -24,7 +27,7 @@ _WRONG = 0.05
 
 
 def suspicious_labels(
-    store: Store, calibration: Calibration, *, limit: int = 100, points: int | None = None, chunk: int = _CHUNK
+    store: Store, calibration: Calibration, *, limit: int = 100, progress: bool = False
 ) -> list[Suspect]:
     """Items whose label is more likely wrong than right, most suspicious first.
 
@@ -39,21 +42,17 @@ def suspicious_labels(
         store: the gallery.
         calibration: what was learned of it.
         limit: how many to give at the most.
-        points: how many labelled items to look at, at the most, drawn at random; None: all, or 200,000 of more.
-        chunk: how many of them are worked on together.
+        progress: whether to show a bar.
 
     Raises:
         DataError: if the calibration has no probabilities; it says what is missing.
     """
     check_whole(limit, "limit", 1)
-    check_whole(chunk, "chunk", 1)
-    if points is not None:
-        check_whole(points, "points", 1)
     if calibration.identification.temperature is None:
         raise DataError(f"Suspicious labels cannot be told yet. {calibration.identification.reason}")
-    sample = store.sample(MOST_ITEMS if points is None else int(points), _SEED, labelled=True)
+    sample = store.sample(MOST_ITEMS, _SEED, labelled=True)
     sizes, names = class_sizes(store, sample.codes), store.classes()
-    own, suggested, best = _doubts(store, calibration, sample, sizes, chunk)
+    own, suggested, best = _doubts(store, calibration, sample, sizes, progress)
     classes = max(2, int((sizes > 0).sum()))
     wrong = own < 2 * _WRONG / (classes - 1)
     flagged = np.flatnonzero((suggested >= 0) & (suggested != sample.codes) & (best > own) & wrong)
@@ -70,7 +69,7 @@ def suspicious_labels(
 
 
 def _doubts(
-    store: Store, calibration: Calibration, sample: Sample, sizes: np.ndarray, chunk: int
+    store: Store, calibration: Calibration, sample: Sample, sizes: np.ndarray, progress: bool
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Of each item of a sample: probability of its label (n,), the likeliest class (n,), its probability (n,).
 
@@ -78,15 +77,18 @@ def _doubts(
     """
     n = len(sample.codes)
     own, suggested, best = np.ones(n), np.full(n, -1, np.int64), np.zeros(n)
-    for start in range(0, n, chunk):
-        rows = np.arange(start, min(start + chunk, n))
-        rows = rows[sizes[sample.codes[rows]] > 1]
-        part = Sample(sample.keys[rows], sample.vectors[rows], sample.codes[rows])
-        found = leave_out(store, part, sizes, calibration.k)
-        some = present(found.distances, found.codes).any(axis=1)
-        if not some.any():
-            continue
-        told = calibration.identification.probabilities(found.distances[some], found.codes[some], found.shares[some])
-        own[rows[some]] = told.of_codes(found.own[some])
-        suggested[rows[some]], best[rows[some]] = told.best, told.confidence
+    with Progress("Looking for suspicious labels", n, progress) as bar:
+        for start in range(0, n, _CHUNK):
+            every = np.arange(start, min(start + _CHUNK, n))
+            rows = every[sizes[sample.codes[every]] > 1]
+            part = Sample(sample.keys[rows], sample.vectors[rows], sample.codes[rows])
+            found = leave_out(store, part, sizes, calibration.k)
+            some = present(found.distances, found.codes).any(axis=1)
+            if some.any():
+                told = calibration.identification.probabilities(
+                    found.distances[some], found.codes[some], found.shares[some]
+                )
+                own[rows[some]] = told.of_codes(found.own[some])
+                suggested[rows[some]], best[rows[some]] = told.best, told.confidence
+            bar.advance(len(every))
     return own, suggested, best

@@ -58,6 +58,8 @@ def parse(text: str, parameters: Mapping[str, Anything] | None = None) -> Condit
     """
     if not isinstance(text, str):
         raise DataError(f"A condition must be text, not {type(text).__name__}.")
+    if parameters is not None and not isinstance(parameters, Mapping):
+        raise DataError(f"Parameters are given as a mapping of names to values, not as a {type(parameters).__name__}.")
     if len(text) > MAX_CHARACTERS:
         raise DataError(f"The condition has {len(text):,} characters; at most {MAX_CHARACTERS:,} are allowed.")
     return _Parser(text, dict(parameters or {})).whole()

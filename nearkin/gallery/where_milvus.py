@@ -64,6 +64,16 @@ def compile(condition: Condition) -> str:
     return _compiled(condition, True)
 
 
+def literal(value: Scalar) -> str:
+    """A value as Milvus writes it; a text in double quotes, escaped."""
+    if isinstance(value, str):
+        return f'"{value.translate(_ESCAPES)}"'
+    if isinstance(value, bool):
+        return str(int(value))
+    # Its digits alone would be beyond 64 bit.
+    return "-9223372036854775808.0" if value == -(2**63) else repr(value)
+
+
 def _compiled(condition: Condition, wanted: bool) -> str:
     """A filter of the items of which a condition has the value `wanted`."""
     match condition:
@@ -101,7 +111,7 @@ def _tested(name: Name, value: Scalar, operator: str, wanted: bool) -> str:
     if name.own and kind != "text":
         return _NEVER if wanted else _ALWAYS
     field = name.key if name.own else _fact(_KINDS[kind], name)
-    test = f"{field} {'==' if operator == '=' else operator} {_literal(value)}"
+    test = f"{field} {'==' if operator == '=' else operator} {literal(value)}"
     return test if wanted else _or_missing(name, field, test)
 
 
@@ -114,22 +124,22 @@ def _listed(name: Name, values: tuple[Anything, ...], wanted: bool) -> str:
 
 
 def _listed_of_kind(name: Name, values: list[Anything], wanted: bool) -> str:
-    literals = [_literal(value) for value in values]
+    literals = [literal(value) for value in values]
     if name.own:
         test = f"{name.key} {'in' if wanted else 'not in'} [{', '.join(literals)}]"
         return test if wanted else _or_missing(name, name.key, test)
     # Milvus Lite knows no `in` for a key of JSON.
     field = _fact(_KINDS[kind_of_value(values[0])], name)
     if wanted:
-        return _joined([f"{field} == {literal}" for literal in literals], "or")
-    return _or_missing(name, field, _joined([f"{field} != {literal}" for literal in literals], "and"))
+        return _joined([f"{field} == {text}" for text in literals], "or")
+    return _or_missing(name, field, _joined([f"{field} != {text}" for text in literals], "and"))
 
 
 def _like(name: Name, pattern: str, wanted: bool) -> str:
     field = _fact("f", name)
     parts = like_parts(pattern)
     folded = "".join(part if part in ("%", "_") else part[1].translate(_FOLDED) for part in parts)
-    test = f"{field} like {_literal(folded)}" if {"%", "_"} & set(parts) else f"{field} == {_literal(folded)}"
+    test = f"{field} like {literal(folded)}" if {"%", "_"} & set(parts) else f"{field} == {literal(folded)}"
     return test if wanted else f"(not exists {field} or not ({test}))"
 
 
@@ -140,16 +150,7 @@ def _or_missing(name: Name, field: str, test: str) -> str:
 
 
 def _fact(kind: str, name: Name) -> str:
-    return f"facts[{_literal(f'{kind}.{name.key}' if name.own else f'{kind}:{name.key}')}]"
-
-
-def _literal(value: Scalar) -> str:
-    if isinstance(value, str):
-        return f'"{value.translate(_ESCAPES)}"'
-    if isinstance(value, bool):
-        return str(int(value))
-    # Its digits alone would be beyond 64 bit.
-    return "-9223372036854775808.0" if value == -(2**63) else repr(value)
+    return f"facts[{literal(f'{kind}.{name.key}' if name.own else f'{kind}:{name.key}')}]"
 
 
 def _joined(parts: list[str], word: str) -> str:

@@ -71,6 +71,8 @@ class ItemLoader:
     def __call__(self, item: Item, name: str) -> Tensor:
         """The sample of a path, the bytes of a file, an image, an array or a tensor; `name` is told in errors."""
         if isinstance(item, Tensor) or (isinstance(item, np.ndarray) and _is_float_image(item, self.spec)):
+            if isinstance(item, np.ndarray) and item.ndim not in (2, 3):
+                raise DataError(f"{name} must be an image (H, W) or (H, W, C), not an array {item.shape}.")
             tensor = item if isinstance(item, Tensor) else _channels_first(item[None])[0]
             return _fitted(tensor[None], self.spec, name)[0]
         return self.transform(self._decoded(item, name))
@@ -170,6 +172,8 @@ def _fitted(batch: Tensor, spec: InputSpec, name: str) -> Tensor:
         if batch.shape[1:3] != (1, spec.size) or not batch.is_floating_point():
             raise DataError(f"{name} must hold log-mel values (1, {spec.size}, frames), not {tuple(batch.shape[1:])}.")
         return batch.float()
+    if not batch.numel():
+        raise DataError(f"{name} has no pixels.")
     if batch.dtype != torch.uint8:
         batch = _checked_range(batch, name)
     if batch.shape[1] != spec.channels:
@@ -210,8 +214,11 @@ def _resized(batch: Tensor, size: int) -> Tensor:
 def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
-    except OSError as error:
-        raise DataError(f"{path} could not be read ({error.strerror or error}): check the path.") from error
+    except (OSError, ValueError) as error:  # a path with a NUL is a value that cannot be one
+        shown, reason = str(path), getattr(error, "strerror", None) or error
+        raise DataError(
+            f"{shown if shown.isprintable() else repr(shown)} could not be read ({reason}): check the path."
+        ) from error
 
 
 def _plain(image: Image.Image, name: str) -> Image.Image:

@@ -2,7 +2,8 @@
 async () => {
   const { classesOf, draw, lookOf, wholeView } = await import("/static/scatter.js");
   const place = (index) => ({ x: Math.sin(index), y: Math.cos(1.7 * index) });
-  const points = Array.from({ length: 2000 }, (_, index) => ({ id: String(index), label: `c${index % 60}`, ...place(index) }));
+  const point = (index) => ({ id: String(index), label: `c${index % 60}`, ...place(index) });
+  const points = Array.from({ length: 2000 }, (_, index) => point(index));
   const looks = new Map(classesOf(points).map(([label], rank) => [label, lookOf(rank)]));
   const size = { width: 860, height: 640 };
   const camera = wholeView(points, size);

@@ -8,7 +8,8 @@
   const levels = all("main h1, main h2, main h3").map((each) => Number(each.tagName[1]));
   const ids = all("[id]").map((each) => each.id);
   const pointers = ["aria-labelledby", "aria-describedby", "aria-controls", "for"];
-  const pointed = (element) => pointers.flatMap((name) => (element.getAttribute(name) ?? "").split(" ")).filter(Boolean);
+  const idsIn = (element, name) => (element.getAttribute(name) ?? "").split(" ").filter(Boolean);
+  const pointed = (element) => pointers.flatMap((name) => idsIn(element, name));
   return {
     fields: all("input, textarea, select").filter((each) => !named(each)).map(where),
     buttons: all("button, a[href]").filter((each) => shown(each) && !named(each)).map(where),

@@ -19,6 +19,7 @@ RULES = (HERE / "rules.js").read_text()
 # Pictures further down are asked for when they come into sight.
 LOADED = "() => [...document.images].every((each) => each.complete || each.getBoundingClientRect().top > innerHeight)"
 CONTRAST = (HERE / "contrast.js").read_text()
+WRITES = re.compile("Enrol|wrong|Relabel|Remove|Delete|Edit|Undo")
 
 
 def settle(page):
@@ -67,7 +68,7 @@ def test_rules_of_accessibility_hold(serve, visit, picture, view):
 
 def test_a_key_is_asked_for_kept_for_the_visit_and_sent(serve, visit, picture):
     key = "open sesame"
-    address, gallery = serve(keys=(Key("read", hashlib.sha256(key.encode()).hexdigest()),))
+    address, _ = serve(keys=(Key("read", hashlib.sha256(key.encode()).hexdigest()),))
     page = visit(address, refused=True)
     dialog = page.get_by_role("dialog", name="API key")
     expect(dialog).to_contain_text("asks for an API key")
@@ -90,13 +91,59 @@ def test_a_key_is_asked_for_kept_for_the_visit_and_sent(serve, visit, picture):
     page.get_by_role("link", name="Items", exact=True).click()
     expect(page.locator("table.items tbody tr")).to_have_count(30)
     expect(dialog).to_be_hidden()
-    # It may read but not write.
+
+
+def test_a_refused_write_is_told_where_the_service_does_not_say_what_one_may(serve, visit):
+    address, gallery = serve(read_only=True)
+    page = visit("about:blank", refused=True)
+
+    def silent(route) -> None:
+        told = route.fetch().json()
+        route.fulfill(json={name: value for name, value in told.items() if name != "may"})
+
+    page.route("**/v1/model", silent)
+    page.goto(f"{address}/#/items")
     before = gallery.get("0-00").label
     page.get_by_role("button", name="Edit label of 0-00").click()
     page.get_by_label("Label of 0-00", exact=True).fill("other")
     page.keyboard.press("Enter")
     expect(page.locator("#problems .problem")).to_be_visible()
     assert gallery.get("0-00").label == before
+
+
+def test_who_may_only_read_is_offered_no_writes_and_told_why(serve, visit, picture):
+    page = visit(serve(read_only=True)[0])
+    reader = page.locator(".reader")
+    page.set_input_files("#file", picture("red disc"))
+    expect(page.locator(".verdict")).to_be_visible()
+    expect(page.get_by_role("link", name="Show in map")).to_be_visible()
+    for view in VIEWS:
+        page.evaluate(f"location.hash = '#/{view}'")
+        settle(page)
+        expect(reader).to_have_text("You can look but not change anything: this service only reads.")
+        assert page.locator("main button:visible", has_text=WRITES).count() == 0
+    page.evaluate("location.hash = '#/review'")
+    expect(page.locator(".case", has_text="twin-a")).to_be_visible()
+    page.evaluate("location.hash = '#/items'")
+    expect(page.locator("tbody tr").first).to_be_visible()
+    expect(page.get_by_role("columnheader")).to_have_count(4)
+
+
+def test_another_key_brings_what_it_may_do(serve, visit):
+    keys = {"looker": "read", "keeper": "write"}
+    address, _ = serve(keys=tuple(Key(role, hashlib.sha256(key.encode()).hexdigest()) for key, role in keys.items()))
+    page = visit(f"{address}/#/items", refused=True)
+    edit = page.get_by_role("button", name="Edit label of 0-00")
+    for key in keys:
+        if key == "keeper":
+            page.get_by_role("button", name="API key").click()
+        page.get_by_label("Key", exact=True).fill(key)
+        page.keyboard.press("Enter")
+        expect(page.locator("tbody tr").first).to_be_visible()
+        expect(edit).to_have_count(1 if key == "keeper" else 0)
+        expect(page.locator(".reader")).to_be_visible(visible=key == "looker")
+        if key == "looker":
+            expect(page.locator(".reader")).to_contain_text("this key, or the whole service, only reads")
 
 
 def test_without_a_key_the_page_says_so(serve, visit):

@@ -21,6 +21,14 @@ TRANSFER = """([selector, kind, name, data]) => {
   return document.querySelector(selector).dispatchEvent(event);
 }"""
 
+PASTE = """(field, text) => {
+  const transfer = new DataTransfer();
+  transfer.setData("text", text);
+  field.dispatchEvent(new ClipboardEvent("paste", { bubbles: true, clipboardData: transfer }));
+  // The browser's own doing, which an event made by a script does not set off.
+  document.execCommand("insertText", false, text);
+}"""
+
 
 def ask(page, path):
     """Choose a file and wait for the answer to it."""
@@ -38,6 +46,12 @@ def give(page, opener, label):
     expect(field).to_be_focused()
     field.fill(label)
     field.press("Enter")
+
+
+def paste(field, text):
+    """Paste text into a field, as a reader does."""
+    field.focus()
+    field.evaluate(PASTE, text)
 
 
 def test_a_chosen_file_is_identified_with_probability_and_neighbours(page, picture):
@@ -100,6 +114,41 @@ def test_a_wrong_answer_is_corrected_and_the_item_that_misled_relabelled(page, p
     page.get_by_role("button", name="Undo").click()
     expect(page.locator(".notice")).to_contain_text("Undone")
     assert page.gallery.get("wrong").label == "blue square"
+
+
+def test_a_label_of_a_thousand_characters_is_taken_whole_and_more_is_not_cut_unsaid(page, picture):
+    ask(page, picture("red disc"))
+    page.get_by_role("button", name="Enrol as").click()
+    field = page.get_by_label("Enrol it under the label")
+    note = page.locator("form.inline:not([hidden]) [role=status]")
+    paste(field, "x" * 1001)
+    expect(note).to_contain_text("at most 1000 characters; the rest was left out")
+    expect(field).to_have_value("x" * 1000)
+    field.fill("")
+    paste(field, "x" * 1000)
+    page.wait_for_timeout(50)
+    expect(note).to_be_empty()
+    field.press_sequentially("y")
+    field.press("Enter")
+    expect(page.locator(".notice").first).to_contain_text("Enrolled as “xxx")
+    assert page.gallery.stats().classes["x" * 1000] == 1
+
+
+def test_blanks_around_a_label_are_left_out_and_that_is_told(page, picture):
+    page.gallery.relabel("twin-a", " navy ")
+    page.reload()
+    expect(page.locator("#labels option[value=' navy ']")).to_be_attached()
+    ask(page, picture("red disc"))
+    give(page, "Enrol as", "   ")
+    expect(page.locator("form.inline:not([hidden]) [role=status]")).to_contain_text("more than blanks")
+    page.get_by_role("button", name="Enrol as").click()
+    give(page, "Enrol as", " ruby disc ")
+    expect(page.locator(".notice")).to_contain_text("Enrolled as “ruby disc”. The blanks around it were left out.")
+    assert page.gallery.stats().classes["ruby disc"] == 1
+    # A label that the gallery spells with blanks is meant as it is.
+    give(page, "Enrol as", " navy ")
+    expect(page.locator(".notice p")).to_have_text("Enrolled as “ navy ”.")
+    assert page.gallery.stats().classes[" navy "] == 2
 
 
 def test_an_unknown_thing_is_called_unknown_in_words(page, picture):

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 from playwright.sync_api import expect
 
 MARKUP = '<img src=x onerror="window.hacked=1">'
 HERE = Path(__file__).parent
 DRAWING = (HERE / "drawing.js").read_text()
+CROWDING = (HERE / "crowding.js").read_text()
+NAMING = (HERE / "naming.js").read_text()
 WALKING = (HERE / "walking.js").read_text()
 PAINTED = """(canvas) => {
   const copy = new OffscreenCanvas(canvas.width, canvas.height).getContext("2d", { willReadFrequently: true });
@@ -21,6 +24,16 @@ PAINTED = """(canvas) => {
   return [...colours];
 }"""
 QUERY = "179,38,30"
+STAR = """async ([points, place]) => {
+  const { pixel, wholeView } = await import("/static/scatter.js");
+  const canvas = document.querySelector(".stage canvas");
+  const { clientWidth: width, clientHeight: height } = canvas;
+  const [x, y] = pixel(place, wholeView([...points, place], { width, height }), { width, height });
+  const copy = new OffscreenCanvas(canvas.width, canvas.height).getContext("2d", { willReadFrequently: true });
+  copy.drawImage(canvas, 0, 0);
+  const found = copy.getImageData(Math.round(x), Math.round(y), 1, 1).data;
+  return [...found.slice(0, 3)].join();
+}"""
 
 
 def go(page, view):
@@ -47,6 +60,48 @@ def test_the_map_draws_all_items_and_the_query(page, picture):
     page.get_by_role("link", name="Show in map").click()
     expect(page.locator(".querynote")).to_be_visible()
     page.wait_for_function(f"() => ({PAINTED})(document.querySelector('.stage canvas')).includes('{QUERY}')")
+
+
+def test_the_query_stays_in_its_place_when_the_map_is_made_anew(page, picture):
+    query = picture("red disc")
+    page.set_input_files("#file", query)
+    expect(page.locator(".verdict")).to_be_visible()
+    places = []
+    for label in [None, "green disc", "blue square"]:
+        if label is not None:
+            page.gallery.remove(label=label)
+        go(page, "Map")
+        drawn(page, len(page.gallery))
+        expect(page.locator(".querynote")).to_be_visible()
+        points = [{"x": each.x, "y": each.y} for each in page.gallery.map(2000)]
+        x, y = page.gallery.place(page.gallery.embed([query])[0])
+        places.append((round(x, 2), round(y, 2)))
+        page.wait_for_timeout(100)
+        assert page.evaluate(STAR, [points, {"x": x, "y": y}]) == QUERY
+        go(page, "Identify")
+    assert len(set(places)) == 3
+
+
+def test_a_crowd_of_one_class_is_solid_and_stands_back_as_one(page):
+    light, dark, faint, faint_dark = page.evaluate(CROWDING)
+    # Red, green, blue, alpha in the mean: near the class's colour, not near the paper's.
+    assert np.abs(np.subtract(light, [0, 114, 178, 255])).max() < 60
+    assert np.abs(np.subtract(dark, [86, 180, 233, 255])).max() < 60
+    assert faint[3] == faint_dark[3] == round(0.13 * 255)
+
+
+def test_long_names_break_after_separators_and_take_two_lines(page):
+    names = ["109.American_Redstart", "Pneumonoultramicroscopicsilicovolcanoconiosis", "a 1.5-litre_bottle", "x" * 1000]
+    for width in range(130, 171, 5):
+        lines = page.evaluate(NAMING, [names[:1], width])[0]["lines"]
+        assert "".join(lines) == names[0]
+        assert [line for line in lines[:-1] if not line.endswith(("_", "."))] == []
+    found = page.evaluate(NAMING, [names, 128])
+    assert len(found[1]["lines"]) > 2
+    assert not any(line.endswith("1.") for line in found[2]["lines"])
+    for name, shown in zip(names, found, strict=True):
+        assert shown["height"] <= 2
+        assert shown["title"] == shown["text"] == name
 
 
 def test_the_map_is_walked_by_keyboard_and_shows_what_is_there(page):
@@ -169,6 +224,25 @@ def test_an_item_is_edited_and_deleted(page):
     expect(page.get_by_role("button", name="Delete 0-00")).to_have_count(0)
     expect(page.get_by_role("button", name="Delete 0-01")).to_be_focused()
     assert "0-00" not in page.gallery
+
+
+def test_blanks_of_an_edited_label_are_kept_or_told(page):
+    page.gallery.relabel("0-00", " red ")
+    go(page, "Items")
+    first = page.locator("tbody tr").first
+    field = page.get_by_label("Label of 0-00", exact=True)
+    for text, label, told in [(None, " red ", ""), ("scarlet ", "scarlet", "blanks around it were left out")]:
+        page.get_by_role("button", name="Edit label of 0-00").click()
+        expect(field).to_have_attribute("maxlength", "1000")
+        if text:
+            field.fill(text)
+        field.press("Enter")
+        expect(page.get_by_role("button", name="Edit label of 0-00")).to_be_focused()
+        assert page.gallery.get("0-00").label == label
+        expect(first.locator(".hint")).to_contain_text(told)
+    page.get_by_role("button", name="Edit label of 0-00").click()
+    field.press("Escape")
+    expect(first.locator(".hint")).to_be_empty()
 
 
 def test_the_model_page_tells_card_calibration_and_reliability(page):

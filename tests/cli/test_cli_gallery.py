@@ -313,7 +313,7 @@ def _wrong(tmp_path):
         ("gallery create {empty} --dimension 3 --name x --space moon", "moon"),
         ("gallery add {parts} {vector}", "embedding"),
         ("gallery enrol {parts} x {vector}", "24"),
-        ("gallery enrol {parts} '' {nan}", "label"),
+        ("gallery enrol {parts} '' {vector}", "label"),
         ("gallery items {parts} --where price=", "character"),
         ("gallery items {parts} --where price=:p", "':p'"),
         ("gallery remove {parts} --where 'price ~ 3'", "character"),

@@ -303,7 +303,7 @@ def test_export_and_import_give_the_same_gallery(tmp_path, gallery, model):
         assert len(copy) == 36
     with (
         Gallery.create(tmp_path / "own.gallery", dimension=16, name="mine") as own,
-        pytest.raises(ModelError, match="cannot be mixed"),
+        pytest.raises(ModelError, match="a gallery of their own"),
     ):
         own.import_(tmp_path / "out.parquet")
 
@@ -341,8 +341,8 @@ def test_reliability_tells_of_the_gallery_itself(vectors):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({}, "give model="),
-        ({"dimension": 4}, "give model="),
+        ({}, "give a model, or a dimension and a name"),
+        ({"dimension": 4}, "give a model, or a dimension and a name"),
         ({"dimension": 0, "name": "x"}, "dimension"),
         ({"dimension": True, "name": "x"}, "dimension"),
         ({"dimension": 4, "name": "x", "dtype": "int8"}, "float16"),

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from nearkin.errors import DataError
+from nearkin.gallery import suspects
 from nearkin.gallery.calibration import fit_calibration
 from nearkin.gallery.store import ABSENT, Found, Sample
 from nearkin.gallery.suspects import suspicious_labels
@@ -101,10 +102,12 @@ def test_clean_labels_raise_few_suspicions():
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 1000])
-def test_chunks_do_not_matter(chunk):
+def test_chunks_do_not_matter(chunk, monkeypatch):
     store, _, _ = spoiled(classes=5, items=12)
     fitted = fit_calibration(store, SPACE)
-    found, whole = (suspicious_labels(store, fitted, chunk=size) for size in (chunk, 4096))
+    whole = suspicious_labels(store, fitted)
+    monkeypatch.setattr(suspects, "_CHUNK", chunk)
+    found = suspicious_labels(store, fitted)
     assert [suspect.item for suspect in found] == [suspect.item for suspect in whole]
     assert [suspect.own for suspect in found] == pytest.approx([suspect.own for suspect in whole], abs=1e-6)
 
@@ -116,9 +119,10 @@ def test_an_item_alone_in_its_class_is_no_suspect():
     assert all(suspect.item.id != "3" for suspect in suspicious_labels(store, fit_calibration(store, SPACE)))
 
 
-def test_a_sample_is_looked_at_if_asked():
+def test_of_a_very_large_gallery_a_sample_is_looked_at(monkeypatch):
     store, _, wrong = spoiled()
-    found = suspicious_labels(store, fit_calibration(store, SPACE), points=100)
+    monkeypatch.setattr(suspects, "MOST_ITEMS", 100)
+    found = suspicious_labels(store, fit_calibration(store, SPACE))
     assert 0 < len(found) < len(wrong)
 
 
@@ -128,7 +132,7 @@ def test_without_probabilities_it_says_what_is_missing():
         suspicious_labels(store, fit_calibration(store, SPACE))
 
 
-@pytest.mark.parametrize("options", [{"limit": 0}, {"limit": 1.5}, {"points": 0}, {"chunk": 0}])
+@pytest.mark.parametrize("options", [{"limit": 0}, {"limit": 1.5}])
 def test_bad_settings_are_refused(options):
     store = FakeStore(*clusters())
     with pytest.raises(DataError, match=next(iter(options))):

@@ -15,7 +15,7 @@ import numpy as np
 
 from nearkin.errors import DataError
 from nearkin.gallery.calibration.identification import Identification
-from nearkin.gallery.calibration.pair_rule import PairRule, Ruling
+from nearkin.gallery.calibration.pair_rule import PairRule, Ruling, check_rate
 from nearkin.gallery.calibration.unknown import Horizon
 from nearkin.gallery.calibration.verdicts import Verdict, reach_verdicts
 from nearkin.gallery.store import Found, Store
@@ -88,9 +88,7 @@ class Calibration:
         """Whether two items at a distance are of one class, so that the share `rate` of others is accepted at most."""
         if isinstance(distance, bool) or not isinstance(distance, Real) or not 0 <= float(distance) < math.inf:
             raise DataError(f"A distance is a number from 0 on, not {distance!r}.")
-        if isinstance(rate, bool) or not isinstance(rate, Real) or not 0 < float(rate) < 1:
-            raise DataError(f"A false accept rate lies between 0 and 1, such as 0.001, not {rate!r}.")
-        return self.pairs.judge(float(distance), float(rate))
+        return self.pairs.judge(float(distance), check_rate(rate))
 
     def reliability(self) -> dict[str, Any]:
         """How sure and how right the gallery is of its own items, each left out in turn; or the reason it cannot say.
@@ -135,7 +133,7 @@ class Calibration:
                 pairs=PairRule.from_dict(plain["pairs"]),
                 notes=tuple(plain["notes"]),
             )
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DataError(f"This calibration is damaged ({error}): make one with recalibrate.") from error
 
     def _content(self) -> dict[str, Any]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from numbers import Real
 from typing import Any
 
 import numpy as np
 from scipy.optimize import minimize
 from scipy.special import expit
 
+from nearkin.errors import DataError
 from nearkin.gallery.calibration.pairs import MOST_IMPOSTORS, PairDistances
 
 LEAST_PAIRS = 30
@@ -110,6 +112,13 @@ class PairRule:
         for part in ("thresholds", "accepted", "true_accepts"):
             known[part] = tuple(known[part])
         return cls(**known)
+
+
+def check_rate(rate: float) -> float:
+    """A false accept rate as a plain number, or an error that says what it is."""
+    if isinstance(rate, bool) or not isinstance(rate, Real) or not 0 < rate < 1:
+        raise DataError(f"A false accept rate lies between 0 and 1, such as 0.001, not {rate!r}.")
+    return float(rate)
 
 
 def fit_pair_rule(pairs: PairDistances) -> PairRule:

@@ -96,8 +96,11 @@ class Documents:
         self._table.upsert([_row(f"class:{_hash(name)}", "class", at, name) for at, name in enumerate(new, len(known))])
 
     def note(self, about: str, name: str) -> Any:
-        """A JSON document about a collection of items, or None."""
-        return self._read(_note_key(about, name))
+        """A JSON document about a collection of items; None if there is none, or it is damaged."""
+        try:
+            return self._read(_note_key(about, name))
+        except ValueError:
+            return None
 
     def set_note(self, about: str, name: str, value: Any) -> None:
         """Keep a JSON document about a collection of items, with which it is forgotten.

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-_ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"})
-
-
-def literal(text: str) -> str:
-    """Text as a literal in double quotes."""
-    return f'"{text.translate(_ESCAPES)}"'
+from nearkin.gallery.where_milvus import literal
 
 
 def one_of(name: str, values: Iterable[str]) -> str:

@@ -37,11 +37,11 @@ def replace_vectors(
     drop_others(connection, head)
     documents.forget_notes(head.collection)
     old = Table(connection, head.collection, "id")
-    dropped = old.get(drop, ["original"])
     made = make_items(connection, settings)
     try:
-        moved = _fill(old, Table(connection, made.collection, "id"), settings, batches, set(dropped), connection.lite)
-        _check_complete(old, moved | set(dropped))
+        moved = _fill(old, Table(connection, made.collection, "id"), settings, batches, connection.lite)
+        dropped = old.get(drop, ["original"])
+        _check_complete(old, moved, set(dropped))
     except BaseException:
         _drop_quietly(connection, made.collection)
         raise
@@ -68,7 +68,7 @@ def owner(id: str) -> str:
     return f"item:{id}"
 
 
-def _fill(old: Table, new: Table, settings: Settings, batches: Batches, drop: set[str], lite: bool) -> set[str]:
+def _fill(old: Table, new: Table, settings: Settings, batches: Batches, lite: bool) -> set[str]:
     """Copy items with their new vectors; their ids."""
     moved: set[str] = set()
     fields = [field for field in items.ALL_FIELDS if field != "vector"]
@@ -80,21 +80,28 @@ def _fill(old: Table, new: Table, settings: Settings, batches: Batches, drop: se
             for id in part:
                 if id in moved:
                     raise DataError(f"Item '{id}' was given two new vectors: give one.")
-                if id not in known or id in drop:
-                    raise DataError(f"There is a new vector of '{id}', which is no item that stays.")
+                if id not in known:
+                    raise _no_item(id)
                 moved.add(id)
             new.upsert([{**known[id], "vector": points[start + at]} for at, id in enumerate(part)])
     return moved
 
 
-def _check_complete(old: Table, done: set[str]) -> None:
-    """Raise unless every item was moved or dropped."""
+def _check_complete(old: Table, moved: set[str], dropped: set[str]) -> None:
+    """Raise unless every item was either moved or dropped."""
+    if moved & dropped:
+        raise _no_item(min(moved & dropped))
+    done = moved | dropped
     if old.count() == len(done):
         return
     for page in old.pages([]):
         for row in page:
             if row["id"] not in done:
                 raise DataError(f"Item '{row['id']}' has no new vector: give one, or drop the item.")
+
+
+def _no_item(id: str) -> DataError:
+    return DataError(f"There is a new vector of '{id}', which is no item that stays.")
 
 
 def _drop_quietly(connection: Connection, name: str) -> None:

@@ -16,13 +16,14 @@ from typing import Any, TypeVar
 import numpy as np
 
 from nearkin.errors import DataError, StorageError
+from nearkin.gallery.disk import size_of
 from nearkin.gallery.milvus import items as rows
 from nearkin.gallery.milvus import neighbours, rebuild
 from nearkin.gallery.milvus.address import parse_address
 from nearkin.gallery.milvus.classes import Classes
 from nearkin.gallery.milvus.connection import Connection, MissingCollectionError, Sleep
 from nearkin.gallery.milvus.documents import Documents
-from nearkin.gallery.milvus.expressions import all_of, literal
+from nearkin.gallery.milvus.expressions import all_of
 from nearkin.gallery.milvus.head import Head, check_settings, documents_name, make_items, read_head
 from nearkin.gallery.milvus.table import LARGEST_ANSWER, Table
 from nearkin.gallery.milvus.writing import remove, update, write
@@ -30,6 +31,7 @@ from nearkin.gallery.store import Found, Record, Sample
 from nearkin.gallery.values import Item, Settings
 from nearkin.gallery.where import Condition
 from nearkin.gallery.where_milvus import compile as compile_where
+from nearkin.gallery.where_milvus import literal
 
 T = TypeVar("T")
 
@@ -257,7 +259,7 @@ class MilvusStore:
             after = page[-1]["id"]
 
     def note(self, name: str) -> Any:
-        """A small JSON document kept under a name, or None."""
+        """A small JSON document kept under a name; None if there is none, or it is damaged."""
         return self._documents.note(self._fresh_head().collection, name)
 
     def set_note(self, name: str, value: Any) -> None:
@@ -281,13 +283,22 @@ class MilvusStore:
         check_settings(settings)
         with self._writing:
             self._head = rebuild.replace_vectors(
-                self._connection, self._documents, self._fresh_head(), settings, batches, list(drop)
+                self._connection, self._documents, self._fresh_head(), settings, batches, drop
             )
 
     def size(self) -> int | None:
         """Bytes of a Milvus Lite database, all its galleries together; None for a server."""
         path = self._connection.address.path
-        return None if path is None else sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+        return None if path is None else size_of(path)
+
+    def discard(self) -> bool:
+        """Drop the gallery with all that it holds, and let go of the connection; whether nothing else is there."""
+        try:
+            self._connection.call("drop_collection", self._documents.name)
+            rebuild.drop_others(self._connection, None)
+            return not self._connection.call("list_collections")
+        finally:
+            self.close()
 
     def close(self) -> None:
         """Let go of the connection; a second time does nothing."""

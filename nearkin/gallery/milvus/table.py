@@ -7,7 +7,8 @@ from typing import Any
 
 from nearkin.errors import require
 from nearkin.gallery.milvus.connection import Connection
-from nearkin.gallery.milvus.expressions import all_of, literal, one_of
+from nearkin.gallery.milvus.expressions import all_of, one_of
+from nearkin.gallery.where_milvus import literal
 
 LARGEST_ANSWER = 16_384
 """Rows that Milvus gives in one answer."""

@@ -60,14 +60,14 @@ def connect(directory: Path) -> sqlite3.Connection:
     if not (directory / FILE).is_file():
         raise StorageError(f"There is no gallery at {directory}: check the path, or create one.")
     if os.access(directory, os.W_OK) and os.access(directory / FILE, os.W_OK):
-        return _checked(directory, _connected(directory, "rw"))
+        return _checked(directory, _connected(directory, "rw"), writable=True)
     try:
-        return _checked(directory, _connected(directory, "ro"))
+        return _checked(directory, _connected(directory, "ro"), writable=False)
     except sqlite3.OperationalError:
         if (log := directory / f"{FILE}-wal").exists() and log.stat().st_size:
             raise
         # Without the files that readers share, SQLite reads only what it is told nobody changes.
-        return _checked(directory, _connected(directory, "ro&immutable=1"))
+        return _checked(directory, _connected(directory, "ro&immutable=1"), writable=False)
 
 
 @contextmanager
@@ -76,8 +76,9 @@ def meaningful(directory: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        # Our own complaint about what a table holds has no code.
-        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
+        # Our own complaint about what a table holds has no code; nor has a complaint about what was asked for.
+        ours = sqlite3.SQLITE_CORRUPT if type(error) is sqlite3.DatabaseError else sqlite3.SQLITE_ERROR
+        code = getattr(error, "sqlite_errorcode", ours)
         meaning = _MEANINGS.get(code & 0xFF, "could not be used: check its files")
         raise StorageError(f"The gallery {directory} {meaning} ({error}).") from error
     except UnicodeEncodeError as error:
@@ -128,7 +129,7 @@ def _connected(directory: Path, mode: str) -> sqlite3.Connection:
     return connection
 
 
-def _checked(directory: Path, connection: sqlite3.Connection) -> sqlite3.Connection:
+def _checked(directory: Path, connection: sqlite3.Connection, *, writable: bool) -> sqlite3.Connection:
     """The connection to a gallery of the present version; an older one is brought there first."""
     with closing_on_error(connection):
         if connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION:
@@ -136,6 +137,11 @@ def _checked(directory: Path, connection: sqlite3.Connection) -> sqlite3.Connect
         found = version_of(connection)
         if found > VERSION:
             raise StorageError(f"{directory} was made by a newer nearkin (version {found} of its tables): upgrade.")
+        if found < VERSION and not writable:
+            raise StorageError(
+                f"{directory} was made by an older nearkin and is to be brought up to date: open it once where it can "
+                "be written."
+            )
         if found < VERSION:
             with transaction(connection):
                 migrate(connection)

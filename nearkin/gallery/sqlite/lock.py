@@ -57,10 +57,12 @@ class WriterLock:
             os.ftruncate(handle, 0)
             os.pwrite(handle, str(os.getpid()).encode(), 0)
         except BlockingIOError as error:
-            owner = os.pread(handle, 32, 0).decode(errors="replace") or "that has just begun"
+            # The writer may not have written its number down yet.
+            number = os.pread(handle, 32, 0).decode(errors="replace")
+            writer = f"process {number}" if number else "another process"
             os.close(handle)
             raise StorageError(
-                f"{self._directory} is being written by process {owner}: try again when it has finished."
+                f"{self._directory} is being written by {writer}: try again when it has finished."
             ) from error
         except OSError as error:
             os.close(handle)

@@ -164,4 +164,10 @@ def _among(connection: sqlite3.Connection, select: str, values: Sequence[Any]) -
 
 
 def _item(row: tuple[Any, ...]) -> Item:
-    return Item(row[0], row[1], json.loads(row[2]), row[3], row[4], bool(row[5]))
+    try:
+        metadata = json.loads(row[2])
+    except (TypeError, ValueError):
+        metadata = None
+    if not isinstance(metadata, dict):
+        raise sqlite3.DatabaseError(f"the metadata of '{row[0]}' cannot be read")
+    return Item(row[0], row[1], metadata, row[3], row[4], bool(row[5]))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from nearkin.gallery.values import Settings
+from nearkin.spaces import make_space
 
 
 @dataclass(frozen=True)
@@ -31,13 +33,17 @@ class State:
     items: int = 0
 
 
+DTYPES = ("float32", "float16")
+"""How the numbers of vectors may be stored."""
+
+
 def read(connection: sqlite3.Connection, key: str) -> Any:
     """A value of the table `meta`."""
     row = connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
     try:
         return json.loads(row[0])
     except (TypeError, ValueError) as error:
-        raise sqlite3.DatabaseError(f"'{key}' is missing or cannot be read") from error
+        raise _unreadable(key) from error
 
 
 def save(connection: sqlite3.Connection, key: str, value: Any) -> None:
@@ -47,7 +53,13 @@ def save(connection: sqlite3.Connection, key: str, value: Any) -> None:
 
 def read_state(connection: sqlite3.Connection) -> State:
     """The state as the open transaction sees it."""
-    return State(**read(connection, "state"))
+    try:
+        state = State(**read(connection, "state"))
+    except TypeError as error:
+        raise _unreadable("state") from error
+    if any(type(number) is not int or number < 0 for number in vars(state).values()):
+        raise _unreadable("state")
+    return state
 
 
 def save_state(connection: sqlite3.Connection, state: State) -> None:
@@ -57,9 +69,28 @@ def save_state(connection: sqlite3.Connection, state: State) -> None:
 
 def read_settings(connection: sqlite3.Connection) -> Settings:
     """The settings as the open transaction sees them."""
-    return Settings.from_dict(read(connection, "settings"))
+    try:
+        settings = Settings.from_dict(read(connection, "settings"))
+        make_space(**settings.space)
+    except (TypeError, AttributeError) as error:
+        raise _unreadable("settings") from error
+    if settings.dtype not in DTYPES or type(settings.dimension) is not int or settings.dimension < 1:
+        raise _unreadable("settings")
+    return settings
+
+
+def read_index(connection: sqlite3.Connection, kinds: Collection[str]) -> str:
+    """How the gallery is searched, one of the kinds."""
+    index = read(connection, "index")
+    if not isinstance(index, str) or index not in kinds:
+        raise _unreadable("index")
+    return index
 
 
 def save_settings(connection: sqlite3.Connection, settings: Settings) -> None:
     """Keep the settings."""
     save(connection, "settings", settings.to_dict())
+
+
+def _unreadable(key: str) -> sqlite3.DatabaseError:
+    return sqlite3.DatabaseError(f"'{key}' is missing or cannot be read")

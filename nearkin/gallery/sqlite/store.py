@@ -12,22 +12,23 @@ from typing import Any
 
 import numpy as np
 
-from nearkin.errors import DataError, StorageError, suggestion
+from nearkin.errors import DataError, StorageError
+from nearkin.gallery.disk import size_of
 from nearkin.gallery.sqlite import connection as database
 from nearkin.gallery.sqlite import rows as items
 from nearkin.gallery.sqlite.change import Change
+from nearkin.gallery.sqlite.checks import check_index, check_settings, check_vectors
 from nearkin.gallery.sqlite.graph import KINDS, Graph
 from nearkin.gallery.sqlite.lock import WriterLock
 from nearkin.gallery.sqlite.mirror import Mirror, refreshed
 from nearkin.gallery.sqlite.rebuild import NewVectors, compact
-from nearkin.gallery.sqlite.state import State, read, save, save_settings, save_state
+from nearkin.gallery.sqlite.state import State, read_index, save, save_settings, save_state
 from nearkin.gallery.store import ABSENT, UNLABELLED, Found, Record, Sample
 from nearkin.gallery.values import Item, Settings
 from nearkin.gallery.where import Condition
-from nearkin.search.vectors import as_vectors
-from nearkin.spaces import make_space
 
-_DTYPES = ("float32", "float16")
+_PADDED = 1000
+"""Neighbours up to which an answer is as wide as was asked for, however few items there are."""
 
 
 class SqliteStore:
@@ -59,8 +60,8 @@ class SqliteStore:
             DataError: if the settings cannot be stored.
         """
         directory = Path(directory)
-        _check(settings)
-        Graph(directory, _check_index(index)).check(settings)
+        check_settings(settings)
+        Graph(directory, check_index(index)).check(settings)
         with database.meaningful(directory):
             connection = database.create(directory)
             with database.closing_on_error(connection):
@@ -85,7 +86,7 @@ class SqliteStore:
         with database.meaningful(directory):
             connection = database.connect(directory)
             with database.closing_on_error(connection):
-                wanted = read(connection, "index") if index is None else _check_index(index)
+                wanted = read_index(connection, KINDS) if index is None else check_index(index)
         return cls._ready(directory, connection, wanted)
 
     @classmethod
@@ -136,7 +137,7 @@ class SqliteStore:
             return
         rows = items.checked_rows(records)
         with self._writing() as change:
-            change.add(records, rows, _checked(vectors, len(records), change.before.settings.dimension))
+            change.add(records, rows, check_vectors(vectors, len(records), change.before.settings.dimension))
             compact(change)
 
     def remove(self, ids: Sequence[str]) -> int:
@@ -217,7 +218,7 @@ class SqliteStore:
 
         Args:
             queries: points of the space.
-            k: how many; if there are fewer the rest is padded.
+            k: how many; if there are fewer the rest is padded, up to a thousand.
             where: only among items that fulfil this.
             labelled: only among items with a label.
             exclude: keys (q,) of items that are not to be found, one for each query.
@@ -230,6 +231,7 @@ class SqliteStore:
         hidden = None if exclude is None else now.rows(np.asarray(exclude, np.int64))
         index = self._graph.of(now) or now.index
         codes = now.index.codes
+        k = k if k <= _PADDED else min(k, max(_PADDED, now.index.count))
         distances, rows = index.search(queries, k, allowed=allowed, labelled=labelled, exclude=hidden)
         return Found(distances, now.slots(rows), _codes_of(rows, codes, now.index.codes))
 
@@ -255,10 +257,13 @@ class SqliteStore:
             last = part[-1].id
 
     def note(self, name: str) -> Any:
-        """A small JSON document kept under a name, or None."""
+        """A small JSON document kept under a name; None if there is none, or it is damaged."""
         with self._connected() as connection:
             found = connection.execute("SELECT value FROM notes WHERE name = ?", (name,)).fetchone()
-        return None if found is None else json.loads(found[0])
+        # What is noted was learned from the items, and can be learned from them again.
+        with suppress(TypeError, ValueError):
+            return None if found is None else json.loads(found[0])
+        return None
 
     def set_note(self, name: str, value: Any) -> None:
         """Keep a small JSON document; it is no change of the items."""
@@ -276,7 +281,7 @@ class SqliteStore:
             batches: ids and vectors (n, d), each id once; every item must come but those dropped.
             drop: ids of items that are removed in the same moment.
         """
-        _check(settings)
+        check_settings(settings)
         self._graph.check(settings)
         with self._writer.held():
             with self._change() as change:
@@ -284,7 +289,7 @@ class SqliteStore:
             new = NewVectors(change.before, settings)
             try:
                 for ids, vectors in batches:
-                    points = _checked(vectors, len(ids), settings.dimension)
+                    points = check_vectors(vectors, len(ids), settings.dimension)
                     with self._connected() as connection, database.transaction(connection):
                         new.add(connection, ids, points)
                 with self._change() as change:
@@ -297,7 +302,7 @@ class SqliteStore:
 
     def size(self) -> int | None:
         """Bytes on disk."""
-        return sum(file.stat().st_size for file in self._directory.iterdir() if file.is_file())
+        return size_of(self._directory)
 
     def close(self) -> None:
         """Let go of files and connections; a second time does nothing."""
@@ -367,30 +372,3 @@ def _codes_of(rows: np.ndarray, before: np.ndarray, after: np.ndarray) -> np.nda
     earlier = before[rows[there]]
     codes[there] = np.where(earlier == ABSENT, codes[there], earlier)
     return codes
-
-
-def _checked(vectors: Any, n: int, dimension: int) -> np.ndarray:
-    """Vectors as a float32 matrix (n, d) of finite numbers."""
-    points = as_vectors(vectors, "vectors").cpu().numpy()
-    if points.shape != (n, dimension):
-        raise DataError(f"The vectors of {n} items must have the shape ({n}, {dimension}), not {points.shape}.")
-    with np.errstate(over="ignore"):
-        narrow = points.astype(np.float32, copy=False)
-    if narrow is not points and not np.isfinite(narrow).all():
-        raise DataError("Some numbers of the vectors are too large for float32: scale them down.")
-    return narrow
-
-
-def _check(settings: Settings) -> None:
-    """Refuse settings of vectors that cannot be stored."""
-    if settings.dtype not in _DTYPES:
-        raise DataError(f"Vectors cannot be stored as '{settings.dtype}'.{suggestion(str(settings.dtype), _DTYPES)}")
-    if isinstance(settings.dimension, bool) or not isinstance(settings.dimension, int) or settings.dimension < 1:
-        raise DataError(f"The dimension must be a whole number from 1 on, not {settings.dimension!r}.")
-    make_space(**settings.space)
-
-
-def _check_index(index: str) -> str:
-    if index not in KINDS:
-        raise DataError(f"A gallery cannot be searched by '{index}'.{suggestion(str(index), KINDS)}")
-    return index

@@ -1,21 +1,21 @@
 /** What a reader can do with an answer: enrol the query, or say that the answer is wrong; both can be undone. */
 
-import { busyWhile, button, freshId, h } from "./dom.js";
+import { busyWhile, button, h } from "./dom.js";
 import { icon } from "./icons.js";
+import { labelField, meant } from "./labels.js";
 import { distance, labelled } from "./words.js";
 
 /**
  * A button that opens a small form for a label.
- * @param {{opener: string, field: string, action: string, class?: string, submit: (label: string) => Promise<void>}}
- *   options
+ * @param {{opener: string, field: string, action: string, class?: string,
+ *   submit: (given: {label: string, told: string}) => Promise<void>}} options
  */
 function labelForm({ opener, field, action, submit, ...look }) {
-  const id = freshId("label");
-  const input = h("input", { id, list: "labels", autocomplete: "off", required: true, maxlength: 500 });
-  const form = h("form", { hidden: true, class: "inline", id: `${id}-form` },
-    h("label", { for: id }, field),
-    h("div", { class: "row" }, input, button(action, () => {}, { type: "submit", class: "primary" })));
-  const controls = { "aria-expanded": "false", "aria-controls": `${id}-form` };
+  const { input, note } = labelField({ required: true });
+  const form = h("form", { hidden: true, class: "inline", id: `${input.id}-form` },
+    h("label", { for: input.id }, field),
+    h("div", { class: "row" }, input, button(action, () => {}, { type: "submit", class: "primary" })), note);
+  const controls = { "aria-expanded": "false", "aria-controls": `${input.id}-form` };
   const open = button(opener, () => toggle(form.hidden), { ...controls, ...look });
 
   /** @param {boolean} shown */
@@ -29,8 +29,9 @@ function labelForm({ opener, field, action, submit, ...look }) {
   }
   form.addEventListener("submit", (/** @type {Event} */ event) => {
     event.preventDefault();
-    const label = input.value.trim();
-    if (label) busyWhile(form, () => submit(label));
+    const given = meant(input.value);
+    if (given.label) busyWhile(form, () => submit(given));
+    else note.textContent = "A label needs more than blanks.";
   });
   form.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => {
     if (event.key !== "Escape") return;
@@ -77,18 +78,18 @@ export function actionsFor(app, query, told, again) {
     report("Undone: it was taken out of the gallery again.");
   })));
 
-  /** @param {string} label */
-  const enrol = (label) => write(async () => {
+  /** @param {{label: string, told: string}} given */
+  const enrol = ({ label, told: about }) => write(async () => {
     const { ids } = await app.api.enrol(label, query);
     closeAll();
-    report(`Enrolled as “${label}”.`, undoEnrol(ids), askAgain());
+    report(`Enrolled as “${label}”.${about}`, undoEnrol(ids), askAgain());
   });
 
-  /** @param {string} label */
-  const correct = (label) => write(async () => {
+  /** @param {{label: string, told: string}} given */
+  const correct = ({ label, told: about }) => write(async () => {
     const { ids } = await app.api.enrol(label, query);
     closeAll();
-    report(`Enrolled as “${label}”, so it will be known from now on.`, undoEnrol(ids), askAgain());
+    report(`Enrolled as “${label}”, so it will be known from now on.${about}`, undoEnrol(ids), askAgain());
     const nearest = told.neighbours[0];
     if (nearest && nearest.label !== label) news.append(misled(nearest, label));
   });
@@ -133,6 +134,7 @@ export function actionsFor(app, query, told, again) {
   });
   const inMap = h("a", { class: "button quiet", href: "#/map" }, icon("pin"), "Show in map");
   const choices = h("div", { class: "row" }, add.open, told.label !== null && wrong.open, inMap);
+  for (const part of [add.open, add.form, wrong.open, wrong.form, news]) part.classList.add("writes");
   panel.append(choices, add.form, wrong.form, news);
   return panel;
 }

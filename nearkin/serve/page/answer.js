@@ -2,6 +2,7 @@
 
 import { h, hint } from "./dom.js";
 import { icon } from "./icons.js";
+import { breakable, shortName } from "./labels.js";
 import { distance, itemsOf, labelled, percent } from "./words.js";
 
 const STRANGE = "It does not look like any class in this gallery; the label is only the nearest one.";
@@ -45,7 +46,7 @@ export function answerOf(app, told, actions) {
   const unsure = told.known === false;
   const head = h("div", { class: "verdict" },
     h("p", { class: `badge ${verdict.class}` }, icon(verdict.icon), verdict.word),
-    h("h2", { class: "label" }, unsure && h("small", {}, "nearest: "), labelled(told.label)),
+    h("h2", { class: "label" }, unsure && h("small", {}, "nearest: "), breakable(labelled(told.label))),
     told.probability !== null && meter(told.probability, `Probability of ${labelled(told.label)}`),
     hint(told.reason || verdict.text));
   const others = told.candidates.filter((each) => each.label !== told.label).slice(0, 4);
@@ -59,7 +60,7 @@ export function answerOf(app, told, actions) {
 /** @param {{label: string, probability: number}[]} others */
 function candidates(others) {
   const rows = others.map(({ label, probability }) =>
-    h("li", {}, h("span", { class: "name" }, label), meter(probability, `Probability of ${label}`)));
+    h("li", {}, h("span", { class: "name" }, breakable(label)), meter(probability, `Probability of ${label}`)));
   return h("div", { class: "candidates" }, h("h3", {}, "Other candidates"), h("ol", {}, rows));
 }
 
@@ -68,7 +69,7 @@ function neighbours(app, found) {
   const cards = found.map((each) => h("li", { class: "tile" },
     h("a", { href: itemsOf(each.label), title: `Items of ${labelled(each.label)}` },
       app.pictures.thumbnail(each, ""),
-      h("span", { class: "name" }, labelled(each.label)),
+      shortName(each.label),
       h("span", { class: "fact" }, h("span", { class: "unseen" }, "distance "), distance(each.distance)))));
   return h("div", { class: "neighbours" },
     h("h3", {}, "Nearest items"),

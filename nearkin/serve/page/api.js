@@ -81,7 +81,8 @@ function asked(fields) {
 const path = (id) => `/v1/items/${encodeURIComponent(id)}`;
 
 /**
- * @param {{askForKey: (text: string) => Promise<string | null>, onkey?: () => void}} options
+ * @param {{askForKey: (text: string) => Promise<string | null>, onkey?: (key: string | null) => void}}
+ *   options `onkey` is told the key that was given, or null.
  */
 export function createApi({ askForKey, onkey = () => {} }) {
   /** @type {Promise<string | null> | null} */
@@ -92,7 +93,7 @@ export function createApi({ askForKey, onkey = () => {} }) {
     asking ??= askForKey(text).then((key) => {
       asking = null;
       if (key) keyring.set(key);
-      onkey();
+      onkey(key);
       return key;
     });
     return asking;

@@ -1,7 +1,8 @@
 /** The view that lists what is in the gallery, page by page; labels can be edited and items deleted. */
 
-import { busyWhile, button, columns, freshId, h, heading, hint } from "./dom.js";
+import { busyWhile, button, columns, h, heading, hint } from "./dom.js";
 import { icon } from "./icons.js";
+import { breakable, labelField, meant } from "./labels.js";
 import { counted, labelled, moment } from "./words.js";
 
 const PAGE = 30;
@@ -19,9 +20,11 @@ export function itemsView(app) {
   const described = { "aria-describedby": "where-hint", placeholder: "all items" };
   const field = h("input", { id: "where", type: "search", autocomplete: "off", spellcheck: "false", ...described });
   const body = h("tbody");
+  const head = columns("Item", "Label", "Facts", "Added", "Actions");
+  head.querySelector("th:last-child").classList.add("writes");
   const table = h("table", { class: "items" },
     h("caption", { class: "unseen" }, "Items of the gallery"),
-    columns("Item", "Label", "Facts", "Added", "Actions"), body);
+    head, body);
   const place = h("p", { class: "hint", role: "status" });
   const back = button("Previous page", () => turn(starts.slice(0, -1)));
   const on = button("Next page", () => turn([...starts, next]));
@@ -103,36 +106,40 @@ function facts(metadata) {
 
 /** @param {import("./main.js").App} app @param {import("./api.js").Item} item */
 function row(app, item) {
-  const shown = h("span", { class: item.label === null ? "name none" : "name" }, labelled(item.label));
+  const shown = h("span", { class: item.label === null ? "name none" : "name" }, breakable(labelled(item.label)));
   const label = h("td", { "data-name": "Label" }, shown);
   const edit = button("Edit label", () => {
     label.replaceChildren(editor);
     input.value = item.label ?? "";
+    news.textContent = "";
     input.focus();
     input.select();
   }, { class: "quiet", "aria-label": `Edit label of ${item.id}` });
-  const name = { "aria-label": `Label of ${item.id}` };
-  const input = h("input", { id: freshId("edit"), list: "labels", autocomplete: "off", maxlength: 500, ...name });
+  const { input, note } = labelField({ "aria-label": `Label of ${item.id}` });
   const close = () => {
-    label.replaceChildren(shown);
+    label.replaceChildren(shown, news);
     edit.focus();
   };
   const editor = h("form", { class: "row edit", onsubmit: (/** @type {Event} */ event) => {
     event.preventDefault();
     save();
   }, onkeydown: (/** @type {KeyboardEvent} */ event) => event.key === "Escape" && close() },
-    input, button("Save", () => {}, { type: "submit", class: "primary" }), button("Cancel", close, { class: "quiet" }));
+    input, button("Save", () => {}, { type: "submit", class: "primary" }), button("Cancel", close, { class: "quiet" }),
+    note);
+  const news = hint();
 
   async function save() {
-    const wanted = input.value.trim() || null;
-    if (wanted === item.label) return close();
+    if (input.value === (item.label ?? "")) return close();
+    const given = meant(input.value);
+    const wanted = given.label || null;
     try {
-      await busyWhile(editor, () => app.api.relabel(item.id, wanted));
+      if (wanted !== item.label) await busyWhile(editor, () => app.api.relabel(item.id, wanted));
       item.label = wanted;
-      shown.textContent = labelled(wanted);
+      shown.replaceChildren(...breakable(labelled(wanted)));
+      news.textContent = given.told;
       shown.classList.toggle("none", wanted === null);
       close();
-      app.say(`${item.id} is now labelled ${labelled(wanted)}.`);
+      app.say(`${item.id} is now labelled ${labelled(wanted)}.${given.told}`);
       app.refresh().catch(() => {});
     } catch (error) {
       app.complain(error);
@@ -157,7 +164,7 @@ function row(app, item) {
     }
   }
 
-  const who = h("div", { class: "who" }, app.pictures.thumbnail(item), h("span", { class: "id" }, item.id));
+  const who = h("div", { class: "who" }, app.pictures.thumbnail(item), h("span", { class: "id" }, breakable(item.id)));
   const away = button([icon("close"), "Delete"], remove, { class: "quiet danger", "aria-label": `Delete ${item.id}` });
   const added = item.added ? h("time", { datetime: item.added }, moment(item.added)) : "–";
   const line = h("tr", {},
@@ -165,6 +172,6 @@ function row(app, item) {
     label,
     h("td", { "data-name": "Facts" }, facts(item.metadata)),
     h("td", { class: "when", "data-name": "Added" }, added),
-    h("td", {}, h("div", { class: "row" }, edit, away)));
+    h("td", { class: "writes" }, h("div", { class: "row" }, edit, away)));
   return line;
 }

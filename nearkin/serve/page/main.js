@@ -37,6 +37,11 @@ import { bySize, counted } from "./words.js";
 
 const ROUTES = { identify: identifyView, map: mapView, review: reviewView, items: itemsView, model: modelView };
 const LABELS_OFFERED = 2000;
+const READS = "You can look but not change anything: this service only reads.";
+const KEY_READS = "You can look but not change anything: this key, or the whole service, only reads.";
+
+/** Goes along with the heading of the view in sight. */
+const reader = h("p", { class: "hint reader", hidden: true });
 
 /** @param {string} text */
 function say(text) {
@@ -65,20 +70,41 @@ function introduce(told) {
   byId("labels").replaceChildren(...labels.map((value) => h("option", { value })));
 }
 
+/**
+ * Offer what this caller may do. A service that does not say lets everybody write, or refuses in its own words.
+ * @param {boolean} write @param {boolean} hasKey
+ */
+function allow(write, hasKey) {
+  document.documentElement.dataset.may = write ? "write" : "read";
+  reader.hidden = write;
+  reader.textContent = hasKey ? KEY_READS : READS;
+}
+
 /** @returns {App} */
 function createApp() {
   /** @type {Promise<any> | null} */
   let told = null;
   const showKey = () => (byId("key").hidden = !api.hasKey());
-  const api = createApi({ askForKey, onkey: showKey });
+  const api = createApi({
+    askForKey,
+    onkey(key) {
+      showKey();
+      // Another key may be allowed more, or less.
+      if (key) refresh().catch(() => {});
+    },
+  });
   showKey();
 
   function refresh() {
     const asked = api.model().then((answer) => {
       introduce(answer);
+      allow(answer.may?.write !== false, api.hasKey());
       return answer;
     });
-    asked.catch(() => (told = null));
+    asked.catch(() => {
+      if (told === asked) told = null;
+      document.documentElement.dataset.may ??= "write";
+    });
     told = asked;
     return asked;
   }
@@ -126,6 +152,7 @@ function routes(app) {
     if (view !== current) {
       current?.hide?.();
       byId("problems").replaceChildren();
+      view.element.querySelector(".heading").append(reader);
       byId("main").replaceChildren(view.element);
       document.title = `${view.title} · nearkin`;
       for (const link of document.querySelectorAll("nav a")) {

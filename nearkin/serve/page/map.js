@@ -2,6 +2,7 @@
 
 import { button, h, heading, hint } from "./dom.js";
 import { icon } from "./icons.js";
+import { breakable } from "./labels.js";
 import { classesOf, draw, drawSign, lookOf, pixel, pointAt, pointToward, wholeView } from "./scatter.js";
 import { count, counted, labelled } from "./words.js";
 
@@ -75,7 +76,7 @@ export function mapView(app) {
     const point = scene.points[index];
     tip.hidden = !point;
     if (point) {
-      const words = [h("b", {}, labelled(point.label)), h("span", { class: "fact" }, point.id)];
+      const words = [h("b", {}, breakable(labelled(point.label))), h("span", { class: "fact" }, breakable(point.id))];
       tip.replaceChildren(h("span", { class: "frame" }), h("div", {}, words));
       const item = { ...point, thumbnail: pictured ? `/v1/items/${encodeURIComponent(point.id)}/thumbnail` : null };
       // A hand that sweeps over the map must not ask for every picture on its way.
@@ -105,7 +106,7 @@ export function mapView(app) {
       const sign = h("canvas", { width: 32, height: 32, class: "sign", "aria-hidden": "true" });
       drawSign(sign, scene.looks.get(label), scene.dark);
       const words = [h("span", { class: "name" }, labelled(label)), h("span", { class: "fact" }, count(size))];
-      const entry = button([sign, ...words], () => pick(label), { "aria-pressed": "false" });
+      const entry = button([sign, ...words], () => pick(label), { "aria-pressed": "false", title: labelled(label) });
       entry.label = label;
       return h("li", {}, entry);
     }));
@@ -135,12 +136,17 @@ export function mapView(app) {
     }
   }
 
-  /** Where the last query lies; asked when the map is wanted, since an answer is faster without it. */
+  /** Where the last query lies: asked each time, since the map is made anew after a write and moves what lies in it. */
   async function place() {
     const { query, answer } = app.session;
     if (!query || !answer) return null;
-    answer.place ??= (await app.api.identify(query, { neighbours: 1, place: true })).place;
-    return answer.place;
+    try {
+      return (await app.api.identify(query, { neighbours: 1, place: true })).place;
+    } catch (error) {
+      // The map is worth seeing without the query too.
+      app.complain(error);
+      return null;
+    }
   }
 
   new ResizeObserver(() => {

@@ -85,7 +85,10 @@ function modelFacts(told) {
   const parts = facet(told.space).map(([name, value]) => (name === "name" ? value : `${name} ${shown(value)}`));
   const kinds = { vector: "vectors made elsewhere", image: "images", audio: "recordings" };
   return [
-    ["Name", told.name], ["Takes", kinds[told.kind] ?? told.kind], ["Dimension", told.dimension], ["Space", parts.join(", ")],
+    ["Name", told.name],
+    ["Takes", kinds[told.kind] ?? told.kind],
+    ["Dimension", told.dimension],
+    ["Space", parts.join(", ")],
     ["Fingerprint", told.fingerprint ? h("code", { class: "long" }, told.fingerprint) : "none"],
     ...facet(told.card).filter(([name]) => !TOLD.includes(name)).map(([name, value]) => [spoken(name), value]),
   ];
@@ -141,7 +144,7 @@ function classes(stats) {
   const rows = all.slice(0, CLASSES).map(([label, n]) => {
     const bar = h("span", { class: "share", "aria-hidden": "true" });
     bar.style.inlineSize = `${(100 * n) / most}%`;
-    const link = h("a", { href: itemsOf(label), class: "name" }, label);
+    const link = h("a", { href: itemsOf(label), class: "name", title: label }, label);
     return h("li", {}, link, h("span", { class: "track" }, bar), h("span", { class: "fact" }, count(n)));
   });
   const more = (stats.class_count ?? all.length) - rows.length;

@@ -4,6 +4,7 @@ import { meter } from "./answer.js";
 import { ApiError } from "./api.js";
 import { busyWhile, button, h, heading, hint } from "./dom.js";
 import { icon } from "./icons.js";
+import { breakable, shortName } from "./labels.js";
 import { counted, distance, labelled, percent } from "./words.js";
 
 const DISMISSED = "nearkin-dismissed";
@@ -98,12 +99,13 @@ function suspectCase(app, suspect) {
     app.pictures.thumbnail(item),
     h("div", { class: "story" },
       h("p", { class: "change" },
-        h("span", { class: "unseen" }, "Labelled "), h("span", { class: "had" }, labelled(item.label)), icon("arrow"),
-        h("span", { class: "unseen" }, " neighbours say "), h("b", {}, suggested)),
+        h("span", { class: "unseen" }, "Labelled "), h("span", { class: "had" }, breakable(labelled(item.label))),
+        icon("arrow"),
+        h("span", { class: "unseen" }, " neighbours say "), h("b", {}, breakable(suggested))),
       meter(probability, `Probability of ${suggested}`),
       h("p", { class: "fact" }, `${item.id} · own label ${percent(own)}`),
       h("div", { class: "row" },
-        button(`Relabel to “${suggested}”`, relabel, { class: "soft" }),
+        button(`Relabel to “${suggested}”`, relabel, { class: "soft writes" }),
         button("It is right", () => {
           dismissed.add(nameOf(suspect));
           settle(app, box, `“${labelled(item.label)}” stays; it is not asked again in this visit.`);
@@ -140,9 +142,10 @@ function duplicateCase(app, group) {
   const differ = new Set(group.items.map((each) => each.label)).size > 1;
   let left = group.items.length;
   const tiles = group.items.map((item) => {
+    const named = { "aria-label": `Remove this one: ${item.id}` };
     const tile = h("li", { class: "tile" }, app.pictures.thumbnail(item),
-      h("span", { class: "name" }, labelled(item.label)), h("span", { class: "fact" }, item.id),
-      button("Remove this one", remove, { class: "quiet danger", "aria-label": `Remove this one: ${item.id}` }));
+      shortName(item.label), h("span", { class: "fact" }, breakable(item.id)),
+      button("Remove this one", remove, { class: "quiet danger writes", ...named }));
     async function remove() {
       const sure = await app.confirm({
         title: "Remove this one?", action: "Remove", picture: app.pictures.thumbnail(item),

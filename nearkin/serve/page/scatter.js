@@ -16,6 +16,7 @@ const OTHERS = { light: "#7b8794", dark: "#7d8893" };
 const QUERY = { light: "#b3261e", dark: "#ff8a80" };
 const SHAPES = [circle, square, triangle, diamond, cross];
 const RADIUS = 4.6;
+const OUTLINE = 1.2;
 const MARGIN = 28;
 
 /** How many classes have a look of their own; those beyond are drawn alike, as small rings. */
@@ -108,27 +109,73 @@ export function draw(context, { points, looks, camera, size, dark, at, picked, q
   const theme = dark ? "dark" : "light";
   const paper = dark ? "#1b2128" : "#ffffff";
   context.clearRect(0, 0, size.width, size.height);
-  context.lineWidth = 1;
-  const batches = new Map();
+  const [front, back] = [[], []];
   for (const point of points) {
     const [x, y] = pixel(point, camera, size);
     if (x < -9 || y < -9 || x > size.width + 9 || y > size.height + 9) continue;
-    if (!batches.has(point.label)) batches.set(point.label, new Path2D());
-    const look = looks.get(point.label);
-    (look ? SHAPES[look.shape] : circle)(batches.get(point.label), x, y, look ? RADIUS : 2.6);
+    const stands = picked === undefined || picked === point.label;
+    (stands ? front : back).push({ look: looks.get(point.label) ?? null, x, y });
   }
-  // One path a class: two thousand points are then a few dozen fills.
-  for (const [label, path] of batches) {
-    const look = looks.get(label);
-    context.globalAlpha = picked === undefined || picked === label ? 0.88 : 0.13;
-    context.fillStyle = look ? COLOURS[theme][look.colour] : OTHERS[theme];
-    context.strokeStyle = paper;
-    context.fill(path);
-    context.stroke(path);
-  }
-  context.globalAlpha = 1;
+  drawFaint(context, back, theme);
+  drawSolid(context, front, theme, paper);
   if (at >= 0 && points[at]) ring(context, pixel(points[at], camera, size), dark ? "#ffffff" : "#14202b");
   if (query) star(context, pixel(query, camera, size), QUERY[theme], paper);
+}
+
+/** @typedef {{look: Look | null, x: number, y: number}} Mark a point as it is drawn. */
+
+/**
+ * Points that stand back, one path a colour: where they crowd they stay as faint as one alone.
+ * @param {CanvasRenderingContext2D} context @param {Mark[]} marks @param {"light" | "dark"} theme
+ */
+function drawFaint(context, marks, theme) {
+  const paths = new Map();
+  for (const { look, x, y } of marks) {
+    const colour = colourOf(look, theme);
+    if (!paths.has(colour)) paths.set(colour, new Path2D());
+    trace(paths.get(colour), look, x, y);
+  }
+  context.globalAlpha = 0.13;
+  for (const [colour, path] of paths) {
+    context.fillStyle = colour;
+    context.fill(path);
+  }
+  context.globalAlpha = 1;
+}
+
+/**
+ * Points one after the other, each on an outline of its own: an outline must part a point from those below it, and
+ * never lie on fills of its class, which would leave nothing but a mesh where points crowd.
+ * @param {CanvasRenderingContext2D} context @param {Mark[]} marks @param {"light" | "dark"} theme
+ * @param {string} paper
+ */
+function drawSolid(context, marks, theme, paper) {
+  const shapes = new Map();
+  context.save();
+  context.lineWidth = OUTLINE;
+  // Half of the paper's colour: where points crowd, outlines cover much, and their class must still be seen.
+  context.strokeStyle = `${paper}80`;
+  for (const { look, x, y } of marks) {
+    const shape = look?.shape ?? -1;
+    if (!shapes.has(shape)) shapes.set(shape, trace(new Path2D(), look, 0, 0));
+    context.translate(x, y);
+    context.stroke(shapes.get(shape));
+    context.fillStyle = colourOf(look, theme);
+    context.fill(shapes.get(shape));
+    context.translate(-x, -y);
+  }
+  context.restore();
+}
+
+/** @param {Look | null} look @param {"light" | "dark"} theme */
+function colourOf(look, theme) {
+  return look ? COLOURS[theme][look.colour] : OTHERS[theme];
+}
+
+/** Add a look's shape to a path. @param {Path2D} path @param {Look | null} look @param {number} x @param {number} y */
+function trace(path, look, x, y) {
+  (look ? SHAPES[look.shape] : circle)(path, x, y, look ? RADIUS : 2.6);
+  return path;
 }
 
 /** A class's sign, for the legend. @param {HTMLCanvasElement} canvas @param {Look | null} look @param {boolean} dark */
@@ -139,7 +186,7 @@ export function drawSign(canvas, look, dark) {
   context.setTransform(canvas.width / 16, 0, 0, canvas.height / 16, 0, 0);
   context.clearRect(0, 0, 16, 16);
   (look ? SHAPES[look.shape] : circle)(path, 8, 8, look ? 5.4 : 3);
-  context.fillStyle = look ? COLOURS[theme][look.colour] : OTHERS[theme];
+  context.fillStyle = colourOf(look, theme);
   context.fill(path);
 }
 
