@@ -13,7 +13,19 @@ from fastapi import Response
 
 from nearkin.gallery.values import Item, Match, Neighbour, Stats, Verification
 
-_PATH = re.compile(r"(?:/|~/|[A-Za-z]:\\)\S")
+# A path from the root, the home, the folder above or a drive, a share, or a file address; not the slash of a fraction
+# or of a web address.
+_PATH = re.compile(
+    r"""
+    (?: file:/*
+      | (?<![\w.~/\\:]) (?: ~\w* | \.{1,2} )? /+
+      | (?<=:) / (?!/)
+      | (?<![\w.~/\\]) (?: [A-Za-z]: [\\/] | \\\\ | (?: ~\w* | \.{1,2} ) \\ )
+    )
+    [^\s'",;<>()\[\]{}|]+
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
 _MOST_CLASSES = 1000
 
 
@@ -81,18 +93,18 @@ def stats_answer(stats: Stats) -> dict[str, Any]:
         "generation": stats.generation,
         "index": stats.index,
         "size": stats.size,
-        "notes": list(stats.notes),
+        "notes": plain(stats.notes),
     }
 
 
 def plain(value: Any) -> Any:
     """Any document in JSON's own types: what is not finite becomes null, and of a path only its last name is told."""
     if isinstance(value, Mapping):
-        return {str(key): plain(part) for key, part in value.items()}
+        return {_pathless(str(key)): plain(part) for key, part in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
         return [plain(part) for part in value]
     if isinstance(value, str):
-        return re.split(r"[/\\]", value.rstrip("/\\"))[-1] if _PATH.match(value) else value
+        return _pathless(value)
     if value is None or isinstance(value, bool | int):
         return value
     try:
@@ -100,3 +112,14 @@ def plain(value: Any) -> Any:
     except (TypeError, ValueError):
         return plain(str(value))
     return number if math.isfinite(number) else None
+
+
+def _pathless(text: str) -> str:
+    """A text without the folders of the paths in it; one that begins with a path is taken for a path as a whole."""
+    if _PATH.match(text):
+        return _last_name(text)
+    return _PATH.sub(lambda found: _last_name(found[0]), text)
+
+
+def _last_name(path: str) -> str:
+    return re.split(r"[/\\]", path.rstrip("/\\"))[-1]

@@ -14,8 +14,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.routing import Match
 
-from nearkin._version import __version__
 from nearkin.errors import NearkinError
+from nearkin.serve.answer_schemas import ProblemAnswer
 from nearkin.serve.bodies import invalid
 from nearkin.serve.limits import Admission
 from nearkin.serve.observing import Observer
@@ -24,7 +24,6 @@ from nearkin.serve.routes_about import about_routes
 from nearkin.serve.routes_asking import asking_routes
 from nearkin.serve.routes_items import item_routes
 from nearkin.serve.routes_running import running_routes
-from nearkin.serve.schemas import ProblemAnswer
 from nearkin.serve.security import Guard
 from nearkin.serve.service import Service, as_problem
 from nearkin.serve.settings import ServeSettings
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from nearkin.gallery.gallery import Gallery
 
 _VERBS = ("GET", "POST", "PATCH", "DELETE")
+_VERSION = "1"  # of the interface, as in /v1; what runs here is nobody's business
 _SUMMARY = "What is this, what is it like, are these two the same: a gallery of images over HTTP."
 
 
@@ -54,7 +54,7 @@ def create_app(
     service = Service(gallery, settings)
     app = FastAPI(
         title="nearkin",
-        version=__version__,
+        version=_VERSION,
         summary=_SUMMARY,
         lifespan=_lifespan(service),
         docs_url=None,
@@ -73,7 +73,7 @@ def create_app(
     _handle_errors(app)
     # Added from the inside out.
     app.add_middleware(Admission, settings=settings, stopping=lambda: service.stopping)
-    app.add_middleware(Guard, settings=settings, clock=clock)
+    app.add_middleware(Guard, settings=settings, clock=clock, refused=service.audit.refuse)
     if settings.origins:
         app.add_middleware(
             CORSMiddleware,
@@ -121,7 +121,8 @@ def _handle_errors(app: FastAPI) -> None:
         return _response(error)
 
     @app.exception_handler(NearkinError)
-    async def ours(request: Request, error: NearkinError) -> Response:
+    @app.exception_handler(OSError)
+    async def ours(request: Request, error: NearkinError | OSError) -> Response:
         return _response(as_problem(error))
 
     @app.exception_handler(RequestValidationError)

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from queue import SimpleQueue
 from threading import Condition, Thread
 from time import monotonic
 from typing import Any, Generic, TypeVar
@@ -65,6 +66,7 @@ class Batcher(Generic[T, R]):
         self._capacity = capacity
         self._observe = observe
         self._name = name
+        self._raw: SimpleQueue[_Job | None] = SimpleQueue()
         self._ready: deque[_Job] = deque()
         self._preparing = 0
         self._closed = False
@@ -74,9 +76,13 @@ class Batcher(Generic[T, R]):
     def start(self) -> None:
         """Start the threads; to be called in the event loop that will ask."""
         self._loop = asyncio.get_running_loop()
-        self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix=f"{self._name}-prepare")
+        # Daemons: an image that takes very long to decode must not keep the process from ending.
+        self._pool = [
+            Thread(target=self._prepare_all, name=f"{self._name}-prepare", daemon=True) for _ in range(self._threads)
+        ]
         self._thread = Thread(target=self._work, name=self._name, daemon=True)
-        self._thread.start()
+        for thread in (*self._pool, self._thread):
+            thread.start()
 
     async def submit(self, item: T) -> R:
         """The answer to one item; if the caller is cancelled before its batch begins, it is left out of it.
@@ -95,13 +101,18 @@ class Batcher(Generic[T, R]):
         finally:
             self.waiting -= 1
 
-    def close(self) -> None:
-        """Answer what was accepted, then end the threads."""
+    def close(self, seconds: float) -> bool:
+        """Answer what was accepted, then end the threads; whether all ended in time."""
+        until = monotonic() + seconds
         with self._changed:
             self._closed = True
             self._changed.notify()
-        self._pool.shutdown(wait=True)
-        self._thread.join()
+        for _ in self._pool:
+            self._raw.put(None)
+        threads = [*self._pool, self._thread]
+        for thread in threads:
+            thread.join(max(0.0, until - monotonic()))
+        return not any(thread.is_alive() for thread in threads)
 
     def _enter(self, job: _Job) -> None:
         with self._changed:
@@ -112,7 +123,12 @@ class Batcher(Generic[T, R]):
                 self._changed.notify()
                 return
             self._preparing += 1
-        self._pool.submit(self._prepared, job)
+            self._raw.put(job)
+
+    def _prepare_all(self) -> None:
+        while (job := self._raw.get()) is not None:
+            self._prepared(job)
+            del job  # a thread that waits must not hold an image
 
     def _prepared(self, job: _Job) -> None:
         failure = None
@@ -160,7 +176,8 @@ class Batcher(Generic[T, R]):
         return [self._answers([job])[0] for job in jobs]
 
     def _deliver(self, answers: list[tuple[_Job, Any]]) -> None:
-        self._loop.call_soon_threadsafe(_settle, answers)
+        with suppress(RuntimeError):  # the loop has ended: nobody waits
+            self._loop.call_soon_threadsafe(_settle, answers)
 
 
 def _settle(answers: list[tuple[_Job, Any]]) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from nearkin.serve import schemas
+from nearkin.serve import answer_schemas, schemas
 from nearkin.serve.problems import MEDIA_TYPE, list_problems
 from nearkin.serve.schemas import Body
 
@@ -28,7 +28,7 @@ _ASKED: dict[type[Body], dict[str, Any]] = {
     schemas.ChangeBody: {"label": "wren", "metadata": {"place": "wood"}},
 }
 _ANSWERED: dict[type[BaseModel], dict[str, Any]] = {
-    schemas.IdentifyAnswer: {
+    answer_schemas.IdentifyAnswer: {
         "label": "robin",
         "probability": 0.94,
         "known": True,
@@ -37,8 +37,8 @@ _ANSWERED: dict[type[BaseModel], dict[str, Any]] = {
         "neighbours": [_NEIGHBOUR],
         "place": None,
     },
-    schemas.SearchAnswer: {"neighbours": [_NEIGHBOUR]},
-    schemas.VerifyAnswer: {
+    answer_schemas.SearchAnswer: {"neighbours": [_NEIGHBOUR]},
+    answer_schemas.VerifyAnswer: {
         "same": True,
         "probability": 0.98,
         "distance": 0.31,
@@ -46,25 +46,30 @@ _ANSWERED: dict[type[BaseModel], dict[str, Any]] = {
         "false_accept_rate": 0.001,
         "reason": "",
     },
-    schemas.EnrolAnswer: {"ids": ["019a-7f3c"]},
-    schemas.AddAnswer: {"id": "robin-1"},
-    schemas.ItemAnswer: _ITEM,
-    schemas.ItemsAnswer: {"items": [_ITEM], "next": None},
-    schemas.MapAnswer: {"points": [{"id": "019a-7f3c", "label": "robin", "x": 0.2, "y": 0.7}]},
-    schemas.SuspectsAnswer: {"suspects": [{"item": _ITEM, "suggested": "wren", "probability": 0.97, "own": 0.01}]},
-    schemas.DuplicatesAnswer: {"duplicates": [{"items": [_ITEM, _ITEM], "distance": 0.02}]},
+    answer_schemas.EnrolAnswer: {"ids": ["019a-7f3c"]},
+    answer_schemas.AddAnswer: {"id": "robin-1"},
+    answer_schemas.ItemAnswer: _ITEM,
+    answer_schemas.ItemsAnswer: {"items": [_ITEM], "next": None},
+    answer_schemas.MapAnswer: {"points": [{"id": "019a-7f3c", "label": "robin", "x": 0.2, "y": 0.7}]},
+    answer_schemas.SuspectsAnswer: {
+        "suspects": [{"item": _ITEM, "suggested": "wren", "probability": 0.97, "own": 0.01}]
+    },
+    answer_schemas.DuplicatesAnswer: {"duplicates": [{"items": [_ITEM, _ITEM], "count": 2, "distance": 0.02}]},
+    answer_schemas.StatusAnswer: {"status": "ready"},
 }
 _REFUSALS = {
     400: ("malformed-body", "The body is not valid JSON in UTF-8."),
     401: ("key-required", "Send a key as 'Authorization: Bearer <key>' or as 'X-API-Key'."),
     403: ("role-required", "This needs a key with the role 'write'."),
     404: ("not-found", "There is no such item."),
+    405: ("method-not-allowed", "Use one of: GET, HEAD, OPTIONS."),
     408: ("body-too-slow", "The body did not come in time."),
     413: ("body-too-large", "The body may have at most 20000000 bytes."),
     415: ("unsupported-media-type", "Send the body as application/json or multipart/form-data."),
     421: ("host-refused", "The service does not go by this name: add it to the allowed hosts."),
     422: ("invalid-request", "neighbours: Input should be less than or equal to 1000."),
     429: ("rate-limited", "Send at most 200 requests a second."),
+    500: ("internal", ""),
     503: ("busy", "Too many requests are under way: try again in a moment."),
 }
 
@@ -99,8 +104,8 @@ def refusals() -> dict[int | str, dict[str, Any]]:
                         "type": f"urn:nearkin:problem:{slug}",
                         "title": titles[slug][1],
                         "status": status,
-                        "detail": detail,
-                    },
+                    }
+                    | ({"detail": detail} if detail else {}),
                 }
             },
         }

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import io
 from collections.abc import Callable
 
-from PIL import Image
-
-from nearkin.errors import require
 from nearkin.serve.asgi import App, Message, Receive, Scope, Send, header
 from nearkin.serve.problems import Problem
 from nearkin.serve.settings import ServeSettings
 
-_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
-_LONGEST_SIDE = 65_535
+_FIRST_SECONDS = 5.0
+_LEAST_RATE = 4096
+"""Bytes a second that a body must bring after the first seconds."""
 
 
 class Admission:
@@ -83,12 +80,13 @@ class _Body:
         self.size = 0
         self.complete = False
         self._receive = receive
+        self._began = asyncio.get_running_loop().time()
 
     async def receive(self) -> Message:
         if self.complete:
             return await self._receive()
         try:
-            async with asyncio.timeout(self.admission.settings.timeout):
+            async with asyncio.timeout_at(self._began + self._patience()):
                 message = await self._receive()
         except TimeoutError:
             raise Problem("body-too-slow", "The body did not come in time.", headers={"connection": "close"}) from None
@@ -99,47 +97,10 @@ class _Body:
             self.admission.hold(count, self.size)
         return message
 
+    def _patience(self) -> float:
+        """Seconds from the beginning that the next bytes may take: one bound for all, and bytes earn time below it."""
+        return min(self.admission.settings.timeout, _FIRST_SECONDS + self.size / _LEAST_RATE)
+
 
 def _too_large(settings: ServeSettings) -> Problem:
     return Problem("body-too-large", f"The body may have at most {settings.max_body} bytes.")
-
-
-def check_image(raw: bytes, max_pixels: int) -> None:
-    """Refuse what is no image of a known format, or has too many pixels; only the header is read.
-
-    Raises:
-        Problem: if so.
-    """
-    try:
-        with Image.open(io.BytesIO(raw), formats=_FORMATS) as image:
-            width, height = image.size
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
-        raise _too_many_pixels(max_pixels) from None
-    except Exception:  # a decoder given hostile bytes may raise anything
-        raise Problem(
-            "unreadable-item", "The image must be a JPEG, PNG, WebP, GIF, BMP or TIFF file, whole and undamaged."
-        ) from None
-    if width * height > max_pixels or max(width, height) > _LONGEST_SIDE:
-        raise _too_many_pixels(max_pixels)
-
-
-def _too_many_pixels(max_pixels: int) -> Problem:
-    return Problem(
-        "item-too-large", f"An image may have at most {max_pixels} pixels, and {_LONGEST_SIDE} on its longer side."
-    )
-
-
-def check_recording(raw: bytes, max_samples: int) -> None:
-    """Refuse what is no recording, or has too many samples; only the header is read.
-
-    Raises:
-        Problem: if so.
-    """
-    soundfile = require("soundfile", "audio")
-    try:
-        facts = soundfile.info(io.BytesIO(raw))
-        samples = int(facts.frames) * int(facts.channels)
-    except Exception:  # a decoder given hostile bytes may raise anything
-        raise Problem("unreadable-item", "The recording must be a WAV, FLAC, OGG or MP3 file.") from None
-    if samples > max_samples:
-        raise Problem("item-too-large", f"A recording may have at most {max_samples} samples.")

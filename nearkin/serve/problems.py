@@ -14,7 +14,7 @@ _KINDS: dict[str, tuple[int, str]] = {
     "malformed-body": (400, "The body cannot be parsed"),
     "unreadable-item": (422, "The image or recording cannot be read"),
     "item-too-large": (413, "The image or recording is too large"),
-    "too-many-items": (413, "There are too many images in one call"),
+    "too-many-items": (413, "There is too much in one call"),
     "body-too-large": (413, "The body is too large"),
     "body-too-slow": (408, "The body came too slowly"),
     "unsupported-media-type": (415, "The content type is not supported"),
@@ -29,7 +29,7 @@ _KINDS: dict[str, tuple[int, str]] = {
     "busy": (503, "The service is busy"),
     "timed-out": (503, "The answer took too long"),
     "stopping": (503, "The service is stopping"),
-    "storage": (503, "The gallery cannot be written now"),
+    "storage": (503, "The gallery cannot be used now"),
     "internal": (500, "Something went wrong"),
 }
 MEDIA_TYPE = "application/problem+json"

@@ -6,21 +6,14 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
+from nearkin.serve.answer_schemas import AddAnswer, EnrolAnswer, ItemAnswer, ItemsAnswer
 from nearkin.serve.answers import item_answer, json_response
 from nearkin.serve.bodies import parse_json, read_body
 from nearkin.serve.conditions import outside_condition
 from nearkin.serve.documentation import answers, asks, refusals
+from nearkin.serve.fields import Where, check_parameters
 from nearkin.serve.problems import Problem
-from nearkin.serve.schemas import (
-    AddAnswer,
-    ChangeBody,
-    EnrolAnswer,
-    EnrolBody,
-    ItemAnswer,
-    ItemBody,
-    ItemsAnswer,
-    Where,
-)
+from nearkin.serve.schemas import ChangeBody, EnrolBody, ItemBody
 from nearkin.serve.service import Service
 
 _MOST_LISTED = 1000
@@ -36,7 +29,7 @@ def item_routes(service: Service) -> APIRouter:
 
 
 def _add_writes(router: APIRouter, service: Service) -> None:
-    gallery, most = service.gallery, service.settings.max_images
+    gallery = service.gallery
 
     @router.post(
         "/v1/enrol",
@@ -47,10 +40,11 @@ def _add_writes(router: APIRouter, service: Service) -> None:
     )
     async def enrol(request: Request) -> Response:
         """Add a class from a handful of examples, or more examples of one."""
-        asked = await read_body(request, EnrolBody, most)
+        asked = await read_body(request, EnrolBody, service.bounds)
         examples = await service.examples(asked.all_images(), asked.all_vectors())
         ids = await service.write(gallery.enrol, asked.label, examples, metadata=asked.metadata)
-        service.audit.write(request.scope["identity"], "enrol", ids, asked.label)
+        changed = {"label": asked.label, "metadata": sorted(asked.metadata or {})}
+        service.audit.write(request.scope["identity"], "enrol", ids, changed)
         return json_response({"ids": ids}, 201)
 
     @router.post(
@@ -62,25 +56,30 @@ def _add_writes(router: APIRouter, service: Service) -> None:
     )
     async def add(request: Request) -> Response:
         """Add an item; one that has this id already is replaced."""
-        asked = await read_body(request, ItemBody, most)
+        asked = await read_body(request, ItemBody, service.bounds)
         examples = await service.examples(
             None if asked.image is None else [asked.image], None if asked.vector is None else [asked.vector]
         )
-        named = {} if asked.id is None else {"ids": [asked.id]}
-        ids = await service.write(gallery.add, examples, [asked.label], asked.metadata, progress=False, **named)
-        service.audit.write(request.scope["identity"], "add", ids, asked.label)
+        named = None if asked.id is None else [asked.id]
+
+        def write() -> tuple[list[str], bool]:
+            replaced = asked.id is not None and asked.id in gallery
+            return gallery.add(examples, [asked.label], asked.metadata, ids=named, progress=False), replaced
+
+        ids, replaced = await service.write(write)
+        changed = {"label": asked.label, "metadata": sorted(asked.metadata or {})}
+        service.audit.write(request.scope["identity"], "replace" if replaced else "add", ids, changed)
         return json_response({"id": ids[0]}, 201)
 
     @router.patch("/v1/items/{id}", responses=answers(ItemAnswer), openapi_extra=asks(ChangeBody), response_model=None)
     async def change(request: Request, id: str) -> Response:
         """Give an item another label, other metadata, or both."""
-        asked = await read_body(request, ChangeBody, most)
+        asked = await read_body(request, ChangeBody, service.bounds)
         await _item(service, id)
-        if asked.metadata is not None:
-            await service.write(gallery.describe, id, asked.metadata)
-        if "label" in asked.model_fields_set:
-            await service.write(gallery.relabel, [id], asked.label)
-        service.audit.write(request.scope["identity"], "change", [id], asked.label)
+        new = {name: getattr(asked, name) for name in asked.model_fields_set}
+        await service.write(gallery.change, id, **new)
+        changed = {name: sorted(value) if name == "metadata" else value for name, value in new.items()}
+        service.audit.write(request.scope["identity"], "change", [id], changed)
         return json_response(item_answer(await _item(service, id)))
 
     @router.delete(
@@ -111,7 +110,10 @@ def _add_reads(router: APIRouter, service: Service) -> None:
         values = None if parameters is None else parse_json(parameters, "parameters")
         if values is not None and not isinstance(values, dict):
             raise Problem("invalid-request", "parameters must be a JSON object.")
-        condition = outside_condition(where, values)
+        try:
+            condition = outside_condition(where, None if values is None else check_parameters(values))
+        except ValueError as error:
+            raise Problem("invalid-request", f"parameters: {error}.") from None
         page = await service.read(gallery.items, after=after, limit=limit, where=condition)
         last = page[-1].id if len(page) == limit else None
         return json_response({"items": [item_answer(item) for item in page], "next": last})

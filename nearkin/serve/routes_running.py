@@ -8,7 +8,9 @@ from importlib.resources import files
 
 from fastapi import APIRouter, Request, Response
 
+from nearkin.serve.answer_schemas import StatusAnswer
 from nearkin.serve.answers import json_response
+from nearkin.serve.documentation import answers, refusals
 from nearkin.serve.metrics import MEDIA_TYPE
 from nearkin.serve.problems import Problem
 from nearkin.serve.service import Service
@@ -46,30 +48,38 @@ def read_page() -> dict[str, PageFile]:
 
 def running_routes(service: Service) -> APIRouter:
     """Routes that work without a key, but for the metrics."""
-    router = APIRouter(include_in_schema=False)
+    router = APIRouter(tags=["running"])
     page = read_page()
 
-    @router.get("/healthz")
+    @router.get("/healthz", responses=answers(StatusAnswer), response_model=None)
     async def healthz() -> Response:
+        """Whether it is alive."""
         return json_response({"status": "alive"})
 
-    @router.get("/readyz")
+    @router.get("/readyz", responses=answers(StatusAnswer), response_model=None)
     async def readyz() -> Response:
+        """Whether it can answer: it has started, does not end, and reaches its gallery."""
         if service.stopping:
             raise Problem("stopping", "The service is about to end.")
         if not service.ready:
             raise Problem("busy", "The service is starting.")
+        await service.look()
         return json_response({"status": "ready"})
 
-    @router.get("/metrics")
+    @router.get(
+        "/metrics",
+        responses={200: {"description": "Figures for Prometheus.", "content": {"text/plain": {}}}, **refusals()},
+        response_model=None,
+    )
     async def metrics() -> Response:
+        """What it has counted."""
         return Response(await service.read(service.metrics.text), headers={"content-type": MEDIA_TYPE})
 
-    @router.get("/")
+    @router.get("/", include_in_schema=False)
     async def index(request: Request) -> Response:
         return _file(request, page.get("index.html"))
 
-    @router.get("/static/{name}")
+    @router.get("/static/{name}", include_in_schema=False)
     async def static(request: Request, name: str) -> Response:
         return _file(request, page.get(name))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import warnings
@@ -44,6 +45,8 @@ def _serve(gallery: Any, settings: ServeSettings, listener: socket.socket) -> No
     from nearkin.serve.server import Server
 
     _quieten()
+    if settings.audit_log is None:
+        _show_writes()
     app = create_app(gallery, settings)
     print(f"nearkin: {len(gallery):,} items at http://{_shown(settings)}/ (Ctrl+C stops)", flush=True)
     Server(app).run([listener])
@@ -52,6 +55,16 @@ def _serve(gallery: Any, settings: ServeSettings, listener: socket.socket) -> No
 def _quieten() -> None:
     """Keep out of the log what any client can cause as often as it likes."""
     warnings.filterwarnings("ignore", module="PIL")
+
+
+def _show_writes() -> None:
+    """Let the lines of the audit log, which has no file, come out on standard error."""
+    from nearkin.serve.auditlog import LOGGER
+
+    if not LOGGER.hasHandlers():
+        LOGGER.addHandler(logging.StreamHandler())
+    if LOGGER.level == logging.NOTSET:
+        LOGGER.setLevel(logging.INFO)
 
 
 def _listen(settings: ServeSettings) -> socket.socket:

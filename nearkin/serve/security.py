@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import math
+import re
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +18,9 @@ _PROBES = frozenset({"/healthz", "/readyz"})
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _ASKING = frozenset({"/v1/identify", "/v1/search", "/v1/verify"})
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
+_NAME_AND_PORT = re.compile(r"([^:\[\]]+|\[[^\[\]]+\]):[0-9]{1,5}")
 _MOST_BUCKETS = 10_000
+_LONGEST_NOTE = 250
 
 
 @dataclass(frozen=True)
@@ -43,11 +46,19 @@ class Guard:
         app: what to protect.
         settings: hosts, origins, keys and rates.
         clock: seconds that never go back.
+        refused: told of writes that a caller may not do: who, what, and which problem.
     """
 
-    def __init__(self, app: App, settings: ServeSettings, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        app: App,
+        settings: ServeSettings,
+        clock: Callable[[], float],
+        refused: Callable[[Identity, str, str], None] = lambda identity, what, slug: None,
+    ) -> None:
         self.app = app
         self.settings = settings
+        self.refused = refused
         self.names = allowed_names(settings)
         self.rates = RateLimit(settings.rate, settings.burst, clock)
 
@@ -67,7 +78,7 @@ class Guard:
             return ANYBODY
         host = check_host(scope, self.names)
         check_origin(scope, host, self.settings.origins)
-        if not (path.startswith("/v1/") or path == "/metrics"):
+        if not is_guarded(scope):
             return ANYBODY
         return self._authorise(scope)
 
@@ -88,11 +99,18 @@ class Guard:
                 headers={"www-authenticate": 'Bearer realm="nearkin"'},
             )
         if is_write(scope):
-            if self.settings.read_only:
-                raise Problem("read-only", "This service takes no writes.")
-            if identity.role != "write":
-                raise Problem("role-required", "This needs a key with the role 'write'.")
+            self._check_may_write(identity, f"{scope['method']} {scope['path']}"[:_LONGEST_NOTE])
         return identity
+
+    def _check_may_write(self, identity: Identity, what: str) -> None:
+        problem = None
+        if self.settings.read_only:
+            problem = Problem("read-only", "This service takes no writes.")
+        elif identity.role != "write":
+            problem = Problem("role-required", "This needs a key with the role 'write'.")
+        if problem is not None:
+            self.refused(identity, what, problem.slug)
+            raise problem
 
 
 def is_write(scope: Scope) -> bool:
@@ -123,8 +141,8 @@ def check_host(scope: Scope, names: frozenset[str]) -> str:
 
 
 def _without_port(host: str) -> str:
-    name, colon, port = host.rpartition(":")
-    return name if colon and port.isdigit() else host
+    found = _NAME_AND_PORT.fullmatch(host)
+    return found[1] if found else host
 
 
 def check_origin(scope: Scope, host: str, allowed: tuple[str, ...]) -> None:
@@ -140,14 +158,22 @@ def check_origin(scope: Scope, host: str, allowed: tuple[str, ...]) -> None:
         own = (f"http://{host}", f"https://{host}")
         if len(given) > 1 or not (origin.lower() in own or origin in allowed):
             raise refused
-    elif header(scope, b"sec-fetch-site") == b"cross-site" and header(scope, b"sec-fetch-mode") != b"navigate":
+        return
+    by_other = header(scope, b"sec-fetch-site") not in (None, b"same-origin", b"none")
+    # A link elsewhere may lead to the page, but must not make the service work.
+    if by_other and (is_guarded(scope) or header(scope, b"sec-fetch-mode") != b"navigate"):
         raise refused
+
+
+def is_guarded(scope: Scope) -> bool:
+    """Whether a request is for more than the page, its description and the probes."""
+    return scope["path"].startswith("/v1/") or scope["path"] == "/metrics"
 
 
 def authenticate(scope: Scope, keys: tuple[Key, ...]) -> Identity | None:
     """Whose key came with a request, every key compared in constant time; None if nobody's."""
     presented = _presented(scope)
-    if presented is None:
+    if not presented:
         return None
     digest = hashlib.sha256(presented).hexdigest()
     found = None

@@ -11,7 +11,9 @@ from types import FrameType
 import uvicorn
 from fastapi import FastAPI
 
-_GRACE_SECONDS = 60
+from nearkin.serve.connections import bounded_protocol
+
+_GRACE_SECONDS = 50
 
 
 class Server(uvicorn.Server):
@@ -29,6 +31,7 @@ class Server(uvicorn.Server):
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,  # anybody can write them, and rates go by the client's address
+                http=bounded_protocol(app.state.service.settings.connections),
                 ws="none",
                 lifespan="on",
                 timeout_graceful_shutdown=_GRACE_SECONDS,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -15,10 +16,14 @@ from nearkin.errors import DataError, ModelError, NearkinError, StorageError
 from nearkin.gallery.values import Match
 from nearkin.serve.auditlog import AuditLog
 from nearkin.serve.batching import Batcher
-from nearkin.serve.limits import check_image, check_recording
+from nearkin.serve.bodies import Bounds
+from nearkin.serve.inspecting import check_image, check_recording
+from nearkin.serve.keeping import Keeper
+from nearkin.serve.learning import Learner
 from nearkin.serve.metrics import Metrics
 from nearkin.serve.problems import Problem
 from nearkin.serve.settings import ServeSettings
+from nearkin.serve.workers import Job, Workers
 
 if TYPE_CHECKING:
     from nearkin.gallery.gallery import Gallery
@@ -28,9 +33,13 @@ R = TypeVar("R")
 _LOGGER = logging.getLogger("nearkin.serve")
 _DAMAGED = "The image or recording is truncated or damaged."
 _READERS = 4
+_MOST_SLOW = 32
 _MOST_SEARCHED = 64
-_MOST_KEPT = 32
 _WATCH_SECONDS = 30.0
+_LOOK_SECONDS = 1.0
+_STOP_SECONDS = 10.0
+_LARGE = 16_000_000
+"""Pixels of an image that is decoded alone: several such at once would take gigabytes."""
 
 
 class Service:
@@ -46,16 +55,19 @@ class Service:
             raise ModelError("The gallery does not keep the model that made its vectors: open it with model=.")
         self.gallery = gallery
         self.settings = settings
-        # Asked for once: the gallery would look into its store every time, and the event loop must not wait for that.
-        self.kind = gallery.settings.kind
-        self.dimension = gallery.settings.dimension
+        self._tie()
         self.metrics = Metrics()
         self.audit = AuditLog(settings.audit_log)
         self.ready = False
         self.stopping = False
-        self._kept: dict[tuple[Any, ...], tuple[int, asyncio.Future[Any]]] = {}
-        self._calibrated_at: int | None = None
-        self._asked_to_calibrate = False
+        self._readers = Workers(_READERS, "read", settings.queue)
+        self._writer = Workers(1, "write", settings.queue)
+        self._slow = Workers(1, "slow", _MOST_SLOW)
+        self._keeper = Keeper(self.timed)
+        self._learner = Learner(gallery, self._slow, self.metrics)
+        self._seen: int | None = None
+        self._looked: tuple[float, Job[Any]] | None = None
+        self._large = threading.Lock()
         self._encodes: Batcher[bytes, np.ndarray] = Batcher(
             self._run,
             prepare=self._prepare,
@@ -70,38 +82,41 @@ class Service:
             self._identified, max_batch=_MOST_SEARCHED, capacity=settings.queue, name="identify"
         )
         self.metrics.watch("nearkin_queue_length", "Images waiting for their vector.", lambda: self._encodes.waiting)
+        self.metrics.watch(
+            "nearkin_audit_failures", "Writes missing from the audit log's file.", lambda: self.audit.failures
+        )
         self.metrics.watch("nearkin_items", "Items of the gallery.", lambda: len(gallery))
 
     async def start(self) -> None:
         """Start the threads, and learn from the gallery if that is due."""
         self.gallery.auto_recalibrate = False
-        self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="read")
-        self._writer = ThreadPoolExecutor(1, thread_name_prefix="write")
-        self._slow = ThreadPoolExecutor(1, thread_name_prefix="slow")
-        self._encodes.start()
-        self._matches.start()
+        self._loop = asyncio.get_running_loop()
+        for part in self._parts():
+            part.start()
         self._watching = asyncio.create_task(self._watch())
         self.ready = True
 
     async def stop(self) -> None:
-        """Finish what was accepted, then end the threads."""
+        """Finish what was accepted, then end the threads; what takes too long is left to the end of the process."""
         self.stopping = True
         self.ready = False
         self._watching.cancel()
-        for _, task in self._kept.values():
-            task.cancel()
-        loop = asyncio.get_running_loop()
-        for close in (self._encodes.close, self._matches.close, self._writer.shutdown, self._readers.shutdown):
-            await loop.run_in_executor(None, close)
-        await loop.run_in_executor(None, lambda: self._slow.shutdown(cancel_futures=True))
+        self._slow.drop()
+        until = self._loop.time() + _STOP_SECONDS
+        for part in self._parts():
+            if not await asyncio.to_thread(part.close, max(0.0, until - self._loop.time())):
+                _LOGGER.warning("something did not end in time, and is given up")
         self.audit.close()
+
+    def _parts(self) -> tuple[Batcher[Any, Any] | Workers, ...]:
+        return (self._encodes, self._matches, self._writer, self._readers, self._slow)
 
     async def vector(self, image: bytes | None, numbers: list[float] | None) -> np.ndarray:
         """The vector (d,) of a query: an image for a gallery with a model, numbers for one without."""
         self._check_kind(image is not None)
         if image is not None:
             return await self.timed(self._encodes.submit(image))
-        points: np.ndarray = await self.read(self.gallery.embed, self.row(numbers or []))
+        points: np.ndarray = await self.read(lambda: self.gallery.embed(self._rows([numbers or []])))
         return points[0]
 
     async def identify(self, vector: np.ndarray, neighbours: int) -> Match:
@@ -110,29 +125,38 @@ class Service:
 
     async def read(self, call: Callable[..., R], *arguments: Any, **named: Any) -> R:
         """What a call on the gallery gives, made in a thread; the caller waits for a bounded time."""
-        return await self.timed(self._in(self._readers, call, *arguments, **named))
+        return await self.timed(self._readers.submit(lambda: call(*arguments, **named)).answer)
 
     async def write(self, call: Callable[..., R], *arguments: Any, **named: Any) -> R:
         """What a call that changes the gallery gives; it is waited for to its end, whatever the client does."""
-        result = await asyncio.shield(self._in(self._writer, call, *arguments, **named))
-        self._calibrate_if_due()
+        result = await asyncio.shield(self._writer.submit(lambda: call(*arguments, **named)).answer)
+        self._learner.wake()
         return result
 
     async def slowly(self, call: Callable[..., R], *arguments: Any) -> R:
         """What an expensive call gives, one at a time."""
-        return await self.timed(self._in(self._slow, call, *arguments))
+        return await self.timed(self._slow.submit(lambda: call(*arguments)).answer)
 
     async def kept(self, name: str, call: Callable[..., R], *arguments: Any, **named: Any) -> R:
         """What an expensive call gives: made once for each state of the gallery, one at a time."""
-        generation = await self.read(lambda: self.gallery.store.generation)
         key = (name, *arguments, *sorted(named.items()))
-        found = self._kept.get(key)
-        if found is None or found[0] != generation or (found[1].done() and _failed(found[1])):
-            while len(self._kept) >= _MOST_KEPT:
-                self._kept.pop(next(iter(self._kept)))
-            found = self._kept[key] = (generation, self._in(self._slow, call, *arguments, **named))
-        result: R = await self.timed(asyncio.shield(found[1]))
-        return result
+        return await self._keeper.get(key, await self.read(self._state), self._slow, lambda: call(*arguments, **named))
+
+    async def kept_apart(self, name: str, call: Callable[[], R]) -> R:
+        """What a call gives: made once for each state of the gallery, without waiting for the expensive ones."""
+        return await self._keeper.get((name,), await self.read(self._state), self._readers, call)
+
+    async def look(self) -> None:
+        """Reach for the store, at most once a second.
+
+        Raises:
+            Problem: if it does not answer in time.
+            StorageError, OSError: if it cannot be reached.
+        """
+        now = self._loop.time()
+        if self._looked is None or now - self._looked[0] > _LOOK_SECONDS:
+            self._looked = (now, self._readers.submit(self.gallery.store.size))
+        await self.timed(asyncio.shield(self._looked[1].answer))
 
     async def timed(self, work: Awaitable[R]) -> R:
         """What is waited for, or a problem if it takes too long; work that has not begun is then dropped."""
@@ -142,27 +166,42 @@ class Service:
         except TimeoutError:
             raise Problem("timed-out", "The answer was not ready in time: try again later.") from None
 
-    def row(self, numbers: list[float]) -> np.ndarray:
-        """Numbers as one row float32 (1, d)."""
-        if len(numbers) != self.dimension:
-            raise Problem(
-                "invalid-request",
-                f"A vector must have {self.dimension} numbers, not {len(numbers)}.",
-            )
-        with np.errstate(over="ignore"):
-            row = np.asarray(numbers, np.float64).astype(np.float32)[None]
-        if not np.isfinite(row).all():
-            raise Problem("invalid-request", "A vector must hold finite numbers of at most 3.4e38.")
-        return row
+    @property
+    def bounds(self) -> Bounds:
+        """How much the body of a request may say."""
+        most = self.settings.max_images
+        return Bounds(most, most * self.dimension if self.kind == "vector" else 0)
 
     async def examples(self, images: list[bytes] | None, vectors: list[list[float]] | None) -> Any:
         """What `Gallery.add` takes: images that were looked at, or vectors (n, d)."""
         self._check_kind(images is not None)
         if images is None:
-            return np.concatenate([self.row(numbers) for numbers in vectors or []])
-        for image in images:
-            await self.read(self._check_item, image)
+            return await self.read(self._rows, vectors or [])
+        await self.read(self._check_items, images)
         return images
+
+    def _tie(self) -> None:
+        """Take note of what the gallery is tied to: the event loop must not wait for the store to tell."""
+        settings = self.gallery.settings
+        self.kind, self.dimension = settings.kind, settings.dimension
+
+    def _state(self) -> tuple[int, Any]:
+        """What answers depend on: the items, and what was learned from them."""
+        self._tie()
+        fitted = self.gallery.calibration
+        return self.gallery.store.generation, None if fitted is None else fitted.key
+
+    def _rows(self, vectors: list[list[float]]) -> np.ndarray:
+        """Lists of numbers as rows float32 (n, d)."""
+        self._tie()
+        for numbers in vectors:
+            if len(numbers) != self.dimension:
+                raise Problem("invalid-request", f"A vector must have {self.dimension} numbers, not {len(numbers)}.")
+        with np.errstate(over="ignore"):
+            rows = np.asarray(vectors, np.float64).astype(np.float32)
+        if not np.isfinite(rows).all():
+            raise Problem("invalid-request", "A vector must hold finite numbers of at most 3.4e38.")
+        return rows
 
     def _check_kind(self, by_image: bool) -> None:
         takes_images = self.kind != "vector"
@@ -171,16 +210,23 @@ class Service:
         expected, given = ("an image", "a vector") if takes_images else ("a vector", "an image")
         raise Problem("invalid-request", f"This gallery takes {expected}, not {given}.")
 
-    def _check_item(self, raw: bytes) -> None:
+    def _check_item(self, raw: bytes) -> int:
+        """How many pixels an image has; 0 for a recording."""
         if self.kind == "audio":
             check_recording(raw, self.settings.max_samples)
-        else:
-            check_image(raw, self.settings.max_pixels)
+            return 0
+        return check_image(raw, self.settings.max_pixels)
+
+    def _check_items(self, images: list[bytes]) -> None:
+        most = self.settings.max_call_pixels
+        if sum(self._check_item(image) for image in images) > most:
+            raise Problem("item-too-large", f"The images of a call may have at most {most} pixels together.")
 
     def _prepare(self, raw: bytes) -> Any:
-        self._check_item(raw)
+        alone = self._large if self._check_item(raw) > _LARGE else nullcontext()
         try:
-            return self._encoder().prepare(raw)
+            with alone:
+                return self._encoder().prepare(raw)
         except DataError as error:
             raise Problem("unreadable-item", _DAMAGED) from error
 
@@ -194,37 +240,17 @@ class Service:
         """What vectors are; those that want fewer neighbours get the first of those found for all."""
         most = max(count for _, count in queries)
         found = self.gallery.identify_vectors(np.stack([vector for vector, _ in queries]), neighbours=most)
+        generation = self.gallery.store.generation
+        if generation != self._seen:  # somebody else may have written, or made the vectors anew
+            self._seen = generation
+            self._loop.call_soon_threadsafe(self._learner.wake)
         return [_cut(match, count) for match, (_, count) in zip(found, queries, strict=True)]
-
-    def _in(self, pool: ThreadPoolExecutor, call: Callable[..., R], *arguments: Any, **named: Any) -> asyncio.Future[R]:
-        return asyncio.get_running_loop().run_in_executor(pool, lambda: call(*arguments, **named))
 
     async def _watch(self) -> None:
         """Look now and then whether others have changed the gallery."""
         while True:
-            self._calibrate_if_due()
+            self._learner.wake()
             await asyncio.sleep(_WATCH_SECONDS)
-
-    def _calibrate_if_due(self) -> None:
-        """Learn anew in the background; what was learned before answers meanwhile."""
-        if not self.stopping and not self._asked_to_calibrate:
-            self._asked_to_calibrate = True
-            self._slow.submit(self._calibrate)
-
-    def _calibrate(self) -> None:
-        self._asked_to_calibrate = False
-        try:
-            generation = self.gallery.store.generation
-            if generation != self._calibrated_at and self.gallery.calibration_due:
-                self._calibrated_at = generation
-                self.gallery.recalibrate()
-                self.metrics.calibrations.labels("done").inc()
-        except (DataError, StorageError) as error:
-            self.metrics.calibrations.labels("failed").inc()
-            _LOGGER.warning("the gallery was not recalibrated: %s", error)
-        except Exception:
-            self.metrics.calibrations.labels("failed").inc()
-            _LOGGER.exception("the gallery was not recalibrated")
 
 
 def _cut(match: Match, count: int) -> Match:
@@ -233,18 +259,14 @@ def _cut(match: Match, count: int) -> Match:
     return Match(match.label, match.probability, match.known, match.neighbours[:count], match.candidates, match.reason)
 
 
-def _failed(task: asyncio.Future[Any]) -> bool:
-    return task.cancelled() or task.exception() is not None
-
-
-def as_problem(error: NearkinError) -> Problem:
+def as_problem(error: NearkinError | OSError) -> Problem:
     """How one of our errors is told to a client; what it says of the server stays here."""
-    if isinstance(error, UnreadableError):
+    if isinstance(error, UnreadableError) or isinstance(error.__cause__, UnreadableError):
         return Problem("unreadable-item", _DAMAGED)
     if isinstance(error, DataError):
         return Problem("invalid-request", str(error))
-    if isinstance(error, StorageError):
+    if isinstance(error, StorageError | OSError):
         _LOGGER.warning("storage: %s", error)
-        return Problem("storage", "The gallery is being written by another process, or its disk is full.")
+        return Problem("storage", "Another process is writing the gallery, its disk is full, or its files are gone.")
     _LOGGER.error("unexpected: %s", error, exc_info=error)
     return Problem("internal")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
 import re
 from dataclasses import dataclass
@@ -10,6 +11,8 @@ from pathlib import Path
 from nearkin.errors import DataError
 
 ROLES = ("read", "write")
+_COUNTS = ("max_body", "max_pixels", "max_samples", "max_images", "max_batch", "decode_threads", "queue", "connections")
+_NO_KEY = hashlib.sha256(b"").hexdigest()
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
@@ -44,12 +47,14 @@ class ServeSettings:
         read_only: refuse every write.
         max_body: bytes of a request.
         max_pixels: pixels of an image, read from its header before it is decoded.
+        max_call_pixels: pixels of all images of a call.
         max_samples: samples of a recording over all its channels, read from its header.
         max_images: images, or vectors, of a call.
         max_batch: images that go through the network at once.
         batch_wait: seconds that a batch waits for images that are being decoded.
         decode_threads: threads that decode.
         queue: requests that may be under way; more are sent away with 503.
+        connections: that may be open; of one address other than loopback a quarter of them.
         memory: bytes of request bodies that may be held at once.
         timeout: seconds that a request may wait for its answer, and that a client may take to send it.
         rate: requests a second that a key, or without keys an address, may send for long; 0: no limit.
@@ -64,13 +69,15 @@ class ServeSettings:
     origins: tuple[str, ...] = ()
     read_only: bool = False
     max_body: int = 20_000_000
-    max_pixels: int = 50_000_000
+    max_pixels: int = 40_000_000
+    max_call_pixels: int = 100_000_000
     max_samples: int = 50_000_000
     max_images: int = 16
     max_batch: int = 64
     batch_wait: float = 0.005
     decode_threads: int = 2
     queue: int = 512
+    connections: int = 800
     memory: int = 512_000_000
     timeout: float = 30.0
     rate: float = 200.0
@@ -80,11 +87,13 @@ class ServeSettings:
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65_535:
             raise DataError(f"A port is a number from 0 to 65535, not {self.port}.")
-        for name in ("max_body", "max_pixels", "max_samples", "max_images", "max_batch", "decode_threads", "queue"):
+        for name in _COUNTS:
             if getattr(self, name) < 1:
                 raise DataError(f"The service's {name} must be at least 1, not {getattr(self, name)}.")
         if self.memory < self.max_body:
             raise DataError(f"The service's memory must hold one body of {self.max_body} bytes, not {self.memory}.")
+        if self.max_call_pixels < self.max_pixels:
+            raise DataError(f"The service's max_call_pixels must hold one image of {self.max_pixels} pixels.")
         if not self.timeout > 0 or self.batch_wait < 0 or self.rate < 0 or self.burst < 1:
             raise DataError("The service's timeout must be above 0, batch_wait and rate not below, burst at least 1.")
         for origin in self.origins:
@@ -131,5 +140,11 @@ def parse_keys(text: str) -> tuple[Key, ...]:
                 f"Entry {place} of the API keys must be read:<digest> or write:<digest>, the digest 64 hex digits: the "
                 "SHA-256 of the key, as `printf %s KEY | sha256sum` prints it."
             )
+        if digest.lower() == _NO_KEY:
+            raise DataError(
+                f"Entry {place} of the API keys is the SHA-256 of an empty key: make one with `nearkin key`."
+            )
         keys.append(Key(role, digest.lower()))
+    if text and not keys:
+        raise DataError("The API keys hold no entry: give read:<digest> or write:<digest>, or leave them out.")
     return tuple(keys)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import socket
 import threading
@@ -18,7 +19,7 @@ from PIL import Image
 from nearkin.serve.app import create_app
 from nearkin.serve.server import Server
 from nearkin.serve.service import Service
-from nearkin.serve.settings import ServeSettings
+from nearkin.serve.settings import ServeSettings, parse_keys
 
 RED, GREEN, BLUE = (200, 30, 30), (30, 180, 40), (40, 50, 210)
 
@@ -37,6 +38,13 @@ class Running:
 
     def client(self, **options) -> httpx.Client:
         return httpx.Client(base_url=self.url, timeout=30, trust_env=False, **options)
+
+    def learned(self, *, seconds: float = 20.0) -> None:
+        """Wait until the gallery has been learned from."""
+        until = time.monotonic() + seconds
+        while self.service.gallery.calibration_due:
+            assert time.monotonic() < until, "the gallery was not calibrated"
+            time.sleep(0.005)
 
     def raw(self, request: bytes, *, seconds: float = 10.0) -> bytes:
         """All that comes back for bytes sent as they are."""
@@ -59,10 +67,10 @@ def running(gallery, settings: ServeSettings | None = None) -> Iterator[Running]
     server = Server(app)
     thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
     thread.start()
-    for _ in range(1000):
-        if server.started:
-            break
-        time.sleep(0.01)
+    until = time.monotonic() + 20
+    while not server.started:
+        assert time.monotonic() < until, "the server did not start"
+        time.sleep(0.002)
     try:
         yield Running(port, app.state.service, server)
     finally:
@@ -84,6 +92,44 @@ def picture(colour, seed: int = 0, size: int = 24, kind: str = "PNG") -> bytes:
 def start():
     """Starts a server for a gallery: `with start(gallery, settings) as server`."""
     return running
+
+
+@pytest.fixture(scope="session")
+def problem():
+    """Checks that a response is a problem of a kind, and gives its document."""
+
+    def check(response, status: int, slug: str) -> dict:
+        assert response.status_code == status, response.text
+        assert response.headers["content-type"] == "application/problem+json"
+        document = response.json()
+        assert document["type"] == f"urn:nearkin:problem:{slug}"
+        assert document["status"] == status
+        return document
+
+    return check
+
+
+@pytest.fixture
+def server(images, start):
+    """A server for a gallery of pictures that was learned from."""
+    with start(images) as running:
+        running.learned()
+        yield running
+
+
+@pytest.fixture
+def client(server):
+    with server.client() as opened:
+        yield opened
+
+
+@pytest.fixture
+def guarded(images, start, tmp_path):
+    """A server that knows the keys "reader" and "writer", and logs writes to audit.jsonl."""
+    digests = [hashlib.sha256(key.encode()).hexdigest() for key in ("reader", "writer")]
+    keys = parse_keys(f"read:{digests[0]},write:{digests[1]}")
+    with start(images, ServeSettings(keys=keys, rate=0, audit_log=tmp_path / "audit.jsonl")) as running:
+        yield running
 
 
 @pytest.fixture(scope="session")

@@ -32,7 +32,7 @@ def test_every_item_gets_its_own_answer_and_batches_fill_up_while_one_runs():
             await asyncio.sleep(0.001)
         gate.set()
         found = await asyncio.gather(*tasks)
-        batcher.close()
+        batcher.close(5)
         return found
 
     assert asyncio.run(main()) == [10 * (number + 1) for number in range(33)]
@@ -45,7 +45,7 @@ def test_a_lone_item_does_not_wait_for_company():
     async def main():
         batcher = _batcher(lambda items: items, wait=30.0)
         answer = await asyncio.wait_for(batcher.submit("alone"), 5)
-        batcher.close()
+        batcher.close(5)
         return answer
 
     assert asyncio.run(main()) == "alone"
@@ -63,7 +63,7 @@ def test_a_batch_waits_for_what_is_being_prepared():
     async def main():
         batcher = _batcher(lambda items: items, prepare=prepare, threads=2, wait=5.0, observe=sizes.append)
         found = await asyncio.gather(batcher.submit(0), batcher.submit(1))
-        batcher.close()
+        batcher.close(5)
         return found
 
     assert asyncio.run(main()) == [0, 1]
@@ -84,7 +84,7 @@ def test_one_bad_item_spoils_nothing_for_the_others():
     async def main():
         batcher = _batcher(run, prepare=prepare, wait=0.2)
         found = await asyncio.gather(*(batcher.submit(number) for number in range(8)), return_exceptions=True)
-        batcher.close()
+        batcher.close(5)
         return found
 
     found = asyncio.run(main())
@@ -115,7 +115,7 @@ def test_what_nobody_waits_for_any_more_is_not_run():
         await asyncio.sleep(0)
         gate.set()
         await asyncio.gather(first, last)
-        batcher.close()
+        batcher.close(5)
 
     asyncio.run(main())
     assert ran == ["first", "last"]
@@ -132,7 +132,7 @@ def test_the_queue_is_bounded_and_the_refusal_says_when_to_come_back():
             await batcher.submit(3)
         gate.set()
         found = await asyncio.gather(*tasks)
-        batcher.close()
+        batcher.close(5)
         return refused.value, found
 
     problem, found = asyncio.run(main())
@@ -145,7 +145,7 @@ def test_closing_finishes_what_was_accepted_and_takes_nothing_more():
         batcher = _batcher(lambda items: items, prepare=lambda item: item, threads=2, max_batch=4)
         tasks = [asyncio.create_task(batcher.submit(number)) for number in range(50)]
         await asyncio.sleep(0)
-        await asyncio.to_thread(batcher.close)
+        await asyncio.to_thread(batcher.close, 5)
         with pytest.raises(Problem, match="stopping"):
             await batcher.submit(0)
         return await asyncio.gather(*tasks)

@@ -1,15 +1,20 @@
-"""Forms are read as the standard library's parser of mail reads them."""
+"""Forms are read as the standard library's parser of mail reads them; JSON of any make is read in bounded memory."""
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from email.parser import BytesParser
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearkin.serve.bodies import _parts, parse_json
+from nearkin.serve.bodies import Bounds, _from_json, _parts, parse_json
+from nearkin.serve.fields import check_metadata, check_parameters
 from nearkin.serve.problems import Problem
+from nearkin.serve.schemas import ChangeBody, IdentifyBody
 
 _NAMES = st.text(st.characters(codec="ascii", categories=["L", "N"]), min_size=1, max_size=8)
 
@@ -76,7 +81,87 @@ def test_a_boundary_is_needed(boundary):
         _parts(b"--x--", boundary)
 
 
-@pytest.mark.parametrize("text", ["", "{", "NaN", "[Infinity]", '"\\ud800"', "[" * 100_000, b"\xff"])
+@pytest.mark.parametrize("text", ["", "{", "NaN", "[Infinity]", '"\\ud800"', "[" * 10_000, b"\xff"])
 def test_json_that_is_none_is_refused(text):
     with pytest.raises(Problem, match="malformed-body"):
         parse_json(text, "metadata")
+
+
+_HOSTILE = """
+import json, resource, sys, time
+from nearkin.serve.bodies import Bounds, _from_json
+from nearkin.serve.problems import Problem
+from nearkin.serve.schemas import EnrolBody, SearchBody
+
+def parameters(keys, size, value):
+    return json.dumps({"parameters": {str(key): [value] * size for key in range(keys)}}).encode()
+
+bodies = [
+    (SearchBody, parameters(150, 990, []), Bounds(16)),
+    (SearchBody, parameters(20, 990, []), Bounds(16)),
+    (SearchBody, parameters(24, 990, {}), Bounds(16)),
+    (EnrolBody, json.dumps({"vectors": [["a"] * 60_000] * 80}).encode(), Bounds(16)),
+    (EnrolBody, json.dumps({"vectors": [["a"] * 60_000] * 16}).encode(), Bounds(16, 16 * 60_000)),
+    (EnrolBody, json.dumps({"images": [1] * 40_000}).encode(), Bounds(16)),
+    (EnrolBody, json.dumps({"label": "x", "metadata": {str(n): [] for n in range(20_000)}}).encode(), Bounds(16)),
+    (SearchBody, json.dumps({str(number): 1 for number in range(1_000_000)}).encode(), Bounds(16)),
+    (SearchBody, json.dumps({str(number): 1 for number in range(45_000)}).encode(), Bounds(16)),
+]
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+began = time.process_time()
+found = []
+for model, raw, bounds in bodies:
+    try:
+        _from_json(raw, model, bounds)
+    except Problem as problem:
+        found.append((problem.status, len(problem.body())))
+grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+print(json.dumps({"found": found, "grown": grown, "seconds": time.process_time() - began}))
+"""
+
+
+def test_json_made_to_cost_memory_costs_little():
+    ran = subprocess.run([sys.executable, "-c", _HOSTILE], capture_output=True, text=True, check=True)
+    told = json.loads(ran.stdout)
+    assert [status for status, _ in told["found"]] == [413, 422, 422, 413, 422, 413, 422, 413, 422]
+    assert all(size < 2000 for _, size in told["found"])
+    assert told["grown"] < 150_000  # kilobytes; one of them took more than a million before
+    assert told["seconds"] < 3
+
+
+@pytest.mark.parametrize(
+    ("parameters", "fine"),
+    [
+        ({"a": 1, "b": "x", "c": None, "d": True, "e": 0.5, "f": [1, "x", None]}, True),
+        ({"a": [1] * 1000}, True),
+        ({"a": [1] * 1001}, False),
+        ({str(number): 1 for number in range(1001)}, False),
+        ({str(number): [1] * 1000 for number in range(11)}, False),
+        ({"a": [[1]]}, False),
+        ({"a": {}}, False),
+        ({"a": 2**63}, False),
+        ({"a": [-(2**63)]}, True),
+        ({"a": float("nan")}, False),
+    ],
+)
+def test_parameters_are_values_or_lists_of_them(parameters, fine):
+    if fine:
+        assert check_parameters(parameters) is parameters
+        return
+    with pytest.raises(ValueError, match=r"values|value must|64 bits"):
+        check_parameters(parameters)
+
+
+@pytest.mark.parametrize("facts", [{"": 1}, {"a" * 1001: 1}, {"a": []}, {"a": 2**63}, {"a": float("inf")}])
+def test_metadata_is_flat(facts):
+    with pytest.raises(ValueError, match=r"name must|value must|64 bits"):
+        check_metadata(facts)
+    assert check_metadata({"a": 1, "b": None}) == {"a": 1, "b": None}
+
+
+def test_bodies_without_images_are_short():
+    text = json.dumps({"metadata": {"a": "x" * 2_100_000}}).encode()
+    with pytest.raises(Problem, match="body-too-large"):
+        _from_json(text, ChangeBody, Bounds(16))
+    with pytest.raises(Problem, match="body-too-large"):
+        _from_json(text, IdentifyBody, Bounds(16, 16 * 8))

@@ -1,4 +1,4 @@
-"""Two thousand requests that nobody should send, and what the OpenAPI document allows: 4xx, never a crash or a leak."""
+"""Two thousand requests that nobody should send: 4xx, never a crash or a leak."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from urllib.parse import quote
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
 from PIL import Image
 
 from nearkin.serve.settings import ServeSettings
@@ -68,17 +67,8 @@ def _file(rng: np.random.Generator) -> bytes:
     if choice == 7:
         return bytes(rng.integers(0, 256, int(rng.integers(0, 3000)), dtype=np.uint8))
     if choice == 8:
-        openings = [
-            b"",
-            b"%PDF-1.7",
-            b"<svg onload=alert(1)>",
-            b"PK\x03\x04",
-            b"GIF89a",
-            b"%!PS",
-            b"II*\0",
-            b"BM",
-            b"RIFF",
-        ]
+        openings = [b"", b"%PDF-1.7", b"<svg onload=alert(1)>", b"PK\x03\x04"]
+        openings += [b"GIF89a", b"%!PS", b"II*\0", b"BM", b"RIFF"]
         return openings[int(rng.integers(len(openings)))] + bytes(int(rng.integers(200)))
     return bytes(raw)
 
@@ -130,21 +120,8 @@ def _json_body(rng: np.random.Generator) -> bytes:
         return rng.choice(
             [b'{"image": NaN}', b'{"a": 1e99999}', b"\xff\xfe{}", b'{"a":"\\ud800"}', b"null", b"1", b"\x00"]
         )
-    names = [
-        "image",
-        "images",
-        "vector",
-        "vectors",
-        "a",
-        "b",
-        "label",
-        "id",
-        "metadata",
-        "where",
-        "parameters",
-        "k",
-        "x",
-    ]
+    names = ["image", "images", "vector", "vectors", "a", "b"]
+    names += ["label", "id", "metadata", "where", "parameters", "k", "x"]
     names += ["neighbours", "place", "false_accept_rate", "vector_a", "vector_b"]
     body = {}
     if choice > 8:
@@ -317,25 +294,3 @@ def test_bytes_that_are_almost_http_do_no_harm(server):
             assert not LEAKS.search(received.decode("latin-1")), (sent[:300], received)
     with server.client() as client:
         assert client.get("/readyz").status_code == 200
-
-
-def test_what_the_openapi_document_allows_is_answered_as_it_says(server):
-    schemathesis = pytest.importorskip("schemathesis")
-    schema = schemathesis.openapi.from_url(f"{server.url}/openapi.json")
-    rules = [
-        schemathesis.checks.not_a_server_error,
-        schemathesis.checks.status_code_conformance,
-        schemathesis.checks.content_type_conformance,
-        schemathesis.checks.response_schema_conformance,
-    ]
-    operations = [found.ok() for found in schema.get_all_operations()]
-    assert len(operations) == 14
-    for operation in operations:
-
-        @given(case=operation.as_strategy())
-        @settings(max_examples=12, deadline=None, database=None, derandomize=True, suppress_health_check=[*HealthCheck])
-        def answered(case):
-            response = case.call_and_validate(checks=rules)
-            assert not LEAKS.search(response.text or ""), response.text
-
-        answered()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
@@ -28,6 +30,20 @@ print("closed", flush=True)
 """
 
 
+def _wait(happened, seconds: float = 30.0) -> None:
+    until = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < until, "it did not happen in time"
+        time.sleep(0.01)
+
+
+def _ready(client: httpx.Client) -> bool:
+    try:
+        return client.get("/readyz").status_code == 200
+    except httpx.ConnectError:
+        return False
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it_after_the_last_answer(images, paint, number):
     images.close()
@@ -35,17 +51,10 @@ def test_a_signal_ends_it_after_the_last_answer(images, paint, number):
     try:
         address = process.stdout.readline().split(" at ")[1].split()[0]
         with httpx.Client(base_url=address, timeout=30, trust_env=False) as client, ThreadPoolExecutor(5) as pool:
-            for _ in range(200):
-                try:
-                    assert client.get("/readyz").status_code == 200
-                    break
-                except httpx.ConnectError:
-                    continue
+            _wait(lambda: _ready(client))
             tasks = [pool.submit(client.post, "/v1/identify", files={"image": paint((200, 30, 30))}) for _ in range(5)]
             assert process.stdout.readline() == "running\n"
-            metrics = ""
-            while "nearkin_queue_length 5.0" not in metrics:
-                metrics = httpx.get(f"{address}metrics", trust_env=False).text
+            _wait(lambda: "nearkin_queue_length 5.0" in httpx.get(f"{address}metrics", trust_env=False).text)
             process.send_signal(number)
             assert [task.result().status_code for task in tasks] == [200] * 5
         assert process.wait(30) == 0
@@ -60,6 +69,26 @@ def test_off_loopback_it_refuses_to_start_without_keys(tmp_path, monkeypatch):
     monkeypatch.delenv("NEARKIN_API_KEYS", raising=False)
     with pytest.raises(DataError, match="set NEARKIN_API_KEYS"):
         serve(tmp_path / "any.gallery", ServeSettings(host="0.0.0.0"))
+
+
+def test_writes_come_out_on_standard_error_without_a_log(images):
+    images.close()
+    program = _PROGRAM.split("run = ")[0] + "serve(sys.argv[1], ServeSettings(port=0))"
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, images.path], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        address = process.stdout.readline().split(" at ")[1].split()[0]
+        with httpx.Client(base_url=address, timeout=30, trust_env=False) as client:
+            _wait(lambda: _ready(client))
+            assert client.delete("/v1/items/item-00").status_code == 204
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=30)
+    finally:
+        process.kill()
+        process.wait()
+    (line,) = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+    assert (line["action"], line["ids"]) == ("remove", ["item-00"])
 
 
 def test_keys_of_the_environment_that_make_no_sense_are_refused(tmp_path, monkeypatch):
