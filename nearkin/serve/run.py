@@ -48,6 +48,7 @@ def _serve(gallery: Any, settings: ServeSettings, listener: socket.socket) -> No
     if settings.audit_log is None:
         _show_writes()
     app = create_app(gallery, settings)
+    listener.listen()  # whoever reads the line below and asks at once waits, and is not refused
     print(f"nearkin: {len(gallery):,} items at http://{_shown(settings)}/ (Ctrl+C stops)", flush=True)
     Server(app).run([listener])
 
