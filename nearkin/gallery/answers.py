@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from numbers import Real
 from threading import RLock
 from typing import Any
@@ -112,18 +113,15 @@ class Answers:
                 return fitted
             settings = self.store.settings
             fitted = self._fit(None, progress)
-            try:
+            with suppress(StorageError):  # another process is writing: an answer need not wait for it
                 self._keep(settings, fitted)
-            except StorageError:
-                # Another process is writing: an answer need not wait for it.
-                self._unkept = (settings, fitted)
             return fitted
 
     def refit(self, accept: float | None, progress: bool = False) -> Calibration:
-        """Learn anew and keep it.
+        """Learn anew and keep it; this process goes by it even if it cannot be kept.
 
         Raises:
-            StorageError: if it cannot be kept, since another process is writing.
+            StorageError: if it cannot be kept, since another process is writing, or the place is read-only.
         """
         with self._fitting:
             settings = self.store.settings
@@ -141,7 +139,11 @@ class Answers:
     def _keep(self, settings: Settings, fitted: Calibration) -> None:
         if self.store.settings != settings:
             raise StorageError("The gallery was rebuilt while it was learned from: try again.")
-        self.store.set_note(_NOTE, fitted.to_dict())
+        try:
+            self.store.set_note(_NOTE, fitted.to_dict())
+        except StorageError:
+            self._unkept = (settings, fitted)  # answers go by it all the same
+            raise
         self._fitted, self._unkept = fitted, None
 
     def _classes(self) -> tuple[list[str], np.ndarray]:

@@ -12,7 +12,7 @@ from nearkin.gallery.encoding import QueryEncoder, open_model
 from nearkin.gallery.enrolment import Enrolment, enrol_items, enrol_vectors
 from nearkin.gallery.inputs import check_label, check_metadata, listed, vector_rows
 from nearkin.gallery.parquet import export_items
-from nearkin.gallery.places import check_free, create_store, is_local, open_store
+from nearkin.gallery.places import check_free, check_place, create_store, is_local, open_store
 from nearkin.gallery.projecting import projected
 from nearkin.gallery.questions import ids_of
 from nearkin.gallery.reading import GalleryReader, Where
@@ -258,6 +258,7 @@ class Gallery(GalleryReader):
 
     def export(self, path: str | Path) -> int:
         """Write all items with vectors and thumbnails as one Parquet file; how many there were."""
+        check_place(path)
         return export_items(self.store, path)
 
     def import_(self, path: str | Path) -> int:
@@ -265,6 +266,7 @@ class Gallery(GalleryReader):
 
         Items whose id is there already are replaced. Vectors of another model are refused.
         """
+        check_place(path)
         return import_items(self.store, self.space, path)
 
 

@@ -33,7 +33,7 @@ def place_of(path: str | Path) -> Path | None:
 
 
 def check_place(path: Any) -> None:
-    """Refuse what cannot be the path or address of a gallery.
+    """Refuse what cannot be the path or address of a gallery, or the path of its export.
 
     Raises:
         DataError: if so.
@@ -41,9 +41,9 @@ def check_place(path: Any) -> None:
     text = os.fspath(path) if isinstance(path, os.PathLike) else path
     if not isinstance(text, str) or not text:
         shown = "an empty text" if text == "" else f"a {type(text).__name__}"
-        raise DataError(f"A gallery is at a path such as 'shop.gallery', or an address of Milvus, not {shown}.")
+        raise DataError(f"A path is a text such as 'shop.gallery', or an address of Milvus, not {shown}.")
     if _NO_PATH.search(text):
-        raise DataError(f"The path {text[:60]!r} of a gallery holds a NUL or half a character: choose another.")
+        raise DataError(f"The path {text[:60]!r} holds a NUL or half a character: choose another.")
 
 
 def check_free(path: str | Path) -> None:

@@ -18,6 +18,8 @@ MOST_GROUPS = 1000
 _MOST_SHOWN = 100
 _MOST_ITEMS = 5000
 _SAMPLE = 500
+_USUAL = 0.9  # not the median: half of a gallery may be copies
+_ROUNDING = 1.05  # by which a distance may have grown when it was rounded
 _SEED = 0
 
 
@@ -43,24 +45,24 @@ def find_copies(gallery: Gallery, distance: float | None) -> list[Copies]:
         distance: how near two items must be; None: chosen.
 
     Raises:
-        Problem: if it is larger than that from an item to its nearest other one usually is: half of the gallery, or
-            all of it, would be duplicates.
+        Problem: if it is larger than that from nine items out of ten to their nearest other one: nearly all of the
+            gallery would be duplicates.
     """
     if distance:
         most = _usual_distance(gallery.store)
-        if distance > most:
-            raise Problem("invalid-request", f"distance may be at most {most:.3g}, as between usual neighbours.")
+        if distance > _ROUNDING * most:
+            raise Problem("invalid-request", f"distance may be at most {most:.3g}, as between most neighbours.")
     return _cut(gallery.find_duplicates(distance, limit=MOST_GROUPS))
 
 
 def _usual_distance(store: Store) -> float:
-    """The median distance of some items to their nearest other one."""
+    """The distance to the nearest other item that nine of ten items have at the most."""
     if len(store) < 2:
         return 0.0
     sample = store.sample(_SAMPLE, _SEED)
     nearest = store.search(sample.vectors, 1, exclude=sample.keys).distances[:, 0]
     nearest = nearest[np.isfinite(nearest)]
-    return float(np.median(nearest)) if len(nearest) else 0.0
+    return float(np.quantile(nearest, _USUAL)) if len(nearest) else 0.0
 
 
 def _cut(groups: list[Duplicates]) -> list[Copies]:

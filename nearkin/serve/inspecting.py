@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 
 from PIL import Image
 
@@ -11,9 +12,15 @@ from nearkin.serve.problems import Problem
 
 _FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 _LONGEST_SIDE = 65_535
-_SCAN = b"\xff\xda"
+_JPEG = b"\xff\xd8"
+_MARKER = re.compile(rb"\xff+([^\x00\xff\xd0-\xd7])")
+"""What begins a segment of a JPEG; inside of a scan's data 0xff is followed by 0, or by the number of a restart."""
+
+_ALONE = (0x01, 0xD8)
+_SCAN, _END = 0xDA, 0xD9
 _PROGRESSIVE = b"\xff\xc2"
 _MOST_SCANS = 100
+_TILE_WIDTH, _TILE_LENGTH = 322, 323
 _MOST_WORK = 1_000_000_000
 """Pixels times scans of a JPEG: some seconds. Programs write about ten scans."""
 
@@ -27,28 +34,50 @@ def check_image(raw: bytes, max_pixels: int) -> int:
     try:
         with Image.open(io.BytesIO(raw), formats=_FORMATS) as image:
             width, height = image.size
-            kind, packing = image.format, str(image.info.get("compression", ""))
+            packing = str(image.info.get("compression", ""))
+            tile = _tile(image)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise _too_many_pixels(max_pixels) from None
     except Exception:  # a decoder given hostile bytes may raise anything
         raise _unreadable() from None
-    if width * height > max_pixels or max(width, height) > _LONGEST_SIDE:
+    pixels = max(width * height, tile)
+    if pixels > max_pixels or max(width, height) > _LONGEST_SIDE:
         raise _too_many_pixels(max_pixels)
-    if kind == "JPEG":
-        _check_scans(raw, width * height)
+    if raw.startswith(_JPEG):  # whatever Pillow calls it: one with a second picture inside is an MPO
+        _check_scans(raw, pixels)
     elif "jpeg" in packing and _PROGRESSIVE in raw:
         raise _unreadable()  # allowed by no standard, and its strips may hold scans without end
-    return width * height
+    return pixels
+
+
+def _tile(image: Image.Image) -> int:
+    """The pixels of a tile of a TIFF, which is decoded whole, however small the image is."""
+    tags = getattr(image, "tag_v2", {})
+    return int(tags.get(_TILE_WIDTH, 0)) * int(tags.get(_TILE_LENGTH, 0))
 
 
 def _check_scans(raw: bytes, pixels: int) -> None:
-    """Refuse a JPEG that refines itself over and over: every scan costs a pass, though it may have only a few bytes.
-
-    The marker cannot occur inside of a scan's own data.
-    """
-    scans = raw.count(_SCAN)
+    """Refuse a JPEG that refines itself over and over: every scan costs a pass, though it may have only a few bytes."""
+    scans = _scans(raw)
     if scans > _MOST_SCANS or scans * pixels > _MOST_WORK:
         raise Problem("item-too-large", f"A JPEG of {pixels} pixels may not have {scans} scans: save it anew.")
+
+
+def _scans(raw: bytes) -> int:
+    """How many scans a JPEG has, counted from segment to segment up to its end, and no further than matters.
+
+    What lies inside a segment, or after the end (a video, a second picture), may hold the same bytes by chance.
+    """
+    found, place = 0, 0
+    while found <= _MOST_SCANS and (marker := _MARKER.search(raw, place)):
+        kind, place = marker[1][0], marker.end()
+        if kind == _END:
+            break
+        if kind in _ALONE:
+            continue
+        found += kind == _SCAN
+        place += int.from_bytes(raw[place : place + 2], "big")
+    return found
 
 
 def _unreadable() -> Problem:

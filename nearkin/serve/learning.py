@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from nearkin.errors import DataError, StorageError
@@ -36,17 +35,20 @@ class Learner:
     def wake(self) -> None:
         """Look whether it is due, in the workers' threads; to be called in the event loop."""
         if not self._asked:
-            with suppress(Problem):  # they are busy: the next look is soon enough
+            # Said before it is asked for: the thread may be done before this one goes on.
+            self._asked = True
+            try:
                 self._workers.submit(self._learn)
-                self._asked = True
+            except Problem:
+                self._asked = False  # they are busy: the next look is soon enough
 
     def _learn(self) -> None:
         self._asked = False
         try:
             generation = self._gallery.store.generation
             if generation != self._learned_at and self._gallery.calibration_due:
-                self._learned_at = generation
                 self._gallery.recalibrate()
+                self._learned_at = generation
                 self._metrics.calibrations.labels("done").inc()
         except (DataError, StorageError) as error:
             self._metrics.calibrations.labels("failed").inc()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import struct
 import time
 
 import pytest
@@ -76,3 +77,37 @@ def test_progressive_jpegs_inside_of_tiffs_are_refused():
     with pytest.raises(Problem, match="unreadable-item"):
         check_image(buffer.getvalue() + b"\xff\xc2", 10**6)
     assert check_image(_file((64, 64), "TIFF") + b"\xff\xc2", 10**6) == 64 * 64
+
+
+def test_a_second_picture_inside_does_not_hide_the_scans():
+    buffer = io.BytesIO()
+    picture = Image.new("RGB", (16, 16))
+    picture.save(buffer, "MPO", save_all=True, append_images=[picture])
+    double = buffer.getvalue()
+    start = double.index(b"\xff\xe2")
+    segment = double[start : start + 2 + int.from_bytes(double[start + 2 : start + 4], "big")]
+    bomb = _scans(1000, 2000)
+    hidden = bomb[:2] + segment + bomb[2:]
+    assert Image.open(io.BytesIO(hidden)).format == "MPO"
+    with pytest.raises(Problem, match="item-too-large"):
+        check_image(hidden, 40_000_000)
+
+
+def test_what_follows_a_jpeg_or_lies_in_its_segments_is_no_scan():
+    raw = _scans(64, 0)
+    comment = b"\xff\xfe" + (2 + 4000).to_bytes(2, "big") + b"\xff\xda" * 2000
+    assert check_image(raw[:2] + comment + raw[2:], 10**6) == 64 * 64
+    assert check_image(raw + b"\xff\xda" * 5000, 10**6) == 64 * 64
+
+
+def test_a_tile_counts_that_is_larger_than_its_image():
+    with pytest.raises(Problem, match="item-too-large"):
+        check_image(_tiled(20_000), 40_000_000)
+    assert check_image(_tiled(256), 40_000_000) == 256 * 256
+
+
+def _tiled(side: int) -> bytes:
+    """A grey TIFF of 64 x 64 pixels in one deflated tile of another size, of which there is only the header."""
+    tags = {256: 64, 257: 64, 258: 8, 259: 8, 262: 1, 277: 1, 322: side, 323: side, 324: 8, 325: 4}
+    entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags.items())
+    return b"II*\0" + struct.pack("<I", 8) + struct.pack("<H", len(tags)) + entries + bytes(4)

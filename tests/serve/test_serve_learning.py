@@ -6,9 +6,14 @@ import threading
 from pathlib import Path
 
 import numpy as np
+import pytest
 
+from nearkin.errors import StorageError
 from nearkin.gallery import answers
 from nearkin.gallery.gallery import Gallery
+from nearkin.serve.learning import Learner
+from nearkin.serve.metrics import Metrics
+from nearkin.serve.workers import Workers
 
 RED, GREEN = (200, 30, 30), (30, 180, 40)
 
@@ -74,3 +79,33 @@ def test_a_gallery_that_is_moved_away_is_told_as_such(images, start, paint, prob
         finally:
             place.with_name("elsewhere").rename(place)
         assert client.get("/readyz").status_code == 200
+
+
+def test_learning_is_tried_again_after_it_failed(vectors, monkeypatch):
+    monkeypatch.setattr(answers, "_QUICK", 0)  # as if it were a large gallery
+    vectors.auto_recalibrate = False
+    workers = Workers(1, 4, "slow")
+    learner = Learner(vectors, workers, Metrics())
+    fit = answers.fit_calibration
+
+    def fail(*given, **named):
+        raise StorageError("not now")
+
+    monkeypatch.setattr(answers, "fit_calibration", fail)
+    learner._learn()
+    assert vectors.calibration_due
+    monkeypatch.setattr(answers, "fit_calibration", fit)
+    learner._learn()
+    assert not vectors.calibration_due
+
+
+def test_what_cannot_be_written_down_is_gone_by_all_the_same(vectors, monkeypatch):
+    def refuse(name, value):
+        raise StorageError("read-only")
+
+    vectors.add(np.eye(8)[:7])
+    monkeypatch.setattr(vectors.store, "set_note", refuse)
+    with pytest.raises(StorageError):
+        vectors.recalibrate()
+    assert not vectors.calibration_due
+    assert vectors.identify(np.eye(8)[0]).probability is not None

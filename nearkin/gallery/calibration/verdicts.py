@@ -58,7 +58,7 @@ def reach_verdicts(
         top, values = identification.probabilities(distances, codes, shares_of(sizes, codes)).top(_SHOWN)
         labels = top[:, 0].tolist()
         listed = [_candidates(*row, classes) for row in zip(top.tolist(), values.tolist(), strict=True)]
-    reason = " ".join(text for text in (identification.reason, horizon.reason) if text)
+    reason = " ".join(dict.fromkeys(text for text in (identification.reason, horizon.reason) if text))
     for row, code, flag, candidates in zip(some.tolist(), labels, known, listed, strict=True):
         probability = candidates[0].probability if candidates else None
         verdicts[row] = Verdict(classes[code], probability, flag, candidates, reason)
