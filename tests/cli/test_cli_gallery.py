@@ -14,32 +14,10 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from nearkin.cli import main
 from nearkin.models import ModelSection, build_embedder
 
 CLASSES, EACH, WIDTH = 40, 12, 24
 STRANGE = "[bold]Ära[/bold] 'x'; \"y\" 50 % \\ :smile: /"
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path_factory, monkeypatch):
-    """Caches go to a directory of the test."""
-    monkeypatch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
-
-
-@pytest.fixture
-def nearkin(monkeypatch, capsys):
-    """Run the command; return (exit code, stdout, stderr)."""
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["nearkin", *map(str, arguments)])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as stop:
-            main()
-        captured = capsys.readouterr()
-        return stop.value.code or 0, captured.out, captured.err
-
-    return run
 
 
 @pytest.fixture

@@ -3,31 +3,14 @@
 from __future__ import annotations
 
 import json
-import sys
 import warnings
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from nearkin.cli import main
 from nearkin.gallery import Gallery
 from nearkin.models import ModelSection, build_embedder
-
-
-@pytest.fixture
-def nearkin(monkeypatch, capsys):
-    """Run the command; return (exit code, stdout, stderr)."""
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["nearkin", *map(str, arguments)])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as stop:
-            main()
-        captured = capsys.readouterr()
-        return stop.value.code or 0, captured.out, captured.err
-
-    return run
 
 
 @pytest.fixture
