@@ -87,10 +87,11 @@ class Answers:
         kept = self.store.note(_NOTE)
         if self._fitted is None or not isinstance(kept, dict) or kept.get("key") != self._fitted.key:
             self._fitted = _read(kept)
-        mine, unkept = self._fitted, self._unkept
-        if unkept is not None and unkept[0] == self.store.settings:
-            return unkept[1] if mine is None or unkept[1].changes > mine.changes else mine
-        return mine
+            if self._fitted is not None:
+                self._unkept = None  # somebody has learned since
+        if self._unkept is not None and self._unkept[0] == self.store.settings:
+            return self._unkept[1]
+        return self._fitted
 
     def due(self) -> bool:
         """Whether it is time to learn anew."""

@@ -109,3 +109,9 @@ def test_what_cannot_be_written_down_is_gone_by_all_the_same(vectors, monkeypatc
         vectors.recalibrate()
     assert not vectors.calibration_due
     assert vectors.identify(np.eye(8)[0]).probability is not None
+    with pytest.raises(StorageError):
+        vectors.recalibrate(accept=0.8)
+    assert vectors.calibration.accept == 0.8
+    with Gallery.open(vectors.path) as other:
+        other.recalibrate(accept=0.7)
+    assert vectors.calibration.accept == 0.7
