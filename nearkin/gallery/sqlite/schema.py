@@ -14,7 +14,7 @@ APPLICATION = 0x6E6B696E
 """What tells our files from other SQLite databases."""
 
 PAGE_SIZE = 16384
-"""Bytes; larger pages make reading all vectors faster, smaller ones make adding one item cheaper."""
+"""Bytes; larger than usual, since all vectors are read at opening."""
 
 _FIRST = (
     "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
