@@ -24,6 +24,7 @@ from nearkin.recipe import DEFAULT_RECIPE, AuditSection, Recipe, load_recipe
 from nearkin.search import Scorer, as_scorer, make_reranker
 from nearkin.spaces import Sphere
 from nearkin.training import Run, TrainingResult, train
+from nearkin.training.ranks import Ranks
 
 Source = str | Path | Dataset
 
@@ -79,9 +80,10 @@ def fit_run(
     """`fit` with everything it found: open and check the data, train, keep the run."""
     for name in recipe.audit.suites:
         known_suites.get(name)
+    ranks = Ranks.from_environment()
     if not resume and run.exists:
-        run.prepare(recipe, resume)
-    dataset, notes = open_checked(data, skip_bad=skip_bad, data_root=data_root, progress=progress)
+        run.check(recipe, resume)
+    dataset, notes = open_checked(data, skip_bad=skip_bad, data_root=data_root, progress=progress and ranks.is_first)
     return train(
         dataset,
         recipe,
@@ -91,6 +93,7 @@ def fit_run(
         notes=notes,
         resume=resume,
         progress=progress,
+        ranks=ranks,
     )
 
 

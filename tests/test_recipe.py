@@ -61,7 +61,7 @@ def test_files_extend_files_beside_them(tmp_path):
         (["trainning.lr=3"], "'trainning'.*Did you mean 'training'"),
         (["model.poling=gap"], "Did you mean 'pooling'"),
         (["training.lr=-1"], "'training.lr'.*greater than 0"),
-        (["training.schedule=cosin"], "'training.schedule'"),
+        (["training.lr_schedule=cosin"], "'training.lr_schedule'"),
         (["training.lr"], "section.key=value"),
         (["training.lr=[1"], "not valid YAML"),
     ],

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from nearkin.audits.instances import draw_course
 from nearkin.audits.pictures import draw_subject
 from nearkin.audits.subject import Subject
 from nearkin.report import Figure, MetricRow, Report, draw_curves, write_report
@@ -108,6 +109,7 @@ class AuditResult:
         title: str = "nearkin audit",
         recipe_yaml: str = "",
         history: Sequence[Mapping[str, float]] = (),
+        training_pictures: Sequence[Figure] = (),
         facts: Mapping[str, str] | None = None,
         next_steps: Sequence[str] = (),
     ) -> Path:
@@ -118,10 +120,11 @@ class AuditResult:
             title: the page's heading.
             recipe_yaml: the recipe behind the model.
             history: rows of the training log, drawn as curves.
+            training_pictures: more pictures of the training, shown behind its curves.
             facts: more facts for the page's foot.
             next_steps: what to try next.
         """
-        figures = [*draw_subject(self.subject), *(draw() for draw in self.drawings)]
+        figures = [*training_pictures, *draw_subject(self.subject), *(draw() for draw in self.drawings)]
         if history:
             curves = Figure(
                 "Training curves",
@@ -129,7 +132,7 @@ class AuditResult:
                 draw_curves(history),
                 "Loss and validation MAP@R against training steps",
             )
-            figures = [curves, *figures]
+            figures = [curves, draw_course(history), *figures]
         page = Report(
             title=title,
             verdict=self.verdict(),

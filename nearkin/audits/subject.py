@@ -17,6 +17,8 @@ from nearkin.models import Embedder, FeatureCache, cache_point, pretrained_basel
 from nearkin.models.embedder import ALL, POOLING
 from nearkin.spaces import Space
 
+_PRETRAINED = "pretrained features"
+
 
 @dataclass(frozen=True, eq=False)
 class Subject:
@@ -70,7 +72,8 @@ def subject_of_model(
     if not card.get("finished", True):
         notes.append(f"Training was stopped at step {card['steps']} and can be resumed.")
     part = dataset.select(chosen)
-    embeddings, name, untrained = _encode(embedder, part, cache_directory, baseline, progress)
+    embeddings = embed_items(embedder, part, cache_directory, progress)
+    name, untrained = untrained_features(embedder, part, cache_directory, progress) if baseline else ("", None)
     facts = {
         "data": part.name,
         "classes": str(len(part.classes)),
@@ -82,7 +85,7 @@ def subject_of_model(
         embeddings,
         part.labels,
         embedder.space,
-        gallery=_gallery_mask(part),
+        gallery=published_gallery(part),
         picture=part.image if part.kind == "image" else None,
         baseline=untrained,
         baseline_name=name,
@@ -134,8 +137,8 @@ def check_labels(embeddings: np.ndarray, labels: np.ndarray) -> None:
         )
 
 
-def _gallery_mask(dataset: Dataset) -> np.ndarray | None:
-    """The published query/gallery division (In-shop's `role` column), where the data set has one."""
+def published_gallery(dataset: Dataset) -> np.ndarray | None:
+    """The published query/gallery division (In-shop's `role` column) as a mask (n,), where the data set has one."""
     if not dataset.manifest.has("role"):
         return None
     role = dataset.manifest.column("role")
@@ -143,25 +146,51 @@ def _gallery_mask(dataset: Dataset) -> np.ndarray | None:
     return gallery if gallery.any() and (role == "query").any() else None
 
 
-def _encode(
-    embedder: Embedder, dataset: Dataset, cache_directory: Path, baseline: bool, progress: bool
-) -> tuple[np.ndarray, str, np.ndarray | None]:
-    """Embeddings, and the baseline's name and vectors: pretrained features, or else the pixels themselves."""
-    if embedder.frozen_upto == ALL and cache_point(embedder) == POOLING:
-        cache = FeatureCache.build(embedder, dataset, at=POOLING, directory=cache_directory, progress=progress)
-        rows = np.arange(len(dataset))
-        embeddings = cache.encode(embedder, rows)
-        if baseline and embedder.pretrained:
-            return embeddings, "pretrained features", cache.gather(rows).numpy()
-    else:
-        embeddings = embedder.encode(dataset, progress=progress)
-    if not baseline:
-        return embeddings, "", None
+def asked_and_searched(embeddings: np.ndarray, labels: np.ndarray, gallery: np.ndarray | None) -> dict[str, Any]:
+    """The arguments of `retrieval_metrics` that say what is looked for and where: among themselves, or in a gallery.
+
+    Args:
+        embeddings: (n, d).
+        labels: (n,).
+        gallery: mask (n,) of the items that are searched; None: each item is searched for among all the others.
+    """
+    if gallery is None:
+        return {"embeddings": embeddings, "labels": labels}
+    return {
+        "embeddings": embeddings[~gallery],
+        "labels": labels[~gallery],
+        "gallery": embeddings[gallery],
+        "gallery_labels": labels[gallery],
+    }
+
+
+def embed_items(embedder: Embedder, dataset: Dataset, cache_directory: Path, progress: bool) -> np.ndarray:
+    """Embeddings (n, d), from cached features where the whole backbone is frozen."""
+    cache = _pooled(embedder, dataset, cache_directory, progress)
+    if cache is not None:
+        return cache.encode(embedder, np.arange(len(dataset)))
+    return embedder.encode(dataset, progress=progress)
+
+
+def untrained_features(
+    embedder: Embedder, dataset: Dataset, cache_directory: Path, progress: bool
+) -> tuple[str, np.ndarray | None]:
+    """What one would have without training, and its name: pretrained features, or else the pixels themselves."""
     if embedder.pretrained:
-        return embeddings, "pretrained features", pretrained_baseline(embedder).encode(dataset, progress=progress)
+        cache = _pooled(embedder, dataset, cache_directory, progress)
+        if cache is not None:
+            return _PRETRAINED, cache.gather(np.arange(len(dataset))).numpy()
+        return _PRETRAINED, pretrained_baseline(embedder).encode(dataset, progress=progress)
     if dataset.kind != "image":
-        return embeddings, "", None
-    return embeddings, "raw pixels", np.stack([_pixels(dataset.image(index)) for index in range(len(dataset))])
+        return "", None
+    return "raw pixels", np.stack([_pixels(dataset.image(index)) for index in range(len(dataset))])
+
+
+def _pooled(embedder: Embedder, dataset: Dataset, cache_directory: Path, progress: bool) -> FeatureCache | None:
+    """The cached features of a frozen backbone, or None if it is not frozen up to its pooling."""
+    if embedder.frozen_upto != ALL or cache_point(embedder) != POOLING:
+        return None
+    return FeatureCache.build(embedder, dataset, at=POOLING, directory=cache_directory, progress=progress)
 
 
 def _pixels(image: Image.Image, side: int = 28) -> np.ndarray:

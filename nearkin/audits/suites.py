@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from nearkin.audits.pictures import draw_errors
-from nearkin.audits.subject import Subject
+from nearkin.audits.subject import Subject, asked_and_searched
 from nearkin.metrics import (
     RetrievalResult,
     VerificationResult,
@@ -135,7 +135,7 @@ def verification_suite(subject: Subject, section: AuditSection) -> SuiteResult:
 
 def _verification(subject: Subject, embeddings: np.ndarray, space: Space, section: AuditSection) -> VerificationResult:
     options: dict[str, Any] = {"space": space, "pairs": _PAIRS, "seed": section.seed}
-    return verification_metrics(**_division(subject, embeddings), **options)
+    return verification_metrics(**asked_and_searched(embeddings, subject.labels, subject.gallery), **options)
 
 
 def _retrieval(
@@ -149,17 +149,4 @@ def _retrieval(
     }
     if rerank is not None:
         options["rerank"] = make_reranker(rerank)
-    return retrieval_metrics(**_division(subject, embeddings), **options)
-
-
-def _division(subject: Subject, embeddings: np.ndarray) -> dict[str, Any]:
-    """The arguments that say what is looked for and where: the items among themselves, or in a gallery."""
-    if subject.gallery is None:
-        return {"embeddings": embeddings, "labels": subject.labels}
-    query = ~subject.gallery
-    return {
-        "embeddings": embeddings[query],
-        "labels": subject.labels[query],
-        "gallery": embeddings[subject.gallery],
-        "gallery_labels": subject.labels[subject.gallery],
-    }
+    return retrieval_metrics(**asked_and_searched(embeddings, subject.labels, subject.gallery), **options)

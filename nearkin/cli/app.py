@@ -1,4 +1,4 @@
-"""The `nearkin` command and its commands on models: train, audit, embed, compare, demo.
+"""The `nearkin` command and its commands on models: train, audit, embed, compare, benchmark, demo.
 
 Those of the gallery come from their own files. Heavy imports wait until a command runs.
 """
@@ -133,6 +133,54 @@ def compare(
     from nearkin.cli.comparing import compare_command
 
     compare_command(runs, metric, against, out)
+
+
+@app.command()
+def benchmark(
+    data: Annotated[str, typer.Argument(help=DATA_HELP)],
+    recipes: Annotated[str, typer.Option("--recipes", help="Recipes' names or YAML files, comma-separated.")],
+    out: Annotated[Path, typer.Option("--out", help="Directory of the results; one that exists goes on.")],
+    folds: Annotated[
+        int | None, typer.Option("--folds", help="Class-disjoint folds of the training classes; default: 4.")
+    ] = None,
+    seeds: Annotated[int, typer.Option("--seeds", help="How many seeds to train with.")] = 3,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            "--against",
+            help="The recipe the others are tested against, or pairs such as a:b,c:d; `untrained` stands for untrained "
+            "features. Default: the first recipe.",
+        ),
+    ] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Override in all recipes, e.g. training.max_steps=200; repeatable."),
+    ] = None,
+    protocol: Annotated[
+        str, typer.Option("--protocol", help="fair, or conventional: select on the test classes, which is optimistic.")
+    ] = "fair",
+    keep_runs: Annotated[bool, typer.Option("--keep-runs", help="Keep the run directory of every model.")] = False,
+    skip_bad: SkipBad = False,
+    data_root: DataRoot = None,
+    quiet: Quiet = False,
+) -> None:
+    """Compare recipes fairly: class-disjoint folds, several seeds, paired tests, one table. Stopped, it can go on."""
+    from nearkin.cli.benchmarking import benchmark_command
+
+    benchmark_command(
+        data,
+        recipes,
+        out,
+        folds=folds,
+        seeds=seeds,
+        against=against,
+        overrides=overrides or [],
+        protocol=protocol,
+        skip_bad=skip_bad,
+        data_root=data_root,
+        progress=not quiet,
+        keep_runs=keep_runs,
+    )
 
 
 @app.command()

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from nearkin import api
 from nearkin.audits import AuditResult
+from nearkin.audits.instances import draw_geometry
 from nearkin.data.catalogue import catalogue
 from nearkin.data.dataset import Dataset
 from nearkin.errors import DataError, RunError
@@ -125,7 +126,8 @@ def write_audit(
 ) -> None:
     """Write the numbers as JSON and the report as HTML."""
     recipe = run.recipe()
-    card = run.model().card
+    model, history = run.model(), run.history()
+    card = model.card
     result.save(numbers)
     facts = {
         "recipe": recipe.name,
@@ -136,7 +138,8 @@ def write_audit(
         report,
         title=title or f"{run.path.name}: {recipe.name}",
         recipe_yaml=recipe.to_yaml(),
-        history=run.history(),
+        history=history,
+        training_pictures=[draw_geometry(run.instances(), history, model.space, card["classes"]["train"])],
         facts=facts,
         next_steps=next_steps,
     )

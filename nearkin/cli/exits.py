@@ -1,4 +1,4 @@
-"""How the commands of the gallery end: their exit codes, and errors as one sentence."""
+"""How commands end: their exit codes, and errors as one sentence."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ ERROR = 1
 
 NO = 3
 """It was done, and the answer is no, or cannot be given: a query is unknown, two samples are not the same."""
+
+INTERRUPTED = 130
+"""Ctrl-C ended it, as shells report that; what was done is saved."""
 
 CODES = "Exit codes: 0 done, 1 error (one sentence on standard error), 2 wrong usage"
 

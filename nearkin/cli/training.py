@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import shlex
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import typer
 from rich.console import Console
 
 from nearkin.api import fit_run
+from nearkin.cli.exits import INTERRUPTED
+from nearkin.errors import NearkinError
 from nearkin.recipe import load_recipe
 from nearkin.training import Run
+from nearkin.training.ranks import Ranks
 
-_INTERRUPTED = 130
-"""What shells report for a command that Ctrl-C ended."""
+_FIRST_SPEAKS = 10.0
+"""Seconds that the first process has to meet the same error and say so."""
 
 
 def train_command(
@@ -28,30 +34,51 @@ def train_command(
 ) -> None:
     """Train and say what came of it."""
     run = Run(out)
-    result = fit_run(
-        data,
-        load_recipe(recipe, overrides),
-        run,
-        resume=resume,
-        skip_bad=skip_bad,
-        data_root=data_root,
-        progress=progress,
-    )
+    ranks = Ranks.from_environment()
+    with _one_voice(ranks):
+        result = fit_run(
+            data,
+            load_recipe(recipe, overrides),
+            run,
+            resume=resume,
+            skip_bad=skip_bad,
+            data_root=data_root,
+            progress=progress,
+        )
+    if not ranks.is_first:
+        # Also after a stop: torchrun would take another code for a failure, and end the first while it speaks.
+        return
     console = Console(soft_wrap=True, highlight=False, markup=False)
     card, state = result.embedder.card, result.state
     for note in card["data"]["notes"]:
         console.print(f"Note: {note}")
     if result.interrupted:
         console.print(f"Stopped at step {state.step}. Continue with the same command and  --resume")
-        raise typer.Exit(_INTERRUPTED)
+        raise typer.Exit(INTERRUPTED)
     sizes = {part: len(names) for part, names in card["classes"].items()}
     console.print(
         f"Trained {state.step} steps in {state.seconds:.0f} s on {sizes['train']} classes "
         f"({sizes['val']} more for validation, {sizes['test']} held out)."
     )
     if card["validation"]:
-        shown = ", ".join(f"{name.removeprefix('val_')} {100 * v:.1f} %" for name, v in card["validation"].items())
+        shares = {name: value for name, value in card["validation"].items() if name != "val_covering_radius"}
+        shown = ", ".join(f"{name.removeprefix('val_')} {100 * value:.1f} %" for name, value in shares.items())
         console.print(f"Best on the validation classes at step {state.best_step}: {shown}.")
     console.print(f"Model: {run.model_file}")
     if sizes["test"]:
         console.print(f"Next: nearkin audit {shlex.quote(str(out))}")
+
+
+@contextmanager
+def _one_voice(ranks: Ranks) -> Iterator[None]:
+    """Let the first of several processes say what is wrong for all.
+
+    What is wrong for it too ends it, and torchrun then ends the others, which wait meanwhile; what is wrong only here
+    is said after the wait.
+    """
+    try:
+        yield
+    except NearkinError:
+        if not ranks.is_first:
+            time.sleep(_FIRST_SPEAKS)
+        raise

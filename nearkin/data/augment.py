@@ -200,14 +200,36 @@ class BatchAugment(nn.Module):
         strength = section.jitter
         return cls(spec, section.flip, (strength, strength, strength, strength / 4), seed)
 
-    def forward(self, batch: Tensor, step: int) -> Tensor:
-        """Augment and normalise (B, C, H, W), uint8 or float in [0, 1], as float32 of the same shape."""
+    def forward(self, batch: Tensor, step: int, first: int = 0, whole: int | None = None) -> Tensor:
+        """Augment and normalise (B, C, H, W), uint8 or float in [0, 1], as float32 of the same shape.
+
+        Args:
+            batch: a batch, or the slice of one that this process has.
+            step: with the seed, decides the draws.
+            first: where in the whole batch the slice begins.
+            whole: items in the whole batch; None: those given. Draws are made for all of them, so a slice is augmented
+                as it would be among the others.
+        """
         if not len(self.augmentations):
             return self.normalise(batch)
+        count = len(batch) if whole is None else whole
         seed = int(np.random.SeedSequence([self.seed, step]).generate_state(1, np.uint64)[0])
         with torch.random.fork_rng([batch.device] if batch.is_cuda else []):
             torch.manual_seed(seed)
-            return self.normalise(self.augmentations(_unit(batch)))
+            pixels = _unit(batch)
+            for augmentation in self.augmentations:
+                draws = augmentation.forward_parameters(torch.Size((count, *batch.shape[1:])))  # type: ignore[operator]
+                pixels = augmentation(pixels, params=_slice(draws, first, len(batch)))
+            return self.normalise(pixels)
+
+
+_OF_THE_BATCH = ("order", "forward_input_shape")
+"""Draws of kornia that are not one an item."""
+
+
+def _slice(draws: dict[str, Tensor], first: int, count: int) -> dict[str, Tensor]:
+    """The draws of `count` items from `first` on."""
+    return {name: value if name in _OF_THE_BATCH else value[first : first + count] for name, value in draws.items()}
 
 
 def _unit(batch: Tensor) -> Tensor:

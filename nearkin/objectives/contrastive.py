@@ -71,12 +71,22 @@ class ContrastiveCosine(nn.Module):
         super().__init__()
         self.margin = margin
 
-    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
-        """Scalar loss of raw embeddings (B, d) and labels (B,); every pair counts in both orders."""
+    def forward(
+        self, embeddings: Tensor, labels: Tensor, *, ref_emb: Tensor | None = None, ref_labels: Tensor | None = None
+    ) -> Tensor:
+        """Scalar loss of raw embeddings (B, d) and labels (B,); every pair counts in both orders.
+
+        With raw references (R, d) and their labels (R,), of the B x R pairs of a sample and a reference.
+        """
         unit = F.normalize(embeddings)
-        cosines = unit @ unit.T
-        same = labels.unsqueeze(1) == labels
-        itself = torch.eye(len(labels), dtype=torch.bool, device=labels.device)
-        pull = (1 - cosines)[same & ~itself & (cosines < self._SAME)].sum()
-        push = F.relu(cosines - self.margin)[~same].sum()
-        return (pull + push) / len(labels)
+        if ref_emb is None or ref_labels is None:
+            same = labels.unsqueeze(1) == labels
+            itself = torch.eye(len(labels), dtype=torch.bool, device=labels.device)
+            return self._of(unit @ unit.T, same & ~itself, ~same)
+        same = labels.unsqueeze(1) == ref_labels
+        return self._of(unit @ F.normalize(ref_emb).T, same, ~same)
+
+    def _of(self, cosines: Tensor, positives: Tensor, negatives: Tensor) -> Tensor:
+        pull = (1 - cosines)[positives & (cosines < self._SAME)].sum()
+        push = F.relu(cosines - self.margin)[negatives].sum()
+        return (pull + push) / len(cosines)

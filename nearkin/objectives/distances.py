@@ -51,9 +51,19 @@ class OnSphere(nn.Module):
         super().__init__()
         self.module = module
 
-    def forward(self, embeddings: Tensor, labels: Tensor, *more: Any) -> Any:
-        """What the module makes of F.normalize(embeddings) (B, d) and labels (B,)."""
-        return self.module(F.normalize(embeddings), labels, *more)
+    def forward(
+        self,
+        embeddings: Tensor,
+        labels: Tensor,
+        *choice: Any,
+        ref_emb: Tensor | None = None,
+        ref_labels: Tensor | None = None,
+    ) -> Any:
+        """What the module makes of F.normalize(embeddings) (B, d) and labels (B,), and of references likewise."""
+        if ref_emb is None:
+            return self.module(F.normalize(embeddings), labels, *choice)
+        unit = F.normalize(ref_emb)
+        return self.module(F.normalize(embeddings), labels, *choice, ref_emb=unit, ref_labels=ref_labels)
 
 
 def _ours() -> ModuleType:

@@ -2,9 +2,15 @@
 
 A miner is called with raw embeddings (B, d) and labels (B,) and returns index tensors, (anchors, positives, negatives)
 or (anchors, positives, anchors, negatives), or None for all. No gradient passes through the choice.
+Called with `ref_emb` (R, d) and `ref_labels` (R,) too, it takes anchors from the batch and the others from these
+references. 'angular', and 'all' before a triplet or margin loss, then hold B x R x R bytes, or go through the batch one
+anchor at a time when that is 2^31 or more; the others hold at most (positive pairs) x R numbers.
 """
 
 from __future__ import annotations
+
+import math
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,9 +39,7 @@ def semi_hard(shape: LossShape, *, margin: Positive = 0.2) -> nn.Module:
         shape: the run's dimension, classes and space.
         margin: the loss's own margin unless set.
     """
-    return library("miners").TripletMarginMiner(
-        margin=margin, type_of_triplets="semihard", distance=distance_in(shape.space)
-    )
+    return _TripletMargin(distance_in(shape.space), least=0.0, most=margin)
 
 
 @register_miner("violating", inherits=frozenset({"margin"}))
@@ -46,7 +50,7 @@ def violating(shape: LossShape, *, margin: Positive = 0.2) -> nn.Module:
         shape: the run's dimension, classes and space.
         margin: the loss's own margin unless set.
     """
-    return library("miners").TripletMarginMiner(margin=margin, distance=distance_in(shape.space))
+    return _TripletMargin(distance_in(shape.space), least=-math.inf, most=margin)
 
 
 @register_miner("hard")
@@ -114,8 +118,35 @@ def distance_weighted(shape: LossShape, *, cutoff: Positive = 0.5, far: Positive
 
 
 class _Every(nn.Module):
-    def forward(self, embeddings: Tensor, labels: Tensor) -> Choice:
+    def forward(
+        self, embeddings: Tensor, labels: Tensor, ref_emb: Tensor | None = None, ref_labels: Tensor | None = None
+    ) -> Choice:
         return None
+
+
+class _TripletMargin(nn.Module):
+    """Triplets (a, p, n) with least < d(a, n) - d(a, p) <= most, in that order.
+
+    The library has these too, but looks for them among all B x R x R triples; most have no positive pair.
+    """
+
+    def __init__(self, distance: Any, least: float, most: float) -> None:
+        super().__init__()
+        self.distance = distance
+        self.least = least
+        self.most = most
+
+    @torch.no_grad()
+    def forward(
+        self, embeddings: Tensor, labels: Tensor, ref_emb: Tensor | None = None, ref_labels: Tensor | None = None
+    ) -> Choice:
+        same = labels.unsqueeze(1) == (labels if ref_labels is None else ref_labels)
+        positives = same.clone().fill_diagonal_(False) if ref_emb is None else same
+        distances = self.distance(embeddings, ref_emb)
+        a, p = torch.where(positives)
+        slack = distances[a] - distances[a, p].unsqueeze(1)
+        pair, n = torch.where(~same[a] & (slack > self.least) & (slack <= self.most))
+        return a[pair], p[pair], n
 
 
 class _Seeded(nn.Module):
@@ -132,9 +163,11 @@ class _Seeded(nn.Module):
         self.seed = seed
         self.register_buffer("draws", torch.zeros((), dtype=torch.int64))
 
-    def forward(self, embeddings: Tensor, labels: Tensor) -> Choice:
+    def forward(
+        self, embeddings: Tensor, labels: Tensor, ref_emb: Tensor | None = None, ref_labels: Tensor | None = None
+    ) -> Choice:
         state = np.random.SeedSequence([self.seed, int(self.draws)]).generate_state(1, np.uint64)[0]
         self.draws += 1
         with torch.random.fork_rng(devices=[embeddings.device] if embeddings.is_cuda else []):
             torch.manual_seed(int(state >> np.uint64(1)))
-            return self.miner(embeddings, labels)
+            return self.miner(embeddings, labels, ref_emb, ref_labels)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nearkin.errors import RecipeError
+from nearkin.errors import DataError, RecipeError
 from nearkin.objectives.parameters import parameters_of
 from nearkin.objectives.registry import BatchNeeds, LossEntry, LossShape, losses, miners, regularisers
 from nearkin.objectives.section import ObjectiveSection
@@ -32,6 +32,7 @@ class Objective(nn.Module):
         batch: the smallest batch the loss can learn from.
         miner: module that chooses pairs or triplets of a batch, or None.
         regularisers: name to (weight, module).
+        supports_references: whether the loss and the miner take `ref_emb` and `ref_labels`, so that `against` works.
     """
 
     def __init__(
@@ -41,12 +42,14 @@ class Objective(nn.Module):
         batch: BatchNeeds,
         miner: nn.Module | None = None,
         regularisers: Mapping[str, tuple[float, nn.Module]] | None = None,
+        supports_references: bool = False,
     ) -> None:
         super().__init__()
         self.name = name
         self.loss = loss
         self.batch = batch
         self.miner = miner
+        self.supports_references = supports_references
         terms = regularisers or {}
         self.weights = {name: weight for name, (weight, _) in terms.items()}
         self.regularisers = nn.ModuleDict({name: module for name, (_, module) in terms.items()})
@@ -57,9 +60,7 @@ class Objective(nn.Module):
 
     def parts(self, embeddings: Tensor, labels: Tensor) -> dict[str, Tensor]:
         """The terms that `forward` sums: "loss", and each regulariser under its name, already weighted."""
-        if embeddings.dtype in (torch.float16, torch.bfloat16):
-            # Exponentials overflow in half precision, and the library would cast its proxies down for good.
-            embeddings = embeddings.float()
+        embeddings = _precise(embeddings)
         if self.miner is None:
             loss = self.loss(embeddings, labels)
         else:
@@ -68,6 +69,37 @@ class Objective(nn.Module):
         for name, module in self.regularisers.items():
             terms[name] = self.weights[name] * module(embeddings, labels)
         return terms
+
+    def against(self, embeddings: Tensor, labels: Tensor, references: Tensor, reference_labels: Tensor) -> Tensor:
+        """The loss, without regularisers, of a batch against references instead of against itself.
+
+        Anchors come from the batch, positives and negatives from the references. Reference i is never taken for sample
+        i: a copy of a sample is one more positive, except for 'contrastive-cosine', which skips copies. Gradients flow
+        to both.
+
+        Args:
+            embeddings: raw, (B, d).
+            labels: (B,) int64 in 0 ... classes - 1.
+            references: proxies or remembered embeddings, raw, (R, d).
+            reference_labels: (R,) int64.
+
+        Returns:
+            A scalar; zero, with a graph, where no sample finds what the loss compares it with.
+        """
+        self._check_references(embeddings, labels, references, reference_labels)
+        embeddings = _precise(embeddings)
+        references = references.to(embeddings)
+        # What is left when there is nothing to compare still reaches both tensors.
+        nothing = embeddings[:0].sum() + references[:0].sum()
+        if len(embeddings) == 0 or len(references) == 0:
+            return nothing
+        # The library takes one tensor given twice for a batch compared with itself: hand it others.
+        given = {"ref_emb": references.view_as(references), "ref_labels": reference_labels.view_as(reference_labels)}
+        if self.miner is None:
+            loss = self.loss(embeddings, labels, **given)
+        else:
+            loss = self.loss(embeddings, labels, self.miner(embeddings, labels, **given), **given)
+        return loss.reshape(()) + nothing
 
     def proxies(self) -> list[nn.Parameter]:
         """The trainable parameters that belong to the objective: proxies, class weights, learned margins."""
@@ -84,6 +116,24 @@ class Objective(nn.Module):
             raise RecipeError(
                 f"The loss '{self.name}' compares samples of different classes: a batch needs at least "
                 f"{self.batch.classes} classes (data.classes_per_batch), and it would have {classes_per_batch}."
+            )
+
+    def _check_references(self, embeddings: Tensor, labels: Tensor, references: Tensor, of_references: Tensor) -> None:
+        if not self.supports_references:
+            raise RecipeError(
+                f"The loss '{self.name}' cannot compare a batch with references: choose a pair loss such as "
+                "'contrastive' instead."
+            )
+        for what, vectors, classes in (("batch", embeddings, labels), ("references", references, of_references)):
+            if vectors.ndim != 2 or classes.shape != vectors.shape[:1]:
+                raise DataError(
+                    f"The {what} must be vectors (n, d) with one label each, (n,), and the shapes are "
+                    f"{tuple(vectors.shape)} and {tuple(classes.shape)}."
+                )
+        if embeddings.shape[1] != references.shape[1]:
+            raise DataError(
+                f"References must have as many dimensions as the embeddings they are compared with: they have "
+                f"{references.shape[1]}, the embeddings {embeddings.shape[1]}."
             )
 
 
@@ -114,7 +164,7 @@ def make_objective(
             for term in section.regularisers
         }
         miner = _make_miner(section, entry, shape)
-    return Objective(section.loss, loss, entry.batch, miner, terms)
+    return Objective(section.loss, loss, entry.batch, miner, terms, supports_references=entry.references)
 
 
 def check_space(section: ObjectiveSection, space: str) -> None:
@@ -133,6 +183,14 @@ def check_space(section: ObjectiveSection, space: str) -> None:
             f"The miner '{miner.name}' is not defined in the space '{space}': set model.space to "
             f"{_either(miner.spaces)}, or objective.miner to 'all'."
         )
+
+
+def _precise(vectors: Tensor) -> Tensor:
+    """Vectors in single precision or better.
+
+    Exponentials overflow in half precision, and the library would cast its proxies down for good.
+    """
+    return vectors.float() if vectors.dtype in (torch.float16, torch.bfloat16) else vectors
 
 
 def _make_miner(section: ObjectiveSection, entry: LossEntry, shape: LossShape) -> nn.Module | None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from torch import nn
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from nearkin.objectives.distances import OnSphere, distance_in, library, scaled_product_in
 from nearkin.objectives.parameters import AcuteDegrees, NonNegative, Positive
@@ -69,11 +73,11 @@ def margin(
 def lifted_structure(shape: LossShape, *, pos_margin: NonNegative = 0.0, neg_margin: Positive = 1.0) -> nn.Module:
     """Lifted structure: mean over positive pairs of (d(i, j) - m+ + ln sum_n exp(m- - d_n))_+^2 / 2.
 
-    The sum runs over the distances of i and of j to all their negatives.
+    The sum runs over the distances of i and of j to all their negatives; when j is a reference, over those of i.
 
     Reference: Oh Song, Xiang, Jegelka, Savarese 2016, Deep metric learning via lifted structured feature embedding.
     Needs: at least two classes and two samples of each in a batch; class labels. Takes a miner. Any space.
-        Memory grows with (positive pairs) x (negative pairs).
+        Memory grows with (positive pairs) x (negative pairs) of the batch.
     Inputs: raw embeddings (B, d), labels (B,).
     Use when: every positive pair should face all negatives of the batch at once, without mining.
 
@@ -86,8 +90,10 @@ def lifted_structure(shape: LossShape, *, pos_margin: NonNegative = 0.0, neg_mar
         >>> section = ObjectiveSection(loss="lifted-structure")
         >>> objective = make_objective(section, dimension=128, classes=100)
     """
-    return library("losses").LiftedStructureLoss(
-        pos_margin=pos_margin, neg_margin=neg_margin, distance=distance_in(shape.space)
+    return _Lifted(
+        library("losses").LiftedStructureLoss(
+            pos_margin=pos_margin, neg_margin=neg_margin, distance=distance_in(shape.space)
+        )
     )
 
 
@@ -112,7 +118,7 @@ def angular(shape: LossShape, *, angle: AcuteDegrees = 45.0) -> nn.Module:
     return OnSphere(library("losses").AngularLoss(alpha=angle))
 
 
-@register_loss("n-pairs", family="pairs", batch=PAIRS, spaces=FLAT)
+@register_loss("n-pairs", family="pairs", batch=PAIRS, spaces=FLAT, references=False)
 def n_pairs(shape: LossShape, *, scale: Positive = 1.0) -> nn.Module:
     """N-pair loss: mean over classes of ln(1 + sum over other classes exp(s a.n - s a.p)).
 
@@ -133,3 +139,46 @@ def n_pairs(shape: LossShape, *, scale: Positive = 1.0) -> nn.Module:
         >>> objective = make_objective(section, dimension=128, classes=100)
     """
     return library("losses").NPairsLoss(distance=scaled_product_in(shape.space, scale))
+
+
+class _Lifted(nn.Module):
+    """Lifted structure for a batch, and its own sum for references.
+
+    Given references, the library adds the negatives of whatever sample has the positive's index, although that index
+    counts references, and it holds (positive pairs) x (negative pairs) numbers where B x R will do.
+    """
+
+    def __init__(self, loss: Any) -> None:
+        super().__init__()
+        self.loss = loss
+
+    def forward(
+        self,
+        embeddings: Tensor,
+        labels: Tensor,
+        choice: tuple[Tensor, ...] | None = None,
+        *,
+        ref_emb: Tensor | None = None,
+        ref_labels: Tensor | None = None,
+    ) -> Tensor:
+        """Scalar loss of raw embeddings (B, d) and labels (B,), against references (R, d) when they are given."""
+        if ref_emb is None or ref_labels is None:
+            return self.loss(embeddings, labels, choice)
+        if choice is None:
+            same = labels.unsqueeze(1) == ref_labels
+            choice = (*torch.where(same), *torch.where(~same))
+        a, p, b, n = choice if len(choice) == 4 else (choice[0], choice[1], choice[0], choice[2])
+        if len(a) == 0 or len(b) == 0:
+            return embeddings[:0].sum()
+        distances = self.loss.distance(embeddings, ref_emb)
+        # A negative that several triplets of its anchor share counts as often, as it does in a batch.
+        counts = torch.zeros_like(distances).index_put_((b, n), distances.new_ones(()), accumulate=True)
+        away = _lse(self.loss.neg_margin - distances, counts)
+        return (F.relu(distances[a, p] - self.loss.pos_margin + away[a]) ** 2 / 2).mean()
+
+
+def _lse(values: Tensor, counts: Tensor) -> Tensor:
+    """ln sum of counts * exp(values) over each row of (B, R); zero, and no gradient, where a row counts nothing."""
+    some = counts > 0
+    terms = (values + counts.clamp(min=1).log()).masked_fill(~some, torch.finfo(values.dtype).min)
+    return terms.logsumexp(dim=1).masked_fill(~some.any(dim=1), 0)

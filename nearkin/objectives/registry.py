@@ -60,6 +60,8 @@ class LossEntry:
         batch: the smallest batch it can learn from.
         spaces: names of the spaces it is defined in; None means any.
         miner: the miner used unless the recipe names another; None means that it takes no miner.
+        references: whether a batch can be compared with given vectors instead of with itself; the module then takes
+            them as `ref_emb` (R, d) and `ref_labels` (R,), and so does its miner.
     """
 
     name: str
@@ -68,6 +70,7 @@ class LossEntry:
     batch: BatchNeeds
     spaces: frozenset[str] | None
     miner: str | None
+    references: bool
 
 
 @dataclass(frozen=True)
@@ -100,11 +103,16 @@ def register_loss(
     batch: BatchNeeds | None = None,
     spaces: frozenset[str] | None = None,
     miner: str | None = None,
+    references: bool | None = None,
 ) -> Callable[[Factory], Factory]:
-    """File a loss factory under `name`; see `LossEntry` for the rest."""
+    """File a loss factory under `name`; see `LossEntry` for the rest.
+
+    Unless told otherwise, the losses of the family "pairs" take references and the others do not.
+    """
+    takes_references = family == "pairs" if references is None else references
 
     def file(factory: Factory) -> Factory:
-        losses.register(name)(LossEntry(name, factory, family, batch or BatchNeeds(), spaces, miner))
+        losses.register(name)(LossEntry(name, factory, family, batch or BatchNeeds(), spaces, miner, takes_references))
         return factory
 
     return file

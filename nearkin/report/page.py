@@ -89,6 +89,26 @@ def render_comparison(
     )
 
 
+def render_table(
+    title: str,
+    headings: Sequence[str],
+    rows: Sequence[Sequence[Sequence[str]]],
+    *,
+    figures: Sequence[Figure] = (),
+    notes: Sequence[str] = (),
+) -> str:
+    """A page with one table of texts, the first cell of a row naming it.
+
+    Args:
+        title: heading of the page.
+        headings: the columns.
+        rows: for every row its cells, each with its lines of text; the first line of a cell is the one that counts.
+        figures: pictures below the table.
+        notes: what the reader must know.
+    """
+    return _render("table.html.j2", title=title, headings=headings, rows=rows, figures=_pictures(figures), notes=notes)
+
+
 def write_comparison(
     rows: Sequence[ComparisonRow],
     metric: Column | str,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from textwrap import wrap
 
 from rich import box
 from rich.table import Table
@@ -11,6 +12,8 @@ from rich.text import Text
 from nearkin.report.comparison import Column, ComparisonRow, Contrast, all_columns, best_rows
 from nearkin.report.formatting import LOWER, MISSING, change_text, clean, interval_text, level_text, shorten, value_text
 from nearkin.report.values import MetricRow
+
+_HEADING = 22  # letters of a heading before it goes on in the next line
 
 
 def metric_table(
@@ -83,6 +86,20 @@ def comparison_table(
             if contrast is not None and contrast.metric == column.metric:
                 cells.append(Text("\n".join(contrast.cell(place, column.percent))))
         table.add_row(*cells)
+    return table
+
+
+def text_table(headings: Sequence[str], rows: Sequence[Sequence[Sequence[str]]], *, title: str = "") -> Table:
+    """A table of texts: for every row its cells, each with its lines; the first cell names the row."""
+    table = _table(title)
+    for place, heading in enumerate(headings):
+        folded = Text("\n".join(wrap(clean(heading), _HEADING)))
+        if place:
+            table.add_column(folded, justify="right", no_wrap=True)
+        else:
+            table.add_column(folded, style="bold", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text("\n".join(map(clean, cell))) for cell in row))
     return table
 
 

@@ -1,8 +1,8 @@
-"""How two vectors are compared: spaces, class scores, k-center."""
+"""How two vectors are compared: spaces, class scores, k-center and covering radius."""
 
 from nearkin.spaces.base import EuclideanOrder, Space
+from nearkin.spaces.covering import covering_radius, kcenter
 from nearkin.spaces.euclidean import Euclidean
-from nearkin.spaces.kcenter import covering_radius, greedy_k_center
 from nearkin.spaces.lipschitz import LipschitzBall
 from nearkin.spaces.pairwise import euclidean_distance
 from nearkin.spaces.poincare import PoincareBall
@@ -21,7 +21,7 @@ __all__ = [
     "distance_ratio_scores",
     "distance_scores",
     "euclidean_distance",
-    "greedy_k_center",
+    "kcenter",
     "make_space",
     "sd_softmax_scores",
     "spaces",

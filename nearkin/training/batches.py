@@ -19,8 +19,11 @@ from nearkin.data.augment import BatchAugment, Transform
 from nearkin.data.dataset import Dataset
 from nearkin.data.samplers import BalancedBatchSampler
 from nearkin.models import FeatureCache
-from nearkin.models.prefetch import stacked
+from nearkin.models.prefetch import batches, stacked
 from nearkin.models.tuning import as_channels_last
+
+_PLAIN = 64
+"""Items that are normalised together when they are not a training batch."""
 
 
 class Batches(Protocol):
@@ -31,6 +34,10 @@ class Batches(Protocol):
 
     def stream(self, first: int, last: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield (inputs, labels) of the steps first..last, counted from 1."""
+        ...
+
+    def plain(self, positions: np.ndarray) -> Tensor:
+        """Inputs (n, ...) of the training items at positions (n,), as evaluation sees them."""
         ...
 
 
@@ -59,8 +66,14 @@ class CachedBatches:
         """Yield (inputs, labels) of the steps first..last, counted from 1."""
         for step in range(first, last + 1):
             chosen = self.sampler.batch(step - 1)
-            views = np.random.default_rng([self.seed, step]).integers(self.cache.views, size=len(chosen))
+            first, whole = _slice(self.sampler)
+            views = np.random.default_rng([self.seed, step]).integers(self.cache.views, size=whole)
+            views = views[first : first + len(chosen)]
             yield as_channels_last(self.cache.gather(self.rows[chosen], views)), self.class_ids[chosen]
+
+    def plain(self, positions: np.ndarray) -> Tensor:
+        """Inputs (n, ...) of the training items at positions (n,), as evaluation sees them."""
+        return as_channels_last(self.cache.gather(self.rows[positions]))
 
 
 class DecodedBatches:
@@ -71,6 +84,7 @@ class DecodedBatches:
         class_ids: their labels as 0..C-1, (n,).
         transform: a decoded sample and a generator to a tensor of fixed size.
         augment: augmentation and normalisation of the batch, seeded by the step.
+        view: a decoded sample to the tensor that evaluation sees.
         sampler: which items a step takes.
         seed: seed of the crops.
         workers: decoding processes; 0 decodes between the steps.
@@ -84,6 +98,7 @@ class DecodedBatches:
         class_ids: np.ndarray,
         transform: Transform,
         augment: BatchAugment,
+        view: Transform,
         sampler: BalancedBatchSampler,
         seed: int,
         workers: int,
@@ -91,6 +106,7 @@ class DecodedBatches:
         self.items = _SeededItems(dataset, transform, seed)
         self.class_ids = torch.from_numpy(class_ids)
         self.augment = augment
+        self.view = view
         self.sampler = sampler
         self.workers = workers
 
@@ -103,8 +119,20 @@ class DecodedBatches:
             collate_fn=_collate,
             worker_init_fn=_ignore_interrupts,
         )
+        begin, whole = _slice(self.sampler)
         for step, (samples, chosen) in enumerate(loader, start=first):
-            yield as_channels_last(self.augment(samples, step)), self.class_ids[chosen]
+            yield as_channels_last(self.augment(samples, step, begin, whole)), self.class_ids[chosen]
+
+    def plain(self, positions: np.ndarray) -> Tensor:
+        """Inputs (n, ...) of the training items at positions (n,), as evaluation sees them."""
+        dataset, view = self.items.dataset, self.view
+
+        def load(place: int) -> Tensor:
+            return view(dataset.load(int(positions[place]), view.hint))
+
+        return torch.cat(
+            [as_channels_last(self.augment.normalise(batch)) for batch in batches(load, len(positions), _PLAIN, 1)]
+        )
 
 
 class _SeededItems(torch.utils.data.Dataset):
@@ -133,13 +161,25 @@ class _StepSampler:
         return self.last - self.first + 1
 
     def __iter__(self) -> Iterator[list[tuple[int, int, int]]]:
+        begin, _ = _slice(self.sampler)
         for step in range(self.first, self.last + 1):
-            yield [(step, place, int(index)) for place, index in enumerate(self.sampler.batch(step - 1))]
+            chosen = self.sampler.batch(step - 1)
+            yield [(step, place, int(index)) for place, index in enumerate(chosen, start=begin)]
+
+
+def _slice(sampler: BalancedBatchSampler) -> tuple[int, int]:
+    """Where the sampler's slice begins in the batch of all processes, and the size of that batch.
+
+    Views, crops and augmentation are drawn by the place in the whole batch: items look the same however it is cut.
+    """
+    whole = sampler.classes_per_batch * sampler.per_class
+    return sampler.rank * (whole // sampler.world_size), whole
 
 
 def _ignore_interrupts(_: int) -> None:
-    """Ctrl-C reaches every process of the terminal: only the loop may answer it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Ctrl-C reaches every process of the terminal, torchrun's signals every one of a rank: only the loop answers."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _collate(items: list[tuple[Tensor, int]]) -> tuple[Tensor, Tensor]:

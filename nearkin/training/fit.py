@@ -23,8 +23,13 @@ from nearkin.models import Embedder, FeatureCache, build_embedder, cache_point
 from nearkin.objectives import make_objective
 from nearkin.recipe import Recipe
 from nearkin.training.batches import Batches, CachedBatches, DecodedBatches
+from nearkin.training.geometry import mean_class_radius
 from nearkin.training.loop import Loop, LoopState
+from nearkin.training.ranks import Ranks
 from nearkin.training.run import Run
+from nearkin.training.schedules import make_schedule
+from nearkin.training.schedules.make import check_schedule
+from nearkin.training.schedules.pool import Pool
 
 _VALIDATION_METRICS = ("MAP@R", "P@1")
 
@@ -48,6 +53,8 @@ def train(
     notes: Sequence[str] = (),
     resume: bool = False,
     progress: bool = True,
+    split: Split | None = None,
+    ranks: Ranks | None = None,
 ) -> TrainingResult:
     """Train on some classes of a data set, validate on others, hold out the rest for the audit.
 
@@ -60,9 +67,13 @@ def train(
         notes: what the card shall say about the data, such as how many files were left out.
         resume: continue the run that is there.
         progress: whether to show bars.
+        split: which items train, validate and are held out; None: what the recipe says.
+        ranks: the processes that train together, each of which calls this; None: this one only.
     """
+    ranks = Ranks() if ranks is None else ranks
+    progress = progress and ranks.is_first
     seed = recipe.training.seed
-    split = resolve_split(dataset.manifest, recipe.data, seed)
+    split = resolve_split(dataset.manifest, recipe.data, seed) if split is None else split
     embedder = build_embedder(recipe.model, seed=seed, audio_seconds=recipe.data.audio_seconds)
     if embedder.spec.kind != dataset.kind:
         raise DataError(
@@ -79,23 +90,34 @@ def train(
         seed=seed,
     )
     objective.check_batch(batch_classes, recipe.data.per_class)
-    run.prepare(recipe, resume)
+    check_schedule(recipe.training, objective, validated=len(split.val) > 0)
+    sampler = BalancedBatchSampler(
+        train_set.class_ids(), batch_classes, recipe.data.per_class, seed, ranks.rank, ranks.world_size
+    )
+    # Every process looks before the first one writes: afterwards the directory exists.
+    run.check(recipe, resume)
+    ranks.meet(ranks.accelerator(recipe.training.accelerator))
+    if ranks.is_first:
+        run.prepare(recipe, resume)
     fingerprint = dataset.fingerprint()
     if not any(parameter.requires_grad for parameter in embedder.parameters()):
         embedder.card = _card(dataset, split, recipe, LoopState(), source, fingerprint, notes, {})
-        run.save_model(embedder)
+        if ranks.is_first:
+            run.save_model(embedder)
+        ranks.barrier()
         return TrainingResult(embedder, LoopState(), interrupted=False)
-    sampler = BalancedBatchSampler(train_set.class_ids(), batch_classes, recipe.data.per_class, seed=seed)
-    batches, validate = _plumb(dataset, split, train_set, embedder, recipe, sampler, cache_directory, progress)
+    batches, validate = _plumb(dataset, split, train_set, embedder, recipe, sampler, cache_directory, progress, ranks)
+    pool = Pool(batches, embedder, train_set.class_ids(), seed)
+    schedule = make_schedule(recipe.training, pool, batch_classes * recipe.data.per_class, run.path, ranks)
     identity = {"recipe": hashlib.sha256(recipe.to_yaml().encode()).hexdigest(), "data set": fingerprint}
-    loop = Loop(embedder, objective, batches, recipe.training, run, validate, identity, progress)
+    loop = Loop(embedder, objective, batches, recipe.training, run, validate, schedule, identity, progress, ranks)
     state = loop.train(resume=resume)
-    embedder.card = _card(
-        dataset, split, recipe, state, source, fingerprint, notes, loop.values_at(state.best_step), loop.finished
-    )
-    if state.best_step or not loop.interrupted:
+    values = ranks.broadcast_object(loop.values_at(state.best_step))
+    embedder.card = _card(dataset, split, recipe, state, source, fingerprint, notes, values, loop.finished)
+    if ranks.is_first and (state.best_step or not loop.interrupted):
         # Stopped before the first validation there is nothing worth keeping but the checkpoint.
         run.save_model(embedder)
+    ranks.barrier()  # whoever leaves early may have torchrun end the one that writes
     return TrainingResult(embedder, state, loop.interrupted)
 
 
@@ -108,6 +130,7 @@ def _plumb(
     sampler: BalancedBatchSampler,
     cache_directory: Path,
     progress: bool,
+    ranks: Ranks,
 ) -> tuple[Batches, Callable[[], dict[str, float]] | None]:
     """The batches, and the validation: both from the feature cache where the recipe has one."""
     seed = recipe.training.seed
@@ -119,14 +142,16 @@ def _plumb(
         # In the data's own order, so that another choice of validation classes finds the same cache.
         used = np.sort(np.concatenate([split.train, split.val]))
         train_rows, val_rows = np.searchsorted(used, split.train), np.searchsorted(used, split.val)
-        cache = FeatureCache.build(
-            embedder,
-            dataset.select(used),
-            at=cache_point(embedder),
-            views=recipe.model.cache_views,
-            dtype=recipe.model.cache_dtype,
-            directory=cache_directory,
-            progress=progress,  # the crops' own seed stays 0: runs that differ in their seed share the cache
+        cache = ranks.in_turn(
+            lambda: FeatureCache.build(
+                embedder,
+                dataset.select(used),
+                at=cache_point(embedder),
+                views=recipe.model.cache_views,
+                dtype=recipe.model.cache_dtype,
+                directory=cache_directory,
+                progress=progress,  # the crops' own seed stays 0: runs that differ in their seed share the cache
+            )
         )
         batches = CachedBatches(cache, train_rows, ids, sampler, seed)
 
@@ -135,7 +160,8 @@ def _plumb(
     else:
         transform = transform_for(embedder.spec, recipe.data, train=True)
         augment = BatchAugment.for_section(embedder.spec, recipe.data, seed)
-        batches = DecodedBatches(train_set, ids, transform, augment, sampler, seed, recipe.data.workers)
+        view = transform_for(embedder.spec, recipe.data, train=False)
+        batches = DecodedBatches(train_set, ids, transform, augment, view, sampler, seed, recipe.data.workers)
 
         def encode() -> np.ndarray:
             return embedder.encode(val_set, progress=False)
@@ -148,9 +174,12 @@ def _plumb(
         embeddings = encode()
         if not np.isfinite(embeddings).all():
             raise FloatingPointError
-        return retrieval_metrics(
+        values = retrieval_metrics(
             embeddings, labels, metrics=_VALIDATION_METRICS, space=embedder.space, per_query=False
         ).values
+        if recipe.training.schedule == "chance-constrained":
+            values["covering_radius"] = mean_class_radius(embeddings, labels)
+        return values
 
     return batches, validate
 

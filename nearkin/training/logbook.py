@@ -14,23 +14,26 @@ class Logbook:
     """Rows of numbers by step, appended to a JSON-lines file.
 
     Args:
-        path: the file; rows after `keep_to` are dropped from an existing one, so a resumed run repeats nothing.
+        path: the file; rows after `keep_to` are dropped from an existing one, so a resumed run repeats nothing. None
+            keeps the rows in memory only.
         keep_to: the last step that still counts.
         events: folder for TensorBoard events; None writes none.
     """
 
-    def __init__(self, path: Path, keep_to: int = 0, events: Path | None = None) -> None:
+    def __init__(self, path: Path | None, keep_to: int = 0, events: Path | None = None) -> None:
         self.path = path
-        self.rows = [row for row in read_rows(path) if row["step"] <= keep_to]
-        write_text(path, "".join(json.dumps(row) + "\n" for row in self.rows))
+        self.rows = [row for row in read_rows(path) if row["step"] <= keep_to] if path is not None else []
+        if path is not None:
+            write_text(path, "".join(json.dumps(row) + "\n" for row in self.rows))
         self._writer = _event_writer(events, keep_to) if events is not None else None
 
     def add(self, step: int, **values: float) -> None:
         """Append one row."""
         row = {"step": step, **values}
         self.rows.append(row)
-        with storing(self.path), open(self.path, "a", encoding="utf-8") as handle:
-            handle.write(json.dumps(row) + "\n")
+        if self.path is not None:
+            with storing(self.path), open(self.path, "a", encoding="utf-8") as handle:
+                handle.write(json.dumps(row) + "\n")
         if self._writer is not None:
             for name, value in values.items():
                 self._writer.add_scalar(name, value, step)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from nearkin.errors import RunError, TrainingError, require
+from nearkin.errors import RunError, TrainingError
 from nearkin.models import Embedder
 from nearkin.models.tuning import channels_last, tune_allocator
 from nearkin.objectives import Objective
@@ -20,10 +20,14 @@ from nearkin.progress import Progress
 from nearkin.recipe import TrainingSection
 from nearkin.training.batches import Batches
 from nearkin.training.ema import WeightAverage
+from nearkin.training.fabric import make_fabric
+from nearkin.training.generators import generator_tensors, restore_generator, seed_generator
 from nearkin.training.interrupt import StopRequest
 from nearkin.training.logbook import Logbook
 from nearkin.training.optimisers import make_optimiser, set_learning_rates
+from nearkin.training.ranks import Ranks
 from nearkin.training.run import Run
+from nearkin.training.schedules import Schedule
 from nearkin.training.state import load_state, optimiser_tensors, restore_optimiser, save_state
 
 SELECTION_METRIC = "val_MAP@R"
@@ -43,23 +47,32 @@ class LoopState:
 
 
 class _Step(nn.Module):
-    """Embedder and objective as one module, so that Fabric wraps a single forward pass.
+    """Embedder, objective and schedule as one module, so that Fabric wraps a single forward pass.
 
-    The loss is always taken in single precision: its exponentials overflow in half.
+    The loss is taken of the batch of all processes, and always in single precision: its exponentials overflow in half.
     """
 
-    def __init__(self, embedder: Embedder, objective: Objective, start: str | None) -> None:
+    def __init__(
+        self, embedder: Embedder, objective: Objective, schedule: Schedule, start: str | None, ranks: Ranks
+    ) -> None:
         super().__init__()
         self.embedder = embedder
         self.objective = objective
+        self.schedule = schedule
         self.start = start
+        self.ranks = ranks
+        self.learned = [p for module in (objective, schedule) for p in module.parameters() if p.requires_grad]
 
     def forward(self, inputs: Tensor, labels: Tensor) -> Tensor:
         embeddings = self.embedder(inputs, start=self.start)
         if embeddings.dtype != torch.float32:
             with torch.autocast(embeddings.device.type, enabled=False):
-                return self.objective(embeddings.float(), labels)
-        return self.objective(embeddings, labels)
+                return self._loss(embeddings.float(), labels)
+        return self._loss(embeddings, labels)
+
+    def _loss(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        loss: Tensor = self.schedule(self.objective, self.ranks.gather(embeddings), self.ranks.gather_labels(labels))
+        return self.ranks.reach(loss, self.learned)
 
 
 class Loop:
@@ -73,8 +86,10 @@ class Loop:
         run: where log and checkpoints go.
         validate: gives validation values of the embedder, among them MAP@R, or raises FloatingPointError; None without
             validation classes.
+        schedule: what each batch is compared with; None: the plain one.
         identity: what must be equal for a checkpoint to be resumed (recipe and data).
         progress: whether to show a bar.
+        ranks: the processes that train together; only the first validates and writes, and all hold the same state.
     """
 
     def __init__(
@@ -85,8 +100,10 @@ class Loop:
         section: TrainingSection,
         run: Run,
         validate: Callable[[], dict[str, float]] | None,
+        schedule: Schedule | None = None,
         identity: dict[str, str] | None = None,
         progress: bool = True,
+        ranks: Ranks | None = None,
     ) -> None:
         self.embedder = embedder
         self.objective = objective
@@ -94,9 +111,12 @@ class Loop:
         self.section = section
         self.run = run
         self.validate = validate
+        self.schedule = Schedule() if schedule is None else schedule
         self.identity = identity or {}
         self.progress = progress
+        self.ranks = Ranks() if ranks is None else ranks
         self.state = LoopState()
+        self.interrupted = False
 
     def train(self, resume: bool = False) -> LoopState:
         """Train until max_steps, until patience runs out, or until interrupted; return where it stands.
@@ -106,13 +126,16 @@ class Loop:
         self._set_up()
         if resume and self.run.state_file.exists():
             self._restore()
-        self.logbook = Logbook(self.run.log_file, keep_to=self.state.step, events=self.run.events_folder)
+        else:
+            self.schedule.begin()
+        self.logbook = self._open_logbook()
         began = time.monotonic() - self.state.seconds
         try:
             with StopRequest() as stop, Progress("training", self.section.max_steps, self.progress) as bar:
                 bar.advance(self.state.step)
                 self._steps(stop, bar, began)
-            self.interrupted = stop.requested
+            if self.finished:
+                self._finish()
         finally:
             self.logbook.close()
         self._restore_best()
@@ -132,12 +155,10 @@ class Loop:
     def _set_up(self) -> None:
         tune_allocator()
         channels_last(self.embedder)
-        fabric = require("lightning_fabric", extra="train")
-        self.fabric = fabric.Fabric(accelerator=self.section.accelerator, devices=1, precision=self.section.precision)
-        # Dropout and the like draw from the global generator: seed it, and keep it in checkpoints.
-        torch.manual_seed(self.section.seed)
-        step = _Step(self.embedder, self.objective, self.batches.start)
-        optimiser = make_optimiser(self.embedder, self.objective, self.section)
+        self.fabric = make_fabric(self.section, self.ranks)
+        seed_generator(self.section.seed, self.ranks)
+        step = _Step(self.embedder, self.objective, self.schedule, self.batches.start, self.ranks)
+        optimiser = make_optimiser(self.embedder, self.objective, self.section, self.schedule)
         self.module: nn.Module
         self.optimiser: torch.optim.Optimizer
         self.backward: Callable[[Tensor], None]
@@ -150,6 +171,11 @@ class Loop:
         self.average = WeightAverage(self.embedder, self.section.ema) if self.section.ema else None
         self.best = self._weights()
 
+    def _open_logbook(self) -> Logbook:
+        if not self.ranks.is_first:
+            return Logbook(None)
+        return Logbook(self.run.log_file, keep_to=self.state.step, events=self.run.events_folder)
+
     def _steps(self, stop: StopRequest, bar: Progress, began: float) -> None:
         section, state = self.section, self.state
         losses: list[Tensor] = []
@@ -160,19 +186,20 @@ class Loop:
             losses.append(self._step(inputs, labels))
             state.step += 1
             validating = state.step % section.evaluate_every == 0 or state.step == section.max_steps
-            if state.step % section.log_every == 0 or validating or stop.requested:
+            self.interrupted = self.ranks.any(stop.requested)
+            if state.step % section.log_every == 0 or validating or self.interrupted:
                 self._take_in(losses)
                 if state.step % section.log_every == 0 or state.step == section.max_steps:
                     self._log_losses()
-            if validating or stop.requested:
+            if validating or self.interrupted:
                 self._check_weights()
             if validating:
                 self._validate()
             bar.advance(note=self._note() if validating else "")
-            if validating or stop.requested:
-                state.seconds = time.monotonic() - began
+            if validating or self.interrupted:
+                state.seconds = self.ranks.broadcast_object(time.monotonic() - began)
                 self._save()
-            if stop.requested:
+            if self.interrupted:
                 break
 
     def _step(self, inputs: Tensor, labels: Tensor) -> Tensor:
@@ -226,18 +253,34 @@ class Loop:
             if self.validate is None:
                 state.best_step, self.best = state.step, self._weights()
                 return
-            self.module.eval()
-            try:
-                values = {f"val_{name}": value for name, value in self.validate().items()}
-            except FloatingPointError as error:
-                raise self._ruined("The embeddings stopped being finite", state.step) from error
-            self.module.train()
+            values = self._validation_values(self.validate)
             self.logbook.add(state.step, **values)
             if values[SELECTION_METRIC] > state.best_value:
                 state.best_value, state.best_step, state.stale = values[SELECTION_METRIC], state.step, 0
                 self.best = self._weights()
             else:
                 state.stale += 1
+            if said := self.schedule.validated(state.step, values, self._weights):
+                self.logbook.add(state.step, **said)
+
+    def _validation_values(self, validate: Callable[[], dict[str, float]]) -> dict[str, float]:
+        """What the first process finds, for all of them; none is finite together with its embeddings."""
+        found: dict[str, float] | None = None
+        if self.ranks.is_first:
+            self.module.eval()
+            with suppress(FloatingPointError):
+                found = validate()
+            self.module.train()
+        values = self.ranks.broadcast_object(found)
+        if values is None:
+            raise self._ruined("The embeddings stopped being finite", self.state.step)
+        return {f"val_{name}": value for name, value in values.items()}
+
+    def _finish(self) -> None:
+        """Let the schedule have the last word, once: a run that is finished may be resumed."""
+        said = self.schedule.finished(self.state.step)
+        if said and not any(said.items() <= row.items() for row in self.logbook.rows):
+            self.logbook.add(self.state.step, **said)
 
     def _weights(self) -> dict[str, Tensor]:
         """A copy of every weight and buffer that training may change."""
@@ -247,20 +290,29 @@ class Loop:
 
     def _restore_best(self) -> None:
         self.embedder.load_state_dict(self.best, strict=False)
+        self.ranks.agree(self.embedder)
         self.embedder.eval()
 
     def _save(self) -> None:
         state = self.state
+        generators = generator_tensors(self.ranks)
+        if not self.ranks.is_first:
+            return
         tensors = {
             "embedder": self._weights(),
             "objective": dict(self.objective.state_dict()),
+            "schedule": self.schedule.tensors(),
             "optimiser": optimiser_tensors(self.optimiser),
             "best": self.best,
-            "random": {"torch": torch.get_rng_state()},
+            "random": generators,
         }
         if self.average is not None:
             tensors["average"] = self.average.shadow
-        facts: dict[str, Any] = {"identity": self.identity, "state": vars(state)}
+        facts: dict[str, Any] = {
+            "identity": self.identity,
+            "state": vars(state),
+            "schedule": self.schedule.facts(),
+        }
         if state.best_value == -math.inf:
             facts["state"] = {**vars(state), "best_value": None}
         save_state(self.run.state_file, tensors, facts)
@@ -274,15 +326,16 @@ class Loop:
                 )
         self.embedder.load_state_dict(tensors["embedder"], strict=False)
         self.objective.load_state_dict(tensors.get("objective", {}))
+        self.schedule.restore(tensors.get("schedule", {}), facts.get("schedule", {}))
         restore_optimiser(self.optimiser, tensors.get("optimiser", {}))
         self.best = tensors["best"]
-        torch.set_rng_state(tensors["random"]["torch"])
         if self.average is not None:
             for name, shadow in self.average.shadow.items():
                 shadow.copy_(tensors["average"][name])
         state = facts["state"]
         state["best_value"] = -math.inf if state["best_value"] is None else state["best_value"]
         self.state = LoopState(**state)
+        restore_generator(tensors["random"], self.section.seed, self.ranks, self.state.step)
 
     def _note(self) -> str:
         best = self.state.best_value

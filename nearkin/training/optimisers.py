@@ -12,15 +12,18 @@ from nearkin.objectives import Objective
 from nearkin.recipe import TrainingSection
 
 
-def make_optimiser(embedder: Embedder, objective: Objective, section: TrainingSection) -> torch.optim.Optimizer:
+def make_optimiser(
+    embedder: Embedder, objective: Objective, section: TrainingSection, schedule: nn.Module | None = None
+) -> torch.optim.Optimizer:
     """An optimiser over three groups: head (and pooling), proxies, backbone; empty groups are left out.
 
+    Proxies are the trainable parameters of the objective and of the schedule.
     Each group carries `name` and `base_lr`; `set_learning_rates` derives its `lr` from them at every step.
     """
     backbone = _trainable(embedder.backbone)
     inside = {id(parameter) for parameter in backbone}
     head = [parameter for parameter in _trainable(embedder) if id(parameter) not in inside]
-    proxies = _trainable(objective)
+    proxies = _trainable(objective) + ([] if schedule is None else _trainable(schedule))
     groups = [
         _group("head", head, section.lr, section.weight_decay),
         _group("proxies", proxies, section.lr * section.proxy_lr_factor, 0.0),
@@ -45,10 +48,10 @@ def learning_rate_scale(step: int, section: TrainingSection) -> float:
     """What multiplies every base learning rate at `step` (counted from 1)."""
     warm = min(1.0, step / section.warmup_steps) if section.warmup_steps else 1.0
     done = max(0, step - 1 - section.warmup_steps)
-    if section.schedule == "cosine":
+    if section.lr_schedule == "cosine":
         span = max(1, section.max_steps - section.warmup_steps)
         return warm * 0.5 * (1.0 + math.cos(math.pi * min(1.0, done / span)))
-    if section.schedule == "step":
+    if section.lr_schedule == "step":
         return warm * section.step_factor ** (done // section.step_every)
     return warm
 

@@ -6,11 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from nearkin.errors import RunError
 from nearkin.models import Embedder
 from nearkin.recipe import Recipe, load_recipe
 from nearkin.storage import write_json
 from nearkin.training.logbook import read_rows
+from nearkin.training.schedules.snapshots import read_snapshots
 
 
 class Run:
@@ -30,14 +33,15 @@ class Run:
         self.audit_file = self.path / "audit.json"
         self.report_file = self.path / "report.html"
         self.events_folder = self.path / "events"
+        self.instances_folder = self.path / "instances"
 
     @property
     def exists(self) -> bool:
         """Whether something is there already."""
         return self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir()))
 
-    def prepare(self, recipe: Recipe, resume: bool) -> None:
-        """Make the directory, or check that the one that exists can be continued with this recipe."""
+    def check(self, recipe: Recipe, resume: bool) -> None:
+        """Refuse a directory that exists, or to continue one that cannot be continued with this recipe."""
         if self.exists and not resume:
             raise RunError(f"{self.path} already exists: continue it with --resume, or choose another name with --out.")
         if resume and not self.recipe_file.exists():
@@ -47,6 +51,10 @@ class Run:
                 f"{self.path} was started with another recipe: resume it with that one "
                 f"({self.recipe_file}), or choose another name with --out."
             )
+
+    def prepare(self, recipe: Recipe, resume: bool) -> None:
+        """Make the directory, or check that the one that exists can be continued with this recipe."""
+        self.check(recipe, resume)
         if not resume:
             recipe.save(self.recipe_file)
 
@@ -73,6 +81,10 @@ class Run:
     def history(self) -> list[dict[str, Any]]:
         """The rows of the training log."""
         return read_rows(self.log_file)
+
+    def instances(self) -> list[dict[str, Tensor]]:
+        """What chance-constrained training saw at the end of each instance; see `Snapshots.take`."""
+        return read_snapshots(self.instances_folder)
 
     def audit(self) -> dict[str, Any]:
         """The stored audit."""

@@ -40,8 +40,17 @@ RECIPES = {
     "random miner": ("margin", []),
     "sgd, clipped, cosine": (
         "contrastive",
-        ["training.optimizer=sgd", "training.clip=0.5", "training.schedule=cosine", "training.warmup_steps=3"],
+        ["training.optimizer=sgd", "training.clip=0.5", "training.lr_schedule=cosine", "training.warmup_steps=3"],
     ),
+    "chance-constrained": (
+        "contrastive-ccp",
+        ["training.chance_constrained={proxies: 2, pool: 3, patience: 1}", "training.evaluate_every=2"],
+    ),
+    "sample anchors": (
+        "multi-similarity-ccp",
+        ["training.chance_constrained={proxies: 1, pool: 3, patience: 1, anchors: samples}"],
+    ),
+    "cross-batch memory": ("contrastive-xbm", ["training.cross_batch_memory={batches: 2, warmup_steps: 5}"]),
     "augmented": ("supcon", ["data.jitter=0.3", "training.head_warmup_steps=5"]),
 }
 

@@ -17,7 +17,7 @@ from nearkin.training.optimisers import learning_rate_scale, make_optimiser, set
 
 @given(st.integers(1, 300), st.integers(0, 50))
 def test_cosine_matches_torch(steps, warmup):
-    section = TrainingSection(max_steps=steps + warmup, schedule="cosine", warmup_steps=warmup)
+    section = TrainingSection(max_steps=steps + warmup, lr_schedule="cosine", warmup_steps=warmup)
     optimiser = torch.optim.SGD([torch.zeros(1)], lr=1.0)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, T_max=steps)
     for step in range(1, steps + 1):
@@ -27,7 +27,7 @@ def test_cosine_matches_torch(steps, warmup):
 
 
 def test_warm_up_and_steps_by_hand():
-    section = TrainingSection(schedule="step", step_every=10, step_factor=0.5, warmup_steps=4)
+    section = TrainingSection(lr_schedule="step", step_every=10, step_factor=0.5, warmup_steps=4)
     assert [learning_rate_scale(step, section) for step in (1, 2, 4, 5, 14, 15, 25)] == [
         0.25, 0.5, 1.0, 1.0, 1.0, 0.5, 0.25
     ]  # fmt: skip

@@ -19,13 +19,13 @@ from nearkin.gallery.sqlite import rows as items
 from nearkin.gallery.sqlite.change import Change
 from nearkin.gallery.sqlite.checks import check_index, check_settings, check_vectors
 from nearkin.gallery.sqlite.graph import KINDS, Graph
-from nearkin.gallery.sqlite.lock import WriterLock
 from nearkin.gallery.sqlite.mirror import Mirror, refreshed
 from nearkin.gallery.sqlite.rebuild import NewVectors, compact
 from nearkin.gallery.sqlite.state import State, read_index, save, save_settings, save_state
 from nearkin.gallery.store import ABSENT, UNLABELLED, Found, Record, Sample
 from nearkin.gallery.values import Item, Settings
 from nearkin.gallery.where import Condition
+from nearkin.lock import WriterLock
 
 _PADDED = 1000
 """Neighbours up to which an answer is as wide as was asked for, however few items there are."""

@@ -13,12 +13,12 @@ from nearkin.errors import StorageError
 
 
 class WriterLock:
-    """The right to write to a gallery, for the length of one call.
+    """The right to write to a directory, such as a gallery, for the length of one call.
 
     The system frees it when a process ends, however it ends.
 
     Args:
-        directory: of the gallery; the lock is its file `writer.lock`, which holds the writer's process id.
+        directory: what is written to; the lock is its file `writer.lock`, which holds the writer's process id.
     """
 
     def __init__(self, directory: Path) -> None:

@@ -1,8 +1,4 @@
-"""The recipe: everything a run needs to be repeated, validated before anything starts.
-
-A recipe is YAML with five sections. The rooms above own theirs (`data`, `model`, `objective`); `training` and `audit`
-lie below this file, so their sections are declared here. `extends:` names another recipe to start from.
-"""
+"""A whole recipe: read by name or from a file, with what it extends and what is overridden, and validated."""
 
 from __future__ import annotations
 
@@ -10,16 +6,17 @@ import json
 import re
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Any, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from nearkin.data.section import DataSection
 from nearkin.errors import RecipeError, UnknownNameError, suggestion
 from nearkin.models.section import ModelSection
 from nearkin.objectives.section import ObjectiveSection
-from nearkin.search.rerank import rerankers
+from nearkin.recipe.audit import AuditSection
+from nearkin.recipe.training import TrainingSection
 from nearkin.storage import write_text
 
 DEFAULT_RECIPE = "proxy-anchor"
@@ -32,78 +29,6 @@ class _Loader(yaml.SafeLoader):
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"^[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
 )
-
-
-class TrainingSection(BaseModel):
-    """How the objective is minimised."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    max_steps: int = Field(default=1500, ge=1, description="Optimiser steps at the most.")
-    optimizer: Literal["adam", "adamw", "sgd"] = Field(default="adam", description="The optimiser.")
-    lr: float = Field(default=1e-3, gt=0, allow_inf_nan=False, description="Learning rate of the head.")
-    backbone_lr_factor: float = Field(
-        default=0.1, ge=0, description="The backbone's learning rate, as a multiple of `lr`."
-    )
-    proxy_lr_factor: float = Field(default=1.0, ge=0, description="The loss's own parameters' learning rate, likewise.")
-    weight_decay: float = Field(default=1e-4, ge=0, description="Weight decay of head and backbone; proxies have none.")
-    momentum: float = Field(default=0.9, ge=0, lt=1, description="Momentum of sgd.")
-    schedule: Literal["constant", "cosine", "step"] = Field(
-        default="constant", description="Learning rate over the steps."
-    )
-    step_every: int = Field(default=500, ge=1, description="With schedule=step: steps between two decays.")
-    step_factor: float = Field(default=0.5, gt=0, le=1, description="With schedule=step: what a decay multiplies by.")
-    warmup_steps: int = Field(default=0, ge=0, description="Steps of linear warm-up of every learning rate.")
-    head_warmup_steps: int = Field(default=0, ge=0, description="First steps that train head and proxies only.")
-    clip: float | None = Field(
-        default=None, gt=0, description="Largest norm of the gradient; longer ones are scaled down."
-    )
-    precision: Literal["32-true", "bf16-mixed", "16-mixed"] = Field(
-        default="32-true", description="Fabric's precision."
-    )
-    accelerator: Literal["auto", "cpu", "gpu", "mps"] = Field(default="auto", description="Where to train.")
-    evaluate_every: int = Field(default=100, ge=1, description="Steps between two validations (and checkpoints).")
-    patience: int | None = Field(
-        default=10, ge=1, description="Validations without a better MAP@R before stopping; null: never."
-    )
-    ema: float | None = Field(
-        default=None, gt=0, lt=1, description="Decay of the moving average of weights; null: none."
-    )
-    log_every: int = Field(default=50, ge=1, description="Steps between two lines of the training log.")
-    seed: int = Field(default=0, ge=0, description="Seed of everything random.")
-
-
-class AuditSection(BaseModel):
-    """What is measured on the held-out classes when training is done."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    suites: list[str] = Field(default=["retrieval", "clustering"], description="Suites to run.")
-    recall_at: list[Annotated[int, Field(ge=1)]] = Field(default=[1, 2, 4, 8], description="The k of Recall@k.")
-    map_at: list[Annotated[int, Field(ge=1)]] = Field(default=[10], description="The k of MAP@k.")
-    knn: int = Field(default=5, ge=1, description="Neighbours of kNN-Acc.")
-    rerank: str | None = Field(
-        default=None,
-        description="How the retrieval suite re-ranks what it finds: average-query-expansion, k-reciprocal; null: not.",
-    )
-    corrupted_queries: int = Field(default=1000, ge=10, description="Queries that the corruption suite corrupts.")
-    severities: list[Annotated[int, Field(ge=1, le=5)]] = Field(
-        default=[1, 2, 3, 4, 5], min_length=1, description="Severities of the corruption suite."
-    )
-    resamples: int = Field(default=1000, ge=1, description="Bootstrap resamples of the intervals.")
-    seed: int = Field(default=0, ge=0, description="Seed of bootstrap, k-means and sampled pairs.")
-
-    @field_validator("severities")
-    @classmethod
-    def _each_once(cls, value: list[int]) -> list[int]:
-        return sorted(set(value))
-
-    @field_validator("rerank")
-    @classmethod
-    def _check_rerank(cls, value: str | None) -> str | None:
-        if value is not None and value not in rerankers:
-            raise ValueError(f"there is no such re-ranking; choose one of: {', '.join(rerankers.names())}")
-        return value
 
 
 class Recipe(BaseModel):

@@ -1,0 +1,171 @@
+"""Does chance-constrained programming make pair losses better? The fair protocol's answer, book by book.
+
+    python benchmarks/ccp_books.py rates       learning rates, compared on CUB's validation folds
+    python benchmarks/ccp_books.py cub         every loss of the seed's table 3.1 on CUB-200-2011, cached features
+    python benchmarks/ccp_books.py omniglot    the main ones on Omniglot, a network from scratch
+    python benchmarks/ccp_books.py ablation    proxies, pool, proximal weight, batch size, and the controls
+
+Each book is a directory of `benchmarks/books` with a ledger, tables and a picture; a stopped one goes on where it was.
+Needs the data: NEARKIN_DATA or --data-root. What `cub` does is, but for the learning rates,
+
+    nearkin benchmark cub200 --recipes contrastive,contrastive-ccp,... --folds 4 --seeds 2 --out BOOK
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from nearkin.data.catalogue import cache_directory
+from nearkin.data.sources import open_data
+from nearkin.protocol import Candidate, run_benchmark
+from nearkin.recipe import load_recipe
+
+BOOKS = Path(__file__).with_name("books")
+FOLDS = 4
+
+BUDGET = ["training.max_steps=3000", "training.evaluate_every=25", "training.patience=60"]
+"""The seed's: validation every 25 steps, a stop after 60 without a gain."""
+CUB = [
+    *BUDGET,
+    "data.split=column",
+    "model.cache_views={flip: true, crops: 2, crop_scale: [0.4, 1.0]}",
+]
+BATCH = ["data.classes_per_batch=8", "data.per_class=4"]
+OMNIGLOT = [
+    "data.split=auto",
+    "data.crop=random",
+    "data.crop_scale=[0.8, 1.0]",
+    "data.crop_ratio=[0.9, 1.1]",
+    "data.flip=false",
+    "model.backbone=conv4",
+    "model.pretrained=false",
+    "model.channels=1",
+    "model.size=28",
+    "model.dimension=64",
+    "model.freeze=null",
+    "model.cache=false",
+    "training.backbone_lr_factor=1.0",
+    "training.max_steps=1200",
+    "training.evaluate_every=75",
+    "training.patience=16",
+]
+RATES = ("1e-4", "3e-4", "1e-3")
+PLAIN_RATE = "1e-4"
+CCP_RATE = "1e-3"
+PROXY_RATE = "1e-3"
+"""The rates with the best validation MAP@R in the book `rates`."""
+
+PAIRS = ("contrastive-cosine", "contrastive", "multi-similarity", "triplet")
+PROXIES = ("proxy-anchor", "proxy-nca++", "soft-triple")
+
+
+@dataclass(frozen=True)
+class Study:
+    """A book: its data, how many seeds, who takes part, and the baseline (None: each its plain loss)."""
+
+    data: str
+    seeds: int
+    candidates: Callable[[], list[Candidate]]
+    against: str | None = None
+
+
+def candidate(recipe: str, settings: Iterable[str], name: str | None = None) -> Candidate:
+    return Candidate(name or recipe, load_recipe(recipe, list(settings)))
+
+
+def rates() -> list[Candidate]:
+    names = ("contrastive", "contrastive-ccp", "multi-similarity", "multi-similarity-ccp")
+    chosen = []
+    for rate in RATES:
+        lr = f"training.lr={rate}"
+        chosen += [candidate(name, [*CUB, *BATCH, lr], f"{name}, lr {rate}") for name in names]
+        chosen.append(candidate("proxy-anchor", [*CUB, lr], f"proxy-anchor, lr {rate}"))
+    return chosen
+
+
+def cub() -> list[Candidate]:
+    chosen = []
+    for loss in PAIRS:
+        chosen.append(candidate(loss, [*CUB, *BATCH, f"training.lr={PLAIN_RATE}"]))
+        if loss.startswith("contrastive"):
+            chosen.append(candidate(f"{loss}-xbm", [*CUB, *BATCH, f"training.lr={PLAIN_RATE}"]))
+        chosen.append(candidate(f"{loss}-ccp", [*CUB, *BATCH, f"training.lr={CCP_RATE}"]))
+    return chosen + [candidate(loss, [*CUB, f"training.lr={PROXY_RATE}"]) for loss in PROXIES]
+
+
+def omniglot() -> list[Candidate]:
+    few = "training.chance_constrained={proxies: 4, pool: 7}"  # some 700 classes, as the seed has it for thousands
+    settings = [*OMNIGLOT, "data.classes_per_batch=32", "data.per_class=4"]
+    chosen = [candidate(name, settings) for name in ("contrastive", "multi-similarity")]
+    chosen.append(candidate("contrastive-xbm", [*settings, "training.cross_batch_memory={warmup_steps: 300}"]))
+    chosen += [candidate(name, [*settings, few]) for name in ("contrastive-ccp", "multi-similarity-ccp")]
+    return [*chosen, candidate("proxy-anchor", settings)]
+
+
+def ablation() -> list[Candidate]:
+    base = [*CUB, *BATCH]
+    plain, ccp = [*base, f"training.lr={PLAIN_RATE}"], [*base, f"training.lr={CCP_RATE}"]
+    part = "training.chance_constrained"
+    settings = {
+        "one problem, 8 proxies": f"{part}={{instances: 1}}",
+        "one problem, 1 proxy": f"{part}={{instances: 1, proxies: 1, pool: 1}}",
+        "samples as anchors": f"{part}={{anchors: samples}}",
+        "1 proxy": f"{part}={{proxies: 1}}",
+        "2 proxies": f"{part}={{proxies: 2}}",
+        "16 proxies, pool 24": f"{part}={{proxies: 16, pool: 24}}",
+        "pool 8 (random)": f"{part}={{pool: 8}}",
+        "pool 24": f"{part}={{pool: 24}}",
+        "lambda 0": f"{part}={{proximal: 0}}",
+        "lambda 2e-3": f"{part}={{proximal: 2e-3}}",
+        "lambda 2e-2": f"{part}={{proximal: 2e-2}}",
+    }
+    chosen = [candidate("contrastive-ccp", ccp, "ccp"), candidate("contrastive", plain, "plain")]
+    chosen += [candidate("contrastive-ccp", [*ccp, setting], f"ccp, {name}") for name, setting in settings.items()]
+    for classes in (4, 16, 32):
+        size = f"data.classes_per_batch={classes}"
+        chosen.append(candidate("contrastive", [*plain, size], f"plain, batch {4 * classes}"))
+        chosen.append(candidate("contrastive-ccp", [*ccp, size], f"ccp, batch {4 * classes}"))
+    return chosen
+
+
+def versus_base(names: Iterable[str]) -> dict[str, str]:
+    """Each "…-ccp" and "…-xbm", also with a setting after it, against the plain loss with the same setting."""
+    return {name: name.replace("-ccp", "").replace("-xbm", "") for name in names if "-ccp" in name or "-xbm" in name}
+
+
+STUDIES = {
+    "rates": Study("cub200", 1, rates),
+    "cub": Study("cub200", 2, cub),
+    "omniglot": Study("omniglot", 1, omniglot),
+    "ablation": Study("cub200", 1, ablation, against="ccp"),
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("book", choices=STUDIES)
+    parser.add_argument("--data-root", type=Path, help="where the data is; default: NEARKIN_DATA")
+    arguments = parser.parse_args()
+    study = STUDIES[arguments.book]
+    dataset = open_data(study.data, data_root=arguments.data_root)
+    candidates = study.candidates()
+    done = run_benchmark(
+        dataset,
+        candidates,
+        BOOKS / arguments.book,
+        cache_directory=cache_directory() / "features",
+        folds=FOLDS,
+        seeds=study.seeds,
+        against=study.against or versus_base(candidate.name for candidate in candidates),
+        source=study.data,
+    )
+    print(done.tables.markdown)
+    return 130 if done.interrupted else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

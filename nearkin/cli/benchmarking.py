@@ -1,0 +1,100 @@
+"""`nearkin benchmark`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import typer
+from rich.console import Console
+
+from nearkin.api import open_checked, source_name
+from nearkin.cli.exits import INTERRUPTED
+from nearkin.data.catalogue import cache_directory
+from nearkin.errors import RecipeError
+from nearkin.protocol import Book, Candidate, run_benchmark
+from nearkin.protocol.division import protocol_named
+from nearkin.protocol.run import check_plan
+from nearkin.protocol.tables import Tables
+from nearkin.recipe import load_recipe
+from nearkin.report.terminal import text_table
+
+_FOLDS = 4
+
+
+def benchmark_command(
+    data: str,
+    recipes: str,
+    out: Path,
+    *,
+    folds: int | None,
+    seeds: int,
+    against: str | None,
+    overrides: list[str],
+    protocol: str,
+    skip_bad: bool,
+    data_root: Path | None,
+    progress: bool,
+    keep_runs: bool,
+) -> None:
+    """Compare recipes and show the table."""
+    if protocol == "conventional" and folds is not None:
+        raise RecipeError("The conventional protocol has no folds: leave out --folds, or use --protocol fair.")
+    names = [name.strip() for name in recipes.split(",") if name.strip()]
+    loaded = [load_recipe(name, overrides) for name in names]
+    candidates = [Candidate(recipe.name, recipe) for recipe in loaded]
+    chosen, baselines = protocol_named(protocol), _against(against)
+    made = _FOLDS if folds is None else folds
+    check_plan(candidates, chosen, made, seeds)
+    Book(out).check_place()
+    dataset, notes = open_checked(data, skip_bad=skip_bad, data_root=data_root, progress=progress)
+    result = run_benchmark(
+        dataset,
+        candidates,
+        out,
+        cache_directory=cache_directory() / "features",
+        folds=made,
+        seeds=seeds,
+        protocol=chosen,
+        against=baselines,
+        source=source_name(data),
+        notes=notes,
+        keep_runs=keep_runs,
+        progress=progress,
+    )
+    if result.interrupted:
+        print(f"Stopped with {result.summary.missing} cells missing. The same command goes on.")
+        raise typer.Exit(INTERRUPTED)
+    _show(result.tables)
+    print(f"Table: {out / 'table.html'} (also table.md and table.csv); picture: {out / 'comparison.png'}")
+
+
+def _against(given: str | None) -> str | Mapping[str, str] | None:
+    """One baseline, or several as `candidate:baseline` with commas between."""
+    if given is None or ":" not in given:
+        return given
+    pairs: dict[str, str] = {}
+    for part in given.split(","):
+        name, colon, base = (piece.strip() for piece in part.partition(":"))
+        if not (name and colon and base):
+            raise RecipeError(f"--against takes one recipe, or pairs such as a:b,c:d, not '{given}'.")
+        if name in pairs:
+            raise RecipeError(f"--against names a baseline of '{name}' twice: give each recipe one.")
+        pairs[name] = base
+    return pairs
+
+
+def _show(tables: Tables) -> None:
+    """Print the table with as many columns as there is room for; a pipe has room for all."""
+    console = Console(highlight=False, markup=False, emoji=False)
+    headings, lines = tables.headings(), tables.lines()
+    unbounded = console.options.update(max_width=10_000)
+    for count in range(len(headings), 1, -1):
+        table = text_table(headings[:count], [line[:count] for line in lines], title=tables.title)
+        wanted = console.measure(table, options=unbounded).maximum
+        if wanted <= console.width or not console.is_terminal:
+            console.width = max(console.width, wanted)
+            break
+    console.print(table)
+    for note in tables.notes():
+        console.print(note, soft_wrap=True)

@@ -1,0 +1,146 @@
+"""What is compared: recipes under names, and what makes two recipes the same."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from nearkin.data.dataset import Dataset
+from nearkin.data.splits import Split
+from nearkin.errors import DataError, NearkinError, RecipeError, UnknownNameError, suggestion
+from nearkin.models import build_embedder
+from nearkin.objectives import make_objective
+from nearkin.recipe import Recipe
+from nearkin.training.schedules.make import check_schedule
+
+UNTRAINED = "untrained"
+"""How a comparison calls the features that nothing was trained for."""
+
+Against = str | Mapping[str, str] | None
+"""One baseline for all, or candidate to baseline; None: the first candidate of the book."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A recipe that takes part, under a name of its own.
+
+    Args:
+        name: what tables call it, such as "contrastive-ccp, 4 proxies".
+        recipe: how its models are trained; its `training.seed` and `data.val_classes` are those of the protocol.
+    """
+
+    name: str
+    recipe: Recipe
+
+    def content(self) -> dict[str, Any]:
+        """All of the recipe that decides what its models are, as JSON can hold it."""
+        return _content(self.recipe)
+
+    def digest(self) -> str:
+        """A short hash of the content."""
+        return hashlib.sha256(json.dumps(self.content(), sort_keys=True).encode()).hexdigest()[:16]
+
+    def seeded(self, seed: int) -> Recipe:
+        """The recipe with another seed."""
+        training = self.recipe.training.model_copy(update={"seed": seed})
+        return self.recipe.model_copy(update={"training": training})
+
+    def difference(self, stored: Mapping[str, Any]) -> str:
+        """The first thing in which stored content is another: `training.lr was 0.1 and is 0.2`; empty if none is."""
+        try:
+            known = _content(Recipe.model_validate(stored))  # keys that came later have their usual values
+        except (ValidationError, NearkinError):
+            known = dict(stored)
+        before, now = dict(_flat(known)), dict(_flat(self.content()))
+        for key in [*before, *now]:
+            if before.get(key) != now.get(key):
+                return f"{key} was {json.dumps(before.get(key))} and is {json.dumps(now.get(key))}"
+        return ""
+
+
+def check_names(candidates: Sequence[Candidate]) -> None:
+    """Refuse no candidates, a name that is taken, and names that tables or comparisons cannot use."""
+    if not candidates:
+        raise RecipeError("There is no recipe to benchmark: name at least one.")
+    seen: set[str] = set()
+    for name in (candidate.name for candidate in candidates):
+        if name in seen:
+            raise RecipeError(f"The recipe '{name}' is named twice: name each once, or give variations other names.")
+        if not name.strip() or not name.isprintable() or name == UNTRAINED:
+            raise RecipeError(f"A recipe cannot be called {name!r} here: give it another name in one printable line.")
+        seen.add(name)
+
+
+def check_trainable(candidate: Candidate, dataset: Dataset, split: Split) -> None:
+    """Refuse, before anything starts, a recipe that could not be trained on the data.
+
+    Args:
+        candidate: the recipe.
+        dataset: all the data.
+        split: the division of its first model.
+    """
+    recipe, name = candidate.recipe, candidate.name
+    embedder = build_embedder(recipe.model, seed=0, audio_seconds=recipe.data.audio_seconds)
+    if embedder.spec.kind != dataset.kind:
+        raise DataError(
+            f"The backbone '{recipe.model.backbone}' of the recipe '{name}' takes {embedder.spec.kind} and the data "
+            f"is {dataset.kind}: choose a recipe whose backbone takes {dataset.kind}."
+        )
+    if not any(parameter.requires_grad for parameter in embedder.parameters()):
+        raise RecipeError(
+            f"The recipe '{name}' has no weights to train: leave it out, for untrained features are measured anyway."
+        )
+    classes = len(set(dataset.labels[split.train]))
+    objective = make_objective(
+        recipe.objective, dimension=embedder.dimension, classes=classes, space=embedder.space, seed=0
+    )
+    objective.check_batch(min(recipe.data.classes_per_batch, classes), recipe.data.per_class)
+    check_schedule(recipe.training, objective, validated=True)
+
+
+def comparisons(against: Against, names: Sequence[str]) -> dict[str, str]:
+    """Candidate to the one it is compared with.
+
+    Args:
+        against: what was asked for.
+        names: all candidates.
+    """
+    if against is None:
+        against = names[0]
+    if isinstance(against, str):
+        _check_known(against, names)
+        return {name: against for name in names if name != against}
+    for name, base in against.items():
+        _check_known(base, names)
+        if name == UNTRAINED or name not in names:
+            raise UnknownNameError(f"There is no recipe '{name}' here to compare.{suggestion(name, names)}")
+        if name == base:
+            raise RecipeError(f"The recipe '{name}' is to be compared with itself: name another one as its baseline.")
+    return dict(against)
+
+
+def _check_known(base: str, names: Sequence[str]) -> None:
+    if base not in (*names, UNTRAINED):
+        raise UnknownNameError(
+            f"There is no recipe '{base}' here to compare against.{suggestion(base, [*names, UNTRAINED])}"
+        )
+
+
+def _content(recipe: Recipe) -> dict[str, Any]:
+    tree = recipe.model_dump(mode="json", exclude={"name", "audit"})
+    del tree["training"]["seed"]
+    del tree["data"]["val_classes"]
+    return tree
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value

@@ -1,0 +1,162 @@
+"""From the ledger to the lines of the table: means, intervals over classes, and paired differences."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from nearkin.metrics import PairedResult, class_bootstrap, holm, paired_permutation
+from nearkin.protocol.book import Book, Contents
+from nearkin.protocol.candidates import UNTRAINED
+from nearkin.protocol.cells import Cell
+from nearkin.protocol.ledger import Ledger
+from nearkin.protocol.measuring import KEPT
+from nearkin.report.comparison import Difference
+from nearkin.report.protocol import KINDS, SEPARATE, BenchmarkRow
+
+UNTRAINED_CELL = Cell(UNTRAINED, "untrained")
+_PRIMARY = "MAP@R"
+
+Values = dict[str, tuple[float, float, float]]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a book says so far.
+
+    Args:
+        rows: one for each recipe, in the order in which they came.
+        untrained: metric to (mean, low, high) of untrained features; empty where there are none.
+        missing: cells that are still to be done.
+        cells: all cells there shall be.
+        smallest_p: the least p that the comparisons could have given, corrected; NaN without comparisons.
+        tested: how many comparisons the p-values of one kind are corrected for.
+    """
+
+    rows: list[BenchmarkRow]
+    untrained: Values
+    missing: int
+    cells: int
+    smallest_p: float
+    tested: int
+
+
+class Summariser:
+    """Makes summaries of a book that grows; only what new cells change is computed anew.
+
+    Args:
+        book: the book.
+        ledger: its ledger.
+    """
+
+    def __init__(self, book: Book, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._codes = book.codes()
+        self._intervals: dict[tuple[Cell, ...], dict[str, tuple[float, float]]] = {}
+        self._paired: dict[tuple[tuple[Cell, ...], tuple[Cell, ...]], PairedResult] = {}
+
+    def summarise(self, contents: Contents) -> Summary:
+        """The lines of the table as they stand."""
+        planned = contents.planned()
+        done = [cell for cell in planned if cell in self._ledger]
+        untrained = [UNTRAINED_CELL] if UNTRAINED_CELL in self._ledger else []
+        cells = {name: [cell for cell in done if cell.recipe == name] for name in contents.recipes}
+        tests = {kind: self._tests(contents, cells, untrained, kind) for kind in KINDS}
+        differences = {kind: _corrected(results) for kind, results in tests.items()}
+        rows = [
+            self._row(name, cells[name], contents, {kind: differences[kind].get(name) for kind in KINDS})
+            for name in contents.recipes
+        ]
+        least = [_smallest(list(results.values())) for results in tests.values() if results]
+        return Summary(
+            rows,
+            self._values(untrained),
+            missing=len(planned) - len(done),
+            cells=len(planned),
+            smallest_p=max(least, default=math.nan),
+            tested=max(map(len, tests.values())),
+        )
+
+    def _row(
+        self, name: str, cells: Sequence[Cell], contents: Contents, found: Mapping[str, Difference | None]
+    ) -> BenchmarkRow:
+        of_kind = {kind: [cell for cell in cells if cell.kind == kind] for kind in KINDS}
+        models = [self._ledger.rows[cell] for cell in of_kind[SEPARATE]]
+        return BenchmarkRow(
+            name,
+            values={kind: self._values(some) for kind, some in of_kind.items() if some},
+            spread={kind: self._spread(some) for kind, some in of_kind.items()},
+            validation=_mean([row["validation_MAP@R"] for row in models]),
+            against=contents.comparisons.get(name, ""),
+            differences={kind: difference for kind, difference in found.items() if difference is not None},
+            finished=len(models),
+            planned=contents.recipes[name]["seeds"] * contents.models,
+            seconds=math.fsum(row["seconds"] for row in models),
+        )
+
+    def _values(self, cells: Sequence[Cell]) -> Values:
+        """Metric to (mean, low, high) of all queries, each averaged over the cells."""
+        if not cells:
+            return {}
+        key = tuple(cells)
+        if key not in self._intervals:
+            averaged = np.mean([self._ledger.per_query(cell) for cell in cells], axis=0)
+            self._intervals[key] = class_bootstrap(dict(zip(KEPT, averaged, strict=True)), self._codes)
+        means = {metric: _mean([self._ledger.rows[cell][metric] for cell in cells]) for metric in KEPT}
+        return {metric: (means[metric], *self._intervals[key][metric]) for metric in KEPT}
+
+    def _spread(self, cells: Sequence[Cell]) -> float:
+        """Standard deviation of MAP@R over the seeds, each the mean of its cells."""
+        by_seed: dict[int | None, list[float]] = {}
+        for cell in cells:
+            by_seed.setdefault(cell.seed, []).append(self._ledger.rows[cell][_PRIMARY])
+        means = [_mean(values) for values in by_seed.values()]
+        return float(np.std(means, ddof=1)) if len(means) > 1 else math.nan
+
+    def _tests(
+        self, contents: Contents, cells: Mapping[str, Sequence[Cell]], untrained: Sequence[Cell], kind: str
+    ) -> dict[str, PairedResult]:
+        """Candidate to its paired test, over the folds and seeds that both have."""
+        results = {}
+        for name, base in contents.comparisons.items():
+            ours = {(cell.fold, cell.seed): cell for cell in cells[name] if cell.kind == kind}
+            if base == UNTRAINED:
+                theirs = dict.fromkeys(ours, UNTRAINED_CELL) if untrained else {}
+            else:
+                theirs = {(cell.fold, cell.seed): cell for cell in cells[base] if cell.kind == kind}
+            shared = [place for place in ours if place in theirs]
+            if shared and len(contents.classes) > 1:
+                results[name] = self._pair(
+                    tuple(ours[place] for place in shared), tuple(theirs[place] for place in shared)
+                )
+        return results
+
+    def _pair(self, ours: tuple[Cell, ...], theirs: tuple[Cell, ...]) -> PairedResult:
+        if (ours, theirs) not in self._paired:
+            self._paired[ours, theirs] = paired_permutation(self._per_class(ours), self._per_class(theirs))
+        return self._paired[ours, theirs]
+
+    def _per_class(self, cells: Sequence[Cell]) -> dict[int, float]:
+        """Class to its MAP@R, averaged over cells."""
+        values = np.mean([self._ledger.rows[cell]["per_class"][_PRIMARY] for cell in cells], axis=0)
+        return dict(enumerate(values.tolist()))
+
+
+def _corrected(results: Mapping[str, PairedResult]) -> dict[str, Difference]:
+    """The differences, their p-values corrected for how many there are."""
+    corrected = holm([result.p_value for result in results.values()])
+    return {
+        name: Difference(result.difference, result.low, result.high, p_value)
+        for (name, result), p_value in zip(results.items(), corrected, strict=True)
+    }
+
+
+def _smallest(results: Sequence[PairedResult]) -> float:
+    return min(1.0, len(results) * min(result.smallest_p for result in results))
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values) if values else math.nan

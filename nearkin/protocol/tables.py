@@ -1,0 +1,220 @@
+"""The table of a book: the same lines as Markdown, CSV, a page with the picture inside, and text for a terminal."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterator
+
+from nearkin.protocol.book import Book, Contents
+from nearkin.protocol.candidates import UNTRAINED
+from nearkin.protocol.summary import Summary
+from nearkin.report.formatting import MISSING, interval_text, value_text
+from nearkin.report.page import render_table
+from nearkin.report.protocol import CONCATENATED, KINDS, SEPARATE, BenchmarkRow, draw_benchmark
+from nearkin.report.values import Figure
+from nearkin.storage import replacing, write_text
+
+_SHOWN = 0.05
+_METRICS = ("MAP@R", "P@1")
+_UNTRAINED_NAME = "untrained features"
+Cells = list[list[str]]
+"""The cells of a line, each with its lines of text."""
+
+
+class Tables:
+    """The texts of a table.
+
+    Args:
+        contents: what the book is about.
+        summary: what it says so far.
+    """
+
+    def __init__(self, contents: Contents, summary: Summary) -> None:
+        self.contents = contents
+        self.summary = summary
+        self.fair = contents.protocol == "fair"
+
+    @property
+    def title(self) -> str:
+        """The heading; a partial book and one whose models were chosen on the test classes say so."""
+        name = self.contents.data["name"] or "benchmark"
+        marks = [] if self.fair else ["test-selected"]
+        if self.summary.missing:
+            marks.append("partial")
+        return f"{name}, {self.contents.protocol} protocol" + (f" ({', '.join(marks)})" if marks else "")
+
+    def headings(self) -> list[str]:
+        """The columns, the most important first."""
+        mark = "" if self.fair else ", test-selected"
+        bases = set(self.contents.comparisons.values())
+        base = f"difference to {_base_name(min(bases))}" if len(bases) == 1 else "difference to baseline"
+        names = ["recipe", f"MAP@R{mark}", base]
+        if self.fair:
+            names += ["concatenated MAP@R", f"{base}, concatenated"]
+        names.append(f"P@1{mark}")
+        if self.fair:
+            names.append("concatenated P@1")
+        names += ["SD over seeds, points", "validation MAP@R" if self.fair else "selection MAP@R", "models", "seconds"]
+        # Without comparisons there is nothing to differ from.
+        return [name for name in names if bases or not name.startswith("difference")]
+
+    def lines(self) -> list[Cells]:
+        """One line for each recipe, and one for untrained features."""
+        several = len(set(self.contents.comparisons.values())) > 1
+        made = [self._line(row, several) for row in self.summary.rows]
+        if self.summary.untrained:
+            made.append(self._line(BenchmarkRow(_UNTRAINED_NAME, {SEPARATE: self.summary.untrained}), several))
+        return made
+
+    def notes(self) -> list[str]:
+        """What the reader must know."""
+        return list(self._notes())
+
+    def picture(self) -> bytes:
+        """The picture as PNG bytes; none when nothing is finished."""
+        untrained = self.summary.untrained.get("MAP@R", (math.nan,))[0]
+        return draw_benchmark(self.summary.rows, self.title, untrained=untrained)
+
+    def markdown(self) -> str:
+        """The table and its notes."""
+        rows = ["| " + " | ".join(self.headings()) + " |", "|" + " --- |" * len(self.headings())]
+        for line in self.lines():
+            rows.append("| " + " | ".join("<br>".join(cell).replace("|", "\\|") for cell in line) + " |")
+        notes = [f"- {note}" for note in self.notes()]
+        return "\n".join([f"# {self.title}", "", *rows, "", *notes, ""])
+
+    def page(self, picture: bytes) -> str:
+        """The table, the picture and the notes as one HTML file."""
+        figure = Figure(
+            "MAP@R",
+            "Dots are means over folds and seeds, lines their 95 % intervals for other classes of the same kind. "
+            "Whether two recipes differ is told by their paired difference, even where intervals overlap.",
+            picture,
+            f"MAP@R of {len(self.summary.rows)} recipes with intervals, single models and folds concatenated",
+        )
+        return render_table(self.title, self.headings(), self.lines(), figures=[figure], notes=self.notes())
+
+    def values(self) -> str:
+        """All numbers as CSV, one line for each recipe; empty where there is none."""
+        buffer = io.StringIO()
+        writer: csv.DictWriter[str] | None = None
+        rows = list(self.summary.rows)
+        if self.summary.untrained:
+            rows.append(BenchmarkRow(UNTRAINED, {SEPARATE: self.summary.untrained}))
+        for row in rows:
+            numbers = self._numbers(row)
+            if writer is None:
+                writer = csv.DictWriter(buffer, fieldnames=list(numbers), lineterminator="\n")
+                writer.writeheader()
+            writer.writerow({key: _number(value) for key, value in numbers.items()})
+        return buffer.getvalue()
+
+    def _line(self, row: BenchmarkRow, several: bool) -> Cells:
+        cells = [[row.name], _value(row, SEPARATE, "MAP@R")]
+        compared = bool(self.contents.comparisons)
+        if compared:
+            cells.append(self._difference(row, SEPARATE, several))
+        if self.fair:
+            cells.append(_value(row, CONCATENATED, "MAP@R"))
+            if compared:
+                cells.append(self._difference(row, CONCATENATED, several))
+        cells.append(_value(row, SEPARATE, "P@1"))
+        if self.fair:
+            cells.append(_value(row, CONCATENATED, "P@1"))
+        cells += [_spread(row), [value_text(row.validation, True)]]
+        cells.append([f"{row.finished} of {row.planned}" if row.planned else MISSING])
+        cells.append([f"{row.seconds:,.0f}" if row.finished else MISSING])
+        return cells
+
+    def _difference(self, row: BenchmarkRow, kind: str, several: bool) -> list[str]:
+        if kind not in row.differences:
+            return ["baseline" if self._is_base(row.name) and not row.against else MISSING]
+        lines = row.differences[kind].lines(percent=True)
+        return [*lines, f"to {_base_name(row.against)}"] if several else lines
+
+    def _is_base(self, name: str) -> bool:
+        bases = self.contents.comparisons.values()
+        return name in bases or (name == _UNTRAINED_NAME and UNTRAINED in bases)
+
+    def _numbers(self, row: BenchmarkRow) -> dict[str, object]:
+        numbers: dict[str, object] = {"recipe": row.name, "protocol": self.contents.protocol}
+        numbers["selected_on"] = "validation classes" if self.fair else "test classes (test-selected)"
+        for kind in KINDS if self.fair else (SEPARATE,):
+            for metric in _METRICS:
+                for end, value in zip(("", "_low", "_high"), row.value(kind, metric), strict=True):
+                    numbers[f"{kind}_{metric}{end}"] = value
+            numbers[f"{kind}_MAP@R_sd_over_seeds"] = row.spread.get(kind, math.nan)
+            found = row.differences.get(kind)
+            for name in ("mean", "low", "high", "p_value"):
+                end = {"mean": "", "p_value": "_p"}.get(name, f"_{name}")
+                numbers[f"{kind}_difference{end}"] = math.nan if found is None else getattr(found, name)
+        numbers["against"] = row.against
+        numbers |= {"validation_MAP@R": row.validation, "models": row.finished, "models_planned": row.planned}
+        numbers["seconds"] = row.seconds
+        return numbers
+
+    def _notes(self) -> Iterator[str]:
+        contents, summary = self.contents, self.summary
+        if summary.missing:
+            yield f"Partial: {summary.missing} of {summary.cells} cells are still missing, and every number may change."
+        if self.fair:
+            yield (
+                f"Fair protocol: {contents.models} class-disjoint folds; each model learns from the other folds and "
+                f"chooses its weights on its own, then meets {len(contents.test_classes)} test classes for the first "
+                "time. Values are means over folds and seeds; concatenated: the embeddings of a seed's folds together."
+            )
+        else:
+            yield (
+                "Test-selected: each model learns from all training classes and chooses its weights on the test "
+                f"classes themselves ({len(contents.test_classes)}), so every number here is optimistic."
+            )
+        yield "Below each value its 95 % interval: classes resampled, then queries, averaged over folds and seeds."
+        if contents.comparisons and summary.tested:
+            several = f", corrected for {summary.tested} comparisons by Holm's method" if summary.tested > 1 else ""
+            yield (
+                "Difference: MAP@R minus that of the baseline, averaged over folds, seeds and then classes, with its "
+                f"95 % interval; p by a two-sided sign-flip permutation test over the {len(contents.classes)} "
+                f"classes{several}. Folds share training classes and are not independent: they are averaged, never "
+                "counted."
+            )
+            if summary.smallest_p > _SHOWN:
+                yield f"With so few classes p cannot be less than {summary.smallest_p:.3g}: nothing can be shown."
+        if summary.untrained:
+            yield f"Untrained features: {contents.untrained}, of the same test items; for orientation."
+        yield from contents.data["notes"]
+
+
+def write_tables(book: Book, tables: Tables) -> None:
+    """Write table.md, table.csv, table.html and comparison.png."""
+    picture = tables.picture()
+    if picture:
+        with replacing(book.path / "comparison.png") as temporary:
+            temporary.write_bytes(picture)
+    write_text(book.path / "table.md", tables.markdown())
+    write_text(book.path / "table.csv", tables.values())
+    write_text(book.path / "table.html", tables.page(picture))
+
+
+def _base_name(base: str) -> str:
+    return _UNTRAINED_NAME if base == UNTRAINED else base
+
+
+def _value(row: BenchmarkRow, kind: str, metric: str) -> list[str]:
+    value, low, high = row.value(kind, metric)
+    interval = interval_text(low, high, True)
+    return [value_text(value, True)] + ([interval] if interval != MISSING else [])
+
+
+def _spread(row: BenchmarkRow) -> list[str]:
+    """Standard deviations over seeds in points, of single models and of all folds together."""
+    spreads = [value_text(row.spread.get(kind, math.nan), True).removesuffix(" %") for kind in KINDS]
+    return [spreads[0]] + ([f"{spreads[1]} concatenated"] if spreads[1] != MISSING else [])
+
+
+def _number(value: object) -> object:
+    """As in the ledger: rounded; what is not known is empty."""
+    if not isinstance(value, float):
+        return value
+    return round(value, 6) if math.isfinite(value) else ""

@@ -1,0 +1,21 @@
+"""The recipe: everything a run needs to be repeated, validated before anything starts.
+
+A recipe is YAML with five sections. The rooms above own theirs (`data`, `model`, `objective`); `training` and `audit`
+lie below this room, so their sections are declared here. `extends:` names another recipe to start from.
+"""
+
+from nearkin.recipe.audit import AuditSection
+from nearkin.recipe.loading import DEFAULT_RECIPE, Recipe, list_recipes, load_recipe, recipe_schema
+from nearkin.recipe.training import ChanceConstrainedSection, CrossBatchMemorySection, TrainingSection
+
+__all__ = [
+    "DEFAULT_RECIPE",
+    "AuditSection",
+    "ChanceConstrainedSection",
+    "CrossBatchMemorySection",
+    "Recipe",
+    "TrainingSection",
+    "list_recipes",
+    "load_recipe",
+    "recipe_schema",
+]

@@ -1,0 +1,42 @@
+"""The `audit` section of a recipe: what is measured on the held-out classes when training is done."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from nearkin.search.rerank import rerankers
+
+
+class AuditSection(BaseModel):
+    """What is measured on the held-out classes when training is done."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    suites: list[str] = Field(default=["retrieval", "clustering"], description="Suites to run.")
+    recall_at: list[Annotated[int, Field(ge=1)]] = Field(default=[1, 2, 4, 8], description="The k of Recall@k.")
+    map_at: list[Annotated[int, Field(ge=1)]] = Field(default=[10], description="The k of MAP@k.")
+    knn: int = Field(default=5, ge=1, description="Neighbours of kNN-Acc.")
+    rerank: str | None = Field(
+        default=None,
+        description="How the retrieval suite re-ranks what it finds: average-query-expansion, k-reciprocal; null: not.",
+    )
+    corrupted_queries: int = Field(default=1000, ge=10, description="Queries that the corruption suite corrupts.")
+    severities: list[Annotated[int, Field(ge=1, le=5)]] = Field(
+        default=[1, 2, 3, 4, 5], min_length=1, description="Severities of the corruption suite."
+    )
+    resamples: int = Field(default=1000, ge=1, description="Bootstrap resamples of the intervals.")
+    seed: int = Field(default=0, ge=0, description="Seed of bootstrap, k-means and sampled pairs.")
+
+    @field_validator("severities")
+    @classmethod
+    def _each_once(cls, value: list[int]) -> list[int]:
+        return sorted(set(value))
+
+    @field_validator("rerank")
+    @classmethod
+    def _check_rerank(cls, value: str | None) -> str | None:
+        if value is not None and value not in rerankers:
+            raise ValueError(f"there is no such re-ranking; choose one of: {', '.join(rerankers.names())}")
+        return value

@@ -1,0 +1,125 @@
+"""The `training` section of a recipe: how the objective is minimised."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+
+class CrossBatchMemorySection(BaseModel):
+    """A queue of the embeddings of the last batches that each batch is compared with as well."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    batches: int = Field(default=25, ge=1, description="Batches that the memory holds.")
+    warmup_steps: int = Field(
+        default=1000, ge=0, description="Plain steps before the memory is used: embeddings move too fast at first."
+    )
+
+
+class ChanceConstrainedSection(BaseModel):
+    """A series of proxy problems, each with new proxies drawn from the data (instances)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    proxies: int = Field(default=8, ge=1, description="Proxies a class; 8 up to some 200 classes, 4 for thousands.")
+    pool: int = Field(
+        default=12,
+        ge=1,
+        description="Samples a class from which the next proxies are picked by greedy k-center; as many as proxies: "
+        "random proxies.",
+    )
+    proximal: float = Field(
+        default=2e-4,
+        ge=0,
+        allow_inf_nan=False,
+        description="Weight of half the squared distance to the weights of the previous instance.",
+    )
+    batch_weight: float = Field(
+        default=0.1, ge=0, allow_inf_nan=False, description="Weight of the loss of the batch with itself."
+    )
+    patience: int = Field(
+        default=3, ge=1, description="Validations without a gain after which an instance counts as converged."
+    )
+    min_gain: float = Field(default=1e-5, ge=0, description="Gain in MAP@R that counts as one.")
+    instances: int | None = Field(
+        default=None, ge=1, description="The last instance, which is never followed by new proxies; null: no last one."
+    )
+    anchors: Literal["proxies", "samples"] = Field(
+        default="proxies",
+        description="Trained proxies that start at samples' embeddings, or the samples themselves, embedded anew in "
+        "every step (a control for few classes).",
+    )
+
+    @model_validator(mode="after")
+    def _check_pool(self) -> ChanceConstrainedSection:
+        if self.pool < self.proxies:
+            raise ValueError(f"pool ({self.pool}) must be at least proxies ({self.proxies}), which are picked from it")
+        return self
+
+
+class TrainingSection(BaseModel):
+    """How the objective is minimised."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    max_steps: int = Field(default=1500, ge=1, description="Optimiser steps at the most.")
+    optimizer: Literal["adam", "adamw", "sgd"] = Field(default="adam", description="The optimiser.")
+    lr: float = Field(default=1e-3, gt=0, allow_inf_nan=False, description="Learning rate of the head.")
+    backbone_lr_factor: float = Field(
+        default=0.1, ge=0, description="The backbone's learning rate, as a multiple of `lr`."
+    )
+    proxy_lr_factor: float = Field(default=1.0, ge=0, description="The loss's own parameters' learning rate, likewise.")
+    weight_decay: float = Field(default=1e-4, ge=0, description="Weight decay of head and backbone; proxies have none.")
+    momentum: float = Field(default=0.9, ge=0, lt=1, description="Momentum of sgd.")
+    lr_schedule: Literal["constant", "cosine", "step"] = Field(
+        default="constant", description="Learning rate over the steps."
+    )
+    step_every: int = Field(default=500, ge=1, description="With lr_schedule=step: steps between two decays.")
+    step_factor: float = Field(
+        default=0.5, gt=0, le=1, description="With lr_schedule=step: what a decay multiplies by."
+    )
+    warmup_steps: int = Field(default=0, ge=0, description="Steps of linear warm-up of every learning rate.")
+    head_warmup_steps: int = Field(default=0, ge=0, description="First steps that train head and proxies only.")
+    clip: float | None = Field(
+        default=None, gt=0, description="Largest norm of the gradient; longer ones are scaled down."
+    )
+    precision: Literal["32-true", "bf16-mixed", "16-mixed"] = Field(
+        default="32-true", description="Fabric's precision."
+    )
+    accelerator: Literal["auto", "cpu", "gpu", "mps"] = Field(default="auto", description="Where to train.")
+    evaluate_every: int = Field(default=100, ge=1, description="Steps between two validations (and checkpoints).")
+    patience: int | None = Field(
+        default=10, ge=1, description="Validations without a better MAP@R before stopping; null: never."
+    )
+    ema: float | None = Field(
+        default=None, gt=0, lt=1, description="Decay of the moving average of weights; null: none."
+    )
+    log_every: int = Field(default=50, ge=1, description="Steps between two lines of the training log.")
+    seed: int = Field(default=0, ge=0, description="Seed of everything random.")
+    schedule: Literal["plain", "cross-batch-memory", "chance-constrained"] = Field(
+        default="plain",
+        description="What a batch is compared with: itself (or the loss's own proxies), also a memory of earlier "
+        "batches, or sets of proxies drawn anew from the data again and again.",
+    )
+    cross_batch_memory: CrossBatchMemorySection = Field(
+        default_factory=CrossBatchMemorySection, description="With schedule=cross-batch-memory: its settings."
+    )
+    chance_constrained: ChanceConstrainedSection = Field(
+        default_factory=ChanceConstrainedSection, description="With schedule=chance-constrained: its settings."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_old_names(cls, given: Any) -> Any:
+        """Recipes and cards of old call the shape of the learning rate `schedule`."""
+        if isinstance(given, dict) and given.get("schedule") in ("constant", "cosine", "step"):
+            moved = {name: value for name, value in given.items() if name != "schedule"}
+            return {**moved, "lr_schedule": given["schedule"]}
+        return given
+
+    @field_validator("schedule", mode="before")
+    @classmethod
+    def _spell_with_hyphens(cls, value: Any) -> Any:
+        return value.replace("_", "-") if isinstance(value, str) else value

@@ -1,0 +1,218 @@
+"""The geometry of a chance-constrained training: points, converged proxies and the next ones, instance by instance."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nearkin.errors import DataError
+from nearkin.report._canvas import BLACK, FAINT, INK, SERIES, WIDTH, drawing, to_png
+from nearkin.report._lines import fit_text, plain_numbers, text_width
+from nearkin.report.formatting import value_text
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MOST_PANELS = 6
+# Ten classes want ten hues, as a small mark does not tell its shape; black is the boxes' edge and so none of them.
+_COLOURS = (*(colour for colour in SERIES if colour != BLACK), "#8f9a1f", "#8c5a2b", "#8a939e", "#5b3fa8")
+_DOTS = ("o", "^", "D", "v", "X")  # no squares: those are proxies
+_COLUMNS = {1: 1, 2: 2, 3: 3, 4: 2, 5: 3, 6: 3}
+_WIDEST = 420  # of a panel, in CSS pixels
+_TITLE_ROOM, _LEGEND_ROW, _TEXT = 43, 21, 9  # CSS pixels above a panel and of a legend's row; points of type
+_NAME_WIDTH, _HANDLE_WIDTH = 150, 42  # CSS pixels of a class's name, and of its dot with the gaps around
+
+
+@dataclass(frozen=True, eq=False)
+class ProxyPanel:
+    """What one panel shows; everything in the space in which distances are taken.
+
+    Args:
+        points: (n, d) embeddings.
+        labels: (n,) the class of each point, as its place among the classes.
+        converged: (c, K, d) proxies at the end of the instance.
+        upcoming: (c, M, d) the proxies picked for the next instance; M may be 0.
+        title: heading of the panel, as "instance 3".
+        map_at_r: MAP@R, a share of 1, told below the heading if it is known.
+        radius: covering radius, told likewise.
+    """
+
+    points: np.ndarray
+    labels: np.ndarray
+    converged: np.ndarray
+    upcoming: np.ndarray
+    title: str = ""
+    map_at_r: float = math.nan
+    radius: float = math.nan
+
+
+def draw_proxies(panels: Sequence[ProxyPanel], classes: Sequence[str]) -> bytes:
+    """Draw up to six panels on equal axes: points coloured by class, converged proxies as boxes, the next as circles.
+
+    Of more panels the first, the last and evenly spaced ones between are shown. Two dimensions are drawn as they are;
+    of more, the plane of largest variance of all shown points, one plane for all panels. Only the first ten classes
+    have a colour and proxies, the others are grey.
+
+    Args:
+        panels: in the order of training.
+        classes: (c,) names of the classes.
+
+    Returns:
+        PNG bytes, or none when there are no points.
+    """
+    shown = [_checked(panels[place], len(classes)) for place in evenly_spaced(len(panels))]
+    if not sum(len(panel.points) for panel in shown):
+        return b""
+    if len({panel.points.shape[1] for panel in shown}) > 1:
+        raise DataError("The panels must have one dimension, but their points have several: draw them apart.")
+    plane = _Plane(np.concatenate([panel.points for panel in shown]))
+    drawn = [_Drawn(panel, plane) for panel in shown]
+    names = [fit_text(name.lstrip("_"), _NAME_WIDTH, _TEXT) for name in classes[: len(_COLOURS)]]
+    if more := len(classes) - len(names):
+        names.append(f"{more:,} more")
+    columns = _COLUMNS[len(drawn)]
+    rows = -(-len(drawn) // columns)
+    side = min(_WIDEST, WIDTH // columns - 8)
+    legend = _LEGEND_ROW * (1 + -(-len(names) // _legend_columns(names))) + 24
+    with drawing(WIDTH, rows * (side + _TITLE_ROOM) + legend) as figure:
+        grid = figure.subplots(rows, columns, squeeze=False)
+        low, high = _limits(drawn)
+        for axes, picture in zip(grid.flat, drawn, strict=False):
+            _draw_panel(axes, picture)
+            _write_title(axes, picture.source, WIDTH // columns - 24)
+            axes.set(xlim=(low[0], high[0]), ylim=(low[1], high[1]), xticks=[], yticks=[], aspect="equal", anchor="S")
+            axes.spines[:].set_visible(True)
+        for axes in grid.flat[len(drawn) :]:
+            axes.remove()
+        _write_legends(figure, names, more > 0, any(picture.upcoming.size for picture in drawn))
+        return to_png(figure)
+
+
+def evenly_spaced(count: int, most: int = MOST_PANELS) -> list[int]:
+    """At most `most` of the places 0 to count - 1: the first, the last, and evenly spaced ones between."""
+    return np.unique(np.round(np.linspace(0, count - 1, min(count, most))).astype(int)).tolist() if count else []
+
+
+class _Plane:
+    """Where vectors (…, d) lie in the plane: as they are if they fit, else along the two main directions of `points`.
+
+    Args:
+        points: (n, d) with n > 0.
+    """
+
+    def __init__(self, points: np.ndarray) -> None:
+        dimension = points.shape[1]
+        self.centre, self.directions = np.zeros(dimension), np.eye(dimension, 2)
+        if dimension > 2:
+            self.centre = points.mean(axis=0)
+            _, vectors = np.linalg.eigh(np.cov(points.T, bias=True))
+            self.directions = vectors[:, :-3:-1]
+            # An eigenvector has no sign of its own: one rule, one picture.
+            largest = np.abs(self.directions).argmax(axis=0)
+            self.directions = self.directions * np.where(self.directions[largest, [0, 1]] < 0, -1.0, 1.0)
+
+    def __call__(self, vectors: np.ndarray) -> np.ndarray:
+        """Coordinates (…, 2) of vectors (…, d)."""
+        return (vectors - self.centre) @ self.directions
+
+
+class _Drawn:
+    """A panel in the plane: points (n, 2), converged (c, K, 2) and upcoming (c, M, 2) proxies."""
+
+    def __init__(self, panel: ProxyPanel, plane: _Plane) -> None:
+        self.source = panel
+        self.labels = panel.labels
+        self.points, self.converged, self.upcoming = (
+            plane(part) for part in (panel.points, panel.converged, panel.upcoming)
+        )
+
+
+def _checked(panel: ProxyPanel, classes: int) -> ProxyPanel:
+    """The panel with plain arrays; raises DataError unless they are finite and fit together."""
+    points = plain_numbers(panel.points, "points of a panel")
+    if points.ndim != 2 or not points.shape[1] or not np.isfinite(points).all():
+        raise DataError(f"A panel needs finite points of shape (n, d), but got shape {points.shape} or other values.")
+    labels = plain_numbers(panel.labels, "labels of a panel")
+    if labels.shape != points.shape[:1] or not np.isin(labels, np.arange(classes)).all():
+        raise DataError(
+            f"A panel of {len(points)} points needs as many labels, each the place of one of the {classes} classes, "
+            f"but got shape {labels.shape} or other values."
+        )
+    converged = plain_numbers(panel.converged, "converged proxies of a panel")
+    upcoming = plain_numbers(panel.upcoming, "upcoming proxies of a panel")
+    for name, proxies in (("converged", converged), ("upcoming", upcoming)):
+        expected = proxies.ndim == 3 and proxies.shape[::2] == (classes, points.shape[1])
+        if not expected or not np.isfinite(proxies).all():
+            raise DataError(
+                f"The {name} proxies must be finite and of shape ({classes}, K, {points.shape[1]}), "
+                f"but got shape {proxies.shape} or other values."
+            )
+    return replace(panel, points=points, labels=labels, converged=converged, upcoming=upcoming)
+
+
+def _limits(drawn: Sequence[_Drawn]) -> tuple[np.ndarray, np.ndarray]:
+    """The corners of one square that holds everything of every panel."""
+    parts = [part.reshape(-1, 2) for panel in drawn for part in (panel.points, panel.converged, panel.upcoming)]
+    everything = np.concatenate(parts)
+    low, high = everything.min(axis=0), everything.max(axis=0)
+    half = 0.54 * float((high - low).max()) or 1.0
+    centre = (low + high) / 2
+    return centre - half, centre + half
+
+
+def _draw_panel(axes: Axes, panel: _Drawn) -> None:
+    size = float(np.clip(3000 / max(len(panel.points), 1), 3, 20))
+    x, y = panel.points[panel.labels >= len(_COLOURS)].T
+    axes.scatter(x, y, s=0.6 * size, color=FAINT, linewidths=0)
+    for place, colour in enumerate(_COLOURS[: len(panel.converged)]):
+        x, y = panel.points[panel.labels == place].T
+        axes.scatter(x, y, s=size, color=colour, marker=_DOTS[place % len(_DOTS)], linewidths=0, alpha=0.45, zorder=2)
+        x, y = panel.upcoming[place].T
+        # A white rim keeps a circle apart from points and other circles of its colour.
+        axes.scatter(x, y, s=34, color="none", edgecolors="white", linewidths=3.0, zorder=4)
+        axes.scatter(x, y, s=34, color="none", edgecolors=colour, linewidths=1.5, zorder=5)
+        x, y = panel.converged[place].T
+        axes.scatter(x, y, s=30, color=colour, marker="s", edgecolors=INK, linewidths=0.9, zorder=6)
+
+
+def _write_title(axes: Axes, panel: ProxyPanel, width: float) -> None:
+    """The heading, and below it what was measured."""
+    values = {"MAP@R": (panel.map_at_r, True), "radius": (panel.radius, False)}
+    words = [
+        f"{name} {value_text(value, percent)}" for name, (value, percent) in values.items() if math.isfinite(value)
+    ]
+    axes.set_title(fit_text(panel.title, width, 10, "bold"), fontsize=10, pad=18 if words else 6)
+    axes.annotate(
+        ", ".join(words), (0, 1), xycoords="axes fraction", xytext=(0, 5), textcoords="offset points", fontsize=_TEXT
+    )
+
+
+def _write_legends(figure: Figure, names: Sequence[str], grey: bool, circles: bool) -> None:
+    """What box and circle are, above; the classes, below."""
+    from matplotlib.lines import Line2D
+
+    box = Line2D([], [], linestyle="", marker="s", color="white", markeredgecolor=INK, label="converged proxies")
+    circle = Line2D(
+        [], [], linestyle="", marker="o", color="none", markeredgecolor=INK, markeredgewidth=1.5,
+        label="next proxies (k-center)",
+    )  # fmt: skip
+    looks = [(_COLOURS[place], _DOTS[place % len(_DOTS)]) for place in range(len(names) - grey)]
+    looks += [(FAINT, "o")] * grey
+    dots = [
+        Line2D([], [], linestyle="", marker=marker, markersize=5.5, color=colour, label=name)
+        for name, (colour, marker) in zip(names, looks, strict=True)
+    ]
+    spacing = {"fontsize": _TEXT, "handlelength": 1.2, "handletextpad": 0.4, "columnspacing": 1.2, "borderpad": 0.4}
+    figure.legend(handles=[box, circle][: 1 + circles], loc="outside upper left", ncols=2, **spacing)
+    figure.legend(handles=dots, loc="outside lower left", ncols=_legend_columns(names), **spacing)
+
+
+def _legend_columns(names: Sequence[str]) -> int:
+    widest = max((text_width(name, _TEXT) for name in names), default=1.0)
+    most = max(1, int(WIDTH // (widest + _HANDLE_WIDTH)))
+    return -(-len(names) // -(-len(names) // most))  # rows of nearly one length

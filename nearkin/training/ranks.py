@@ -1,0 +1,240 @@
+"""The processes of one training: who this one is, and what passes between them.
+
+Each process embeds its slice of a batch, and all take the loss of the whole batch. So a run of n processes computes
+what a run of one computes, up to rounding. With one process every function here gives back what it was given.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from itertools import chain
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch import distributed as dist
+
+from nearkin.errors import TrainingError
+
+T = TypeVar("T")
+
+_LAUNCHED = "TORCHELASTIC_RUN_ID"
+"""Only torchrun sets it; clusters set RANK and WORLD_SIZE for purposes of their own."""
+
+_LONGEST_WAIT = timedelta(hours=24)
+"""The others wait while the first process computes a feature cache; torchrun ends them at once if one fails."""
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """The place of a process among those that train together; by default it is the only one.
+
+    Args:
+        rank: its number, from 0.
+        world_size: how many there are.
+        local_rank: its number on its machine.
+        local_world_size: how many there are on each machine.
+    """
+
+    rank: int = 0
+    world_size: int = 1
+    local_rank: int = 0
+    local_world_size: int = 1
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Ranks:
+        """The place that torchrun gave to this process; without torchrun, the only one."""
+        if _LAUNCHED not in environment:
+            return cls()
+        names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+        ranks = cls(*(int(environment[name]) for name in names))
+        if ranks.world_size % ranks.local_world_size:
+            raise TrainingError(
+                f"{ranks.world_size} processes are not shared equally by the machines, of which one has "
+                f"{ranks.local_world_size}: give torchrun the same --nproc-per-node on every machine."
+            )
+        return ranks
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the one process that writes, validates and speaks."""
+        return self.rank == 0
+
+    @property
+    def machines(self) -> int:
+        """How many machines take part."""
+        return self.world_size // self.local_world_size
+
+    def accelerator(self, asked: str) -> str:
+        """What Fabric shall train on: what the recipe asks for, if each process can have one."""
+        if self.world_size == 1:
+            return asked
+        if asked == "mps":
+            raise TrainingError(
+                f"{self.world_size} processes cannot share this machine's GPU: set training.accelerator to cpu, or "
+                "start one process."
+            )
+        if asked == "cpu" or (asked == "auto" and not torch.cuda.is_available()):
+            return "cpu"
+        if torch.cuda.device_count() < self.local_world_size:
+            raise TrainingError(
+                f"{self.local_world_size} processes need a GPU each and this machine has {torch.cuda.device_count()}: "
+                "start fewer with --nproc-per-node, or set training.accelerator to cpu."
+            )
+        return "gpu"
+
+    def meet(self, accelerator: str) -> None:
+        """Wait for the others; the first time, connect to them for the life of the process.
+
+        Call it when nothing is left to refuse: a process that stops before it leaves no other waiting.
+
+        Args:
+            accelerator: what `accelerator` gave.
+        """
+        if self.world_size > 1 and not dist.is_initialized():
+            # Small things on the CPU pass between the processes without waiting for a GPU.
+            backend = "gloo" if accelerator == "cpu" else "cpu:gloo,cuda:nccl"
+            if accelerator != "cpu":
+                torch.cuda.set_device(self.local_rank)
+            dist.init_process_group(backend, timeout=_LONGEST_WAIT)
+            atexit.register(_part)
+        self.barrier()
+
+    def gather(self, embeddings: Tensor) -> Tensor:
+        """The whole batch (B, d) of the slices (b, d) that the processes hold, in their order, with gradients.
+
+        The gradient that comes back to a slice is multiplied by the number of processes, since what synchronises
+        weights takes their mean. Each process adds the network's gradient for its slice only: the mean of n times
+        these is their sum, which is the gradient of the whole batch. Proxies meet the whole batch in every process: the
+        mean of n equal gradients is that gradient.
+        """
+        if self.world_size == 1:
+            return embeddings
+        gathered: Tensor = _Gather.apply(embeddings, self)
+        return gathered
+
+    def reach(self, loss: Tensor, parameters: Iterable[nn.Parameter]) -> Tensor:
+        """The same loss, known to what synchronises weights as one of all the parameters.
+
+        That waits for every parameter's gradient in every step, also for a proxy or a margin that a step has no use
+        for. Such a one gets a gradient of zeros.
+        """
+        if self.world_size == 1:
+            return loss
+        reaching: Tensor = _Reach.apply(loss, *parameters)
+        return reaching
+
+    def gather_labels(self, labels: Tensor) -> Tensor:
+        """The labels (B,), or rows of any other tensor, of the whole batch, in the order of the processes."""
+        return labels if self.world_size == 1 else _gathered(labels, self.world_size)
+
+    def any(self, flag: bool) -> bool:
+        """Whether the flag is set in any process: what all must do in the same step is asked here."""
+        if self.world_size == 1:
+            return flag
+        shared = torch.tensor(int(flag))
+        with _together():
+            dist.all_reduce(shared, dist.ReduceOp.MAX)
+        return bool(shared)
+
+    def barrier(self) -> None:
+        """Wait until every process is here."""
+        self.any(False)
+
+    def broadcast(self, tensor: Tensor) -> Tensor:
+        """The first process's tensor; the others give one of the same shape, which is left alone."""
+        if self.world_size == 1:
+            return tensor
+        shared = tensor.detach().clone(memory_format=torch.contiguous_format)
+        with _together():
+            dist.broadcast(shared, src=0)
+        return shared
+
+    def broadcast_object(self, value: T) -> T:
+        """The first process's value, of any kind that can be pickled."""
+        if self.world_size == 1:
+            return value
+        shared: list[Any] = [value if self.is_first else None]
+        with _together():
+            dist.broadcast_object_list(shared, src=0, device=torch.device("cpu"))
+        taken: T = shared[0]
+        return taken
+
+    @torch.no_grad()
+    def agree(self, module: nn.Module) -> None:
+        """Give every process the first one's parameters and buffers, in place."""
+        if self.world_size == 1:
+            return
+        for tensor in chain(module.parameters(), module.buffers()):
+            tensor.copy_(self.broadcast(tensor))
+
+    def in_turn(self, make: Callable[[], T]) -> T:
+        """Call `make` in the first process, then in the first of every other machine, then in the rest.
+
+        What the earlier ones leave on disk is there for those whose turn comes later.
+        """
+        turn = 0 if self.is_first else 1 if self.local_rank == 0 else 2
+        for _ in range(turn):
+            self.barrier()
+        made = make()
+        for _ in range(turn, 2):
+            self.barrier()
+        return made
+
+
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, embeddings: Tensor, ranks: Ranks) -> Tensor:
+        ctx.ranks = ranks
+        return _gathered(embeddings, ranks.world_size)
+
+    @staticmethod
+    def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor, None]:
+        ranks: Ranks = ctx.ranks
+        return outer[0].chunk(ranks.world_size)[ranks.rank] * ranks.world_size, None
+
+
+class _Reach(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, loss: Tensor, *parameters: Tensor) -> Tensor:
+        ctx.parameters = len(parameters)
+        return loss.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor | None, ...]:
+        return outer[0], *[None] * ctx.parameters
+
+
+def _gathered(rows: Tensor, world_size: int) -> Tensor:
+    """Rows (b, ...) of every process one below the other, (b * world_size, ...)."""
+    whole = rows.new_empty(len(rows) * world_size, *rows.shape[1:])
+    with _together():
+        dist.all_gather(list(whole.chunk(world_size)), rows.detach().contiguous())
+    return whole
+
+
+def _part() -> None:
+    """Disconnect while Python still runs: threads of a connection that outlives it abort the process.
+
+    What synchronised weights holds on to the connection, and may be waiting for the garbage collector.
+    """
+    gc.collect()
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+@contextmanager
+def _together() -> Iterator[None]:
+    """Turn a connection that broke, because another process did, into a sentence."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise TrainingError(
+            "Another process of this training stopped: read what it said, then continue with --resume."
+        ) from error

@@ -1,0 +1,53 @@
+"""What a schedule is: what each batch is compared with, and what happens between the steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from nearkin.objectives import Objective
+
+Weights = Callable[[], dict[str, Tensor]]
+
+
+class Schedule(nn.Module):
+    """The plain schedule: a batch is compared with itself, or with the loss's own proxies; nothing else happens.
+
+    Others override what they need. A checkpoint holds what `tensors` and `facts` give, so that a resumed run goes on in
+    the middle of whatever the schedule was doing.
+    """
+
+    def forward(self, objective: Objective, embeddings: Tensor, labels: Tensor) -> Tensor:
+        """The value to minimise, a scalar, for raw embeddings (B, d) and labels (B,)."""
+        return objective(embeddings, labels)
+
+    def begin(self) -> None:
+        """Called once, before the first step of a new run."""
+
+    def validated(self, step: int, values: Mapping[str, float], weights: Weights) -> dict[str, float]:
+        """Take in a validation; return what the log shall say of it, nothing if empty.
+
+        Args:
+            step: steps done.
+            values: the validation's values, with the names they have in the log.
+            weights: gives a copy of every weight and buffer that was validated.
+        """
+        return {}
+
+    def finished(self, step: int) -> dict[str, float]:
+        """Take in that training is over; return what the log shall say of it, nothing if empty."""
+        return {}
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The tensors that a checkpoint keeps."""
+        return dict(self.state_dict())
+
+    def facts(self) -> dict[str, Any]:
+        """The plain numbers that a checkpoint keeps."""
+        return {}
+
+    def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+        """Put back what `tensors` and `facts` gave."""
+        self.load_state_dict(tensors)

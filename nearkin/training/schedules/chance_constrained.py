@@ -1,0 +1,190 @@
+"""Chance-constrained programming: a series of proxy problems, each started from new, well-spread samples.
+
+One instance minimises ell(batch, proxies) + w ell(batch, batch) + lambda/2 |theta - theta_previous|^2 until validation
+stops gaining; then the proxies are drawn anew where the old ones left the classes uncovered.
+Derivation: docs/methods/chance-constrained.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nearkin.objectives import Objective
+from nearkin.recipe import ChanceConstrainedSection
+from nearkin.spaces import kcenter
+from nearkin.training.ranks import Ranks
+from nearkin.training.schedules.anchors import Anchors, ProxyAnchors, SampleAnchors
+from nearkin.training.schedules.base import Schedule, Weights
+from nearkin.training.schedules.pool import Pool
+from nearkin.training.schedules.proximal import proximal
+from nearkin.training.schedules.snapshots import Snapshots
+from nearkin.training.state import load_state, save_state
+
+VALUE = "val_MAP@R"
+RADIUS = "val_covering_radius"
+_PREVIOUS = "previous/"
+_NO_FACTS: dict[str, Any] = {"identity": {}, "state": {}}
+
+
+class ChanceConstrained(Schedule):
+    """Alternate proxy problems; works with any pair loss that can compare a batch with references.
+
+    Reference: Gürbüz 2022, chapter 3 (algorithms 1 and 2).
+
+    Only what every step needs is held in memory: the anchors, and the previous instance's weights. The best weights
+    and anchors of the current instance wait in a file for its end.
+
+    Args:
+        section: the recipe's settings.
+        pool: the training items and the network.
+        kept: file for the best weights and anchors of the current instance.
+        snapshots: takes pictures of the geometry at the end of each instance; None takes none.
+        ranks: the processes that train together: all take the anchors that the first one draws, and only it writes.
+    """
+
+    anchor_labels: Tensor
+
+    def __init__(
+        self,
+        section: ChanceConstrainedSection,
+        pool: Pool,
+        kept: Path,
+        snapshots: Snapshots | None = None,
+        ranks: Ranks | None = None,
+    ) -> None:
+        super().__init__()
+        self.section = section
+        self.instance = 1
+        self.began = 0
+        self.best = -math.inf
+        self.stale = 0
+        self.radius = math.nan
+        self.anchors: Anchors = (
+            ProxyAnchors(pool.classes, section.proxies, pool.embedder.dimension)
+            if section.anchors == "proxies"
+            else SampleAnchors(pool, section.proxies)
+        )
+        self.register_buffer("anchor_labels", torch.arange(pool.classes).repeat_interleave(section.proxies))
+        self.previous: list[Tensor] | None = None
+        self._pool = pool
+        self._kept = kept
+        self._snapshots = snapshots
+        self._ranks = Ranks() if ranks is None else ranks
+        self._weights = {name: p for name, p in pool.embedder.named_parameters() if p.requires_grad}
+
+    def forward(self, objective: Objective, embeddings: Tensor, labels: Tensor) -> Tensor:
+        """The value to minimise, a scalar, for raw embeddings (B, d) and labels (B,)."""
+        loss = objective.against(embeddings, labels, self.anchors.vectors(), self.anchor_labels)
+        terms = objective.parts(embeddings, labels)
+        loss = loss + self.section.batch_weight * terms.pop("loss")
+        for term in terms.values():
+            loss = loss + term
+        if self.previous is not None:
+            loss = loss + proximal(list(self._weights.values()), self.previous, self.section.proximal)
+        return loss
+
+    def begin(self) -> None:
+        """Draw the first anchors, as far as possible from the origin and from each other."""
+        shape = (self._pool.classes, self.section.proxies, self._pool.embedder.dimension)
+        self._draw(torch.zeros(shape, device=self.anchor_labels.device))
+
+    def validated(self, step: int, values: Mapping[str, float], weights: Weights) -> dict[str, float]:
+        """Go on with the instance, or end it and begin the next; see `Schedule.validated`."""
+        value = values[VALUE]
+        if value > self.best + self.section.min_gain:
+            self.best, self.stale, self.radius = value, 0, values.get(RADIUS, math.nan)
+            kept = {"weights": weights(), "anchors": {"values": self.anchors.values()}}
+            if self._ranks.is_first:
+                save_state(self._kept, kept, _NO_FACTS)
+        else:
+            self.stale += 1
+        if self.stale < self.section.patience or self.instance == self.section.instances:
+            return {}
+        return self._next_instance(step)
+
+    def finished(self, step: int) -> dict[str, float]:
+        """Report the instance that training ended in."""
+        if self.best == -math.inf:
+            return {}
+        weights, converged = self._converged()
+        if self._snapshots is not None:
+            self._snapshots.take(self.instance, weights, converged, np.empty((self._pool.classes, 0), dtype=np.int64))
+        return self._report(step, converged)
+
+    def _next_instance(self, step: int) -> dict[str, float]:
+        weights, converged = self._converged()
+        self.previous = [
+            torch.empty_like(weight).copy_(weights[name]).detach() for name, weight in self._weights.items()
+        ]
+        report = self._report(step, converged)
+        self.instance += 1
+        self.began, self.best, self.stale, self.radius = step, -math.inf, 0, math.nan
+        following = self._draw(converged)
+        if self._snapshots is not None:
+            self._snapshots.take(self.instance - 1, weights, converged, following)
+        return report
+
+    def _converged(self) -> tuple[dict[str, Tensor], Tensor]:
+        """The weights that validated best in this instance, and their anchors (C, K, d)."""
+        # Sent, not read by each: another machine may not see yet what the first process wrote.
+        tensors = self._ranks.broadcast_object(load_state(self._kept)[0] if self._ranks.is_first else {})
+        return tensors["weights"], tensors["anchors"]["values"].to(self.anchor_labels.device)
+
+    def _report(self, step: int, converged: Tensor) -> dict[str, float]:
+        return {
+            "instance": self.instance,
+            "instance_steps": step - self.began,
+            "instance_MAP@R": self.best,
+            "instance_covering_radius": self.radius,
+            "instance_spread": self._spread(converged),
+        }
+
+    def _draw(self, seeds: Tensor) -> np.ndarray:
+        """Pick new anchors from a fresh pool, far from seeds (C, K, d) and from each other; their positions (C, K)."""
+        positions = torch.from_numpy(self._pool.draw(self.instance, self.section.pool))
+        points = self._pool.embed(positions.numpy())
+        picks = self._ranks.broadcast(kcenter(points, self.section.proxies, seeds=seeds))
+        chosen = self._ranks.broadcast(points.gather(1, picks.unsqueeze(2).expand(-1, -1, points.shape[2])))
+        picked = positions.gather(1, picks.cpu()).numpy()
+        self.anchors.place(picked, chosen)
+        return picked
+
+    def _spread(self, anchors: Tensor) -> float:
+        """Mean distance between two anchors (C, K, d) of one class, in the model's space; 0 for single ones."""
+        count = anchors.shape[1]
+        if count == 1:
+            return 0.0
+        space = self._pool.embedder.space
+        points = space.project(anchors)
+        return float(space.distance(points, points).sum(dim=(1, 2)).mean() / (count * (count - 1)))
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Anchors, and the previous instance's weights where there was one."""
+        previous = dict(zip(self._weights, self.previous or [], strict=False))
+        return super().tensors() | {f"{_PREVIOUS}{name}": weight for name, weight in previous.items()}
+
+    def facts(self) -> dict[str, Any]:
+        """Where the current instance stands."""
+        numbers = {"best": self.best, "radius": self.radius}
+        finite = {name: value if math.isfinite(value) else None for name, value in numbers.items()}
+        return {"instance": self.instance, "began": self.began, "stale": self.stale, **finite}
+
+    def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+        """Put back what `tensors` and `facts` gave."""
+        own = {name: value for name, value in tensors.items() if not name.startswith(_PREVIOUS)}
+        super().restore(own, facts)
+        if len(own) < len(tensors):
+            self.previous = [
+                torch.empty_like(weight).copy_(tensors[f"{_PREVIOUS}{name}"]).detach()
+                for name, weight in self._weights.items()
+            ]
+        self.instance, self.began, self.stale = facts["instance"], facts["began"], facts["stale"]
+        self.best = -math.inf if facts["best"] is None else facts["best"]
+        self.radius = math.nan if facts["radius"] is None else facts["radius"]

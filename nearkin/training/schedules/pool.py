@@ -1,0 +1,67 @@
+"""The pool: some training items of every class, and where the network puts them now."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nearkin.models import Embedder
+from nearkin.training.batches import Batches
+
+_CHUNK = 128
+
+
+class Pool:
+    """Training items by class.
+
+    Args:
+        batches: gives the items as evaluation sees them.
+        embedder: the network; `embed` uses its weights of the moment.
+        class_ids: class of each training item as 0 ... C - 1, (n,).
+        seed: of the draws.
+    """
+
+    def __init__(self, batches: Batches, embedder: Embedder, class_ids: np.ndarray, seed: int) -> None:
+        self.batches = batches
+        self.embedder = embedder
+        self.class_ids = class_ids
+        self.counts = np.bincount(class_ids)
+        self.seed = seed
+
+    @property
+    def classes(self) -> int:
+        """How many classes there are."""
+        return len(self.counts)
+
+    def draw(self, turn: int, size: int) -> np.ndarray:
+        """Positions (C, size) of random items of every class, none twice unless the class is smaller than `size`.
+
+        Args:
+            turn: another turn gives another draw.
+            size: items of each class.
+        """
+        keys = np.random.default_rng([self.seed, turn]).random(len(self.class_ids))
+        shuffled = np.lexsort((keys, self.class_ids))
+        starts = np.cumsum(self.counts) - self.counts
+        return shuffled[starts[:, None] + np.arange(size) % self.counts[:, None]]
+
+    def inputs(self, positions: np.ndarray) -> Tensor:
+        """The items at positions (n,), as the embedder takes them."""
+        return self.batches.plain(positions)
+
+    @torch.no_grad()
+    def embed(self, positions: np.ndarray) -> Tensor:
+        """Raw embeddings (..., d) of the items at positions (...), in eval mode."""
+        device = self.embedder.normalise.mean.device
+        training = self.embedder.training
+        self.embedder.eval()
+        flat = positions.ravel()
+        chunks = [
+            self.embedder(self.inputs(flat[first : first + _CHUNK]).to(device), start=self.batches.start).float()
+            for first in range(0, len(flat), _CHUNK)
+        ]
+        self.embedder.train(training)
+        if not chunks:
+            return torch.empty(*positions.shape, self.embedder.dimension, device=device)
+        return torch.cat(chunks).unflatten(0, positions.shape)

@@ -1,0 +1,127 @@
+"""`nearkin benchmark`: the table, going on, extending, and every refusal in one sentence."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import signal
+
+import pytest
+
+from nearkin.training import loop
+
+
+@pytest.fixture(scope="session")
+def short(tiny):
+    """Options that make a benchmark of a few seconds."""
+    chosen = [*tiny, "training.max_steps=4", "training.evaluate_every=2"]
+    return [word for override in chosen for word in ("--set", override)]
+
+
+@pytest.fixture
+def book(tmp_path):
+    return tmp_path / "book"
+
+
+def test_a_benchmark_from_the_command_line(nearkin, photos, short, book):
+    options = ["--recipes", "triplet,contrastive", "--folds", "2", "--seeds", "1", "--out", book, *short]
+    code, out, err = nearkin("benchmark", photos, *options)
+    assert code == 0, err
+    assert "4 models to train (0 of 4 are done)." in err
+    assert "Model 1 of 4: triplet, fold 1, seed 0\n" in err
+    assert "Model 4 of 4: contrastive, fold 2, seed 0 (about " in err
+    assert "photos, fair protocol" in out
+    assert "difference to triplet" in " ".join(out.split())
+    assert "untrained features" in out
+    assert str(book / "table.html") in out
+    lines = list(csv.DictReader(io.StringIO((book / "table.csv").read_text())))
+    assert f"{100 * float(lines[0]['separate_MAP@R']):.1f} %" in out
+    # Nothing is done twice; another baseline only changes the table.
+    before = (book / "ledger.jsonl").read_bytes()
+    code, out, err = nearkin("benchmark", photos, *options, "--against", "triplet:contrastive")
+    assert code == 0, err
+    assert "0 models to train (4 of 4 are done)." in err
+    assert "difference to contrastive" in " ".join(out.split())
+    assert (book / "ledger.jsonl").read_bytes() == before
+
+
+def test_ctrl_c_saves_says_how_to_go_on_and_ends_with_130(nearkin, photos, short, book, monkeypatch):
+    plain = loop.Loop._step
+
+    def interrupted(self, *arguments):
+        if self.state.step == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+        return plain(self, *arguments)
+
+    command = [
+        "benchmark",
+        photos,
+        "--recipes",
+        "triplet",
+        "--folds",
+        2,
+        "--seeds",
+        1,
+        "--quiet",
+        "--out",
+        book,
+        *short,
+    ]
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.Loop, "_step", interrupted)
+        code, out, err = nearkin(*command)
+    assert (code, err) == (130, "")
+    assert "Stopped with 3 cells missing. The same command goes on." in out
+    code, out, err = nearkin(*command)
+    assert (code, err) == (0, "")
+    assert "2 of 2" in out
+
+
+def test_recipes_may_be_files(nearkin, photos, short, book, tmp_path):
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("extends: triplet\ntraining: {lr: 0.01}\n")
+    code, out, err = nearkin(
+        "benchmark", photos, "--recipes", f"{mine}", "--protocol", "conventional", "--seeds", 1, "--out", book, *short
+    )
+    assert code == 0, err
+    assert "mine" in out
+    assert "test-selected" in out
+
+
+REFUSED = {
+    "unknown recipe": (["--recipes", "tripled"], "There is no recipe 'tripled'. Did you mean 'triplet'?"),
+    "twice": (["--recipes", "triplet,triplet"], "'triplet' is named twice"),
+    "none": (["--recipes", ","], "There is no recipe to benchmark"),
+    "one fold": (["--recipes", "triplet", "--folds", "1"], "at least 2 folds, not 1"),
+    "too many folds": (["--recipes", "triplet", "--folds", "9"], "Cannot make 9 folds of 6 classes"),
+    "no seeds": (["--recipes", "triplet", "--seeds", "0"], "at least one seed, not 0"),
+    "protocol": (["--recipes", "triplet", "--protocol", "fare"], "There is no protocol 'fare'. Did you mean 'fair'?"),
+    "folds without folds": (
+        ["--recipes", "triplet", "--protocol", "conventional", "--folds", "3"],
+        "The conventional protocol has no folds",
+    ),
+    "baseline": (["--recipes", "triplet", "--folds", "2", "--against", "other"], "no recipe 'other' here to compare"),
+    "half a pair": (["--recipes", "triplet", "--against", "a:,b:c"], "--against takes one recipe, or pairs"),
+    "pair twice": (["--recipes", "triplet", "--against", "a:b,a:c"], "a baseline of 'a' twice"),
+    "override": (["--recipes", "triplet", "--set", "training.stpes=3"], "unknown key 'training.stpes'"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_bad_input_is_one_sentence(name, nearkin, photos, short, book):
+    options, words = REFUSED[name]
+    code, out, err = nearkin("benchmark", photos, *short, *options, "--quiet", "--out", book)
+    assert (code, out) == (2, "")
+    assert words in err
+    assert err.startswith("nearkin: ")
+    assert err.count("\n") == 1
+    assert not book.exists()
+
+
+def test_a_place_that_is_something_else_is_refused_before_the_data_is_opened(nearkin, short, tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    for place, words in ((tmp_path / "notes.txt", "is a file"), (tmp_path, "something other than a benchmark")):
+        code, _, err = nearkin("benchmark", tmp_path / "nothing", "--recipes", "triplet", "--out", place, *short)
+        assert code == 2
+        assert words in err

@@ -1,0 +1,254 @@
+"""A benchmark from end to end: every number again by hand, from kept runs and from the ledger."""
+
+from __future__ import annotations
+
+import csv
+import html.parser
+import io
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from nearkin.data.splits import class_folds, resolve_split
+from nearkin.metrics import class_bootstrap, holm, paired_permutation, retrieval_metrics
+from nearkin.protocol import Cell
+from nearkin.training import Run
+
+NAMES = ("triplet", "contrastive")
+
+
+def ledger(book):
+    return [json.loads(line) for line in book.ledger_file.read_text().splitlines()]
+
+
+def rows_of(book, recipe, kind):
+    return [row for row in ledger(book) if row["recipe"] == recipe and row["kind"] == kind]
+
+
+def queries(book, row):
+    return np.load(book.queries / f"{Cell.of(row).file}.npz")["values"].astype(float)
+
+
+@pytest.fixture(scope="module")
+def test_items(benchmark, patterns):
+    return patterns.select(np.isin(patterns.labels, benchmark.contents.test_classes))
+
+
+def test_every_cell_is_done_once(benchmark):
+    cells = [Cell.of(row) for row in ledger(benchmark.book)]
+    assert len(cells) == len(set(cells)) == 1 + 2 * 2 * (2 + 1)
+    assert cells[0].kind == "untrained"
+    assert benchmark.summary.missing == 0
+    assert not benchmark.interrupted
+    assert not benchmark.book.embeddings.exists()
+
+
+def test_models_learn_from_other_folds_and_never_see_the_test_classes(benchmark, patterns, candidate):
+    section = candidate("triplet").recipe.data
+    plain = resolve_split(patterns.manifest, section.model_copy(update={"val_classes": 0.0}), 0)
+    pool = patterns.labels[plain.train]
+    for number, split in enumerate(class_folds(pool, 2, 0), start=1):
+        for name in NAMES:
+            for seed in (0, 1):
+                run = Run(benchmark.book.run_folder(Cell(name, "separate", seed, number)))
+                classes = json.loads(run.card_file.read_text())["classes"]
+                assert classes["train"] == sorted(set(pool[split.train]))
+                assert classes["val"] == sorted(set(pool[split.val]))
+                assert classes["test"] == benchmark.contents.test_classes
+                assert run.recipe().training.seed == seed
+
+
+def test_separate_values_are_those_of_the_kept_models(benchmark, test_items):
+    for row in rows_of(benchmark.book, "triplet", "separate"):
+        run = Run(benchmark.book.run_folder(Cell.of(row)))
+        result = retrieval_metrics(run.model().encode(test_items, progress=False), test_items.labels)
+        for metric in ("MAP@R", "P@1", "R-precision"):
+            assert row[metric] == pytest.approx(result.values[metric], abs=1e-5)
+        for place, metric in enumerate(("MAP@R", "P@1")):
+            by_class = dict(zip(benchmark.contents.classes, row["per_class"][metric], strict=True))
+            assert by_class == pytest.approx(result.per_class(metric), abs=1e-5)
+            np.testing.assert_allclose(queries(benchmark.book, row)[place], result.per_query[metric], atol=5e-4)
+        card = json.loads(run.card_file.read_text())
+        assert row["validation_MAP@R"] == pytest.approx(card["validation"]["val_MAP@R"], abs=1e-5)
+        assert (row["steps"], row["best_step"]) == (card["steps"], card["best_step"])
+        assert row["selected_on"] == "validation classes"
+
+
+def test_concatenated_values_are_those_of_all_folds_side_by_side(benchmark, test_items):
+    for row in rows_of(benchmark.book, "contrastive", "concatenated"):
+        parts = []
+        for fold in (1, 2):
+            run = Run(benchmark.book.run_folder(Cell("contrastive", "separate", row["seed"], fold)))
+            raw = run.model().encode(test_items, progress=False)
+            parts.append(raw / np.linalg.norm(raw, axis=1, keepdims=True))
+        joined = np.concatenate(parts, axis=1)
+        joined /= np.linalg.norm(joined, axis=1, keepdims=True)
+        labels = test_items.labels
+        found, first = [], []
+        for place, similarity in enumerate(joined @ joined.T):
+            order = np.argsort(-np.delete(similarity, place), kind="stable")
+            hits = (np.delete(labels, place) == labels[place])[order]
+            total = int(hits.sum())
+            precision = np.cumsum(hits[:total]) / np.arange(1, total + 1)
+            found.append((precision * hits[:total]).sum() / total)
+            first.append(float(hits[0]))
+        assert row["MAP@R"] == pytest.approx(np.mean(found), abs=2e-5)
+        assert row["P@1"] == pytest.approx(np.mean(first), abs=2e-5)
+        separate = [other["MAP@R"] for other in rows_of(benchmark.book, "contrastive", "separate")]
+        assert row["MAP@R"] not in separate
+
+
+@pytest.mark.parametrize("kind", ["separate", "concatenated"])
+def test_means_intervals_and_spread_follow_from_the_ledger(benchmark, kind):
+    codes = np.load(benchmark.book.codes_file)
+    assert [benchmark.contents.classes[code] for code in codes] == [f"class{c:02d}" for c in _test_codes(benchmark)]
+    for row in benchmark.summary.rows:
+        rows = rows_of(benchmark.book, row.name, kind)
+        averaged = np.mean([queries(benchmark.book, one) for one in rows], axis=0)
+        for place, metric in enumerate(("MAP@R", "P@1")):
+            value, low, high = row.value(kind, metric)
+            assert value == pytest.approx(np.mean([one[metric] for one in rows]), abs=1e-12)
+            assert (low, high) == class_bootstrap(averaged[place], codes)
+            assert low <= value <= high
+        by_seed = [np.mean([one["MAP@R"] for one in rows if one["seed"] == seed]) for seed in (0, 1)]
+        assert row.spread[kind] == pytest.approx(np.std(by_seed, ddof=1))
+
+
+def _test_codes(benchmark):
+    return [int(name.removeprefix("class")) for name in benchmark.contents.classes for _ in range(8)]
+
+
+@pytest.mark.parametrize("kind", ["separate", "concatenated"])
+def test_paired_tests_follow_from_the_ledger(benchmark, kind):
+    first, second = benchmark.summary.rows
+    assert (first.name, first.against, dict(first.differences)) == ("triplet", "", {})
+    means = {
+        name: np.mean([row["per_class"]["MAP@R"] for row in rows_of(benchmark.book, name, kind)], axis=0)
+        for name in NAMES
+    }
+    expected = paired_permutation(dict(enumerate(means["contrastive"])), dict(enumerate(means["triplet"])))
+    found = second.differences[kind]
+    assert found.mean == pytest.approx(expected.difference)
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
+    assert [found.p_value] == holm([expected.p_value])
+    assert benchmark.summary.smallest_p == pytest.approx(0.25)  # 3 classes, 8 signs
+    assert any("p cannot be less than 0.25" in note for note in benchmark.tables.notes())
+
+
+def test_several_comparisons_are_corrected_and_name_their_baselines(benchmark, bench, candidate):
+    both = [candidate("triplet"), candidate("contrastive")]
+    result = bench(both, benchmark.book.path, seeds=2, against="untrained", keep_runs=True)
+    untrained = rows_of(result.book, "untrained", "untrained")[0]["per_class"]["MAP@R"]
+    raw = []
+    for name in NAMES:
+        mean = np.mean([row["per_class"]["MAP@R"] for row in rows_of(result.book, name, "separate")], axis=0)
+        raw.append(paired_permutation(dict(enumerate(mean)), dict(enumerate(untrained))).p_value)
+    assert [row.differences["separate"].p_value for row in result.summary.rows] == holm(raw)
+    assert "difference to untrained features" in result.tables.headings()
+    pairs = {"contrastive": "triplet", "triplet": "untrained"}
+    result = bench(both, benchmark.book.path, seeds=2, against=pairs, keep_runs=True)
+    assert [row.against for row in result.summary.rows] == ["untrained", "triplet"]
+    lines = {line[0][0]: line[2] for line in result.tables.lines()}
+    assert lines["contrastive"][-1] == "to triplet"
+    assert lines["triplet"][-1] == "to untrained features"
+    # Not named again, the comparisons stay; named again, they change.
+    assert [row.against for row in bench(both, result.book.path, seeds=2, keep_runs=True).summary.rows] == [
+        "untrained",
+        "triplet",
+    ]
+    bench(both, result.book.path, seeds=2, against="triplet", keep_runs=True)
+
+
+def test_csv_has_the_ledgers_numbers(benchmark):
+    lines = list(csv.DictReader(io.StringIO((benchmark.book.path / "table.csv").read_text())))
+    assert [line["recipe"] for line in lines] == [*NAMES, "untrained"]
+    for line, row in zip(lines, benchmark.summary.rows, strict=False):
+        for kind in ("separate", "concatenated"):
+            rows = rows_of(benchmark.book, line["recipe"], kind)
+            for metric in ("MAP@R", "P@1"):
+                assert float(line[f"{kind}_{metric}"]) == pytest.approx(np.mean([r[metric] for r in rows]), abs=1e-6)
+        assert float(line["validation_MAP@R"]) == pytest.approx(row.validation, abs=1e-6)
+        assert (line["models"], line["models_planned"]) == ("4", "4")
+    assert lines[0]["separate_difference"] == ""
+    assert float(lines[1]["separate_difference_p"]) == pytest.approx(
+        benchmark.summary.rows[1].differences["separate"].p_value, abs=1e-6
+    )
+    assert lines[2]["concatenated_MAP@R"] == ""
+
+
+class _Cells(html.parser.HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.rows, self.sources = [], []
+
+    def handle_starttag(self, tag, attrs):
+        if tag == "tr":
+            self.rows.append(0)
+        if tag in ("td", "th"):
+            self.rows[-1] += 1
+        self.sources += [value for name, value in attrs if name in ("src", "href")]
+
+
+def test_markdown_page_and_picture_can_be_read(benchmark):
+    folder = benchmark.book.path
+    lines = (folder / "table.md").read_text().splitlines()
+    table = [line for line in lines if line.startswith("|")]
+    assert lines[0] == "# patterns, fair protocol"
+    assert len(table) == 2 + 3
+    assert len({line.count("|") for line in table}) == 1
+    page = _Cells()
+    page.feed((folder / "table.html").read_text())
+    assert page.rows == [len(benchmark.tables.headings())] * 4
+    assert all(source.startswith("data:") for source in page.sources)
+    assert any(source.startswith("data:image/png") for source in page.sources)
+    assert Image.open(folder / "comparison.png").size[0] == 1440
+
+
+def test_the_conventional_protocol_is_labelled_test_selected_everywhere(bench, candidate, tmp_path):
+    result = bench([candidate("triplet")], tmp_path / "book", protocol="conventional", keep_runs=True)
+    (row,) = rows_of(result.book, "triplet", "separate")
+    assert (row["fold"], row["protocol"], row["selected_on"]) == (None, "conventional", "test classes")
+    # Selection and judgement are by the same classes: that is what makes it optimistic.
+    assert row["validation_MAP@R"] == pytest.approx(row["MAP@R"], abs=1e-5)
+    card = json.loads(Run(result.book.run_folder(Cell.of(row))).card_file.read_text())
+    assert card["classes"]["val"] == card["classes"]["test"] == result.contents.test_classes
+    assert len(card["classes"]["train"]) == 7
+    assert rows_of(result.book, "triplet", "concatenated") == []
+    assert "test-selected" in result.tables.title  # which the picture bears too
+    assert "MAP@R, test-selected" in result.tables.headings()
+    assert any(note.startswith("Test-selected") for note in result.tables.notes())
+    for name in ("table.md", "table.csv", "table.html"):
+        assert "test-selected" in (result.book.path / name).read_text()
+
+
+def test_frozen_trunks_are_embedded_from_the_cache(bench, candidate, patterns, tmp_path, monkeypatch):
+    from nearkin.models import Embedder
+
+    frozen = candidate("frozen", "contrastive", "model.freeze=all", "model.cache=true")
+    result = bench([frozen], tmp_path / "book", keep_runs=True)
+    cell = Cell("frozen", "separate", 0, 1)
+    model = Run(result.book.run_folder(cell)).model()
+    items = patterns.select(np.isin(patterns.labels, result.contents.test_classes))
+    plain = retrieval_metrics(model.encode(items, progress=False), items.labels)
+    row = next(row for row in ledger(result.book) if Cell.of(row) == cell)
+    assert row["MAP@R"] == pytest.approx(plain.values["MAP@R"], abs=1e-4)
+    # Another recipe on the same trunk decodes nothing again.
+    monkeypatch.setattr(Embedder, "encode", lambda *_, **__: pytest.fail("encoded again"))
+    monkeypatch.setattr(type(patterns), "load", lambda *_: pytest.fail("decoded again"))
+    monkeypatch.setattr("nearkin.protocol.work.untrained_features", lambda *_: ("", None))
+    bench([candidate("other", "triplet", "model.freeze=all", "model.cache=true")], tmp_path / "other")
+
+
+def test_euclidean_models_are_concatenated_without_normalising(bench, candidate, patterns, tmp_path):
+    flat = candidate("flat", "contrastive", "model.space=euclidean")
+    result = bench([flat], tmp_path / "book", keep_runs=True)
+    items = patterns.select(np.isin(patterns.labels, result.contents.test_classes))
+    parts = [
+        Run(result.book.run_folder(Cell("flat", "separate", 0, fold))).model().encode(items, progress=False)
+        for fold in (1, 2)
+    ]
+    expected = retrieval_metrics(np.concatenate(parts, axis=1), items.labels, space="euclidean")
+    (row,) = rows_of(result.book, "flat", "concatenated")
+    assert row["MAP@R"] == pytest.approx(expected.values["MAP@R"], abs=1e-5)

@@ -1,0 +1,329 @@
+"""Killed, interrupted, extended, refused: a book goes on where it was and takes in nothing that does not belong."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from nearkin.data.sources import open_data
+from nearkin.errors import DataError, NearkinError, RecipeError, RunError, StorageError, UnknownNameError
+from nearkin.lock import WriterLock
+from nearkin.protocol import Candidate, Cell
+from nearkin.recipe import load_recipe
+from nearkin.training import loop
+
+
+@pytest.fixture(autouse=True)
+def undrawn(monkeypatch):
+    """Pictures are looked at elsewhere."""
+    monkeypatch.setattr("nearkin.protocol.tables.draw_benchmark", lambda *_, **__: b"")
+
+
+def lines_of(path):
+    """The ledger without what differs from one time to the next."""
+    rows = [json.loads(line) for line in (path / "ledger.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
+
+
+@pytest.fixture(scope="module")
+def whole(bench, candidate, tmp_path_factory):
+    """A benchmark that nothing has disturbed."""
+    path = tmp_path_factory.mktemp("whole") / "book"
+    bench([candidate("triplet")], path)
+    return path
+
+
+def stop_at(number, how=signal.SIGINT):
+    """A step that is interrupted the number-th time it is taken."""
+    plain, taken = loop.Loop._step, [0]
+
+    def step(self, *arguments):
+        taken[0] += 1
+        if taken[0] == number:
+            os.kill(os.getpid(), how)
+        return plain(self, *arguments)
+
+    return step
+
+
+def same_queries(left, right):
+    names = sorted(file.name for file in (left / "queries").iterdir())
+    assert names == sorted(file.name for file in (right / "queries").iterdir())
+    for name in names:
+        assert (left / "queries" / name).read_bytes() == (right / "queries" / name).read_bytes()
+
+
+@pytest.mark.parametrize("number", [3, 6, 9])
+def test_interrupted_in_a_cell_or_at_its_end_it_goes_on_to_the_same_ledger(
+    number, whole, bench, candidate, tmp_path, monkeypatch
+):
+    path = tmp_path / "book"
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.Loop, "_step", stop_at(number))
+        stopped = bench([candidate("triplet")], path)
+    assert stopped.interrupted
+    assert stopped.summary.missing == (3 if number <= 6 else 2)
+    assert "partial" in stopped.tables.title
+    assert f"{stopped.summary.missing} of 3 cells are still missing" in (path / "table.md").read_text()
+    assert list(stopped.book.runs.iterdir())
+    gone_on = bench([candidate("triplet")], path)
+    assert not gone_on.interrupted
+    assert lines_of(path) == lines_of(whole)
+    same_queries(path, whole)
+    assert not (path / "runs").exists()
+    assert not (path / "embeddings").exists()
+    assert "partial" not in (path / "table.md").read_text()
+
+
+def test_interrupted_between_cells_nothing_is_repeated(whole, bench, candidate, tmp_path, monkeypatch):
+    from nearkin.protocol import work
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    path = tmp_path / "book"
+    with monkeypatch.context() as patch:
+        patch.setattr(work.Worker, "_together", interrupted)
+        assert bench([candidate("triplet")], path).interrupted
+    assert len(list((path / "embeddings").iterdir())) == 2
+    with monkeypatch.context() as patch:
+        patch.setattr(work, "train", lambda *_, **__: pytest.fail("trained again"))
+        bench([candidate("triplet")], path)
+    assert lines_of(path) == lines_of(whole)
+
+
+def test_embeddings_that_were_lost_are_made_again_without_a_second_line(whole, bench, candidate, tmp_path, monkeypatch):
+    from nearkin.protocol import work
+
+    path = tmp_path / "book"
+    with monkeypatch.context() as patch:
+        patch.setattr(work.Worker, "_together", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        bench([candidate("triplet")], path)
+    (path / "embeddings" / "triplet-fold1-seed0.npy").unlink()
+    bench([candidate("triplet")], path)
+    assert lines_of(path) == lines_of(whole)
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from nearkin.data.sources import open_data
+from nearkin.protocol import Candidate, run_benchmark
+from nearkin.recipe import load_recipe
+from nearkin.training import loop
+
+photos, book, kill_at, overrides = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4:]
+plain, taken = loop.Loop._step, [0]
+def step(self, *arguments):
+    taken[0] += 1
+    if taken[0] == kill_at:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return plain(self, *arguments)
+loop.Loop._step = step
+run_benchmark(
+    open_data(photos), [Candidate("triplet", load_recipe("triplet", overrides))], book,
+    folds=2, seeds=1, cache_directory=book.parent, progress=False,
+)
+"""
+
+
+def test_kill_9_in_the_middle_of_a_cell_then_the_same_benchmark_gives_the_same_ledger(photos, tiny, bench, tmp_path):
+    candidates = [Candidate("triplet", load_recipe("triplet", tiny))]
+    bench(candidates, tmp_path / "whole", open_data(photos))
+    # The seventh step of the second fold, three steps after its last checkpoint.
+    command = [sys.executable, "-c", KILLED, str(photos), str(tmp_path / "killed"), "19", *tiny]
+    killed = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert len(lines_of(tmp_path / "killed")) == 2
+    bench(candidates, tmp_path / "killed", open_data(photos))
+    assert lines_of(tmp_path / "killed") == lines_of(tmp_path / "whole")
+    same_queries(tmp_path / "killed", tmp_path / "whole")
+
+
+def test_a_book_grows_by_a_seed_and_by_a_recipe(whole, bench, candidate, tmp_path):
+    path = tmp_path / "book"
+    bench([candidate("triplet")], path)
+    more = bench([candidate("triplet")], path, seeds=2)
+    assert [Cell.of(row) for row in lines_of(path)] == [
+        Cell("untrained", "untrained"),
+        *(Cell("triplet", "separate", 0, fold) for fold in (1, 2)),
+        Cell("triplet", "concatenated", 0),
+        *(Cell("triplet", "separate", 1, fold) for fold in (1, 2)),
+        Cell("triplet", "concatenated", 1),
+    ]
+    assert lines_of(path)[:4] == lines_of(whole)
+    assert more.summary.rows[0].planned == 4
+    other = bench([candidate("contrastive, again", "contrastive")], path, against="triplet")
+    assert [(row.name, row.finished, row.planned) for row in other.summary.rows] == [
+        ("triplet", 4, 4),
+        ("contrastive, again", 2, 2),
+    ]
+    # Only the seed that both have is compared.
+    assert "separate" in other.summary.rows[1].differences
+    shared = [row for row in lines_of(path) if row["seed"] == 0 and row["kind"] == "separate"]
+    means = {
+        name: np.mean([row["per_class"]["MAP@R"] for row in shared if row["recipe"] == name])
+        for name in ("triplet", "contrastive, again")
+    }
+    assert other.summary.rows[1].differences["separate"].mean == pytest.approx(
+        means["contrastive, again"] - means["triplet"]
+    )
+
+
+def test_a_last_line_cut_short_is_dropped_and_its_cell_done_again(whole, bench, candidate, tmp_path):
+    path = tmp_path / "book"
+    bench([candidate("triplet")], path)
+    text = (path / "ledger.jsonl").read_text()
+    (path / "ledger.jsonl").write_text(text[: -len(text.splitlines()[-1]) // 2])
+    bench([candidate("triplet")], path)
+    assert lines_of(path) == lines_of(whole)
+    damaged = text.splitlines()
+    damaged[1] = damaged[1][:50]
+    (path / "ledger.jsonl").write_text("\n".join(damaged))
+    with pytest.raises(RunError, match=r"Line 2 of .* is damaged: remove it"):
+        bench([candidate("triplet")], path)
+
+
+def test_killed_before_anything_was_written_it_begins_anew(bench, candidate, tmp_path):
+    path = tmp_path / "book"
+    path.mkdir()
+    (path / "writer.lock").write_text("1")
+    (path / ".book.json.1234.tmp").write_text("{")
+    cell = path / "runs" / "triplet-fold1-seed0"
+    result = bench([candidate("triplet")], path)
+    assert result.summary.missing == 0
+    (path / "ledger.jsonl").write_text("")
+    cell.mkdir(parents=True)
+    (cell / ".recipe.yaml.1234.tmp").write_text("")
+    assert bench([candidate("triplet")], path).summary.missing == 0
+
+
+def test_a_second_process_is_refused(whole, bench, candidate):
+    with WriterLock(whole).held(), pytest.raises(StorageError, match=r"is being written by process \d+"):
+        bench([candidate("triplet")], whole)
+
+
+REFUSED = {
+    "other data": ({"dataset": "half"}, (), "was made with other data"),
+    "other folds": ({"folds": 3}, (), "has 2 folds, not 3"),
+    "another protocol": ({"protocol": "conventional"}, (), "follows the fair protocol, not the conventional one"),
+    "another recipe of the name": (
+        {},
+        ("training.lr=0.5",),
+        r"another recipe called 'triplet' \(training.lr was 0.001 and is 0.5\)",
+    ),
+    "other test classes": ({}, ("data.test_classes=0.4",), "holds out other test classes"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_does_not_belong_into_a_book_is_refused(name, whole, bench, candidate, patterns):
+    options, overrides, words = REFUSED[name]
+    if options.get("dataset"):
+        options = {"dataset": patterns.select(np.arange(len(patterns)) % 2 == 0)}
+    before = {file: file.read_bytes() for file in whole.iterdir() if file.is_file()}
+    with pytest.raises(RunError, match=words) as refused:
+        bench([candidate("triplet", None, *overrides)], whole, **options)
+    assert str(refused.value).count(". ") == 0
+    assert {file: file.read_bytes() for file in whole.iterdir() if file.is_file()} == before
+
+
+def test_a_recipe_may_change_in_what_decides_nothing(whole, bench, candidate):
+    moved = candidate("triplet", None, "training.seed=5", "data.val_classes=0.5", "audit.knn=3", "name=renamed")
+    assert bench([moved], whole).summary.missing == 0
+
+
+BAD = {
+    "no recipe": (lambda c: [], {}, RecipeError, "no recipe to benchmark"),
+    "the same twice": (lambda c: [c("triplet"), c("triplet")], {}, RecipeError, "'triplet' is named twice"),
+    "a reserved name": (lambda c: [c("untrained", "triplet")], {}, RecipeError, "cannot be called 'untrained'"),
+    "too many folds": (lambda c: [c("triplet")], {"folds": 4}, DataError, "Cannot make 4 folds of 7 classes"),
+    "one fold": (lambda c: [c("triplet")], {"folds": 1}, DataError, "at least 2 folds, not 1"),
+    "no seed": (lambda c: [c("triplet")], {"seeds": 0}, DataError, "at least one seed, not 0"),
+    "unknown protocol": (lambda c: [c("triplet")], {"protocol": "fiar"}, UnknownNameError, "Did you mean 'fair'"),
+    "nothing to train": (
+        lambda c: [c("plain", "triplet", "model.freeze=all", "model.dimension=null")],
+        {},
+        RecipeError,
+        "'plain' has no weights to train",
+    ),
+    "another kind of data": (
+        lambda c: [
+            c(
+                "sound",
+                "triplet",
+                "model.backbone=tdnn",
+                "model.pooling=stats",
+                "model.size=null",
+                "model.channels=null",
+            )
+        ],
+        {},
+        DataError,
+        "takes audio and the data is image",
+    ),
+    "unknown baseline": (
+        lambda c: [c("triplet")],
+        {"against": "tripled"},
+        UnknownNameError,
+        "no recipe 'tripled' here to compare against. Did you mean 'triplet'",
+    ),
+    "unknown recipe in a pair": (
+        lambda c: [c("triplet")],
+        {"against": {"x": "triplet"}},
+        UnknownNameError,
+        "no recipe 'x' here to compare",
+    ),
+    "against itself": (
+        lambda c: [c("triplet")],
+        {"against": {"triplet": "triplet"}},
+        RecipeError,
+        "compared with itself",
+    ),
+    "no test classes": (
+        lambda c: [c("triplet", None, "data.test_classes=0.0")],
+        {},
+        DataError,
+        "no test classes to judge by",
+    ),
+    "different divisions": (
+        lambda c: [c("triplet"), c("contrastive", None, "data.split=halves")],
+        {},
+        RecipeError,
+        "'triplet' and 'contrastive' hold out different classes",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_told_in_a_sentence_before_anything_is_made(name, bench, candidate, tmp_path):
+    make, options, error, words = BAD[name]
+    with pytest.raises(error, match=words):
+        bench(make(candidate), tmp_path / "book", **options)
+    assert not (tmp_path / "book").exists()
+
+
+def test_a_place_that_is_no_book_is_refused(bench, candidate, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError, match="is a file: choose a directory"):
+        bench([candidate("triplet")], tmp_path / "file")
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "cat.png").write_text("")
+    with pytest.raises(RunError, match=r"something other than a benchmark \(cat.png\)"):
+        bench([candidate("triplet")], tmp_path / "photos")
+    for text in ("{", "[]", '{"format": "other"}', '{"format": "nearkin.benchmark", "version": 9}'):
+        (tmp_path / "damaged").mkdir(exist_ok=True)
+        (tmp_path / "damaged" / "book.json").write_text(text)
+        with pytest.raises(RunError, match="new directory"):
+            bench([candidate("triplet")], tmp_path / "damaged")
+
+
+def test_a_training_that_fails_names_its_model(bench, candidate, tmp_path):
+    with pytest.raises(NearkinError, match=r"^wild, fold 1, seed 0: The "):
+        bench([candidate("wild", "contrastive", "training.lr=1e30", "model.space=euclidean")], tmp_path / "book")

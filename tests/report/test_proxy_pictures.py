@@ -1,0 +1,242 @@
+"""The picture of points and proxies: one plane and one frame for all panels, boxes and circles where they belong."""
+
+import io
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from nearkin.api import fit_run
+from nearkin.audits.instances import draw_course, draw_geometry
+from nearkin.cli.auditing import audit_run, write_audit
+from nearkin.errors import DataError
+from nearkin.recipe import load_recipe
+from nearkin.report import proxies as module
+from nearkin.report.proxies import ProxyPanel, _Plane, draw_proxies, evenly_spaced
+from nearkin.spaces import LipschitzBall, Sphere
+from nearkin.training import Run
+
+SIGNATURE = b"\x89PNG\r\n\x1a\n"
+
+
+def panels(count, *, d=2, classes=3, each=5, k=2, seed=0):
+    rng = np.random.default_rng(seed)
+    return [
+        ProxyPanel(
+            rng.normal(size=(classes * each, d)),
+            np.repeat(np.arange(classes), each),
+            rng.normal(size=(classes, k, d)),
+            rng.normal(size=(classes, k, d)),
+            f"instance {i + 1}",
+            0.5,
+            0.25,
+        )
+        for i in range(count)
+    ]
+
+
+def names(count=3):
+    return [f"class {i}" for i in range(count)]
+
+
+def figure_of(monkeypatch, *arguments):
+    kept = []
+    monkeypatch.setattr(module, "to_png", lambda figure: kept.append(figure) or b"")
+    draw_proxies(*arguments)
+    return kept[0]
+
+
+def marks(axes):
+    """Coordinates of boxes and of circles, each (m, 2), in the order of classes."""
+    by_order = {5: [], 6: []}
+    for collection in axes.collections:
+        by_order.setdefault(collection.get_zorder(), []).append(np.asarray(collection.get_offsets()))
+    return np.concatenate(by_order[6]), np.concatenate(by_order[5])
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 6, 9])
+@pytest.mark.parametrize("d", [1, 2, 7])
+def test_the_picture_is_a_retina_png_that_depends_on_nothing_else(count, d):
+    png = draw_proxies(panels(count, d=d), names())
+    assert png.startswith(SIGNATURE)
+    assert Image.open(io.BytesIO(png)).width == 2 * 720
+    assert draw_proxies(panels(count, d=d), names()) == png
+
+
+def test_nothing_to_draw_gives_no_bytes():
+    assert draw_proxies([], []) == b""
+    empty = ProxyPanel(np.zeros((0, 2)), np.zeros(0), np.zeros((0, 4, 2)), np.zeros((0, 4, 2)))
+    assert draw_proxies([empty], []) == b""
+
+
+def test_two_dimensions_are_drawn_as_they_are(monkeypatch):
+    given_panels = panels(2)
+    figure = figure_of(monkeypatch, given_panels, names())
+    for axes, panel in zip(figure.axes, given_panels, strict=True):
+        boxes, circles = marks(axes)
+        np.testing.assert_allclose(boxes, panel.converged.reshape(-1, 2))
+        np.testing.assert_allclose(circles, panel.upcoming.reshape(-1, 2))
+
+
+def test_the_plane_is_that_of_the_principal_components_of_all_points(monkeypatch):
+    from sklearn.decomposition import PCA
+
+    given_panels = panels(3, d=6)
+    machine = PCA(2, svd_solver="full").fit(np.concatenate([panel.points for panel in given_panels]))
+    figure = figure_of(monkeypatch, given_panels, names())
+    for axes, panel in zip(figure.axes, given_panels, strict=True):
+        boxes, _ = marks(axes)
+        expected = machine.transform(panel.converged.reshape(-1, 6))
+        np.testing.assert_allclose(np.abs(boxes), np.abs(expected), atol=1e-9)
+
+
+@given(st.integers(3, 12), st.integers(1, 20), st.integers(0, 99))
+def test_a_plane_never_lengthens_a_distance(d, n, seed):
+    points = np.random.default_rng(seed).normal(size=(n, d))
+    flat = _Plane(points)(points)
+    before = np.linalg.norm(points[:, None] - points[None], axis=-1)
+    after = np.linalg.norm(flat[:, None] - flat[None], axis=-1)
+    assert flat.shape == (n, 2)
+    assert (after <= before + 1e-9).all()
+
+
+@pytest.mark.parametrize("d", [2, 5])
+def test_all_panels_have_one_square_frame_that_holds_everything(monkeypatch, d):
+    given_panels = panels(4, d=d)
+    given_panels[2] = replace(given_panels[2], upcoming=9 * given_panels[2].upcoming)
+    figure = figure_of(monkeypatch, given_panels, names())
+    frames = {(axes.get_xlim(), axes.get_ylim()) for axes in figure.axes}
+    assert len(frames) == 1
+    (left, right), (low, high) = frames.pop()
+    assert right - left == pytest.approx(high - low)
+    for axes in figure.axes:
+        offsets = np.concatenate([np.asarray(c.get_offsets()).reshape(-1, 2) for c in axes.collections])
+        assert ((offsets > (left, low)) & (offsets < (right, high))).all()
+
+
+def test_points_that_all_coincide_are_drawn():
+    same = [replace(p, **{k: 0 * getattr(p, k) for k in ("points", "converged", "upcoming")}) for p in panels(2, d=4)]
+    assert draw_proxies(same, names()).startswith(SIGNATURE)
+
+
+def test_headings_tell_the_instance_and_what_is_known(monkeypatch):
+    first, second = panels(2)
+    figure = figure_of(monkeypatch, [first, replace(second, map_at_r=np.nan)], names())
+    assert [axes.get_title(loc="left") for axes in figure.axes] == ["instance 1", "instance 2"]
+    assert [axes.texts[0].get_text() for axes in figure.axes] == ["MAP@R 50.0 %, radius 0.250", "radius 0.250"]
+
+
+def test_the_legend_explains_box_and_circle_and_names_the_classes(monkeypatch):
+    def words(given_panels, classes):
+        figure = figure_of(monkeypatch, given_panels, classes)
+        return [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+
+    assert words(panels(1), names()) == ["converged proxies", "next proxies (k-center)", *names()]
+    without = replace(panels(1)[0], upcoming=np.zeros((3, 0, 2)))
+    assert words([without], names()) == ["converged proxies", *names()]
+
+
+def test_ten_classes_have_ten_colours_and_more_are_grey(monkeypatch):
+    figure = figure_of(monkeypatch, panels(1, classes=13), names(13))
+    boxes, _ = marks(figure.axes[0])
+    assert len(boxes) == 2 * 10
+    colours = {tuple(c.get_facecolor()[0]) for c in figure.axes[0].collections if c.get_zorder() == 6}
+    assert len(colours) == 10
+    assert figure.legends[1].get_texts()[-1].get_text() == "3 more"
+
+
+@given(st.integers(0, 500), st.integers(2, 9))
+def test_evenly_spaced_keeps_both_ends(count, most):
+    chosen = evenly_spaced(count, most)
+    assert len(chosen) == min(count, most)
+    assert chosen == sorted(set(chosen))
+    if count:
+        assert chosen[0] == 0
+        assert chosen[-1] == count - 1
+    if count > 1:
+        gaps = np.diff(chosen)
+        assert gaps.max() - gaps.min() <= 1
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"points": np.zeros(15)}, "finite points"),
+        ({"points": np.full((15, 2), np.nan)}, "finite points"),
+        ({"points": "abc"}, "array of numbers"),
+        ({"labels": np.zeros(3)}, "15 points needs as many labels"),
+        ({"labels": np.full(15, 3)}, "one of the 3 classes"),
+        ({"labels": np.full(15, -1)}, "one of the 3 classes"),
+        ({"converged": np.zeros((2, 4, 2))}, r"converged proxies .* \(3, K, 2\)"),
+        ({"upcoming": np.zeros((3, 4, 5))}, r"upcoming proxies .* \(3, K, 2\)"),
+        ({"upcoming": np.full((3, 1, 2), np.inf)}, "upcoming proxies must be finite"),
+    ],
+)
+def test_what_does_not_fit_together_is_told(change, match):
+    with pytest.raises(DataError, match=match):
+        draw_proxies([replace(panels(1)[0], **change)], names())
+
+
+def test_panels_of_several_dimensions_are_told():
+    with pytest.raises(DataError, match="one dimension"):
+        draw_proxies([*panels(1, d=2), *panels(1, d=3)], names())
+
+
+def snapshots(count, d=4):
+    generator = torch.Generator().manual_seed(0)
+    return [
+        {
+            "points": 3 * torch.randn(12, d, generator=generator),
+            "labels": torch.tensor([2, 5, 7]).repeat(4),
+            "classes": torch.tensor([2, 5, 7]),
+            "converged": 3 * torch.randn(3, 2, d, generator=generator),
+            "next": 3 * torch.randn(3, 2, d, generator=generator),
+        }
+        for _ in range(count)
+    ]
+
+
+@pytest.mark.parametrize("space", [Sphere(), LipschitzBall()])
+def test_snapshots_are_drawn_in_the_space_of_the_model(monkeypatch, space):
+    taken = snapshots(8, d=2)
+    seen = []
+    monkeypatch.setattr("nearkin.audits.instances.draw_proxies", lambda *given: seen.append(given) or b"png")
+    history = [{"step": 9, "instance": i, "instance_MAP@R": i / 10, "instance_covering_radius": 1 / i} for i in (1, 8)]
+    figure = draw_geometry(taken, history, space, [f"bird {i}" for i in range(7)])
+    assert figure.png == b"png"
+    drawn, classes = seen[0]
+    assert classes == ["bird 2", "bird 5", "7"]
+    assert [panel.title for panel in drawn] == [f"instance {i}" for i in (1, 2, 4, 5, 7, 8)]
+    assert (drawn[-1].map_at_r, drawn[-1].radius) == (0.8, 1 / 8)
+    assert np.isnan(drawn[1].radius)
+    assert drawn[0].labels.tolist() == [0, 1, 2] * 4
+    np.testing.assert_allclose(drawn[-1].converged, space.project(taken[-1]["converged"]).numpy())
+    assert np.linalg.norm(drawn[0].points, axis=1).max() <= 1 + 1e-6
+
+
+def test_snapshots_make_a_picture_and_none_make_none():
+    assert draw_geometry(snapshots(3), [], Sphere(), [str(i) for i in range(9)]).png.startswith(SIGNATURE)
+    assert draw_geometry([], [], Sphere(), []).png == b""
+    assert draw_course([{"step": 1, "loss": 1.0}]).png == b""
+
+
+@pytest.mark.parametrize(("schedule", "shown"), [("plain", False), ("chance-constrained", True)])
+def test_the_report_of_a_chance_constrained_run_shows_both_pictures(photos, tiny, tmp_path, schedule, shown):
+    settings = [
+        f"training.schedule={schedule}",
+        "training.chance_constrained={proxies: 2, pool: 3, patience: 1}",
+        "training.max_steps=6",
+        "training.evaluate_every=1",
+        "training.patience=null",
+    ]
+    run = Run(tmp_path / "run")
+    fit_run(photos, load_recipe("contrastive", [*tiny, *settings]), run, progress=False)
+    assert bool(run.instances()) == shown
+    result = audit_run(run, progress=False)
+    write_audit(run, result, run.report_file, run.audit_file)
+    page = run.report_file.read_text()
+    assert [f"<h2>{title}" in page for title in ("Training curves", "Instances", "Proxies")] == [True, shown, shown]

@@ -1,0 +1,284 @@
+"""Chance-constrained training: the value of a step, the life of an instance, what is kept and what is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from nearkin.errors import RecipeError
+from nearkin.objectives import ObjectiveSection, losses, make_objective
+from nearkin.recipe import ChanceConstrainedSection, load_recipe
+from nearkin.training import Run, train
+from nearkin.training.schedules import ChanceConstrained
+from nearkin.training.schedules.chance_constrained import RADIUS, VALUE
+from nearkin.training.schedules.pool import Pool
+
+CLASSES, DIMENSION = 3, 2
+COUNTS = (7, 5, 2)
+
+
+class Line:
+    """Batches of an identity network: item i is the point (i, class)."""
+
+    start = None
+
+    def __init__(self, class_ids):
+        self.class_ids = class_ids
+
+    def plain(self, positions):
+        return torch.from_numpy(np.stack([positions, self.class_ids[positions]], axis=1)).float()
+
+
+class Network(torch.nn.Module):
+    """As much of an Embedder as a schedule uses: a scale of the inputs."""
+
+    dimension = DIMENSION
+
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.ones(()))
+        self.normalise = torch.nn.Module()
+        self.normalise.mean = torch.zeros(())
+        from nearkin.spaces import Euclidean
+
+        self.space = Euclidean()
+
+    def forward(self, x, start=None):
+        return self.scale * x
+
+
+def make(tmp_path, **settings):
+    class_ids = np.repeat(np.arange(CLASSES), COUNTS)
+    network = Network()
+    pool = Pool(Line(class_ids), network, class_ids, seed=0)
+    section = ChanceConstrainedSection(**{"proxies": 2, "pool": 4, "proximal": 0.3, **settings})
+    return ChanceConstrained(section, pool, tmp_path / "kept.safetensors"), network
+
+
+def objective(loss="contrastive"):
+    from nearkin.spaces import Euclidean
+
+    return make_objective(ObjectiveSection(loss=loss), dimension=DIMENSION, classes=CLASSES, space=Euclidean())
+
+
+def feed(schedule, network, values, step=0):
+    said = []
+    for place, value in enumerate(values, start=1):
+        weights = {"scale": network.scale.detach().clone()}
+        said.append(schedule.validated(step + place, {VALUE: value, RADIUS: 10 * value}, lambda w=weights: w))
+    return said
+
+
+@pytest.mark.parametrize("turn", [1, 2])
+@pytest.mark.parametrize("size", [1, 4, 9])
+def test_pool_draws_from_each_class_and_repeats_only_small_ones(tmp_path, turn, size):
+    schedule, _ = make(tmp_path)
+    drawn = schedule._pool.draw(turn, size)
+    assert drawn.shape == (CLASSES, size)
+    for label, row in enumerate(drawn):
+        assert set(schedule._pool.class_ids[row]) == {label}
+        assert len(set(row)) == min(size, COUNTS[label])
+    assert np.array_equal(drawn, schedule._pool.draw(turn, size))
+    assert not np.array_equal(drawn, schedule._pool.draw(turn + 1, size)) or size == 1
+
+
+def greedy(points, count, seeds):
+    """Algorithm 2 of the seed for one class, by loops."""
+    picked = []
+    for _ in range(count):
+        known = [*seeds, *(points[i] for i in picked)]
+        gaps = [min(np.linalg.norm(point - other) for other in known) for point in points]
+        picked.append(max((i for i in range(len(points)) if i not in picked), key=lambda i: (gaps[i], -i)))
+    return points[picked]
+
+
+def test_first_anchors_lie_far_from_the_origin_and_the_next_far_from_the_best_ones(tmp_path):
+    schedule, network = make(tmp_path, patience=2)
+    schedule.begin()
+    for label in range(CLASSES):
+        points = schedule._pool.embed(schedule._pool.draw(1, 4))[label].numpy()
+        expected = greedy(points, 2, np.zeros((2, DIMENSION)))
+        np.testing.assert_allclose(schedule.anchors.values()[label].numpy(), expected)
+    with torch.no_grad():
+        schedule.anchors.proxies.add_(0.25)
+    best = schedule.anchors.values().clone()
+    feed(schedule, network, [0.5])
+    with torch.no_grad():
+        schedule.anchors.proxies.zero_()  # worse than those kept, and not what the next ones are measured from
+    feed(schedule, network, [0.4, 0.4], step=1)
+    assert schedule.instance == 2
+    for label in range(CLASSES):
+        points = schedule._pool.embed(schedule._pool.draw(2, 4))[label].numpy()
+        np.testing.assert_allclose(schedule.anchors.values()[label].numpy(), greedy(points, 2, best[label].numpy()))
+
+
+def test_as_many_in_the_pool_as_proxies_is_random_selection(tmp_path):
+    schedule, _ = make(tmp_path, pool=2)
+    schedule.begin()
+    drawn = schedule._pool.embed(schedule._pool.draw(1, 2))
+    ours, theirs = ({tuple(row) for row in rows.flatten(0, 1).tolist()} for rows in (schedule.anchors.values(), drawn))
+    assert ours == theirs
+
+
+def test_value_of_a_step_is_that_of_the_formula(tmp_path):
+    schedule, network = make(tmp_path, batch_weight=0.1)
+    schedule.begin()
+    loss = objective()
+    embeddings, labels = torch.randn(6, DIMENSION), torch.tensor([0, 0, 1, 1, 2, 2])
+    anchors, anchor_labels = schedule.anchors.vectors(), torch.tensor([0, 0, 1, 1, 2, 2])
+    expected = loss.against(embeddings, labels, anchors, anchor_labels) + 0.1 * loss(embeddings, labels)
+    torch.testing.assert_close(schedule(loss, embeddings, labels), expected)
+    feed(schedule, network, [0.5, 0.4, 0.4, 0.4])  # the next instance has weights to stay near
+    with torch.no_grad():
+        network.scale.fill_(3.0)
+    anchors = schedule.anchors.vectors()
+    expected = loss.against(embeddings, labels, anchors, anchor_labels) + 0.1 * loss(embeddings, labels)
+    torch.testing.assert_close(schedule(loss, embeddings, labels), expected + 0.15 * (3.0 - 1.0) ** 2)
+
+
+def test_regularisers_count_once(tmp_path):
+    schedule, _ = make(tmp_path, batch_weight=0.0)
+    schedule.begin()
+    section = ObjectiveSection(loss="contrastive", regularisers=[{"name": "embedding-norm", "weight": 0.5}])
+    from nearkin.spaces import Euclidean
+
+    with_term = make_objective(section, dimension=DIMENSION, classes=CLASSES, space=Euclidean())
+    embeddings, labels = torch.randn(6, DIMENSION), torch.tensor([0, 0, 1, 1, 2, 2])
+    difference = schedule(with_term, embeddings, labels) - schedule(objective(), embeddings, labels)
+    torch.testing.assert_close(difference, 0.5 * embeddings.square().sum(1).mean())
+
+
+def test_an_instance_ends_after_validations_without_a_gain_and_starts_from_its_best_weights(tmp_path):
+    schedule, network = make(tmp_path, patience=3, min_gain=1e-5)
+    schedule.begin()
+    said = []
+    for step, (value, scale) in enumerate([(0.2, 1.0), (0.3, 2.0), (0.300001, 3.0), (0.3, 4.0), (0.1, 5.0)], start=1):
+        with torch.no_grad():
+            network.scale.fill_(scale)
+        said += feed(schedule, network, [value], step=step - 1)
+    assert said[:4] == [{}] * 4
+    assert said[4]["instance"] == 1
+    assert said[4]["instance_steps"] == 5
+    assert said[4]["instance_MAP@R"] == 0.3
+    assert said[4]["instance_covering_radius"] == pytest.approx(3.0)
+    assert schedule.previous[0].item() == 2.0
+    assert network.scale.item() == 5.0  # training goes on from where it is
+    # What the first instance reached does not count in the second.
+    assert feed(schedule, network, [0.05, 0.04, 0.04, 0.04], step=5)[3]["instance_MAP@R"] == 0.05
+
+
+def test_the_last_instance_never_ends_and_is_reported_when_training_does(tmp_path):
+    schedule, network = make(tmp_path, instances=1)
+    schedule.begin()
+    before = schedule.anchors.values().clone()
+    assert feed(schedule, network, [0.5] + [0.4] * 20) == [{}] * 21
+    assert torch.equal(schedule.anchors.values(), before)
+    said = schedule.finished(21)
+    assert (said["instance"], said["instance_steps"], said["instance_MAP@R"]) == (1, 21, 0.5)
+    pairs = [np.linalg.norm(a - b) for a, b in before.numpy()]
+    assert said["instance_spread"] == pytest.approx(np.mean(pairs))
+
+
+def test_sample_anchors_move_with_the_network(tmp_path):
+    schedule, network = make(tmp_path, anchors="samples")
+    schedule.begin()
+    first = schedule.anchors.vectors().detach()
+    with torch.no_grad():
+        network.scale.fill_(2.0)
+    torch.testing.assert_close(schedule.anchors.vectors(), 2 * first)
+    torch.testing.assert_close(schedule.anchors.values().flatten(0, 1), 2 * first)
+    schedule.anchors.vectors().sum().backward()
+    assert network.scale.grad is not None
+    assert not list(schedule.parameters())
+
+
+@pytest.mark.parametrize("anchors", ["proxies", "samples"])
+@pytest.mark.parametrize("validations", [2, 4, 6])
+def test_restored_in_the_middle_of_an_instance(tmp_path, anchors, validations):
+    values = [0.5, 0.4, 0.45, 0.3, 0.2, 0.3, 0.1, 0.1, 0.1, 0.1]
+    whole, network = make(tmp_path, anchors=anchors)
+    whole.begin()
+    feed(whole, network, values[:validations])
+    other, other_network = make(tmp_path, anchors=anchors)
+    other.restore({name: value.clone() for name, value in whole.tensors().items()}, whole.facts())
+    kept = (tmp_path / "kept.safetensors").read_bytes()
+    left = feed(whole, network, values[validations:], step=validations)
+    (tmp_path / "kept.safetensors").write_bytes(kept)
+    assert feed(other, other_network, values[validations:], step=validations) == left
+    assert torch.equal(other.anchors.values(), whole.anchors.values())
+    assert (other.previous is None) == (whole.previous is None)
+
+
+CCP = [
+    "training.schedule=chance_constrained",
+    "training.chance_constrained={proxies: 2, pool: 4, patience: 1}",
+    "training.max_steps=16",
+    "training.evaluate_every=2",
+    "data.classes_per_batch=3",
+]
+
+
+def run_training(dataset, overrides, path, base="contrastive", resume=False):
+    recipe = load_recipe(base, overrides)
+    run = Run(path)
+    result = train(
+        dataset, recipe, run, source="x", cache_directory=path.parent / "cache", progress=False, resume=resume
+    )
+    return result, run
+
+
+@pytest.mark.parametrize("loss", [name for name in losses if losses.get(name).family == "pairs" and name != "n-pairs"])
+def test_every_pair_loss_trains_with_it(loss, patterns, tiny, tmp_path):
+    result, run = run_training(patterns, [*tiny, *CCP, f"objective.loss={loss}"], tmp_path / "run", base="base")
+    assert result.state.step == 16
+    rows = [row for row in run.history() if "instance" in row]
+    assert [row["instance"] for row in rows] == list(range(1, len(rows) + 1))
+    assert sum(row["instance_steps"] for row in rows) == 16
+    assert all(np.isfinite(row["instance_covering_radius"]) for row in rows)
+
+
+def test_the_log_and_the_snapshots_tell_each_instance(patterns, tiny, tmp_path):
+    _, run = run_training(patterns, [*tiny, *CCP], tmp_path / "run")
+    rows, snapshots = [row for row in run.history() if "instance" in row], run.instances()
+    assert len(rows) == len(snapshots) > 1
+    for snapshot in snapshots:
+        classes = len(snapshot["classes"])
+        assert snapshot["points"].shape == (len(snapshot["labels"]), 16)
+        assert snapshot["converged"].shape == (classes, 2, 16)
+    assert [len(snapshot["next"][0]) for snapshot in snapshots] == [2] * (len(snapshots) - 1) + [0]
+    assert all("val_covering_radius" in row for row in run.history() if "val_MAP@R" in row)
+    # A finished run may be resumed, and says nothing twice.
+    before = run.log_file.read_text()
+    run_training(patterns, [*tiny, *CCP], tmp_path / "run", resume=True)
+    assert run.log_file.read_text() == before
+
+
+def test_it_works_on_the_feature_cache(patterns, tiny, tmp_path):
+    cached = ["model.freeze=all", "model.cache=true", "model.cache_views={flip: true}"]
+    result, run = run_training(patterns, [*tiny, *CCP, *cached], tmp_path / "run")
+    assert result.state.step == 16
+    assert len(run.instances()) > 1
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["objective.loss=n-pairs"], "n-pairs"),
+        (["objective.loss=proxy-anchor"], "proxy-anchor.*cannot: choose a pair loss"),
+        (["data.val_classes=0"], "no validation classes: set data.val_classes"),
+        (["training.chance_constrained={proxies: 5, pool: 4}"], "pool .4. must be at least proxies .5."),
+        (["training.chance_constrained={prox: 5}"], "unknown key 'training.chance_constrained.prox'"),
+    ],
+)
+def test_what_cannot_work_is_refused_in_a_sentence(overrides, message, patterns, tiny, tmp_path):
+    with pytest.raises(RecipeError, match=message):
+        run_training(patterns, [*tiny, *CCP, *overrides], tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_recipes_of_old_still_say_the_shape_of_the_learning_rate_with_schedule():
+    old = load_recipe("contrastive", ["training.schedule=cosine"])
+    assert (old.training.schedule, old.training.lr_schedule) == ("plain", "cosine")
+    new = load_recipe("contrastive", ["training.schedule=cross_batch_memory"])
+    assert new.training.schedule == "cross-batch-memory"

@@ -1,0 +1,414 @@
+"""Several processes: the same training as one, files written once, all stop together.
+
+Run by torchrun, this file is also the program of the processes: see `main`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from nearkin.data.augment import BatchAugment
+from nearkin.data.inputs import InputSpec
+from nearkin.data.samplers import BalancedBatchSampler
+from nearkin.errors import DataError, TrainingError
+from nearkin.objectives import Objective
+from nearkin.recipe import TrainingSection, load_recipe
+from nearkin.training import Run
+from nearkin.training.fabric import make_fabric
+from nearkin.training.generators import generator_tensors, restore_generator, seed_generator
+from nearkin.training.ranks import Ranks
+from nearkin.training.state import load_state
+
+# Batch norm would see slices of a batch: a frozen backbone has none that learns.
+FROZEN = ["model.freeze=all", "training.max_steps=12", "training.evaluate_every=4"]
+CACHED = [*FROZEN, "model.cache=true", "model.cache_views={flip: true, crops: 2}"]
+AUGMENTED = [*FROZEN, "data.jitter=0.3", "data.flip=true", "data.crop=random"]
+
+LEARNED_MARGIN = "a margin that learns, and a miner that draws"
+
+RECIPES = {
+    "contrastive": ("contrastive", CACHED),
+    "proxies": ("proxy-anchor", [*AUGMENTED, "training.clip=0.5", "training.ema=0.9"]),
+    LEARNED_MARGIN: ("margin", [*AUGMENTED, "data.workers=1"]),
+    "memory": (
+        "contrastive-xbm",
+        [*CACHED, "training.cross_batch_memory={batches: 2, warmup_steps: 3}"],
+    ),
+    "chance-constrained": (
+        "contrastive-ccp",
+        [
+            *CACHED,
+            "training.evaluate_every=2",
+            "training.patience=null",
+            "training.chance_constrained={proxies: 2, pool: 4, patience: 1, proximal: 0.1}",
+        ],
+    ),
+}
+HALF = ("proxy-anchor", [*AUGMENTED, "training.precision=bf16-mixed"])
+RESUMED = ("memory", "chance-constrained", "proxies")
+STOP_AT = 7
+"""Between two validations."""
+
+
+def train(photos: Path, recipe: tuple[str, list[str]], path: Path, tiny: list[str], resume: bool = False) -> bool:
+    """Whether the training was interrupted."""
+    from nearkin.api import fit_run
+
+    base, more = recipe
+    resolved = load_recipe(base, [*tiny, *more])
+    return fit_run(photos, resolved, Run(path), resume=resume, progress=False).interrupted
+
+
+def train_until(step: int, *arguments) -> bool:
+    """Train, with a Ctrl-C during the given step."""
+    from nearkin.training import loop
+
+    plain = loop.Loop._step
+
+    def interrupted(self, inputs, labels):
+        if self.state.step + 1 == step:
+            os.kill(os.getpid(), signal.SIGINT)
+        return plain(self, inputs, labels)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop.Loop, "_step", interrupted)
+        return train(*arguments)
+
+
+# What the processes do.
+
+
+def main(folder: Path, photos: Path, tiny: list[str]) -> None:
+    ranks = Ranks.from_environment()
+    ranks.meet("cpu")
+    found = {"gradients": gradients(ranks), "collectives": collectives(ranks), "draws": draws(ranks)}
+    torch.save(found, folder / f"found{ranks.rank}.pt")
+    for name, recipe in {**RECIPES, "half": HALF}.items():
+        train(photos, recipe, folder / "two" / name, tiny)
+    train_with_an_idle_margin(photos, RECIPES[LEARNED_MARGIN], folder / "two" / "idle", tiny)
+    for name in RESUMED:
+        # The signal reaches one process only, and not the first.
+        stop = train_until if ranks.rank == 1 else lambda _, *arguments: train(*arguments)
+        stopped = stop(STOP_AT, photos, RECIPES[name], folder / "stopped" / name, tiny)
+        (folder / f"stopped{ranks.rank}-{name}").write_text(str(stopped))
+        train(photos, RECIPES[name], folder / "stopped" / name, tiny, resume=True)
+    stop(STOP_AT, photos, RECIPES["proxies"], folder / "taken up by one", tiny)
+
+
+def train_with_an_idle_margin(*arguments) -> None:
+    """Train, with a step whose loss is zero and knows of no margin."""
+    plain, calls = Objective.forward, []
+
+    def sometimes_idle(self, embeddings, labels):
+        calls.append(1)
+        return embeddings.sum() * 0.0 if len(calls) == 3 else plain(self, embeddings, labels)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Objective, "forward", sometimes_idle)
+        train(*arguments)
+
+
+class Learner(nn.Module):
+    """A network with proxies, and a loss of the whole batch."""
+
+    def __init__(self, ranks: Ranks) -> None:
+        super().__init__()
+        torch.manual_seed(5)
+        self.ranks = ranks
+        self.network = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
+        self.proxies = nn.Parameter(torch.randn(4, 3))
+        self.idle = nn.Parameter(torch.ones(2))  # as a margin that no pair of the batch crosses
+
+    def forward(self, inputs, labels):
+        embeddings = self.ranks.gather(self.network(inputs))
+        labels = self.ranks.gather_labels(labels)
+        # Every pair of the batch, weighed by both: a slice alone cannot know this loss.
+        pairs = torch.cdist(embeddings, embeddings) * torch.outer(labels + 1.0, labels + 2.0)
+        loss = pairs.square().mean() + (embeddings - self.proxies[labels]).square().sum()
+        return self.ranks.reach(loss, [self.proxies, self.idle])
+
+
+def batch() -> tuple[torch.Tensor, torch.Tensor]:
+    rng = np.random.default_rng(3)
+    return torch.from_numpy(rng.normal(size=(8, 6))).float(), torch.tensor([0, 0, 1, 1, 2, 2, 3, 3])
+
+
+def gradients(ranks: Ranks) -> list[dict[str, torch.Tensor]]:
+    """Of two steps: what one leaves unfinished, the next would refuse."""
+    inputs, labels = (whole.chunk(ranks.world_size)[ranks.rank] for whole in batch())
+    learner = Learner(ranks)
+    fabric = make_fabric(TrainingSection(accelerator="cpu"), ranks)
+    module, _ = fabric.setup(learner, torch.optim.SGD(learner.parameters()))
+    steps = []
+    for _ in range(2):
+        learner.zero_grad(set_to_none=True)
+        fabric.backward(module(inputs, labels))
+        steps.append({name: parameter.grad.clone() for name, parameter in learner.named_parameters()})
+    return steps
+
+
+def collectives(ranks: Ranks) -> dict[str, object]:
+    module = nn.Linear(2, 2).requires_grad_(False)
+    module.weight.fill_(ranks.rank + 1.0)
+    ranks.agree(module)
+    log = []
+    ranks.in_turn(lambda: log.append(time.monotonic()))
+    return {
+        "rows": ranks.gather_labels(torch.full((2, 3), ranks.rank)),
+        "any": [ranks.any(ranks.rank == number) for number in range(3)],
+        "tensor": ranks.broadcast(torch.full((2,), ranks.rank + 7)),
+        "object": ranks.broadcast_object({"rank": ranks.rank}),
+        "agreed": module.weight,
+        "turn": log[0],
+    }
+
+
+def draws(ranks: Ranks) -> list[torch.Tensor]:
+    """After seeding, later, and again after going back."""
+    seed_generator(3, ranks)
+    first = torch.rand(4)
+    kept = generator_tensors(ranks)
+    later = torch.rand(4)
+    restore_generator(kept, 3, ranks, step=9)
+    return [first, later, torch.rand(4)]
+
+
+# What they are compared with.
+
+
+def launch(*command: object, processes: int = 2) -> subprocess.Popen[str]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={processes}", f"--master-port={port}"]
+    return subprocess.Popen(
+        [*torchrun, *map(str, command)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory, photos, tiny, cache) -> Path:
+    """A folder with what two processes left."""
+    folder = tmp_path_factory.mktemp("ranks")
+    process = launch(__file__, folder, photos, *tiny)
+    _, errors = process.communicate(timeout=240)
+    assert process.returncode == 0, errors
+    return folder
+
+
+def found(done: Path) -> list[dict]:
+    return [torch.load(done / f"found{rank}.pt") for rank in range(2)]
+
+
+def test_the_gradient_of_slices_is_the_gradient_of_the_batch(done):
+    learner = Learner(Ranks())
+    learner(*batch()).backward()
+    assert learner.idle.grad is None
+    learner.idle.grad = torch.zeros(2)
+    for theirs in (step for values in found(done) for step in values["gradients"]):
+        for name, parameter in learner.named_parameters():
+            torch.testing.assert_close(theirs[name], parameter.grad)
+
+
+def test_what_passes_between_processes(done):
+    first, second = (values["collectives"] for values in found(done))
+    assert first.pop("turn") < second.pop("turn")
+    for values in (first, second):
+        assert values["rows"].tolist() == [[0] * 3] * 2 + [[1] * 3] * 2
+        assert values["any"] == [True, True, False]
+        assert values["tensor"].tolist() == [7, 7]
+        assert values["object"] == {"rank": 0}
+        assert values["agreed"].tolist() == [[1.0, 1.0], [1.0, 1.0]]
+
+
+def test_each_process_has_its_own_random_state(done):
+    one, two = (values["draws"] for values in found(done))
+    for first, later, again in (one, two):
+        assert torch.equal(later, again)
+        assert not torch.equal(first, later)
+    assert not torch.equal(one[0], two[0])
+    torch.manual_seed(3)
+    assert torch.equal(one[0], torch.rand(4))
+
+
+def test_a_process_that_joins_at_a_checkpoint_is_seeded_by_its_step():
+    second, drawn = Ranks(rank=1, world_size=2, local_rank=1, local_world_size=2), {}
+    with torch.random.fork_rng():
+        for step in (9, 9, 10):
+            restore_generator({"torch": torch.get_rng_state()}, 3, second, step)
+            drawn.setdefault(step, []).append(torch.rand(4))
+    assert torch.equal(*drawn[9])
+    assert not torch.equal(drawn[9][0], drawn[10][0])
+
+
+def test_a_step_that_has_no_use_for_a_margin_stops_nobody(done):
+    rows = Run(done / "two" / "idle").history()
+    assert rows[-1]["step"] == 12
+
+
+def assert_close_runs(ours: Path, theirs: Path, tolerance: float) -> None:
+    left, right = Run(ours).history(), Run(theirs).history()
+    assert [row.keys() for row in left] == [row.keys() for row in right]
+    for one, two in zip(left, right, strict=True):
+        assert list(one.values()) == pytest.approx(list(two.values()), rel=tolerance, abs=tolerance)
+    mine, others = Run(ours).model(), Run(theirs).model()
+    for name, value in mine.state_dict().items():
+        torch.testing.assert_close(others.state_dict()[name], value, rtol=tolerance, atol=tolerance)
+    assert others.card["validation"] == pytest.approx(mine.card["validation"], abs=tolerance)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_two_processes_train_as_one_does(name, done, photos, tiny, tmp_path):
+    train(photos, RECIPES[name], tmp_path / "one", tiny)
+    assert_close_runs(tmp_path / "one", done / "two" / name, 1e-5)
+    assert names(tmp_path / "one") == names(done / "two" / name)
+
+
+def names(run: Path) -> set[str]:
+    """The files of a run; those of TensorBoard carry the time."""
+    return {path.relative_to(run).as_posix() for path in run.rglob("*") if path.parent.name != "events"}
+
+
+def test_several_instances_were_compared(done):
+    rows = Run(done / "two" / "chance-constrained").history()
+    assert sum("instance" in row for row in rows) > 2
+
+
+def test_half_precision(done, photos, tiny, tmp_path):
+    train(photos, HALF, tmp_path / "one", tiny)
+    ours, theirs = (Run(path).history() for path in (tmp_path / "one", done / "two" / "half"))
+    losses = [[row["loss"] for row in rows if "loss" in row] for rows in (ours, theirs)]
+    assert losses[0] == pytest.approx(losses[1], rel=0.02)
+
+
+@pytest.mark.parametrize("name", RESUMED)
+def test_stopped_in_one_process_and_resumed_is_bit_equal(name, done):
+    assert [(done / f"stopped{rank}-{name}").read_text() for rank in range(2)] == ["True", "True"]
+    assert Run(done / "stopped" / name).log_file.read_text() == Run(done / "two" / name).log_file.read_text()
+    ours, theirs = (Run(done / kind / name).model().state_dict() for kind in ("stopped", "two"))
+    assert all(torch.equal(ours[key], theirs[key]) for key in ours)
+
+
+def test_stopped_with_two_processes_and_resumed_with_one(done, photos, tiny):
+    train(photos, RECIPES["proxies"], done / "taken up by one", tiny, resume=True)
+    assert_close_runs(done / "two" / "proxies", done / "taken up by one", 1e-5)
+
+
+def test_events_are_written_once(done):
+    pytest.importorskip("tensorboard", reason="tensorboard is an optional package")
+    assert len(list(Run(done / "two" / "contrastive").events_folder.iterdir())) == 1
+
+
+def command(photos: Path, out: Path, sets: list[str], *more: str) -> list[str]:
+    chosen = [part for assignment in sets for part in ("--set", assignment)]
+    return ["-m", "nearkin", "train", str(photos), "--recipe", "proxy-anchor", "--out", str(out), *chosen, *more]
+
+
+@pytest.mark.slow
+def test_the_command_stops_with_torchrun(photos, tiny, cache, tmp_path):
+    sets = [*tiny, *AUGMENTED, "training.max_steps=100000", "training.patience=null", "data.workers=1"]
+    process = launch(*command(photos, tmp_path / "run", sets))
+    run = Run(tmp_path / "run")
+    deadline = time.monotonic() + 60
+    while not run.state_file.exists() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGTERM)
+    said, errors = process.communicate(timeout=60)
+    assert said.count("Stopped at step") == 1, errors
+    _, facts = load_state(run.state_file)
+    assert f"Stopped at step {facts['state']['step']}." in said
+    assert run.model().card["finished"] is False
+    assert not list(run.path.glob(".*tmp"))
+
+
+def test_wrong_input_is_refused_once(photos, tiny, cache, tmp_path):
+    process = launch(*command(photos, tmp_path / "run", [*tiny, "data.classes_per_batch=3"]))
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert errors.count("nearkin: ") == 1
+    assert "nearkin: 3 classes in a batch cannot be shared by 2 processes" in errors
+    assert not Run(tmp_path / "run").exists
+
+
+# Without other processes.
+
+
+def test_one_process_gives_back_what_it_is_given():
+    ranks = Ranks()
+    tensor = torch.ones(2, 3, requires_grad=True)
+    assert ranks.is_first
+    assert ranks.machines == 1
+    assert ranks.accelerator("mps") == "mps"
+    for function in (ranks.gather, ranks.gather_labels, ranks.broadcast, ranks.broadcast_object):
+        assert function(tensor) is tensor
+    assert (ranks.any(False), ranks.any(True)) == (False, True)
+    assert ranks.in_turn(lambda: 3) == 3
+    ranks.meet("cpu")
+    ranks.barrier()
+    ranks.agree(nn.Linear(2, 2))
+    assert not torch.distributed.is_initialized()
+
+
+def test_the_environment_counts_only_when_torchrun_made_it():
+    cluster = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+    assert Ranks.from_environment(cluster) == Ranks()
+    ranks = Ranks.from_environment({**cluster, "TORCHELASTIC_RUN_ID": "none"})
+    assert ranks == Ranks(rank=3, world_size=4, local_rank=1, local_world_size=2)
+    assert ranks.machines == 2
+    assert not ranks.is_first
+
+
+def test_what_processes_cannot_share_is_refused(monkeypatch):
+    uneven = {"RANK": "0", "WORLD_SIZE": "5", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "x"}
+    with pytest.raises(TrainingError, match="same --nproc-per-node"):
+        Ranks.from_environment(uneven)
+    two = Ranks(world_size=2, local_world_size=2)
+    with pytest.raises(TrainingError, match="cannot share this machine's GPU"):
+        two.accelerator("mps")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert two.accelerator("cpu") == "cpu"
+    with pytest.raises(TrainingError, match="2 processes need a GPU each and this machine has 1"):
+        two.accelerator("auto")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert two.accelerator("auto") == "gpu"
+    with pytest.raises(DataError, match="multiple of 2"):
+        BalancedBatchSampler(np.repeat(np.arange(5), 3), 3, 2, world_size=2)
+
+
+@pytest.mark.parametrize("whole", [4, 12])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_slice_is_augmented_as_among_the_others(channels, whole):
+    # With 4 items the order of the four changes of colour could be taken for one draw an item.
+    spec = InputSpec(channels=channels, size=8, mean=(0.5,) * channels, std=(0.5,) * channels)
+    augment = BatchAugment(spec, flip=True, jitter=(0.3, 0.3, 0.3, 0.1), seed=2)
+    images = torch.randint(0, 256, (whole, channels, 8, 8), dtype=torch.uint8)
+    half = whole // 2
+    slices = [augment(images[first : first + half], 9, first, whole) for first in (0, half)]
+    torch.testing.assert_close(torch.cat(slices), augment(images, 9))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:])
