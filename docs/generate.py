@@ -5,9 +5,11 @@ A page asks for one with a comment line such as `<!-- generated: catalogue -->`.
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +138,74 @@ def _suspects() -> str:
     return _table(header, rows)
 
 
+def _ccp() -> str:
+    """What the last full run of the benchmark of chance-constrained training measured."""
+    result = _benchmark("ccp")
+    machine, figures = result["machine"], result["figures"]
+    caption = (
+        f"torch {machine['torch']}, {machine['threads']} threads. Without a bar: on a cached linear head a step costs "
+        f"{figures['step, cached head']:.1f} times the plain one; a loop over classes in NumPy takes "
+        f"{figures['k-center, NumPy loop']:.0f} times the time of `kcenter`:"
+    )
+    return f"{caption}\n\n{_bars(result)}"
+
+
+def _book(name: str) -> str:
+    """The table of a book of `benchmarks/books`, in percent and points."""
+    path = Path(__file__).parent.parent / "benchmarks" / "books" / name / "table.csv"
+    with open(path, encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+
+    def value(row: dict[str, str], key: str) -> str:
+        if not row[key]:
+            return "–"
+        mean, low, high = (f"{100 * float(row[part]):.1f}" for part in (key, f"{key}_low", f"{key}_high"))
+        return f"{mean} ({low} to {high})"
+
+    def difference(row: dict[str, str], kind: str) -> str:
+        key = f"{kind}_difference"
+        if not row[key]:
+            return ""
+        low, high = (f"{100 * float(row[f'{key}_{end}']):+.1f}" for end in ("low", "high"))
+        p = float(row[f"{key}_p"])
+        return f"{100 * float(row[key]):+.1f} ({low} to {high}), p {'< 0.001' if p < 0.001 else f'= {p:.2g}'}"
+
+    header = ("", "MAP@R", "difference", "concatenated", "difference", "P@1", "validation")
+    return _table(
+        header,
+        (
+            (
+                row["recipe"],
+                value(row, "separate_MAP@R"),
+                difference(row, "separate"),
+                value(row, "concatenated_MAP@R"),
+                difference(row, "concatenated"),
+                value(row, "separate_P@1"),
+                f"{100 * float(row['validation_MAP@R']):.1f}" if row["validation_MAP@R"] else "–",
+            )
+            for row in rows
+        ),
+    )
+
+
+def _toy() -> str:
+    """The proof of concept in two dimensions: mean and range over seeds."""
+    path = Path(__file__).parent.parent / "benchmarks" / "ccp_toy.jsonl"
+    cells = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    measures = ("proxies' spread", "covering radius", "distance between classes", "MAP@R")
+
+    def told(variant: str, measure: str) -> str:
+        values = [cell[measure] for cell in cells if cell["variant"] == variant and cell[measure] is not None]
+        if not values:
+            return "–"
+        scale, digits = (100, 1) if measure == "MAP@R" else (1, 3)
+        mean, low, high = (scale * number for number in (sum(values) / len(values), min(values), max(values)))
+        return f"{mean:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
+
+    variants = dict.fromkeys(cell["variant"] for cell in cells)
+    return _table(("", *measures), ((variant, *(told(variant, m) for m in measures)) for variant in variants))
+
+
 def _benchmark(name: str) -> dict[str, Any]:
     return json.loads((Path(__file__).parent.parent / "benchmarks" / f"{name}.json").read_text())
 
@@ -159,4 +229,7 @@ _TABLES = {
     "gallery": _gallery,
     "service": _service,
     "suspects": _suspects,
+    "ccp": _ccp,
+    "ccp_toy": _toy,
+    **{f"book_{name}": partial(_book, name) for name in ("rates", "cub", "omniglot", "ablation")},
 }
