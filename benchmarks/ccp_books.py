@@ -51,9 +51,9 @@ OMNIGLOT = [
     "model.freeze=null",
     "model.cache=false",
     "training.backbone_lr_factor=1.0",
-    "training.max_steps=1200",
-    "training.evaluate_every=75",
-    "training.patience=16",
+    "training.max_steps=1500",
+    "training.evaluate_every=50",
+    "training.patience=15",
 ]
 RATES = ("1e-4", "3e-4", "1e-3")
 SLOW, FAST = "1e-4", "1e-3"
@@ -100,11 +100,15 @@ def cub() -> list[Candidate]:
 
 def omniglot() -> list[Candidate]:
     few = "training.chance_constrained={proxies: 4, pool: 7}"  # some 700 classes, as the seed has it for thousands
-    settings = [*OMNIGLOT, "data.classes_per_batch=32", "data.per_class=4"]
-    chosen = [candidate(name, settings) for name in ("contrastive", "multi-similarity")]
-    chosen.append(candidate("contrastive-xbm", [*settings, "training.cross_batch_memory={warmup_steps: 300}"]))
-    chosen += [candidate(name, [*settings, few]) for name in ("contrastive-ccp", "multi-similarity-ccp")]
-    return [*chosen, candidate("proxy-anchor", settings)]
+    short = "training.cross_batch_memory={warmup_steps: 300}"
+    settings = [*OMNIGLOT, *BATCH]
+    return [
+        candidate("contrastive", settings),
+        candidate("contrastive-ccp", [*settings, few]),
+        candidate("multi-similarity", settings),
+        candidate("multi-similarity-ccp", [*settings, few]),
+        candidate("contrastive-xbm", [*settings, short]),
+    ]
 
 
 def ablation() -> list[Candidate]:

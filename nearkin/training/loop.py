@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +29,7 @@ from nearkin.training.ranks import Ranks
 from nearkin.training.run import Run
 from nearkin.training.schedules import Schedule
 from nearkin.training.state import load_state, optimiser_tensors, restore_optimiser, save_state
+from nearkin.training.step import Step
 
 SELECTION_METRIC = "val_MAP@R"
 
@@ -44,35 +45,6 @@ class LoopState:
     seconds: float = 0.0
     pending: list[float] = field(default_factory=list)
     """Losses since the last log line."""
-
-
-class _Step(nn.Module):
-    """Embedder, objective and schedule as one module, so that Fabric wraps a single forward pass.
-
-    The loss is taken of the batch of all processes, and always in single precision: its exponentials overflow in half.
-    """
-
-    def __init__(
-        self, embedder: Embedder, objective: Objective, schedule: Schedule, start: str | None, ranks: Ranks
-    ) -> None:
-        super().__init__()
-        self.embedder = embedder
-        self.objective = objective
-        self.schedule = schedule
-        self.start = start
-        self.ranks = ranks
-        self.learned = [p for module in (objective, schedule) for p in module.parameters() if p.requires_grad]
-
-    def forward(self, inputs: Tensor, labels: Tensor) -> Tensor:
-        embeddings = self.embedder(inputs, start=self.start)
-        if embeddings.dtype != torch.float32:
-            with torch.autocast(embeddings.device.type, enabled=False):
-                return self._loss(embeddings.float(), labels)
-        return self._loss(embeddings, labels)
-
-    def _loss(self, embeddings: Tensor, labels: Tensor) -> Tensor:
-        loss: Tensor = self.schedule(self.objective, self.ranks.gather(embeddings), self.ranks.gather_labels(labels))
-        return self.ranks.reach(loss, self.learned)
 
 
 class Loop:
@@ -157,7 +129,7 @@ class Loop:
         channels_last(self.embedder)
         self.fabric = make_fabric(self.section, self.ranks)
         seed_generator(self.section.seed, self.ranks)
-        step = _Step(self.embedder, self.objective, self.schedule, self.batches.start, self.ranks)
+        step = Step(self.embedder, self.objective, self.schedule, self.batches.start, self.ranks)
         optimiser = make_optimiser(self.embedder, self.objective, self.section, self.schedule)
         self.module: nn.Module
         self.optimiser: torch.optim.Optimizer
@@ -249,7 +221,7 @@ class Loop:
     def _validate(self) -> None:
         """Validate with the averaged weights where there are some; keep the weights if they are the best so far."""
         state = self.state
-        with self.average.applied() if self.average is not None else nullcontext():
+        with self._averaged():
             if self.validate is None:
                 state.best_step, self.best = state.step, self._weights()
                 return
@@ -260,8 +232,16 @@ class Loop:
                 self.best = self._weights()
             else:
                 state.stale += 1
-            if said := self.schedule.validated(state.step, values, self._weights):
-                self.logbook.add(state.step, **said)
+        if said := self.schedule.validated(state.step, values, self._validated_weights):
+            self.logbook.add(state.step, **said)
+
+    def _averaged(self) -> AbstractContextManager[None]:
+        """Inside the block the embedder has the averaged weights, where there are some."""
+        return self.average.applied() if self.average is not None else nullcontext()
+
+    def _validated_weights(self) -> dict[str, Tensor]:
+        with self._averaged():
+            return self._weights()
 
     def _validation_values(self, validate: Callable[[], dict[str, float]]) -> dict[str, float]:
         """What the first process finds, for all of them; none is finite together with its embeddings."""

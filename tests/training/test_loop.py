@@ -157,9 +157,9 @@ def test_patience_stops_early(patterns, tiny, tmp_path):
 
 
 def test_a_loss_that_is_not_finite_names_the_step_and_keeps_the_checkpoint(patterns, tiny, tmp_path):
-    from nearkin.training import loop
+    from nearkin.training.step import Step
 
-    plain = loop._Step.forward
+    plain = Step.forward
     calls = []
 
     def poisoned(self, inputs, labels):
@@ -168,7 +168,7 @@ def test_a_loss_that_is_not_finite_names_the_step_and_keeps_the_checkpoint(patte
         return loss * math.nan if len(calls) == 6 else loss
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop._Step, "forward", poisoned)
+        patch.setattr(Step, "forward", poisoned)
         with pytest.raises(TrainingError, match=r"nan at step 6: lower training.lr.*last good checkpoint"):
             run_training(patterns, load_recipe("triplet", tiny), tmp_path / "run", tmp_path)
     _, facts = load_state(Run(tmp_path / "run").state_file)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+
 import numpy as np
 import pytest
 import torch
@@ -10,9 +12,11 @@ from nearkin.errors import RecipeError
 from nearkin.objectives import ObjectiveSection, losses, make_objective
 from nearkin.recipe import ChanceConstrainedSection, load_recipe
 from nearkin.training import Run, train
+from nearkin.training.ema import WeightAverage
 from nearkin.training.schedules import ChanceConstrained
 from nearkin.training.schedules.chance_constrained import RADIUS, VALUE
 from nearkin.training.schedules.pool import Pool
+from nearkin.training.state import load_state
 
 CLASSES, DIMENSION = 3, 2
 COUNTS = (7, 5, 2)
@@ -282,3 +286,33 @@ def test_recipes_of_old_still_say_the_shape_of_the_learning_rate_with_schedule()
     assert (old.training.schedule, old.training.lr_schedule) == ("plain", "cosine")
     new = load_recipe("contrastive", ["training.schedule=cross_batch_memory"])
     assert new.training.schedule == "cross-batch-memory"
+
+
+def test_with_averaged_weights_the_averages_are_kept_and_new_proxies_lie_where_the_network_is(
+    patterns, tiny, tmp_path, monkeypatch
+):
+    """Validation sees the averages; training goes on from the weights themselves, and so must its proxies."""
+    inside, drawn = [], []
+    applied, draw = WeightAverage.applied, ChanceConstrained._draw
+
+    @contextmanager
+    def noted(self):
+        with applied(self):
+            inside.append(True)
+            yield
+            inside.pop()
+
+    def watched(self, seeds):
+        drawn.append(bool(inside))
+        return draw(self, seeds)
+
+    monkeypatch.setattr(WeightAverage, "applied", noted)
+    monkeypatch.setattr(ChanceConstrained, "_draw", watched)
+    averaged = ["training.ema=0.9", "training.lr=0.01"]
+    run_training(patterns, [*tiny, *CCP, *averaged], tmp_path / "run")
+    assert len(drawn) > 1
+    assert not any(drawn)
+    _, once = run_training(patterns, [*tiny, *CCP, *averaged, "training.max_steps=2"], tmp_path / "once")
+    state, kept = load_state(once.state_file)[0], load_state(tmp_path / "once" / "instance.safetensors")[0]
+    assert all(torch.equal(kept["weights"][name], value) for name, value in state["average"].items())
+    assert any(not torch.equal(state["embedder"][name], value) for name, value in state["average"].items())

@@ -1,0 +1,41 @@
+"""What one step computes: the batch's embeddings, and the loss of all processes' batches together."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from nearkin.models import Embedder
+from nearkin.objectives import Objective
+from nearkin.training.ranks import Ranks
+from nearkin.training.schedules import Schedule
+
+
+class Step(nn.Module):
+    """Embedder, objective and schedule as one module, so that Fabric wraps a single forward pass.
+
+    The loss is taken of the batch of all processes, and always in single precision: its exponentials overflow in half.
+    """
+
+    def __init__(
+        self, embedder: Embedder, objective: Objective, schedule: Schedule, start: str | None, ranks: Ranks
+    ) -> None:
+        super().__init__()
+        self.embedder = embedder
+        self.objective = objective
+        self.schedule = schedule
+        self.start = start
+        self.ranks = ranks
+        self.learned = [p for module in (objective, schedule) for p in module.parameters() if p.requires_grad]
+
+    def forward(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        """The value to minimise, a scalar, for this process's inputs (b, ...) and labels (b,)."""
+        embeddings = self.embedder(inputs, start=self.start)
+        if embeddings.dtype != torch.float32:
+            with torch.autocast(embeddings.device.type, enabled=False):
+                return self._loss(embeddings.float(), labels)
+        return self._loss(embeddings, labels)
+
+    def _loss(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        loss: Tensor = self.schedule(self.objective, self.ranks.gather(embeddings), self.ranks.gather_labels(labels))
+        return self.ranks.reach(loss, self.learned)
