@@ -164,7 +164,7 @@ def main() -> int:
         against=study.against or versus_base(candidate.name for candidate in candidates),
         source=study.data,
     )
-    print(done.tables.markdown)
+    print(done.tables.markdown())
     return 130 if done.interrupted else 0
 
 

@@ -16,7 +16,7 @@ from nearkin.errors import RecipeError, UnknownNameError, suggestion
 from nearkin.models.section import ModelSection
 from nearkin.objectives.section import ObjectiveSection
 from nearkin.recipe.audit import AuditSection
-from nearkin.recipe.training import TrainingSection
+from nearkin.recipe.training import TrainingSection, with_new_names
 from nearkin.storage import write_text
 
 DEFAULT_RECIPE = "proxy-anchor"
@@ -103,6 +103,7 @@ def _read_tree(recipe: str, seen: tuple[str, ...]) -> tuple[dict[str, Any], str]
     tree = {} if tree is None else tree
     if not isinstance(tree, dict):
         raise RecipeError(f"The recipe '{name}' must be a mapping with the sections {_sections()}.")
+    tree = _in_todays_words(tree)
     parent = tree.pop("extends", None)
     if parent is None:
         return tree, name
@@ -165,9 +166,15 @@ def _assign(tree: dict[str, Any], assignment: str) -> None:
     change: dict[str, Any] = {keys[-1]: value}
     for part in reversed(keys[:-1]):
         change = {part: change}
-    merged = _merge(tree, change)
+    merged = _merge(tree, _in_todays_words(change))
     tree.clear()
     tree.update(merged)
+
+
+def _in_todays_words(tree: dict[str, Any]) -> dict[str, Any]:
+    """One file or override with old names translated, before what it extends mixes in."""
+    training = tree.get("training")
+    return {**tree, "training": with_new_names(training)} if isinstance(training, dict) else tree
 
 
 def _sections() -> str:

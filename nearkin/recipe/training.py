@@ -42,7 +42,7 @@ class ChanceConstrainedSection(BaseModel):
     patience: int = Field(
         default=3, ge=1, description="Validations without a gain after which an instance counts as converged."
     )
-    min_gain: float = Field(default=1e-5, ge=0, description="Gain in MAP@R that counts as one.")
+    min_gain: float = Field(default=1e-5, ge=0, allow_inf_nan=False, description="Gain in MAP@R that counts as one.")
     instances: int | None = Field(
         default=None, ge=1, description="The last instance, which is never followed by new proxies; null: no last one."
     )
@@ -113,13 +113,29 @@ class TrainingSection(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _read_old_names(cls, given: Any) -> Any:
-        """Recipes and cards of old call the shape of the learning rate `schedule`."""
-        if isinstance(given, dict) and given.get("schedule") in ("constant", "cosine", "step"):
-            moved = {name: value for name, value in given.items() if name != "schedule"}
-            return {**moved, "lr_schedule": given["schedule"]}
-        return given
+        return with_new_names(given) if isinstance(given, dict) else given
 
     @field_validator("schedule", mode="before")
     @classmethod
     def _spell_with_hyphens(cls, value: Any) -> Any:
         return value.replace("_", "-") if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _check_used(self) -> TrainingSection:
+        for schedule in ("cross-batch-memory", "chance-constrained"):
+            name = schedule.replace("-", "_")
+            section = getattr(self, name)
+            if self.schedule != schedule and section != type(section)():
+                raise ValueError(
+                    f"{name} is set, which the schedule '{self.schedule}' does not use: set training.schedule to "
+                    f"{schedule}, or leave it out"
+                )
+        return self
+
+
+def with_new_names(section: dict[str, Any]) -> dict[str, Any]:
+    """A `training` section in today's words: of old, the shape of the learning rate was called `schedule`."""
+    if section.get("schedule") not in ("constant", "cosine", "step"):
+        return section
+    rest = {name: value for name, value in section.items() if name != "schedule"}
+    return {"lr_schedule": section["schedule"], **rest}

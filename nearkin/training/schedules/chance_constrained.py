@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nearkin.errors import CheckpointError
 from nearkin.objectives import Objective
 from nearkin.recipe import ChanceConstrainedSection
 from nearkin.spaces import kcenter
@@ -30,7 +31,6 @@ from nearkin.training.state import load_state, save_state
 VALUE = "val_MAP@R"
 RADIUS = "val_covering_radius"
 _PREVIOUS = "previous/"
-_NO_FACTS: dict[str, Any] = {"identity": {}, "state": {}}
 
 
 class ChanceConstrained(Schedule):
@@ -98,11 +98,11 @@ class ChanceConstrained(Schedule):
     def validated(self, step: int, values: Mapping[str, float], weights: Weights) -> dict[str, float]:
         """Go on with the instance, or end it and begin the next; see `Schedule.validated`."""
         value = values[VALUE]
-        if value > self.best + self.section.min_gain:
+        if self.best == -math.inf or value > self.best + self.section.min_gain:
             self.best, self.stale, self.radius = value, 0, values.get(RADIUS, math.nan)
-            kept = {"weights": weights(), "anchors": {"values": self.anchors.values()}}
             if self._ranks.is_first:
-                save_state(self._kept, kept, _NO_FACTS)
+                kept = {"weights": weights(), "anchors": {"values": self.anchors.values()}}
+                save_state(self._kept, kept, {"identity": {}, "state": {"instance": self.instance, "best": self.best}})
         else:
             self.stale += 1
         if self.stale < self.section.patience or self.instance == self.section.instances:
@@ -110,10 +110,13 @@ class ChanceConstrained(Schedule):
         return self._next_instance(step)
 
     def finished(self, step: int) -> dict[str, float]:
-        """Report the instance that training ended in."""
+        """Report the instance that training ended in, if what it kept is still there."""
         if self.best == -math.inf:
             return {}
-        weights, converged = self._converged()
+        try:
+            weights, converged = self._converged()
+        except CheckpointError:
+            return {}  # a report is not worth the run
         if self._snapshots is not None:
             self._snapshots.take(self.instance, weights, converged, np.empty((self._pool.classes, 0), dtype=np.int64))
         return self._report(step, converged)
@@ -134,8 +137,24 @@ class ChanceConstrained(Schedule):
     def _converged(self) -> tuple[dict[str, Tensor], Tensor]:
         """The weights that validated best in this instance, and their anchors (C, K, d)."""
         # Sent, not read by each: another machine may not see yet what the first process wrote.
-        tensors = self._ranks.broadcast_object(load_state(self._kept)[0] if self._ranks.is_first else {})
+        tensors, facts = self._ranks.broadcast_object(self._read_kept() if self._ranks.is_first else ({}, {}))
+        if facts != {"instance": self.instance, "best": self.best}:
+            raise self._lost()
         return tensors["weights"], tensors["anchors"]["values"].to(self.anchor_labels.device)
+
+    def _read_kept(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
+        """What is kept, and of which instance and value; nothing where it cannot be read."""
+        try:
+            tensors, facts = load_state(self._kept)
+        except CheckpointError:
+            return {}, {}
+        return tensors, facts["state"]
+
+    def _lost(self) -> CheckpointError:
+        return CheckpointError(
+            f"{self._kept} is missing, damaged or of another run, and the current instance needs it: put it back, or "
+            "start a new run."
+        )
 
     def _report(self, step: int, converged: Tensor) -> dict[str, float]:
         return {
@@ -148,7 +167,7 @@ class ChanceConstrained(Schedule):
 
     def _draw(self, seeds: Tensor) -> np.ndarray:
         """Pick new anchors from a fresh pool, far from seeds (C, K, d) and from each other; their positions (C, K)."""
-        positions = torch.from_numpy(self._pool.draw(self.instance, self.section.pool))
+        positions = torch.from_numpy(self._pool.draw(self.instance, self.section.pool, least=self.section.proxies))
         points = self._pool.embed(positions.numpy())
         picks = self._ranks.broadcast(kcenter(points, self.section.proxies, seeds=seeds))
         chosen = self._ranks.broadcast(points.gather(1, picks.unsqueeze(2).expand(-1, -1, points.shape[2])))
@@ -188,3 +207,16 @@ class ChanceConstrained(Schedule):
         self.instance, self.began, self.stale = facts["instance"], facts["began"], facts["stale"]
         self.best = -math.inf if facts["best"] is None else facts["best"]
         self.radius = math.nan if facts["radius"] is None else facts["radius"]
+        self._check_kept()
+
+    def _check_kept(self) -> None:
+        """Refuse to go on without what the instance's end will need.
+
+        The file may be one validation ahead of the checkpoint, if the run was killed between the two; it will be
+        written again.
+        """
+        if self.best == -math.inf or not self._ranks.is_first:
+            return
+        facts = self._read_kept()[1]
+        if facts.get("instance") != self.instance or facts["best"] < self.best:
+            raise self._lost()

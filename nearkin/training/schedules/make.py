@@ -50,7 +50,10 @@ def make_schedule(
         ranks: the processes that train together; None: this one only.
     """
     if section.schedule == "cross-batch-memory":
-        return CrossBatchMemory(section.cross_batch_memory, batch_size, pool.embedder.dimension)
+        memory = section.cross_batch_memory
+        # No run fills more places than it has batches.
+        batches = min(memory.batches, section.max_steps)
+        return CrossBatchMemory(memory.model_copy(update={"batches": batches}), batch_size, pool.embedder.dimension)
     if section.schedule == "chance-constrained":
         ranks = Ranks() if ranks is None else ranks
         snapshots = Snapshots(folder / "instances", pool) if ranks.is_first else None

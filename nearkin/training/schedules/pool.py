@@ -34,13 +34,17 @@ class Pool:
         """How many classes there are."""
         return len(self.counts)
 
-    def draw(self, turn: int, size: int) -> np.ndarray:
+    def draw(self, turn: int, size: int, least: int = 1) -> np.ndarray:
         """Positions (C, size) of random items of every class, none twice unless the class is smaller than `size`.
+
+        More than the largest class has would only be repeats: `size` is at most that, or `least` if that is more.
 
         Args:
             turn: another turn gives another draw.
             size: items of each class.
+            least: items of each class at the least.
         """
+        size = max(least, min(size, int(self.counts.max())))
         keys = np.random.default_rng([self.seed, turn]).random(len(self.class_ids))
         shuffled = np.lexsort((keys, self.class_ids))
         starts = np.cumsum(self.counts) - self.counts
@@ -52,16 +56,20 @@ class Pool:
 
     @torch.no_grad()
     def embed(self, positions: np.ndarray) -> Tensor:
-        """Raw embeddings (..., d) of the items at positions (...), in eval mode."""
+        """Raw embeddings (..., d) of the items at positions (...), in eval mode; repeats are computed once."""
+        distinct, inverse = np.unique(positions, return_inverse=True)
+        if len(distinct) < positions.size:
+            return self.embed(distinct)[torch.from_numpy(inverse).view(positions.shape)]
         device = self.embedder.normalise.mean.device
-        training = self.embedder.training
+        training, flat = self.embedder.training, positions.ravel()
         self.embedder.eval()
-        flat = positions.ravel()
-        chunks = [
-            self.embedder(self.inputs(flat[first : first + _CHUNK]).to(device), start=self.batches.start).float()
-            for first in range(0, len(flat), _CHUNK)
-        ]
-        self.embedder.train(training)
+        try:
+            chunks = [
+                self.embedder(self.inputs(flat[first : first + _CHUNK]).to(device), start=self.batches.start).float()
+                for first in range(0, len(flat), _CHUNK)
+            ]
+        finally:
+            self.embedder.train(training)
         if not chunks:
             return torch.empty(*positions.shape, self.embedder.dimension, device=device)
         return torch.cat(chunks).unflatten(0, positions.shape)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from nearkin.errors import RecipeError
+from nearkin.errors import CheckpointError, RecipeError
 from nearkin.objectives import ObjectiveSection, losses, make_objective
 from nearkin.recipe import ChanceConstrainedSection, load_recipe
 from nearkin.training import Run, train
@@ -16,7 +17,7 @@ from nearkin.training.ema import WeightAverage
 from nearkin.training.schedules import ChanceConstrained
 from nearkin.training.schedules.chance_constrained import RADIUS, VALUE
 from nearkin.training.schedules.pool import Pool
-from nearkin.training.state import load_state
+from nearkin.training.state import load_state, save_state
 
 CLASSES, DIMENSION = 3, 2
 COUNTS = (7, 5, 2)
@@ -75,7 +76,7 @@ def feed(schedule, network, values, step=0):
 
 
 @pytest.mark.parametrize("turn", [1, 2])
-@pytest.mark.parametrize("size", [1, 4, 9])
+@pytest.mark.parametrize("size", [1, 4, 7])
 def test_pool_draws_from_each_class_and_repeats_only_small_ones(tmp_path, turn, size):
     schedule, _ = make(tmp_path)
     drawn = schedule._pool.draw(turn, size)
@@ -85,6 +86,19 @@ def test_pool_draws_from_each_class_and_repeats_only_small_ones(tmp_path, turn, 
         assert len(set(row)) == min(size, COUNTS[label])
     assert np.array_equal(drawn, schedule._pool.draw(turn, size))
     assert not np.array_equal(drawn, schedule._pool.draw(turn + 1, size)) or size == 1
+
+
+def test_a_pool_is_no_larger_than_the_largest_class_and_repeats_are_embedded_once(tmp_path, monkeypatch):
+    schedule, _ = make(tmp_path, pool=1000)
+    asked = []
+    inputs = schedule._pool.inputs
+    monkeypatch.setattr(schedule._pool, "inputs", lambda positions: (asked.extend(positions), inputs(positions))[1])
+    schedule.begin()
+    assert sorted(asked) == list(range(sum(COUNTS)))
+    drawn = schedule._pool.draw(1, 1000)
+    assert drawn.shape == (CLASSES, max(COUNTS))
+    torch.testing.assert_close(schedule._pool.embed(drawn)[..., 0], torch.from_numpy(drawn).float())
+    assert schedule._pool.draw(1, 1000, least=9).shape == (CLASSES, 9)
 
 
 def greedy(points, count, seeds):
@@ -214,6 +228,48 @@ def test_restored_in_the_middle_of_an_instance(tmp_path, anchors, validations):
     assert (other.previous is None) == (whole.previous is None)
 
 
+def damaged(file):
+    file.write_bytes(file.read_bytes()[:50])
+
+
+def foreign(file):
+    tensors, facts = load_state(file)
+    save_state(file, tensors, {**facts, "state": {**facts["state"], "best": 0.1}})
+
+
+@pytest.mark.parametrize("harm", [Path.unlink, damaged, foreign])
+def test_without_what_the_instance_kept_nothing_goes_on_and_nothing_is_lost(tmp_path, harm):
+    whole, network = make(tmp_path)
+    whole.begin()
+    feed(whole, network, [0.5, 0.4])
+    kept = tmp_path / "kept.safetensors"
+    harm(kept)
+    other, _ = make(tmp_path)
+    with pytest.raises(CheckpointError, match="current instance needs it: put it back, or start a new run"):
+        other.restore(whole.tensors(), whole.facts())
+    with pytest.raises(CheckpointError, match="current instance needs it"):
+        feed(whole, network, [0.4, 0.4], step=2)
+    assert whole.finished(4) == {}
+
+
+def test_what_is_kept_may_be_one_validation_ahead_of_the_checkpoint(tmp_path):
+    whole, network = make(tmp_path)
+    whole.begin()
+    feed(whole, network, [0.5])
+    tensors, facts = {name: value.clone() for name, value in whole.tensors().items()}, whole.facts()
+    feed(whole, network, [0.6], step=1)  # killed before its checkpoint
+    other, other_network = make(tmp_path)
+    other.restore(tensors, facts)
+    rest = [0.6, 0.1, 0.1, 0.1]
+    assert feed(other, other_network, rest, step=1)[-1]["instance_MAP@R"] == 0.6
+
+
+def test_the_first_validation_of_an_instance_always_counts(tmp_path):
+    schedule, network = make(tmp_path, min_gain=2.0)
+    schedule.begin()
+    assert feed(schedule, network, [0.5, 0.6, 0.6, 0.6])[3]["instance_MAP@R"] == 0.5
+
+
 CCP = [
     "training.schedule=chance_constrained",
     "training.chance_constrained={proxies: 2, pool: 4, patience: 1}",
@@ -272,6 +328,9 @@ def test_it_works_on_the_feature_cache(patterns, tiny, tmp_path):
         (["objective.loss=proxy-anchor"], "proxy-anchor.*cannot: choose a pair loss"),
         (["data.val_classes=0"], "no validation classes: set data.val_classes"),
         (["training.chance_constrained={proxies: 5, pool: 4}"], "pool .4. must be at least proxies .5."),
+        (["training.chance_constrained.min_gain=.inf"], "min_gain.*finite"),
+        (["training.schedule=plain"], "chance_constrained is set, which the schedule 'plain' does not use"),
+        (["training.cross_batch_memory.batches=3"], "cross_batch_memory is set, which the schedule 'chance-con"),
         (["training.chance_constrained={prox: 5}"], "unknown key 'training.chance_constrained.prox'"),
     ],
 )
@@ -286,6 +345,23 @@ def test_recipes_of_old_still_say_the_shape_of_the_learning_rate_with_schedule()
     assert (old.training.schedule, old.training.lr_schedule) == ("plain", "cosine")
     new = load_recipe("contrastive", ["training.schedule=cross_batch_memory"])
     assert new.training.schedule == "cross-batch-memory"
+
+
+def test_the_old_name_of_the_shape_does_not_switch_a_schedule_off(tmp_path):
+    over = load_recipe("contrastive-ccp", ["training.schedule=cosine"]).training
+    assert (over.schedule, over.lr_schedule) == ("chance-constrained", "cosine")
+    file = tmp_path / "mine.yaml"
+    file.write_text("extends: contrastive-xbm\ntraining: {schedule: step}\n")
+    mine = load_recipe(file).training
+    assert (mine.schedule, mine.lr_schedule) == ("cross-batch-memory", "step")
+    both = load_recipe("contrastive", ["training={schedule: cosine, lr_schedule: step}"]).training
+    assert (both.schedule, both.lr_schedule) == ("plain", "step")
+
+
+def test_a_memory_has_no_more_places_than_the_run_has_batches(patterns, tiny, tmp_path):
+    huge = ["training.cross_batch_memory={batches: 1000000000, warmup_steps: 2}"]
+    _, run = run_training(patterns, [*tiny, *huge], tmp_path / "run", base="contrastive-xbm")
+    assert load_state(run.state_file)[0]["schedule"]["memory"].shape[0] == 12 * 4 * 3
 
 
 def test_with_averaged_weights_the_averages_are_kept_and_new_proxies_lie_where_the_network_is(
