@@ -188,6 +188,23 @@ def _book(name: str) -> str:
     )
 
 
+def _best() -> str:
+    """Each method of the book `cub` at the learning rate that its validation folds choose."""
+    rows = json.loads((Path(__file__).parent.parent / "benchmarks" / "books" / "cub" / "best.json").read_text())
+    return _table(
+        ("", "against", "difference in MAP@R", "p"),
+        (
+            (
+                row["method"],
+                row["plain"],
+                f"{100 * row['difference']:+.1f} ({100 * row['low']:+.1f} to {100 * row['high']:+.1f})",
+                "< 0.001" if row["p"] < 0.001 else f"{row['p']:.2g}",
+            )
+            for row in rows
+        ),
+    )
+
+
 def _toy() -> str:
     """The proof of concept in two dimensions: mean and range over seeds."""
     path = Path(__file__).parent.parent / "benchmarks" / "ccp_toy.jsonl"
@@ -231,5 +248,6 @@ _TABLES = {
     "suspects": _suspects,
     "ccp": _ccp,
     "ccp_toy": _toy,
+    "ccp_best": _best,
     **{f"book_{name}": partial(_book, name) for name in ("rates", "cub", "omniglot", "ablation")},
 }
