@@ -1,4 +1,4 @@
-"""One writer at a time: threads wait for each other, another process is told to come back."""
+"""One writer at a time: threads that share a lock wait for each other, everybody else is told to come back."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class WriterLock:
             handle = os.open(self._directory / "writer.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         except OSError as error:
             raise StorageError(
-                f"{self._directory} cannot be written to ({error.strerror}): make it writable, or only read from it."
+                f"{self._directory} cannot be written to ({error.strerror}): make it writable, or use a copy of it."
             ) from error
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -40,8 +40,8 @@ def draw_geometry(
     """Points and proxies at the end of instances; without bytes if there are no snapshots.
 
     Args:
-        snapshots: one an instance, from the first on: raw `points` (n, d), `labels` (n,), `classes` (c,), `converged`
-            (c, K, d) and `next` (c, K, d).
+        snapshots: one an instance, in their order: its number `instance` (a scalar), raw `points` (n, d), `labels`
+            (n,), `classes` (c,), `converged` (c, K, d) and `next` (c, K, d).
         history: rows of the training log, which say what each instance reached.
         space: where the model compares embeddings.
         names: the training classes, by class id.
@@ -53,7 +53,8 @@ def draw_geometry(
     return Figure(
         "Proxies",
         "Training items at the end of instances, with the proxies the instance converged to and those picked to "
-        f"follow them: proxies that lie apart cover their class.{plane}",
+        f"follow them: proxies that lie apart cover their class.{plane} "
+        "MAP@R and radius above a panel are those of the validation classes, which are not shown.",
         draw_proxies(panels, [names[number] if number < len(names) else str(number) for number in classes]),
         "Embedded training items by class, with the converged and the next proxies of several instances",
     )
@@ -66,13 +67,24 @@ def proxy_panels(
     most: int = MOST_PANELS,
 ) -> list[ProxyPanel]:
     """At most `most` of the snapshots as panels of a picture; arguments as of `draw_geometry`."""
-    reached = {int(row["instance"]): row for row in history if row.get("instance") is not None}
-    shown = evenly_spaced(len(snapshots), most)
-    return [_panel(snapshots[place], place + 1, reached.get(place + 1, {}), space) for place in shown]
+    reached = _reached(history)
+    return [_panel(snapshots[place], reached, space) for place in evenly_spaced(len(snapshots), most)]
 
 
-def _panel(snapshot: Mapping[str, Tensor], instance: int, reached: Mapping[str, float], space: Space) -> ProxyPanel:
-    """A snapshot in the model's space."""
+def absent_snapshots(snapshots: Sequence[Mapping[str, Tensor]], history: Sequence[Mapping[str, float]]) -> list[int]:
+    """The instances in the log of which no snapshot is there; arguments as of `draw_geometry`."""
+    return sorted(_reached(history).keys() - {int(snapshot["instance"]) for snapshot in snapshots})
+
+
+def _reached(history: Sequence[Mapping[str, float]]) -> dict[int, Mapping[str, float]]:
+    """The rows of the log that tell of an instance, by its number."""
+    return {int(row["instance"]): row for row in history if row.get("instance") is not None}
+
+
+def _panel(snapshot: Mapping[str, Tensor], log: Mapping[int, Mapping[str, float]], space: Space) -> ProxyPanel:
+    """A snapshot in the model's space, with what the log says of its instance."""
+    instance = int(snapshot["instance"])
+    reached = log.get(instance, {})
     with torch.no_grad():
         points, converged, upcoming = (
             space.project(snapshot[part].float()).numpy() for part in ("points", "converged", "next")

@@ -71,6 +71,11 @@ def subject_of_model(
     own_data = dataset.fingerprint() == card.get("data", {}).get("fingerprint")
     if not card.get("finished", True):
         notes.append(f"Training was stopped at step {card['steps']} and can be resumed.")
+    if own_data and card.get("selected_on") == "test classes":
+        notes.append(
+            "Test-selected: the model's weights were chosen on these very classes, so the figures of the trained "
+            "model are optimistic."
+        )
     part = dataset.select(chosen)
     embeddings = embed_items(embedder, part, cache_directory, progress)
     name, untrained = untrained_features(embedder, part, cache_directory, progress) if baseline else ("", None)

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from nearkin import api
 from nearkin.audits import AuditResult
-from nearkin.audits.instances import draw_geometry
+from nearkin.audits.instances import absent_snapshots, draw_geometry
 from nearkin.data.catalogue import catalogue
 from nearkin.data.dataset import Dataset
 from nearkin.errors import DataError, RunError
@@ -124,11 +124,15 @@ def audit_run(
 def write_audit(
     run: Run, result: AuditResult, report: Path, numbers: Path, title: str = "", next_steps: tuple[str, ...] = ()
 ) -> None:
-    """Write the numbers as JSON and the report as HTML."""
+    """Write the report as HTML and the numbers as JSON; neither unless everything could be drawn."""
     recipe = run.recipe()
-    model, history = run.model(), run.history()
+    model, history, snapshots = run.model(), run.history(), run.instances()
     card = model.card
-    result.save(numbers)
+    if absent := absent_snapshots(snapshots, history):
+        result.notes.append(
+            f"The picture of the proxies leaves out {_instances(absent)}: missing or damaged in "
+            f"{run.instances_folder.name}/."
+        )
     facts = {
         "recipe": recipe.name,
         "training": f"{card['steps']} steps in {card['seconds']:.0f} s, best at step {card['best_step']}",
@@ -139,10 +143,18 @@ def write_audit(
         title=title or f"{run.path.name}: {recipe.name}",
         recipe_yaml=recipe.to_yaml(),
         history=history,
-        training_pictures=[draw_geometry(run.instances(), history, model.space, card["classes"]["train"])],
+        training_pictures=[draw_geometry(snapshots, history, model.space, card["classes"]["train"])],
         facts=facts,
         next_steps=next_steps,
     )
+    result.save(numbers)
+
+
+def _instances(numbers: Sequence[int]) -> str:
+    """Which instances, in words; of many only how many they are."""
+    if len(numbers) > 5:
+        return f"{len(numbers)} instances"
+    return f"instance{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
 
 
 def show_audit(result: AuditResult, console: Console) -> None:

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import typer
 from rich.console import Console
 
 from nearkin.api import open_checked, source_name
-from nearkin.cli.exits import INTERRUPTED
+from nearkin.cli.exits import ERROR, INTERRUPTED
 from nearkin.data.catalogue import cache_directory
-from nearkin.errors import RecipeError
+from nearkin.errors import RecipeError, TrainingError
 from nearkin.protocol import Book, Candidate, run_benchmark
 from nearkin.protocol.division import protocol_named
 from nearkin.protocol.run import check_plan
 from nearkin.protocol.tables import Tables
 from nearkin.recipe import load_recipe
 from nearkin.report.terminal import text_table
+from nearkin.training.ranks import Ranks
 
 _FOLDS = 4
 
@@ -38,12 +40,16 @@ def benchmark_command(
     keep_runs: bool,
 ) -> None:
     """Compare recipes and show the table."""
+    if (processes := Ranks.from_environment().world_size) > 1:
+        raise TrainingError(
+            f"A benchmark trains its models in one process, not in {processes}: start it without torchrun."
+        )
     if protocol == "conventional" and folds is not None:
         raise RecipeError("The conventional protocol has no folds: leave out --folds, or use --protocol fair.")
     names = [name.strip() for name in recipes.split(",") if name.strip()]
     loaded = [load_recipe(name, overrides) for name in names]
     candidates = [Candidate(recipe.name, recipe) for recipe in loaded]
-    chosen, baselines = protocol_named(protocol), _against(against)
+    chosen, baselines = protocol_named(protocol), _against(against, [candidate.name for candidate in candidates])
     made = _FOLDS if folds is None else folds
     check_plan(candidates, chosen, made, seeds)
     Book(out).check_place()
@@ -63,15 +69,20 @@ def benchmark_command(
         progress=progress,
     )
     if result.interrupted:
-        print(f"Stopped with {result.summary.missing} cells missing. The same command goes on.")
-        raise typer.Exit(INTERRUPTED)
-    _show(result.tables)
-    print(f"Table: {out / 'table.html'} (also table.md and table.csv); picture: {out / 'comparison.png'}")
+        missing = result.summary.missing
+        print(f"Stopped with {missing} {'cell' if missing == 1 else 'cells'} missing. The same command goes on.")
+    else:
+        _show(result.tables)
+        print(f"Table: {out / 'table.html'} (also table.md and table.csv); picture: {out / 'comparison.png'}")
+    for failure in result.failures:
+        print(f"nearkin: {failure}", file=sys.stderr)
+    if result.interrupted or result.failures:
+        raise typer.Exit(INTERRUPTED if result.interrupted else ERROR)
 
 
-def _against(given: str | None) -> str | Mapping[str, str] | None:
-    """One baseline, or several as `candidate:baseline` with commas between."""
-    if given is None or ":" not in given:
+def _against(given: str | None, names: Collection[str]) -> str | Mapping[str, str] | None:
+    """One baseline, or several as `candidate:baseline` with commas between; a name with a colon stands alone."""
+    if given is None or given in names or ":" not in given:
         return given
     pairs: dict[str, str] = {}
     for part in given.split(","):
@@ -96,5 +107,7 @@ def _show(tables: Tables) -> None:
             console.width = max(console.width, wanted)
             break
     console.print(table)
+    if left := headings[count:]:
+        console.print(f"No room here for: {'; '.join(left)}. The files have all columns.", soft_wrap=True)
     for note in tables.notes():
         console.print(note, soft_wrap=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,11 +15,13 @@ from nearkin.data.splits import Split
 from nearkin.errors import DataError, NearkinError, RecipeError, UnknownNameError, suggestion
 from nearkin.models import build_embedder
 from nearkin.objectives import make_objective
+from nearkin.protocol.cells import UNTRAINED, UNTRAINED_TITLE
 from nearkin.recipe import Recipe
+from nearkin.training.fabric import check_accelerator
 from nearkin.training.schedules.make import check_schedule
 
-UNTRAINED = "untrained"
-"""How a comparison calls the features that nothing was trained for."""
+_IDLE = {"data": ("val_classes", "workers"), "training": ("seed", "log_every")}
+"""Keys that decide nothing about a model here: the protocol has seeds and folds, the others are not about weights."""
 
 Against = str | Mapping[str, str] | None
 """One baseline for all, or candidate to baseline; None: the first candidate of the book."""
@@ -50,12 +52,16 @@ class Candidate:
         training = self.recipe.training.model_copy(update={"seed": seed})
         return self.recipe.model_copy(update={"training": training})
 
+    def is_recipe(self, other: Recipe) -> bool:
+        """Whether a recipe decides the same as this one's, its seed aside."""
+        return _content(other) == self.content()
+
     def difference(self, stored: Mapping[str, Any]) -> str:
         """The first thing in which stored content is another: `training.lr was 0.1 and is 0.2`; empty if none is."""
         try:
             known = _content(Recipe.model_validate(stored))  # keys that came later have their usual values
         except (ValidationError, NearkinError):
-            known = dict(stored)
+            known = _counting(dict(stored))
         before, now = dict(_flat(known)), dict(_flat(self.content()))
         for key in [*before, *now]:
             if before.get(key) != now.get(key):
@@ -71,20 +77,21 @@ def check_names(candidates: Sequence[Candidate]) -> None:
     for name in (candidate.name for candidate in candidates):
         if name in seen:
             raise RecipeError(f"The recipe '{name}' is named twice: name each once, or give variations other names.")
-        if not name.strip() or not name.isprintable() or name == UNTRAINED:
+        if not name.strip() or not name.isprintable() or name in (UNTRAINED, UNTRAINED_TITLE):
             raise RecipeError(f"A recipe cannot be called {name!r} here: give it another name in one printable line.")
         seen.add(name)
 
 
-def check_trainable(candidate: Candidate, dataset: Dataset, split: Split) -> None:
+def check_trainable(candidate: Candidate, dataset: Dataset, splits: Iterable[Split]) -> None:
     """Refuse, before anything starts, a recipe that could not be trained on the data.
 
     Args:
         candidate: the recipe.
         dataset: all the data.
-        split: the division of its first model.
+        splits: the divisions of its models.
     """
     recipe, name = candidate.recipe, candidate.name
+    check_accelerator(recipe.training.accelerator)
     embedder = build_embedder(recipe.model, seed=0, audio_seconds=recipe.data.audio_seconds)
     if embedder.spec.kind != dataset.kind:
         raise DataError(
@@ -95,12 +102,12 @@ def check_trainable(candidate: Candidate, dataset: Dataset, split: Split) -> Non
         raise RecipeError(
             f"The recipe '{name}' has no weights to train: leave it out, for untrained features are measured anyway."
         )
-    classes = len(set(dataset.labels[split.train]))
-    objective = make_objective(
-        recipe.objective, dimension=embedder.dimension, classes=classes, space=embedder.space, seed=0
-    )
-    objective.check_batch(min(recipe.data.classes_per_batch, classes), recipe.data.per_class)
-    check_schedule(recipe.training, objective, validated=True)
+    for classes in sorted({len(set(dataset.labels[split.train])) for split in splits}):
+        objective = make_objective(
+            recipe.objective, dimension=embedder.dimension, classes=classes, space=embedder.space, seed=0
+        )
+        objective.check_batch(min(recipe.data.classes_per_batch, classes), recipe.data.per_class)
+        check_schedule(recipe.training, objective, validated=True)
 
 
 def comparisons(against: Against, names: Sequence[str]) -> dict[str, str]:
@@ -132,10 +139,16 @@ def _check_known(base: str, names: Sequence[str]) -> None:
 
 
 def _content(recipe: Recipe) -> dict[str, Any]:
-    tree = recipe.model_dump(mode="json", exclude={"name", "audit"})
-    del tree["training"]["seed"]
-    del tree["data"]["val_classes"]
-    return tree
+    return _counting(recipe.model_dump(mode="json", exclude={"name", "audit"}))
+
+
+def _counting(tree: dict[str, Any]) -> dict[str, Any]:
+    """A recipe's content without the keys that decide nothing; books of old have some of them."""
+    counting = dict(tree)
+    for section, idle in _IDLE.items():
+        if isinstance(counting.get(section), Mapping):
+            counting[section] = {key: value for key, value in counting[section].items() if key not in idle}
+    return counting
 
 
 def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

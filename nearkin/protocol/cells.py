@@ -10,6 +10,12 @@ from typing import Any, Literal
 
 Kind = Literal["separate", "concatenated", "untrained"]
 
+UNTRAINED = "untrained"
+"""How a comparison calls the features that nothing was trained for."""
+
+UNTRAINED_TITLE = "untrained features"
+"""How people call them."""
+
 _LONGEST = 60
 """Letters of a recipe's name in the names of files."""
 
@@ -39,7 +45,7 @@ class Cell:
     def title(self) -> str:
         """For people."""
         if self.kind == "untrained":
-            return "untrained features"
+            return UNTRAINED_TITLE
         fold = "" if self.fold is None else f", fold {self.fold}"
         together = ", folds concatenated" if self.kind == "concatenated" else ""
         return f"{self.recipe}{fold}{together}, seed {self.seed}"
@@ -48,12 +54,15 @@ class Cell:
     def file(self) -> str:
         """A name for files and folders; different cells have different ones."""
         if self.kind == "untrained":
-            return "untrained"
+            return UNTRAINED
         plain = re.sub(r"[^A-Za-z0-9._+-]+", "-", self.recipe).strip("-.")
         if plain != self.recipe or len(plain) > _LONGEST:
             plain = f"{plain[:_LONGEST]}-{hashlib.sha256(self.recipe.encode()).hexdigest()[:8]}"
         part = "all" if self.kind == "concatenated" else "one" if self.fold is None else f"fold{self.fold}"
         return f"{plain}-{part}-seed{self.seed}"
+
+
+UNTRAINED_CELL = Cell(UNTRAINED, "untrained")
 
 
 def cells_of(recipe: str, seed: int, splits: int) -> list[Cell]:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import zlib
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 from zipfile import BadZipFile
 
 import numpy as np
 
 from nearkin.errors import RunError
-from nearkin.protocol.cells import Cell
-from nearkin.protocol.measuring import KEPT, Measured
+from nearkin.protocol.cells import Cell, Kind
+from nearkin.protocol.contents import Contents
+from nearkin.protocol.measuring import KEPT, METRICS, Measured
 from nearkin.storage import replacing, storing, write_text
 
 DIGITS = 5
@@ -20,17 +23,29 @@ DIGITS = 5
 
 
 class Ledger:
-    """What has been measured, by cell; opening it drops a last line that a crash cut short.
+    """What has been measured, by cell; opening it checks every line and every file of queries.
+
+    A last line that a crash cut short is dropped.
 
     Args:
         path: the file.
         queries: the folder with the values of single queries, one file a cell.
+        contents: what the book is about.
+        count: how many queries there are.
     """
 
-    def __init__(self, path: Path, queries: Path) -> None:
+    def __init__(self, path: Path, queries: Path, contents: Contents, count: int) -> None:
         self.path = path
         self.queries = queries
-        self.rows = {Cell.of(row): row for row in _read(path)}
+        self.count = count
+        self.rows: dict[Cell, dict[str, Any]] = {}
+        for number, row in enumerate(_read(path), start=1):
+            if not _is_whole(row, len(contents.classes)):
+                raise RunError(f"Line {number} of {path} is damaged: remove it to have its cell repeated.")
+            self._check_recipe(number, row, contents)
+            self.rows[Cell.of(row)] = row
+        for cell in self.rows:
+            self.per_query(cell)
 
     def __contains__(self, cell: Cell) -> bool:
         return cell in self.rows
@@ -52,29 +67,44 @@ class Ledger:
         """The values (2, n) of a finished cell's queries: MAP@R and P@1."""
         try:
             with np.load(self._file(cell), allow_pickle=False) as stored:
-                return np.asarray(stored["values"], dtype=np.float64)
-        except (OSError, ValueError, KeyError, BadZipFile) as error:
+                values = np.asarray(stored["values"], dtype=np.float64)
+            if values.shape != (len(KEPT), self.count) or not np.isfinite(values).all():
+                raise ValueError(f"shape {values.shape}")
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, BadZipFile, zlib.error) as error:
             raise RunError(
-                f"{self._file(cell)} is missing or damaged: remove the line of {cell.title} from {self.path} to have "
-                "it measured again."
+                f"{self._file(cell)} is missing or damaged: restore it, or remove the line of {cell.title} from "
+                f"{self.path} to have it measured again."
             ) from error
+        return values
+
+    def _check_recipe(self, number: int, row: dict[str, Any], contents: Contents) -> None:
+        """Refuse numbers of another recipe that had the name of one of the book's."""
+        known = contents.recipes.get(row["recipe"])
+        if known is not None and row["kind"] != "untrained" and row["hash"] != known["hash"]:
+            raise RunError(
+                f"Line {number} of {self.path} was measured with another recipe called '{row['recipe']}' than the one "
+                f"in book.json ({row['hash']}, not {known['hash']}): restore book.json, rename the recipe, or remove "
+                "its lines to have them measured again."
+            )
 
     def _file(self, cell: Cell) -> Path:
         return self.queries / f"{cell.file}.npz"
 
 
-def _read(path: Path) -> list[dict[str, Any]]:
+def _read(path: Path) -> list[Any]:
     """The lines of a ledger; what a crash left of the last one is taken out of the file."""
     if not path.exists():
         return []
-    text = path.read_text(encoding="utf-8", errors="replace")
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise RunError(f"{path} cannot be read ({error.strerror}): restore it, or choose a new directory.") from error
     lines = [line for line in text.split("\n") if line.strip()]
     rows = []
     for number, line in enumerate(lines, start=1):
         try:
             row = json.loads(line)
-            Cell.of(row)
-        except (ValueError, KeyError, TypeError) as error:
+        except ValueError as error:
             if number < len(lines):
                 raise RunError(f"Line {number} of {path} is damaged: remove it to have its cell repeated.") from error
             break
@@ -83,3 +113,21 @@ def _read(path: Path) -> list[dict[str, Any]]:
     if whole != text:
         write_text(path, whole)
     return rows
+
+
+def _is_whole(row: Any, classes: int) -> bool:
+    """Whether a line says all that tables read, in the right types."""
+    if not isinstance(row, dict) or not isinstance(row.get("recipe"), str) or row.get("kind") not in get_args(Kind):
+        return False
+    places = all(type(row.get(key, "")) in (int, type(None)) for key in ("seed", "fold"))
+    means = row.get("per_class")
+    listed = isinstance(means, dict) and all(
+        isinstance(means.get(metric), list) and len(means[metric]) == classes and all(map(_is_number, means[metric]))
+        for metric in KEPT
+    )
+    numbers = [*METRICS, "seconds", *(["validation_MAP@R"] if row["kind"] == "separate" else [])]
+    return places and listed and "hash" in row and all(_is_number(row.get(key)) for key in numbers)
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)

@@ -17,6 +17,9 @@ from nearkin.search import Scorer
 from nearkin.spaces import Euclidean, LipschitzBall, Space, Sphere
 
 METRICS = ("MAP@R", "P@1", "R-precision")
+PRIMARY = "MAP@R"
+"""What recipes are compared by."""
+
 KEPT = METRICS[:2]
 """The metrics of which single queries and classes are kept."""
 
@@ -45,6 +48,7 @@ class HeldOut:
     Attributes:
         classes: the classes that have queries, sorted.
         codes: the class of each query as an index into `classes`, int32 (n,).
+        dropped: queries that were left out because nothing of their class is there to be found.
     """
 
     def __init__(self, items: Dataset) -> None:
@@ -55,7 +59,9 @@ class HeldOut:
         names, sizes = np.unique(labels if self.gallery is None else labels[self.gallery], return_counts=True)
         # A query without a gallery is one of its class's items itself.
         findable = names[sizes > (1 if self.gallery is None else 0)]
-        asking = asking[np.isin(asking, findable)]
+        answerable = np.isin(asking, findable)
+        self.dropped = int((~answerable).sum())
+        asking = asking[answerable]
         if not len(asking):
             raise DataError("No test class has two items, so nothing can be found: add items to the test classes.")
         classes, codes = np.unique(asking, return_inverse=True)

@@ -9,16 +9,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nearkin.data.dataset import Dataset
-from nearkin.errors import DataError
-from nearkin.protocol.book import Book, Contents, extended
-from nearkin.protocol.candidates import UNTRAINED, Against, Candidate, check_names, check_trainable
-from nearkin.protocol.cells import Cell
+from nearkin.errors import DataError, TrainingError
+from nearkin.protocol.book import Book
+from nearkin.protocol.candidates import Against, Candidate, check_names, check_trainable
+from nearkin.protocol.cells import UNTRAINED, Cell
+from nearkin.protocol.contents import Contents, extended
 from nearkin.protocol.division import Protocol, common_division, protocol_named
 from nearkin.protocol.ledger import Ledger
 from nearkin.protocol.measuring import HeldOut
 from nearkin.protocol.summary import Summariser, Summary
 from nearkin.protocol.tables import Tables, write_tables
-from nearkin.protocol.work import Stopped, Surroundings, Worker
+from nearkin.protocol.work import Stopped, Surroundings, Task, Worker
 
 
 @dataclass(frozen=True)
@@ -31,13 +32,15 @@ class Benchmark:
         summary: the lines of the table.
         tables: the table as texts.
         interrupted: whether it was stopped; the same call goes on.
+        failures: a sentence for each model whose training failed; the same call tries them again.
     """
 
     book: Book
     contents: Contents
     summary: Summary
     tables: Tables
-    interrupted: bool
+    interrupted: bool = False
+    failures: tuple[str, ...] = ()
 
 
 def run_benchmark(
@@ -56,6 +59,8 @@ def run_benchmark(
     progress: bool = True,
 ) -> Benchmark:
     """Compare recipes under one protocol; what the book already has is not done again.
+
+    A model whose training fails is left out, and the others are trained.
 
     Args:
         dataset: all the data; the recipes say which classes are held out, and must agree on it.
@@ -77,7 +82,7 @@ def run_benchmark(
     place.check_place()
     division = common_division(dataset, candidates, protocol, folds)
     for candidate in candidates:
-        check_trainable(candidate, dataset, division.splits[0])
+        check_trainable(candidate, dataset, division.splits)
     _check_untrained(against, candidates[0], dataset)
     held_out = HeldOut(dataset.select(division.test))
     data = {
@@ -88,44 +93,62 @@ def run_benchmark(
         "notes": list(notes),
     }
     new = Contents(protocol, data, held_out.classes, division.test_classes, division.folds)
-    extended(place, new, candidates, seeds, against)  # what is refused leaves nothing behind
+    new.dropped_queries = held_out.dropped
+    # What is refused leaves nothing behind.
+    extended(place.path, place.read(), new, candidates, seeds, against)
     with place.writing():
-        contents = extended(place, new, candidates, seeds, against)
-        place.begin(contents, held_out)
+        contents = extended(place.path, place.read(), new, candidates, seeds, against)
+        ledger = Ledger(place.ledger_file, place.queries, contents, len(held_out.codes))
+        place.begin(contents, held_out.codes)
         around = Surroundings(source, cache_directory, notes, keep_runs, progress)
-        worker = Worker(place, contents, place.ledger(), dataset, division, held_out, candidates, around)
+        worker = Worker(place, contents, ledger, Task(dataset, division, held_out), candidates, around)
         return _go_on(worker, contents.cells([candidate.name for candidate in candidates], seeds), progress)
 
 
 def _go_on(worker: Worker, cells: Sequence[Cell], progress: bool) -> Benchmark:
     """Do the cells that are not done, with a new table after each."""
-    book, contents, ledger = worker.book, worker.contents, worker.ledger
-    summariser = Summariser(book, ledger)
+    ledger, table = worker.ledger, _Table(worker)
     worker.clean(cells)
     left = [cell for cell in cells if not worker.is_done(cell)]
     models = sum(cell.kind == "separate" for cell in left)
     total = sum(cell.kind == "separate" for cell in cells)
-    _tell(progress, f"{models} models to train ({total - models} of {total} are done).")
-    result: Benchmark | None = None
+    _tell(progress, f"{models} {'model' if models == 1 else 'models'} to train ({total - models} of {total} are done).")
     try:
         worker.measure_untrained()
         for place, cell in enumerate(left):
             if cell.kind == "separate":
                 number = total - sum(other.kind == "separate" for other in left[place:]) + 1
                 _tell(progress, f"Model {number} of {total}: {cell.title}{_time_left(ledger, left[place:])}")
-            worker.do(cell)
-            result = _tabulate(book, contents, summariser)
+            if not table.failures.keys().isdisjoint(worker.parts(cell)):
+                continue
+            try:
+                worker.do(cell)
+            except TrainingError as error:
+                table.failures[cell] = str(error)
+                _tell(progress, f"{error}")
+            table.write()
     except (Stopped, KeyboardInterrupt):
-        return replace(_tabulate(book, contents, summariser), interrupted=True)
-    return result or _tabulate(book, contents, summariser)
+        return replace(table.write(), interrupted=True)
+    return table.written or table.write()
 
 
-def _tabulate(book: Book, contents: Contents, summariser: Summariser) -> Benchmark:
-    """Write the table as it stands."""
-    summary = summariser.summarise(contents)
-    tables = Tables(contents, summary)
-    write_tables(book, tables)
-    return Benchmark(book, contents, summary, tables, interrupted=False)
+class _Table:
+    """The table of a book that is being worked on."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._book, self._contents = worker.book, worker.contents
+        self._summariser = Summariser(worker.held_out.codes, worker.ledger)
+        self.failures: dict[Cell, str] = {}
+        self.written: Benchmark | None = None
+
+    def write(self) -> Benchmark:
+        """Write it as it stands."""
+        summary = self._summariser.summarise(self._contents)
+        tables = Tables(self._contents, summary, [cell.title for cell in self.failures])
+        write_tables(self._book, tables)
+        failures = tuple(self.failures.values())
+        self.written = Benchmark(self._book, self._contents, summary, tables, failures=failures)
+        return self.written
 
 
 def _time_left(ledger: Ledger, left: Sequence[Cell]) -> str:

@@ -9,16 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from nearkin.metrics import PairedResult, class_bootstrap, holm, paired_permutation
-from nearkin.protocol.book import Book, Contents
-from nearkin.protocol.candidates import UNTRAINED
-from nearkin.protocol.cells import Cell
+from nearkin.protocol.cells import UNTRAINED, UNTRAINED_CELL, Cell
+from nearkin.protocol.contents import Contents
 from nearkin.protocol.ledger import Ledger
-from nearkin.protocol.measuring import KEPT
+from nearkin.protocol.measuring import KEPT, PRIMARY
 from nearkin.report.comparison import Difference
 from nearkin.report.protocol import KINDS, SEPARATE, BenchmarkRow
-
-UNTRAINED_CELL = Cell(UNTRAINED, "untrained")
-_PRIMARY = "MAP@R"
 
 Values = dict[str, tuple[float, float, float]]
 
@@ -32,7 +28,8 @@ class Summary:
         untrained: metric to (mean, low, high) of untrained features; empty where there are none.
         missing: cells that are still to be done.
         cells: all cells there shall be.
-        smallest_p: the least p that the comparisons could have given, corrected; NaN without comparisons.
+        smallest_p: the least p that the comparisons could have given, corrected; NaN without comparisons, or where
+            recipes agree in every class.
         tested: how many comparisons the p-values of one kind are corrected for.
     """
 
@@ -48,13 +45,13 @@ class Summariser:
     """Makes summaries of a book that grows; only what new cells change is computed anew.
 
     Args:
-        book: the book.
-        ledger: its ledger.
+        codes: the class of each query, (n,).
+        ledger: what is measured.
     """
 
-    def __init__(self, book: Book, ledger: Ledger) -> None:
+    def __init__(self, codes: np.ndarray, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._codes = book.codes()
+        self._codes = codes
         self._intervals: dict[tuple[Cell, ...], dict[str, tuple[float, float]]] = {}
         self._paired: dict[tuple[tuple[Cell, ...], tuple[Cell, ...]], PairedResult] = {}
 
@@ -70,13 +67,13 @@ class Summariser:
             self._row(name, cells[name], contents, {kind: differences[kind].get(name) for kind in KINDS})
             for name in contents.recipes
         ]
-        least = [_smallest(list(results.values())) for results in tests.values() if results]
+        least = [_smallest(list(results.values())) for results in tests.values()]
         return Summary(
             rows,
             self._values(untrained),
             missing=len(planned) - len(done),
             cells=len(planned),
-            smallest_p=max(least, default=math.nan),
+            smallest_p=max(filter(math.isfinite, least), default=math.nan),
             tested=max(map(len, tests.values())),
         )
 
@@ -112,7 +109,7 @@ class Summariser:
         """Standard deviation of MAP@R over the seeds, each the mean of its cells."""
         by_seed: dict[int | None, list[float]] = {}
         for cell in cells:
-            by_seed.setdefault(cell.seed, []).append(self._ledger.rows[cell][_PRIMARY])
+            by_seed.setdefault(cell.seed, []).append(self._ledger.rows[cell][PRIMARY])
         means = [_mean(values) for values in by_seed.values()]
         return float(np.std(means, ddof=1)) if len(means) > 1 else math.nan
 
@@ -141,7 +138,7 @@ class Summariser:
 
     def _per_class(self, cells: Sequence[Cell]) -> dict[int, float]:
         """Class to its MAP@R, averaged over cells."""
-        values = np.mean([self._ledger.rows[cell]["per_class"][_PRIMARY] for cell in cells], axis=0)
+        values = np.mean([self._ledger.rows[cell]["per_class"][PRIMARY] for cell in cells], axis=0)
         return dict(enumerate(values.tolist()))
 
 
@@ -155,7 +152,9 @@ def _corrected(results: Mapping[str, PairedResult]) -> dict[str, Difference]:
 
 
 def _smallest(results: Sequence[PairedResult]) -> float:
-    return min(1.0, len(results) * min(result.smallest_p for result in results))
+    # Where recipes agree in every class, it is not for want of classes that nothing is shown.
+    least = min((result.smallest_p for result in results if result.ties < result.classes), default=math.nan)
+    return min(1.0, len(results) * least) if math.isfinite(least) else math.nan
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 
-from nearkin.protocol.book import Book, Contents
-from nearkin.protocol.candidates import UNTRAINED
+from nearkin.protocol.book import Book
+from nearkin.protocol.cells import UNTRAINED, UNTRAINED_TITLE
+from nearkin.protocol.contents import Contents
+from nearkin.protocol.measuring import KEPT, PRIMARY
 from nearkin.protocol.summary import Summary
 from nearkin.report.formatting import MISSING, interval_text, value_text
 from nearkin.report.page import render_table
@@ -17,8 +20,8 @@ from nearkin.report.values import Figure
 from nearkin.storage import replacing, write_text
 
 _SHOWN = 0.05
-_METRICS = ("MAP@R", "P@1")
-_UNTRAINED_NAME = "untrained features"
+_MARKDOWN = re.compile(r"[\\|`*_~\[\]]|<(?=[A-Za-z/!?])|&(?=#?\w+;)")
+"""What Markdown would not take for itself, and the beginnings of HTML."""
 Cells = list[list[str]]
 """The cells of a line, each with its lines of text."""
 
@@ -29,9 +32,11 @@ class Tables:
     Args:
         contents: what the book is about.
         summary: what it says so far.
+        failed: what to call the models whose training failed.
     """
 
-    def __init__(self, contents: Contents, summary: Summary) -> None:
+    def __init__(self, contents: Contents, summary: Summary, failed: Sequence[str] = ()) -> None:
+        self.failed = failed
         self.contents = contents
         self.summary = summary
         self.fair = contents.protocol == "fair"
@@ -50,7 +55,8 @@ class Tables:
         mark = "" if self.fair else ", test-selected"
         bases = set(self.contents.comparisons.values())
         base = f"difference to {_base_name(min(bases))}" if len(bases) == 1 else "difference to baseline"
-        names = ["recipe", f"MAP@R{mark}", base]
+        base += ", mean over classes"
+        names = ["recipe", f"MAP@R{mark}", f"{base}{mark}"]
         if self.fair:
             names += ["concatenated MAP@R", f"{base}, concatenated"]
         names.append(f"P@1{mark}")
@@ -65,7 +71,7 @@ class Tables:
         several = len(set(self.contents.comparisons.values())) > 1
         made = [self._line(row, several) for row in self.summary.rows]
         if self.summary.untrained:
-            made.append(self._line(BenchmarkRow(_UNTRAINED_NAME, {SEPARATE: self.summary.untrained}), several))
+            made.append(self._line(BenchmarkRow(UNTRAINED_TITLE, {SEPARATE: self.summary.untrained}), several))
         return made
 
     def notes(self) -> list[str]:
@@ -74,25 +80,27 @@ class Tables:
 
     def picture(self) -> bytes:
         """The picture as PNG bytes; none when nothing is finished."""
-        untrained = self.summary.untrained.get("MAP@R", (math.nan,))[0]
+        untrained = self.summary.untrained.get(PRIMARY, (math.nan,))[0]
         return draw_benchmark(self.summary.rows, self.title, untrained=untrained)
 
     def markdown(self) -> str:
         """The table and its notes."""
-        rows = ["| " + " | ".join(self.headings()) + " |", "|" + " --- |" * len(self.headings())]
+        headings = self.headings()
+        rows = ["| " + " | ".join(map(_escaped, headings)) + " |", "|" + " --- |" * len(headings)]
         for line in self.lines():
-            rows.append("| " + " | ".join("<br>".join(cell).replace("|", "\\|") for cell in line) + " |")
-        notes = [f"- {note}" for note in self.notes()]
-        return "\n".join([f"# {self.title}", "", *rows, "", *notes, ""])
+            rows.append("| " + " | ".join("<br>".join(map(_escaped, cell)) for cell in line) + " |")
+        notes = [f"- {_escaped(note)}" for note in self.notes()]
+        return "\n".join([f"# {_escaped(self.title)}", "", *rows, "", *notes, ""])
 
     def page(self, picture: bytes) -> str:
         """The table, the picture and the notes as one HTML file."""
         figure = Figure(
             "MAP@R",
-            "Dots are means over folds and seeds, lines their 95 % intervals for other classes of the same kind. "
+            f"Dots are means over {self._averaged}, lines their 95 % intervals for other classes of the same kind. "
             "Whether two recipes differ is told by their paired difference, even where intervals overlap.",
             picture,
-            f"MAP@R of {len(self.summary.rows)} recipes with intervals, single models and folds concatenated",
+            f"MAP@R of {len(self.summary.rows)} recipes with intervals, "
+            + ("single models and folds concatenated" if self.fair else "test-selected models"),
         )
         return render_table(self.title, self.headings(), self.lines(), figures=[figure], notes=self.notes())
 
@@ -112,12 +120,12 @@ class Tables:
         return buffer.getvalue()
 
     def _line(self, row: BenchmarkRow, several: bool) -> Cells:
-        cells = [[row.name], _value(row, SEPARATE, "MAP@R")]
+        cells = [[row.name], _value(row, SEPARATE, PRIMARY)]
         compared = bool(self.contents.comparisons)
         if compared:
             cells.append(self._difference(row, SEPARATE, several))
         if self.fair:
-            cells.append(_value(row, CONCATENATED, "MAP@R"))
+            cells.append(_value(row, CONCATENATED, PRIMARY))
             if compared:
                 cells.append(self._difference(row, CONCATENATED, several))
         cells.append(_value(row, SEPARATE, "P@1"))
@@ -136,13 +144,14 @@ class Tables:
 
     def _is_base(self, name: str) -> bool:
         bases = self.contents.comparisons.values()
-        return name in bases or (name == _UNTRAINED_NAME and UNTRAINED in bases)
+        return name in bases or (name == UNTRAINED_TITLE and UNTRAINED in bases)
 
     def _numbers(self, row: BenchmarkRow) -> dict[str, object]:
         numbers: dict[str, object] = {"recipe": row.name, "protocol": self.contents.protocol}
-        numbers["selected_on"] = "validation classes" if self.fair else "test classes (test-selected)"
+        selected_on = self.contents.selected_on + ("" if self.fair else " (test-selected)")
+        numbers["selected_on"] = "" if row.name == UNTRAINED else selected_on
         for kind in KINDS if self.fair else (SEPARATE,):
-            for metric in _METRICS:
+            for metric in KEPT:
                 for end, value in zip(("", "_low", "_high"), row.value(kind, metric), strict=True):
                     numbers[f"{kind}_{metric}{end}"] = value
             numbers[f"{kind}_MAP@R_sd_over_seeds"] = row.spread.get(kind, math.nan)
@@ -158,7 +167,10 @@ class Tables:
     def _notes(self) -> Iterator[str]:
         contents, summary = self.contents, self.summary
         if summary.missing:
-            yield f"Partial: {summary.missing} of {summary.cells} cells are still missing, and every number may change."
+            missing = f"{summary.missing} of {summary.cells} cells {'is' if summary.missing == 1 else 'are'}"
+            yield f"Partial: {missing} still missing, and every number may change."
+        if self.failed:
+            yield f"Training failed and has no numbers here: {'; '.join(self.failed)}."
         if self.fair:
             yield (
                 f"Fair protocol: {contents.models} class-disjoint folds; each model learns from the other folds and "
@@ -168,22 +180,40 @@ class Tables:
         else:
             yield (
                 "Test-selected: each model learns from all training classes and chooses its weights on the test "
-                f"classes themselves ({len(contents.test_classes)}), so every number here is optimistic."
+                f"classes themselves ({len(contents.test_classes)}), so the numbers of trained models are optimistic."
             )
-        yield "Below each value its 95 % interval: classes resampled, then queries, averaged over folds and seeds."
+        yield from self._left_out()
+        yield f"Below each value its 95 % interval: classes resampled, then queries, averaged over {self._averaged}."
         if contents.comparisons and summary.tested:
             several = f", corrected for {summary.tested} comparisons by Holm's method" if summary.tested > 1 else ""
             yield (
-                "Difference: MAP@R minus that of the baseline, averaged over folds, seeds and then classes, with its "
-                f"95 % interval; p by a two-sided sign-flip permutation test over the {len(contents.classes)} "
-                f"classes{several}. Folds share training classes and are not independent: they are averaged, never "
-                "counted."
+                f"Difference: MAP@R minus that of the baseline, averaged over {self._averaged} and then over the "
+                f"{len(contents.classes)} classes with queries. MAP@R itself is a mean over queries; differences give "
+                "every class the same weight, so the two need not subtract. Below it the 95 % interval, classes "
+                f"resampled; p by a two-sided sign-flip permutation test over classes{several}."
             )
+            if self.fair:
+                yield "Folds share training classes and are not independent: they are averaged, never counted."
             if summary.smallest_p > _SHOWN:
                 yield f"With so few classes p cannot be less than {summary.smallest_p:.3g}: nothing can be shown."
         if summary.untrained:
             yield f"Untrained features: {contents.untrained}, of the same test items; for orientation."
         yield from contents.data["notes"]
+
+    @property
+    def _averaged(self) -> str:
+        return "folds and seeds" if self.fair else "seeds"
+
+    def _left_out(self) -> Iterator[str]:
+        """What of the test classes could not be asked for."""
+        contents, count = self.contents, self.contents.dropped_queries
+        if count:
+            yield (
+                f"{count} {'query has' if count == 1 else 'queries have'} nothing of the same class to find and "
+                f"{'is' if count == 1 else 'are'} left out."
+            )
+        if len(contents.classes) < len(contents.test_classes):
+            yield f"{len(contents.classes)} of the {len(contents.test_classes)} test classes have queries that count."
 
 
 def write_tables(book: Book, tables: Tables) -> None:
@@ -198,7 +228,12 @@ def write_tables(book: Book, tables: Tables) -> None:
 
 
 def _base_name(base: str) -> str:
-    return _UNTRAINED_NAME if base == UNTRAINED else base
+    return UNTRAINED_TITLE if base == UNTRAINED else base
+
+
+def _escaped(text: str) -> str:
+    """A text that Markdown shows as it is."""
+    return _MARKDOWN.sub(r"\\\g<0>", text)
 
 
 def _value(row: BenchmarkRow, kind: str, metric: str) -> list[str]:

@@ -63,7 +63,7 @@ def draw_benchmark(rows: Sequence[BenchmarkRow], title: str, *, untrained: float
     if not drawn:
         return b""
     both = any(math.isfinite(row.value(CONCATENATED, "MAP@R")[0]) for row in drawn)
-    with drawing(WIDTH, 150 + (52 if both else 36) * len(drawn)) as figure:
+    with drawing(WIDTH, 150 + (44 if both else 30) * len(drawn)) as figure:
         axes = figure.add_subplot()
         labelled: set[str] = set()
         for height, row in enumerate(drawn):
@@ -80,11 +80,11 @@ def draw_benchmark(rows: Sequence[BenchmarkRow], title: str, *, untrained: float
                 labelled.add(kind)
                 axes.annotate(
                     value_text(value, True),
-                    (value, at),
-                    # Away from the other kind, whose dot is often at nearly the same place.
-                    xytext=(0, -14 if kind == CONCATENATED else 6),
+                    # Behind the interval: above the dots, rows close to each other would overwrite one another.
+                    (high if math.isfinite(high) else value, at),
+                    xytext=(8, 0),
                     textcoords="offset points",
-                    ha="center",
+                    va="center",
                     fontsize=8,
                     color=INK,
                 )

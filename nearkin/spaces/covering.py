@@ -6,8 +6,10 @@ where the space of the model asks for it.
 
 from __future__ import annotations
 
+import operator
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -36,6 +38,7 @@ def kcenter(points: Tensor, k: int, seeds: Tensor | None = None, mask: Tensor | 
         mask: (G, N), False for padding, which may hold anything.
     """
     valid = _valid(points, mask)
+    k = _whole(k)
     fewest = int(valid.sum(dim=1).min()) if len(points) else k
     if not 1 <= k <= fewest:
         raise DataError(f"Cannot pick {k} centers: the smallest group holds {fewest} points; choose k from 1 to that.")
@@ -147,6 +150,8 @@ def covering_radius(points: Tensor, centers: Tensor | None = None, mask: Tensor 
     centers = _same_groups(points, centers, "centers")
     if centers.shape[1] == 0:
         raise DataError("A covering radius needs at least one center in every group.")
+    if not (points.masked_fill(~valid.unsqueeze(2), 0.0).isfinite().all() and centers.isfinite().all()):
+        raise DataError("The points or centers of a covering radius hold NaN or infinite values.")
     nearest = euclidean_distance(points, centers).amin(dim=2).masked_fill(~valid, 0.0)
     return nearest.amax(dim=1) if nearest.shape[1] else nearest.sum(dim=1)
 
@@ -224,6 +229,7 @@ def _groups_at_once(bytes_a_group: int) -> int:
 
 def _same_groups(points: Tensor, centers: Tensor, what: str) -> Tensor:
     """The seeds or centers (G, S, d) in the type of the points, if their shape fits."""
+    _check_tensor(centers, f"The {what}")
     if centers.dim() != 3 or len(centers) != len(points) or centers.shape[2] != points.shape[2]:
         groups, _, dimension = points.shape
         raise DataError(
@@ -234,10 +240,25 @@ def _same_groups(points: Tensor, centers: Tensor, what: str) -> Tensor:
 
 def _valid(points: Tensor, mask: Tensor | None) -> Tensor:
     """The mask (G, N), all True when none is given."""
+    _check_tensor(points, "Points")
     if points.dim() != 3:
         raise DataError(f"Points must have the shape (groups, points, dimensions), not {tuple(points.shape)}.")
     if mask is None:
         return torch.ones(points.shape[:2], dtype=torch.bool, device=points.device)
+    _check_tensor(mask, "The mask")
     if mask.shape != points.shape[:2]:
         raise DataError(f"The mask has the shape {tuple(mask.shape)}; the points need {tuple(points.shape[:2])}.")
     return mask.bool()
+
+
+def _whole(k: Any) -> int:
+    """A number of centers, if it is a whole one."""
+    try:
+        return operator.index(k)
+    except TypeError as error:
+        raise DataError(f"k must be a whole number, not {k!r}.") from error
+
+
+def _check_tensor(value: Any, what: str) -> None:
+    if not isinstance(value, Tensor):
+        raise DataError(f"{what} must be a tensor, not {type(value).__name__}: convert with torch.as_tensor.")

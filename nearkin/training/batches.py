@@ -118,6 +118,8 @@ class DecodedBatches:
             num_workers=self.workers,
             collate_fn=_collate,
             worker_init_fn=_ignore_interrupts,
+            # A seed for the workers, which have no use for it, would else be drawn from the global random state.
+            generator=torch.Generator(),
         )
         begin, whole = _slice(self.sampler)
         for step, (samples, chosen) in enumerate(loader, start=first):

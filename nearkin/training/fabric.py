@@ -5,11 +5,25 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from nearkin.errors import require
+from nearkin.errors import RecipeError, require
 from nearkin.recipe import TrainingSection
 from nearkin.training.ranks import Ranks
+
+
+def check_accelerator(asked: str) -> None:
+    """Refuse `training.accelerator` where this machine has none of the kind.
+
+    Args:
+        asked: what the recipe says.
+    """
+    cuda, mps = torch.cuda.is_available(), torch.backends.mps.is_available()
+    if (asked == "mps" and not mps) or (asked == "gpu" and not (cuda or mps)):
+        raise RecipeError(
+            f"training.accelerator is {asked}, and PyTorch finds no such device on this machine: set it to auto or cpu."
+        )
 
 
 def make_fabric(section: TrainingSection, ranks: Ranks) -> Any:

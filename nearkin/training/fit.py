@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import platform
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from nearkin.models import Embedder, FeatureCache, build_embedder, cache_point
 from nearkin.objectives import make_objective
 from nearkin.recipe import Recipe
 from nearkin.training.batches import Batches, CachedBatches, DecodedBatches
+from nearkin.training.fabric import check_accelerator
 from nearkin.training.geometry import mean_class_radius
 from nearkin.training.loop import Loop, LoopState
 from nearkin.training.ranks import Ranks
@@ -72,6 +74,7 @@ def train(
     """
     ranks = Ranks() if ranks is None else ranks
     progress = progress and ranks.is_first
+    check_accelerator(recipe.training.accelerator)
     seed = recipe.training.seed
     split = resolve_split(dataset.manifest, recipe.data, seed) if split is None else split
     embedder = build_embedder(recipe.model, seed=seed, audio_seconds=recipe.data.audio_seconds)
@@ -81,7 +84,7 @@ def train(
             f"choose a recipe whose backbone takes {dataset.kind}."
         )
     train_set = dataset.select(split.train)
-    batch_classes = min(recipe.data.classes_per_batch, len(train_set.classes))
+    batch_classes = _batch_classes(recipe.data.classes_per_batch, len(train_set.classes), ranks.world_size)
     objective = make_objective(
         recipe.objective,
         dimension=embedder.dimension,
@@ -96,29 +99,46 @@ def train(
     )
     # Every process looks before the first one writes: afterwards the directory exists.
     run.check(recipe, resume)
-    ranks.meet(ranks.accelerator(recipe.training.accelerator))
-    if ranks.is_first:
-        run.prepare(recipe, resume)
-    fingerprint = dataset.fingerprint()
-    if not any(parameter.requires_grad for parameter in embedder.parameters()):
-        embedder.card = _card(dataset, split, recipe, LoopState(), source, fingerprint, notes, {})
+    # Before they meet: a process that is refused leaves no other waiting.
+    with run.held() if ranks.is_first else nullcontext():
+        ranks.meet(ranks.accelerator(recipe.training.accelerator))
         if ranks.is_first:
+            run.prepare(recipe, resume)
+        fingerprint = dataset.fingerprint()
+        if not any(parameter.requires_grad for parameter in embedder.parameters()):
+            embedder.card = _card(dataset, split, recipe, LoopState(), source, fingerprint, notes, {})
+            if ranks.is_first:
+                run.save_model(embedder)
+            ranks.barrier()
+            return TrainingResult(embedder, LoopState(), interrupted=False)
+        batches, validate = _plumb(
+            dataset, split, train_set, embedder, recipe, sampler, cache_directory, progress, ranks
+        )
+        pool = Pool(batches, embedder, train_set.class_ids(), seed)
+        schedule = make_schedule(recipe.training, pool, batch_classes * recipe.data.per_class, run.path, ranks)
+        identity = {"recipe": hashlib.sha256(recipe.to_yaml().encode()).hexdigest(), "data set": fingerprint}
+        loop = Loop(embedder, objective, batches, recipe.training, run, validate, schedule, identity, progress, ranks)
+        state = loop.train(resume=resume)
+        values = ranks.broadcast_object(loop.values_at(state.best_step))
+        embedder.card = _card(dataset, split, recipe, state, source, fingerprint, notes, values, loop.finished)
+        if ranks.is_first and (state.best_step or not loop.interrupted):
+            # Stopped before the first validation there is nothing worth keeping but the checkpoint.
             run.save_model(embedder)
-        ranks.barrier()
-        return TrainingResult(embedder, LoopState(), interrupted=False)
-    batches, validate = _plumb(dataset, split, train_set, embedder, recipe, sampler, cache_directory, progress, ranks)
-    pool = Pool(batches, embedder, train_set.class_ids(), seed)
-    schedule = make_schedule(recipe.training, pool, batch_classes * recipe.data.per_class, run.path, ranks)
-    identity = {"recipe": hashlib.sha256(recipe.to_yaml().encode()).hexdigest(), "data set": fingerprint}
-    loop = Loop(embedder, objective, batches, recipe.training, run, validate, schedule, identity, progress, ranks)
-    state = loop.train(resume=resume)
-    values = ranks.broadcast_object(loop.values_at(state.best_step))
-    embedder.card = _card(dataset, split, recipe, state, source, fingerprint, notes, values, loop.finished)
-    if ranks.is_first and (state.best_step or not loop.interrupted):
-        # Stopped before the first validation there is nothing worth keeping but the checkpoint.
-        run.save_model(embedder)
-    ranks.barrier()  # whoever leaves early may have torchrun end the one that writes
-    return TrainingResult(embedder, state, loop.interrupted)
+        ranks.barrier()  # whoever leaves early may have torchrun end the one that writes
+        return TrainingResult(embedder, state, loop.interrupted)
+
+
+def _batch_classes(asked: int, classes: int, processes: int) -> int:
+    """Classes in a batch: as many as asked for, or all there are where those are fewer."""
+    capped = min(asked, classes)
+    fitting = capped - capped % processes
+    if capped == asked or fitting == capped:
+        return capped
+    # Not rounded in silence: a run must be the same whatever the number of processes.
+    change = f"set data.classes_per_batch to {fitting}" if fitting else f"start {classes} or fewer"
+    raise DataError(
+        f"There are only {classes} training classes, which {processes} processes cannot share equally: {change}."
+    )
 
 
 def _plumb(
@@ -197,6 +217,11 @@ def _card(
 ) -> dict[str, Any]:
     """What a stranger must know of a trained model to use and to judge it."""
     labels = dataset.labels
+    classes = {
+        "train": sorted(set(labels[split.train])),
+        "val": sorted(set(labels[split.val])),
+        "test": sorted(set(labels[split.test])),
+    }
     return {
         "recipe": recipe.model_dump(mode="json"),
         "data": {
@@ -207,11 +232,8 @@ def _card(
             "fingerprint": fingerprint,
             "notes": list(notes),
         },
-        "classes": {
-            "train": sorted(set(labels[split.train])),
-            "val": sorted(set(labels[split.val])),
-            "test": sorted(set(labels[split.test])),
-        },
+        "classes": classes,
+        "selected_on": _selected_on(classes),
         "validation": validation,
         "finished": finished,
         "steps": state.step,
@@ -219,3 +241,10 @@ def _card(
         "seconds": round(state.seconds, 1),
         "versions": {"nearkin": __version__, "torch": torch.__version__, "python": platform.python_version()},
     }
+
+
+def _selected_on(classes: dict[str, list[str]]) -> str | None:
+    """What chose the weights; a protocol may let the test classes do it, and then everybody must know."""
+    if not classes["val"]:
+        return None
+    return "test classes" if classes["val"] == classes["test"] else "validation classes"

@@ -21,19 +21,28 @@ def seed_generator(seed: int, ranks: Ranks, step: int = 0) -> None:
 
 
 def generator_tensors(ranks: Ranks) -> dict[str, Tensor]:
-    """The random states of all processes; every one must ask."""
-    states = ranks.gather_labels(torch.get_rng_state()[None])
-    return {_name(rank): state for rank, state in enumerate(states)}
+    """The random states of all processes, of the CPU and of the GPU in use; every process must ask."""
+    own = {"torch": torch.get_rng_state()}
+    if torch.cuda.is_initialized():
+        own["cuda"] = torch.cuda.get_rng_state()
+    return {
+        _name(kind, rank): state
+        for kind, mine in own.items()
+        for rank, state in enumerate(ranks.gather_labels(mine[None]))
+    }
 
 
 def restore_generator(tensors: Mapping[str, Tensor], seed: int, ranks: Ranks, step: int) -> None:
     """Put this process's state back; one that did not take part before the checkpoint is seeded by its step."""
-    state = tensors.get(_name(ranks.rank))
-    if state is not None:
-        torch.set_rng_state(state.clone())  # PyTorch crashes on a view into another tensor
-    else:
+    state = tensors.get(_name("torch", ranks.rank))
+    if state is None:
         seed_generator(seed, ranks, step)
+        return
+    torch.set_rng_state(state.clone())  # PyTorch crashes on a view into another tensor
+    of_gpu = tensors.get(_name("cuda", ranks.rank))
+    if of_gpu is not None and torch.cuda.is_initialized():
+        torch.cuda.set_rng_state(of_gpu.clone())
 
 
-def _name(rank: int) -> str:
-    return f"torch/{rank}" if rank else "torch"
+def _name(kind: str, rank: int) -> str:
+    return f"{kind}/{rank}" if rank else kind

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from nearkin.errors import RunError
+from nearkin.lock import WriterLock
 from nearkin.models import Embedder
 from nearkin.recipe import Recipe, load_recipe
-from nearkin.storage import write_json
+from nearkin.storage import storing, write_json
 from nearkin.training.logbook import read_rows
 from nearkin.training.schedules.snapshots import read_snapshots
 
@@ -37,8 +40,10 @@ class Run:
 
     @property
     def exists(self) -> bool:
-        """Whether something is there already."""
-        return self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir()))
+        """Whether something is there already; the lock of one that is about to begin does not count."""
+        if not self.path.is_dir():
+            return self.path.exists()
+        return any(entry.name != "writer.lock" for entry in self.path.iterdir())
 
     def check(self, recipe: Recipe, resume: bool) -> None:
         """Refuse a directory that exists, or to continue one that cannot be continued with this recipe."""
@@ -51,6 +56,18 @@ class Run:
                 f"{self.path} was started with another recipe: resume it with that one "
                 f"({self.recipe_file}), or choose another name with --out."
             )
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold the right to write to the run, whose directory is made if need be.
+
+        Raises:
+            StorageError: if another training holds it, or nothing can be written there.
+        """
+        with storing(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+        with WriterLock(self.path).held():
+            yield
 
     def prepare(self, recipe: Recipe, resume: bool) -> None:
         """Make the directory, or check that the one that exists can be continued with this recipe."""
@@ -83,7 +100,7 @@ class Run:
         return read_rows(self.log_file)
 
     def instances(self) -> list[dict[str, Tensor]]:
-        """What chance-constrained training saw at the end of each instance; see `Snapshots.take`."""
+        """What chance-constrained training saw at the end of each instance; see `read_snapshots`."""
         return read_snapshots(self.instances_folder)
 
     def audit(self) -> dict[str, Any]:

@@ -8,7 +8,10 @@ import os
 import signal
 
 import pytest
+from rich.console import Console
 
+from nearkin.cli import benchmarking
+from nearkin.cli.benchmarking import _against, _show
 from nearkin.training import loop
 
 
@@ -104,12 +107,17 @@ REFUSED = {
     "baseline": (["--recipes", "triplet", "--folds", "2", "--against", "other"], "no recipe 'other' here to compare"),
     "half a pair": (["--recipes", "triplet", "--against", "a:,b:c"], "--against takes one recipe, or pairs"),
     "pair twice": (["--recipes", "triplet", "--against", "a:b,a:c"], "a baseline of 'a' twice"),
+    "no such device": (
+        ["--recipes", "triplet", "--folds", "2", "--set", "training.accelerator=mps"],
+        "training.accelerator is mps, and PyTorch finds no such device on this machine: set it to auto or cpu.",
+    ),
     "override": (["--recipes", "triplet", "--set", "training.stpes=3"], "unknown key 'training.stpes'"),
 }
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_bad_input_is_one_sentence(name, nearkin, photos, short, book):
+def test_bad_input_is_one_sentence(name, nearkin, photos, short, book, monkeypatch):
+    monkeypatch.setattr("torch.backends.mps.is_available", lambda: False)
     options, words = REFUSED[name]
     code, out, err = nearkin("benchmark", photos, *short, *options, "--quiet", "--out", book)
     assert (code, out) == (2, "")
@@ -117,6 +125,60 @@ def test_bad_input_is_one_sentence(name, nearkin, photos, short, book):
     assert err.startswith("nearkin: ")
     assert err.count("\n") == 1
     assert not book.exists()
+
+
+def test_train_refuses_a_device_that_is_not_there(nearkin, photos, short, tmp_path, monkeypatch):
+    monkeypatch.setattr("torch.backends.mps.is_available", lambda: False)
+    options = ["--recipe", "triplet", *short, "--set", "training.accelerator=mps", "--quiet", "--out", tmp_path / "run"]
+    code, _, err = nearkin("train", photos, *options)
+    assert code == 2
+    assert err.startswith("nearkin: training.accelerator is mps")
+    assert err.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_model_that_fails_ends_with_1_and_a_sentence_after_the_table(nearkin, photos, short, book, tmp_path):
+    wild = tmp_path / "wild.yaml"
+    wild.write_text("extends: contrastive\nmodel: {space: euclidean}\ntraining: {lr: 1e30}\n")
+    options = ["--recipes", f"{wild},triplet", "--folds", 2, "--seeds", 1, "--quiet", "--out", book, *short]
+    code, out, err = nearkin("benchmark", photos, *options)
+    assert code == 1
+    lines = err.splitlines()
+    assert [line.split(":")[:2] for line in lines] == [
+        ["nearkin", " wild, fold 1, seed 0"],
+        ["nearkin", " wild, fold 2, seed 0"],
+    ]
+    assert "2 of 2" in out
+    assert "Training failed and has no numbers here: wild, fold 1, seed 0; wild, fold 2, seed 0." in out
+
+
+def test_several_processes_are_refused(nearkin, photos, short, book, monkeypatch):
+    names = {"TORCHELASTIC_RUN_ID": "x", "RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+    for name, value in names.items():
+        monkeypatch.setenv(name, value)
+    code, _, err = nearkin("benchmark", photos, "--recipes", "triplet", "--out", book, *short)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "in one process, not in 2: start it without torchrun." in err
+
+
+def test_a_baseline_with_a_colon_in_its_name_can_stand_alone():
+    assert _against("a:b", ["a:b", "c"]) == "a:b"
+    assert _against("a:b", ["a", "b"]) == {"a": "b"}
+
+
+def test_a_narrow_terminal_is_told_what_it_does_not_show(monkeypatch, capsys):
+    class Wide:
+        title, headings = "birds", staticmethod(lambda: ["recipe", "MAP@R", "difference to plain", "P@1"])
+        lines = staticmethod(lambda: [[["triplet"], ["50.0 %"], ["+2.0 points"], ["70.0 %"]]])
+        notes = staticmethod(list)
+
+    monkeypatch.setattr(
+        benchmarking, "Console", lambda **options: Console(force_terminal=True, width=24, color_system=None, **options)
+    )
+    _show(Wide())
+    out = capsys.readouterr().out
+    assert "+2.0" not in out
+    assert "No room here for: difference to plain; P@1. The files have all columns." in out
 
 
 def test_a_place_that_is_something_else_is_refused_before_the_data_is_opened(nearkin, short, tmp_path):

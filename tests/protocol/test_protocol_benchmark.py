@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from nearkin.audits.subject import subject_of_model
 from nearkin.data.splits import class_folds, resolve_split
 from nearkin.metrics import class_bootstrap, holm, paired_permutation, retrieval_metrics
 from nearkin.protocol import Cell
@@ -58,6 +59,7 @@ def test_models_learn_from_other_folds_and_never_see_the_test_classes(benchmark,
                 assert classes["val"] == sorted(set(pool[split.val]))
                 assert classes["test"] == benchmark.contents.test_classes
                 assert run.recipe().training.seed == seed
+                assert json.loads(run.card_file.read_text())["selected_on"] == "validation classes"
 
 
 def test_separate_values_are_those_of_the_kept_models(benchmark, test_items):
@@ -146,7 +148,7 @@ def test_several_comparisons_are_corrected_and_name_their_baselines(benchmark, b
         mean = np.mean([row["per_class"]["MAP@R"] for row in rows_of(result.book, name, "separate")], axis=0)
         raw.append(paired_permutation(dict(enumerate(mean)), dict(enumerate(untrained))).p_value)
     assert [row.differences["separate"].p_value for row in result.summary.rows] == holm(raw)
-    assert "difference to untrained features" in result.tables.headings()
+    assert "difference to untrained features, mean over classes" in result.tables.headings()
     pairs = {"contrastive": "triplet", "triplet": "untrained"}
     result = bench(both, benchmark.book.path, seeds=2, against=pairs, keep_runs=True)
     assert [row.against for row in result.summary.rows] == ["untrained", "triplet"]
@@ -206,7 +208,7 @@ def test_markdown_page_and_picture_can_be_read(benchmark):
     assert Image.open(folder / "comparison.png").size[0] == 1440
 
 
-def test_the_conventional_protocol_is_labelled_test_selected_everywhere(bench, candidate, tmp_path):
+def test_the_conventional_protocol_is_labelled_test_selected_everywhere(bench, candidate, patterns, tmp_path):
     result = bench([candidate("triplet")], tmp_path / "book", protocol="conventional", keep_runs=True)
     (row,) = rows_of(result.book, "triplet", "separate")
     assert (row["fold"], row["protocol"], row["selected_on"]) == (None, "conventional", "test classes")
@@ -219,6 +221,15 @@ def test_the_conventional_protocol_is_labelled_test_selected_everywhere(bench, c
     assert "test-selected" in result.tables.title  # which the picture bears too
     assert "MAP@R, test-selected" in result.tables.headings()
     assert any(note.startswith("Test-selected") for note in result.tables.notes())
+    assert card["selected_on"] == "test classes"
+    model = Run(result.book.run_folder(Cell.of(row))).model()
+    subject = subject_of_model(model, patterns, cache_directory=tmp_path, progress=False)
+    assert any("chosen on these very classes" in note for note in subject.notes)
+    # Nothing was selected for untrained features, and there are no folds to speak of.
+    trained, untrained = csv.DictReader(io.StringIO((result.book.path / "table.csv").read_text()))
+    assert (trained["selected_on"], untrained["selected_on"]) == ("test classes (test-selected)", "")
+    for text in (*result.tables.notes(), (result.book.path / "table.html").read_text().partition("<main")[2]):
+        assert "fold" not in text
     for name in ("table.md", "table.csv", "table.html"):
         assert "test-selected" in (result.book.path / name).read_text()
 

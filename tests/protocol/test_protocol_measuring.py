@@ -67,6 +67,7 @@ def test_queries_and_classes_are_those_that_retrieval_keeps():
     result = retrieval_metrics(vectors, labels)
     measured = held_out.measure(vectors, make_space("sphere"))
     assert held_out.classes == ["a", "b", "c"]
+    assert held_out.dropped == result.dropped == 1
     assert [held_out.classes[code] for code in held_out.codes] == result.labels.tolist()
     np.testing.assert_array_equal(measured.per_query, [result.per_query["MAP@R"], result.per_query["P@1"]])
     assert dict(zip(held_out.classes, measured.per_class["P@1"], strict=True)) == result.per_class("P@1")
@@ -83,6 +84,7 @@ def test_a_published_gallery_is_searched():
         vectors[asked], names[asked], gallery=vectors[~asked], gallery_labels=names[~asked], metrics=["MAP@R"]
     )
     assert [held_out.classes[code] for code in held_out.codes] == result.labels.tolist() == ["a", "b", "b"]
+    assert held_out.dropped == 1
     assert held_out.measure(vectors, make_space("sphere")).values["MAP@R"] == result.values["MAP@R"]
 
 

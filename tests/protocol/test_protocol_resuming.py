@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 from nearkin.data.sources import open_data
-from nearkin.errors import DataError, NearkinError, RecipeError, RunError, StorageError, UnknownNameError
+from nearkin.errors import DataError, RecipeError, RunError, StorageError, UnknownNameError
 from nearkin.lock import WriterLock
 from nearkin.protocol import Candidate, Cell
 from nearkin.recipe import load_recipe
@@ -50,6 +51,18 @@ def stop_at(number, how=signal.SIGINT):
         return plain(self, *arguments)
 
     return step
+
+
+def count_steps(monkeypatch):
+    """A list that grows by one with every step."""
+    plain, taken = loop.Loop._step, []
+
+    def step(self, *arguments):
+        taken.append(self.state.step)
+        return plain(self, *arguments)
+
+    monkeypatch.setattr(loop.Loop, "_step", step)
+    return taken
 
 
 def same_queries(left, right):
@@ -176,6 +189,30 @@ def test_a_book_grows_by_a_seed_and_by_a_recipe(whole, bench, candidate, tmp_pat
     )
 
 
+def test_books_say_how_many_queries_have_no_partner_and_those_of_old_learn_it(bench, candidate, patterns, tmp_path):
+    path = tmp_path / "book"
+    alone = json.loads((bench([candidate("triplet")], tmp_path / "all").book.file).read_text())["test_classes"][0]
+    keep = np.flatnonzero(patterns.labels != alone)
+    fewer = patterns.select(np.sort([*keep, np.flatnonzero(patterns.labels == alone)[0]]))
+    for _ in range(2):
+        result = bench([candidate("triplet")], path, fewer)
+        stored = json.loads((path / "book.json").read_text())
+        assert stored.pop("dropped_queries") == 1
+        assert (len(stored["classes"]), len(stored["test_classes"])) == (2, 3)
+        assert "1 query has nothing of the same class to find and is left out." in result.tables.notes()
+        assert "2 of the 3 test classes have queries that count." in result.tables.notes()
+        (path / "book.json").write_text(json.dumps(stored))  # as an earlier version would have written it
+
+
+def test_hashes_of_recipes_stay_as_they_were_first_written(whole, bench, candidate, tmp_path):
+    path = shutil.copytree(whole, tmp_path / "book")
+    for file in (path / "book.json", path / "ledger.jsonl"):  # another version made them with other keys
+        text = file.read_text()
+        file.write_text(text.replace(candidate("triplet").digest(), "f" * 16))
+    bench([candidate("triplet")], path, seeds=2)
+    assert {row["hash"] for row in lines_of(path)} == {None, "f" * 16}
+
+
 def test_a_last_line_cut_short_is_dropped_and_its_cell_done_again(whole, bench, candidate, tmp_path):
     path = tmp_path / "book"
     bench([candidate("triplet")], path)
@@ -194,7 +231,7 @@ def test_killed_before_anything_was_written_it_begins_anew(bench, candidate, tmp
     path = tmp_path / "book"
     path.mkdir()
     (path / "writer.lock").write_text("1")
-    (path / ".book.json.1234.tmp").write_text("{")
+    (path / ".book.json.0123abcd.tmp").write_text("{")
     cell = path / "runs" / "triplet-fold1-seed0"
     result = bench([candidate("triplet")], path)
     assert result.summary.missing == 0
@@ -207,6 +244,17 @@ def test_killed_before_anything_was_written_it_begins_anew(bench, candidate, tmp
 def test_a_second_process_is_refused(whole, bench, candidate):
     with WriterLock(whole).held(), pytest.raises(StorageError, match=r"is being written by process \d+"):
         bench([candidate("triplet")], whole)
+
+
+IDLE = (
+    "training.seed=5",
+    "training.log_every=2",
+    "data.workers=1",
+    "data.val_classes=0.5",
+    "audit.knn=3",
+    "name=renamed",
+)
+"""Settings that decide nothing about the models of a benchmark."""
 
 
 REFUSED = {
@@ -235,14 +283,52 @@ def test_what_does_not_belong_into_a_book_is_refused(name, whole, bench, candida
 
 
 def test_a_recipe_may_change_in_what_decides_nothing(whole, bench, candidate):
-    moved = candidate("triplet", None, "training.seed=5", "data.val_classes=0.5", "audit.knn=3", "name=renamed")
+    moved = candidate("triplet", None, *IDLE)
     assert bench([moved], whole).summary.missing == 0
+
+
+def test_an_unfinished_model_goes_on_whatever_changes_that_decides_nothing(
+    whole, bench, candidate, tmp_path, monkeypatch
+):
+    path = tmp_path / "book"
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.Loop, "_step", stop_at(3))
+        assert bench([candidate("triplet")], path).interrupted
+    taken = count_steps(monkeypatch)
+    assert bench([candidate("triplet", None, *IDLE)], path).summary.missing == 0
+    assert len(taken) == 12 - 3
+    assert lines_of(path) == lines_of(whole)
+
+
+def test_content_of_books_that_name_idle_keys_is_still_the_same(candidate):
+    one = candidate("triplet")
+    stored = json.loads(json.dumps(one.content()))
+    assert "workers" not in stored["data"]
+    assert "log_every" not in stored["training"]
+    stored["data"]["workers"], stored["training"]["log_every"] = 7, 77
+    assert one.difference(stored) == ""
+    stored["training"]["accelerator"] = "cpu"
+    assert one.difference(stored) == 'training.accelerator was "cpu" and is "auto"'
+    stored["training"]["gone"] = 1  # a key that this version does not know
+    assert "training" in one.difference(stored)
 
 
 BAD = {
     "no recipe": (lambda c: [], {}, RecipeError, "no recipe to benchmark"),
     "the same twice": (lambda c: [c("triplet"), c("triplet")], {}, RecipeError, "'triplet' is named twice"),
     "a reserved name": (lambda c: [c("untrained", "triplet")], {}, RecipeError, "cannot be called 'untrained'"),
+    "the name of a line": (
+        lambda c: [c("untrained features", "triplet")],
+        {},
+        RecipeError,
+        "cannot be called 'untrained features'",
+    ),
+    "no such device": (
+        lambda c: [c("triplet"), c("fast", "triplet", "training.accelerator=mps")],
+        {},
+        RecipeError,
+        "training.accelerator is mps, and PyTorch finds no such device",
+    ),
     "too many folds": (lambda c: [c("triplet")], {"folds": 4}, DataError, "Cannot make 4 folds of 7 classes"),
     "one fold": (lambda c: [c("triplet")], {"folds": 1}, DataError, "at least 2 folds, not 1"),
     "no seed": (lambda c: [c("triplet")], {"seeds": 0}, DataError, "at least one seed, not 0"),
@@ -302,7 +388,8 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_bad_input_is_told_in_a_sentence_before_anything_is_made(name, bench, candidate, tmp_path):
+def test_bad_input_is_told_in_a_sentence_before_anything_is_made(name, bench, candidate, tmp_path, monkeypatch):
+    monkeypatch.setattr("torch.backends.mps.is_available", lambda: False)
     make, options, error, words = BAD[name]
     with pytest.raises(error, match=words):
         bench(make(candidate), tmp_path / "book", **options)
@@ -324,6 +411,60 @@ def test_a_place_that_is_no_book_is_refused(bench, candidate, tmp_path):
             bench([candidate("triplet")], tmp_path / "damaged")
 
 
-def test_a_training_that_fails_names_its_model(bench, candidate, tmp_path):
-    with pytest.raises(NearkinError, match=r"^wild, fold 1, seed 0: The "):
-        bench([candidate("wild", "contrastive", "training.lr=1e30", "model.space=euclidean")], tmp_path / "book")
+def test_a_training_that_fails_is_told_and_blocks_nothing(whole, bench, candidate, tmp_path):
+    path = tmp_path / "book"
+    wild = candidate("wild", "contrastive", "training.lr=1e30", "model.space=euclidean")
+    for _ in range(2):  # nothing is written down, so it is tried again
+        result = bench([wild, candidate("triplet")], path)
+        first, second = result.failures
+        assert first.startswith("wild, fold 1, seed 0: The ")
+        assert second.startswith("wild, fold 2, seed 0: The ")
+        assert lines_of(path) == lines_of(whole)
+        assert result.summary.missing == 3
+        said = "Training failed and has no numbers here: wild, fold 1, seed 0; wild, fold 2, seed 0."
+        assert said in result.tables.notes()
+        assert said in (path / "table.md").read_text()
+    assert bench([candidate("triplet")], path).failures == ()
+
+
+def test_kept_runs_stay_until_somebody_removes_them(bench, candidate, tmp_path):
+    path = tmp_path / "book"
+    kept = bench([candidate("triplet")], path, keep_runs=True).book
+    models = sorted(kept.runs.glob("*/model.safetensors"))
+    assert len(models) == 2
+    bench([candidate("triplet")], path)
+    bench([candidate("triplet")], path, seeds=2)
+    assert sorted(kept.runs.glob("*/model.safetensors")) == models
+    # Neither when their embeddings are needed once more.
+    lines = (path / "ledger.jsonl").read_text().splitlines()
+    (path / "ledger.jsonl").write_text("".join(line + "\n" for line in lines if '"concatenated"' not in line))
+    bench([candidate("triplet")], path)
+    assert sorted(kept.runs.glob("*/model.safetensors")) == models
+
+
+def test_a_model_that_is_made_again_goes_on_where_it_was_stopped(whole, bench, candidate, tmp_path, monkeypatch):
+    path = tmp_path / "book"
+    shutil.copytree(whole, path)
+    lines = (path / "ledger.jsonl").read_text().splitlines()
+    (path / "ledger.jsonl").write_text("".join(line + "\n" for line in lines[:-1]))
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.Loop, "_step", stop_at(5))
+        assert bench([candidate("triplet")], path).interrupted
+    taken = count_steps(monkeypatch)
+    bench([candidate("triplet")], path)
+    assert len(taken) == 12 - 5
+    assert lines_of(path) == lines_of(whole)
+    assert not (path / "runs").exists()
+
+
+@pytest.mark.parametrize("file", ["last.safetensors", "recipe.yaml"])
+def test_a_damaged_run_is_trained_anew(file, whole, bench, candidate, tmp_path, monkeypatch):
+    path = tmp_path / "book"
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.Loop, "_step", stop_at(3))
+        bench([candidate("triplet")], path)
+    (path / "runs" / "triplet-fold1-seed0" / file).write_bytes(b"\x08\x00\x00: [")
+    taken = count_steps(monkeypatch)
+    bench([candidate("triplet")], path)
+    assert len(taken) == 12
+    assert lines_of(path) == lines_of(whole)

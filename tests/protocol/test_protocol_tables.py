@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from nearkin.protocol.book import Contents
-from nearkin.protocol.summary import Summary
+from nearkin.metrics import paired_permutation
+from nearkin.protocol.contents import Contents
+from nearkin.protocol.summary import Summary, _smallest
 from nearkin.protocol.tables import Tables
 from nearkin.report.comparison import Difference
 from nearkin.report.protocol import BenchmarkRow, draw_benchmark
@@ -54,7 +55,9 @@ def test_every_line_fills_every_column():
 def test_names_of_any_kind_stay_names():
     tables = make()
     line = next(line for line in tables.markdown().splitlines() if line.startswith("| a"))
-    assert line.startswith(r"| a\|b <i>[red] | 50.0 %<br>40.0 to 60.0 % | +2.0 points<br>+1.0 to +3.0<br>p < 0.001 |")
+    assert line.startswith(
+        r"| a\|b \<i>\[red\] | 50.0 %<br>40.0 to 60.0 % | +2.0 points<br>+1.0 to +3.0<br>p < 0.001 |"
+    )
     assert "a|b &lt;i&gt;[red]" in tables.page(b"")
     console = Console(width=300, file=io.StringIO())
     console.print(text_table(tables.headings(), tables.lines()))
@@ -68,18 +71,72 @@ def test_what_is_missing_is_a_dash_on_the_page_and_empty_in_the_file():
     assert tables.notes()[0] == "Partial: 3 of 6 cells are still missing, and every number may change."
     assert tables.notes()[-1] == "2 files were left out."
     cells = dict(zip(tables.headings(), tables.lines()[0], strict=True))
-    assert cells["difference to plain"] == ["baseline"]
+    assert cells["difference to plain, mean over classes"] == ["baseline"]
     assert cells["concatenated MAP@R"] == ["–"]
     assert cells["SD over seeds, points"] == ["–"]
     assert cells["models"] == ["2 of 4"]
     assert cells["seconds"] == ["1,234"]
     cells = dict(zip(tables.headings(), tables.lines()[1], strict=True))
     assert cells["SD over seeds, points"] == ["1.2", "0.4 concatenated"]
-    assert cells["difference to plain, concatenated"] == ["–"]
+    assert cells["difference to plain, mean over classes, concatenated"] == ["–"]
     plain, other = csv.DictReader(io.StringIO(tables.values()))
     assert plain["concatenated_MAP@R"] == plain["separate_difference"] == ""
     assert float(other["separate_difference"]) == 0.02
     assert float(other["separate_difference_p"]) == 0.0004
+
+
+def test_names_in_headings_and_titles_stay_names_too():
+    tables = make(against={"plain": NAME})
+    tables.contents.data["name"] = "<b>birds*"
+    lines = tables.markdown().splitlines()
+    assert lines[0] == r"# \<b>birds\*, fair protocol"
+    assert r"difference to a\|b \<i>\[red\], mean over classes" in lines[2]
+    counts = {len(re.findall(r"(?<!\\)\|", line)) for line in lines if line.startswith("|")}
+    assert counts == {len(tables.headings()) + 1}
+
+
+def test_long_headings_of_the_page_wrap():
+    heads = re.findall(r"<th scope=\"col\"[^>]*>", make().page(b""))
+    assert len(heads) == len(make().headings())
+    assert all("white-space: normal" in head for head in heads)
+
+
+def test_one_cell_is_missing_not_one_cells():
+    assert make(missing=1).notes()[0] == "Partial: 1 of 6 cells is still missing, and every number may change."
+
+
+def test_a_difference_says_what_it_is_a_mean_of():
+    (note,) = [note for note in make().notes() if note.startswith("Difference")]
+    assert "MAP@R itself is a mean over queries; differences give every class the same weight" in note
+    assert "mean over classes" in GUIDE.read_text()
+
+
+def test_where_there_are_no_folds_none_are_spoken_of():
+    tables = make("conventional")
+    tables.contents.data["notes"] = []
+    assert all("fold" not in text for text in (*tables.notes(), *tables.headings()))
+    marked = [heading for heading in tables.headings() if "test-selected" in heading]
+    assert [heading.partition(",")[0] for heading in marked] == ["MAP@R", "difference to plain", "P@1"]
+    assert any("numbers of trained models are optimistic" in note for note in tables.notes())
+
+
+def test_queries_without_a_partner_are_counted():
+    tables = make()
+    assert not any("left out" in note for note in tables.notes()[:-1])
+    tables.contents.dropped_queries = 3
+    tables.contents.test_classes = ["t", "u", "v"]
+    notes = tables.notes()
+    assert "3 queries have nothing of the same class to find and are left out." in notes
+    assert "2 of the 3 test classes have queries that count." in notes
+    assert any("over the 2 classes with queries" in note for note in notes)
+
+
+def test_recipes_that_agree_everywhere_are_not_for_want_of_classes():
+    equal = paired_permutation({1: 0.5, 2: 0.5}, {1: 0.5, 2: 0.5})
+    unequal = paired_permutation({1: 0.6, 2: 0.5, 3: 0.4}, {1: 0.5, 2: 0.4, 3: 0.2})
+    assert math.isnan(_smallest([equal]))
+    assert math.isnan(_smallest([]))
+    assert _smallest([equal, unequal]) == 0.5
 
 
 def test_a_picture_of_nothing_is_no_picture():

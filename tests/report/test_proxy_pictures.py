@@ -9,9 +9,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
+from safetensors.torch import save_file
 
 from nearkin.api import fit_run
-from nearkin.audits.instances import draw_course, draw_geometry
+from nearkin.audits.instances import absent_snapshots, draw_course, draw_geometry
 from nearkin.cli.auditing import audit_run, write_audit
 from nearkin.errors import DataError
 from nearkin.recipe import load_recipe
@@ -19,6 +20,7 @@ from nearkin.report import proxies as module
 from nearkin.report.proxies import ProxyPanel, _Plane, draw_proxies, evenly_spaced
 from nearkin.spaces import LipschitzBall, Sphere
 from nearkin.training import Run
+from nearkin.training.schedules.snapshots import read_snapshots
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
@@ -190,13 +192,14 @@ def snapshots(count, d=4):
     generator = torch.Generator().manual_seed(0)
     return [
         {
+            "instance": torch.tensor(number),
             "points": 3 * torch.randn(12, d, generator=generator),
             "labels": torch.tensor([2, 5, 7]).repeat(4),
             "classes": torch.tensor([2, 5, 7]),
             "converged": 3 * torch.randn(3, 2, d, generator=generator),
             "next": 3 * torch.randn(3, 2, d, generator=generator),
         }
-        for _ in range(count)
+        for number in range(1, count + 1)
     ]
 
 
@@ -224,11 +227,76 @@ def test_snapshots_make_a_picture_and_none_make_none():
     assert draw_course([{"step": 1, "loss": 1.0}]).png == b""
 
 
+def test_a_panel_is_called_by_its_instance_whatever_is_missing(monkeypatch):
+    history = [{"step": 9, "instance": i, "instance_MAP@R": i / 10} for i in (1, 2, 3, 4)]
+    seen = []
+    monkeypatch.setattr("nearkin.audits.instances.draw_proxies", lambda *given: seen.append(given) or b"png")
+    figure = draw_geometry(snapshots(4)[1::2], history, Sphere(), [])
+    assert [(panel.title, panel.map_at_r) for panel in seen[0][0]] == [("instance 2", 0.2), ("instance 4", 0.4)]
+    assert "MAP@R and radius above a panel are those of the validation classes" in figure.caption
+    assert absent_snapshots(snapshots(4)[1::2], history) == [1, 3]
+    assert absent_snapshots(snapshots(4), history[:2]) == []
+
+
+def written(folder, **changes):
+    """Three snapshots in a folder, the second one with changes."""
+    folder.mkdir()
+    for number, tensors in enumerate(snapshots(3), start=1):
+        del tensors["instance"]
+        changed = tensors | (changes if number == 2 else {})
+        save_file(
+            {name: value for name, value in changed.items() if value is not None},
+            folder / f"{number:04d}.safetensors",
+        )
+    return folder
+
+
+def numbers(folder):
+    return [int(snapshot["instance"]) for snapshot in read_snapshots(folder)]
+
+
+def test_snapshots_are_read_in_order_and_other_files_left_alone(tmp_path):
+    folder = written(tmp_path / "instances")
+    (folder / "0003.safetensors").rename(folder / "10000.safetensors")
+    (folder / "notes.safetensors").write_text("mine")
+    assert numbers(folder) == [1, 2, 10000]
+    assert torch.equal(read_snapshots(folder)[0]["points"], snapshots(1)[0]["points"])
+    assert read_snapshots(tmp_path / "nothing") == []
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"points": None},
+        {"points": torch.zeros(12)},
+        {"points": torch.full((12, 4), torch.nan)},
+        {"labels": torch.zeros(3)},
+        {"labels": torch.full((12,), 3)},
+        {"classes": torch.zeros(())},
+        {"converged": torch.zeros(3, 2, 5)},
+        {"next": torch.zeros(2, 2, 4)},
+        {"next": torch.full((3, 2, 4), torch.inf)},
+    ],
+)
+def test_a_snapshot_that_does_not_hold_what_it_should_is_left_out(changes, tmp_path):
+    assert numbers(written(tmp_path / "instances", **changes)) == [1, 3]
+
+
+@pytest.mark.parametrize("damage", [b"", b"not a snapshot", None])
+def test_a_damaged_snapshot_is_left_out(damage, tmp_path):
+    file = written(tmp_path / "instances") / "0001.safetensors"
+    file.write_bytes(file.read_bytes()[:-40] if damage is None else damage)
+    assert numbers(file.parent) == [2, 3]
+    file.unlink()
+    file.mkdir()
+    assert numbers(file.parent) == [2, 3]
+
+
 @pytest.mark.parametrize(("schedule", "shown"), [("plain", False), ("chance-constrained", True)])
 def test_the_report_of_a_chance_constrained_run_shows_both_pictures(photos, tiny, tmp_path, schedule, shown):
     settings = [
         f"training.schedule={schedule}",
-        "training.chance_constrained={proxies: 2, pool: 3, patience: 1}",
+        *(["training.chance_constrained={proxies: 2, pool: 3, patience: 1}"] if shown else []),
         "training.max_steps=6",
         "training.evaluate_every=1",
         "training.patience=null",
@@ -240,3 +308,34 @@ def test_the_report_of_a_chance_constrained_run_shows_both_pictures(photos, tiny
     write_audit(run, result, run.report_file, run.audit_file)
     page = run.report_file.read_text()
     assert [f"<h2>{title}" in page for title in ("Training curves", "Instances", "Proxies")] == [True, shown, shown]
+    assert not any("leaves out" in note for note in result.notes)
+    if shown:
+        audit_with_damaged_snapshots(run)
+        audit_that_cannot_be_drawn(run)
+
+
+def audit_with_damaged_snapshots(run):
+    """It is written all the same, and says what is missing."""
+    first, *others = sorted(run.instances_folder.iterdir())
+    first.write_bytes(first.read_bytes()[:100])
+    result = audit_run(run, progress=False)
+    write_audit(run, result, run.report_file, run.audit_file)
+    said = "The picture of the proxies leaves out instance 1: missing or damaged in instances/."
+    assert said in result.notes
+    assert said in run.report_file.read_text()
+    for file in others:
+        file.unlink()
+    write_audit(run, result, run.report_file, run.audit_file)
+    assert "<h2>Proxies" not in run.report_file.read_text()
+
+
+def audit_that_cannot_be_drawn(run):
+    """It leaves what was there."""
+    result = audit_run(run, progress=False)
+    result.values["MAP@R"] = 0.123
+    before = run.audit_file.read_text(), run.report_file.read_text()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("nearkin.cli.auditing.draw_geometry", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            write_audit(run, result, run.report_file, run.audit_file)
+    assert (run.audit_file.read_text(), run.report_file.read_text()) == before

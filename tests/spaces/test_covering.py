@@ -226,6 +226,11 @@ def test_average_radius_scales_with_the_points_and_ignores_where_they_lie(scale)
         ({"points": torch.zeros(2, 3, 1), "k": 1, "seeds": torch.zeros(2, 3, 4)}, "seeds"),
         ({"points": torch.zeros(2, 3, 1), "k": 1, "seeds": torch.zeros(2, 1)}, "seeds"),
         ({"points": torch.zeros(1, 3, 1), "k": 2, "mask": torch.tensor([[1, 0, 0]])}, "holds 1"),
+        ({"points": np.zeros((1, 3, 1)), "k": 1}, "Points must be a tensor, not ndarray"),
+        ({"points": torch.zeros(1, 3, 1), "k": 1, "seeds": np.zeros((1, 3, 1))}, "seeds must be a tensor, not ndarray"),
+        ({"points": torch.zeros(1, 3, 1), "k": 1, "mask": [[True] * 3]}, "mask must be a tensor, not list"),
+        ({"points": torch.zeros(1, 3, 1), "k": 1.0}, "k must be a whole number, not 1.0"),
+        ({"points": torch.zeros(0, 3, 1), "k": None}, "k must be a whole number, not None"),
     ],
 )
 def test_bad_input(arguments, message):
@@ -243,3 +248,23 @@ def test_a_radius_needs_centers():
         covering_radius(torch.full((1, 3, 2), torch.nan))
     with pytest.raises(DataError, match="shape"):
         covering_radius(torch.zeros(3, 2))
+    with pytest.raises(DataError, match="centers must be a tensor, not ndarray"):
+        covering_radius(torch.zeros(1, 3, 2), np.zeros((1, 1, 2)))
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+@pytest.mark.parametrize("which", ["points", "centers"])
+def test_a_radius_of_what_is_not_finite_is_refused(which, value):
+    arguments = {"points": torch.zeros(1, 3, 2), "centers": torch.zeros(1, 2, 2)}
+    arguments[which][0, 1, 0] = value
+    with pytest.raises(DataError, match="points or centers of a covering radius hold NaN or infinite"):
+        covering_radius(**arguments)
+
+
+def test_what_pads_a_radius_to_centers_may_hold_anything():
+    points = torch.tensor([[[3.0], [torch.nan], [torch.inf]]])
+    assert covering_radius(points, torch.zeros(1, 1, 1), torch.tensor([[True, False, False]])).tolist() == [3]
+
+
+def test_whole_numbers_of_numpy_are_taken():
+    assert kcenter(torch.tensor([[[0.0], [5.0], [1.0]]]), np.int64(2)).tolist() == [[0, 1]]

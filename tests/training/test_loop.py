@@ -10,17 +10,28 @@ import subprocess
 import sys
 import threading
 
+import numpy as np
 import pytest
 import torch
 
-from nearkin.errors import CheckpointError, RunError, TrainingError
+from nearkin.errors import CheckpointError, DataError, RunError, StorageError, TrainingError
+from nearkin.lock import WriterLock
+from nearkin.models import build_embedder
 from nearkin.recipe import load_recipe
 from nearkin.training import Run, train
+from nearkin.training.generators import generator_tensors, restore_generator
+from nearkin.training.ranks import Ranks
+from nearkin.training.schedules.pool import Pool
 from nearkin.training.state import load_state, save_state
 
+TWO = Ranks(world_size=2, local_world_size=2)
 
-def run_training(dataset, recipe, path, cache, resume=False):
-    return train(dataset, recipe, Run(path), source="patterns", cache_directory=cache, resume=resume, progress=False)
+
+def run_training(dataset, recipe, path, cache, resume=False, ranks=None):
+    run = Run(path)
+    return train(
+        dataset, recipe, run, source="patterns", cache_directory=cache, resume=resume, progress=False, ranks=ranks
+    )
 
 
 def weights(path):
@@ -29,9 +40,19 @@ def weights(path):
 
 def assert_same_run(left, right):
     assert Run(left).log_file.read_text() == Run(right).log_file.read_text()
-    ours, theirs = weights(left), weights(right)
+    assert_equal_tensors(weights(left), weights(right))
+    (ours, our_facts), (theirs, their_facts) = (load_state(Run(path).state_file) for path in (left, right))
+    assert ours.keys() == theirs.keys() >= {"embedder", "random"}
+    for group in ours:
+        assert_equal_tensors(ours[group], theirs[group])
+    for facts in (our_facts, their_facts):
+        del facts["state"]["seconds"], facts["identity"]
+    assert our_facts == their_facts
+
+
+def assert_equal_tensors(ours, theirs):
     assert ours.keys() == theirs.keys()
-    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    assert [name for name in ours if not torch.equal(ours[name], theirs[name])] == []
 
 
 RECIPES = {
@@ -69,6 +90,37 @@ def test_same_seed_twice_and_resumed_after_a_stop_are_bit_equal(name, patterns, 
     resumed = run_training(patterns, recipe, tmp_path / "stopped", tmp_path, resume=True)
     assert resumed.state.step == 12
     assert_same_run(tmp_path / "once", tmp_path / "stopped")
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_dropout_goes_on_where_it_was(workers, patterns, tiny, tmp_path, monkeypatch):
+    def with_dropout(*arguments, **settings):
+        embedder = build_embedder(*arguments, **settings)
+        embedder.head.register_forward_pre_hook(
+            lambda module, inputs: (torch.nn.functional.dropout(inputs[0], 0.3, module.training),)
+        )
+        return embedder
+
+    monkeypatch.setattr("nearkin.training.fit.build_embedder", with_dropout)
+    recipe = load_recipe("triplet", [*tiny, f"data.workers={workers}"])
+    run_training(patterns, recipe, tmp_path / "once", tmp_path)
+    stop_at(7, patterns, recipe, tmp_path / "stopped", tmp_path)
+    run_training(patterns, recipe, tmp_path / "stopped", tmp_path, resume=True)
+    assert_same_run(tmp_path / "once", tmp_path / "stopped")
+
+
+def test_the_random_state_of_a_gpu_is_kept(monkeypatch):
+    put_back = []
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda: torch.arange(16, dtype=torch.uint8))
+    monkeypatch.setattr(torch.cuda, "set_rng_state", put_back.append)
+    assert generator_tensors(Ranks()).keys() == {"torch"}
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    kept = generator_tensors(Ranks())
+    restore_generator(kept, 0, Ranks(), 1)
+    assert [state.tolist() for state in put_back] == [list(range(16))]
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)  # resumed on a CPU
+    restore_generator(kept, 0, Ranks(), 1)
+    assert len(put_back) == 1
 
 
 def stop_at(step, dataset, recipe, path, cache):
@@ -117,23 +169,109 @@ def step(self, inputs, labels):
         os.kill(os.getpid(), signal.SIGKILL)
     return plain(self, inputs, labels)
 loop.Loop._step = step
-fit_run(photos, load_recipe("triplet", sys.argv[5:]), Run(out), resume=sys.argv[4] == "resume", progress=False)
+recipe = load_recipe(sys.argv[5], sys.argv[6:])
+fit_run(photos, recipe, Run(out), resume=sys.argv[4] == "resume", progress=False)
 """
 
+INSTANCES = [
+    "training.chance_constrained={proxies: 2, pool: 3, patience: 2}",
+    "training.evaluate_every=1",
+    "training.patience=null",
+]
 
-def test_kill_9_then_resume_is_bit_equal_to_an_uninterrupted_run(photos, tiny, tmp_path):
+
+@pytest.mark.parametrize(("name", "more"), [("triplet", []), ("contrastive-ccp", INSTANCES)])
+def test_kill_9_then_resume_is_bit_equal_to_an_uninterrupted_run(name, more, photos, tiny, tmp_path):
     def start(out, kill_at, mode="new"):
-        command = [sys.executable, "-c", KILLED, str(tmp_path / out), str(photos), str(kill_at), mode, *tiny]
+        settings = [str(photos), str(kill_at), mode, name, *tiny, *more]
+        command = [sys.executable, "-c", KILLED, str(tmp_path / out), *settings]
         return subprocess.run(command, capture_output=True, text=True, check=False)
 
     whole = start("whole", 0)
     assert whole.returncode == 0, whole.stderr
-    killed = start("killed", 10)
+    # In the middle of the second instance, which has failed to gain once when its last step begins.
+    ends = [row["step"] for row in Run(tmp_path / "whole").history() if "instance" in row]
+    killed = start("killed", ends[1] if more else 10)
     assert killed.returncode == -signal.SIGKILL
     assert not Run(tmp_path / "killed").model_file.exists()
+    if more:
+        _, facts = load_state(Run(tmp_path / "killed").state_file)
+        assert (facts["schedule"]["instance"], facts["schedule"]["stale"]) == (2, 1)
     resumed = start("killed", 0, "resume")
     assert resumed.returncode == 0, resumed.stderr
     assert_same_run(tmp_path / "whole", tmp_path / "killed")
+    whole, killed = (Run(tmp_path / out).instances() for out in ("whole", "killed"))
+    assert len(whole) == len(killed)
+    for ours, theirs in zip(whole, killed, strict=True):
+        assert_equal_tensors(ours, theirs)
+
+
+def test_a_run_that_is_being_trained_is_refused_until_it_ends(patterns, tiny, tmp_path):
+    """Refused from the first step on, whichever way it is asked for."""
+    from nearkin.training import loop
+
+    recipe, path = load_recipe("triplet", tiny), tmp_path / "run"
+    plain, refusals = loop.Loop._step, []
+
+    def step(self, inputs, labels):
+        if self.state.step in (0, 5):
+            for ranks in (None, TWO):
+                with pytest.raises(StorageError, match=rf"is being written by process {os.getpid()}: ") as refusal:
+                    run_training(patterns, recipe, path, tmp_path, resume=True, ranks=ranks)
+                refusals.append(refusal)
+        return plain(self, inputs, labels)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop.Loop, "_step", step)
+        run_training(patterns, recipe, path, tmp_path)
+    assert len(refusals) == 4
+    run_training(patterns, recipe, path, tmp_path, resume=True)
+    run_training(patterns, recipe, tmp_path / "whole", tmp_path)
+    assert_same_run(path, tmp_path / "whole")
+
+
+def test_two_that_begin_at_once_are_one_run(patterns, tiny, tmp_path):
+    recipe, path = load_recipe("triplet", tiny), tmp_path / "run"
+    path.mkdir()
+    with WriterLock(path).held(), pytest.raises(StorageError, match="is being written by"):
+        run_training(patterns, recipe, path, tmp_path)
+    assert not Run(path).exists
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Run, "save_model", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            run_training(patterns, recipe, path, tmp_path)
+    run_training(patterns, recipe, path, tmp_path, resume=True)
+    assert Run(path).model_file.exists()
+
+
+def test_a_run_that_cannot_be_written_is_told(patterns, tiny, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match=r"Could not write .*run"):
+        run_training(patterns, load_recipe("triplet", tiny), tmp_path / "file" / "run", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("processes", "change"), [(2, "only 5 training classes.* set data.classes_per_batch to 4"), (7, "start 5 or fewer")]
+)
+def test_fewer_classes_than_a_batch_asks_for_and_processes_cannot_share(processes, change, patterns, tiny, tmp_path):
+    sets = [*tiny, "data.classes_per_batch=8", "data.test_classes=0.5", "data.val_classes=0"]
+    ranks = Ranks(world_size=processes, local_world_size=processes)
+    with pytest.raises(DataError, match=change):
+        run_training(patterns, load_recipe("triplet", sets), tmp_path / "run", tmp_path, ranks=ranks)
+    assert not Run(tmp_path / "run").exists
+
+
+def test_a_pool_that_cannot_be_read_leaves_the_network_training(patterns, tiny):
+    class Unreadable:
+        start = None
+
+        def plain(self, positions):
+            raise DataError("Unreadable.")
+
+    embedder = build_embedder(load_recipe("triplet", tiny).model, seed=0).train()
+    with pytest.raises(DataError, match="Unreadable"):
+        Pool(Unreadable(), embedder, np.zeros(3, dtype=np.int64), seed=0).embed(np.arange(3))
+    assert embedder.training
 
 
 def test_the_model_keeps_the_best_weights_not_the_last(patterns, tiny, tmp_path):

@@ -64,8 +64,14 @@ def test_restored_in_the_middle_it_goes_on_as_if_nothing_had_happened(stop):
     assert torch.equal(restored.memory, whole.memory)
 
 
-def test_a_batch_that_does_not_fill_its_place_is_remembered_once():
-    schedule, objective = make(batches=1, warmup=0)
-    for step in range(3):
-        schedule(objective, *batch(step))
-    assert torch.equal(schedule.memory, batch(2)[0])
+@pytest.mark.parametrize("size", [BATCH + 2, 2 * BATCH - 1, 3 * BATCH + 5])
+def test_a_memory_that_batches_do_not_fill_exactly_holds_the_last_items_once(size):
+    _, objective = make()
+    schedule = CrossBatchMemory(CrossBatchMemorySection(batches=1, warmup_steps=0), size, DIMENSION)
+    queue: deque = deque(maxlen=size)
+    for step in range(9):
+        embeddings, labels = batch(step)
+        schedule(objective, embeddings, labels)
+        queue.extend(zip(embeddings.tolist(), labels.tolist(), strict=True))
+        held = list(zip(schedule.memory.tolist(), schedule.memory_labels.tolist(), strict=True))
+        assert sorted(held[: len(queue)]) == sorted(queue)
