@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +16,8 @@ from nearkin.errors import StorageError
 class WriterLock:
     """The right to write to a directory, such as a gallery, for the length of one call.
 
-    The system frees it when a process ends, however it ends.
+    The system frees it when a process ends, however it ends. Processes that the holder forks meanwhile, such as those
+    that decode samples, do not share it: otherwise they would keep it for as long as they outlive a killed holder.
 
     Args:
         directory: what is written to; the lock is its file `writer.lock`, which holds the writer's process id.
@@ -24,7 +26,7 @@ class WriterLock:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._threads = threading.RLock()
-        self._held = False
+        self._handle: int | None = None
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -34,14 +36,15 @@ class WriterLock:
             StorageError: if another process holds it, or this thread does already, or the file cannot be written.
         """
         with self._threads:
-            if self._held:
+            if self._handle is not None:
                 raise StorageError(f"{self._directory} is being written by this very call: wait until it has finished.")
-            handle = self._taken()
-            self._held = True
+            self._handle = handle = self._taken()
+            _HELD.add(self)
             try:
                 yield
             finally:
-                self._held = False
+                _HELD.discard(self)
+                self._handle = None
                 os.close(handle)
 
     def _taken(self) -> int:
@@ -70,3 +73,19 @@ class WriterLock:
                 f"{self._directory} cannot be written to ({error.strerror}): make room there."
             ) from error
         return handle
+
+
+_HELD: weakref.WeakSet[WriterLock] = weakref.WeakSet()
+"""The locks that this process holds."""
+
+
+def _let_go() -> None:
+    """In a child that was just forked: close its copies, which leaves the holder's lock as it is."""
+    for lock in list(_HELD):
+        if lock._handle is not None:
+            os.close(lock._handle)
+            lock._handle = None
+    _HELD.clear()
+
+
+os.register_at_fork(after_in_child=_let_go)
