@@ -38,14 +38,19 @@ class WriterLock:
         with self._threads:
             if self._handle is not None:
                 raise StorageError(f"{self._directory} is being written by this very call: wait until it has finished.")
-            self._handle = handle = self._taken()
             _HELD.add(self)
             try:
+                self._handle = self._taken()
                 yield
             finally:
                 _HELD.discard(self)
-                self._handle = None
-                os.close(handle)
+                self._close()
+
+    def _close(self) -> None:
+        """Give the lock back; in a forked child, which has closed its copy already, nothing."""
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            os.close(handle)
 
     def _taken(self) -> int:
         """The locked file."""
@@ -82,9 +87,7 @@ _HELD: weakref.WeakSet[WriterLock] = weakref.WeakSet()
 def _let_go() -> None:
     """In a child that was just forked: close its copies, which leaves the holder's lock as it is."""
     for lock in list(_HELD):
-        if lock._handle is not None:
-            os.close(lock._handle)
-            lock._handle = None
+        lock._close()
     _HELD.clear()
 
 

@@ -64,6 +64,13 @@ def train_command(
         shares = {name: value for name, value in card["validation"].items() if name != "val_covering_radius"}
         shown = ", ".join(f"{name.removeprefix('val_')} {100 * value:.1f} %" for name, value in shares.items())
         console.print(f"Best on the validation classes at step {state.best_step}: {shown}.")
+    training = run.recipe().training
+    if training.schedule == "cross-batch-memory" and state.best_step <= training.cross_batch_memory.warmup_steps:
+        console.print(
+            f"Note: the best weights are from before the memory was used, which is after "
+            f"{training.cross_batch_memory.warmup_steps} steps: lower training.cross_batch_memory.warmup_steps, or "
+            "raise training.patience."
+        )
     console.print(f"Model: {run.model_file}")
     if sizes["test"]:
         console.print(f"Next: nearkin audit {shlex.quote(str(out))}")

@@ -133,13 +133,14 @@ def _read_text(recipe: str) -> tuple[str, str]:
 def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     """`over` laid on `base`, mapping by mapping.
 
-    A child that names another loss, miner, pooling or space starts from that thing's own parameters,
+    A child that names another loss, miner, pooling, space or schedule starts from that thing's own parameters,
     so the parent's parameters for the old one are dropped.
     """
     merged = dict(base)
     for owner, owned in _OWNED_PARAMETERS.items():
         if owner in over and over[owner] != base.get(owner):
-            merged.pop(owned, None)
+            for name in owned:
+                merged.pop(name, None)
     for key, value in over.items():
         old = merged.get(key)
         merged[key] = _merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
@@ -147,10 +148,11 @@ def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
 
 
 _OWNED_PARAMETERS = {
-    "loss": "parameters",
-    "miner": "miner_parameters",
-    "pooling": "pooling_parameters",
-    "space": "space_parameters",
+    "loss": ("parameters",),
+    "miner": ("miner_parameters",),
+    "pooling": ("pooling_parameters",),
+    "space": ("space_parameters",),
+    "schedule": ("cross_batch_memory", "chance_constrained"),
 }
 
 
@@ -189,8 +191,10 @@ def _explain(error: ValidationError, name: str) -> str:
     if first["type"] == "extra_forbidden":
         return f"The recipe '{name}' has an unknown key '{key}'.{suggestion(where[-1], _fields(where[:-1]))}"
     message = first["msg"].removeprefix("Value error, ")
-    given = json.dumps(first["input"], default=str)
-    return f"The recipe '{name}' has a wrong value for '{key}': {message[:1].lower()}{message[1:]} (given {given})."
+    given = first["input"]
+    # A whole section would bury the sentence.
+    shown = "" if isinstance(given, dict) else f" (given {json.dumps(given, default=str)})"
+    return f"The recipe '{name}' has a wrong value for '{key}': {message[:1].lower()}{message[1:]}{shown}."
 
 
 def _fields(path: list[str]) -> list[str]:

@@ -39,6 +39,11 @@ class ChanceConstrainedSection(BaseModel):
     batch_weight: float = Field(
         default=0.1, ge=0, allow_inf_nan=False, description="Weight of the loss of the batch with itself."
     )
+    warmup_steps: int = Field(
+        default=0,
+        ge=0,
+        description="Plain steps before the first proxies are drawn, at a validation: for networks from scratch.",
+    )
     patience: int = Field(
         default=3, ge=1, description="Validations without a gain after which an instance counts as converged."
     )

@@ -61,7 +61,7 @@ class ChanceConstrained(Schedule):
     ) -> None:
         super().__init__()
         self.section = section
-        self.instance = 1
+        self.instance = 0  # none yet: plain steps
         self.began = 0
         self.best = -math.inf
         self.stale = 0
@@ -81,6 +81,8 @@ class ChanceConstrained(Schedule):
 
     def forward(self, objective: Objective, embeddings: Tensor, labels: Tensor) -> Tensor:
         """The value to minimise, a scalar, for raw embeddings (B, d) and labels (B,)."""
+        if self.instance == 0:
+            return objective(embeddings, labels)
         loss = objective.against(embeddings, labels, self.anchors.vectors(), self.anchor_labels)
         terms = objective.parts(embeddings, labels)
         loss = loss + self.section.batch_weight * terms.pop("loss")
@@ -91,12 +93,16 @@ class ChanceConstrained(Schedule):
         return loss
 
     def begin(self) -> None:
-        """Draw the first anchors, as far as possible from the origin and from each other."""
-        shape = (self._pool.classes, self.section.proxies, self._pool.embedder.dimension)
-        self._draw(torch.zeros(shape, device=self.anchor_labels.device))
+        """Begin with the first instance, unless plain steps come before it."""
+        if self.section.warmup_steps == 0:
+            self._first_instance(0)
 
     def validated(self, step: int, values: Mapping[str, float], weights: Weights) -> dict[str, float]:
         """Go on with the instance, or end it and begin the next; see `Schedule.validated`."""
+        if self.instance == 0:
+            if step >= self.section.warmup_steps:
+                self._first_instance(step)
+            return {}
         value = values[VALUE]
         if self.best == -math.inf or value > self.best + self.section.min_gain:
             self.best, self.stale, self.radius = value, 0, values.get(RADIUS, math.nan)
@@ -121,6 +127,12 @@ class ChanceConstrained(Schedule):
             self._snapshots.take(self.instance, weights, converged, np.empty((self._pool.classes, 0), dtype=np.int64))
         return self._report(step, converged)
 
+    def _first_instance(self, step: int) -> None:
+        """Draw the first anchors, as far as possible from the origin and from each other."""
+        self.instance, self.began = 1, step
+        shape = (self._pool.classes, self.section.proxies, self._pool.embedder.dimension)
+        self._draw(torch.zeros(shape, device=self.anchor_labels.device))
+
     def _next_instance(self, step: int) -> dict[str, float]:
         weights, converged = self._converged()
         self.previous = [
@@ -138,7 +150,7 @@ class ChanceConstrained(Schedule):
         """The weights that validated best in this instance, and their anchors (C, K, d)."""
         # Sent, not read by each: another machine may not see yet what the first process wrote.
         tensors, facts = self._ranks.broadcast_object(self._read_kept() if self._ranks.is_first else ({}, {}))
-        if facts != {"instance": self.instance, "best": self.best}:
+        if not self._is_ours(facts):
             raise self._lost()
         return tensors["weights"], tensors["anchors"]["values"].to(self.anchor_labels.device)
 
@@ -210,13 +222,14 @@ class ChanceConstrained(Schedule):
         self._check_kept()
 
     def _check_kept(self) -> None:
-        """Refuse to go on without what the instance's end will need.
-
-        The file may be one validation ahead of the checkpoint, if the run was killed between the two; it will be
-        written again.
-        """
-        if self.best == -math.inf or not self._ranks.is_first:
-            return
-        facts = self._read_kept()[1]
-        if facts.get("instance") != self.instance or facts["best"] < self.best:
+        """Refuse to go on without what the instance's end will need."""
+        if self.best > -math.inf and self._ranks.is_first and not self._is_ours(self._read_kept()[1]):
             raise self._lost()
+
+    def _is_ours(self, facts: Mapping[str, Any]) -> bool:
+        """Whether what is kept is of this instance and at least as good as its best.
+
+        It may be better: the file of a run that was killed between writing it and the checkpoint is one validation
+        ahead.
+        """
+        return facts.get("instance") == self.instance and facts["best"] >= self.best

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import yaml
 
 from nearkin.errors import CheckpointError, RecipeError
 from nearkin.objectives import ObjectiveSection, losses, make_objective
@@ -198,6 +199,27 @@ def test_the_last_instance_never_ends_and_is_reported_when_training_does(tmp_pat
     assert said["instance_spread"] == pytest.approx(np.mean(pairs))
 
 
+def test_plain_steps_come_first_when_asked_for(tmp_path):
+    schedule, network = make(tmp_path, warmup_steps=2, patience=1)
+    schedule.begin()
+    loss, (embeddings, labels) = objective(), (torch.randn(6, DIMENSION), torch.tensor([0, 0, 1, 1, 2, 2]))
+    feed(schedule, network, [0.5])
+    torch.testing.assert_close(schedule(loss, embeddings, labels), loss(embeddings, labels))
+    assert schedule.anchors.values().abs().sum() == 0
+    restored, _ = make(tmp_path, warmup_steps=2, patience=1)
+    restored.restore(schedule.tensors(), schedule.facts())
+    for each in (schedule, restored):
+        feed(each, network, [0.6], step=1)
+        assert (each.instance, each.began) == (1, 2)
+        points = each._pool.embed(each._pool.draw(1, 4))[0].numpy()
+        np.testing.assert_allclose(each.anchors.values()[0].numpy(), greedy(points, 2, np.zeros((2, DIMENSION))))
+        anchors, their_labels = each.anchors.vectors(), torch.tensor([0, 0, 1, 1, 2, 2])
+        expected = loss.against(embeddings, labels, anchors, their_labels) + 0.1 * loss(embeddings, labels)
+        torch.testing.assert_close(each(loss, embeddings, labels), expected)
+    # What the plain steps reached does not count in the first instance.
+    assert feed(schedule, network, [0.3, 0.2], step=2)[1]["instance_steps"] == 2
+
+
 def test_sample_anchors_move_with_the_network(tmp_path):
     schedule, network = make(tmp_path, anchors="samples")
     schedule.begin()
@@ -329,7 +351,6 @@ def test_it_works_on_the_feature_cache(patterns, tiny, tmp_path):
         (["data.val_classes=0"], "no validation classes: set data.val_classes"),
         (["training.chance_constrained={proxies: 5, pool: 4}"], "pool .4. must be at least proxies .5."),
         (["training.chance_constrained.min_gain=.inf"], "min_gain.*finite"),
-        (["training.schedule=plain"], "chance_constrained is set, which the schedule 'plain' does not use"),
         (["training.cross_batch_memory.batches=3"], "cross_batch_memory is set, which the schedule 'chance-con"),
         (["training.chance_constrained={prox: 5}"], "unknown key 'training.chance_constrained.prox'"),
     ],
@@ -345,6 +366,30 @@ def test_recipes_of_old_still_say_the_shape_of_the_learning_rate_with_schedule()
     assert (old.training.schedule, old.training.lr_schedule) == ("plain", "cosine")
     new = load_recipe("contrastive", ["training.schedule=cross_batch_memory"])
     assert new.training.schedule == "cross-batch-memory"
+
+
+def test_another_schedule_leaves_the_settings_of_the_old_one_behind(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("extends: contrastive-ccp\ntraining: {chance_constrained: {proxies: 4}}\n")
+    assert load_recipe(file).training.chance_constrained.proxies == 4
+    plain = load_recipe(file, ["training.schedule=plain"]).training
+    assert (plain.schedule, plain.chance_constrained.proxies) == ("plain", 8)
+    with pytest.raises(RecipeError, match=r"chance_constrained is set, which the schedule 'plain' does.*it out\.$"):
+        load_recipe("contrastive", ["training.chance_constrained.proxies=4"])
+
+
+def test_a_run_of_a_nearkin_that_knew_fewer_settings_goes_on(patterns, tiny, tmp_path):
+    """Its recipe file lacks keys that came later, which then have their usual values."""
+    settings = [*tiny, "training.lr_schedule=cosine"]
+    run_training(patterns, settings, tmp_path / "whole")
+    _, run = run_training(patterns, settings, tmp_path / "old")
+    tree = yaml.safe_load(run.recipe_file.read_text())
+    for name in ("schedule", "cross_batch_memory", "chance_constrained"):
+        del tree["training"][name]
+    tree["training"]["schedule"] = tree["training"].pop("lr_schedule")
+    run.recipe_file.write_text(yaml.safe_dump(tree))
+    run_training(patterns, settings, tmp_path / "old", resume=True)
+    assert Run(tmp_path / "old").log_file.read_text() == Run(tmp_path / "whole").log_file.read_text()
 
 
 def test_the_old_name_of_the_shape_does_not_switch_a_schedule_off(tmp_path):
