@@ -166,9 +166,7 @@ def _book(name: str) -> str:
         key = f"{kind}_difference"
         if not row[key]:
             return ""
-        low, high = (f"{100 * float(row[f'{key}_{end}']):+.1f}" for end in ("low", "high"))
-        p = float(row[f"{key}_p"])
-        return f"{100 * float(row[key]):+.1f} ({low} to {high}), p {'< 0.001' if p < 0.001 else f'= {p:.2g}'}"
+        return _difference(*(float(row[f"{key}{end}"]) for end in ("", "_low", "_high", "_p")))
 
     header = ("", "MAP@R", "difference", "concatenated", "difference", "P@1", "validation")
     return _table(
@@ -192,17 +190,22 @@ def _best() -> str:
     """Each method of the book `cub` at the learning rate that its validation folds choose."""
     rows = json.loads((Path(__file__).parent.parent / "benchmarks" / "books" / "cub" / "best.json").read_text())
     return _table(
-        ("", "against", "difference in MAP@R", "p"),
+        ("", "against", "difference", "concatenated"),
         (
             (
                 row["method"],
                 row["plain"],
-                f"{100 * row['difference']:+.1f} ({100 * row['low']:+.1f} to {100 * row['high']:+.1f})",
-                "< 0.001" if row["p"] < 0.001 else f"{row['p']:.2g}",
+                *(_difference(*row[kind].values()) for kind in ("separate", "concatenated")),
             )
             for row in rows
         ),
     )
+
+
+def _difference(mean: float, low: float, high: float, p: float) -> str:
+    """A difference of shares in points, with its interval and p."""
+    told = "< 0.001" if p < 0.001 else f"= {p:.2g}"
+    return f"{100 * mean:+.1f} ({100 * low:+.1f} to {100 * high:+.1f}), p {told}"
 
 
 def _toy() -> str:

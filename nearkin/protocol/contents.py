@@ -15,6 +15,15 @@ from nearkin.protocol.cells import Cell, cells_of
 from nearkin.protocol.division import Protocol
 
 _DATA = {"name": str, "source": str, "fingerprint": str, "items": int, "notes": list}
+_BUDGET = (
+    ("training", "max_steps"),
+    ("training", "evaluate_every"),
+    ("training", "patience"),
+    ("data", "classes_per_batch"),
+    ("data", "per_class"),
+)
+"""Settings that give a recipe more or less to work with, whatever its method."""
+
 _RECIPE = {"hash": str, "seeds": int, "content": dict}
 
 
@@ -59,6 +68,22 @@ class Contents:
     def models(self) -> int:
         """Models of a recipe and seed."""
         return len(self.folds)
+
+    def unequal_budgets(self) -> dict[str, list[str]]:
+        """What those that are compared differ in besides their method, such as "data.per_class 4 and 1", and who."""
+        found: dict[str, list[str]] = {}
+        for name, base in self.comparisons.items():
+            if base not in self.recipes:
+                continue
+            ours, theirs = (self.recipes[one]["content"] for one in (name, base))
+            told = ", ".join(
+                f"{section}.{key} {ours[section][key]} and {theirs[section][key]}"
+                for section, key in _BUDGET
+                if ours[section][key] != theirs[section][key]
+            )
+            if told:
+                found.setdefault(told, []).append(f"{name} and {base}")
+        return found
 
     @property
     def comparisons(self) -> dict[str, str]:

@@ -194,6 +194,8 @@ class Tables:
             )
             if self.fair:
                 yield "Folds share training classes and are not independent: they are averaged, never counted."
+            for told, pairs in contents.unequal_budgets().items():
+                yield f"Not the same budget: {'; '.join(pairs)} differ in {told}. Make them equal with --set."
             if summary.smallest_p > _SHOWN:
                 yield f"With so few classes p cannot be less than {summary.smallest_p:.3g}: nothing can be shown."
         if summary.untrained:

@@ -15,6 +15,7 @@ from nearkin.metrics import paired_permutation
 from nearkin.protocol.contents import Contents
 from nearkin.protocol.summary import Summary, _smallest
 from nearkin.protocol.tables import Tables
+from nearkin.recipe import load_recipe
 from nearkin.report.comparison import Difference
 from nearkin.report.protocol import BenchmarkRow, draw_benchmark
 from nearkin.report.terminal import text_table
@@ -40,7 +41,8 @@ def make(protocol="fair", missing=0, against=None, untrained=None):
         ),
     ]
     folds = [["x", "y"], ["z", "w"]] if protocol == "fair" else [["t", "u"]]
-    recipes = {row.name: {"seeds": 2} for row in rows}
+    content = load_recipe("triplet").model_dump(mode="json")
+    recipes = {row.name: {"seeds": 2, "content": content} for row in rows}
     contents = Contents(protocol, {"name": "birds", "notes": ["2 files were left out."]}, ["t", "u"], ["t", "u"], folds)
     contents.recipes, contents.against = recipes, against
     contents.untrained = "raw pixels"
@@ -50,6 +52,16 @@ def make(protocol="fair", missing=0, against=None, untrained=None):
 def test_every_line_fills_every_column():
     for tables in (make(), make("conventional"), make(untrained={"MAP@R": (0.1, 0.05, 0.2)})):
         assert {len(line) for line in tables.lines()} == {len(tables.headings())}
+
+
+def test_who_had_more_to_work_with_is_told():
+    tables = make()
+    assert "Not the same budget" not in tables.markdown()
+    tables.contents.recipes[NAME]["content"] = load_recipe("triplet-ccp").model_dump(mode="json")
+    (note,) = [line.replace("\\", "") for line in tables.markdown().splitlines() if "Not the same" in line]
+    for told in ("training.max_steps 3000 and 1500", "training.patience 60 and 10", "data.classes_per_batch 8 and 16"):
+        assert told in note
+    assert "per_class 4" not in note
 
 
 def test_names_of_any_kind_stay_names():
