@@ -26,6 +26,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from nearkin.allocator import tune_allocator
+
+tune_allocator()  # as the nearkin command does, before anything is imported that starts threads
+
 import numpy as np
 import torch
 from torch import Tensor

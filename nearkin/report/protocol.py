@@ -90,7 +90,7 @@ def draw_benchmark(rows: Sequence[BenchmarkRow], title: str, *, untrained: float
                 )
         if math.isfinite(untrained):
             axes.axvline(untrained, color=MUTED, linewidth=1.4, linestyle="--", label="untrained features", zorder=1)
-        axes.set_yticks(range(len(drawn)), [shorten(row.name, 32) for row in drawn], color=INK)
+        axes.set_yticks(range(len(drawn)), [shorten(row.name, 40) for row in drawn], color=INK)
         axes.set_ylim(len(drawn) - 0.4, -0.65)
         axes.grid(axis="y", visible=False)
         axes.tick_params(axis="y", length=0)

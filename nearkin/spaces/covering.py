@@ -56,9 +56,8 @@ def _quick_picks(points: Tensor, k: int, seeds: Tensor, valid: Tensor) -> tuple[
 
     What is not finite leaves a group unsure.
     """
-    groups, size, dimension = points.shape
+    groups, _, dimension = points.shape
     picks = torch.empty(groups, k, dtype=torch.long, device=points.device)
-    first = torch.arange(groups, device=points.device) * size
     squares = _squares(points)
     largest = squares.masked_fill(~valid, 0.0).amax(dim=1)
     if seeds.shape[1]:
@@ -73,7 +72,6 @@ def _quick_picks(points: Tensor, k: int, seeds: Tensor, valid: Tensor) -> tuple[
     tolerance = 8 * dimension**0.5 * torch.finfo(points.dtype).eps * largest
     sure = tolerance.isfinite()
     products_with = _products_with_one(points)
-    center = points.new_empty(groups, dimension)
     for step in range(k):
         farthest, pick = nearest.max(dim=1, keepdim=True)  # the first of equals
         picks[:, step] = pick[:, 0]
@@ -81,8 +79,7 @@ def _quick_picks(points: Tensor, k: int, seeds: Tensor, valid: Tensor) -> tuple[
         if step or seeds.shape[1]:
             sure &= (farthest[:, 0] - nearest.amax(dim=1)) > tolerance
         if step < k - 1:
-            torch.index_select(points.view(-1, dimension), 0, pick[:, 0] + first, out=center)
-            distances = torch.add(squares + squares.gather(1, pick), products_with(center), alpha=-2)
+            distances = torch.add(squares + squares.gather(1, pick), products_with(pick), alpha=-2)
             nearest = torch.fmin(nearest, distances)  # padding stays at minus infinity, even where it holds NaN
     return picks, sure
 
@@ -93,20 +90,24 @@ def _squares(x: Tensor) -> Tensor:
 
 
 def _products_with_one(points: Tensor) -> Callable[[Tensor], Tensor]:
-    """Gives the inner products (G, N) of points (G, N, d) with one center a group (G, d)."""
+    """Gives the inner products (G, N) of points (G, N, d) with the one at each group's place (G, 1)."""
     groups, size, dimension = points.shape
     if points.device.type != "cpu":
-        return lambda centers: torch.bmm(points, centers.unsqueeze(2))[:, :, 0]
+        return lambda place: torch.bmm(points, points.take_along_dim(place.unsqueeze(2), dim=1).mT)[:, :, 0]
     # A batched product with a single column is several times slower on CPUs than a product sampled at these places.
-    rows = torch.arange(groups * size + 1, dtype=torch.int32)
-    columns = torch.arange(groups, dtype=torch.int32).repeat_interleave(size)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Sparse CSR")
-        places = torch.sparse_csr_tensor(
-            rows, columns, points.new_zeros(len(columns)), (len(columns), groups), check_invariants=False
-        )
     flat = points.view(-1, dimension)
-    return lambda centers: torch.sparse.sampled_addmm(places, flat, centers.T, beta=0.0).values().view(groups, size)
+    rows = torch.arange(len(flat) + 1, dtype=torch.int32)
+    first = rows[:-1:size].unsqueeze(1)
+    values = points.new_zeros(len(flat))
+
+    def products(place: Tensor) -> Tensor:
+        columns = (first + place.int()).expand(-1, size).flatten()
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Sparse CSR")
+            wanted = torch.sparse_csr_tensor(rows, columns, values, (len(flat), len(flat)), check_invariants=False)
+        return torch.sparse.sampled_addmm(wanted, flat, flat.T, beta=0.0).values().view(groups, size)
+
+    return products
 
 
 def _careful_picks(points: Tensor, k: int, seeds: Tensor, valid: Tensor) -> Tensor:
