@@ -41,9 +41,13 @@ class Run:
     @property
     def exists(self) -> bool:
         """Whether something is there already; the lock of one that is about to begin does not count."""
-        if not self.path.is_dir():
-            return self.path.exists()
-        return any(entry.name != "writer.lock" for entry in self.path.iterdir())
+        # One question only: between two, another process of the same training may make the directory.
+        try:
+            return any(entry.name != "writer.lock" for entry in self.path.iterdir())
+        except FileNotFoundError:
+            return False
+        except NotADirectoryError:
+            return True
 
     def check(self, recipe: Recipe, resume: bool) -> None:
         """Refuse a directory that exists, or to continue one that cannot be continued with this recipe."""

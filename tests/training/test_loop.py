@@ -415,3 +415,18 @@ def test_tensorboard_events_are_written_when_it_is_installed(patterns, tiny, tmp
     run_training(patterns, load_recipe("triplet", tiny), tmp_path / "run", tmp_path)
     events = EventAccumulator(str(Run(tmp_path / "run").events_folder)).Reload()
     assert [event.step for event in events.Scalars("val_MAP@R")] == [4, 8, 12]
+
+
+def test_a_directory_that_another_process_just_made_is_not_a_run_yet(tmp_path, monkeypatch):
+    """The first process makes it, with its lock, while the others look whether it is there."""
+    assert not Run(tmp_path / "none").exists
+    (tmp_path / "file").touch()
+    assert Run(tmp_path / "file").exists
+    made = Run(tmp_path / "made")
+    made.path.mkdir()
+    (made.path / "writer.lock").touch()
+    with monkeypatch.context() as patch:
+        patch.setattr(type(tmp_path), "is_dir", lambda self: False)  # as it was a moment ago
+        assert not made.exists
+    made.recipe_file.touch()
+    assert made.exists
