@@ -47,7 +47,7 @@ class Run:
         except FileNotFoundError:
             return False
         except NotADirectoryError:
-            return True
+            return self.path.exists()  # a file, or a path through one
 
     def check(self, recipe: Recipe, resume: bool) -> None:
         """Refuse a directory that exists, or to continue one that cannot be continued with this recipe."""
