@@ -43,7 +43,7 @@ from nearkin.recipe import ChanceConstrainedSection, TrainingSection
 from nearkin.spaces import kcenter
 from nearkin.training import Loop, Run
 from nearkin.training.schedules import ChanceConstrained, Schedule
-from nearkin.training.schedules.chance_constrained import VALUE
+from nearkin.training.schedules.base import SELECTION_METRIC
 from nearkin.training.schedules.pool import Pool
 
 SEED = 0
@@ -179,8 +179,8 @@ def ready_loop(section: ModelSection, items: _Items, schedule: str, folder: Path
     loop = Loop(embedder, objective, items, TrainingSection(lr=1e-4), Run(folder), None, made, progress=False)
     loop._set_up()
     made.begin()
-    made.validated(1, {VALUE: 0.5}, loop._weights)
-    made.validated(2, {VALUE: 0.4}, loop._weights)
+    made.validated(1, {SELECTION_METRIC: 0.5}, loop._weights)
+    made.validated(2, {SELECTION_METRIC: 0.4}, loop._weights)
     loop.module.train()
     return loop
 

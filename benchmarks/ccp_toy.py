@@ -32,13 +32,12 @@ from nearkin.audits.instances import proxy_panels
 from nearkin.data.catalogue import cache_directory, open_named
 from nearkin.data.dataset import Dataset
 from nearkin.data.splits import Split
-from nearkin.metrics import retrieval_metrics
+from nearkin.metrics import mean_class_radius, retrieval_metrics
 from nearkin.models import Embedder
 from nearkin.recipe import load_recipe
 from nearkin.report.instances import draw_instances
 from nearkin.report.proxies import MOST_PANELS, ProxyPanel, draw_proxies
 from nearkin.training import Run, train
-from nearkin.training.geometry import mean_class_radius
 
 SEEDS = (0, 1, 2)
 SETTINGS = [

@@ -17,6 +17,7 @@ from nearkin.errors import NearkinError
 from nearkin.recipe import load_recipe
 from nearkin.training import Run
 from nearkin.training.ranks import Ranks
+from nearkin.training.schedules.chance_constrained import RADIUS
 
 _FIRST_SPEAKS = 10.0
 """Seconds that the first process has to meet the same error and say so."""
@@ -61,7 +62,7 @@ def train_command(
         f"({sizes['val']} more for validation, {sizes['test']} held out)."
     )
     if card["validation"]:
-        shares = {name: value for name, value in card["validation"].items() if name != "val_covering_radius"}
+        shares = {name: value for name, value in card["validation"].items() if name != RADIUS}
         shown = ", ".join(f"{name.removeprefix('val_')} {100 * value:.1f} %" for name, value in shares.items())
         console.print(f"Best on the validation classes at step {state.best_step}: {shown}.")
     training = run.recipe().training

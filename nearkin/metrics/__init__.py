@@ -2,6 +2,7 @@
 
 from nearkin.metrics.calibration import CalibrationResult, calibration_from_probabilities, calibration_metrics
 from nearkin.metrics.clustering import clustering_metrics
+from nearkin.metrics.geometry import mean_class_radius
 from nearkin.metrics.intervals import class_bootstrap
 from nearkin.metrics.open_set import OpenSetResult, open_set_metrics
 from nearkin.metrics.paired import PairedResult, holm, paired_permutation
@@ -22,6 +23,7 @@ __all__ = [
     "class_bootstrap",
     "clustering_metrics",
     "holm",
+    "mean_class_radius",
     "open_set_metrics",
     "paired_permutation",
     "retrieval_metrics",

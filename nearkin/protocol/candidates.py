@@ -13,12 +13,9 @@ from pydantic import ValidationError
 from nearkin.data.dataset import Dataset
 from nearkin.data.splits import Split
 from nearkin.errors import DataError, NearkinError, RecipeError, UnknownNameError, suggestion
-from nearkin.models import build_embedder
-from nearkin.objectives import make_objective
 from nearkin.protocol.cells import UNTRAINED, UNTRAINED_TITLE
 from nearkin.recipe import Recipe
-from nearkin.training.fabric import check_accelerator
-from nearkin.training.schedules.make import check_schedule
+from nearkin.training.fit import make_learner
 
 _IDLE = {"data": ("val_classes", "workers"), "training": ("seed", "log_every")}
 """Keys that decide nothing about a model here: the protocol has seeds and folds, the others are not about weights."""
@@ -91,23 +88,16 @@ def check_trainable(candidate: Candidate, dataset: Dataset, splits: Iterable[Spl
         splits: the divisions of its models.
     """
     recipe, name = candidate.recipe, candidate.name
-    check_accelerator(recipe.training.accelerator)
-    embedder = build_embedder(recipe.model, seed=0, audio_seconds=recipe.data.audio_seconds)
-    if embedder.spec.kind != dataset.kind:
-        raise DataError(
-            f"The backbone '{recipe.model.backbone}' of the recipe '{name}' takes {embedder.spec.kind} and the data "
-            f"is {dataset.kind}: choose a recipe whose backbone takes {dataset.kind}."
-        )
-    if not any(parameter.requires_grad for parameter in embedder.parameters()):
-        raise RecipeError(
-            f"The recipe '{name}' has no weights to train: leave it out, for untrained features are measured anyway."
-        )
     for classes in sorted({len(set(dataset.labels[split.train])) for split in splits}):
-        objective = make_objective(
-            recipe.objective, dimension=embedder.dimension, classes=classes, space=embedder.space, seed=0
-        )
-        objective.check_batch(min(recipe.data.classes_per_batch, classes), recipe.data.per_class)
-        check_schedule(recipe.training, objective, validated=True)
+        try:
+            embedder, _, _ = make_learner(recipe, dataset.kind, classes, validated=True)
+        except (DataError, RecipeError) as error:
+            raise type(error)(f"The recipe '{name}' cannot be benchmarked: {error}") from error
+        if not any(parameter.requires_grad for parameter in embedder.parameters()):
+            raise RecipeError(
+                f"The recipe '{name}' has no weights to train: leave it out, for untrained features are measured "
+                "anyway."
+            )
 
 
 def comparisons(against: Against, names: Sequence[str]) -> dict[str, str]:

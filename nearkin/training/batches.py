@@ -64,11 +64,11 @@ class CachedBatches:
 
     def stream(self, first: int, last: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield (inputs, labels) of the steps first..last, counted from 1."""
+        begin, whole = _slice(self.sampler)
         for step in range(first, last + 1):
             chosen = self.sampler.batch(step - 1)
-            first, whole = _slice(self.sampler)
             views = np.random.default_rng([self.seed, step]).integers(self.cache.views, size=whole)
-            views = views[first : first + len(chosen)]
+            views = views[begin : begin + len(chosen)]
             yield as_channels_last(self.cache.gather(self.rows[chosen], views)), self.class_ids[chosen]
 
     def plain(self, positions: np.ndarray) -> Tensor:

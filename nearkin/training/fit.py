@@ -18,13 +18,12 @@ from nearkin.data.dataset import Dataset
 from nearkin.data.samplers import BalancedBatchSampler
 from nearkin.data.splits import Split, resolve_split
 from nearkin.errors import DataError
-from nearkin.metrics import retrieval_metrics
+from nearkin.metrics import mean_class_radius, retrieval_metrics
 from nearkin.models import Embedder, FeatureCache, build_embedder, cache_point
-from nearkin.objectives import make_objective
+from nearkin.objectives import Objective, make_objective
 from nearkin.recipe import Recipe
 from nearkin.training.batches import Batches, CachedBatches, DecodedBatches
 from nearkin.training.fabric import check_accelerator
-from nearkin.training.geometry import mean_class_radius
 from nearkin.training.loop import Loop, LoopState
 from nearkin.training.ranks import Ranks
 from nearkin.training.run import Run
@@ -73,26 +72,12 @@ def train(
     """
     ranks = Ranks() if ranks is None else ranks
     progress = progress and ranks.is_first
-    check_accelerator(recipe.training.accelerator)
     seed = recipe.training.seed
     split = resolve_split(dataset.manifest, recipe.data, seed) if split is None else split
-    embedder = build_embedder(recipe.model, seed=seed, audio_seconds=recipe.data.audio_seconds)
-    if embedder.spec.kind != dataset.kind:
-        raise DataError(
-            f"The backbone '{recipe.model.backbone}' takes {embedder.spec.kind} and the data is {dataset.kind}: "
-            f"choose a recipe whose backbone takes {dataset.kind}."
-        )
     train_set = dataset.select(split.train)
-    batch_classes = _batch_classes(recipe.data.classes_per_batch, len(train_set.classes), ranks.world_size)
-    objective = make_objective(
-        recipe.objective,
-        dimension=embedder.dimension,
-        classes=len(train_set.classes),
-        space=embedder.space,
-        seed=seed,
+    embedder, objective, batch_classes = make_learner(
+        recipe, dataset.kind, len(train_set.classes), validated=len(split.val) > 0, processes=ranks.world_size
     )
-    objective.check_batch(batch_classes, recipe.data.per_class)
-    check_schedule(recipe.training, objective, validated=len(split.val) > 0)
     sampler = BalancedBatchSampler(
         train_set.class_ids(), batch_classes, recipe.data.per_class, seed, ranks.rank, ranks.world_size
     )
@@ -125,6 +110,35 @@ def train(
             run.save_model(embedder)
         ranks.barrier()  # whoever leaves early may have torchrun end the one that writes
         return TrainingResult(embedder, state, loop.interrupted)
+
+
+def make_learner(
+    recipe: Recipe, kind: str, classes: int, *, validated: bool, processes: int = 1
+) -> tuple[Embedder, Objective, int]:
+    """What learns, what it minimises, and the classes of a batch; refuse a recipe that could not be trained.
+
+    Args:
+        recipe: the validated recipe.
+        kind: what the data is, "image" or "audio".
+        classes: how many classes train.
+        validated: whether there are validation classes.
+        processes: how many train together.
+    """
+    check_accelerator(recipe.training.accelerator)
+    seed = recipe.training.seed
+    embedder = build_embedder(recipe.model, seed=seed, audio_seconds=recipe.data.audio_seconds)
+    if embedder.spec.kind != kind:
+        raise DataError(
+            f"The backbone '{recipe.model.backbone}' takes {embedder.spec.kind} and the data is {kind}: choose a "
+            f"recipe whose backbone takes {kind}."
+        )
+    batch_classes = _batch_classes(recipe.data.classes_per_batch, classes, processes)
+    objective = make_objective(
+        recipe.objective, dimension=embedder.dimension, classes=classes, space=embedder.space, seed=seed
+    )
+    objective.check_batch(batch_classes, recipe.data.per_class)
+    check_schedule(recipe.training, objective, validated)
+    return embedder, objective, batch_classes
 
 
 def _batch_classes(asked: int, classes: int, processes: int) -> int:

@@ -28,10 +28,9 @@ from nearkin.training.optimisers import make_optimiser, set_learning_rates
 from nearkin.training.ranks import Ranks
 from nearkin.training.run import Run
 from nearkin.training.schedules import Schedule
+from nearkin.training.schedules.base import SELECTION_METRIC
 from nearkin.training.state import load_state, optimiser_tensors, restore_optimiser, save_state
 from nearkin.training.step import Step
-
-SELECTION_METRIC = "val_MAP@R"
 
 
 @dataclass

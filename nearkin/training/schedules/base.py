@@ -9,6 +9,9 @@ from torch import Tensor, nn
 
 from nearkin.objectives import Objective
 
+SELECTION_METRIC = "val_MAP@R"
+"""What chooses the weights, by its name in the log."""
+
 Weights = Callable[[], dict[str, Tensor]]
 
 

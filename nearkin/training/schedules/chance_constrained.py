@@ -22,13 +22,12 @@ from nearkin.recipe import ChanceConstrainedSection
 from nearkin.spaces import kcenter
 from nearkin.training.ranks import Ranks
 from nearkin.training.schedules.anchors import Anchors, ProxyAnchors, SampleAnchors
-from nearkin.training.schedules.base import Schedule, Weights
+from nearkin.training.schedules.base import SELECTION_METRIC, Schedule, Weights
 from nearkin.training.schedules.pool import Pool
 from nearkin.training.schedules.proximal import proximal
 from nearkin.training.schedules.snapshots import Snapshots
 from nearkin.training.state import load_state, save_state
 
-VALUE = "val_MAP@R"
 RADIUS = "val_covering_radius"
 _PREVIOUS = "previous/"
 
@@ -103,7 +102,7 @@ class ChanceConstrained(Schedule):
             if step >= self.section.warmup_steps:
                 self._first_instance(step)
             return {}
-        value = values[VALUE]
+        value = values[SELECTION_METRIC]
         if self.best == -math.inf or value > self.best + self.section.min_gain:
             self.best, self.stale, self.radius = value, 0, values.get(RADIUS, math.nan)
             if self._ranks.is_first:

@@ -13,10 +13,12 @@ import yaml
 from nearkin.errors import CheckpointError, RecipeError
 from nearkin.objectives import ObjectiveSection, losses, make_objective
 from nearkin.recipe import ChanceConstrainedSection, load_recipe
+from nearkin.spaces import Euclidean
 from nearkin.training import Run, train
 from nearkin.training.ema import WeightAverage
 from nearkin.training.schedules import ChanceConstrained
-from nearkin.training.schedules.chance_constrained import RADIUS, VALUE
+from nearkin.training.schedules.base import SELECTION_METRIC
+from nearkin.training.schedules.chance_constrained import RADIUS
 from nearkin.training.schedules.pool import Pool
 from nearkin.training.state import load_state, save_state
 
@@ -46,8 +48,6 @@ class Network(torch.nn.Module):
         self.scale = torch.nn.Parameter(torch.ones(()))
         self.normalise = torch.nn.Module()
         self.normalise.mean = torch.zeros(())
-        from nearkin.spaces import Euclidean
-
         self.space = Euclidean()
 
     def forward(self, x, start=None):
@@ -63,8 +63,6 @@ def make(tmp_path, **settings):
 
 
 def objective(loss="contrastive"):
-    from nearkin.spaces import Euclidean
-
     return make_objective(ObjectiveSection(loss=loss), dimension=DIMENSION, classes=CLASSES, space=Euclidean())
 
 
@@ -72,7 +70,9 @@ def feed(schedule, network, values, step=0):
     said = []
     for place, value in enumerate(values, start=1):
         weights = {"scale": network.scale.detach().clone()}
-        said.append(schedule.validated(step + place, {VALUE: value, RADIUS: 10 * value}, lambda w=weights: w))
+        said.append(
+            schedule.validated(step + place, {SELECTION_METRIC: value, RADIUS: 10 * value}, lambda w=weights: w)
+        )
     return said
 
 
@@ -160,8 +160,6 @@ def test_regularisers_count_once(tmp_path):
     schedule, _ = make(tmp_path, batch_weight=0.0)
     schedule.begin()
     section = ObjectiveSection(loss="contrastive", regularisers=[{"name": "embedding-norm", "weight": 0.5}])
-    from nearkin.spaces import Euclidean
-
     with_term = make_objective(section, dimension=DIMENSION, classes=CLASSES, space=Euclidean())
     embeddings, labels = torch.randn(6, DIMENSION), torch.tensor([0, 0, 1, 1, 2, 2])
     difference = schedule(with_term, embeddings, labels) - schedule(objective(), embeddings, labels)

@@ -1,4 +1,4 @@
-"""How widely classes spread: the number that chance-constrained training watches."""
+"""How widely classes spread."""
 
 from __future__ import annotations
 
