@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from PIL import Image
@@ -171,7 +171,7 @@ def asked_and_searched(embeddings: np.ndarray, labels: np.ndarray, gallery: np.n
 
 def embed_items(embedder: Embedder, dataset: Dataset, cache_directory: Path, progress: bool) -> np.ndarray:
     """Embeddings (n, d), from cached features where the whole backbone is frozen."""
-    cache = _pooled(embedder, dataset, cache_directory, progress)
+    cache = _frozen_features(embedder, dataset, cache_directory, progress)
     if cache is not None:
         return cache.encode(embedder, np.arange(len(dataset)))
     return embedder.encode(dataset, progress=progress)
@@ -182,20 +182,34 @@ def untrained_features(
 ) -> tuple[str, np.ndarray | None]:
     """What one would have without training, and its name: pretrained features, or else the pixels themselves."""
     if embedder.pretrained:
-        cache = _pooled(embedder, dataset, cache_directory, progress)
-        if cache is not None:
-            return _PRETRAINED, cache.gather(np.arange(len(dataset))).numpy()
-        return _PRETRAINED, pretrained_baseline(embedder).encode(dataset, progress=progress)
+        baseline = pretrained_baseline(embedder)
+        cache = _frozen_features(embedder, dataset, cache_directory, progress)
+        if cache is None:
+            return _PRETRAINED, baseline.encode(dataset, progress=progress)
+        rows = np.arange(len(dataset))
+        return _PRETRAINED, cache.gather(rows).numpy() if cache.at == POOLING else cache.encode(baseline, rows)
     if dataset.kind != "image":
         return "", None
     return "raw pixels", np.stack([_pixels(dataset.image(index)) for index in range(len(dataset))])
 
 
-def _pooled(embedder: Embedder, dataset: Dataset, cache_directory: Path, progress: bool) -> FeatureCache | None:
-    """The cached features of a frozen backbone, or None if it is not frozen up to its pooling."""
-    if embedder.frozen_upto != ALL or cache_point(embedder) != POOLING:
+def _frozen_features(
+    embedder: Embedder, dataset: Dataset, cache_directory: Path, progress: bool
+) -> FeatureCache | None:
+    """The cached features of a frozen backbone; None if it is not frozen, or if only maps could be kept unasked.
+
+    Maps take much room: they are kept only for a model that was trained on cached ones.
+    """
+    if embedder.frozen_upto != ALL:
         return None
-    return FeatureCache.build(embedder, dataset, at=POOLING, directory=cache_directory, progress=progress)
+    at = cache_point(embedder)
+    dtype: Literal["float32", "float16"] = "float32"
+    if at != POOLING:
+        asked = embedder.card.get("recipe", {}).get("model", {})
+        if not asked.get("cache"):
+            return None
+        dtype = asked["cache_dtype"]
+    return FeatureCache.build(embedder, dataset, at=at, directory=cache_directory, dtype=dtype, progress=progress)
 
 
 def _pixels(image: Image.Image, side: int = 28) -> np.ndarray:

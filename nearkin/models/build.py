@@ -31,6 +31,7 @@ def build_embedder(section: ModelSection, seed: int = 0, audio_seconds: float | 
             "channels": section.channels,
             "size": section.size,
         },
+        "local_dimension": section.local_dimension,
         "pooling": {"name": section.pooling, "parameters": section.pooling_parameters},
         "dimension": section.dimension,
         "space": {"name": section.space, **section.space_parameters},
@@ -46,7 +47,7 @@ def build_embedder(section: ModelSection, seed: int = 0, audio_seconds: float | 
 
 def pretrained_baseline(embedder: Embedder) -> Embedder:
     """The same backbone with its pretrained weights, average pooling and no head: what training must beat."""
-    architecture = {**embedder.architecture(), "dimension": None, "freeze": "all"}
+    architecture = {**embedder.architecture(), "local_dimension": None, "dimension": None, "freeze": "all"}
     architecture["pooling"] = {"name": "gap", "parameters": {}}
     return assemble(architecture, pretrained=True)
 
@@ -65,8 +66,12 @@ def assemble(architecture: dict[str, Any], *, pretrained: bool, seed: int = 0) -
         backbone = make_backbone(
             wanted["name"], pretrained=pretrained, channels=wanted["channels"], size=wanted["size"]
         )
+        local_dimension = architecture.get("local_dimension")
+        local = None if local_dimension is None else nn.Conv2d(backbone.channels, local_dimension, 1)
         pooling = make_pooling(
-            architecture["pooling"]["name"], backbone.channels, **architecture["pooling"]["parameters"]
+            architecture["pooling"]["name"],
+            backbone.channels if local_dimension is None else local_dimension,
+            **architecture["pooling"]["parameters"],
         )
         dimension = architecture["dimension"]
         head: nn.Module = nn.Identity() if dimension is None else nn.Linear(pooling.out_channels, dimension)
@@ -74,6 +79,6 @@ def assemble(architecture: dict[str, Any], *, pretrained: bool, seed: int = 0) -
         backbone.config["pretrained"] = wanted["pretrained"]
     if "input" in architecture:
         backbone.spec = InputSpec.from_dict(architecture["input"])
-    embedder = Embedder(backbone, pooling, head, make_space(**architecture["space"]))
+    embedder = Embedder(backbone, pooling, head, make_space(**architecture["space"]), local=local)
     embedder.freeze(architecture["freeze"], architecture["frozen_batch_norm"])
     return embedder

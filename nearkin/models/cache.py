@@ -139,7 +139,8 @@ def cache_point(embedder: Embedder) -> str:
     if not frozen:
         raise ModelError("Nothing of the backbone is frozen, so there is nothing to cache: set model.freeze.")
     whole = len(frozen) == len(embedder.backbone.stages)
-    return POOLING if whole and not embedder.pooling.has_parameters else frozen[-1]
+    learned = embedder.pooling.has_parameters or any(True for _ in embedder.local.parameters())
+    return POOLING if whole and not learned else frozen[-1]
 
 
 class _Views:

@@ -30,17 +30,25 @@ class Embedder(nn.Module):
 
     Args:
         backbone: from a normalised input to a feature map.
-        pooling: from the map to a vector.
+        pooling: from the map, after `local`, to a vector.
         head: from the vector to the raw embedding; `nn.Identity()` for none.
         space: where embeddings are compared.
         card: what is known of the model: recipe, data, metrics, versions; JSON-safe.
+        local: from one vector of the map to another, a 1x1 convolution; None leaves the map as it is.
     """
 
     def __init__(
-        self, backbone: Backbone, pooling: Pooling, head: nn.Module, space: Space, card: dict[str, Any] | None = None
+        self,
+        backbone: Backbone,
+        pooling: Pooling,
+        head: nn.Module,
+        space: Space,
+        card: dict[str, Any] | None = None,
+        local: nn.Module | None = None,
     ) -> None:
         super().__init__()
         self.backbone = backbone
+        self.local = nn.Identity() if local is None else local
         self.pooling = pooling
         self.head = head
         self.space = space
@@ -76,7 +84,21 @@ class Embedder(nn.Module):
             x: normalised inputs (B, C, H, W), or what comes out of `start`.
             start: a stage of the backbone, then `x` is its map; "pooling", then `x` is pooled (B, C').
         """
-        return self.head(x if start == POOLING else self.pooling(self.backbone(x, start=start)))
+        return self.head(x if start == POOLING else self.pooling(self.local_features(x, start)))
+
+    def with_attributes(self, x: Tensor, start: str | None = None) -> tuple[Tensor, Tensor]:
+        """Raw embeddings (B, d), and the attributes (B, M) that the pooling gives; arguments as of `forward`."""
+        pooled, attributes = self.pooling.with_attributes(self.local_features(x, start))
+        return self.head(pooled), attributes
+
+    def local_features(self, x: Tensor, start: str | None = None) -> Tensor:
+        """The map (B, C', H', W') that is pooled.
+
+        Args:
+            x: normalised inputs (B, C, H, W), or what comes out of `start`.
+            start: a stage of the backbone, then `x` is its map.
+        """
+        return self.local(self.backbone(x, start=start))
 
     def embed(self, x: Tensor, start: str | None = None) -> Tensor:
         """Points of the space (B, d); arguments as of `forward`."""
@@ -84,7 +106,7 @@ class Embedder(nn.Module):
 
     def features(self, x: Tensor, at: str) -> Tensor:
         """What normalised inputs (B, C, H, W) are at a stage of the backbone, or after the pooling ("pooling")."""
-        return self.pooling(self.backbone(x)) if at == POOLING else self.backbone(x, stop=at)
+        return self.pooling(self.local_features(x)) if at == POOLING else self.backbone(x, stop=at)
 
     def freeze(self, upto: str | None, frozen_batch_norm: bool = False) -> None:
         """Choose what of the backbone training leaves alone; the rest of it is made trainable.
@@ -165,9 +187,14 @@ class Embedder(nn.Module):
             )
         if not isinstance(self.head, nn.Linear | nn.Identity):
             raise ModelError(f"Only a linear head or none can be saved, not {type(self.head).__name__}.")
+        if not isinstance(self.local, nn.Conv2d | nn.Identity):
+            raise ModelError(f"Only a convolution before the pooling can be saved, not {type(self.local).__name__}.")
+        # Only where there is one: models made before there could be any keep their fingerprints.
+        local = {"local_dimension": self.local.out_channels} if isinstance(self.local, nn.Conv2d) else {}
         return {
             "backbone": dict(self.backbone.config),
             "input": self.spec.to_dict(),
+            **local,
             "pooling": dict(self.pooling.config),
             "dimension": self.dimension if isinstance(self.head, nn.Linear) else None,
             "space": self.space.to_dict(),

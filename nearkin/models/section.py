@@ -53,6 +53,12 @@ class ModelSection(BaseModel):
     size: int | None = Field(
         default=None, ge=1, description="Side of the input in pixels (audio: mel bands); null: the backbone's own."
     )
+    local_dimension: int | None = Field(
+        default=None,
+        ge=1,
+        description="Size that a 1x1 convolution brings each vector of the feature map to, before the pooling; null: "
+        "none.",
+    )
     pooling: str = Field(default="gap", description="How a feature map becomes one vector.")
     pooling_parameters: dict[str, Any] = Field(default_factory=dict, description="Parameters of the pooling.")
     dimension: int | None = Field(

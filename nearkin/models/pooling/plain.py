@@ -21,6 +21,11 @@ class AveragePooling(Pooling):
         """Pool a map (B, C, H, W) to (B, C)."""
         return features.mean(dim=(2, 3))
 
+    def weights(self, features: Tensor) -> Tensor:
+        """Equal weights (B, H, W)."""
+        batch, _, height, width = features.shape
+        return features.new_full((batch, height, width), 1.0 / (height * width))
+
 
 @poolings.register("gmp")
 class MaxPooling(Pooling):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
@@ -18,7 +18,12 @@ class Pooling(nn.Module):
     Args:
         channels: C.
         out_channels: size of the vector; None: C.
+
+    Attributes:
+        gives_attributes: whether `with_attributes` works.
     """
+
+    gives_attributes: ClassVar[bool] = False
 
     def __init__(self, channels: int, out_channels: int | None = None) -> None:
         super().__init__()
@@ -35,6 +40,20 @@ class Pooling(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         """Pool a map (B, C, H, W) to (B, out_channels)."""
         raise NotImplementedError
+
+    def weights(self, features: Tensor) -> Tensor | None:
+        """The weight (B, H, W) of each position of a map (B, C, H, W), summing to 1; None if positions have none."""
+        return None
+
+    def with_attributes(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """The pooled vectors (B, out_channels), and attributes (B, M): how much of each of M things was pooled.
+
+        Only where `gives_attributes` is true.
+        """
+        raise NotImplementedError
+
+    def init_from(self, features: Tensor, seed: int = 0) -> None:
+        """Take the first values of what is learned from maps (B, C, H, W) of training items; nothing by default."""
 
 
 poolings: Registry[Callable[..., Pooling]] = Registry("pooling")
