@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -9,7 +11,9 @@ from torch import nn
 
 from nearkin.data.audio import LogMelTransform
 from nearkin.data.inputs import InputSpec
+from nearkin.errors import CheckpointError, ModelError
 from nearkin.models.backbones import make_backbone
+from nearkin.models.checkpoint import load_embedder
 from nearkin.models.embedder import Embedder
 from nearkin.models.pooling import make_pooling
 from nearkin.models.section import ModelSection
@@ -39,6 +43,8 @@ def build_embedder(section: ModelSection, seed: int = 0, audio_seconds: float | 
         "frozen_batch_norm": section.frozen_batch_norm,
     }
     embedder = assemble(architecture, pretrained=section.pretrained, seed=seed)
+    if section.weights is not None:
+        _take_backbone(embedder, Path(section.weights), section.weights_sha256)
     if embedder.spec.kind == "audio" and audio_seconds is not None:
         frames = LogMelTransform(embedder.spec, audio_seconds).frames
         embedder.backbone.spec = InputSpec.audio(embedder.spec.size, frames)
@@ -82,3 +88,24 @@ def assemble(architecture: dict[str, Any], *, pretrained: bool, seed: int = 0) -
     embedder = Embedder(backbone, pooling, head, make_space(**architecture["space"]), local=local)
     embedder.freeze(architecture["freeze"], architecture["frozen_batch_norm"])
     return embedder
+
+
+def _take_backbone(embedder: Embedder, path: Path, sha256: str | None) -> None:
+    """Give a model the weights and statistics of a saved model's backbone; its other parts stay fresh."""
+    saved = load_embedder(path)
+    if sha256 is not None and hashlib.sha256(path.read_bytes()).hexdigest() != sha256:
+        raise CheckpointError(
+            f"{path} is not the file that model.weights_sha256 names ({sha256[:12]}…): restore it or change the recipe."
+        )
+    theirs, ours = saved.backbone.state_dict(), embedder.backbone.state_dict()
+    shapes = [{name: value.shape for name, value in state.items()} for state in (theirs, ours)]
+    if saved.backbone_name != embedder.backbone_name or shapes[0] != shapes[1]:
+        raise ModelError(
+            f"{path} holds the backbone {_described(saved)} and the recipe asks for {_described(embedder)}, "
+            "which do not fit: set backbone, channels and size of the model section as in the file, or choose another."
+        )
+    embedder.backbone.load_state_dict(theirs)
+
+
+def _described(embedder: Embedder) -> str:
+    return f"'{embedder.backbone_name}' of {embedder.spec.channels} input channels at {embedder.spec.size} px"

@@ -75,18 +75,24 @@ class ItemLoader:
                 raise DataError(f"{name} must be an image (H, W) or (H, W, C), not an array {item.shape}.")
             tensor = item if isinstance(item, Tensor) else _channels_first(item[None])[0]
             return _fitted(tensor[None], self.spec, name)[0]
-        return self.transform(self._decoded(item, name))
+        return self.transform(self.decoded(item, name, self.hint))
 
     def of_dataset(self, dataset: Dataset, index: int) -> Tensor:
         """The sample of one item of a data set."""
         return self.transform(dataset.load(index, self.hint))
 
-    def _decoded(self, item: Any, name: str) -> Image.Image | np.ndarray:
-        """An image, or for audio a waveform."""
+    def decoded(self, item: Any, name: str, hint: int | None = None) -> Image.Image | np.ndarray:
+        """The image of a path, the bytes of a file, an image or an array of pixels; for audio the waveform.
+
+        Args:
+            item: what is to be decoded.
+            name: what to call it in errors; a path is called by itself.
+            hint: the short side needed, as of `decode_image`; None: decode at full size.
+        """
         if isinstance(item, str | Path):
-            return self._from_file(_read(Path(item)), str(item))
+            return self._from_file(_read(Path(item)), str(item), hint)
         if isinstance(item, bytes):
-            return self._from_file(item, name)
+            return self._from_file(item, name, hint)
         if self.spec.kind == "audio":
             if isinstance(item, np.ndarray) and item.ndim == 1 and np.issubdtype(item.dtype, np.floating):
                 return item
@@ -97,8 +103,8 @@ class ItemLoader:
             return _plain(item, name)
         raise DataError(f"{name} is a {type(item).__name__}: give a path, a PIL image, an array of pixels or a tensor.")
 
-    def _from_file(self, raw: bytes, name: str) -> Image.Image | np.ndarray:
-        return decode_audio(raw, name) if self.spec.kind == "audio" else decode_image(raw, name, self.hint)
+    def _from_file(self, raw: bytes, name: str, hint: int | None) -> Image.Image | np.ndarray:
+        return decode_audio(raw, name) if self.spec.kind == "audio" else decode_image(raw, name, hint)
 
 
 class _Listed:

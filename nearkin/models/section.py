@@ -47,6 +47,15 @@ class ModelSection(BaseModel):
         default="efficientnet-lite0", description="Name of the backbone, or timm/<name> for any timm model."
     )
     pretrained: bool = Field(default=False, description="Start from ImageNet weights; not every backbone has them.")
+    weights: str | None = Field(
+        default=None,
+        description="Path of a model saved by nearkin to take the backbone's first weights from; null: none.",
+    )
+    weights_sha256: str | None = Field(
+        default=None,
+        pattern="^[0-9a-f]{64}$",
+        description="The sha256 that the file of `weights` must have; null: any.",
+    )
     channels: Literal[1, 3] | None = Field(
         default=None, description="Colour channels: 1 grey, 3 colour; null: what the backbone is made for."
     )
@@ -88,6 +97,15 @@ class ModelSection(BaseModel):
         check_backbone_name(self.backbone)
         check_pooling(self.pooling, self.pooling_parameters)
         make_space(self.space, **self.space_parameters)
+        if self.weights is not None and self.pretrained:
+            raise RecipeError(
+                f"The backbone can start from one place only: set model.pretrained to false to start from "
+                f"{self.weights}, or model.weights to null."
+            )
+        if self.weights_sha256 is not None and self.weights is None:
+            raise RecipeError(
+                "model.weights_sha256 is set and there is no file to check: set model.weights, or leave it out."
+            )
         if self.cache and self.freeze is None:
             raise RecipeError(
                 "A feature cache holds what the frozen part of the backbone gives: set model.freeze to 'all' or to a "

@@ -32,6 +32,7 @@ class Objective(nn.Module):
         batch: the smallest batch the loss can learn from.
         miner: module that chooses pairs or triplets of a batch, or None.
         regularisers: name to (weight, module).
+        weight: what the loss itself is multiplied by.
         supports_references: whether the loss and the miner take `ref_emb` and `ref_labels`, so that `against` works.
     """
 
@@ -43,6 +44,7 @@ class Objective(nn.Module):
         miner: nn.Module | None = None,
         regularisers: Mapping[str, tuple[float, nn.Module]] | None = None,
         supports_references: bool = False,
+        weight: float = 1.0,
     ) -> None:
         super().__init__()
         self.name = name
@@ -50,25 +52,47 @@ class Objective(nn.Module):
         self.batch = batch
         self.miner = miner
         self.supports_references = supports_references
+        self.weight = weight
         terms = regularisers or {}
         self.weights = {name: weight for name, (weight, _) in terms.items()}
         self.regularisers = nn.ModuleDict({name: module for name, (_, module) in terms.items()})
 
-    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
-        """The value to minimise, a scalar, for raw embeddings (B, d) and labels (B,) int64 in 0 ... classes - 1."""
-        return torch.stack(list(self.parts(embeddings, labels).values())).sum()
+    @property
+    def needs_attributes(self) -> bool:
+        """Whether a regulariser looks at the attributes that the pooling gives."""
+        return any(_takes_attributes(name) for name in self.weights)
 
-    def parts(self, embeddings: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    def forward(self, embeddings: Tensor, labels: Tensor, attributes: Tensor | None = None) -> Tensor:
+        """The value to minimise, a scalar.
+
+        Args:
+            embeddings: raw, (B, d).
+            labels: (B,) int64 in 0 ... classes - 1.
+            attributes: (B, M) that the pooling gives, where `needs_attributes`.
+        """
+        return torch.stack(list(self.parts(embeddings, labels, attributes).values())).sum()
+
+    def parts(self, embeddings: Tensor, labels: Tensor, attributes: Tensor | None = None) -> dict[str, Tensor]:
         """The terms that `forward` sums: "loss", and each regulariser under its name, already weighted."""
         embeddings = _precise(embeddings)
+        if attributes is None and self.needs_attributes:
+            names = " and ".join(f"'{name}'" for name in self.weights if _takes_attributes(name))
+            raise RecipeError(
+                f"The regulariser {names} needs attributes: take both from Embedder.with_attributes, of a model whose "
+                "pooling gives them, such as 'gsp'."
+            )
         if self.miner is None:
             loss = self.loss(embeddings, labels)
         else:
             loss = self.loss(embeddings, labels, self.miner(embeddings, labels))
-        terms = {"loss": loss.reshape(())}
+        terms = {"loss": self._weighted(loss)}
         for name, module in self.regularisers.items():
-            terms[name] = self.weights[name] * module(embeddings, labels)
+            given = _precise(attributes) if attributes is not None and _takes_attributes(name) else embeddings
+            terms[name] = self.weights[name] * module(given, labels)
         return terms
+
+    def _weighted(self, loss: Tensor) -> Tensor:
+        return loss.reshape(()) if self.weight == 1 else self.weight * loss.reshape(())
 
     def against(self, embeddings: Tensor, labels: Tensor, references: Tensor, reference_labels: Tensor) -> Tensor:
         """The loss, without regularisers, of a batch against references instead of against itself.
@@ -99,7 +123,7 @@ class Objective(nn.Module):
             loss = self.loss(embeddings, labels, **given)
         else:
             loss = self.loss(embeddings, labels, self.miner(embeddings, labels, **given), **given)
-        return loss.reshape(()) + nothing
+        return self._weighted(loss) + nothing
 
     def proxies(self) -> list[nn.Parameter]:
         """The trainable parameters that belong to the objective: proxies, class weights, learned margins."""
@@ -117,6 +141,13 @@ class Objective(nn.Module):
                 f"The loss '{self.name}' compares samples of different classes: a batch needs at least "
                 f"{self.batch.classes} classes (data.classes_per_batch), and it would have {classes_per_batch}."
             )
+        for name in self.weights:
+            needed = regularisers.get(name).classes if name in regularisers else 1
+            if classes_per_batch < needed:
+                raise RecipeError(
+                    f"The regulariser '{name}' needs batches of at least {needed} classes: set data.classes_per_batch "
+                    f"to that or more (a batch would have {classes_per_batch})."
+                )
 
     def _check_references(self, embeddings: Tensor, labels: Tensor, references: Tensor, of_references: Tensor) -> None:
         if not self.supports_references:
@@ -164,7 +195,7 @@ def make_objective(
             for term in section.regularisers
         }
         miner = _make_miner(section, entry, shape)
-    return Objective(section.loss, loss, entry.batch, miner, terms, supports_references=entry.references)
+    return Objective(section.loss, loss, entry.batch, miner, terms, entry.references, section.weight)
 
 
 def check_space(section: ObjectiveSection, space: str) -> None:
@@ -183,6 +214,11 @@ def check_space(section: ObjectiveSection, space: str) -> None:
             f"The miner '{miner.name}' is not defined in the space '{space}': set model.space to "
             f"{_either(miner.spaces)}, or objective.miner to 'all'."
         )
+
+
+def _takes_attributes(name: str) -> bool:
+    """Whether the regulariser called `name` takes attributes; one that was passed in by hand does not."""
+    return name in regularisers and regularisers.get(name).attributes
 
 
 def _precise(vectors: Tensor) -> Tensor:

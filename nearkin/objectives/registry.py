@@ -85,10 +85,20 @@ class MinerEntry:
 
 @dataclass(frozen=True)
 class RegulariserEntry:
-    """A regulariser by name; what its factory builds takes raw embeddings (B, d) and labels (B,) to a scalar."""
+    """A regulariser by name.
+
+    Attributes:
+        name: as in recipes.
+        factory: `factory(shape, **parameters)` builds a module that takes raw embeddings (B, d) and labels (B,) to a
+            scalar.
+        attributes: whether the module takes the attributes (B, M) that the pooling gives instead of embeddings.
+        classes: how many distinct classes it needs in a batch.
+    """
 
     name: str
     factory: Callable[..., nn.Module]
+    attributes: bool
+    classes: int
 
 
 losses: Registry[LossEntry] = Registry("loss")
@@ -130,11 +140,11 @@ def register_miner(
     return file
 
 
-def register_regulariser(name: str) -> Callable[[Factory], Factory]:
-    """File a regulariser factory under `name`."""
+def register_regulariser(name: str, *, attributes: bool = False, classes: int = 1) -> Callable[[Factory], Factory]:
+    """File a regulariser factory under `name`; see `RegulariserEntry` for the rest."""
 
     def file(factory: Factory) -> Factory:
-        regularisers.register(name)(RegulariserEntry(name, factory))
+        regularisers.register(name)(RegulariserEntry(name, factory, attributes, classes))
         return factory
 
     return file

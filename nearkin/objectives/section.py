@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from nearkin.errors import RecipeError
 
 # Importing a module of losses files them in the registry, where a recipe's names are looked up.
-from nearkin.objectives import classification, contrastive, mining, penalties, proxies, ranking, similarity  # noqa: F401
+from nearkin.objectives import classification, contrastive, mining, penalties, proxies, ranking, similarity, zero_shot  # noqa: F401
 from nearkin.objectives import registry as known
 from nearkin.objectives.parameters import check_parameters
 
@@ -44,6 +44,9 @@ class ObjectiveSection(BaseModel):
     loss: str = Field(default="proxy-anchor", description="Name of the loss.")
     parameters: dict[str, Any] = Field(
         default_factory=dict, description="Parameters of the loss; those left out keep their defaults."
+    )
+    weight: float = Field(
+        default=1.0, ge=0, allow_inf_nan=False, description="What the loss is multiplied by, beside the regularisers."
     )
     miner: str | None = Field(
         default=None, description="Which pairs or triplets of a batch count; null: the loss's own choice."

@@ -17,7 +17,7 @@ from nearkin.data.augment import BatchAugment, transform_for
 from nearkin.data.dataset import Dataset
 from nearkin.data.samplers import BalancedBatchSampler
 from nearkin.data.splits import Split, resolve_split
-from nearkin.errors import DataError
+from nearkin.errors import DataError, RecipeError
 from nearkin.metrics import mean_class_radius, retrieval_metrics
 from nearkin.models import Embedder, FeatureCache, build_embedder, cache_point
 from nearkin.objectives import Objective, make_objective
@@ -32,6 +32,9 @@ from nearkin.training.schedules.make import check_schedule
 from nearkin.training.schedules.pool import Pool
 
 _VALIDATION_METRICS = ("MAP@R", "P@1")
+
+_INITIAL_ITEMS = 64
+"""Training items whose maps a pooling takes its first prototypes from."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +102,8 @@ def train(
             dataset, split, train_set, embedder, recipe, sampler, cache_directory, progress, ranks
         )
         pool = Pool(batches, embedder, train_set.class_ids(), seed)
+        if embedder.pooling.has_parameters:
+            embedder.pooling.init_from(pool.local_features(_INITIAL_ITEMS), seed)
         schedule = make_schedule(recipe.training, pool, batch_classes * recipe.data.per_class, run.path, ranks)
         identity = {"data set": fingerprint}  # the recipe has been compared with the run's own
         loop = Loop(embedder, objective, batches, recipe.training, run, validate, schedule, identity, progress, ranks)
@@ -137,6 +142,11 @@ def make_learner(
         recipe.objective, dimension=embedder.dimension, classes=classes, space=embedder.space, seed=seed
     )
     objective.check_batch(batch_classes, recipe.data.per_class)
+    if objective.needs_attributes and not embedder.pooling.gives_attributes:
+        raise RecipeError(
+            f"The zero-shot prediction loss needs attributes, which the pooling '{recipe.model.pooling}' does not give: "
+            "set model.pooling to 'gsp', with a budget of 1 for average pooling."
+        )
     check_schedule(recipe.training, objective, validated)
     return embedder, objective, batch_classes
 

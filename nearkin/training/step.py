@@ -30,12 +30,18 @@ class Step(nn.Module):
 
     def forward(self, inputs: Tensor, labels: Tensor) -> Tensor:
         """The value to minimise, a scalar, for this process's inputs (b, ...) and labels (b,)."""
-        embeddings = self.embedder(inputs, start=self.start)
+        attributes = None
+        if self.objective.needs_attributes:
+            embeddings, attributes = self.embedder.with_attributes(inputs, start=self.start)
+        else:
+            embeddings = self.embedder(inputs, start=self.start)
         if embeddings.dtype != torch.float32:
             with torch.autocast(embeddings.device.type, enabled=False):
-                return self._loss(embeddings.float(), labels)
-        return self._loss(embeddings, labels)
+                return self._loss(embeddings.float(), labels, attributes)
+        return self._loss(embeddings, labels, attributes)
 
-    def _loss(self, embeddings: Tensor, labels: Tensor) -> Tensor:
-        loss: Tensor = self.schedule(self.objective, self.ranks.gather(embeddings), self.ranks.gather_labels(labels))
+    def _loss(self, embeddings: Tensor, labels: Tensor, attributes: Tensor | None) -> Tensor:
+        gather = self.ranks.gather
+        described = None if attributes is None else gather(attributes.float())
+        loss: Tensor = self.schedule(self.objective, gather(embeddings), self.ranks.gather_labels(labels), described)
         return self.ranks.reach(loss, self.learned)

@@ -39,7 +39,8 @@ def test_docstring_example_runs(entry):
     runner = doctest.DocTestRunner(verbose=False)
     runner.run(example, clear_globs=False)
     assert runner.summarize(verbose=False).failed == 0
-    assert torch.is_tensor(example.globs["objective"](torch.randn(4, 128), torch.tensor([0, 0, 1, 1])))
+    given = (torch.randn(4, 128), torch.tensor([0, 0, 1, 1]), torch.rand(4, 6))
+    assert torch.is_tensor(example.globs["objective"](*given))
 
 
 @pytest.mark.parametrize("name", miners.names())

@@ -55,7 +55,8 @@ def test_koleo_spreads():
 @pytest.mark.parametrize("n", [1, 2, 8])
 def test_gradients(name, n):
     f = embeddings(n).requires_grad_()
-    assert torch.autograd.gradcheck(lambda x: make(name, Euclidean())(x, LABELS[:n]), f)
+    module = make(name, Euclidean()).double()
+    assert torch.autograd.gradcheck(lambda x: module(x, LABELS[:n]), f)
 
 
 @pytest.mark.parametrize("name", regularisers.names())

@@ -55,8 +55,18 @@ RECIPES = {
         ],
     ),
 }
+RECIPES["prototypes"] = (
+    "contrastive-gsp",
+    [
+        *CACHED,
+        "model.backbone=resnet20",
+        "model.dimension=null",
+        "model.local_dimension=8",
+        "model.pooling_parameters={prototypes: 4}",
+    ],
+)
 HALF = ("proxy-anchor", [*AUGMENTED, "training.precision=bf16-mixed"])
-RESUMED = ("memory", "chance-constrained", "proxies")
+RESUMED = ("memory", "chance-constrained", "prototypes", "proxies")
 STOP_AT = 7
 """Between two validations."""
 
@@ -110,9 +120,9 @@ def train_with_an_idle_margin(*arguments) -> None:
     """Train, with a step whose loss is zero and knows of no margin."""
     plain, calls = Objective.forward, []
 
-    def sometimes_idle(self, embeddings, labels):
+    def sometimes_idle(self, embeddings, labels, attributes=None):
         calls.append(1)
-        return embeddings.sum() * 0.0 if len(calls) == 3 else plain(self, embeddings, labels)
+        return embeddings.sum() * 0.0 if len(calls) == 3 else plain(self, embeddings, labels, attributes)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Objective, "forward", sometimes_idle)

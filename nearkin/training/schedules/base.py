@@ -22,9 +22,11 @@ class Schedule(nn.Module):
     the middle of whatever the schedule was doing.
     """
 
-    def forward(self, objective: Objective, embeddings: Tensor, labels: Tensor) -> Tensor:
-        """The value to minimise, a scalar, for raw embeddings (B, d) and labels (B,)."""
-        return objective(embeddings, labels)
+    def forward(
+        self, objective: Objective, embeddings: Tensor, labels: Tensor, attributes: Tensor | None = None
+    ) -> Tensor:
+        """The value to minimise, a scalar, for raw embeddings (B, d), labels (B,) and the pooling's attributes (B, M)."""
+        return objective(embeddings, labels, attributes)
 
     def begin(self) -> None:
         """Called once, before the first step of a new run."""

@@ -78,12 +78,14 @@ class ChanceConstrained(Schedule):
         self._ranks = Ranks() if ranks is None else ranks
         self._weights = {name: p for name, p in pool.embedder.named_parameters() if p.requires_grad}
 
-    def forward(self, objective: Objective, embeddings: Tensor, labels: Tensor) -> Tensor:
-        """The value to minimise, a scalar, for raw embeddings (B, d) and labels (B,)."""
+    def forward(
+        self, objective: Objective, embeddings: Tensor, labels: Tensor, attributes: Tensor | None = None
+    ) -> Tensor:
+        """The value to minimise, a scalar, for raw embeddings (B, d), labels (B,) and the pooling's attributes (B, M)."""
         if self.instance == 0:
-            return objective(embeddings, labels)
+            return objective(embeddings, labels, attributes)
         loss = objective.against(embeddings, labels, self.anchors.vectors(), self.anchor_labels)
-        terms = objective.parts(embeddings, labels)
+        terms = objective.parts(embeddings, labels, attributes)
         loss = loss + self.section.batch_weight * terms.pop("loss")
         for term in terms.values():
             loss = loss + term

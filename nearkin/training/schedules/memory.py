@@ -40,9 +40,11 @@ class CrossBatchMemory(Schedule):
         self.register_buffer("memory", torch.zeros(size, dimension))
         self.register_buffer("memory_labels", torch.zeros(size, dtype=torch.int64))
 
-    def forward(self, objective: Objective, embeddings: Tensor, labels: Tensor) -> Tensor:
-        """The value to minimise, a scalar, for raw embeddings (B, d) and labels (B,)."""
-        loss = objective(embeddings, labels)
+    def forward(
+        self, objective: Objective, embeddings: Tensor, labels: Tensor, attributes: Tensor | None = None
+    ) -> Tensor:
+        """The value to minimise, a scalar, for raw embeddings (B, d), labels (B,) and the pooling's attributes (B, M)."""
+        loss = objective(embeddings, labels, attributes)
         filled = min(self.seen, len(self.memory))
         if self.steps >= self.warmup_steps and filled:
             # Copies: the queue moves on before the backward pass needs what the loss was taken from.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -55,21 +57,32 @@ class Pool:
         return self.batches.plain(positions)
 
     @torch.no_grad()
+    def local_features(self, count: int) -> Tensor:
+        """The maps (n, C, H, W) of about `count` items, spread evenly over the classes, in eval mode."""
+        per_class = -(-count // self.classes)
+        turns = self.draw(0, per_class).T.ravel()  # one of each class, then another of each
+        return self._in_eval(turns[:count], self.embedder.local_features)
+
+    @torch.no_grad()
     def embed(self, positions: np.ndarray) -> Tensor:
         """Raw embeddings (..., d) of the items at positions (...), in eval mode; repeats are computed once."""
         distinct, inverse = np.unique(positions, return_inverse=True)
         if len(distinct) < positions.size:
             return self.embed(distinct)[torch.from_numpy(inverse).view(positions.shape)]
-        device = self.embedder.normalise.mean.device
-        training, flat = self.embedder.training, positions.ravel()
+        if not positions.size:
+            device = self.embedder.normalise.mean.device
+            return torch.empty(*positions.shape, self.embedder.dimension, device=device)
+        return self._in_eval(positions.ravel(), self.embedder).unflatten(0, positions.shape)
+
+    def _in_eval(self, positions: np.ndarray, function: Callable[..., Tensor]) -> Tensor:
+        """What a function of the embedder gives for the items at positions (n,), by chunks, in eval mode."""
+        device, training = self.embedder.normalise.mean.device, self.embedder.training
         self.embedder.eval()
         try:
             chunks = [
-                self.embedder(self.inputs(flat[first : first + _CHUNK]).to(device), start=self.batches.start).float()
-                for first in range(0, len(flat), _CHUNK)
+                function(self.inputs(positions[first : first + _CHUNK]).to(device), start=self.batches.start).float()
+                for first in range(0, len(positions), _CHUNK)
             ]
         finally:
             self.embedder.train(training)
-        if not chunks:
-            return torch.empty(*positions.shape, self.embedder.dimension, device=device)
-        return torch.cat(chunks).unflatten(0, positions.shape)
+        return torch.cat(chunks)

@@ -1,0 +1,142 @@
+"""Generalized sum pooling: average only what matters.
+
+p_j = sigmoid(a_j + tau) / (n mu) with a_j = logsumexp_i(-eps |w_i - f_j|): positions near one of the prototypes w share
+a budget mu of the map, the others get hardly any weight. Derivation: docs/methods/gsp.md.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from nearkin.errors import ModelError
+from nearkin.models.pooling._budget import soft_minimum, spend
+from nearkin.models.pooling._centers import pick_centers
+from nearkin.models.pooling.registry import Pooling, poolings
+from nearkin.spaces import LipschitzBall
+
+
+@poolings.register("gsp")
+class GeneralizedSumPooling(Pooling):
+    """The weighted mean of the positions that look like one of a few learned prototypes.
+
+    Prototypes and local features are compared inside the unit ball; what is averaged is the map as it comes.
+
+    Reference: Gürbüz 2022, chapter 5.
+    Needs: a map of more than a handful of positions, and local features of the size that is embedded: set
+        `model.local_dimension`, and `model.dimension` to null.
+    Use when: images share background that average pooling would mix into every embedding.
+
+    Args:
+        channels: channels of the map.
+        prototypes: how many things to look for; 64, or 128 for thousands of classes.
+        budget: share mu of the positions to keep, in (0, 1]; 1 is average pooling.
+        sharpness: eps; low spreads the weights, high selects. 5 with pair losses, 0.5 with proxy losses.
+    """
+
+    gives_attributes = True
+
+    def __init__(self, channels: int, prototypes: int = 64, budget: float = 0.3, sharpness: float = 5.0) -> None:
+        super().__init__(channels)
+        if isinstance(prototypes, bool) or not isinstance(prototypes, int) or prototypes < 1:
+            raise ModelError(f"The prototypes of GSP must be a whole number of at least 1, not {prototypes!r}.")
+        if not _is_number(budget) or not 0 < budget <= 1:
+            raise ModelError(f"The budget of GSP is a share in (0, 1], where 1 is average pooling, not {budget!r}.")
+        if not _is_number(sharpness) or not 0 < sharpness < math.inf:
+            raise ModelError(f"The sharpness of GSP must be a positive number, not {sharpness!r}.")
+        self.budget = float(budget)
+        self.sharpness = float(sharpness)
+        self.prototypes = nn.Parameter(torch.randn(prototypes, channels) / math.sqrt(channels))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Pool a map (B, C, H, W) to (B, C)."""
+        if self.budget == 1:
+            return features.mean(dim=(2, 3))
+        return _weighted_mean(features, spend(self._scores(features), self.budget))
+
+    def weights(self, features: Tensor) -> Tensor:
+        """Pooling weights (B, H, W), summing to 1, of a map (B, C, H, W)."""
+        return spend(self._scores(features), self.budget).unflatten(1, features.shape[2:])
+
+    def with_attributes(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """The pooled vectors (B, C), and the share (B, M) of the pooled weight that went to each prototype."""
+        weights, shares = self._weights_and_shares(features)
+        pooled = features.mean(dim=(2, 3)) if self.budget == 1 else _weighted_mean(features, weights)
+        return pooled, torch.bmm(weights.unsqueeze(1), shares).squeeze(1)
+
+    def plan(self, features: Tensor) -> Tensor:
+        """The transport plan (B, M, H, W): which share of the map's mass went from where to which prototype.
+
+        It sums to the budget; what it leaves at a position, 1/(H W) minus its sum there, was discarded.
+        """
+        weights, shares = self._weights_and_shares(features)
+        return (self.budget * weights.unsqueeze(2) * shares).transpose(1, 2).unflatten(2, features.shape[2:])
+
+    @torch.no_grad()
+    def init_from(self, features: Tensor, seed: int = 0) -> None:
+        """Put the prototypes on local features of maps (B, C, H, W), far apart from each other (greedy k-center)."""
+        points = LipschitzBall().project(_local(features.float())).flatten(0, 1)
+        self.prototypes.copy_(pick_centers(points, len(self.prototypes), seed))
+
+    def _scores(self, features: Tensor) -> Tensor:
+        return soft_minimum(local_costs(features, self.prototypes), self.sharpness)
+
+    def _weights_and_shares(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Weights (B, N) of the positions, and how each is shared among the prototypes (B, N, M)."""
+        costs = local_costs(features, self.prototypes)
+        shares = torch.softmax(-self.sharpness * costs, dim=2)
+        return spend(soft_minimum(costs, self.sharpness), self.budget), shares
+
+
+@poolings.register("gsp+gmp")
+class GeneralizedSumMaxPooling(GeneralizedSumPooling):
+    """Generalized sum pooling plus the maximum of each channel; see `GeneralizedSumPooling` for the parameters."""
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Pool a map (B, C, H, W) to (B, C)."""
+        return super().forward(features) + features.amax(dim=(2, 3))
+
+    def with_attributes(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """The pooled vectors (B, C), and the share (B, M) of the pooled weight that went to each prototype."""
+        pooled, attributes = super().with_attributes(features)
+        return pooled + features.amax(dim=(2, 3)), attributes
+
+
+def local_costs(features: Tensor, prototypes: Tensor) -> Tensor:
+    """Distances (B, N, M) of the local features of a map (B, C, H, W) to prototypes (M, C), all shortened to length 1.
+
+    In single precision whatever the map is in: a difference of squares needs the digits. Gradients are zero at
+    distance zero.
+    """
+    with torch.autocast(features.device.type, enabled=False):
+        points = _local(features)
+        points = points if points.dtype == torch.float64 else points.float()
+        centers = LipschitzBall().project(prototypes.to(points.dtype))
+        # The long ones among the points are shortened by a factor on their products, not one by one.
+        norms = torch.linalg.vector_norm(points, dim=2, keepdim=True)
+        lengths = norms.clamp(min=1)
+        products = (points.flatten(0, 1) @ centers.T).unflatten(0, points.shape[:2])
+        squares = (norms / lengths).square() + centers.square().sum(1) - 2 * products / lengths
+        return _root(squares)
+
+
+def _root(squares: Tensor) -> Tensor:
+    """Square roots, with gradient zero where rounding makes a square zero or less."""
+    positive = squares > 0
+    return torch.where(positive, torch.where(positive, squares, 1.0).sqrt(), 0.0)
+
+
+def _local(features: Tensor) -> Tensor:
+    """The local features (B, N, C) of a map (B, C, H, W)."""
+    return features.flatten(2).transpose(1, 2)
+
+
+def _weighted_mean(features: Tensor, weights: Tensor) -> Tensor:
+    """The mean (B, C) of a map (B, C, H, W) with weights (B, N)."""
+    return torch.bmm(weights.to(features.dtype).unsqueeze(1), _local(features)).squeeze(1)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,156 @@
+"""Where a model looks: by hand where that is possible, by what must hold where it is not."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from nearkin.data.inputs import InputSpec
+from nearkin.errors import ModelError, UnknownNameError
+from nearkin.models import Embedder, make_pooling
+from nearkin.models.backbones import Backbone
+from nearkin.models.explanations import (
+    contributions,
+    explanations,
+    position_weights,
+    prototype_shares,
+    usual_explanation,
+)
+from nearkin.models.pooling import Pooling, list_poolings
+from nearkin.spaces import Sphere
+
+CHANNELS = 8
+
+
+def model(pooling: str | Pooling, dimension: int | None = 5, stage: nn.Module | None = None, **parameters) -> Embedder:
+    """A model whose map is its input, unless a stage is given."""
+    spec = InputSpec(channels=3, size=6, mean=(0.0,) * 3, std=(1.0,) * 3)
+    backbone = Backbone(spec, {"only": stage or nn.Identity()}, {"only": CHANNELS})
+    torch.manual_seed(0)
+    made = make_pooling(pooling, CHANNELS, **parameters) if isinstance(pooling, str) else pooling
+    head = nn.Identity() if dimension is None else nn.Linear(made.out_channels, dimension)
+    return Embedder(backbone, made, head, Sphere()).eval()
+
+
+def positive_maps(batch=2, height=4, width=6, seed=0):
+    return torch.rand(batch, CHANNELS, height, width, generator=torch.Generator().manual_seed(seed)) + 0.1
+
+
+def test_contributions_of_average_pooling_are_those_computed_by_hand():
+    embedder = model("gap", stage=nn.Conv2d(3, CHANNELS, 3, padding=1))
+    x = torch.randn(2, 3, 4, 6, generator=torch.Generator().manual_seed(1))
+    found = contributions(embedder, x)
+    with torch.no_grad():
+        features, raw = embedder.local_features(x), embedder(x)
+        own_way = raw / raw.norm(dim=1, keepdim=True)
+        for item in range(2):
+            for row in range(4):
+                for column in range(6):
+                    by_hand = embedder.head.weight @ features[item, :, row, column] @ own_way[item] / 24
+                    assert found[item, row, column].item() == pytest.approx(by_hand.item(), abs=1e-6)
+
+
+def test_the_maximum_is_due_to_where_it_is():
+    embedder = model("gmp", dimension=None)
+    x = torch.zeros(1, CHANNELS, 2, 2)
+    x[0, 0, 0, 1], x[0, 1, 1, 0], x[0, 2, 1, 0] = 3.0, 4.0, 12.0
+    found = contributions(embedder, x)[0]
+    assert torch.allclose(found, torch.tensor([[0.0, 9.0], [160.0, 0.0]]) / 13)
+
+
+@pytest.mark.parametrize("pooling", ["gap", "gmp", "gap+gmp", "gem"])
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 1000), height=st.integers(1, 5), width=st.integers(1, 5))
+def test_contributions_add_up_to_the_length_less_the_bias(pooling, seed, height, width):
+    embedder = model(pooling).double()
+    x = positive_maps(2, height, width, seed).double()
+    raw = embedder(x).detach()
+    own_way = raw / raw.norm(dim=1, keepdim=True)
+    expected = raw.norm(dim=1) - own_way @ embedder.head.bias.detach()
+    assert torch.allclose(contributions(embedder, x).sum((1, 2)), expected, atol=1e-9)
+
+
+@pytest.mark.parametrize("pooling", list_poolings())
+def test_every_pooling_can_be_explained_even_on_a_map_of_zeros(pooling):
+    embedder = model(pooling)
+    for x in (positive_maps(), torch.zeros(1, CHANNELS, 4, 4)):
+        found = contributions(embedder, x)
+        assert found.shape == (len(x), *x.shape[2:])
+        assert torch.isfinite(found).all()
+        assert usual_explanation(embedder, x) in ("weights", "contribution")
+
+
+@pytest.mark.parametrize("pooling", ["gap", "gsp", "gsp+gmp"])
+def test_weights_sum_to_one(pooling):
+    weights = position_weights(model(pooling), positive_maps())
+    assert weights.shape == (2, 4, 6)
+    assert torch.allclose(weights.sum((1, 2)), torch.ones(2), atol=1e-5)
+
+
+def test_average_pooling_weighs_all_positions_alike():
+    assert torch.allclose(position_weights(model("gap"), positive_maps()), torch.full((2, 4, 6), 1 / 24))
+
+
+def test_the_shares_of_prototypes_are_the_weights_divided():
+    embedder, x = model("gsp", prototypes=7), positive_maps()
+    shares = prototype_shares(embedder, x)
+    assert shares.shape == (2, 7, 4, 6)
+    assert torch.allclose(shares.sum(1), position_weights(embedder, x), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("pooling", "parameters", "expected"),
+    [
+        ("gap", {}, "contribution"),
+        ("gmp", {}, "contribution"),
+        ("gsp", {"budget": 0.2}, "weights"),
+        ("gsp", {"budget": 1.0}, "contribution"),
+    ],
+)
+def test_weights_are_shown_where_they_tell_something(pooling, parameters, expected):
+    assert usual_explanation(model(pooling, **parameters), positive_maps()) == expected
+
+
+def test_a_pooling_without_weights_names_what_to_ask_for():
+    with pytest.raises(ModelError, match=r"'gmp' gives positions no weights .* ask for 'contribution'"):
+        position_weights(model("gmp"), positive_maps())
+    with pytest.raises(ModelError, match=r"'gap' has no prototypes .* train with the pooling 'gsp'"):
+        prototype_shares(model("gap"), positive_maps())
+
+
+def test_a_pooling_without_gradient_is_one_sentence():
+    class Detached(Pooling):
+        def forward(self, features):
+            return features.detach().mean((2, 3))
+
+    with pytest.raises(ModelError, match="No gradient passes the pooling 'Detached'"):
+        contributions(model(Detached(CHANNELS), dimension=None), positive_maps())
+
+
+def test_a_model_is_left_as_it_was():
+    embedder = model("gem", stage=nn.Sequential(nn.Conv2d(CHANNELS, CHANNELS, 1), nn.BatchNorm2d(CHANNELS)))
+    x = positive_maps()
+    expected = contributions(embedder, x)
+    statistics = embedder.backbone.stages["only"][1].running_mean.clone()
+    embedder.train()
+    assert torch.allclose(contributions(embedder, x), expected)
+    assert embedder.training
+    assert torch.equal(embedder.backbone.stages["only"][1].running_mean, statistics)
+    assert all(parameter.grad is None for parameter in embedder.parameters())
+
+
+def test_contributions_can_be_asked_for_in_inference_mode_and_of_a_frozen_model():
+    embedder, x = model("gap"), positive_maps()
+    expected = contributions(embedder, x)
+    embedder.requires_grad_(False)
+    with torch.inference_mode():
+        assert torch.allclose(contributions(embedder, x + 0), expected)
+
+
+def test_kinds_are_found_by_name():
+    assert explanations.names() == ["contribution", "prototypes", "weights"]
+    with pytest.raises(UnknownNameError, match=r"no explanation 'weight'\. Did you mean 'weights'"):
+        explanations.get("weight")
