@@ -180,7 +180,7 @@ def measure_range(figures: dict[str, float], table: list[dict[str, Any]]) -> Non
         for sharpness in SHARPNESSES:
             for budget in BUDGETS:
                 weights = spend(soft_minimum(costs, sharpness), budget)
-                worst = max(worst, float((weights.sum(1) - 1).abs().max()))
+                worst = max(worst, float((weights.detach().sum(1) - 1).abs().max()))
                 (gradient,) = torch.autograd.grad(weights.square().sum(), costs)
                 broken += int((~gradient.isfinite()).sum())
     figures["residual"], figures["not finite"] = worst, float(broken)

@@ -1,7 +1,8 @@
 """Do generalized sum pooling and the zero-shot prediction loss help on CUB? The fair protocol's answer.
 
     python benchmarks/gsp_books.py cub          four losses, each with GAP, ZS, GSP and both; C2 also with CCP
-    python benchmarks/gsp_books.py settings     contrastive with other budgets, sharpnesses and numbers of prototypes
+    python benchmarks/gsp_books.py settings     contrastive with other budgets, sharpnesses, numbers of prototypes, and
+                                                proxy-anchor with the sharpness of pair losses
 
 Each book is a directory of `benchmarks/books` with a ledger, tables and a picture; a stopped one goes on where it was.
 Needs the data: NEARKIN_DATA or --data-root. The trunk is a frozen EfficientNet-Lite0 whose 7x7x1280 maps are cached.
@@ -39,6 +40,8 @@ LOSSES = {"contrastive": PAIRS, "multi-similarity": PAIRS, "proxy-nca++": PROXIE
 ALONE = ["objective.weight=1", "objective.regularisers=[]"]
 """Without the zero-shot prediction loss."""
 AVERAGE = ["model.pooling_parameters.budget=1"]
+USUAL = "budget 0.3, sharpness 5, 64 prototypes, lambda 0.1"
+"""The settings of the recipe `contrastive-gsp`."""
 
 
 @dataclass(frozen=True)
@@ -78,8 +81,11 @@ def settings() -> list[Candidate]:
         "256 prototypes": [f"{part}.prototypes=256"],
         "lambda 0.5": ["objective.weight=0.5", "objective.regularisers=[{name: zero-shot, weight: 0.5}]"],
     }
-    chosen = [candidate("contrastive-gsp", PAIRS, "budget 0.3, sharpness 5, 64 prototypes, lambda 0.1")]
-    return chosen + [candidate("contrastive-gsp", [*PAIRS, *change], name) for name, change in changes.items()]
+    chosen = [candidate("contrastive-gsp", PAIRS, USUAL)]
+    chosen += [candidate("contrastive-gsp", [*PAIRS, *change], name) for name, change in changes.items()]
+    chosen.append(candidate("proxy-anchor-gsp", PROXIES, "proxy-anchor, sharpness 0.5"))
+    chosen.append(candidate("proxy-anchor-gsp", [*PROXIES, f"{part}.sharpness=5"], "proxy-anchor, sharpness 5"))
+    return chosen
 
 
 def plain(name: str) -> str | None:
@@ -87,7 +93,14 @@ def plain(name: str) -> str | None:
     return name.partition(" + ")[0] if " + " in name else None
 
 
-STUDIES = {"cub": Study(cub, plain), "settings": Study(settings, lambda name: None)}
+def usual(name: str) -> str | None:
+    """What a setting is compared with: the recipe's own."""
+    if name == "proxy-anchor, sharpness 5":
+        return "proxy-anchor, sharpness 0.5"
+    return None if name in (USUAL, "proxy-anchor, sharpness 0.5") else USUAL
+
+
+STUDIES = {"cub": Study(cub, plain), "settings": Study(settings, usual)}
 
 
 def main() -> int:

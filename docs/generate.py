@@ -6,6 +6,7 @@ A page asks for one with a comment line such as `<!-- generated: catalogue -->`.
 from __future__ import annotations
 
 import csv
+import inspect
 import json
 import re
 from collections.abc import Iterable
@@ -68,6 +69,18 @@ def _backbones() -> str:
     from nearkin.models import list_backbones
 
     return ", ".join(f"`{name}`" for name in list_backbones())
+
+
+def _poolings() -> str:
+    """Every pooling, with what its docstring says of it: the first line, and when to use it."""
+    from nearkin.models.pooling import list_poolings, poolings
+
+    rows = []
+    for name in list_poolings():
+        words = " ".join(inspect.getdoc(poolings.get(name)).split())
+        when = re.search(r"Use when: (.*?)(?: Args:|$)", words)
+        rows.append((f"`{name}`", words.partition(". ")[0].rstrip("."), when[1].rstrip(".") if when else ""))
+    return _table(("pooling", "what it is", "use when"), rows)
 
 
 def _retrieval() -> str:
@@ -150,6 +163,62 @@ def _ccp() -> str:
     return f"{caption}\n\n{_bars(result)}"
 
 
+def _gsp() -> str:
+    """What the last full run of the benchmark of generalized sum pooling measured."""
+    result = _benchmark("gsp")
+    machine, figures = result["machine"], result["figures"]
+    extra = ", ".join(f"{figures[f'step with zero-shot loss, {case}']:.2f} ({case})" for case in _GSP_STEPS)
+    caption = (
+        f"torch {machine['torch']}, {machine['threads']} threads. Without a bar: with the zero-shot loss as well, a "
+        f"step costs this much of average pooling's: {extra}."
+    )
+    return f"{_bars(result)}\n\n{caption}"
+
+
+_GSP_STEPS = ("cached maps 7x7x1280", "224 px")
+
+
+def _tokens() -> str:
+    """The token study: means over seeds with 95 % t intervals."""
+    from scipy import stats
+
+    measures = ("MAP@R", "inside another hull", "weight on shared tokens")
+    cells = _lines("gsp_tokens")
+
+    def told(pooling: str, measure: str) -> str:
+        values = [100 * cell[measure] for cell in cells if cell["pooling"] == pooling]
+        mean, half = sum(values) / len(values), stats.sem(values) * stats.t.ppf(0.975, len(values) - 1)
+        return f"{mean:.1f} ({max(0.0, mean - half):.1f} to {min(100.0, mean + half):.1f})"
+
+    names = dict.fromkeys(cell["pooling"] for cell in cells)
+    return _table(("pooling", *measures), ((name, *(told(name, measure) for measure in measures)) for name in names))
+
+
+def _attributes() -> str:
+    """The transfer of attributes to unseen classes: mean and range over seeds."""
+    cells = _lines("gsp_attributes")
+    measures = ("l2", "cosine", "validation_MAP@R")
+
+    def told(place: tuple[int, float], measure: str) -> str:
+        values = [100 * cell[measure] for cell in cells if (cell["prototypes"], cell["mixture"]) == place]
+        return f"{sum(values) / len(values):.1f} ({min(values):.1f} to {max(values):.1f})"
+
+    places = sorted({(cell["prototypes"], cell["mixture"]) for cell in cells})
+    header = ("prototypes", "weight of the zero-shot loss", "by l2", "by cosine", "validation MAP@R")
+    return _table(header, ((*map(str, place), *(told(place, measure) for measure in measures)) for place in places))
+
+
+def _collage() -> str:
+    """The table of the collage study, without its notes."""
+    path = Path(__file__).parent.parent / "benchmarks" / "books" / "collage" / "table.md"
+    return "\n".join(line for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("|"))
+
+
+def _lines(name: str) -> list[dict[str, Any]]:
+    path = Path(__file__).parent.parent / "benchmarks" / f"{name}.jsonl"
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
 def _book(name: str) -> str:
     """The table of a book of `benchmarks/books`, in percent and points."""
     path = Path(__file__).parent.parent / "benchmarks" / "books" / name / "table.csv"
@@ -210,8 +279,7 @@ def _difference(mean: float, low: float, high: float, p: float) -> str:
 
 def _toy() -> str:
     """The proof of concept in two dimensions: mean and range over seeds."""
-    path = Path(__file__).parent.parent / "benchmarks" / "ccp_toy.jsonl"
-    cells = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    cells = _lines("ccp_toy")
     measures = ("proxies' spread", "covering radius", "distance between classes", "MAP@R")
 
     def told(variant: str, measure: str) -> str:
@@ -233,10 +301,17 @@ def _benchmark(name: str) -> dict[str, Any]:
 def _bars(result: dict[str, Any]) -> str:
     """The figures of a benchmark beside their bars."""
     rows = [
-        (meaning, f"{result['figures'][name]:.2f}" if bar < 10 else f"{result['figures'][name]:.0f}", f"{sign} {bar:g}")
+        (meaning, _figure(result["figures"][name], bar), f"{sign} {bar:g}")
         for name, (meaning, sign, bar) in result["bars"].items()
     ]
     return _table(("what", "measured", "bar"), rows)
+
+
+def _figure(value: float, bar: float) -> str:
+    """A figure with as many digits as its bar is worth."""
+    if bar >= 10:
+        return f"{value:.0f}"
+    return f"{value:.2g}" if abs(value) < 0.1 else f"{value:.2f}"
 
 
 _TABLES = {
@@ -249,8 +324,14 @@ _TABLES = {
     "gallery": _gallery,
     "service": _service,
     "suspects": _suspects,
+    "poolings": _poolings,
     "ccp": _ccp,
+    "gsp": _gsp,
+    "gsp_tokens": _tokens,
+    "gsp_attributes": _attributes,
+    "gsp_collage": _collage,
     "ccp_toy": _toy,
     "ccp_best": _best,
     **{f"book_{name}": partial(_book, name) for name in ("rates", "cub", "omniglot", "ablation")},
+    **{f"book_{name.replace('-', '_')}": partial(_book, name) for name in ("gsp-cub", "gsp-settings")},
 }

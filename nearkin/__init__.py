@@ -9,7 +9,7 @@ from nearkin._version import __version__
 from nearkin.errors import NearkinError
 
 if TYPE_CHECKING:
-    from nearkin.api import audit, fit, load
+    from nearkin.api import audit, explain, fit, load
     from nearkin.audits import AuditResult
     from nearkin.data import Dataset, Manifest, open_data
     from nearkin.gallery import Gallery
@@ -26,6 +26,7 @@ __all__ = [
     "Recipe",
     "__version__",
     "audit",
+    "explain",
     "fit",
     "list_recipes",
     "load",
@@ -42,6 +43,7 @@ _HOMES = {
     "Manifest": "nearkin.data.manifest",
     "Recipe": "nearkin.recipe",
     "audit": "nearkin.api",
+    "explain": "nearkin.api",
     "fit": "nearkin.api",
     "list_recipes": "nearkin.recipe",
     "load": "nearkin.api",

@@ -1,4 +1,4 @@
-"""First use: fit, load, audit."""
+"""First use: fit, load, audit, explain."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import torch
 
 from nearkin.audits import AuditResult, Subject, run_suites, subject_of_model
 from nearkin.audits import suites as known_suites
+from nearkin.audits.explaining import Explanation, Pictures, explain_images
 from nearkin.data.catalogue import cache_directory
 from nearkin.data.checking import drop_bad
 from nearkin.data.dataset import Dataset
@@ -172,6 +173,32 @@ def audit(
     if changes:
         subject.facts["audit settings"] = changes
     return run_suites(subject, section)
+
+
+def explain(
+    model: Embedder | str | Path,
+    images: Pictures,
+    what: str | None = None,
+    *,
+    batch_size: int = 16,
+    progress: bool = True,
+) -> list[Explanation]:
+    """Tell where a model looks in images: one value for each position of the map that it pools.
+
+    Args:
+        model: a model, or the path of a run or model file.
+        images: paths of images or of folders of them, PIL images, uint8 arrays, or a `Dataset`; one or a list.
+        what: "weights": the share of each position, as the pooling weighs it, summing to 1; "contribution": how much
+            each position adds to the embedding, signed, for any pooling; "prototypes": how much of which prototype is
+            pooled where. None: the weights where the pooling has any that differ, else the contribution.
+        batch_size: images that go through the network together.
+        progress: whether to show a bar.
+
+    Returns:
+        One explanation for each image, in order; `explanation.save("looks.png")` draws it over the image.
+    """
+    embedder = model if isinstance(model, Embedder) else load(model)
+    return explain_images(embedder, images, what, batch_size=batch_size, progress=progress)
 
 
 def audit_section(

@@ -11,6 +11,7 @@ import numpy as np
 from PIL import Image
 
 from nearkin.audits.corrupted import CorruptedEncoder
+from nearkin.audits.local_encoder import LocalEncoder
 from nearkin.data.dataset import Dataset
 from nearkin.errors import DataError
 from nearkin.models import Embedder, FeatureCache, cache_point, pretrained_baseline
@@ -37,6 +38,7 @@ class Subject:
         own_data: whether the items are those that were held out when the model was trained.
         corrupted: from a corruption, a severity and rows (r,) to the embeddings (r, d) of these items so corrupted;
             None when there are no images to corrupt.
+        local: gives the local features that the model pools, of any of the items; None when there is no model.
         progress: whether suites that take long show a bar.
     """
 
@@ -51,6 +53,7 @@ class Subject:
     notes: list[str] = field(default_factory=list)
     own_data: bool = False
     corrupted: Callable[[str, int, np.ndarray], np.ndarray] | None = None
+    local: LocalEncoder | None = None
     progress: bool = True
 
 
@@ -98,6 +101,7 @@ def subject_of_model(
         notes=notes,
         own_data=own_data,
         corrupted=CorruptedEncoder(embedder, part, cache_directory / "corrupted") if part.kind == "image" else None,
+        local=LocalEncoder(embedder, part),
         progress=progress,
     )
 

@@ -1,4 +1,4 @@
-"""The `nearkin` command and its commands on models: train, audit, embed, compare, benchmark, demo.
+"""The `nearkin` command and its commands on models: train, audit, embed, explain, compare, benchmark, demo.
 
 Those of the gallery come from their own files. Heavy imports wait until a command runs.
 """
@@ -118,6 +118,27 @@ def embed(
     from nearkin.cli.embedding import embed_command
 
     embed_command(run, data, out, batch_size, skip_bad, data_root, not quiet)
+
+
+@app.command()
+def explain(
+    run: Annotated[Path, typer.Argument(help="A run directory, or a model file.")],
+    images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="Images, or folders of images.")],
+    what: Annotated[
+        str | None,
+        typer.Option(
+            "--what",
+            help="weights: the pooling's own; contribution: what each place adds to the embedding; prototypes: which "
+            "one each place is like. Default: weights if they differ, else contribution.",
+        ),
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", help="Directory for the pictures.")] = Path("explanations"),
+    quiet: Quiet = False,
+) -> None:
+    """Draw where a run's model looks: a heat map over each image, and an overview of them."""
+    from nearkin.cli.explaining import explain_command
+
+    explain_command(run, images, what, out, not quiet)
 
 
 @app.command()

@@ -59,10 +59,14 @@ class EvalTransform:
 
     def __call__(self, sample: Image.Image, rng: np.random.Generator | None = None) -> Tensor:
         """The centre of the image, uint8 (C, size, size); `rng` is not used."""
-        # Resizing and cropping are one step: the crop's outline, in pixels of the original.
-        side = min(sample.size) * self.spec.size / round(self.spec.size * self.resize)
-        left, top = (sample.width - side) / 2, (sample.height - side) / 2
-        return _resized(sample, (left, top, left + side, top + side), self.spec)
+        # Resizing and cropping are one step.
+        return _resized(sample, self.box(sample.width, sample.height), self.spec)
+
+    def box(self, width: int, height: int) -> Box:
+        """Left, top, right and bottom of what the model sees of an image, in pixels of the image."""
+        side = min(width, height) * self.spec.size / round(self.spec.size * self.resize)
+        left, top = (width - side) / 2, (height - side) / 2
+        return (left, top, left + side, top + side)
 
 
 class TrainTransform:

@@ -26,6 +26,11 @@ class AuditSection(BaseModel):
     severities: list[Annotated[int, Field(ge=1, le=5)]] = Field(
         default=[1, 2, 3, 4, 5], min_length=1, description="Severities of the corruption suite."
     )
+    pooling_classes: int = Field(default=10, ge=2, description="Classes that the pooling suite looks at.")
+    pooling_items: int = Field(default=64, ge=1, description="Items of each of them.")
+    pooling_prototypes: int = Field(
+        default=48, ge=1, description="Prototypes that the pooling suite covers their local features with."
+    )
     resamples: int = Field(default=1000, ge=1, description="Bootstrap resamples of the intervals.")
     seed: int = Field(default=0, ge=0, description="Seed of bootstrap, k-means and sampled pairs.")
 

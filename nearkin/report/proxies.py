@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nearkin.errors import DataError
-from nearkin.report._canvas import BLACK, FAINT, INK, SERIES, WIDTH, drawing, to_png
+from nearkin.report._canvas import FAINT, INK, WIDTH, drawing, to_png
 from nearkin.report._lines import fit_text, plain_numbers, text_width
+from nearkin.report._plane import HUES, Plane
 from nearkin.report.formatting import value_text
 
 if TYPE_CHECKING:
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_PANELS = 6
-# Ten classes want ten hues, as a small mark does not tell its shape; black is the boxes' edge and so none of them.
-_COLOURS = (*(colour for colour in SERIES if colour != BLACK), "#8f9a1f", "#8c5a2b", "#8a939e", "#5b3fa8")
 _DOTS = ("o", "^", "D", "v", "X")  # no squares: those are proxies
 _COLUMNS = {1: 1, 2: 2, 3: 3, 4: 2, 5: 3, 6: 3}
 _WIDEST = 420  # of a panel, in CSS pixels
@@ -70,9 +69,9 @@ def draw_proxies(panels: Sequence[ProxyPanel], classes: Sequence[str]) -> bytes:
         return b""
     if len({panel.points.shape[1] for panel in shown}) > 1:
         raise DataError("The panels must have one dimension, but their points have several: draw them apart.")
-    plane = _Plane(np.concatenate([panel.points for panel in shown]))
+    plane = Plane(np.concatenate([panel.points for panel in shown]))
     drawn = [_Drawn(panel, plane) for panel in shown]
-    names = [fit_text(name.lstrip("_"), _NAME_WIDTH, _TEXT) for name in classes[: len(_COLOURS)]]
+    names = [fit_text(name.lstrip("_"), _NAME_WIDTH, _TEXT) for name in classes[: len(HUES)]]
     if more := len(classes) - len(names):
         names.append(f"{more:,} more")
     columns = _COLUMNS[len(drawn)]
@@ -98,33 +97,10 @@ def evenly_spaced(count: int, most: int = MOST_PANELS) -> list[int]:
     return np.unique(np.round(np.linspace(0, count - 1, min(count, most))).astype(int)).tolist() if count else []
 
 
-class _Plane:
-    """Where vectors (…, d) lie in the plane: as they are if they fit, else along the two main directions of `points`.
-
-    Args:
-        points: (n, d) with n > 0.
-    """
-
-    def __init__(self, points: np.ndarray) -> None:
-        dimension = points.shape[1]
-        self.centre, self.directions = np.zeros(dimension), np.eye(dimension, 2)
-        if dimension > 2:
-            self.centre = points.mean(axis=0)
-            _, vectors = np.linalg.eigh(np.cov(points.T, bias=True))
-            self.directions = vectors[:, :-3:-1]
-            # An eigenvector has no sign of its own: one rule, one picture.
-            largest = np.abs(self.directions).argmax(axis=0)
-            self.directions = self.directions * np.where(self.directions[largest, [0, 1]] < 0, -1.0, 1.0)
-
-    def __call__(self, vectors: np.ndarray) -> np.ndarray:
-        """Coordinates (…, 2) of vectors (…, d)."""
-        return (vectors - self.centre) @ self.directions
-
-
 class _Drawn:
     """A panel in the plane: points (n, 2), converged (c, K, 2) and upcoming (c, M, 2) proxies."""
 
-    def __init__(self, panel: ProxyPanel, plane: _Plane) -> None:
+    def __init__(self, panel: ProxyPanel, plane: Plane) -> None:
         self.source = panel
         self.labels = panel.labels
         self.points, self.converged, self.upcoming = (
@@ -167,9 +143,9 @@ def _limits(drawn: Sequence[_Drawn]) -> tuple[np.ndarray, np.ndarray]:
 
 def _draw_panel(axes: Axes, panel: _Drawn) -> None:
     size = float(np.clip(3000 / max(len(panel.points), 1), 3, 20))
-    x, y = panel.points[panel.labels >= len(_COLOURS)].T
+    x, y = panel.points[panel.labels >= len(HUES)].T
     axes.scatter(x, y, s=0.6 * size, color=FAINT, linewidths=0)
-    for place, colour in enumerate(_COLOURS[: len(panel.converged)]):
+    for place, colour in enumerate(HUES[: len(panel.converged)]):
         x, y = panel.points[panel.labels == place].T
         axes.scatter(x, y, s=size, color=colour, marker=_DOTS[place % len(_DOTS)], linewidths=0, alpha=0.45, zorder=2)
         x, y = panel.upcoming[place].T
@@ -201,7 +177,7 @@ def _write_legends(figure: Figure, names: Sequence[str], grey: bool, circles: bo
         [], [], linestyle="", marker="o", color="none", markeredgecolor=INK, markeredgewidth=1.5,
         label="next proxies (k-center)",
     )  # fmt: skip
-    looks = [(_COLOURS[place], _DOTS[place % len(_DOTS)]) for place in range(len(names) - grey)]
+    looks = [(HUES[place], _DOTS[place % len(_DOTS)]) for place in range(len(names) - grey)]
     looks += [(FAINT, "o")] * grey
     dots = [
         Line2D([], [], linestyle="", marker=marker, markersize=5.5, color=colour, label=name)

@@ -144,8 +144,8 @@ def make_learner(
     objective.check_batch(batch_classes, recipe.data.per_class)
     if objective.needs_attributes and not embedder.pooling.gives_attributes:
         raise RecipeError(
-            f"The zero-shot prediction loss needs attributes, which the pooling '{recipe.model.pooling}' does not give: "
-            "set model.pooling to 'gsp', with a budget of 1 for average pooling."
+            f"The zero-shot loss needs attributes, which the pooling '{recipe.model.pooling}' does not give: set "
+            "model.pooling to 'gsp', with a budget of 1 for average pooling."
         )
     check_schedule(recipe.training, objective, validated)
     return embedder, objective, batch_classes

@@ -17,7 +17,8 @@ from nearkin.cli.auditing import audit_run, write_audit
 from nearkin.errors import DataError
 from nearkin.recipe import load_recipe
 from nearkin.report import proxies as module
-from nearkin.report.proxies import ProxyPanel, _Plane, draw_proxies, evenly_spaced
+from nearkin.report._plane import Plane
+from nearkin.report.proxies import ProxyPanel, draw_proxies, evenly_spaced
 from nearkin.spaces import LipschitzBall, Sphere
 from nearkin.training import Run
 from nearkin.training.schedules.snapshots import read_snapshots
@@ -99,7 +100,7 @@ def test_the_plane_is_that_of_the_principal_components_of_all_points(monkeypatch
 @given(st.integers(3, 12), st.integers(1, 20), st.integers(0, 99))
 def test_a_plane_never_lengthens_a_distance(d, n, seed):
     points = np.random.default_rng(seed).normal(size=(n, d))
-    flat = _Plane(points)(points)
+    flat = Plane(points)(points)
     before = np.linalg.norm(points[:, None] - points[None], axis=-1)
     after = np.linalg.norm(flat[:, None] - flat[None], axis=-1)
     assert flat.shape == (n, 2)

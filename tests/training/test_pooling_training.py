@@ -86,9 +86,7 @@ def test_every_pooling_trains_from_cached_maps_and_reloads(pooling, patterns, ti
     more = ["training.max_steps=4", "model.backbone=resnet20", "model.local_dimension=8"]
     few = {"gsp": "prototypes", "gsp+gmp": "prototypes", "netvlad": "clusters", "ot": "references"}.get(pooling)
     parameters = [f"model.pooling_parameters={{{few}: 3}}"] if few else []
-    embedder = fit(
-        patterns, tmp_path, "contrastive", *tiny, *FROZEN, *more, f"model.pooling={pooling}", *parameters
-    )
+    embedder = fit(patterns, tmp_path, "contrastive", *tiny, *FROZEN, *more, f"model.pooling={pooling}", *parameters)
     loaded = Embedder.load(Run(tmp_path / "run").model_file)
     images = patterns.select(np.arange(4))
     np.testing.assert_array_equal(loaded.encode(images, progress=False), embedder.encode(images, progress=False))

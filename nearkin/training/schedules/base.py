@@ -25,7 +25,7 @@ class Schedule(nn.Module):
     def forward(
         self, objective: Objective, embeddings: Tensor, labels: Tensor, attributes: Tensor | None = None
     ) -> Tensor:
-        """The value to minimise, a scalar, for raw embeddings (B, d), labels (B,) and the pooling's attributes (B, M)."""
+        """The value to minimise, a scalar, for raw embeddings (B, d), labels (B,) and attributes (B, M), if needed."""
         return objective(embeddings, labels, attributes)
 
     def begin(self) -> None:

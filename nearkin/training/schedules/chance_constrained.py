@@ -81,7 +81,7 @@ class ChanceConstrained(Schedule):
     def forward(
         self, objective: Objective, embeddings: Tensor, labels: Tensor, attributes: Tensor | None = None
     ) -> Tensor:
-        """The value to minimise, a scalar, for raw embeddings (B, d), labels (B,) and the pooling's attributes (B, M)."""
+        """The value to minimise, a scalar, for raw embeddings (B, d), labels (B,) and attributes (B, M), if needed."""
         if self.instance == 0:
             return objective(embeddings, labels, attributes)
         loss = objective.against(embeddings, labels, self.anchors.vectors(), self.anchor_labels)

@@ -43,7 +43,7 @@ class CrossBatchMemory(Schedule):
     def forward(
         self, objective: Objective, embeddings: Tensor, labels: Tensor, attributes: Tensor | None = None
     ) -> Tensor:
-        """The value to minimise, a scalar, for raw embeddings (B, d), labels (B,) and the pooling's attributes (B, M)."""
+        """The value to minimise, a scalar, for raw embeddings (B, d), labels (B,) and attributes (B, M), if needed."""
         loss = objective(embeddings, labels, attributes)
         filled = min(self.seen, len(self.memory))
         if self.steps >= self.warmup_steps and filled:

@@ -1,0 +1,162 @@
+"""Heat maps over images: where a model looked, on what it saw."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+from PIL import Image, ImageDraw
+
+from nearkin.report._canvas import INK, WIDTH, drawing, to_png
+from nearkin.report.formatting import shorten
+from nearkin.report.heat import Scale, ShareScale
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Box = tuple[float, float, float, float]
+
+_LONGEST = 960  # of a single overlay, in real pixels
+_UNSEEN = 0.55  # how far what the model did not see fades to white
+_GREY = 0.8  # how far the colours of the image fade below those of the map
+
+# Of a grid, in pixels of the page; it has twice as many real ones.
+_PAIRS = 3  # pairs of image and overlay in a row
+_CELL = 114
+_INSIDE = 4
+_BETWEEN = (WIDTH - _PAIRS * (2 * _CELL + _INSIDE)) // (_PAIRS - 1)
+_CAPTION = 20
+_ROW = _CAPTION + _CELL + 6
+_LETTERS = 38
+_KEY = 48
+_NARROWEST = 480  # the key must fit
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One image of a grid, as the model saw it, with the values of its positions and what it is called."""
+
+    image: Image.Image
+    values: np.ndarray
+    caption: str
+
+
+def draw_overlay(
+    image: Image.Image, values: np.ndarray, scale: Scale | None = None, box: Box | None = None
+) -> Image.Image:
+    """Lay a map over an image.
+
+    Args:
+        image: the image, of any mode.
+        values: the map, (h, w), or what else the scale takes.
+        scale: how values become colours; None: shares, on a scale of their own.
+        box: left, top, right and bottom of what the map covers, in pixels of the image; None: all of it. The rest is
+            faded, and a line drawn around the box.
+
+    Returns:
+        An RGB image as large as the one given.
+    """
+    scale = ShareScale.over([values]) if scale is None else scale
+    picture = _flat(image)
+    left, top, right, bottom = (round(edge) for edge in box or (0, 0, *picture.size))
+    right, bottom = max(right, left + 1), max(bottom, top + 1)
+    seen = picture.crop((left, top, right, bottom))
+    # Grey below the colours: a red bird must not look like a high value.
+    ground = Image.blend(seen, seen.convert("L").convert("RGB"), _GREY).convert("RGBA")
+    heated = Image.alpha_composite(ground, scale.paint(values, seen.size)).convert("RGB")
+    if box is None:
+        return heated
+    whole = Image.blend(picture, Image.new("RGB", picture.size, "white"), _UNSEEN)
+    whole.paste(heated, (left, top))
+    thick = max(1, round(max(whole.size) / 400))
+    ImageDraw.Draw(whole).rectangle((left, top, right - 1, bottom - 1), outline=INK, width=thick)
+    return whole
+
+
+def draw_keyed_overlay(
+    image: Image.Image, values: np.ndarray, scale: Scale | None = None, box: Box | None = None
+) -> bytes:
+    """`draw_overlay` at a size to look at, with the key of its colours below: PNG bytes."""
+    scale = ShareScale.over([values]) if scale is None else scale
+    factor = _LONGEST / max(image.size)
+    size = (max(1, round(image.width * factor)), max(1, round(image.height * factor)))
+    box = None if box is None else (box[0] * factor, box[1] * factor, box[2] * factor, box[3] * factor)
+    overlay = draw_overlay(_resized(_flat(image), size), values, scale, box)
+    key = _draw_key(scale)
+    sheet = Image.new("RGB", (max(overlay.width, key.width), overlay.height + key.height), "white")
+    sheet.paste(overlay, ((sheet.width - overlay.width) // 2, 0))
+    sheet.paste(key, ((sheet.width - key.width) // 2, overlay.height))
+    buffer = io.BytesIO()
+    sheet.save(buffer, format="PNG")
+    return buffer.getvalue()
+
+
+def draw_overlays(panels: Sequence[Panel], scale: Scale) -> bytes:
+    """Draw each image and beside it the same with its map, three such pairs in a row, and below the key.
+
+    Returns:
+        PNG bytes, or none when there are no panels.
+    """
+    if not panels:
+        return b""
+    pairs = min(_PAIRS, len(panels))
+    width = max(_NARROWEST, pairs * (2 * _CELL + _INSIDE + _BETWEEN) - _BETWEEN)
+    height = math.ceil(len(panels) / pairs) * _ROW + _KEY
+    with drawing(width, height) as figure:
+        for place, panel in enumerate(panels):
+            left, top = place % pairs * (2 * _CELL + _INSIDE + _BETWEEN), place // pairs * _ROW
+            _draw_pair(figure, panel, scale, left, top)
+        _place_key(figure, scale, height - _KEY)
+        return to_png(figure)
+
+
+def _draw_pair(figure: Figure, panel: Panel, scale: Scale, left: int, top: int) -> None:
+    """An image, a gap and its overlay, below their caption."""
+    image = _resized(_flat(panel.image), (2 * _CELL, 2 * _CELL))
+    pair = Image.new("RGB", (2 * (2 * _CELL + _INSIDE), 2 * _CELL), "white")
+    pair.paste(image, (0, 0))
+    pair.paste(draw_overlay(image, panel.values, scale), (2 * (_CELL + _INSIDE), 0))
+    axes = _axes(figure, left, top + _CAPTION, 2 * _CELL + _INSIDE, _CELL)
+    axes.imshow(np.asarray(pair), aspect="auto", interpolation="nearest")
+    axes.set_axis_off()
+    axes.set_title(shorten(panel.caption, _LETTERS), fontsize=8, fontweight="normal", pad=3)
+
+
+@lru_cache(maxsize=1)
+def _draw_key(scale: Scale) -> Image.Image:
+    """The key alone; overlays that are written one after the other share it."""
+    with drawing(_NARROWEST, _KEY) as figure:
+        _place_key(figure, scale, 0)
+        return Image.open(io.BytesIO(to_png(figure))).convert("RGB")
+
+
+def _place_key(figure: Figure, scale: Scale, top: int) -> None:
+    """The key in the middle of a strip that begins `top` pixels below the upper edge."""
+    width = 100 * figure.get_figwidth()
+    scale.draw_key(_axes(figure, (width - _NARROWEST) / 2 + 12, top + 8, _NARROWEST - 24, 8))
+
+
+def _axes(figure: Figure, left: float, top: float, width: float, height: float) -> Axes:
+    """Axes at an exact place, in pixels of the page from the upper left corner."""
+    figure.set_layout_engine("none")
+    whole, high = 100 * figure.get_figwidth(), 100 * figure.get_figheight()
+    return figure.add_axes((left / whole, 1 - (top + height) / high, width / whole, height / high))
+
+
+def _resized(image: Image.Image, size: tuple[int, int]) -> Image.Image:
+    # Large steps up show honest pixels; everything else is a photograph to be resampled.
+    method = Image.Resampling.NEAREST if size[0] >= 2.5 * image.width else Image.Resampling.LANCZOS
+    return image.resize(size, method)
+
+
+def _flat(image: Image.Image) -> Image.Image:
+    """An image of any mode as RGB, transparent parts white."""
+    if image.has_transparency_data:
+        return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA")).convert("RGB")
+    return image.convert("RGB")

@@ -1,0 +1,189 @@
+"""Explanations of images: the heat lies on what caused it, whatever the image's shape, and reports can show it."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+import nearkin as nk
+from nearkin.audits.explaining import common_scale, draw_looks, draw_overview
+from nearkin.data import ArrayStore, Dataset, Manifest
+from nearkin.data.inputs import InputSpec
+from nearkin.errors import DataError, ModelError, UnknownNameError
+from nearkin.models import Embedder, ModelSection, build_embedder, make_pooling
+from nearkin.models.backbones import Backbone
+from nearkin.spaces import Sphere
+
+
+@pytest.fixture(scope="module")
+def bright() -> Embedder:
+    """A model that sees nothing but brightness, on a map of 16 x 16 fields of 8 pixels."""
+    spec = InputSpec(channels=3, size=128, mean=(0.0,) * 3, std=(1.0,) * 3)
+    backbone = Backbone(spec, {"shrink": nn.AvgPool2d(8)}, {"shrink": 3})
+    return Embedder(backbone, make_pooling("gap", 3), nn.Identity(), Sphere()).eval()
+
+
+@pytest.fixture(scope="module")
+def birds() -> Dataset:
+    rng = np.random.default_rng(0)
+    names = [f"{i}.png" for i in range(40)]
+    images = {name: rng.integers(0, 256, (20, 30, 3), dtype=np.uint8) for name in names}
+    return Dataset(Manifest.from_rows(names, [f"class {i % 15}" for i in range(40)]), ArrayStore(images), name="birds")
+
+
+def make(pooling="gap", **parameters) -> Embedder:
+    section = ModelSection(backbone="conv4", size=32, dimension=8, pooling=pooling, pooling_parameters=parameters)
+    return build_embedder(section).eval()
+
+
+def with_square(width, height, left, top, side):
+    pixels = np.zeros((height, width, 3), np.uint8)
+    pixels[top : top + side, left : left + side] = 255
+    return Image.fromarray(pixels)
+
+
+@pytest.mark.parametrize(
+    ("size", "corner"),
+    [((300, 300), (60, 180)), ((640, 300), (250, 60)), ((300, 640), (90, 400)), ((97, 61), (40, 30))],
+)
+def test_the_heat_lands_on_the_bright_square(bright, size, corner):
+    side = min(size) // 8
+    image = with_square(*size, *corner, side)
+    (found,) = nk.explain(bright, image, progress=False)
+    assert found.what == "contribution"
+    painted = np.asarray(found.overlay()).astype(int)
+    assert painted.shape == (size[1], size[0], 3)
+    left, top, right, bottom = (round(edge) for edge in found.box)
+    inside = painted[top + 2 : bottom - 2, left + 2 : right - 2]
+    heat = inside[..., 0] - inside[..., 2]  # orange, on an image without colours
+    weight = np.clip(heat, 0, None).astype(float)
+    rows, columns = np.indices(weight.shape)
+    centre = (columns * weight).sum() / weight.sum() + left + 2, (rows * weight).sum() / weight.sum() + top + 2
+    cell = (right - left) / 16
+    assert abs(centre[0] - (corner[0] + side / 2)) < cell / 2
+    assert abs(centre[1] - (corner[1] + side / 2)) < cell / 2
+
+
+def test_what_the_model_did_not_see_has_no_heat(bright):
+    image = with_square(600, 300, 10, 10, 60)  # outside of the centre square
+    (found,) = nk.explain(bright, image, progress=False)
+    assert np.allclose(found.map, 0)
+    assert np.asarray(found.seen()).max() == 0
+    left, top, right, bottom = found.box
+    assert (left, right) == pytest.approx((300 - 131.5, 300 + 131.5), abs=0.1)
+    assert right - left == pytest.approx(bottom - top)
+
+
+def test_images_may_come_in_any_form(bright, tmp_path):
+    image = with_square(50, 40, 20, 10, 9)
+    for name in ("one.png", "two.PNG", ".hidden.png"):
+        image.save(tmp_path / name)
+    (tmp_path / "deeper").mkdir()
+    image.save(tmp_path / "deeper" / "three.png")
+    (tmp_path / "notes.txt").write_text("no image")
+    expected = nk.explain(bright, image, progress=False)[0].map
+    given = [tmp_path, str(tmp_path / "one.png"), image, np.asarray(image), (tmp_path / "one.png").read_bytes()]
+    found = nk.explain(bright, given, batch_size=3, progress=False)
+    assert [one.name for one in found] == [
+        str(tmp_path / "deeper" / "three.png"),
+        str(tmp_path / "one.png"),
+        str(tmp_path / "two.PNG"),
+        str(tmp_path / "one.png"),
+        "Image 3",
+        "Image 4",
+        "Image 5",
+    ]
+    for one in found:
+        assert np.allclose(one.map, expected)
+        assert np.array_equal(np.asarray(one.image), np.asarray(image))
+
+
+def test_the_contributions_are_those_of_the_embedding(birds):
+    embedder = make()
+    found = nk.explain(embedder, birds, what="contribution", progress=False)
+    assert [one.name for one in found] == [f"{i}.png" for i in range(40)]
+    raw = torch.from_numpy(embedder.encode_pooled(birds, progress=False)) @ embedder.head.weight.T
+    biased = (raw + embedder.head.bias).detach()
+    expected = (raw * biased).sum(1) / biased.norm(dim=1)
+    assert np.allclose([one.map.sum() for one in found], expected.detach(), atol=1e-4)
+
+
+def test_an_overlay_can_be_saved_and_is_whole_or_not_there(birds, tmp_path):
+    (found,) = nk.explain(make("gsp"), birds.select([0]), progress=False)
+    assert found.what == "weights"
+    found.save(tmp_path / "deep" / "looks.png")
+    assert Image.open(tmp_path / "deep" / "looks.png").width == 960
+    (tmp_path / "file").write_text("")
+    with pytest.raises(nk.NearkinError, match=r"Could not write .*looks.png"):
+        found.save(tmp_path / "file" / "looks.png")
+
+
+@pytest.mark.parametrize("what", ["weights", "contribution", "prototypes"])
+def test_every_kind_has_an_overview_on_one_scale(birds, what):
+    found = nk.explain(make("gsp", prototypes=5, budget=0.3), birds.select(range(4)), what=what, progress=False)
+    assert found[0].map.shape == ((5, 2, 2) if what == "prototypes" else (2, 2))
+    png = draw_overview(found)
+    assert Image.open(io.BytesIO(png)).width == 1440
+    assert common_scale(found) == common_scale(found[::-1])
+    assert draw_overview([]) == b""
+
+
+def test_a_report_shows_images_of_different_classes(birds):
+    embedder = make("gsp")
+    figure = draw_looks(embedder, birds)
+    assert figure.png.startswith(b"\x89PNG")
+    assert "12 audited images" in figure.caption
+    assert "weights" in figure.caption
+    assert figure == draw_looks(embedder, birds)
+    assert figure.png != draw_looks(embedder, birds, seed=1).png
+    some = draw_looks(embedder, birds, rows=[0, 15, 1, 2], count=3, what="contribution")
+    assert "3 audited images" in some.caption
+    assert "contribution" in some.caption
+
+
+def test_classes_come_again_only_when_all_have_come(birds, monkeypatch):
+    shown = []
+    monkeypatch.setattr("nearkin.audits.explaining.draw_overview", lambda found, labels: shown.extend(labels) or b"")
+    draw_looks(make(), birds, count=15)
+    assert len(set(shown)) == 15
+    shown.clear()
+    draw_looks(make(), birds, rows=[0, 15, 30, 1], count=3)  # three of one class and one of another
+    assert sorted(shown) == ["class 0", "class 0", "class 1"]
+
+
+def test_a_report_on_nothing_or_on_audio_has_no_picture(birds):
+    assert draw_looks(make(), birds, rows=[]).png == b""
+    audio = Dataset(birds.manifest, birds.store, kind="audio")
+    assert draw_looks(make(), audio).png == b""
+
+
+def test_bad_input_is_one_sentence(bright, tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "notes.txt").write_text("no image")
+    with pytest.raises(DataError, match=r"empty holds no images"):
+        nk.explain(bright, tmp_path / "empty")
+    with pytest.raises(DataError, match="no image to explain"):
+        nk.explain(bright, [])
+    with pytest.raises(DataError, match=r"notes.txt is not an image"):
+        nk.explain(bright, tmp_path / "notes.txt", progress=False)
+    with pytest.raises(DataError, match=r"absent.png could not be read"):
+        nk.explain(bright, tmp_path / "absent.png", progress=False)
+    with pytest.raises(DataError, match="Image 2 is an array that is not uint8"):
+        nk.explain(bright, [np.zeros((8, 8), np.uint8), np.zeros((8, 8))])
+    with pytest.raises(DataError, match="Image 1 is a int"):
+        nk.explain(bright, [3], progress=False)
+    with pytest.raises(UnknownNameError, match="no explanation 'heat'"):
+        nk.explain(bright, [np.zeros((8, 8), np.uint8)], what="heat")
+    with pytest.raises(ModelError, match="batch size of at least 1"):
+        nk.explain(bright, [np.zeros((8, 8), np.uint8)], batch_size=0)
+
+
+def test_a_model_of_sounds_says_that_images_are_needed():
+    embedder = build_embedder(ModelSection(backbone="tdnn", pretrained=False, dimension=8, pooling="stats"))
+    with pytest.raises(ModelError, match="drawn on images, and this model takes audio"):
+        nk.explain(embedder, np.zeros((8, 8), np.uint8))

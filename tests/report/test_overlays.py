@@ -1,0 +1,151 @@
+"""Heat maps over images: colours, places, keys."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from nearkin.errors import DataError
+from nearkin.report.heat import PartScale, ShareScale, SignedScale, enlarged
+from nearkin.report.overlays import Panel, draw_keyed_overlay, draw_overlay, draw_overlays
+
+GREY = Image.new("RGB", (90, 60), (128, 128, 128))
+
+
+def pixels(image):
+    return np.asarray(image.convert("RGB")).astype(int)
+
+
+def peak(rows, columns, at):
+    values = np.full((rows, columns), 0.01)
+    values[at] = 1.0
+    return values / values.sum()
+
+
+def test_weights_of_average_pooling_are_flat_and_in_the_middle_of_the_scale():
+    flat = np.full((7, 7), 1 / 49)
+    assert ShareScale.over([flat]).top == 2.0
+    painted = np.asarray(ShareScale.over([flat]).paint(flat, (30, 20)))
+    assert painted.shape == (20, 30, 4)
+    assert len(np.unique(painted.reshape(-1, 4), axis=0)) == 1
+
+
+@pytest.mark.parametrize("rows", [1, 3, 7])
+@pytest.mark.parametrize("columns", [1, 4])
+def test_a_value_lies_in_the_middle_of_its_field(rows, columns):
+    values = np.arange(rows * columns, dtype=float).reshape(rows, columns)
+    large = enlarged(values, (columns * 9, rows * 9))
+    assert np.allclose(large[4::9, 4::9], values)
+
+
+@given(st.integers(0, 3), st.integers(0, 4))
+@settings(max_examples=20, deadline=None)
+def test_the_brightest_place_is_where_the_weight_is(row, column):
+    overlay = pixels(draw_overlay(GREY, peak(4, 5, (row, column))))
+    y, x = np.unravel_index(overlay.sum(2).argmax(), (60, 90))
+    assert (y * 4 // 60, x * 5 // 90) == (row, column)
+
+
+def test_more_weight_is_never_darker():
+    ramp = np.linspace(0, 2, 64)[None] / 64
+    luminance = pixels(draw_overlay(GREY, ramp, ShareScale(2.0)))[30] @ [0.2126, 0.7152, 0.0722]
+    assert (np.diff(luminance) > -2).all()  # rounding
+    assert luminance[-1] > luminance[0] + 60
+
+
+def test_a_map_covers_its_box_and_the_rest_fades():
+    image = Image.new("RGB", (100, 60), (40, 40, 40))
+    overlay = pixels(draw_overlay(image, np.full((3, 3), 1 / 9), box=(25.2, 5.1, 74.8, 54.9)))
+    outside = overlay[:, :24]
+    assert (outside == outside[0, 0]).all()
+    assert outside.mean() > 100
+    assert (overlay[30, 27:73] == overlay[30, 50]).all()
+    assert (overlay[5, 25] != overlay[30, 50]).any()
+    assert (overlay[:5] == outside[0, 0]).all()
+    assert (overlay[55:] == outside[0, 0]).all()
+
+
+def test_nothing_contributed_shows_the_image_and_signs_have_colours():
+    values = np.array([[-1.0, 0.0, 1.0]])
+    scale = SignedScale.over([values])
+    row = pixels(draw_overlay(GREY, values, scale))[30]
+    assert (abs(row[45] - 128) < 8).all()
+    assert row[2, 2] > row[2, 0] + 30
+    assert row[-3, 0] > row[-3, 2] + 30
+    assert np.array_equal(
+        pixels(draw_overlay(GREY, np.zeros((2, 2)), SignedScale.over([np.zeros((2, 2))]))), pixels(GREY)
+    )
+
+
+def test_the_size_of_contributions_does_not_matter():
+    values = np.random.default_rng(0).normal(size=(4, 4))
+    assert SignedScale.over([values]) == SignedScale.over([values * 1024])
+    assert draw_overlay(GREY, values, SignedScale()) == draw_overlay(GREY, values * 1024, SignedScale())
+
+
+def test_one_bright_spot_does_not_end_the_scale_of_many_maps():
+    ordinary = [np.full((7, 7), 1 / 49) for _ in range(9)]
+    assert ShareScale.over([peak(7, 7, (0, 0))]).top > 10
+    assert ShareScale.over([*ordinary, peak(7, 7, (0, 0))]).top == 2.0
+
+
+def test_parts_have_hues_and_weak_places_show_the_image():
+    shares = np.zeros((20, 1, 3))
+    shares[4, 0, 0], shares[9, 0, 2] = 0.6, 0.4
+    scale = PartScale.over([shares])
+    assert scale.parts == (4, 9)
+    row = pixels(draw_overlay(GREY, shares, scale))[30]
+    assert row[2, 2] > row[2, 0] + 30  # the largest part is blue, the next orange
+    assert row[-3, 0] > row[-3, 2] + 30
+    assert (abs(row[45] - 128) < 3).all()
+
+
+def test_parts_without_a_colour_are_others():
+    shares = np.eye(9).reshape(9, 3, 3) / 9
+    scale = PartScale.over([shares])
+    assert len(scale.parts) == 7
+    painted = np.asarray(scale.paint(shares, (30, 30)))
+    assert len(np.unique(painted[5::10, 5::10, :3].reshape(-1, 3), axis=0)) == 8
+
+
+@pytest.mark.parametrize(("mode", "size"), [("RGB", (40, 30)), ("L", (5, 9)), ("RGBA", (1, 1)), ("P", (300, 1))])
+@pytest.mark.parametrize(
+    ("scale", "values"),
+    [(ShareScale(), np.full((2, 2), 0.25)), (SignedScale(), -np.eye(3)), (PartScale((1,)), np.full((3, 2, 2), 1 / 12))],
+)
+def test_any_image_can_be_drawn_with_its_key(mode, size, scale, values):
+    image = Image.new(mode, size)
+    png = draw_keyed_overlay(image, values, scale, (size[0] * 0.1, size[1] * 0.1, size[0] * 0.9, size[1] * 0.9))
+    drawn = Image.open(io.BytesIO(png))
+    assert drawn.width == 960
+    assert drawn.height > 960 * size[1] // max(size)
+    assert png == draw_keyed_overlay(image, values, scale, (size[0] * 0.1, size[1] * 0.1, size[0] * 0.9, size[1] * 0.9))
+
+
+def test_a_grid_has_rows_of_three_pairs_and_no_panels_no_bytes():
+    def height(count):
+        return Image.open(io.BytesIO(draw_overlays([panel] * count, ShareScale()))).height
+
+    panel = Panel(Image.new("RGB", (50, 50), "green"), peak(3, 3, (1, 1)), "a very long name of a class " * 4)
+    assert draw_overlays([], ShareScale()) == b""
+    assert height(1) == height(3) < height(4) == height(6) < height(7)
+    assert Image.open(io.BytesIO(draw_overlays([panel] * 4, ShareScale()))).width == 1440
+
+
+def test_a_grid_shows_the_image_beside_its_overlay():
+    panel = Panel(Image.new("RGB", (50, 50), (0, 128, 0)), np.full((2, 2), 0.25), "")
+    drawn = pixels(Image.open(io.BytesIO(draw_overlays([panel] * 3, ShareScale()))))
+    assert (drawn[150, 100] == (0, 128, 0)).all()
+    expected = pixels(draw_overlay(panel.image, panel.values, ShareScale()))[25, 25]
+    assert (drawn[150, 350] == expected).all()
+
+
+@pytest.mark.parametrize("values", [np.full((2, 2), np.nan), np.zeros((0, 3)), np.zeros(4)])
+def test_a_map_that_cannot_be_drawn_is_one_sentence(values):
+    with pytest.raises(DataError, match="A map to draw must hold finite values"):
+        draw_overlay(GREY, values, ShareScale())
