@@ -5,8 +5,9 @@ ones. A collage is 2 x 2 images (the print's "4x4" is a misprint): one of a sub-
 place, and three of sub-classes of the shared ones with the same role. So neither what is to be found in a test collage
 nor what surrounds it was ever in a training collage.
 
-The label of a collage is the sub-class of the image that matters, not its super-class: the print leaves it open, and
-only so are the classes of the three roles different ones.
+The label of a collage is the super-class of the image that matters, with its role: 16 classes in each role, as the
+print counts them, made of other sub-classes each time. What transfers is what a super-class has in common. (With
+sub-classes as labels, the other way to read the print, every pooling stays near chance on so little data.)
 """
 
 from __future__ import annotations
@@ -53,10 +54,14 @@ SUPER_CLASSES = {
 
 @dataclass(frozen=True)
 class Cast:
-    """Who plays what: role to the sub-classes that matter, and to those that surround them, sorted."""
+    """Who plays what: role to the sub-classes that matter, and to those that surround them, sorted.
+
+    `super_of` has the super-class of every sub-class.
+    """
 
     foreground: dict[str, list[str]]
     background: dict[str, list[str]]
+    super_of: dict[str, str]
 
     def classes(self, role: str) -> list[str]:
         """All sub-classes of a role, sorted."""
@@ -68,8 +73,8 @@ class Collages:
     """The collages and, item by item, the images that matter in them.
 
     Args:
-        whole: images (n, 64, 64, 3) with the columns `split` (train, val or test), `place` (0 to 3, row by row) and
-            `parts` (the four images, row by row, as rows of the source).
+        whole: images (n, 64, 64, 3) with the columns `sub_class`, `split` (train, val or test), `place` (0 to 3, row
+            by row) and `parts` (the four images, row by row, as rows of the source).
         plain: the same items without their surroundings, (n, 32, 32, 3); all else is equal.
     """
 
@@ -98,7 +103,8 @@ def cast_classes(super_classes: Mapping[str, Sequence[str]], seed: int = 0, shar
         drawn = [classes[place] for place in rng.permutation(len(classes))]
         for role, part in zip(ROLES, np.split(np.array(drawn), ends[:-1]), strict=True):
             (background if name in behind else foreground)[role].extend(map(str, part))
-    return Cast(*({role: sorted(classes) for role, classes in side.items()} for side in (foreground, background)))
+    sides = ({role: sorted(classes) for role, classes in side.items()} for side in (foreground, background))
+    return Cast(*sides, {part: name for name in names for part in super_classes[name]})
 
 
 def make_collages(
@@ -114,7 +120,7 @@ def make_collages(
             surroundings.
         seed: of all that is drawn.
     """
-    parts, places, roles, names = [], [], [], []
+    parts, places, roles, kinds = [], [], [], []
     for number, role in enumerate(ROLES):
         rng = np.random.default_rng([seed, number])
         main = np.concatenate([_drawn(labels == name, per_class[role], name, rng) for name in cast.foreground[role]])
@@ -127,11 +133,12 @@ def make_collages(
         parts.append(tiles)
         places.append(place)
         roles += [role] * len(main)
-        names += list(labels[main])
+        kinds += list(labels[main])
     tiles, place = np.concatenate(parts), np.concatenate(places)
     manifest = Manifest.from_rows(
         [f"{role}/{index:05d}" for index, role in enumerate(roles)],
-        names,
+        [f"{cast.super_of[kind]} ({role})" for kind, role in zip(kinds, roles, strict=True)],
+        sub_class=kinds,
         split=roles,
         place=place.tolist(),
         parts=[" ".join(map(str, row)) for row in tiles],

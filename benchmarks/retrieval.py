@@ -15,7 +15,6 @@ import argparse
 import json
 import math
 import multiprocessing as mp
-import platform
 import sys
 import threading
 import time
@@ -27,6 +26,7 @@ from typing import Any
 import faiss
 import pytorch_metric_learning
 import torch
+from bars import machine
 from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
 from torch import Tensor
 
@@ -242,23 +242,11 @@ def main() -> int:
         print(f"{meaning:56} {figures[name]:8.2f}  bar {direction} {bar}: {'holds' if holds else 'FAILS'}")
     if not arguments.quick:
         rounded = {name: round(value, 3) for name, value in figures.items()}
-        result = {"machine": _machine(), "bars": BARS, "figures": rounded, "table": table}
+        peers = {"faiss": faiss.__version__, "pytorch-metric-learning": pytorch_metric_learning.__version__}
+        result = {"machine": {**machine(), **peers}, "bars": BARS, "figures": rounded, "table": table}
         RESULT.write_text(json.dumps(result, indent=2) + "\n")
     print(f"\n60,000 embeddings of 11,000 classes: {figures['60k over product']:.2f} x the bare matrix product")
     return 1 if arguments.check and failed else 0
-
-
-def _machine() -> dict[str, Any]:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return {
-        "cpu": names[0] if names else platform.processor(),
-        "capability": torch.backends.cpu.get_cpu_capability(),
-        "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
-        "faiss": faiss.__version__,
-        "pytorch-metric-learning": pytorch_metric_learning.__version__,
-    }
 
 
 if __name__ == "__main__":

@@ -82,12 +82,12 @@ def test_a_collage_has_one_foreground_and_three_of_its_role_s_background(cast, c
     manifest = collages.whole.manifest
     rows = tiles_of(collages.whole)
     assert [" ".join(map(str, row)) for row in rows] == list(manifest.column("parts"))
-    for tiles, label, role, place in zip(
-        rows, manifest.labels, manifest.column("split"), manifest.column("place"), strict=True
-    ):
+    columns = (manifest.column(name) for name in ("sub_class", "split", "place"))
+    for tiles, label, kind, role, place in zip(rows, manifest.labels, *columns, strict=True):
         names = list(labels[tiles])
-        assert names.pop(int(place)) == label
-        assert label in cast.foreground[role]
+        assert names.pop(int(place)) == kind
+        assert kind in cast.foreground[role]
+        assert label == f"super {kind.split('.')[0]} ({role})"
         assert set(names) <= set(cast.background[role])
 
 
@@ -105,17 +105,18 @@ def test_counts_places_and_split(maker, cast, collages):
     manifest = collages.whole.manifest
     split = resolve_split(manifest, DataSection(split="column"), seed=0)
     for role, rows in (("train", split.train), ("val", split.val), ("test", split.test)):
-        names, counts = np.unique(manifest.labels[rows], return_counts=True)
+        names, counts = np.unique(manifest.column("sub_class")[rows], return_counts=True)
         assert list(names) == cast.foreground[role]
         assert set(counts) == {PER_CLASS[role]}
+        assert len(set(manifest.labels[rows])) == 4
     assert set(manifest.column("place")) == {"0", "1", "2", "3"}
 
 
 def test_no_image_is_the_foreground_much_more_often_than_another(collages):
     rows, manifest = tiles_of(collages.whole), collages.whole.manifest
     main = rows[np.arange(len(rows)), manifest.column("place").astype(int)]
-    for name in manifest.classes:
-        _, counts = np.unique(main[manifest.labels == name], return_counts=True)
+    for name in set(manifest.column("sub_class")):
+        _, counts = np.unique(main[manifest.column("sub_class") == name], return_counts=True)
         assert len(counts) == 3
         assert counts.max() - counts.min() <= 1
 

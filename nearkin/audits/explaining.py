@@ -5,18 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
-import torch
 from PIL import Image
-from torch import Tensor
 
+from nearkin.audits.explained_images import Pictures, picture_sources
 from nearkin.data.augment import EvalTransform
 from nearkin.data.dataset import Dataset
-from nearkin.data.decode import IMAGE_SUFFIXES
 from nearkin.errors import DataError, ModelError
 from nearkin.models import Embedder
 from nearkin.models.explanations import explanations, usual_explanation
@@ -25,11 +21,9 @@ from nearkin.models.prefetch import batches
 from nearkin.progress import Progress
 from nearkin.report import Figure
 from nearkin.report.heat import PartScale, Scale, ShareScale, SignedScale
+from nearkin.report.marks import marked
 from nearkin.report.overlays import Box, Panel, draw_keyed_overlay, draw_overlay, draw_overlays
 from nearkin.storage import replacing
-
-Picture = str | Path | bytes | Image.Image | np.ndarray
-Pictures = Dataset | Picture | Sequence[Picture]
 
 _SCALES: dict[str, type[ShareScale] | type[SignedScale] | type[PartScale]] = {
     "weights": ShareScale,
@@ -89,18 +83,21 @@ class Explanation:
         box = self._transform.box(*image.size)
         picture = draw_keyed_overlay(image, self.map, scale or common_scale([self]), box)
         with replacing(path) as temporary:
-            temporary.write_bytes(picture)
+            temporary.write_bytes(marked(picture))
 
 
 def explain_images(
     embedder: Embedder, images: Pictures, what: str | None = None, *, batch_size: int = 16, progress: bool = True
 ) -> list[Explanation]:
-    """The maps of images, in the order given; see `nearkin.explain`, which also opens the model."""
+    """The maps of images, in the order given; see `nearkin.explain`, which also opens the model.
+
+    Without `what`, the first batch decides for all.
+    """
     if embedder.spec.kind != "image":
         raise ModelError(f"Explanations are drawn on images, and this model takes {embedder.spec.kind}.")
     measure = None if what is None else explanations.get(what)
     loader = ItemLoader(embedder.spec)
-    sources = _sources(images, loader)
+    sources = picture_sources(images, loader)
     if not sources:
         raise DataError("There is no image to explain: give at least one.")
     if batch_size < 1:
@@ -180,55 +177,6 @@ def _of_different_classes(labels: np.ndarray, rows: np.ndarray, count: int, seed
     turn = np.empty(len(drawn), dtype=np.int64)
     turn[order] = np.arange(len(drawn)) - starts
     return drawn[np.argsort(turn, kind="stable")][:count]
-
-
-class _Source(NamedTuple):
-    """An image by name: as the model takes it, and whole."""
-
-    name: str
-    sample: Callable[[], Tensor]
-    picture: Callable[[], Image.Image]
-
-
-def _sources(images: Pictures, loader: ItemLoader) -> list[_Source]:
-    if isinstance(images, Dataset):
-        if images.kind != "image":
-            raise DataError(f"Explanations are drawn on images, and the data is {images.kind}.")
-        return [
-            _Source(str(path), partial(loader.of_dataset, images, row), partial(images.image, row))
-            for row, path in enumerate(images.manifest.paths)
-        ]
-    listed = images if isinstance(images, Sequence) and not isinstance(images, str | bytes) else [images]
-    sources: list[_Source] = []
-    for place, item in enumerate(listed):
-        many = list_images(Path(item)) if isinstance(item, str | Path) else [item]
-        sources += [_source(one, f"Image {place + 1}", loader) for one in many]
-    return sources
-
-
-def _source(item: Picture, name: str, loader: ItemLoader) -> _Source:
-    if isinstance(item, str | Path):
-        name = str(item)
-    elif isinstance(item, torch.Tensor) or (isinstance(item, np.ndarray) and item.dtype != np.uint8):
-        raise DataError(f"{name} is an array that is not uint8: give pixels, a PIL image or a path.")
-    return _Source(name, partial(loader, item, name), partial(_whole, loader, item, name))
-
-
-def _whole(loader: ItemLoader, item: Picture, name: str) -> Image.Image:
-    image = loader.decoded(item, name)
-    assert isinstance(image, Image.Image)
-    return image
-
-
-def list_images(path: Path) -> list[Path]:
-    """The file itself, or the images in a folder and its folders, sorted; hidden ones are left out."""
-    if not path.is_dir():
-        return [path]
-    inside = (file for file in path.rglob("*") if file.suffix.lower() in IMAGE_SUFFIXES and file.is_file())
-    files = sorted(file for file in inside if not any(part.startswith(".") for part in file.relative_to(path).parts))
-    if not files:
-        raise DataError(f"The folder {path} holds no images: give one that does, or image files.")
-    return files
 
 
 def _square(image: Image.Image) -> tuple[int, int]:

@@ -37,7 +37,7 @@ class LocalEncoder:
     """A model on the items of one data set, stopped before the pooling.
 
     A linear head behind the pooling is applied to each local feature: it is affine, so the mean of what it gives is
-    what it gives for the mean. Not so where the pooling gives vectors of another size than it takes.
+    what it gives for the mean. Not so where the pooling does not keep the coordinates of the map.
 
     Args:
         embedder: the model.
@@ -58,14 +58,18 @@ class LocalEncoder:
     @property
     def through_head(self) -> bool:
         """Whether a linear head is applied to each local feature."""
-        head = self.embedder.head
-        return isinstance(head, nn.Linear) and head.in_features == self.embedder.pooling.channels
+        return isinstance(self.embedder.head, nn.Linear) and self._pooled_alike
 
     @property
     def in_coordinates(self) -> bool:
         """Whether local features and embeddings, before these are projected, have the same coordinates."""
-        same_size = self.embedder.pooling.out_channels == self.embedder.pooling.channels
-        return self.through_head or (isinstance(self.embedder.head, nn.Identity) and same_size)
+        return self.through_head or (isinstance(self.embedder.head, nn.Identity) and self._pooled_alike)
+
+    @property
+    def _pooled_alike(self) -> bool:
+        """Whether a pooled vector has the coordinates of a local feature; an equal size alone does not tell."""
+        pooling = self.embedder.pooling
+        return pooling.keeps_coordinates and pooling.out_channels == pooling.channels
 
     def __call__(self, rows: np.ndarray, *, progress: bool = False) -> LocalFeatures:
         """The local features of the items `rows` (r,), r >= 1."""

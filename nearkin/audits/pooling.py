@@ -26,6 +26,7 @@ from nearkin.metrics.local_features import (
     shared_mass,
 )
 from nearkin.recipe import AuditSection
+from nearkin.report.formatting import interval_text
 from nearkin.report.local_features import LocalView
 from nearkin.spaces import kcenter
 
@@ -34,6 +35,9 @@ _MOST_VALUES = 2**26
 
 _ACTIVE = 0.005
 """Share of a class's mass above which a prototype is active in it: less is strays."""
+
+_MOST_PROTOTYPES = 0.25
+"""Share of the local features that may be prototypes: if all were, every radius would be 0 and no class overlap."""
 
 _FEWEST_CLASSES = 4
 """With fewer, the transfer of attributes has no halves to speak of."""
@@ -52,7 +56,7 @@ def pooling_suite(subject: Subject, section: AuditSection) -> SuiteResult:
     case = _examine(local, subject.labels[rows], section.pooling_prototypes)
     found = SuiteResult(
         case.values(),
-        notes=[_note(subject.local, local, case), *notes],
+        notes=[_note(subject.local, local, case), *notes, *_fewer_prototypes(local, case, section.pooling_prototypes)],
         lower_is_better=_OVERLAPS,
         numbers=_NUMBERS,
         details={"pooling": case.details()},
@@ -137,8 +141,12 @@ def _sample(subject: Subject, local: LocalEncoder, section: AuditSection) -> tup
     most = max(1, _MOST_VALUES // local(rows[:1]).features.numel())
     if len(rows) <= most:
         return rows, []
-    items = max(1, most // section.pooling_classes)
-    fewer = sample_items(subject.labels, section.pooling_classes, items, section.seed)
+    classes = len(np.unique(label_codes(subject.labels[rows])[0]))
+    if most < classes:
+        note = f"Local features of more than {most:,} items would not fit into memory: one of each of as many classes."
+        return sample_items(subject.labels, most, 1, section.seed), [note]
+    items = most // classes
+    fewer = sample_items(subject.labels, classes, items, section.seed)
     return fewer, [f"Local features of more than {items} items of a class would not fit into memory."]
 
 
@@ -151,7 +159,8 @@ def _examine(local: LocalFeatures, labels: np.ndarray, count: int) -> _Case:
     if largest > 0:
         features.div_(largest)
     flat = features.view(1, -1, features.shape[2])
-    prototypes = flat[0, kcenter(flat, min(count, flat.shape[1]))[0]]
+    count = min(count, max(1, int(_MOST_PROTOTYPES * flat.shape[1])))
+    prototypes = flat[0, kcenter(flat, count)[0]]
     bound = check_bound(features, prototypes)
     classes, codes = np.unique(labels.astype(str), return_inverse=True)
     histograms = class_histograms(bound.histogram, torch.from_numpy(codes))
@@ -184,6 +193,17 @@ def _note(encoder: LocalEncoder, local: LocalFeatures, case: _Case) -> str:
     )
 
 
+def _fewer_prototypes(local: LocalFeatures, case: _Case, asked: int) -> list[str]:
+    """What to say if there are fewer prototypes than asked for."""
+    if len(case.prototypes) >= asked:
+        return []
+    features = local.features.shape[0] * local.features.shape[1]
+    return [
+        f"Pooling: {len(case.prototypes)} prototypes instead of {asked}, a quarter of the {features:,} local features "
+        "that there are: more would make the radius and the overlap of classes vanish by themselves."
+    ]
+
+
 def _add_pictures(
     found: SuiteResult, case: _Case, local: LocalFeatures, encoder: LocalEncoder, rows: np.ndarray
 ) -> None:
@@ -191,7 +211,7 @@ def _add_pictures(
     view = LocalView.of(local.features.numpy(), case.prototypes.numpy(), nearest, case.codes)
     pictures = (lambda place: encoder.view(int(rows[place]))) if encoder.dataset.kind == "image" else None
     found.drawings.append(partial(draw_cells, view, case.bound.distance.numpy(), local.grid, pictures))
-    found.drawings.append(partial(draw_hulls, view, case.active, case.classes))
+    found.drawings.append(partial(draw_hulls, view, case.active, case.classes, _ACTIVE))
     found.drawings.append(partial(draw_examples, view, case.classes, pictures))
 
 
@@ -204,4 +224,9 @@ def _add_transfer(
         return
     transfer = attribute_transfer(attributes.numpy(), embeddings, labels, seed=section.seed)
     found.values.update(transfer.values)
-    found.intervals.update(transfer.intervals)
+    # Not among the intervals, which tell how sure a value is: these tell how much it depends on the halves.
+    spread = {name.rpartition(", ")[2]: interval_text(*ends, True) for name, ends in transfer.intervals.items()}
+    found.notes.append(
+        f"Attribute transfer: between the {transfer.classes} sampled classes alone; the middle 95 % of "
+        f"{transfer.splits:,} splits of them: {', '.join(f'{name} {ends}' for name, ends in spread.items())}."
+    )

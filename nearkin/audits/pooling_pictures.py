@@ -9,6 +9,7 @@ from PIL import Image
 
 from nearkin.report import Figure
 from nearkin.report.class_hulls import draw_class_hulls
+from nearkin.report.formatting import value_text
 from nearkin.report.local_features import MOST_PATCHES, MOST_STRIPS, LocalView, draw_prototypes
 from nearkin.report.pooled import MOST_IMAGES, draw_pooled
 from nearkin.report.proxies import evenly_spaced
@@ -41,13 +42,15 @@ def draw_cells(view: LocalView, distances: np.ndarray, grid: tuple[int, int], pi
     )
 
 
-def draw_hulls(view: LocalView, active: np.ndarray, classes: Sequence[str]) -> Figure:
-    """The hulls of the active prototypes (C, m) of each class."""
+def draw_hulls(view: LocalView, active: np.ndarray, classes: Sequence[str], least: float) -> Figure:
+    """The hulls of the active prototypes (C, m) of each class; `least` is the share of its features that one needs."""
     return Figure(
         "Hulls of classes",
-        "Average pooling puts an image near a convex combination of its prototypes, so the images of a class lie in "
-        "the hull of the prototypes that are active in it. Where hulls overlap, images of different classes can come "
-        f"to lie together.{_plane(view)}",
+        "Average pooling puts an image near the hull of its prototypes: no farther away than |PCC - GAP|, which is at "
+        f"most the covering radius, {value_text(view.radius, False)}. A class has the hull of the prototypes that are "
+        f"active in it; those with at most {100 * least:g} % of its features are dropped, so images with rare parts "
+        "may lie farther out. Where hulls overlap, images of different classes can come to lie together. With a large "
+        f"radius or in many dimensions, hulls tell little. A ring marks a hull without area.{_plane(view)}",
         draw_class_hulls(view, active, classes),
         "Convex hulls of the active prototypes of each class, with pooled images",
     )

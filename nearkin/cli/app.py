@@ -132,13 +132,18 @@ def explain(
             "one each place is like. Default: weights if they differ, else contribution.",
         ),
     ] = None,
-    out: Annotated[Path, typer.Option("--out", help="Directory for the pictures.")] = Path("explanations"),
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Directory for the pictures; default: explanations/RUN.")
+    ] = None,
+    skip_bad: Annotated[
+        bool, typer.Option("--skip-bad", help="Leave out unreadable files instead of stopping.")
+    ] = False,
     quiet: Quiet = False,
 ) -> None:
     """Draw where a run's model looks: a heat map over each image, and an overview of them."""
     from nearkin.cli.explaining import explain_command
 
-    explain_command(run, images, what, out, not quiet)
+    explain_command(run, images, what, out, skip_bad, not quiet)
 
 
 @app.command()

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
 
 from nearkin import api
-from nearkin.audits.explaining import common_scale, draw_overview, list_images
-from nearkin.errors import DataError
+from nearkin.audits.explained_images import list_images, readable_images
+from nearkin.audits.explaining import common_scale, draw_overview
+from nearkin.errors import DataError, StorageError
 from nearkin.models.explanations import explanations
-from nearkin.storage import replacing, storing
+from nearkin.report.marks import marked
+from nearkin.storage import replacing
 
 _OVERVIEW = 24
 """Images in the overview at the most."""
@@ -26,20 +29,23 @@ _TOLD = {
 _WHY = {"contribution": ", because the pooling gives places no weights of their own, or all the same"}
 
 
-def explain_command(model: Path, images: Sequence[Path], what: str | None, out: Path, progress: bool) -> None:
+def explain_command(
+    model: Path, images: Sequence[Path], what: str | None, out: Path | None, skip_bad: bool, progress: bool
+) -> None:
     """Draw where a model looks in images, one file an image, and an overview."""
+    out = _usual_folder(model) if out is None else out
     if what is not None:
         explanations.get(what)  # told before a model is read
     for path in images:
         if not path.exists():
             raise DataError(f"There is no image {path}: check the path.")
-    # A file that is named twice, or alone and with its folder, is drawn once.
-    files = list({file.resolve(): file for path in images for file in list_images(path)}.values())
+    _check_folder(out)
     embedder = api.load(model)
-    with storing(out):
-        out.mkdir(parents=True, exist_ok=True)
+    files, notes = _files(images, out, skip_bad, progress)
     found = api.explain(embedder, files, what=what, progress=progress)
     kind = found[0].what
+    for note in notes:
+        print(f"Note: {note}")
     if what is None:
         print(f"Shown: {_TOLD[kind]} (--what {kind}){_WHY.get(kind, '')}.")
     names = _Names(out, files)
@@ -49,9 +55,41 @@ def explain_command(model: Path, images: Sequence[Path], what: str | None, out: 
     shown = found[:_OVERVIEW]
     overview = names.free(f"overview-{kind}")
     with replacing(overview) as temporary:
-        temporary.write_bytes(draw_overview(shown))
+        temporary.write_bytes(marked(draw_overview(shown)))
     some = f" of the first {len(shown)}" if len(shown) < len(found) else ""
     print(f"Wrote {len(found)} overlay{'s' if len(found) > 1 else ''} to {out}; overview{some}: {overview}")
+
+
+def _usual_folder(model: Path) -> Path:
+    """A folder of its own for each model: one model's pictures do not replace another's."""
+    whole = model.resolve()
+    return Path("explanations") / ((whole.name if whole.is_dir() else whole.stem) or "model")
+
+
+def _check_folder(out: Path) -> None:
+    """Refuse a folder that cannot be written to before any work, and without leaving a trace."""
+    there = next(path for path in (out.absolute(), *out.absolute().parents) if path.exists())
+    if not there.is_dir():
+        named = out if there == out.absolute() else there
+        raise StorageError(f"{named} is a file, not a folder: choose another place with --out.")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise StorageError(f"Nothing may be written to {there}: choose another place with --out.")
+
+
+def _files(images: Sequence[Path], out: Path, skip_bad: bool, progress: bool) -> tuple[list[Path], list[str]]:
+    """The files to explain, and what to say of those that are left out."""
+    listings = [list_images(path, out) for path in images]
+    # A file that is named twice, or alone and with its folder, is drawn once.
+    files = list({file.resolve(): file for listing in listings for file in listing.files}.values())
+    notes = []
+    if left_out := sum(listing.left_out for listing in listings):
+        notes.append(f"{left_out} pictures that explain made, or that lie in {out}, were left out.")
+    if skip_bad:
+        whole = readable_images(files, progress)
+        if len(whole) < len(files):
+            notes.append(f"{len(files) - len(whole)} files could not be read and were left out.")
+        files = whole
+    return files, notes
 
 
 class _Names:

@@ -19,6 +19,8 @@ from nearkin.models.pooling import make_pooling
 from nearkin.models.section import ModelSection
 from nearkin.spaces import make_space
 
+_MODEL_OF_A_RUN = "model.safetensors"
+
 
 def build_embedder(section: ModelSection, seed: int = 0, audio_seconds: float | None = None) -> Embedder:
     """Build what a recipe asks for, frozen as it says; torch's global random state is left as it was.
@@ -92,11 +94,12 @@ def assemble(architecture: dict[str, Any], *, pretrained: bool, seed: int = 0) -
 
 def _take_backbone(embedder: Embedder, path: Path, sha256: str | None) -> None:
     """Give a model the weights and statistics of a saved model's backbone; its other parts stay fresh."""
-    saved = load_embedder(path)
-    if sha256 is not None and hashlib.sha256(path.read_bytes()).hexdigest() != sha256:
+    path = path / _MODEL_OF_A_RUN if path.is_dir() else path
+    if sha256 is not None and path.exists() and hashlib.sha256(path.read_bytes()).hexdigest() != sha256:
         raise CheckpointError(
             f"{path} is not the file that model.weights_sha256 names ({sha256[:12]}…): restore it or change the recipe."
         )
+    saved = load_embedder(path)
     theirs, ours = saved.backbone.state_dict(), embedder.backbone.state_dict()
     shapes = [{name: value.shape for name, value in state.items()} for state in (theirs, ours)]
     if saved.backbone_name != embedder.backbone_name or shapes[0] != shapes[1]:

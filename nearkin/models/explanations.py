@@ -2,6 +2,7 @@
 
 weights: the share w_j that the pooling itself gives position j, sum_j w_j = 1.
 contribution: c_j = <d(e.u)/df_j, f_j>, e the raw embedding, u = e / |e| held fixed: how far f_j pushes e its own way.
+    Where only the direction of f_j counts (NetVLAD) this is 0, and c_j = <e - e_j, u>, e_j the embedding without f_j.
 prototypes: how much of prototype m the pooling takes at position j, for poolings that have prototypes.
 
 With average pooling and the head W, c_j = <W f_j, u> / n exactly. With every pooling that doubles when its map does
@@ -27,6 +28,12 @@ explanations: Registry[Callable[[Embedder, Tensor], Tensor]] = Registry("explana
 _EVEN = 0.01
 """Weights within this of average pooling's, as a share of them, tell nothing."""
 
+_NOTHING_SLOPED, _NOTHING_LEFT_OUT = 1e-5, 1e-6
+"""A map of contributions that are all smaller than this, as a share of |e|, is rounding: drawn, it would be noise."""
+
+_MOST_VALUES = 2**24
+"""Numbers held at once of maps that lack a position."""
+
 
 @explanations.register("weights")
 def position_weights(embedder: Embedder, x: Tensor) -> Tensor:
@@ -48,26 +55,19 @@ def position_weights(embedder: Embedder, x: Tensor) -> Tensor:
 def contributions(embedder: Embedder, x: Tensor) -> Tensor:
     """How much each position adds to the embedding, (B, h, w), signed, for normalised inputs (B, C, H, W).
 
-    Gradient times input on the pooled map; see the head of this file. Zero where the embedding is zero.
+    Gradient times input on the pooled map, or what leaving a position out changes; see the head of this file. Zero
+    where the embedding is zero, and where nothing but rounding is found.
 
     Raises:
         ModelError: no gradient passes this pooling.
     """
     with _evaluating(embedder), torch.inference_mode(False):
         with torch.no_grad():
-            features = embedder.local_features(x)
-        with torch.enable_grad():
             # A copy: a map that was made in inference mode takes no gradient.
-            features = features.detach().clone().requires_grad_()
-            raw = embedder.head(embedder.pooling(features))
-            if not raw.requires_grad:
-                raise ModelError(
-                    f"No gradient passes the pooling '{_name(embedder)}', so contributions cannot be told: ask for "
-                    "'weights' instead."
-                )
-            own_way = torch.nn.functional.normalize(raw.detach(), dim=1)
-            (slope,) = torch.autograd.grad((raw * own_way).sum(), features)
-    return (slope * features.detach()).sum(1)
+            features = embedder.local_features(x).clone()
+        if embedder.pooling.only_directions:
+            return _left_out(embedder, features)
+        return _sloped(embedder, features)
 
 
 @explanations.register("prototypes")
@@ -106,12 +106,66 @@ def usual_explanation(embedder: Embedder, x: Tensor) -> str:
 @contextmanager
 def _evaluating(embedder: Embedder) -> Iterator[None]:
     """The model in eval mode for a while, as it is when it encodes."""
-    training = embedder.training
+    # One by one: parts may be in another mode than the whole.
+    modes = [(module, module.training) for module in embedder.modules()]
     embedder.eval()
     try:
         yield
     finally:
-        embedder.train(training)
+        for module, training in modes:
+            module.training = training
+
+
+def _sloped(embedder: Embedder, features: Tensor) -> Tensor:
+    """Gradient times input (B, h, w) on a map (B, C, h, w)."""
+    with torch.enable_grad():
+        features = features.requires_grad_()
+        raw = embedder.head(embedder.pooling(features))
+        if not raw.requires_grad:
+            raise ModelError(
+                f"No gradient passes the pooling '{_name(embedder)}', so contributions cannot be told: ask for "
+                "'weights' instead."
+            )
+        own_way = torch.nn.functional.normalize(raw.detach(), dim=1)
+        (slope,) = torch.autograd.grad((raw * own_way).sum(), features)
+    return _without_rounding((slope * features.detach()).sum(1), raw.detach(), _NOTHING_SLOPED)
+
+
+@torch.no_grad()
+def _left_out(embedder: Embedder, features: Tensor) -> Tensor:
+    """How much shorter (B, h, w) the embedding of a map (B, C, h, w) is in its own direction without a position."""
+    raw = embedder.head(embedder.pooling(features))
+    own_way = torch.nn.functional.normalize(raw, dim=1).unsqueeze(1)
+    positions = features.flatten(2)
+    batch, channels, n = positions.shape
+    if n == 1:
+        nothing = features.new_zeros(batch, embedder.pooling.out_channels)
+        change = ((raw - embedder.head(nothing)).unsqueeze(1) * own_way).sum(2)
+    else:
+        places = torch.arange(n, device=features.device)
+        others = places.expand(n, n)[places[:, None] != places].view(n, n - 1)
+        each = batch * max(channels * (n - 1), embedder.pooling.out_channels)
+        change = torch.cat(
+            [
+                ((raw.unsqueeze(1) - _embedded(embedder, positions[:, :, some])) * own_way).sum(2)
+                for some in others.split(max(1, _MOST_VALUES // each))
+            ],
+            dim=1,
+        )
+    return _without_rounding(change.view(batch, *features.shape[2:]), raw, _NOTHING_LEFT_OUT)
+
+
+def _embedded(embedder: Embedder, sets: Tensor) -> Tensor:
+    """Raw embeddings (B, s, d) of sets (B, C, s, n) of local features, as if each were a map of one row."""
+    maps = sets.transpose(1, 2).flatten(0, 1).unsqueeze(2)
+    embedded: Tensor = embedder.head(embedder.pooling(maps))
+    return embedded.unflatten(0, (sets.shape[0], sets.shape[2]))
+
+
+def _without_rounding(found: Tensor, raw: Tensor, share: float) -> Tensor:
+    """Maps (B, h, w), zero where all of one is below a share of the length of its raw embedding (B, d)."""
+    least = share * torch.linalg.vector_norm(raw, dim=1)
+    return torch.where((found.abs().amax((1, 2)) > least)[:, None, None], found, 0.0)
 
 
 def _name(embedder: Embedder) -> str:

@@ -49,7 +49,8 @@ class ModelSection(BaseModel):
     pretrained: bool = Field(default=False, description="Start from ImageNet weights; not every backbone has them.")
     weights: str | None = Field(
         default=None,
-        description="Path of a model saved by nearkin to take the backbone's first weights from; null: none.",
+        description="Run or saved model to take the backbone's first weights from; it must stay until training is "
+        "finished. Null: none.",
     )
     weights_sha256: str | None = Field(
         default=None,

@@ -32,7 +32,7 @@ class Objective(nn.Module):
         batch: the smallest batch the loss can learn from.
         miner: module that chooses pairs or triplets of a batch, or None.
         regularisers: name to (weight, module).
-        weight: what the loss itself is multiplied by.
+        loss_weight: what the loss itself is multiplied by.
         supports_references: whether the loss and the miner take `ref_emb` and `ref_labels`, so that `against` works.
     """
 
@@ -44,7 +44,7 @@ class Objective(nn.Module):
         miner: nn.Module | None = None,
         regularisers: Mapping[str, tuple[float, nn.Module]] | None = None,
         supports_references: bool = False,
-        weight: float = 1.0,
+        loss_weight: float = 1.0,
     ) -> None:
         super().__init__()
         self.name = name
@@ -52,7 +52,7 @@ class Objective(nn.Module):
         self.batch = batch
         self.miner = miner
         self.supports_references = supports_references
-        self.weight = weight
+        self.loss_weight = loss_weight
         terms = regularisers or {}
         self.weights = {name: weight for name, (weight, _) in terms.items()}
         self.regularisers = nn.ModuleDict({name: module for name, (_, module) in terms.items()})
@@ -92,7 +92,7 @@ class Objective(nn.Module):
         return terms
 
     def _weighted(self, loss: Tensor) -> Tensor:
-        return loss.reshape(()) if self.weight == 1 else self.weight * loss.reshape(())
+        return loss.reshape(()) if self.loss_weight == 1 else self.loss_weight * loss.reshape(())
 
     def against(self, embeddings: Tensor, labels: Tensor, references: Tensor, reference_labels: Tensor) -> Tensor:
         """The loss, without regularisers, of a batch against references instead of against itself.

@@ -1,24 +1,19 @@
-"""Parameters of a recipe, checked against the signature of the factory that takes them.
-
-A factory is `def loss(shape, *, margin: NonNegative = 0.1)`: its keyword-only arguments are the parameters, their
-annotations the types and ranges. Nothing about a parameter is written twice.
-"""
+"""Parameters of losses, miners and regularisers: the keyword-only arguments of their factories."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from functools import cache
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field
 
-from nearkin.errors import RecipeError, suggestion
+from nearkin import parameters
+from nearkin.errors import RecipeError
+from nearkin.parameters import Count, NonNegative, Positive, Real
 
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Real = Annotated[float, Field(allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=1)]
+__all__ = ["AcuteDegrees", "Count", "NonNegative", "Positive", "Real", "check_parameters", "parameters_of"]
+
 AcuteDegrees = Annotated[float, Field(gt=0, lt=90)]
 
 
@@ -40,28 +35,5 @@ def check_parameters(factory: Callable[..., Any], given: Mapping[str, Any], *, o
     Raises:
         RecipeError: a parameter that is not declared, or a value of the wrong type or out of range.
     """
-    declared = parameters_of(factory)
-    checked = {}
-    for name, value in given.items():
-        if name not in declared:
-            known = suggestion(str(name), declared) or " It has none."
-            raise RecipeError(f"The {owner} has no parameter '{name}' ({key}.{name}).{known}")
-        checked[name] = _convert(factory, name, value, owner, key)
-    return checked
-
-
-def _convert(factory: Callable[..., Any], name: str, value: Any, owner: str, key: str) -> Any:
-    hint = _hints(factory)[name]
-    kind = get_args(hint)[0] if get_origin(hint) is Annotated else hint
-    if isinstance(value, bool) and kind in (int, float):
-        raise RecipeError(f"The {owner} needs a number as {key}.{name}, not {str(value).lower()}.")
-    try:
-        return TypeAdapter(hint).validate_python(value)
-    except ValidationError as error:
-        message = error.errors()[0]["msg"].removeprefix("Input ")
-        raise RecipeError(f"The {owner} cannot take {key}.{name}={value!r}: it {message}.") from None
-
-
-@cache
-def _hints(factory: Callable[..., Any]) -> dict[str, Any]:
-    return get_type_hints(factory, include_extras=True)
+    names = parameters_of(factory)
+    return parameters.check_parameters(factory, given, names=names, owner=owner, key=key, error=RecipeError)

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from nearkin.objectives.parameters import Positive
 from nearkin.objectives.registry import LossShape, register_regulariser
-
-_PRIMES = (2654435761, 2246822519, 3266489917)
-_BITS = 2**32
 
 
 @register_regulariser("zero-shot", attributes=True, classes=2)
@@ -38,7 +36,7 @@ def zero_shot(shape: LossShape, *, ridge: Positive = 0.05, scale: Positive = 9.5
         >>> section = ObjectiveSection(loss="contrastive", weight=0.9, regularisers=[term])
         >>> objective = make_objective(section, dimension=128, classes=100)
     """
-    return ZeroShotPrediction(shape.classes, shape.dimension, ridge, scale)
+    return ZeroShotPrediction(shape.classes, shape.dimension, ridge, scale, shape.seed)
 
 
 class ZeroShotPrediction(nn.Module):
@@ -49,17 +47,27 @@ class ZeroShotPrediction(nn.Module):
         dimension: size of the learned vector of each class.
         ridge: weight of the penalty on the linear map.
         scale: what similarities are multiplied by before the softmax.
+        seed: of which classes go together.
     """
 
-    def __init__(self, classes: int, dimension: int, ridge: float = 0.05, scale: float = 9.5) -> None:
+    steps: Tensor
+
+    def __init__(self, classes: int, dimension: int, ridge: float = 0.05, scale: float = 9.5, seed: int = 0) -> None:
         super().__init__()
         self.ridge = ridge
         self.scale = scale
+        self.seed = seed
+        self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
         self.class_vectors = nn.Parameter(torch.randn(classes, dimension) * math.sqrt(2 / classes))
 
     def forward(self, attributes: Tensor, labels: Tensor) -> Tensor:
-        """The mean of both halves' cross-entropies, for attributes (B, M) and labels (B,); zero for a single class."""
-        first = first_half(labels)
+        """The mean of both halves' cross-entropies, for attributes (B, M) and labels (B,); zero for a single class.
+
+        In training mode every call halves the classes anew.
+        """
+        first = first_half(labels, self.seed, int(self.steps))
+        if self.training:
+            self.steps += 1
         if bool(first.all()):
             return 0.0 * (attributes.sum() + self.class_vectors.sum())
         one, other = (attributes[first], labels[first]), (attributes[~first], labels[~first])
@@ -73,14 +81,14 @@ class ZeroShotPrediction(nn.Module):
         return functional.cross_entropy(self.scale * predicted @ self.class_vectors.T.to(seen.dtype), unseen_labels)
 
 
-def first_half(labels: Tensor) -> Tensor:
-    """Which items (B,) of a batch belong to the first half of its classes, whatever their order in the batch.
+def first_half(labels: Tensor, seed: int, turn: int) -> Tensor:
+    """Which items (B,) of a batch belong to a random half of its classes, whatever their order in the batch.
 
-    Which classes go together depends on the whole set of classes in the batch, so that it changes from batch to batch
-    and is the same in every process.
+    Args:
+        labels: (B,) int64.
+        seed: of the draw.
+        turn: another turn gives another draw.
     """
     classes, inverse = labels.unique(return_inverse=True)
-    mixed = (classes * _PRIMES[0] + classes.sum() * _PRIMES[1]) % _BITS
-    mixed = (mixed ^ (mixed >> 15)) * _PRIMES[2] % _BITS
-    ranks = (mixed ^ (mixed >> 13)).argsort(stable=True).argsort()
+    ranks = torch.from_numpy(np.random.default_rng([seed, turn]).permutation(len(classes))).to(labels.device)
     return (ranks < (len(classes) + 1) // 2)[inverse]

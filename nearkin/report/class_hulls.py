@@ -21,6 +21,7 @@ _MAP, _PANEL = 430, 158  # heights in CSS pixels
 _SHAPE = 1.75  # width of the large map over its height
 _COLUMNS = 5
 _MOST_POINTS = 1500  # local features of a class
+_RING, _WIDER = 90.0, 70.0  # areas in square points: of the first class's ring, and what each further one adds
 
 
 def draw_class_hulls(view: LocalView, active: np.ndarray, classes: Sequence[str]) -> bytes:
@@ -59,7 +60,10 @@ def draw_class_hulls(view: LocalView, active: np.ndarray, classes: Sequence[str]
 def _draw_together(axes: Axes, view: LocalView, active: np.ndarray, shown: Sequence[int]) -> None:
     dots(axes, thinned(view.points.reshape(-1, 2)), 2, color=FAINT, alpha=0.6, zorder=1)
     for place in shown:
-        _draw_hull(axes, view.prototypes[active[place]], HUES[place], tint=0.05)
+        corners = _draw_hull(axes, view.prototypes[active[place]], HUES[place], tint=0.05)
+        if len(corners) < 3:
+            # No area to see, and classes may share the place: each has a ring of its own width.
+            dots(axes, corners, _RING + _WIDER * place, color="none", edgecolors=HUES[place], linewidths=1.5, zorder=3)
         mine = view.labels == place
         dots(axes, view.gap[mine], 16, color=HUES[place], edgecolors="white", linewidths=0.4, zorder=5)
     anywhere = active[list(shown)].any(axis=0)
@@ -73,15 +77,18 @@ def _draw_class(axes: Axes, view: LocalView, active: np.ndarray, place: int) -> 
     dots(axes, view.prototypes, 5, color=FAINT, marker="s", zorder=1)
     points = thinned(view.points[mine].reshape(-1, 2), _MOST_POINTS)
     dots(axes, points, 2.5, color=HUES[place], alpha=0.4, zorder=2)
-    _draw_hull(axes, view.prototypes[active], HUES[place], tint=0.12)
+    corners = _draw_hull(axes, view.prototypes[active], HUES[place], tint=0.12)
+    if len(corners) < 3:
+        dots(axes, corners, _RING, color="none", edgecolors=HUES[place], linewidths=1.5, zorder=3)
     dots(axes, view.prototypes[active], 14, color=HUES[place], marker="s", edgecolors=INK, linewidths=0.7, zorder=4)
     dots(axes, view.gap[mine], 5, color=INK, zorder=5)
     frame(axes, view.points, view.prototypes)
 
 
-def _draw_hull(axes: Axes, points: np.ndarray, colour: str, tint: float) -> None:
-    """The outline and a tint of a hull; of one line, the line; of a point, nothing."""
+def _draw_hull(axes: Axes, points: np.ndarray, colour: str, tint: float) -> np.ndarray:
+    """The outline and a tint of a hull; of one line, the line; of a point, nothing. Returns the corners (h, 2)."""
     corners = convex_hull(points)
     axes.fill(*corners.T, facecolor=colour, alpha=tint, linewidth=0, zorder=2)
     closed = np.concatenate([corners, corners[:1]])
     axes.plot(*closed.T, color=colour, linewidth=1.5, zorder=3)
+    return corners

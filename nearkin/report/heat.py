@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image
 
 from nearkin.errors import DataError
-from nearkin.report._canvas import BLACK, BLUE, GREEN, MUTED, ORANGE, PURPLE, SKY, VERMILION
+from nearkin.report._canvas import BLACK, BLUE, GREEN, MUTED, PURPLE, VERMILION
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,7 +32,8 @@ _WITHIN = 0.99
 """Share of the values that a scale holds: one bright spot shall not make all else dark."""
 
 _FOR, _AGAINST, _GROUND = VERMILION, BLUE, "#d9d9d9"
-_PARTS = (BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, "#f0e442")  # on an image, Okabe and Ito's yellow is not too pale
+# Faded, colours keep nothing but their hues, so no two are close: no sky beside blue, no orange beside vermilion.
+_PARTS = (BLUE, VERMILION, GREEN, "#f0e442", PURPLE)  # on an image, Okabe and Ito's yellow is not too pale
 _OTHERS = BLACK
 
 

@@ -97,7 +97,7 @@ def _draw_image(axes: Axes, view: LocalView, image: int) -> None:
     )  # fmt: skip
     gap, pcc = view.gap[image], view.pcc[image]
     axes.add_patch(
-        Circle(tuple(gap), view.radii[image], fill=False, edgecolor=VERMILION, linewidth=1.1, linestyle="--")
+        Circle(tuple(gap), view.radii[image], fill=False, edgecolor=VERMILION, linewidth=1.1, linestyle="--", zorder=5)
     )
     dots(axes, gap[None], 90, color=VERMILION, marker="*", edgecolors="white", linewidths=0.7, zorder=7)
     dots(axes, pcc[None], 34, color="white", marker="D", edgecolors=VERMILION, linewidths=1.5, zorder=6)

@@ -33,8 +33,8 @@ from nearkin.training.schedules.pool import Pool
 
 _VALIDATION_METRICS = ("MAP@R", "P@1")
 
-_INITIAL_ITEMS = 64
-"""Training items whose maps a pooling takes its first prototypes from."""
+_INITIAL_ITEMS, _INITIAL_FEATURES = 64, 1024
+"""Training items whose maps a pooling takes its first prototypes from; more of them if their maps are small."""
 
 
 @dataclass(frozen=True)
@@ -89,12 +89,11 @@ def train(
     # Before they meet: a process that is refused leaves no other waiting.
     with run.held() if ranks.is_first else nullcontext():
         ranks.meet(ranks.accelerator(recipe.training.accelerator))
-        if ranks.is_first:
-            run.prepare(recipe, resume)
         fingerprint = dataset.fingerprint()
         if not any(parameter.requires_grad for parameter in embedder.parameters()):
             embedder.card = _card(dataset, split, recipe, LoopState(), source, fingerprint, notes, {})
             if ranks.is_first:
+                run.prepare(recipe, resume)
                 run.save_model(embedder)
             ranks.barrier()
             return TrainingResult(embedder, LoopState(), interrupted=False)
@@ -102,8 +101,10 @@ def train(
             dataset, split, train_set, embedder, recipe, sampler, cache_directory, progress, ranks
         )
         pool = Pool(batches, embedder, train_set.class_ids(), seed)
-        if embedder.pooling.has_parameters:
-            embedder.pooling.init_from(pool.local_features(_INITIAL_ITEMS), seed)
+        if not (resume and run.state_file.exists()):
+            _start_pooling(embedder, pool, seed)
+        if ranks.is_first:
+            run.prepare(recipe, resume)
         schedule = make_schedule(recipe.training, pool, batch_classes * recipe.data.per_class, run.path, ranks)
         identity = {"data set": fingerprint}  # the recipe has been compared with the run's own
         loop = Loop(embedder, objective, batches, recipe.training, run, validate, schedule, identity, progress, ranks)
@@ -115,6 +116,17 @@ def train(
             run.save_model(embedder)
         ranks.barrier()  # whoever leaves early may have torchrun end the one that writes
         return TrainingResult(embedder, state, loop.interrupted)
+
+
+def _start_pooling(embedder: Embedder, pool: Pool, seed: int) -> None:
+    """Give a pooling its first prototypes, where it has any: local features of training items."""
+    if not embedder.pooling.starts_from_data:
+        return
+    maps = pool.local_features(_INITIAL_ITEMS)
+    positions = maps.shape[2] * maps.shape[3]
+    if positions * _INITIAL_ITEMS < _INITIAL_FEATURES:
+        maps = pool.local_features(_INITIAL_FEATURES // positions)
+    embedder.pooling.init_from(maps, seed)
 
 
 def make_learner(
@@ -144,8 +156,8 @@ def make_learner(
     objective.check_batch(batch_classes, recipe.data.per_class)
     if objective.needs_attributes and not embedder.pooling.gives_attributes:
         raise RecipeError(
-            f"The zero-shot loss needs attributes, which the pooling '{recipe.model.pooling}' does not give: set "
-            "model.pooling to 'gsp', with a budget of 1 for average pooling."
+            f"A regulariser ({', '.join(objective.weights)}) needs attributes, which the pooling "
+            f"'{recipe.model.pooling}' does not give: set model.pooling to 'gsp', whose budget of 1 is average pooling."
         )
     check_schedule(recipe.training, objective, validated)
     return embedder, objective, batch_classes

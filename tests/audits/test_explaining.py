@@ -103,6 +103,18 @@ def test_images_may_come_in_any_form(bright, tmp_path):
         assert np.array_equal(np.asarray(one.image), np.asarray(image))
 
 
+def test_pictures_that_were_saved_are_no_images_of_a_folder(bright, tmp_path):
+    with_square(50, 40, 20, 10, 9).save(tmp_path / "one.png")
+    (found,) = nk.explain(bright, tmp_path, progress=False)
+    found.save(tmp_path / "looks.png")
+    assert [one.name for one in nk.explain(bright, tmp_path, progress=False)] == [str(tmp_path / "one.png")]
+    assert len(nk.explain(bright, tmp_path / "looks.png", progress=False)) == 1  # named by itself, it is meant
+    assert Image.open(tmp_path / "looks.png").info["Software"] == "nearkin explain"
+    (tmp_path / "one.png").unlink()
+    with pytest.raises(DataError, match="holds no images but what explain made"):
+        nk.explain(bright, tmp_path, progress=False)
+
+
 def test_the_contributions_are_those_of_the_embedding(birds):
     embedder = make()
     found = nk.explain(embedder, birds, what="contribution", progress=False)

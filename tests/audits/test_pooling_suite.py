@@ -146,6 +146,19 @@ def test_a_pooling_of_another_size_is_looked_at_before_the_head(patterns):
     assert result["images within the bound"] == 1.0
 
 
+@pytest.mark.parametrize(
+    ("pooling", "parameters"),
+    [("netvlad", {"clusters": 4, "dimension": 16}), ("ot", {"references": 4, "dimension": 16})],
+)
+@pytest.mark.parametrize("dimension", [8, None])
+def test_an_equal_size_does_not_make_equal_coordinates(patterns, pooling, parameters, dimension):
+    embedder = model(pooling=pooling, pooling_parameters=parameters, local_dimension=64, dimension=dimension)
+    encoder = LocalEncoder(embedder, patterns)
+    assert embedder.pooling.channels == embedder.pooling.out_channels == 64
+    assert (encoder.through_head, encoder.in_coordinates) == (False, False)
+    assert encoder(np.array([0])).features.shape[2] == 64
+
+
 def test_attributes_are_transferred_where_the_pooling_gives_some(patterns):
     from nearkin.metrics.attributes import attribute_transfer
 
@@ -155,7 +168,10 @@ def test_attributes_are_transferred_where_the_pooling_gives_some(patterns):
     rows = sample_items(patterns.labels, 6, 4, 0)
     expected = attribute_transfer(given.local(rows).attributes, given.embeddings[rows], patterns.labels[rows])
     assert expected.values.items() <= result.values.items()
-    assert expected.intervals.items() <= result.intervals.items()
+    assert not any("attribute" in name for name in result.intervals)
+    low, high = expected.intervals["attribute transfer, l2"]
+    assert "between the 6 sampled classes alone; the middle 95 % of 1,000 splits of them" in result.notes[-1]
+    assert f"l2 {100 * low:.1f} to {100 * high:.1f} %" in result.notes[-1]
     few = run_suites(given, AuditSection(pooling_classes=3), ["pooling"])
     assert not any("attribute" in name for name in few)
     assert "transfer of attributes needs 4 classes" in few.notes[-1]
@@ -176,6 +192,14 @@ def test_captions_tell_which_plane_is_shown(patterns, monkeypatch, dimension, fl
     assert [figure.title for figure in figures] == TITLES[:3]
     plane = "plane is that of the largest variance of the local features, which have 3 dimensions"
     assert all((plane in figure.caption) != flat for figure in figures)
+
+
+def test_the_caption_of_the_hulls_says_how_far_images_may_lie_from_them(patterns):
+    result = run_suites(subject(model(), patterns), QUICK, ["pooling"])
+    caption = result.drawings[1]().caption
+    assert f"at most the covering radius, {result['covering radius']:.3f}" in caption
+    assert "at most 0.5 % of its features are dropped" in caption
+    assert "in many dimensions, hulls tell little" in caption
 
 
 def test_patches_are_of_the_features_nearest_to_the_commonest_prototypes(patterns, monkeypatch):
@@ -214,12 +238,26 @@ def test_items_that_would_not_fit_into_memory_are_fewer(patterns, monkeypatch):
     assert "more than 2 items of a class" in result.notes[1]
 
 
-def test_more_prototypes_than_features_are_as_many_as_features(patterns):
-    section = AuditSection(pooling_classes=2, pooling_items=1)
+def test_memory_is_shared_by_the_classes_that_there_are(patterns, monkeypatch):
+    given = subject(model(), patterns)
+    each = given.local(np.array([0])).features.numel()
+    monkeypatch.setattr(pooling, "_MOST_VALUES", 40 * each)
+    many = AuditSection(pooling_classes=1000, pooling_items=64, pooling_prototypes=6)
+    result = run_suites(given, many, ["pooling"])
+    assert "40 items of 10 classes" in result.notes[0]
+    assert "more than 4 items of a class" in result.notes[1]
+    monkeypatch.setattr(pooling, "_MOST_VALUES", 7 * each)
+    result = run_suites(given, many, ["pooling"])
+    assert "7 items of 7 classes" in result.notes[0]
+    assert "more than 7 items would not fit into memory: one of each of as many classes" in result.notes[1]
+
+
+def test_prototypes_are_a_quarter_of_the_features_at_the_most(patterns):
+    section = AuditSection(pooling_classes=2, pooling_items=2)
     result = run_suites(subject(model(), patterns), section, ["pooling"])
-    assert "8 of all these features are prototypes" in result.notes[0]
-    assert result["covering radius"] == 0.0
-    assert result["|PCC - GAP|, largest"] < 1e-6
+    assert "4 of all these features are prototypes" in result.notes[0]
+    assert "4 prototypes instead of 48, a quarter of the 16 local features" in result.notes[1]
+    assert result["covering radius"] > 0.0
 
 
 def test_features_that_are_all_alike_are_measured(patterns):

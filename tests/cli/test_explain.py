@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from pathlib import Path
@@ -76,6 +77,41 @@ def test_the_images_themselves_are_never_overwritten(nearkin, run, folder):
     assert len(list((folder / "a").iterdir())) == 2 * len(before) + 1
 
 
+def test_a_second_run_does_not_explain_the_pictures_of_the_first(nearkin, run, folder):
+    for out in (folder / "looks", folder):
+        for _ in range(2):
+            code, told, err = nearkin("explain", run, folder, "--out", out, "-q")
+            assert code == 0, err
+            assert "Wrote 3 overlays" in told
+    assert "Note: 8 pictures that explain made" in told
+    Image.open(folder / "a" / "bird.png").save(folder / "looks" / "other.png")
+    _, told, _ = nearkin("explain", run, folder, "--out", folder / "looks", "-q")
+    assert "Note: 9 pictures that explain made, or that lie in" in told
+    assert "Wrote 3 overlays" in told
+
+
+def test_each_run_has_a_folder_of_its_own(nearkin, run, folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    build_embedder(ModelSection(backbone="conv4", size=16, dimension=8)).save(tmp_path / "other.safetensors")
+    for model in (run, "other.safetensors"):
+        code, _, err = nearkin("explain", model, folder / "a", "-q")
+        assert code == 0, err
+    assert sorted(path.name for path in (tmp_path / "explanations").iterdir()) == ["other", "run"]
+    assert (tmp_path / "explanations" / "run" / "overview-weights.png").exists()
+
+
+def test_files_that_cannot_be_read_may_be_left_out(nearkin, run, folder, tmp_path):
+    (folder / "b" / "broken.jpg").write_bytes((folder / "b" / "bird.jpg").read_bytes()[:200])
+    code, told, err = nearkin("explain", run, folder, "--skip-bad", "--out", tmp_path / "out", "-q")
+    assert code == 0, err
+    assert "Note: 1 files could not be read and were left out." in told
+    assert "Wrote 3 overlays" in told
+    code, _, err = nearkin("explain", run, folder / "b" / "broken.jpg", "--skip-bad", "--out", tmp_path / "no", "-q")
+    assert code == 2
+    assert "None of the 1 images can be read" in err
+    assert not (tmp_path / "no").exists()
+
+
 def test_many_images_have_an_overview_of_the_first(nearkin, run, folder, tmp_path):
     for number in range(25):
         shutil.copy(folder / "a" / "bird.png", folder / "b" / f"{number:02d}.png")
@@ -99,17 +135,27 @@ def test_bad_input_is_one_sentence(nearkin, run, folder, tmp_path):
         ((run, tmp_path / "empty"), "holds no images"),
         ((run, folder), "broken.jpg"),
         ((run, good, "--what", "weight"), "Did you mean 'weights'?"),
-        ((run, good, "--out", tmp_path / "notes.txt"), "Could not write"),
+        ((run, good, "--out", tmp_path / "notes.txt"), "notes.txt is a file, not a folder"),
+        ((run, good, "--out", tmp_path / "notes.txt" / "deeper"), "notes.txt is a file, not a folder"),
     ]:
         code, told, err = nearkin("explain", *arguments, *(() if "--out" in arguments else ("--out", out)), "-q")
         assert (code, told) == (2, "")
         assert words in err
         assert err.startswith("nearkin: ")
         assert len(err.splitlines()) == 1
-    assert not out.exists() or not list(out.iterdir())
+    assert not out.exists()
     code, _, err = nearkin("explain", run)
     assert code == 2
     assert "IMAGE" in err
+
+
+def test_a_folder_that_may_not_be_written_to_is_told_before_any_work(nearkin, run, folder, tmp_path, monkeypatch):
+    monkeypatch.setattr("os.access", lambda path, mode: not mode & os.W_OK)
+    monkeypatch.setattr("nearkin.api.load", lambda path: pytest.fail("the model was read"))
+    code, _, err = nearkin("explain", run, folder, "--out", tmp_path / "deep" / "out", "-q")
+    assert code == 2
+    assert f"Nothing may be written to {tmp_path}" in err
+    assert not (tmp_path / "deep").exists()
 
 
 def test_a_kind_that_the_pooling_does_not_have_is_one_sentence(nearkin, folder, tmp_path):

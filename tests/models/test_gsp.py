@@ -161,8 +161,9 @@ def test_nearly_full_budget_is_nearly_average_pooling():
 
 
 def test_low_sharpness_is_nearly_average_pooling_and_high_sharpness_selects():
+    torch.manual_seed(0)
     features = torch.randn(2, 8, 5, 5)
-    soft, sharp = (make_pooling("gsp", 8, budget=0.2, sharpness=s) for s in (1e-3, 1e3))
+    soft, sharp = (make_pooling("gsp", 8, budget=0.2, sharpness=s) for s in (1e-3, 1e5))
     torch.testing.assert_close(soft.weights(features), torch.full((2, 5, 5), 1 / 25), rtol=0, atol=1e-3)
     kept = sharp.weights(features).flatten(1).sort(descending=True).values
     torch.testing.assert_close(kept[:, :5], torch.full((2, 5), 0.2), rtol=0, atol=0.05)
@@ -264,19 +265,20 @@ def test_maximum_is_added():
     torch.testing.assert_close(both(features), alone(features) + features.amax((2, 3)))
     torch.testing.assert_close(both.with_attributes(features)[0], both(features))
     torch.testing.assert_close(both.with_attributes(features)[1], alone.with_attributes(features)[1])
+    assert both.weights(features) is None  # the maximum has no weights of positions
 
 
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"budget": 0}, "share in"),
-        ({"budget": 1.1}, "share in"),
-        ({"budget": float("nan")}, "share in"),
-        ({"budget": "half"}, "share in"),
-        ({"sharpness": 0}, "positive"),
-        ({"sharpness": float("inf")}, "positive"),
-        ({"prototypes": 0}, "at least 1"),
-        ({"prototypes": 2.5}, "whole number"),
+        ({"budget": 0}, "budget=0: it should be greater than 0"),
+        ({"budget": 1.1}, "less than or equal to 1"),
+        ({"budget": float("nan")}, "budget=nan"),
+        ({"budget": "half"}, "valid number"),
+        ({"sharpness": 0}, "greater than 0"),
+        ({"sharpness": float("inf")}, "finite"),
+        ({"prototypes": 0}, "greater than or equal to 1"),
+        ({"prototypes": 2.5}, "valid integer"),
     ],
 )
 def test_bad_parameters_say_what_to_change(parameters, message):
@@ -284,6 +286,39 @@ def test_bad_parameters_say_what_to_change(parameters, message):
         make_pooling("gsp", 4, **parameters)
 
 
+def test_a_ruined_prototype_or_map_shows():
+    features = torch.randn(2, 4, 3, 3)
+    pooling = make_pooling("gsp", 4, prototypes=3)
+    with torch.no_grad():
+        pooling.prototypes[1] = torch.nan
+    assert pooling(features).isnan().all()
+    whole = make_pooling("gsp", 4, prototypes=3)
+    features[0, 0, 0, 0] = torch.nan
+    pooled = whole(features)
+    assert pooled[0].isnan().all()
+    assert pooled[1].isfinite().all()
+
+
+def test_second_derivatives_at_positions_that_are_zero():
+    features = torch.randn(1, 4, 2, 2, dtype=torch.float64)
+    features[:, :, 0, 0] = 0
+    features.requires_grad_()
+    pooling = make_pooling("gsp", 4, prototypes=3).double()
+    (first,) = torch.autograd.grad(pooling(features).square().sum(), features, create_graph=True)
+    (second,) = torch.autograd.grad(first.square().sum(), features)
+    assert first.isfinite().all()
+    assert second.isfinite().all()
+
+
+def test_attributes_keep_their_precision_under_autocast():
+    features = torch.randn(2, 16, 6, 6)
+    pooling = make_pooling("gsp", 16, prototypes=8)
+    with torch.autocast("cpu", torch.bfloat16):
+        pooled, attributes = pooling.with_attributes(features)
+    assert pooled.dtype == attributes.dtype == torch.float32
+    torch.testing.assert_close(attributes, pooling.with_attributes(features)[1])
+
+
 def test_too_few_features_for_the_prototypes():
-    with pytest.raises(ModelError, match="10 centers cannot start from 9 local features"):
+    with pytest.raises(ModelError, match="9 local features for 10 prototypes"):
         make_pooling("gsp", 4, prototypes=10).init_from(torch.randn(1, 4, 3, 3))

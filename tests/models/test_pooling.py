@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from nearkin.errors import ModelError, UnknownNameError
 from nearkin.models import list_poolings, make_pooling
+from nearkin.models.pooling import GeneralisedMeanPooling
 
 
 def random_map(seed: int = 0, shape=(3, 5, 4, 6), positive: bool = True) -> torch.Tensor:
@@ -75,6 +76,9 @@ def test_what_cannot_be_built_says_why():
         make_pooling("gep", 4)
     with pytest.raises(ModelError, match="no parameter 'q'"):
         make_pooling("gem", 4, q=2)
-    with pytest.raises(ModelError, match="must be positive"):
+    with pytest.raises(ModelError, match=r"p=0\.0: it should be greater than 0"):
         make_pooling("gem", 4, p=0.0)
+    for wrong in ({"p": 0.0}, {"p": float("nan")}, {"eps": float("inf")}):
+        with pytest.raises(ModelError, match="must be finite and positive"):
+            GeneralisedMeanPooling(4, **wrong)
     assert {"gap", "gap+gmp", "gem", "gmp", "gsp", "gsp+gmp", "stats"} <= set(list_poolings())

@@ -55,7 +55,7 @@ def test_koleo_spreads():
 @pytest.mark.parametrize("n", [1, 2, 8])
 def test_gradients(name, n):
     f = embeddings(n).requires_grad_()
-    module = make(name, Euclidean()).double()
+    module = make(name, Euclidean()).double().eval()
     assert torch.autograd.gradcheck(lambda x: module(x, LABELS[:n]), f)
 
 

@@ -23,13 +23,14 @@ def batch(seed=0, size=12, attributes=5):
 
 
 def module(**parameters):
+    """In eval mode, where the halves stay the same."""
     torch.manual_seed(0)
-    return ZeroShotPrediction(CLASSES, 4, **parameters).double()
+    return ZeroShotPrediction(CLASSES, 4, **parameters).double().eval()
 
 
 def by_hand(loss, attributes, labels):
     """Both halves' cross-entropies with scikit-learn's ridge regression and plain loops."""
-    first = first_half(labels).numpy()
+    first = first_half(labels, seed=0, turn=0).numpy()
     z, y, v = attributes.numpy(), labels.numpy(), loss.class_vectors.detach().numpy()
     halves = []
     for seen in (first, ~first):
@@ -67,31 +68,31 @@ def test_the_order_of_the_batch_does_not_matter():
 def test_halves_share_no_class(count):
     generator = torch.Generator().manual_seed(count)
     labels = torch.randint(0, count, (200,), generator=generator)
-    first = first_half(labels)
+    first = first_half(labels, seed=1, turn=5)
     ours, theirs = set(labels[first].tolist()), set(labels[~first].tolist())
     assert not ours & theirs
     assert len(ours) - len(theirs) in (0, 1)
 
 
-def test_halves_change_from_batch_to_batch():
-    """Any two of ten classes are sometimes together and sometimes apart, about as often as chance has it."""
-    together = torch.zeros(10, 10)
-    generator = torch.Generator().manual_seed(0)
-    draws = 600
-    counts = torch.zeros(10, 10)
-    for _ in range(draws):
-        chosen = torch.randperm(100, generator=generator)[:8]
-        chosen[:4] = torch.randperm(10, generator=generator)[:4]
-        labels = chosen.unique()
-        first = first_half(labels)
-        small = labels < 10
-        same = first[small].unsqueeze(1) == first[small]
-        places = torch.meshgrid(labels[small], labels[small], indexing="ij")
-        together[places] += same.float()
-        counts[places] += 1
-    share = (together / counts)[~torch.eye(10, dtype=torch.bool)]
-    assert share.min() > 0.2
-    assert share.max() < 0.7
+def test_halves_change_from_step_to_step_even_if_every_class_is_in_every_batch():
+    """Any two of eight classes are together as often as chance has it, 3 of 7 times."""
+    labels = torch.arange(8)
+    halves = torch.stack([first_half(labels, seed=0, turn=turn) for turn in range(2000)])
+    together = (halves.unsqueeze(1) == halves.unsqueeze(2)).double().mean(0)
+    apart = ~torch.eye(8, dtype=torch.bool)
+    torch.testing.assert_close(together[apart], torch.full((56,), 3 / 7, dtype=torch.float64), rtol=0, atol=0.05)
+
+
+def test_training_goes_on_to_other_halves_and_a_checkpoint_remembers_where():
+    attributes, labels = batch()
+    loss = module().train()
+    values = [loss(attributes, labels).item() for _ in range(6)]
+    assert len(set(values)) > 1
+    resumed = module().train()
+    resumed.load_state_dict({**loss.state_dict(), "steps": torch.tensor(3)})
+    assert [resumed(attributes, labels).item() for _ in range(3)] == values[3:]
+    other = module(seed=1).train()
+    assert [other(attributes, labels).item() for _ in range(6)] != values
 
 
 def test_one_class_alone_costs_nothing_and_has_a_graph():
@@ -137,7 +138,7 @@ def section(**more):
 
 
 def test_mixed_with_a_loss():
-    objective = make_objective(section(weight=0.9), dimension=4, classes=CLASSES).double()
+    objective = make_objective(section(weight=0.9), dimension=4, classes=CLASSES).double().eval()
     plain = make_objective(ObjectiveSection(loss="contrastive"), dimension=4, classes=CLASSES)
     attributes, labels = batch()
     embeddings = torch.randn(12, 4, dtype=torch.float64)

@@ -170,6 +170,31 @@ def test_classes_with_few_active_prototypes_are_drawn(count):
     assert opened(draw_class_hulls(view(), chosen, CLASSES)).width == 1440
 
 
+@pytest.mark.parametrize(("count", "rings"), [(1, 1), (2, 2), (8, 0)])
+def test_a_hull_without_area_has_a_ring_of_its_class_at_each_end(monkeypatch, count, rings):
+    from matplotlib.colors import to_rgba
+
+    chosen = np.zeros((3, 8), dtype=bool)
+    chosen[:, :count] = True
+    given = view()
+    figure = figure_of(monkeypatch, class_hulls, draw_class_hulls, given, chosen, CLASSES)
+
+    def found(axes, colour):
+        edged = [c for c in axes.collections if len(c.get_edgecolors()) and not len(c.get_facecolors())]
+        return [c for c in edged if tuple(c.get_edgecolors()[0]) == to_rgba(colour)]
+
+    together, below = figure.subfigs[0].axes[0], figure.subfigs[1].axes
+    sizes = set()
+    for place in range(3):
+        for axes in (together, below[place]):
+            marks = found(axes, HUES[place])
+            assert sum(len(mark.get_offsets()) for mark in marks) == rings
+            for mark in marks:
+                assert {tuple(p) for p in mark.get_offsets().data} == {tuple(p) for p in given.prototypes[:count]}
+        sizes |= {float(mark.get_sizes()[0]) for mark in found(together, HUES[place])}
+    assert len(sizes) == (3 if rings else 0)  # classes that share a place are all seen
+
+
 def test_marks_of_prototypes_grow_with_their_mass(monkeypatch):
     given = replace(view(), nearest=np.array([[0] * 6 + [1] * 2 + [4]] * 6))
     figure = figure_of(monkeypatch, pooled, draw_pooled, given, [1], ["x"], [picture()])
@@ -178,6 +203,7 @@ def test_marks_of_prototypes_grow_with_their_mass(monkeypatch):
     np.testing.assert_allclose(sizes / sizes[2], [6, 2, 1])
     (circle,) = axes.patches
     assert circle.radius == pytest.approx(given.radii[1])
+    assert circle.zorder > max(c.get_zorder() for c in axes.collections if len(c.get_offsets()) != 1)
     assert circle.center == pytest.approx(tuple(given.gap[1]))
 
 

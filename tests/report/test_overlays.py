@@ -108,9 +108,29 @@ def test_parts_have_hues_and_weak_places_show_the_image():
 def test_parts_without_a_colour_are_others():
     shares = np.eye(9).reshape(9, 3, 3) / 9
     scale = PartScale.over([shares])
-    assert len(scale.parts) == 7
+    assert len(scale.parts) == 5
     painted = np.asarray(scale.paint(shares, (30, 30)))
-    assert len(np.unique(painted[5::10, 5::10, :3].reshape(-1, 3), axis=0)) == 8
+    assert len(np.unique(painted[5::10, 5::10, :3].reshape(-1, 3), axis=0)) == 6
+
+
+def _lab(colours):
+    """CIE Lab of sRGB (..., 3) in [0, 1]."""
+    linear = np.where(colours > 0.04045, ((colours + 0.055) / 1.055) ** 2.4, colours / 12.92)
+    xyz = linear @ np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]).T
+    t = xyz / [0.9505, 1.0, 1.089]
+    f = np.where(t > 0.008856, np.cbrt(t), 7.787 * t + 16 / 116)
+    return np.stack([116 * f[..., 1] - 16, 500 * (f[..., 0] - f[..., 1]), 200 * (f[..., 1] - f[..., 2])], axis=-1)
+
+
+@pytest.mark.parametrize("opacity", [0.15, 0.4, 0.75])
+@pytest.mark.parametrize("ground", [0.2, 0.5, 0.8])
+def test_parts_differ_in_hue_at_any_opacity(opacity, ground):
+    shares = np.eye(5).reshape(5, 1, 5) / 5
+    painted = np.asarray(PartScale.over([shares]).paint(shares, (50, 1)))[0, 5::10, :3] / 255
+    lab = _lab(opacity * painted + (1 - opacity) * ground)
+    hues = np.degrees(np.arctan2(lab[:, 2], lab[:, 1]))
+    apart = np.abs((hues[:, None] - hues + 180) % 360 - 180) + 360 * np.eye(5)
+    assert apart.min() > 35
 
 
 @pytest.mark.parametrize(("mode", "size"), [("RGB", (40, 30)), ("L", (5, 9)), ("RGBA", (1, 1)), ("P", (300, 1))])

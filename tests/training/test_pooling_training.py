@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from nearkin.audits import subject_of_model
-from nearkin.errors import RecipeError
+from nearkin.errors import ModelError, RecipeError
 from nearkin.models import Embedder, FeatureCache
 from nearkin.models.pooling import list_poolings
 from nearkin.recipe import load_recipe
@@ -68,10 +68,59 @@ def test_prototypes_start_on_local_features_of_the_training_classes(patterns, ti
     assert torch.cdist(prototypes, local, compute_mode="donot_use_mm_for_euclid_dist").amin(1).max() < 1e-5
 
 
-def test_the_prototypes_and_class_vectors_learn(patterns, tiny, tmp_path):
-    embedder = fit(patterns, tmp_path, "contrastive-gsp", *tiny, *SMALL, *FROZEN, "training.lr=0.01")
-    before = fit(patterns, tmp_path / "b", "contrastive-gsp", *tiny, *SMALL, *FROZEN, "training.max_steps=1")
-    assert (embedder.pooling.prototypes - before.pooling.prototypes).abs().max() > 1e-3
+def test_the_prototypes_and_class_vectors_learn(patterns, tiny, tmp_path, monkeypatch):
+    from nearkin.training.loop import Loop
+
+    states = []
+    plain = Loop._step
+
+    def watch(self, inputs, labels):
+        states.append(
+            [self.embedder.pooling.prototypes.detach().clone()]
+            + [vectors.detach().clone() for vectors in self.objective.regularisers.parameters()]
+        )
+        return plain(self, inputs, labels)
+
+    monkeypatch.setattr(Loop, "_step", watch)
+    fit(patterns, tmp_path, "contrastive-gsp", *tiny, *SMALL, *FROZEN)
+    for first, last in zip(states[0], states[-1], strict=True):
+        assert (last - first).abs().max() > 1e-4
+
+
+def test_first_prototypes_come_from_all_classes_where_there_are_many():
+    from nearkin.models import build_embedder
+    from nearkin.models.section import ModelSection
+    from nearkin.training.schedules.pool import Pool
+
+    embedder = build_embedder(ModelSection(backbone="conv4", channels=3, size=16))
+    asked = []
+
+    class Batches:
+        start = None
+
+        def plain(self, positions):
+            asked.extend(positions.tolist())
+            return torch.zeros(len(positions), 3, 16, 16)
+
+    class_ids = np.repeat(np.arange(300), 2)
+    Pool(Batches(), embedder, class_ids, seed=0).local_features(64)
+    chosen = class_ids[asked]
+    assert len(chosen) == len(set(chosen)) == 64
+    assert chosen.max() > 200
+    asked.clear()
+    assert len(Pool(Batches(), embedder, np.arange(10) % 5, seed=0).local_features(64)) == len(asked) == 10
+
+
+def test_too_many_prototypes_leave_nothing_behind(patterns, tiny, tmp_path):
+    settings = [*tiny, *SMALL, *FROZEN]
+    with pytest.raises(ModelError, match=r"lower model\.pooling_parameters\.prototypes"):
+        fit(patterns, tmp_path, "contrastive-gsp", *settings, "model.pooling_parameters={prototypes: 5000}")
+    fit(patterns, tmp_path, "contrastive-gsp", *settings)
+
+
+def test_small_maps_bring_more_items(patterns, tiny, tmp_path):
+    """A map of one position gives one local feature an item."""
+    fit(patterns, tmp_path, "contrastive-gsp", *tiny, "model.pooling_parameters={prototypes: 30}")
 
 
 @pytest.mark.parametrize("pooling", ["gap", "gem", "netvlad"])

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from nearkin.models.pooling._precision import doubled
+
 _STEPS = 100
 """Far more than it takes: half a dozen steps are usual, and bisection alone would need about sixty."""
 
@@ -40,9 +42,9 @@ def spend(scores: Tensor, budget: float) -> Tensor:
     positions = scores.shape[1]
     if budget == 1:
         return torch.full_like(scores, 1.0 / positions)
-    precise = scores.double()
+    precise = doubled(scores)
     gates = torch.sigmoid(precise + threshold(precise, budget))
-    return (gates / (positions * budget)).to(scores.dtype)
+    return (gates / (positions * budget)).to(scores)
 
 
 @torch.library.custom_op("nearkin::threshold", mutates_args=())

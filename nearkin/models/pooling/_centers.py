@@ -13,17 +13,19 @@ _ENOUGH = 1024
 
 
 @torch.no_grad()
-def pick_centers(points: Tensor, count: int, seed: int) -> Tensor:
+def pick_centers(points: Tensor, count: int, seed: int, setting: str) -> Tensor:
     """Centers (count, D) among local features (N, D), far from each other.
 
     Args:
         points: (N, D), N at least `count`.
         count: how many centers.
         seed: of the draw, where there are more points than are looked at.
+        setting: what recipes call the number of centers, for messages.
     """
     if len(points) < count:
         raise ModelError(
-            f"{count} centers cannot start from {len(points)} local features: give more items or choose fewer centers."
+            f"There are only {len(points)} local features for {count} {setting} to start from: lower "
+            f"model.pooling_parameters.{setting}, or give more items or larger images."
         )
     order = torch.randperm(len(points), generator=torch.Generator().manual_seed(seed))
     points = points[order[: max(_ENOUGH, 4 * count)].to(points.device)]

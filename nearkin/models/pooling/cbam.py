@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from nearkin.errors import ModelError
 from nearkin.models.pooling.registry import Pooling, poolings
+from nearkin.parameters import Count, OddCount
 
 
 @poolings.register("cbam")
@@ -30,7 +31,7 @@ class BlockAttentionPooling(Pooling):
         kernel: side of the convolution over positions, odd.
     """
 
-    def __init__(self, channels: int, reduction: int = 16, kernel: int = 7) -> None:
+    def __init__(self, channels: int, reduction: Count = 16, kernel: OddCount = 7) -> None:
         super().__init__(channels)
         if reduction < 1:
             raise ModelError(f"The reduction of CBAM pooling must be at least 1, got {reduction}.")

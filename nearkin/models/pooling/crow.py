@@ -7,12 +7,17 @@
 from __future__ import annotations
 
 import math
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from nearkin.errors import ModelError
 from nearkin.models.pooling.registry import Pooling, poolings
+from nearkin.parameters import Positive
+
+_Norm = Annotated[float, Field(ge=1, allow_inf_nan=False)]
 
 # The smallest normalised sum that enters: the root is infinitely steep at zero, and a map of zeros has shares too.
 _SMALLEST_SUM = 1e-6
@@ -37,7 +42,7 @@ class CrossDimensionalPooling(Pooling):
         root: b, the root taken of the sums; 1 takes them as they are, more evens positions out.
     """
 
-    def __init__(self, channels: int, norm: float = 2.0, root: float = 2.0) -> None:
+    def __init__(self, channels: int, norm: _Norm = 2.0, root: Positive = 2.0) -> None:
         super().__init__(channels)
         if channels < 2:
             raise ModelError(f"CroW pooling compares channels with each other and needs at least 2, got {channels}.")

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from nearkin.errors import ModelError
 from nearkin.models.pooling.registry import Pooling, poolings
+from nearkin.parameters import Count
 
 # Below this, log softplus(s) is s to double precision, while softplus(s) itself goes on to underflow.
 _LINEAR_BELOW = -30.0
@@ -35,7 +36,7 @@ class AttentivePooling(Pooling):
         normalise: whether local features are brought to length one before they are summed; scores see them as they are.
     """
 
-    def __init__(self, channels: int, hidden: int = 512, normalise: bool = False) -> None:
+    def __init__(self, channels: int, hidden: Count = 512, normalise: bool = False) -> None:
         super().__init__(channels)
         if hidden < 1:
             raise ModelError(f"The network of DELF pooling needs at least 1 hidden unit, got {hidden}.")

@@ -5,11 +5,14 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 
 from nearkin.errors import ModelError
 from nearkin.models.pooling.registry import Pooling, poolings
+from nearkin.parameters import Positive
 
 
 @poolings.register("gem")
@@ -27,10 +30,12 @@ class GeneralisedMeanPooling(Pooling):
         eps: the smallest value that enters.
     """
 
-    def __init__(self, channels: int, p: float = 3.0, learn_p: bool = True, eps: float = 1e-6) -> None:
+    def __init__(self, channels: int, p: Positive = 3.0, learn_p: bool = True, eps: Positive = 1e-6) -> None:
         super().__init__(channels)
-        if p <= 0 or eps <= 0:
-            raise ModelError(f"The exponent p and eps of GeM pooling must be positive, got {p:g} and {eps:g}.")
+        if not (0 < p < math.inf and 0 < eps < math.inf):
+            raise ModelError(
+                f"The exponent p and eps of GeM pooling must be finite and positive, got {p:g} and {eps:g}."
+            )
         self.eps = eps
         exponent = torch.tensor(float(p))
         if learn_p:

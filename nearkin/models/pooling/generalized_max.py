@@ -7,16 +7,20 @@ vector is `(Phi Phi^T + lambda I)^-1 Phi 1`; the smaller of the two systems is s
 from __future__ import annotations
 
 import math
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from nearkin.errors import ModelError
+from nearkin.models.pooling._precision import doubled
 from nearkin.models.pooling.registry import Pooling, poolings
 
 # Added to the mean squared length of the local features: a map of zeros is divided by its length too.
 _FLOOR = 1e-12
 _SMALLEST_RIDGE = 1e-9
+_Ridge = Annotated[float, Field(ge=_SMALLEST_RIDGE, allow_inf_nan=False)]
 
 
 @poolings.register("generalized-max")
@@ -37,7 +41,7 @@ class GeneralizedMaxPooling(Pooling):
         ridge: lambda; many times the number of positions is nearly average pooling.
     """
 
-    def __init__(self, channels: int, ridge: float = 1.0) -> None:
+    def __init__(self, channels: int, ridge: _Ridge = 1.0) -> None:
         super().__init__(channels)
         if not _SMALLEST_RIDGE <= ridge < math.inf:
             raise ModelError(
@@ -49,12 +53,12 @@ class GeneralizedMaxPooling(Pooling):
         """Pool a map (B, C, H, W) to (B, C)."""
         # In double precision, out of reach of autocast: what a small ridge adds to the system is lost in single.
         with torch.autocast(features.device.type, enabled=False):
-            local = features.flatten(2).double()
+            local = doubled(features.flatten(2))
             positions = local.shape[2]
             length = (local.square().sum(dim=1).mean(dim=1) + _FLOOR).sqrt()[:, None, None]
             solution = _ridge_solution(local / length, self.ridge)
             pooled = solution * length[:, :, 0] * ((positions + self.ridge) / positions)
-        return pooled.to(features.dtype)
+        return pooled.to(features)
 
 
 def _ridge_solution(local: Tensor, ridge: float) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from nearkin.errors import ModelError
 from nearkin.models.pooling.registry import Pooling, poolings
+from nearkin.parameters import Count
 
 # Filters of each row of the covariance matrix, as in the paper.
 _ROW_FILTERS = 4
@@ -34,7 +35,7 @@ class SecondOrderPooling(Pooling):
         reduced: channels that covariances are taken of, after a 1x1 convolution.
     """
 
-    def __init__(self, channels: int, reduced: int = 128) -> None:
+    def __init__(self, channels: int, reduced: Count = 128) -> None:
         super().__init__(channels)
         if reduced < 1:
             raise ModelError(f"GSoP pooling must reduce to at least 1 channel, got {reduced}.")

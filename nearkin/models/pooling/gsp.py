@@ -15,6 +15,7 @@ from nearkin.errors import ModelError
 from nearkin.models.pooling._budget import soft_minimum, spend
 from nearkin.models.pooling._centers import pick_centers
 from nearkin.models.pooling.registry import Pooling, poolings
+from nearkin.parameters import Count, Positive, Share
 from nearkin.spaces import LipschitzBall
 
 
@@ -38,14 +39,14 @@ class GeneralizedSumPooling(Pooling):
 
     gives_attributes = True
 
-    def __init__(self, channels: int, prototypes: int = 64, budget: float = 0.3, sharpness: float = 5.0) -> None:
+    def __init__(self, channels: int, prototypes: Count = 64, budget: Share = 0.3, sharpness: Positive = 5.0) -> None:
         super().__init__(channels)
-        if isinstance(prototypes, bool) or not isinstance(prototypes, int) or prototypes < 1:
-            raise ModelError(f"The prototypes of GSP must be a whole number of at least 1, not {prototypes!r}.")
-        if not _is_number(budget) or not 0 < budget <= 1:
-            raise ModelError(f"The budget of GSP is a share in (0, 1], where 1 is average pooling, not {budget!r}.")
-        if not _is_number(sharpness) or not 0 < sharpness < math.inf:
-            raise ModelError(f"The sharpness of GSP must be a positive number, not {sharpness!r}.")
+        if prototypes < 1:
+            raise ModelError(f"GSP needs at least one prototype, not {prototypes}.")
+        if not 0 < budget <= 1:
+            raise ModelError(f"The budget of GSP is a share in (0, 1], where 1 is average pooling, not {budget}.")
+        if not 0 < sharpness < math.inf:
+            raise ModelError(f"The sharpness of GSP must be a positive number, not {sharpness}.")
         self.budget = float(budget)
         self.sharpness = float(sharpness)
         self.prototypes = nn.Parameter(torch.randn(prototypes, channels) / math.sqrt(channels))
@@ -64,7 +65,7 @@ class GeneralizedSumPooling(Pooling):
         """The pooled vectors (B, C), and the share (B, M) of the pooled weight that went to each prototype."""
         weights, shares = self._weights_and_shares(features)
         pooled = features.mean(dim=(2, 3)) if self.budget == 1 else _weighted_mean(features, weights)
-        return pooled, torch.bmm(weights.unsqueeze(1), shares).squeeze(1)
+        return pooled, _mixed(weights, shares)
 
     def plan(self, features: Tensor) -> Tensor:
         """The transport plan (B, M, H, W): which share of the map's mass went from where to which prototype.
@@ -78,7 +79,7 @@ class GeneralizedSumPooling(Pooling):
     def init_from(self, features: Tensor, seed: int = 0) -> None:
         """Put the prototypes on local features of maps (B, C, H, W), far apart from each other (greedy k-center)."""
         points = LipschitzBall().project(_local(features.float())).flatten(0, 1)
-        self.prototypes.copy_(pick_centers(points, len(self.prototypes), seed))
+        self.prototypes.copy_(pick_centers(points, len(self.prototypes), seed, "prototypes"))
 
     def _scores(self, features: Tensor) -> Tensor:
         return soft_minimum(local_costs(features, self.prototypes), self.sharpness)
@@ -92,7 +93,14 @@ class GeneralizedSumPooling(Pooling):
 
 @poolings.register("gsp+gmp")
 class GeneralizedSumMaxPooling(GeneralizedSumPooling):
-    """Generalized sum pooling plus the maximum of each channel; see `GeneralizedSumPooling` for the parameters."""
+    """Generalized sum pooling plus the maximum of each channel; see `GeneralizedSumPooling` for the parameters.
+
+    Reference: Gürbüz 2022, section 5.3.5.
+    Use when: a small detail decides as well, wherever it is.
+    """
+
+    def weights(self, features: Tensor) -> None:  # type: ignore[override]
+        """None: the maximum takes a position of its own for every channel."""
 
     def forward(self, features: Tensor) -> Tensor:
         """Pool a map (B, C, H, W) to (B, C)."""
@@ -115,17 +123,15 @@ def local_costs(features: Tensor, prototypes: Tensor) -> Tensor:
         points = points if points.dtype == torch.float64 else points.float()
         centers = LipschitzBall().project(prototypes.to(points.dtype))
         # The long ones among the points are shortened by a factor on their products, not one by one.
-        norms = torch.linalg.vector_norm(points, dim=2, keepdim=True)
-        lengths = norms.clamp(min=1)
-        products = (points.flatten(0, 1) @ centers.T).unflatten(0, points.shape[:2])
-        squares = (norms / lengths).square() + centers.square().sum(1) - 2 * products / lengths
-        return _root(squares)
+        norms = points.square().sum(2, keepdim=True)
+        products = (points.flatten(0, 1) @ centers.T).unflatten(0, points.shape[:2]) / norms.clamp(min=1).sqrt()
+        return _root(norms.clamp(max=1) + centers.square().sum(1) - 2 * products)
 
 
 def _root(squares: Tensor) -> Tensor:
-    """Square roots, with gradient zero where rounding makes a square zero or less."""
-    positive = squares > 0
-    return torch.where(positive, torch.where(positive, squares, 1.0).sqrt(), 0.0)
+    """Square roots, with gradient zero where rounding makes a square zero or less; what is not a number stays so."""
+    gone = squares <= 0
+    return torch.where(gone, 0.0, torch.where(gone, 1.0, squares).sqrt())
 
 
 def _local(features: Tensor) -> Tensor:
@@ -134,9 +140,11 @@ def _local(features: Tensor) -> Tensor:
 
 
 def _weighted_mean(features: Tensor, weights: Tensor) -> Tensor:
-    """The mean (B, C) of a map (B, C, H, W) with weights (B, N)."""
-    return torch.bmm(weights.to(features.dtype).unsqueeze(1), _local(features)).squeeze(1)
+    """The mean (B, C) of a map (B, C, H, W) with weights (B, N), in the type of the map."""
+    return _mixed(weights.to(features.dtype), _local(features))
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _mixed(weights: Tensor, rows: Tensor) -> Tensor:
+    """Sums (B, K) of rows (B, N, K) with weights (B, N), in the type they have."""
+    with torch.autocast(rows.device.type, enabled=False):
+        return torch.bmm(weights.unsqueeze(1), rows).squeeze(1)

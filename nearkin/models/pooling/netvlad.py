@@ -14,6 +14,7 @@ from torch.nn import functional
 from nearkin.errors import ModelError
 from nearkin.models.pooling._centers import pick_centers
 from nearkin.models.pooling.registry import Pooling, poolings
+from nearkin.parameters import Count, Positive
 from nearkin.spaces import Sphere, euclidean_distance
 from nearkin.spaces.pairwise import widen
 
@@ -47,15 +48,17 @@ class NetVladPooling(Pooling):
             as much as the next, as in the paper, and until then it is 10.
     """
 
+    keeps_coordinates = False
+    only_directions = True
+
     def __init__(
-        self, channels: int, clusters: int = 64, dimension: int | None = None, alpha: float | None = None
+        self, channels: int, clusters: Count = 64, dimension: Count | None = None, alpha: Positive | None = None
     ) -> None:
         width = channels if dimension is None else dimension
-        for name, value in (("clusters", clusters), ("dimension", width)):
-            if not (isinstance(value, int) and value >= 1):
-                raise ModelError(f"The parameter '{name}' of NetVLAD must be a whole number from 1, got {value!r}.")
-        if alpha is not None and not (isinstance(alpha, int | float) and 0 < alpha < math.inf):
-            raise ModelError(f"The parameter 'alpha' of NetVLAD must be a positive number, got {alpha!r}.")
+        if min(clusters, width) < 1:
+            raise ModelError(f"Clusters and dimension of NetVLAD must be at least 1, got {clusters} and {width}.")
+        if alpha is not None and not 0 < alpha < math.inf:
+            raise ModelError(f"The alpha of NetVLAD must be finite and positive, got {alpha:g}.")
         super().__init__(channels, clusters * width)
         self.alpha = alpha
         self.reduction = nn.Identity() if dimension is None else nn.Conv2d(channels, width, 1, bias=False)
@@ -78,7 +81,7 @@ class NetVladPooling(Pooling):
     def init_from(self, features: Tensor, seed: int = 0) -> None:
         """Take the centers, and the assignment by distance to them, from the local features of maps (B, C, H, W)."""
         local = self._local(features).flatten(0, 1)
-        centers = pick_centers(local, len(self.centers), seed)
+        centers = pick_centers(local, len(self.centers), seed, "clusters")
         self.centers.copy_(centers)
         self._assign_by_distance(_alpha(local, centers) if self.alpha is None else self.alpha)
 

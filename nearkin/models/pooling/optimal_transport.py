@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from nearkin.errors import ModelError
 from nearkin.models.pooling._centers import pick_centers
 from nearkin.models.pooling.registry import Pooling, poolings
+from nearkin.parameters import Count, Positive
 from nearkin.spaces import Sphere
 from nearkin.spaces.pairwise import widen
 
@@ -38,20 +39,24 @@ class OptimalTransportPooling(Pooling):
         iterations: Sinkhorn steps; a low eps needs more.
     """
 
+    keeps_coordinates = False
+
     def __init__(
         self,
         channels: int,
-        references: int = 64,
-        dimension: int | None = None,
-        regularisation: float = 0.1,
-        iterations: int = 10,
+        references: Count = 64,
+        dimension: Count | None = None,
+        regularisation: Positive = 0.1,
+        iterations: Count = 10,
     ) -> None:
         width = channels if dimension is None else dimension
-        for name, value in (("references", references), ("dimension", width), ("iterations", iterations)):
-            if not (isinstance(value, int) and value >= 1):
-                raise ModelError(f"The parameter '{name}' of OT pooling must be a whole number from 1, got {value!r}.")
-        if not (isinstance(regularisation, int | float) and 0 < regularisation < math.inf):
-            raise ModelError(f"The regularisation of OT pooling must be a positive number, got {regularisation!r}.")
+        if min(references, width, iterations) < 1:
+            raise ModelError(
+                "References, dimension and iterations of OT pooling must be at least 1, "
+                f"got {references}, {width} and {iterations}."
+            )
+        if not 0 < regularisation < math.inf:
+            raise ModelError(f"The regularisation of OT pooling must be finite and positive, got {regularisation:g}.")
         super().__init__(channels, references * width)
         self.regularisation = regularisation
         self.iterations = iterations
@@ -73,7 +78,7 @@ class OptimalTransportPooling(Pooling):
     def init_from(self, features: Tensor, seed: int = 0) -> None:
         """Take the references from the directions of the local features of maps (B, C, H, W)."""
         points = Sphere().project(self._local(features).flatten(0, 1))
-        self.references.copy_(pick_centers(points, len(self.references), seed))
+        self.references.copy_(pick_centers(points, len(self.references), seed, "references"))
 
     def _local(self, features: Tensor) -> Tensor:
         """Local features (B, N, D) of a map (B, C, H, W)."""

@@ -44,7 +44,10 @@ class MaxPooling(Pooling):
 
 @poolings.register("gap+gmp")
 class AverageMaxPooling(Pooling):
-    """Mean plus maximum of each channel, as ProxyAnchor and its successors use it."""
+    """Mean plus maximum of each channel, as ProxyAnchor and its successors use it.
+
+    Use when: a detail may decide and the whole of the image still counts; fine-grained classes.
+    """
 
     def __init__(self, channels: int) -> None:
         super().__init__(channels)

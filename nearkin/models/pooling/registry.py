@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from nearkin.errors import ModelError, suggestion
+from nearkin.errors import ModelError
+from nearkin.parameters import check_parameters
 from nearkin.registry import Registry
 
 
@@ -21,9 +22,14 @@ class Pooling(nn.Module):
 
     Attributes:
         gives_attributes: whether `with_attributes` works.
+        keeps_coordinates: whether a value of the vector belongs to the channel of the same number, as in a mean.
+        only_directions: whether local features count by their directions alone, wherever they are: their lengths then
+            explain nothing.
     """
 
     gives_attributes: ClassVar[bool] = False
+    keeps_coordinates: ClassVar[bool] = True
+    only_directions: ClassVar[bool] = False
 
     def __init__(self, channels: int, out_channels: int | None = None) -> None:
         super().__init__()
@@ -52,6 +58,11 @@ class Pooling(nn.Module):
         """
         raise NotImplementedError
 
+    @property
+    def starts_from_data(self) -> bool:
+        """Whether `init_from` does anything."""
+        return type(self).init_from is not Pooling.init_from
+
     def init_from(self, features: Tensor, seed: int = 0) -> None:
         """Take the first values of what is learned from maps (B, C, H, W) of training items; nothing by default."""
 
@@ -67,8 +78,8 @@ def make_pooling(name: str, channels: int, **parameters: Any) -> Pooling:
         channels: channels of the feature map.
         parameters: of the pooling's own; those left out keep their defaults.
     """
-    check_pooling(name, parameters)
-    pooling = poolings.get(name)(channels, **parameters)
+    pooling = poolings.get(name)(channels, **check_pooling(name, parameters))
+    # As given, not as converted: a fingerprint depends on it.
     pooling.config = {"name": name, "parameters": dict(parameters)}
     return pooling
 
@@ -78,10 +89,15 @@ def list_poolings() -> list[str]:
     return poolings.names()
 
 
-def check_pooling(name: str, parameters: dict[str, Any]) -> None:
-    """Refuse an unknown pooling or a parameter it does not have."""
-    known = [key for key in inspect.signature(poolings.get(name)).parameters if key != "channels"]
-    for parameter in parameters:
-        if parameter not in known:
-            hint = suggestion(parameter, known) or " It takes none."
-            raise ModelError(f"The pooling '{name}' has no parameter '{parameter}'.{hint}")
+def check_pooling(name: str, parameters: dict[str, Any]) -> dict[str, Any]:
+    """Return the parameters converted to the types that the pooling's constructor declares.
+
+    Raises:
+        UnknownNameError: no pooling has this name.
+        ModelError: a parameter that the pooling does not have, or a value of the wrong type or out of range.
+    """
+    entry = poolings.get(name)
+    known = [key for key in inspect.signature(entry).parameters if key != "channels"]
+    return check_parameters(
+        entry, parameters, names=known, owner=f"pooling '{name}'", key="model.pooling_parameters", error=ModelError
+    )

@@ -10,7 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from nearkin.errors import ModelError
+from nearkin.models.pooling._precision import doubled
 from nearkin.models.pooling.registry import Pooling, poolings
+from nearkin.parameters import Count, OddCount
 from nearkin.spaces.pairwise import widen
 
 # Directions in which training items hardly vary are not blown up to the length of the others.
@@ -38,15 +40,12 @@ class MatchKernelPooling(Pooling):
         window: positions on a side of the square that smoothing averages over; odd, 1 for none.
     """
 
-    def __init__(self, channels: int, dimension: int | None = None, window: int = 3) -> None:
+    def __init__(self, channels: int, dimension: Count | None = None, window: OddCount = 3) -> None:
         width = channels if dimension is None else dimension
-        if not (isinstance(width, int) and 1 <= width <= channels):
-            raise ModelError(
-                f"The dimension of SMK pooling must be a whole number from 1 to the {channels} channels, "
-                f"got {dimension!r}."
-            )
-        if not (isinstance(window, int) and window >= 1 and window % 2 == 1):
-            raise ModelError(f"The window of SMK pooling must be an odd whole number from 1, got {window!r}.")
+        if not 1 <= width <= channels:
+            raise ModelError(f"The dimension of SMK pooling must be from 1 to the {channels} channels, got {width}.")
+        if window < 1 or window % 2 == 0:
+            raise ModelError(f"The window of SMK pooling must be odd and positive, got {window}.")
         super().__init__(channels, width)
         self.window = window
         self.whitening = nn.Linear(channels, width)
@@ -75,7 +74,7 @@ class MatchKernelPooling(Pooling):
     @torch.no_grad()
     def init_from(self, features: Tensor, seed: int = 0) -> None:
         """Whiten by the principal components of the smoothed local features of maps (B, C, H, W); draws nothing."""
-        local = self._smooth(features).double().movedim(1, -1).flatten(0, -2)
+        local = doubled(self._smooth(features)).movedim(1, -1).flatten(0, -2)
         mean = local.mean(dim=0)
         centered = local - mean
         variances, directions = torch.linalg.eigh(centered.T @ centered / len(local))

@@ -11,6 +11,7 @@ from torch.nn import functional
 from nearkin.errors import ModelError
 from nearkin.models.pooling.gem import GeneralisedMeanPooling
 from nearkin.models.pooling.registry import Pooling, poolings
+from nearkin.parameters import Count, Positive
 
 # Products of larger queries and keys would overflow, and infinity minus infinity is no number.
 _LARGEST = 1e15
@@ -33,13 +34,10 @@ class SolarPooling(Pooling):
         p: initial exponent of the generalised mean, which is learned.
     """
 
-    def __init__(self, channels: int, reduction: int = 2, p: float = 3.0) -> None:
+    def __init__(self, channels: int, reduction: Count = 2, p: Positive = 3.0) -> None:
         super().__init__(channels)
-        if not (isinstance(reduction, int) and 1 <= reduction <= channels):
-            raise ModelError(
-                f"The reduction of SOLAR pooling must be a whole number from 1 to the {channels} channels, "
-                f"got {reduction!r}."
-            )
+        if not 1 <= reduction <= channels:
+            raise ModelError(f"The reduction of SOLAR must be from 1 to the {channels} channels, got {reduction}.")
         inner = channels // reduction
         self.queries = nn.Conv2d(channels, inner, 1)
         self.keys = nn.Conv2d(channels, inner, 1)

@@ -19,6 +19,8 @@ class StatisticsPooling(Pooling):
     Use when: audio, with the backbone "tdnn": how a channel varies over time tells as much as its mean.
     """
 
+    keeps_coordinates = False
+
     def __init__(self, channels: int) -> None:
         super().__init__(channels, out_channels=2 * channels)
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from nearkin.errors import ModelError
 from nearkin.models.pooling.registry import Pooling, poolings
+from nearkin.parameters import CountOrZero
 
 
 @poolings.register("weldon")
@@ -27,13 +28,11 @@ class WeldonPooling(Pooling):
         k_min: how many of the lowest.
     """
 
-    def __init__(self, channels: int, k_max: int = 3, k_min: int = 3) -> None:
+    def __init__(self, channels: int, k_max: CountOrZero = 3, k_min: CountOrZero = 3) -> None:
         super().__init__(channels)
-        whole = isinstance(k_max, int) and isinstance(k_min, int)
-        if not (whole and min(k_max, k_min) >= 0 and max(k_max, k_min) >= 1):
+        if min(k_max, k_min) < 0 or max(k_max, k_min) < 1:
             raise ModelError(
-                "k_max and k_min of WELDON pooling must be whole numbers from 0 and not both 0, "
-                f"got {k_max!r} and {k_min!r}."
+                f"k_max and k_min of WELDON pooling must be from 0 and not both 0, got {k_max} and {k_min}."
             )
         self.k_max = k_max
         self.k_min = k_min

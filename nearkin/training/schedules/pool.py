@@ -58,9 +58,13 @@ class Pool:
 
     @torch.no_grad()
     def local_features(self, count: int) -> Tensor:
-        """The maps (n, C, H, W) of about `count` items, spread evenly over the classes, in eval mode."""
-        per_class = -(-count // self.classes)
-        turns = self.draw(0, per_class).T.ravel()  # one of each class, then another of each
+        """The maps (n, C, H, W) of `count` items, or of all if those are fewer, in eval mode.
+
+        As many of each class as of any other, give or take one; where there are more classes than items, any of them.
+        """
+        classes = np.random.default_rng([self.seed, 0]).permutation(self.classes)
+        per_class = min(-(-count // self.classes), int(self.counts.max()))
+        turns = self.draw(0, per_class)[classes].T.ravel()  # one of each class, then another of each
         return self._in_eval(turns[:count], self.embedder.local_features)
 
     @torch.no_grad()
