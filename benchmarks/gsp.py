@@ -51,11 +51,12 @@ STEPS = {
     "cached maps 7x7x1280": ({"freeze": "all"}, (1280, 7, 7), "last", 300, 60),
     "224 px": ({}, (3, 224, 224), None, 12, 0),
 }
-POOLINGS: dict[str, dict[str, Any]] = {
-    "GAP": {"pooling": "gap"},
-    "GSP": {"pooling": "gsp"},
-    "GSP and zero-shot loss": {"pooling": "gsp"},
+POOLINGS: dict[str, tuple[str, list[dict[str, Any]]]] = {
+    "GAP": ("gap", []),
+    "GSP": ("gsp", []),
+    "GSP and zero-shot loss": ("gsp", [{"name": "zero-shot", "weight": 0.1}]),
 }
+"""Contender to its pooling and regularisers."""
 WARM = 3
 BARS: dict[str, tuple[str, str, float]] = {
     "unrolled": ("weights from costs, forward + backward, 32x64x49: unrolled / ours", ">=", 4.0),
@@ -172,7 +173,7 @@ def _saved_bytes(run: Callable[[Tensor], Tensor], costs: Tensor) -> int:
     return sum(storages.values())
 
 
-def measure_range(figures: dict[str, float], table: list[dict[str, Any]]) -> None:
+def measure_range(figures: dict[str, float]) -> None:
     """How well the budget is met, and whether gradients are finite, over the whole range of settings."""
     worst, broken = 0.0, 0
     for positions in (1, 49, 196):
@@ -222,10 +223,10 @@ def measure_steps(mode: str, figures: dict[str, float], table: list[dict[str, An
             continue
         items = _Items(shape, start)
         with tempfile.TemporaryDirectory() as folder:
-            loops = {}
-            for kind, pooling in POOLINGS.items():
-                terms = [{"name": "zero-shot", "weight": 0.1}] if "zero-shot" in kind else []
-                loops[kind] = ready_loop({**settings, **pooling}, items, terms, Path(folder))
+            loops = {
+                kind: ready_loop({**settings, "pooling": pooling}, items, terms, Path(folder))
+                for kind, (pooling, terms) in POOLINGS.items()
+            }
             steps = {kind: partial(loop._step, *items.batch) for kind, loop in loops.items()}
             middle = {kind: median(values) for kind, values in in_turns(steps, rounds, WARM).items()}
         figures[f"step, {name}"] = middle["GSP"] / middle["GAP"]
@@ -246,7 +247,7 @@ def main() -> int:
     mode = "quick" if arguments.quick else "full"
     figures: dict[str, float] = {}
     table: list[dict[str, Any]] = []
-    measure_range(figures, table)
+    measure_range(figures)
     measure_solver(mode, figures, table)
     measure_steps(mode, figures, table)
     print(f"\n{'case':28} {'contender':28} {'':>12}")

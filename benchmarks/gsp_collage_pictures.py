@@ -86,7 +86,7 @@ def draw_looks(ours: Embedder, theirs: Embedder, parts: Mapping[str, Dataset]) -
     images = [(role, str(label), items.image(row)) for role, items in shown for row, label in enumerate(items.labels)]
     batch = torch.cat([_inputs(ours, items, range(len(items))) for _, items in shown])
     weights, parts_of = position_weights(ours, batch).numpy(), contributions(theirs, batch).numpy()
-    names = [[f"{how}, {role}: {label}" for role, label, _ in images] for how in ("GSP+ZS", "GAP")]
+    names = [[f"{how}, {role}: {label}" for role, label, _ in images] for how in ("GSP", "GAP")]
     upper, lower = (
         [Panel(image, value, name) for (_, _, image), value, name in zip(images, values, captions, strict=True)]
         for values, captions in zip((weights, parts_of), names, strict=True)

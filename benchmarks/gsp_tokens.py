@@ -139,7 +139,7 @@ def train_cell(variant: str, seed: int, epochs: int) -> dict[str, Any]:
 def measure(study: Study, seed: int) -> dict[str, float]:
     study.generator.manual_seed(_MEASURING + seed)
     embeddings, labels, shared = study.embed(MEASURED)
-    values = (map_at_r(embeddings, labels), hull_overlap(embeddings, labels), shared)
+    values = (map_at_r(embeddings, labels), share_inside_others(embeddings, labels), shared)
     return {name: round(value, 5) for name, value in zip(MEASURES, values, strict=True)}
 
 
@@ -147,7 +147,7 @@ def map_at_r(embeddings: np.ndarray, labels: np.ndarray) -> float:
     return retrieval_metrics(embeddings, labels, metrics=("MAP@R",), space=_SPACE, per_query=False).values["MAP@R"]
 
 
-def hull_overlap(points: np.ndarray, labels: np.ndarray) -> float:
+def share_inside_others(points: np.ndarray, labels: np.ndarray) -> float:
     """The share of points (n, 2) that lie inside the convex hull of another class's points; labels (n,)."""
     from scipy.spatial import ConvexHull
 

@@ -333,5 +333,5 @@ _TABLES = {
     "ccp_toy": _toy,
     "ccp_best": _best,
     **{f"book_{name}": partial(_book, name) for name in ("rates", "cub", "omniglot", "ablation")},
-    **{f"book_{name.replace('-', '_')}": partial(_book, name) for name in ("gsp-cub", "gsp-settings")},
+    **{f"book_{name.replace('-', '_')}": partial(_book, name) for name in ("gsp-cub",)},
 }

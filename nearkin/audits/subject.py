@@ -79,6 +79,12 @@ def subject_of_model(
             "Test-selected: the model's weights were chosen on these very classes, so the figures of the trained "
             "model are optimistic."
         )
+    known = set(card.get("started_from", {}).get("classes", [])) & set(dataset.labels[chosen])
+    if known:
+        notes.append(
+            f"The backbone began with the weights of a model that was trained on {len(known)} of these classes, so "
+            "figures are optimistic."
+        )
     part = dataset.select(chosen)
     embeddings = embed_items(embedder, part, cache_directory, progress)
     name, untrained = untrained_features(embedder, part, cache_directory, progress) if baseline else ("", None)
@@ -186,12 +192,13 @@ def untrained_features(
 ) -> tuple[str, np.ndarray | None]:
     """What one would have without training, and its name: pretrained features, or else the pixels themselves."""
     if embedder.pretrained:
+        cache, rows = _frozen_features(embedder, dataset, cache_directory, progress), np.arange(len(dataset))
+        if cache is not None and cache.at == POOLING:
+            return _PRETRAINED, cache.gather(rows).numpy()
         baseline = pretrained_baseline(embedder)
-        cache = _frozen_features(embedder, dataset, cache_directory, progress)
-        if cache is None:
-            return _PRETRAINED, baseline.encode(dataset, progress=progress)
-        rows = np.arange(len(dataset))
-        return _PRETRAINED, cache.gather(rows).numpy() if cache.at == POOLING else cache.encode(baseline, rows)
+        if cache is not None:
+            return _PRETRAINED, cache.encode(baseline, rows)
+        return _PRETRAINED, baseline.encode(dataset, progress=progress)
     if dataset.kind != "image":
         return "", None
     return "raw pixels", np.stack([_pixels(dataset.image(index)) for index in range(len(dataset))])

@@ -93,7 +93,10 @@ def assemble(architecture: dict[str, Any], *, pretrained: bool, seed: int = 0) -
 
 
 def _take_backbone(embedder: Embedder, path: Path, sha256: str | None) -> None:
-    """Give a model the weights and statistics of a saved model's backbone; its other parts stay fresh."""
+    """Give a model the weights and statistics of a saved model's backbone; its other parts stay fresh.
+
+    The card says which classes that one was trained on.
+    """
     path = path / _MODEL_OF_A_RUN if path.is_dir() else path
     if sha256 is not None and path.exists() and hashlib.sha256(path.read_bytes()).hexdigest() != sha256:
         raise CheckpointError(
@@ -108,6 +111,7 @@ def _take_backbone(embedder: Embedder, path: Path, sha256: str | None) -> None:
             "which do not fit: set backbone, channels and size of the model section as in the file, or choose another."
         )
     embedder.backbone.load_state_dict(theirs)
+    embedder.card["started_from"] = {"file": str(path), "classes": saved.card.get("classes", {}).get("train", [])}
 
 
 def _described(embedder: Embedder) -> str:

@@ -32,8 +32,8 @@ class Objective(nn.Module):
         batch: the smallest batch the loss can learn from.
         miner: module that chooses pairs or triplets of a batch, or None.
         regularisers: name to (weight, module).
-        loss_weight: what the loss itself is multiplied by.
         supports_references: whether the loss and the miner take `ref_emb` and `ref_labels`, so that `against` works.
+        loss_weight: what the loss itself is multiplied by.
     """
 
     def __init__(
@@ -58,9 +58,9 @@ class Objective(nn.Module):
         self.regularisers = nn.ModuleDict({name: module for name, (_, module) in terms.items()})
 
     @property
-    def needs_attributes(self) -> bool:
-        """Whether a regulariser looks at the attributes that the pooling gives."""
-        return any(_takes_attributes(name) for name in self.weights)
+    def attribute_terms(self) -> list[str]:
+        """The regularisers that look at the attributes that the pooling gives."""
+        return [name for name in self.weights if _takes_attributes(name)]
 
     def forward(self, embeddings: Tensor, labels: Tensor, attributes: Tensor | None = None) -> Tensor:
         """The value to minimise, a scalar.
@@ -68,18 +68,17 @@ class Objective(nn.Module):
         Args:
             embeddings: raw, (B, d).
             labels: (B,) int64 in 0 ... classes - 1.
-            attributes: (B, M) that the pooling gives, where `needs_attributes`.
+            attributes: (B, M) that the pooling gives, where there are `attribute_terms`.
         """
         return torch.stack(list(self.parts(embeddings, labels, attributes).values())).sum()
 
     def parts(self, embeddings: Tensor, labels: Tensor, attributes: Tensor | None = None) -> dict[str, Tensor]:
         """The terms that `forward` sums: "loss", and each regulariser under its name, already weighted."""
         embeddings = _precise(embeddings)
-        if attributes is None and self.needs_attributes:
-            names = " and ".join(f"'{name}'" for name in self.weights if _takes_attributes(name))
+        if attributes is None and self.attribute_terms:
             raise RecipeError(
-                f"The regulariser {names} needs attributes: take both from Embedder.with_attributes, of a model whose "
-                "pooling gives them, such as 'gsp'."
+                f"The regulariser '{self.attribute_terms[0]}' needs attributes: take both from "
+                "Embedder.with_attributes, of a model whose pooling gives them, such as 'gsp'."
             )
         if self.miner is None:
             loss = self.loss(embeddings, labels)
@@ -92,7 +91,7 @@ class Objective(nn.Module):
         return terms
 
     def _weighted(self, loss: Tensor) -> Tensor:
-        return loss.reshape(()) if self.loss_weight == 1 else self.loss_weight * loss.reshape(())
+        return self.loss_weight * loss.reshape(())
 
     def against(self, embeddings: Tensor, labels: Tensor, references: Tensor, reference_labels: Tensor) -> Tensor:
         """The loss, without regularisers, of a batch against references instead of against itself.
@@ -178,7 +177,8 @@ def make_objective(
         dimension: size of an embedding.
         classes: number of training classes.
         space: where embeddings are compared; None means the unit sphere.
-        seed: of the proxies' first values and of miners that draw. The global random state is left alone.
+        seed: of the proxies' first values, and of miners and regularisers that draw. The global random state is left
+            alone.
     """
     if classes < 2:
         raise RecipeError(

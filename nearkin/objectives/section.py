@@ -61,6 +61,8 @@ class ObjectiveSection(BaseModel):
             check_parameters(loss.factory, self.parameters, owner=f"loss '{self.loss}'", key="objective.parameters")
         )
         self._check_miner(loss)
+        if self.weight == 0 and not self.regularisers:
+            raise RecipeError("objective.weight is 0 and there are no regularisers: raise it, or add one.")
         names = [regulariser.name for regulariser in self.regularisers]
         for name in names:
             if names.count(name) > 1:

@@ -91,7 +91,8 @@ def train(
         ranks.meet(ranks.accelerator(recipe.training.accelerator))
         fingerprint = dataset.fingerprint()
         if not any(parameter.requires_grad for parameter in embedder.parameters()):
-            embedder.card = _card(dataset, split, recipe, LoopState(), source, fingerprint, notes, {})
+            card = _card(dataset, split, recipe, LoopState(), source, fingerprint, notes, {})
+            embedder.card = _started_from(embedder) | card
             if ranks.is_first:
                 run.prepare(recipe, resume)
                 run.save_model(embedder)
@@ -110,7 +111,8 @@ def train(
         loop = Loop(embedder, objective, batches, recipe.training, run, validate, schedule, identity, progress, ranks)
         state = loop.train(resume=resume)
         values = ranks.broadcast_object(loop.values_at(state.best_step))
-        embedder.card = _card(dataset, split, recipe, state, source, fingerprint, notes, values, loop.finished)
+        card = _card(dataset, split, recipe, state, source, fingerprint, notes, values, loop.finished)
+        embedder.card = _started_from(embedder) | card
         if ranks.is_first and (state.best_step or not loop.interrupted):
             # Stopped before the first validation there is nothing worth keeping but the checkpoint.
             run.save_model(embedder)
@@ -154,9 +156,9 @@ def make_learner(
         recipe.objective, dimension=embedder.dimension, classes=classes, space=embedder.space, seed=seed
     )
     objective.check_batch(batch_classes, recipe.data.per_class)
-    if objective.needs_attributes and not embedder.pooling.gives_attributes:
+    if objective.attribute_terms and not embedder.pooling.gives_attributes:
         raise RecipeError(
-            f"A regulariser ({', '.join(objective.weights)}) needs attributes, which the pooling "
+            f"The regulariser '{objective.attribute_terms[0]}' needs attributes, which the pooling "
             f"'{recipe.model.pooling}' does not give: set model.pooling to 'gsp', whose budget of 1 is average pooling."
         )
     check_schedule(recipe.training, objective, validated)
@@ -276,6 +278,11 @@ def _card(
         "seconds": round(state.seconds, 1),
         "versions": {"nearkin": __version__, "torch": torch.__version__, "python": platform.python_version()},
     }
+
+
+def _started_from(embedder: Embedder) -> dict[str, Any]:
+    """Which model the backbone's first weights came from, and what classes it knew; nothing where there was none."""
+    return {name: value for name, value in embedder.card.items() if name == "started_from"}
 
 
 def _selected_on(classes: dict[str, list[str]]) -> str | None:

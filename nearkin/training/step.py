@@ -26,19 +26,19 @@ class Step(nn.Module):
         self.schedule = schedule
         self.start = start
         self.ranks = ranks
-        self.learned = [p for module in (objective, schedule) for p in module.parameters() if p.requires_grad]
+        self.learned = [
+            p for module in (embedder.pooling, objective, schedule) for p in module.parameters() if p.requires_grad
+        ]
 
     def forward(self, inputs: Tensor, labels: Tensor) -> Tensor:
         """The value to minimise, a scalar, for this process's inputs (b, ...) and labels (b,)."""
         attributes = None
-        if self.objective.needs_attributes:
+        if self.objective.attribute_terms:
             embeddings, attributes = self.embedder.with_attributes(inputs, start=self.start)
         else:
             embeddings = self.embedder(inputs, start=self.start)
-        if embeddings.dtype != torch.float32:
-            with torch.autocast(embeddings.device.type, enabled=False):
-                return self._loss(embeddings.float(), labels, attributes)
-        return self._loss(embeddings, labels, attributes)
+        with torch.autocast(embeddings.device.type, enabled=False):
+            return self._loss(embeddings.float(), labels, attributes)
 
     def _loss(self, embeddings: Tensor, labels: Tensor, attributes: Tensor | None) -> Tensor:
         gather = self.ranks.gather

@@ -141,18 +141,19 @@ def test_mixed_with_a_loss():
     objective = make_objective(section(weight=0.9), dimension=4, classes=CLASSES).double().eval()
     plain = make_objective(ObjectiveSection(loss="contrastive"), dimension=4, classes=CLASSES)
     attributes, labels = batch()
-    embeddings = torch.randn(12, 4, dtype=torch.float64)
+    generator = torch.Generator().manual_seed(0)
+    embeddings = torch.randn(12, 4, generator=generator, dtype=torch.float64)
     term = objective.regularisers["zero-shot"](attributes, labels)
     expected = 0.9 * plain(embeddings, labels) + 0.1 * term
     torch.testing.assert_close(objective(embeddings, labels, attributes), expected)
-    references = torch.randn(5, 4, dtype=torch.float64), torch.arange(5)
+    references = torch.randn(5, 4, generator=generator, dtype=torch.float64), torch.arange(5)
     against = plain.against(embeddings, labels, *references)
     torch.testing.assert_close(objective.against(embeddings, labels, *references), 0.9 * against)
 
 
 def test_without_attributes_it_says_what_is_missing():
     objective = make_objective(section(), dimension=4, classes=CLASSES)
-    assert objective.needs_attributes
+    assert objective.attribute_terms == ["zero-shot"]
     with pytest.raises(RecipeError, match="'zero-shot' needs attributes"):
         objective(torch.randn(12, 4), torch.arange(12) % CLASSES)
 
@@ -167,3 +168,9 @@ def test_a_batch_of_one_class_is_refused():
 def test_bad_parameters(parameters):
     with pytest.raises(RecipeError):
         ObjectiveSection(regularisers=[{"name": "zero-shot", "parameters": parameters}])
+
+
+def test_nothing_to_minimise_is_refused():
+    with pytest.raises(RecipeError, match="weight is 0 and there are no regularisers"):
+        ObjectiveSection(loss="contrastive", weight=0)
+    section(weight=0)

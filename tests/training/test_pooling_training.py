@@ -12,6 +12,7 @@ from nearkin.models import Embedder, FeatureCache
 from nearkin.models.pooling import list_poolings
 from nearkin.recipe import load_recipe
 from nearkin.training import Run, train
+from nearkin.training.state import load_state
 
 SMALL = [
     "model.backbone=resnet20",
@@ -47,6 +48,11 @@ def test_recipes_train(recipe, more, patterns, tiny, tmp_path):
 def test_cross_batch_memory_takes_the_zero_shot_loss(patterns, tiny, tmp_path):
     settings = ["training.schedule=cross-batch-memory", "training.cross_batch_memory={batches: 2, warmup_steps: 3}"]
     fit(patterns, tmp_path, "contrastive-gsp", *tiny, *SMALL, *FROZEN, *settings)
+    rows = [row for row in Run(tmp_path / "run").history() if "loss" in row]
+    assert rows[-1]["step"] == 12
+    assert all(np.isfinite(row["loss"]) for row in rows)
+    tensors, _ = load_state(Run(tmp_path / "run").state_file)
+    assert int(tensors["objective"]["regularisers.zero-shot.steps"]) == 12
 
 
 def test_prototypes_start_on_local_features_of_the_training_classes(patterns, tiny, tmp_path, monkeypatch):
@@ -109,17 +115,22 @@ def test_first_prototypes_come_from_all_classes_where_there_are_many():
     assert chosen.max() > 200
     asked.clear()
     assert len(Pool(Batches(), embedder, np.arange(10) % 5, seed=0).local_features(64)) == len(asked) == 10
+    asked.clear()
+    Pool(Batches(), embedder, np.array([0] + [1] * 100), seed=0).local_features(64)
+    assert len(asked) == len(set(asked))
 
 
 def test_too_many_prototypes_leave_nothing_behind(patterns, tiny, tmp_path):
     settings = [*tiny, *SMALL, *FROZEN]
     with pytest.raises(ModelError, match=r"lower model\.pooling_parameters\.prototypes"):
         fit(patterns, tmp_path, "contrastive-gsp", *settings, "model.pooling_parameters={prototypes: 5000}")
+    assert not Run(tmp_path / "run").exists
     fit(patterns, tmp_path, "contrastive-gsp", *settings)
 
 
-def test_small_maps_bring_more_items(patterns, tiny, tmp_path):
-    """A map of one position gives one local feature an item."""
+def test_small_maps_bring_more_items(patterns, tiny, tmp_path, monkeypatch):
+    """A map of one position gives one local feature an item: all training items are looked at, 32 of them."""
+    monkeypatch.setattr("nearkin.training.fit._INITIAL_ITEMS", 8)
     fit(patterns, tmp_path, "contrastive-gsp", *tiny, "model.pooling_parameters={prototypes: 30}")
 
 
@@ -169,3 +180,16 @@ def test_audits_of_cached_maps_read_the_cache(patterns, tiny, tmp_path, monkeypa
     np.testing.assert_array_equal(again.embeddings, first.embeddings)
     plainly = embedder.encode(patterns.select(np.flatnonzero(np.isin(patterns.labels, again.labels))), progress=False)
     np.testing.assert_allclose(first.embeddings, plainly, atol=2e-3)  # the cache is in half precision
+
+
+def test_classes_that_the_starting_model_knew_are_told(patterns, tiny, tmp_path):
+    """A model of other classes lends its backbone: an audit on classes it was trained on says so."""
+    first = fit(patterns, tmp_path / "first", "contrastive", *tiny)
+    start = f"model.weights={tmp_path / 'first' / 'run'}"
+    embedder = fit(patterns, tmp_path / "second", "contrastive", *tiny, start, "training.seed=3")
+    known = set(first.card["classes"]["train"]) & set(embedder.card["classes"]["test"])
+    assert known
+    subject = subject_of_model(embedder, patterns, cache_directory=tmp_path, baseline=False, progress=False)
+    assert any(f"trained on {len(known)} of these classes" in note for note in subject.notes)
+    unknown = subject_of_model(first, patterns, cache_directory=tmp_path, baseline=False, progress=False)
+    assert not any("began with" in note for note in unknown.notes)

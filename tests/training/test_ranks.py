@@ -65,6 +65,14 @@ RECIPES["prototypes"] = (
         "model.pooling_parameters={prototypes: 4}",
     ],
 )
+RECIPES["idle prototypes"] = (
+    "contrastive-gsp",
+    [
+        *RECIPES["prototypes"][1],
+        "model.pooling_parameters={prototypes: 4, budget: 1}",
+        "objective.regularisers=[]",
+    ],
+)
 HALF = ("proxy-anchor", [*AUGMENTED, "training.precision=bf16-mixed"])
 RESUMED = ("memory", "chance-constrained", "prototypes", "proxies")
 STOP_AT = 7

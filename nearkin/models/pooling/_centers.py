@@ -25,7 +25,7 @@ def pick_centers(points: Tensor, count: int, seed: int, setting: str) -> Tensor:
     if len(points) < count:
         raise ModelError(
             f"There are only {len(points)} local features for {count} {setting} to start from: lower "
-            f"model.pooling_parameters.{setting}, or give more items or larger images."
+            f"model.pooling_parameters.{setting}, or give larger images."
         )
     order = torch.randperm(len(points), generator=torch.Generator().manual_seed(seed))
     points = points[order[: max(_ENOUGH, 4 * count)].to(points.device)]

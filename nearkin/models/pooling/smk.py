@@ -40,6 +40,8 @@ class MatchKernelPooling(Pooling):
         window: positions on a side of the square that smoothing averages over; odd, 1 for none.
     """
 
+    keeps_coordinates = False
+
     def __init__(self, channels: int, dimension: Count | None = None, window: OddCount = 3) -> None:
         width = channels if dimension is None else dimension
         if not 1 <= width <= channels:

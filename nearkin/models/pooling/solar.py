@@ -12,6 +12,7 @@ from nearkin.errors import ModelError
 from nearkin.models.pooling.gem import GeneralisedMeanPooling
 from nearkin.models.pooling.registry import Pooling, poolings
 from nearkin.parameters import Count, Positive
+from nearkin.spaces.pairwise import widen
 
 # Products of larger queries and keys would overflow, and infinity minus infinity is no number.
 _LARGEST = 1e15
@@ -43,16 +44,16 @@ class SolarPooling(Pooling):
         self.keys = nn.Conv2d(channels, inner, 1)
         self.values = nn.Conv2d(channels, inner, 1)
         self.back = nn.Conv2d(inner, channels, 1)
-        nn.init.zeros_(self.back.weight)
-        if self.back.bias is not None:
-            nn.init.zeros_(self.back.bias)
+        for parameter in self.back.parameters():
+            nn.init.zeros_(parameter)
         self.mean = GeneralisedMeanPooling(channels, p)
 
     def attend(self, features: Tensor) -> Tensor:
         """The map (B, C, H, W) after each position has looked at all others."""
-        queries = self.queries(features).clamp(-_LARGEST, _LARGEST)
-        keys = self.keys(features).clamp(-_LARGEST, _LARGEST)
-        seen = functional.scaled_dot_product_attention(_rows(queries), _rows(keys), _rows(self.values(features)))
+        queries = widen(self.queries(features)).clamp(-_LARGEST, _LARGEST)
+        keys = widen(self.keys(features)).clamp(-_LARGEST, _LARGEST)
+        values = widen(self.values(features))
+        seen = functional.scaled_dot_product_attention(_rows(queries), _rows(keys), _rows(values))
         return features + self.back(seen.mT.unflatten(2, features.shape[2:]))
 
     def forward(self, features: Tensor) -> Tensor:

@@ -60,11 +60,13 @@ class Pool:
     def local_features(self, count: int) -> Tensor:
         """The maps (n, C, H, W) of `count` items, or of all if those are fewer, in eval mode.
 
-        As many of each class as of any other, give or take one; where there are more classes than items, any of them.
+        As many of each class as of any other, as far as it has them; where there are more classes than items, any.
         """
         classes = np.random.default_rng([self.seed, 0]).permutation(self.classes)
         per_class = min(-(-count // self.classes), int(self.counts.max()))
         turns = self.draw(0, per_class)[classes].T.ravel()  # one of each class, then another of each
+        # A class that is smaller than the others comes with repeats.
+        turns = turns[np.sort(np.unique(turns, return_index=True)[1])]
         return self._in_eval(turns[:count], self.embedder.local_features)
 
     @torch.no_grad()
