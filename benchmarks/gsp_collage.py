@@ -4,7 +4,8 @@
     python benchmarks/gsp_collage.py cells                    every pooling with the contrastive loss (C2)
     python benchmarks/gsp_collage.py cells GSP GSP+ZS         some of them, and GAP, which all are compared with
     python benchmarks/gsp_collage.py cells --loss proxy-nca++ the same with the other loss of the seed's figure 5.12
-    python benchmarks/gsp_collage.py picture                  the table again, and the pictures of the documentation
+    python benchmarks/gsp_collage.py picture                  the table again, the bars of the documentation, and
+                                                              weights.png in the book: where GSP looks
     python benchmarks/gsp_collage.py --quick                  everything in tiny, into a temporary folder
 
 Gürbüz 2022, sections 5.3.2 and 5.3.5; how collages are made is told in `gsp_collage_maker.py`. The book is
@@ -416,14 +417,16 @@ def draw(study: Study) -> None:
     }
     shares = {name: round(share, 4) for name, share in shares.items() if share is not None}
     write_json(study.book.path / "foreground.json", shares)
-    pictures = {"gsp-collage.png": draw_bars(summary, BASELINE, (OURS, "GSP", "ZS"), BOUND, LOSSES)}
+    bars = draw_bars(summary, BASELINE, (OURS, "GSP", "ZS"), BOUND, LOSSES)
+    pictures = {study.places.images / "gsp-collage.png": bars}
     models = study.models((LOOKED_AT, BASELINE))
     if len(models) == 2:
-        pictures["gsp-collage-weights.png"] = draw_looks(
+        # Beside the book, out of the history: it shows images of the data set.
+        pictures[study.book.path / "weights.png"] = draw_looks(
             models[LOOKED_AT], models[BASELINE], {"train": whole.select(split.train), "test": whole.select(split.test)}
         )
-    for name, content in pictures.items():
-        with replacing(study.places.images / name) as temporary:
+    for path, content in pictures.items():
+        with replacing(path) as temporary:
             temporary.write_bytes(content)
     print("Weight on the image that matters, of test collages (average pooling: 25 %):")
     for name, share in shares.items():
