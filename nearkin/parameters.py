@@ -1,7 +1,7 @@
 """Parameters of a recipe, checked against the signature of what takes them.
 
 A factory is `def loss(shape, *, margin: NonNegative = 0.1)`, or a class whose constructor is like it: its annotations
-are the types and ranges. Nothing about a parameter is written twice.
+are the types and ranges. What is built by hand, not from a recipe, is not checked here.
 """
 
 from __future__ import annotations
