@@ -183,19 +183,23 @@ def explain(
     batch_size: int = 16,
     progress: bool = True,
 ) -> list[Explanation]:
-    """Tell where a model looks in images: one value for each position of the map that it pools.
+    """Tell where a model looks in images: one value for each position of the map that it pools, or of several stages'.
 
     Args:
         model: a model, or the path of a run or model file.
         images: paths of images or of folders of them, PIL images, uint8 arrays, or a `Dataset`; one or a list.
-        what: "weights": the share of each position, as the pooling weighs it, summing to 1; "contribution": how much
-            each position adds to the embedding, signed, for any pooling; "prototypes": how much of which prototype is
-            pooled where. None: the weights where the pooling has any that differ, else the contribution.
+        what: "attention": the share of each position of each attended stage, summing to 1, for models with attention;
+            "weights": the share of each position, as the pooling weighs it, summing to 1; "contribution": how much
+            each position adds to the embedding, signed, for any pooling; "grad-cam": where the channels are that the
+            embedding depends on; "prototypes": how much of which prototype is pooled where. None: the attention where
+            there is any that differs between positions, else the weights where the pooling has such, else the
+            contribution.
         batch_size: images that go through the network together.
         progress: whether to show a bar.
 
     Returns:
-        One explanation for each image, in order; `explanation.save("looks.png")` draws it over the image.
+        One explanation for each image, in order, or for attention one for each stage of each image;
+        `explanation.save("looks.png")` draws it over the image.
     """
     embedder = model if isinstance(model, Embedder) else load(model)
     return explain_images(embedder, images, what, batch_size=batch_size, progress=progress)

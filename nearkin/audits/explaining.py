@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
+from torch import Tensor
 
 from nearkin.audits.explained_images import Pictures, picture_sources
 from nearkin.data.augment import EvalTransform
@@ -16,44 +18,63 @@ from nearkin.data.dataset import Dataset
 from nearkin.errors import DataError, ModelError
 from nearkin.models import Embedder
 from nearkin.models.explanations import explanations, usual_explanation
+from nearkin.models.features import Features
 from nearkin.models.items import ItemLoader
 from nearkin.models.prefetch import batches
 from nearkin.progress import Progress
 from nearkin.report import Figure
-from nearkin.report.heat import PartScale, Scale, ShareScale, SignedScale
+from nearkin.report.heat import HeatScale, PartScale, Scale, ShareScale, SignedScale
 from nearkin.report.marks import marked
-from nearkin.report.overlays import Box, Panel, draw_keyed_overlay, draw_overlay, draw_overlays
+from nearkin.report.overlays import (
+    Box,
+    Panel,
+    Strip,
+    draw_keyed_overlay,
+    draw_overlay,
+    draw_overlays,
+    draw_strips,
+)
 from nearkin.storage import replacing
 
-_SCALES: dict[str, type[ShareScale] | type[SignedScale] | type[PartScale]] = {
+_SCALES: dict[str, type[ShareScale] | type[HeatScale] | type[SignedScale] | type[PartScale]] = {
+    "attention": ShareScale,
     "weights": ShareScale,
     "contribution": SignedScale,
+    "grad-cam": HeatScale,
     "prototypes": PartScale,
 }
 """How each kind of map is coloured; a kind that is not listed is drawn as signed values."""
 
+_MOST_STRIPS = 6
+"""Rows of a report's picture where each is one image with several maps: a page is no album."""
+
 _READING = {
+    "attention": "The brighter, the more of a stage's vector is taken from there; averages would all be alike.",
     "weights": "The brighter, the more of the embedding is taken from there; with average pooling all would be alike.",
     "contribution": "Orange adds to the embedding, blue works against it; where nothing is painted, nothing is added.",
+    "grad-cam": "The brighter, the more there is of what the embedding as a whole depends on.",
     "prototypes": "The colour says which prototype a place is most like, its strength how much is taken from there.",
 }
 
 
 @dataclass(frozen=True, eq=False)
 class Explanation:
-    """Where a model looks in one image.
+    """Where a model looks in one image, or one of its stages does.
 
     The image itself is opened when it is asked for, so that thousands of explanations fit into memory.
 
     Attributes:
         name: the image's path, or what else it is called.
-        what: the kind of map: "weights", "contribution" or "prototypes".
-        map: float32 (h, w), one value for each position of the pooled map; for prototypes (M, h, w).
+        what: the kind of map: "attention", "weights", "contribution", "grad-cam" or "prototypes".
+        map: float32 (h, w), one value for each position of the map that is pooled, or of a stage's; for prototypes
+            (M, h, w).
+        stage: the stage whose map it is; None: the map that is pooled.
     """
 
     name: str
     what: str
     map: np.ndarray
+    stage: str | None
     _open: Callable[[], Image.Image] = field(repr=False)
     _transform: EvalTransform = field(repr=False)
 
@@ -89,7 +110,7 @@ class Explanation:
 def explain_images(
     embedder: Embedder, images: Pictures, what: str | None = None, *, batch_size: int = 16, progress: bool = True
 ) -> list[Explanation]:
-    """The maps of images, in the order given; see `nearkin.explain`, which also opens the model.
+    """The maps of images, in the order given, those of an image's stages together; see `nearkin.explain`.
 
     Without `what`, the first batch decides for all.
     """
@@ -105,34 +126,59 @@ def explain_images(
     transform = EvalTransform(embedder.spec)
     device = embedder.normalise.mean.device
     found: list[Explanation] = []
+    rest = iter(sources)
     with Progress("Explaining", len(sources), progress) as bar:
         for batch in batches(lambda row: sources[row].sample(), len(sources), batch_size, workers=2):
             x = embedder.normalise(batch.to(device))
             if what is None or measure is None:
                 what = usual_explanation(embedder, x)
                 measure = explanations.get(what)
-            for values in measure(embedder, x).float().cpu().numpy():
-                source = sources[len(found)]
-                found.append(Explanation(source.name, what, values, source.picture, transform))
+            maps = _by_stage(measure(embedder, x))
+            for row, source in enumerate(islice(rest, len(batch))):
+                found += [
+                    Explanation(source.name, what, values[row], stage, source.picture, transform)
+                    for stage, values in maps.items()
+                ]
             bar.advance(len(batch))
     return found
 
 
+def by_image(found: Sequence[Explanation]) -> list[list[Explanation]]:
+    """Explanations, in their order, with those of one image's stages together."""
+    images: list[list[Explanation]] = []
+    for one in found:
+        last = images[-1] if images else []
+        # The same image may be given twice: then its stages come again.
+        new = one.stage is None or not last or last[0].name != one.name or one.stage in [other.stage for other in last]
+        images += [[]] if new else []
+        images[-1].append(one)
+    return images
+
+
 def common_scale(found: Sequence[Explanation]) -> Scale:
-    """One scale for explanations of one kind, so that a colour means the same in each of their pictures."""
+    """One scale for explanations of one kind, so that a colour means the same in each of their pictures.
+
+    Shares count by the positions of their own map, so stages of different sizes are on one scale too.
+    """
     return _SCALES.get(found[0].what, SignedScale).over([one.map for one in found])
 
 
 def draw_overview(found: Sequence[Explanation], captions: Sequence[str] | None = None) -> bytes:
-    """A grid of what the model saw, each image beside its overlay, as PNG bytes.
+    """A grid of what the model saw, each image beside its overlay or those of its stages, as PNG bytes.
 
     Args:
         found: explanations of one kind.
-        captions: a line for each; None: the names of the files.
+        captions: a line for each image; None: the names of the files.
     """
-    lines = [Path(one.name).name for one in found] if captions is None else captions
-    panels = [Panel(one.seen(), one.map, line) for one, line in zip(found, lines, strict=True)]
-    return draw_overlays(panels, common_scale(found)) if panels else b""
+    if not found:
+        return b""
+    images = by_image(found)
+    lines = [Path(first.name).name for first, *_ in images] if captions is None else captions
+    named = list(zip(images, lines, strict=True))
+    if found[0].stage is None:
+        return draw_overlays([Panel(one.seen(), one.map, line) for (one,), line in named], common_scale(found))
+    strips = [Strip(maps[0].seen(), {str(one.stage): one.map for one in maps}, line) for maps, line in named]
+    return draw_strips(strips, common_scale(found))
 
 
 def draw_looks(
@@ -151,7 +197,8 @@ def draw_looks(
         dataset: the images; anything else gives a figure without bytes, which a report leaves out.
         rows: the items to choose among; None: all.
         what: the kind of map; None: as of `nearkin.explain`.
-        count: how many images to show; of one class only where there are fewer classes.
+        count: how many images to show, of one class only where there are fewer classes; six at most where there are
+            maps of several stages.
         seed: the same seed chooses the same images.
     """
     title, alt = "Where the model looks", "Grid of images, each beside the same image with a heat map over it"
@@ -159,13 +206,27 @@ def draw_looks(
     if dataset.kind != "image" or not len(rows) or count < 1:
         return Figure(title, "", b"", alt)
     chosen = dataset.select(_of_different_classes(dataset.labels, rows, count, seed))
-    found = explain_images(embedder, chosen, what, progress=False)
-    kind = found[0].what
-    caption = (
-        f"{len(found)} audited images as the model sees them, and the {kind} of their places on the "
-        f"{found[0].map.shape[-2]} x {found[0].map.shape[-1]} map that is pooled. {_READING.get(kind, '')}"
-    )
-    return Figure(title, caption.strip(), draw_overview(found, [str(label) for label in chosen.labels]), alt)
+    images = by_image(explain_images(embedder, chosen, what, progress=False))
+    images = images if images[0][0].stage is None else images[:_MOST_STRIPS]
+    found = [one for maps in images for one in maps]
+    caption = f"{len(images)} audited images as the model sees them, and {_told(images[0])}"
+    return Figure(title, caption, draw_overview(found, [str(label) for label in chosen.labels[: len(images)]]), alt)
+
+
+def _told(maps: Sequence[Explanation]) -> str:
+    """What the maps of one image are, and how to read them."""
+    kind, reading = maps[0].what, _READING.get(maps[0].what, "")
+    if maps[0].stage is None:
+        grid = f"the {kind} of their places on the {maps[0].map.shape[-2]} x {maps[0].map.shape[-1]} map that is pooled"
+    else:
+        grid = f"the {kind} of {', '.join(str(one.stage) for one in maps)} to their places, each on a map of its own"
+    return f"{grid}. {reading}".strip()
+
+
+def _by_stage(maps: Features) -> dict[str | None, np.ndarray]:
+    """Maps as float32 arrays (B, ...) by stage; None is the map that is pooled."""
+    named = [(None, maps)] if isinstance(maps, Tensor) else maps.items()
+    return {stage: values.float().cpu().numpy() for stage, values in named}
 
 
 def _of_different_classes(labels: np.ndarray, rows: np.ndarray, count: int, seed: int) -> np.ndarray:

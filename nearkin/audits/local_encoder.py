@@ -37,7 +37,8 @@ class LocalEncoder:
     """A model on the items of one data set, stopped before the pooling.
 
     A linear head behind the pooling is applied to each local feature: it is affine, so the mean of what it gives is
-    what it gives for the mean. Not so where the pooling does not keep the coordinates of the map.
+    what it gives for the mean. Not so where the pooling does not keep the coordinates of the map, or where attention
+    comes between: the head then takes more than the pooled vector.
 
     Args:
         embedder: the model.
@@ -67,9 +68,10 @@ class LocalEncoder:
 
     @property
     def _pooled_alike(self) -> bool:
-        """Whether a pooled vector has the coordinates of a local feature; an equal size alone does not tell."""
+        """Whether what the head takes has the coordinates of a local feature; an equal size alone does not tell."""
         pooling = self.embedder.pooling
-        return pooling.keeps_coordinates and pooling.out_channels == pooling.channels
+        alike = pooling.keeps_coordinates and pooling.out_channels == pooling.channels
+        return alike and self.embedder.attention is None
 
     def __call__(self, rows: np.ndarray, *, progress: bool = False) -> LocalFeatures:
         """The local features of the items `rows` (r,), r >= 1."""

@@ -185,7 +185,8 @@ def _mean_of_pairs(table: np.ndarray) -> float:
 
 def _note(encoder: LocalEncoder, local: LocalFeatures, case: _Case) -> str:
     height, width = local.grid
-    place = "in the coordinates of the embedding" if encoder.in_coordinates else "before the pooling and the head"
+    behind = "the pooling and the head" if encoder.embedder.attention is None else "the pooling, attention and head"
+    place = "in the coordinates of the embedding" if encoder.in_coordinates else f"before {behind}"
     return (
         f"Pooling: {len(case.codes):,} items of {len(case.classes)} classes, each with {height} x {width} local "
         f"features {place}, scaled so that the largest norm is 1; {len(case.prototypes)} of all these features are "

@@ -128,9 +128,9 @@ class AuditResult:
         if history:
             curves = Figure(
                 "Training curves",
-                "Loss over the steps, and retrieval on the validation classes, which are never trained on.",
+                "Loss over the steps, and metrics of the validation classes, which are never trained on.",
                 draw_curves(history),
-                "Loss and validation MAP@R against training steps",
+                "Loss and validation metrics against training steps",
             )
             figures = [curves, draw_course(history), *figures]
         page = Report(

@@ -194,7 +194,8 @@ def untrained_features(
     if embedder.pretrained:
         cache, rows = _frozen_features(embedder, dataset, cache_directory, progress), np.arange(len(dataset))
         if cache is not None and cache.at == POOLING:
-            return _PRETRAINED, cache.gather(rows).numpy()
+            pooled = cache.gather(rows)
+            return _PRETRAINED, (pooled[POOLING] if isinstance(pooled, dict) else pooled).numpy()
         baseline = pretrained_baseline(embedder)
         if cache is not None:
             return _PRETRAINED, cache.encode(baseline, rows)
@@ -215,7 +216,7 @@ def _frozen_features(
         return None
     at = cache_point(embedder)
     dtype: Literal["float32", "float16"] = "float32"
-    if at != POOLING:
+    if at != POOLING or embedder.attended_stages:
         asked = embedder.card.get("recipe", {}).get("model", {})
         if not asked.get("cache"):
             return None

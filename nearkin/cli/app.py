@@ -128,8 +128,9 @@ def explain(
         str | None,
         typer.Option(
             "--what",
-            help="weights: the pooling's own; contribution: what each place adds to the embedding; prototypes: which "
-            "one each place is like. Default: weights if they differ, else contribution.",
+            help="attention: of each attended stage; weights: the pooling's own; contribution: what each place adds to "
+            "the embedding; grad-cam: where the channels are that it depends on; prototypes: which one each place is "
+            "like. Default: attention if it differs between places, else such weights, else contribution.",
         ),
     ] = None,
     out: Annotated[
@@ -140,7 +141,7 @@ def explain(
     ] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Draw where a run's model looks: a heat map over each image, and an overview of them."""
+    """Draw where a run's model looks: a heat map over each image, one a stage for attention, and an overview."""
     from nearkin.cli.explaining import explain_command
 
     explain_command(run, images, what, out, skip_bad, not quiet)

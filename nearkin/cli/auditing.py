@@ -9,12 +9,14 @@ from rich.console import Console
 
 from nearkin import api
 from nearkin.audits import AuditResult
+from nearkin.audits.adversary import draw_contest
 from nearkin.audits.instances import absent_snapshots, draw_geometry
 from nearkin.data.catalogue import catalogue
 from nearkin.data.dataset import Dataset
 from nearkin.errors import DataError, RunError
 from nearkin.recipe import AuditSection
 from nearkin.report import metric_table
+from nearkin.report.adversary import adversary_facts
 from nearkin.training import Run
 
 
@@ -136,6 +138,7 @@ def write_audit(
     facts = {
         "recipe": recipe.name,
         "training": f"{card['steps']} steps in {card['seconds']:.0f} s, best at step {card['best_step']}",
+        **adversary_facts(history),
         **card["versions"],
     }
     result.report(
@@ -143,7 +146,10 @@ def write_audit(
         title=title or f"{run.path.name}: {recipe.name}",
         recipe_yaml=recipe.to_yaml(),
         history=history,
-        training_pictures=[draw_geometry(snapshots, history, model.space, card["classes"]["train"])],
+        training_pictures=[
+            draw_contest(history, recipe.objective),
+            draw_geometry(snapshots, history, model.space, card["classes"]["train"]),
+        ],
         facts=facts,
         next_steps=next_steps,
     )

@@ -19,6 +19,7 @@ from nearkin.protocol.run import check_plan
 from nearkin.protocol.tables import Tables
 from nearkin.recipe import load_recipe
 from nearkin.report.terminal import text_table
+from nearkin.report.values import TextTable
 from nearkin.training.ranks import Ranks
 
 _FOLDS = 4
@@ -39,7 +40,7 @@ def benchmark_command(
     progress: bool,
     keep_runs: bool,
 ) -> None:
-    """Compare recipes and show the table."""
+    """Compare recipes and show the tables."""
     if (processes := Ranks.from_environment().world_size) > 1:
         raise TrainingError(
             f"A benchmark trains its models in one process, not in {processes}: start it without torchrun."
@@ -96,18 +97,26 @@ def _against(given: str | None, names: Collection[str]) -> str | Mapping[str, st
 
 
 def _show(tables: Tables) -> None:
-    """Print the table with as many columns as there is room for; a pipe has room for all."""
+    """Print the tables, each with its notes."""
     console = Console(highlight=False, markup=False, emoji=False)
-    headings, lines = tables.headings(), tables.lines()
+    shown = [TextTable(tables.title, tables.headings(), tables.lines(), tables.notes())]
+    if tables.further is not None:
+        shown.append(tables.further)
+    for table in shown:
+        _print(console, table)
+
+
+def _print(console: Console, table: TextTable) -> None:
+    """Print a table with as many columns as there is room for; a pipe has room for all."""
     unbounded = console.options.update(max_width=10_000)
-    for count in range(len(headings), 1, -1):
-        table = text_table(headings[:count], [line[:count] for line in lines], title=tables.title)
-        wanted = console.measure(table, options=unbounded).maximum
+    for count in range(len(table.headings), 1, -1):
+        fitting = text_table(table.headings[:count], [row[:count] for row in table.rows], title=table.title)
+        wanted = console.measure(fitting, options=unbounded).maximum
         if wanted <= console.width or not console.is_terminal:
             console.width = max(console.width, wanted)
             break
-    console.print(table)
-    if left := headings[count:]:
+    console.print(fitting)
+    if left := table.headings[count:]:
         console.print(f"No room here for: {'; '.join(left)}. The files have all columns.", soft_wrap=True)
-    for note in tables.notes():
+    for note in table.notes:
         console.print(note, soft_wrap=True)

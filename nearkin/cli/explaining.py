@@ -9,8 +9,9 @@ from pathlib import Path
 
 from nearkin import api
 from nearkin.audits.explained_images import list_images, readable_images
-from nearkin.audits.explaining import common_scale, draw_overview
+from nearkin.audits.explaining import by_image, common_scale, draw_overview
 from nearkin.errors import DataError, StorageError
+from nearkin.models import Embedder
 from nearkin.models.explanations import explanations
 from nearkin.report.marks import marked
 from nearkin.storage import replacing
@@ -22,17 +23,17 @@ _LETTERS = 80
 """Of an image's name in that of its overlay: file systems have a limit."""
 
 _TOLD = {
+    "attention": "the weights that each attended stage gives to places",
     "weights": "the weights that the pooling gives to places",
     "contribution": "what each place adds to the embedding",
-    "prototypes": "the prototypes that places are most like",
 }
-_WHY = {"contribution": ", because the pooling gives places no weights of their own, or all the same"}
+"""What may be shown if nobody says what."""
 
 
 def explain_command(
     model: Path, images: Sequence[Path], what: str | None, out: Path | None, skip_bad: bool, progress: bool
 ) -> None:
-    """Draw where a model looks in images, one file an image, and an overview."""
+    """Draw where a model looks in images, one file an image (and stage), and an overview."""
     out = _usual_folder(model) if out is None else out
     if what is not None:
         explanations.get(what)  # told before a model is read
@@ -47,17 +48,31 @@ def explain_command(
     for note in notes:
         print(f"Note: {note}")
     if what is None:
-        print(f"Shown: {_TOLD[kind]} (--what {kind}){_WHY.get(kind, '')}.")
+        print(f"Shown: {_TOLD[kind]} (--what {kind}){_why(embedder, kind)}.")
     names = _Names(out, files)
     scale = common_scale(found)
     for one in found:
-        one.save(names.free(f"{Path(one.name).stem[:_LETTERS]}-{kind}"), scale)
-    shown = found[:_OVERVIEW]
+        stage = "" if one.stage is None else f"-{one.stage}"
+        one.save(names.free(f"{Path(one.name).stem[:_LETTERS]}-{kind}{stage}"), scale)
+    explained = by_image(found)
+    shown = explained[:_OVERVIEW]
     overview = names.free(f"overview-{kind}")
     with replacing(overview) as temporary:
-        temporary.write_bytes(marked(draw_overview(shown)))
-    some = f" of the first {len(shown)}" if len(shown) < len(found) else ""
-    print(f"Wrote {len(found)} overlay{'s' if len(found) > 1 else ''} to {out}; overview{some}: {overview}")
+        temporary.write_bytes(marked(draw_overview([one for maps in shown for one in maps])))
+    written = f"{len(found)} overlay{'s' if len(found) > 1 else ''}"
+    each = "" if len(explained) == len(found) else f", {len(shown[0])} of each image,"
+    some = f" of the first {len(shown)}" if len(shown) < len(explained) else ""
+    print(f"Wrote {written}{each} to {out}; overview{some}: {overview}")
+
+
+def _why(embedder: Embedder, kind: str) -> str:
+    """Why a kind of map was chosen that has one before it."""
+    if kind == "attention":
+        return ""
+    reasons = [] if embedder.attention is None else ["the attention is the same everywhere"]
+    if kind == "contribution":
+        reasons.append("the pooling gives places no weights of their own, or all the same")
+    return f", because {', and '.join(reasons)}" if reasons else ""
 
 
 def _usual_folder(model: Path) -> Path:

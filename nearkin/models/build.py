@@ -12,7 +12,8 @@ from torch import nn
 from nearkin.data.audio import LogMelTransform
 from nearkin.data.inputs import InputSpec
 from nearkin.errors import CheckpointError, ModelError
-from nearkin.models.backbones import make_backbone
+from nearkin.models.attention import StageAttention, usual_stages
+from nearkin.models.backbones import Backbone, make_backbone
 from nearkin.models.checkpoint import load_embedder
 from nearkin.models.embedder import Embedder
 from nearkin.models.pooling import make_pooling
@@ -39,6 +40,7 @@ def build_embedder(section: ModelSection, seed: int = 0, audio_seconds: float | 
         },
         "local_dimension": section.local_dimension,
         "pooling": {"name": section.pooling, "parameters": section.pooling_parameters},
+        "attention": None if section.attention is None else section.attention.model_dump(),
         "dimension": section.dimension,
         "space": {"name": section.space, **section.space_parameters},
         "freeze": section.freeze,
@@ -56,6 +58,7 @@ def build_embedder(section: ModelSection, seed: int = 0, audio_seconds: float | 
 def pretrained_baseline(embedder: Embedder) -> Embedder:
     """The same backbone with its pretrained weights, average pooling and no head: what training must beat."""
     architecture = {**embedder.architecture(), "local_dimension": None, "dimension": None, "freeze": "all"}
+    architecture["attention"] = None
     architecture["pooling"] = {"name": "gap", "parameters": {}}
     return assemble(architecture, pretrained=True)
 
@@ -81,15 +84,34 @@ def assemble(architecture: dict[str, Any], *, pretrained: bool, seed: int = 0) -
             backbone.channels if local_dimension is None else local_dimension,
             **architecture["pooling"]["parameters"],
         )
+        attention = _attention(architecture.get("attention"), backbone, pooling.out_channels)
+        features = pooling.out_channels if attention is None else attention.out_channels
         dimension = architecture["dimension"]
-        head: nn.Module = nn.Identity() if dimension is None else nn.Linear(pooling.out_channels, dimension)
+        head: nn.Module = nn.Identity() if dimension is None else nn.Linear(features, dimension)
     if backbone.config is not None:
         backbone.config["pretrained"] = wanted["pretrained"]
     if "input" in architecture:
         backbone.spec = InputSpec.from_dict(architecture["input"])
-    embedder = Embedder(backbone, pooling, head, make_space(**architecture["space"]), local=local)
+    space = make_space(**architecture["space"])
+    embedder = Embedder(backbone, pooling, head, space, local=local, attention=attention)
     embedder.freeze(architecture["freeze"], architecture["frozen_batch_norm"])
     return embedder
+
+
+def _attention(wanted: dict[str, Any] | None, backbone: Backbone, last: int) -> StageAttention | None:
+    """The attention that a description asks for, to vectors of size `last`."""
+    if wanted is None:
+        return None
+    names = backbone.stage_names
+    stages = usual_stages(names) if wanted["stages"] is None else wanted["stages"]
+    places = [backbone.position(stage) for stage in stages]
+    if len(names) - 1 in places:
+        raise ModelError(
+            f"The last stage, '{names[-1]}', gives the vector that the others are attended to: leave it out of "
+            "model.attention.stages."
+        )
+    widths = {names[place]: backbone.widths[names[place]] for place in sorted(places)}
+    return StageAttention(widths, last, **{key: value for key, value in wanted.items() if key != "stages"})
 
 
 def _take_backbone(embedder: Embedder, path: Path, sha256: str | None) -> None:

@@ -2,14 +2,14 @@
 
 One file holds an array (n, views, ...), read through a memory map, or from memory where it is small. Its name is a hash
 of all that decides its content: data, frozen weights, transform, views and precision. If one changes, it is made anew.
+Where a model attends to earlier stages, a row holds their maps too, one after the other.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
-import shutil
+import math
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,44 +17,41 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nearkin.data.augment import TrainTransform, Transform, transform_for
+from nearkin.data.augment import transform_for
 from nearkin.data.dataset import Dataset
-from nearkin.data.inputs import InputSpec
-from nearkin.errors import DataError, ModelError, StorageError
+from nearkin.errors import ModelError, StorageError
+from nearkin.models.cache_rows import ItemViews, Layout, RowMaker, write_rows
 from nearkin.models.checkpoint import hash_tensors
 from nearkin.models.embedder import POOLING, Embedder
 from nearkin.models.encoder import Encoder
-from nearkin.models.prefetch import batches, stacked
+from nearkin.models.features import Features, to_device
 from nearkin.models.section import CacheViews
 from nearkin.models.tuning import inference_copy
-from nearkin.progress import Progress
-from nearkin.storage import replacing, write_json
+from nearkin.storage import write_json
 
 _FORMAT = "nearkin.features"
 _VERSION = 1
 """To be raised when transforms or backbones change what they compute."""
 
-_BATCH = 32
-_WORKERS = max(1, (os.cpu_count() or 2) // 2)
-"""Threads that decode: as many as cores would only stop the ones that compute."""
-
 _IN_MEMORY = 2 * 2**30
-_PART_ITEMS = 2048
-_PART_BYTES = 256 * 2**20
 
 
 class FeatureCache:
     """Features of a data set at one place in a model; made by `build`.
 
     Args:
-        array: (n, views, C') pooled vectors or (n, views, H, W, C') maps.
-        at: the place: a stage of the backbone, or "pooling".
+        array: (n, views, C') pooled vectors or (n, views, H, W, C') maps; of several places (n, views, values).
+        layout: what a row holds; the last place is where the model goes on.
         key: hash of all that decided the content.
         reused: whether it was found on disk.
+
+    Attributes:
+        at: the place where the model goes on: a stage of the backbone, or "pooling".
     """
 
-    def __init__(self, array: np.ndarray, at: str, key: str, reused: bool) -> None:
-        self.at = at
+    def __init__(self, array: np.ndarray, layout: Layout, key: str, reused: bool) -> None:
+        self.at = list(layout)[-1]
+        self.layout = layout
         self.key = key
         self.reused = reused
         self.views = array.shape[1]
@@ -97,40 +94,53 @@ class FeatureCache:
         facts = _facts(embedder, dataset, at, views, dtype, seed)
         key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
         path = Path(directory) / f"{key[:32]}.npy"
-        found = _open(path, key)
+        found = _open(path, key, embedder.places(at))
         if found is not None:
-            return cls(found, at, key, reused=True)
-        samples = _Views(dataset, embedder.spec, views, seed)
-        shape = _write(path, Encoder(embedder, at=at), samples, np.dtype(dtype), progress)
-        write_json(path.with_suffix(".json"), {"key": key, "shape": shape, "dtype": dtype, "facts": facts})
-        made = _open(path, key)
+            return cls(*found, key, reused=True)
+        samples = ItemViews(dataset, embedder.spec, views, seed)
+        shape, layout = write_rows(path, RowMaker(Encoder(embedder), at, np.dtype(dtype)), samples, progress)
+        made_of = {"key": key, "shape": shape, "dtype": dtype, "facts": facts}
+        write_json(path.with_suffix(".json"), made_of | ({"layout": layout} if len(layout) > 1 else {}))
+        made = _open(path, key, embedder.places(at))
         if made is None:
             raise StorageError(f"The feature cache {path} vanished or changed while it was written: run again.")
-        return cls(made, at, key, reused=False)
+        return cls(*made, key, reused=False)
 
-    def gather(self, indices: np.ndarray, views: np.ndarray | int = 0) -> Tensor:
+    def gather(self, indices: np.ndarray, views: np.ndarray | int = 0) -> Features:
         """Features of some items, float32: vectors (B, C') or maps (B, C', H, W) with the channels innermost.
+
+        Of a model that attends to earlier stages: these by the names of their places.
 
         Args:
             indices: rows of the data set, (B,).
             views: the view of each, (B,), or one for all.
         """
-        rows = self._rows.take(np.asarray(indices) * self.views + views, axis=0)
-        features = torch.from_numpy(rows).float()
-        return features.permute(0, 3, 1, 2) if features.ndim == 4 else features
+        rows = torch.from_numpy(self._rows.take(np.asarray(indices) * self.views + views, axis=0))
+        if len(self.layout) == 1:
+            return _channels_second(rows.float())
+        parts = rows.split([math.prod(shape) for shape in self.layout.values()], dim=1)
+        return {
+            place: _channels_second(part.unflatten(1, shape).contiguous().float())
+            for (place, shape), part in zip(self.layout.items(), parts, strict=True)
+        }
 
     def encode(self, embedder: Embedder, indices: np.ndarray, batch_size: int = 256) -> np.ndarray:
         """Embeddings of the plain view of some items, float32 (n, d): what `embedder.encode` gives, but faster."""
         rows = np.empty((len(indices), embedder.dimension), dtype=np.float32)
-        # After the pooling only the head is left to run: not worth a copy of the whole model.
-        tail = inference_copy(embedder.head if self.at == POOLING else embedder)
+        # After the pooling often only the head is left to run: not worth a copy of the whole model.
+        only_head = self.at == POOLING and embedder.attention is None
+        tail = inference_copy(embedder.head if only_head else embedder)
         device = embedder.normalise.mean.device
         with torch.inference_mode():
             for first in range(0, len(indices), batch_size):
-                features = self.gather(indices[first : first + batch_size]).to(device)
-                raw = tail(features) if self.at == POOLING else tail(features, start=self.at)
+                features = to_device(self.gather(indices[first : first + batch_size]), device)
+                raw = tail(features) if only_head else tail(features, start=self.at)
                 rows[first : first + batch_size] = embedder.space.project(raw).cpu().numpy()
         return rows
+
+
+def _channels_second(features: Tensor) -> Tensor:
+    return features.permute(0, 3, 1, 2) if features.ndim == 4 else features
 
 
 def cache_point(embedder: Embedder) -> str:
@@ -141,40 +151,6 @@ def cache_point(embedder: Embedder) -> str:
     whole = len(frozen) == len(embedder.backbone.stages)
     learned = embedder.pooling.has_parameters or any(True for _ in embedder.local.parameters())
     return POOLING if whole and not learned else frozen[-1]
-
-
-class _Views:
-    """All views of an item, not normalised: (V, C, H, W)."""
-
-    def __init__(self, dataset: Dataset, spec: InputSpec, views: CacheViews, seed: int) -> None:
-        if dataset.kind != spec.kind:
-            raise DataError(f"The model takes {spec.kind} and the data is {dataset.kind}: choose another of the two.")
-        if spec.kind == "audio" and views.flip:
-            raise ModelError("Audio cannot be mirrored: set model.cache_views.flip to false.")
-        self.dataset = dataset
-        self.views = views
-        self.seed = seed
-        self.plain = transform_for(spec, None, train=False)
-        self.random: Transform = self.plain if spec.kind == "audio" else TrainTransform(spec, views.crop_scale)
-        # A small crop of a large image needs the pixels that the hint would drop.
-        self.hint = None if views.crops else self.plain.hint
-
-    def __len__(self) -> int:
-        return len(self.dataset)
-
-    def __call__(self, index: int) -> Tensor:
-        try:
-            sample = self.dataset.load(index, self.hint)
-        except OSError as error:
-            raise DataError(f"{self.dataset.manifest.paths[index]} could not be read ({error}).") from error
-        shown = [self.plain(sample)]
-        if self.views.flip:
-            shown.append(shown[0].flip(-1))
-        while len(shown) < self.views.count:
-            rng = np.random.default_rng([self.seed, index, len(shown)])
-            crop = self.random(sample, rng)
-            shown.append(crop.flip(-1) if self.views.flip and rng.random() < 0.5 else crop)
-        return stacked(shown)
 
 
 def _check_frozen(embedder: Embedder, at: str) -> None:
@@ -192,11 +168,12 @@ def _check_frozen(embedder: Embedder, at: str) -> None:
 def _facts(embedder: Embedder, dataset: Dataset, at: str, views: CacheViews, dtype: str, seed: int) -> dict[str, Any]:
     """All that decides the content of a cache."""
     transform = transform_for(embedder.spec, None, train=False)
+    places = embedder.places(at)
     return {
         "format": _FORMAT,
         "version": _VERSION,
         "data": dataset.fingerprint(),
-        "at": at,
+        "at": at if len(places) == 1 else places,
         "trunk": _trunk_hash(embedder, at),
         "transform": {name: getattr(transform, name) for name in ("resize", "frames") if hasattr(transform, name)},
         "views": {"flip": views.flip, "crops": views.crops, **(_crop_facts(views, seed) if views.crops else {})},
@@ -220,80 +197,21 @@ def _trunk_hash(embedder: Embedder, at: str) -> str:
     return hash_tensors(weights, facts)
 
 
-def _write(path: Path, encoder: Encoder, samples: _Views, dtype: np.dtype, progress: bool) -> list[int]:
-    """Compute all features into a file, part by part, so that an interrupted build goes on where it was; its shape."""
-    count = len(samples)
-    if not count:
-        raise DataError("There are no items to compute features of: give a data set that is not empty.")
-    row = _features(encoder, samples(0)[None], dtype)[0]
-    _check_space(path, 2 * count * row.nbytes)
-    length = max(_BATCH, min(_PART_ITEMS, _PART_BYTES // row.nbytes))
-    folder = path.with_suffix(".parts")
-    parts = [
-        (folder / f"{first:09d}.npy", range(first, min(first + length, count))) for first in range(0, count, length)
-    ]
-    with Progress("Computing features", count, progress) as bar:
-        for part, items in parts:
-            # A part is there whole or not at all, and the key has decided its content: it can be trusted.
-            if part.exists():
-                bar.advance(len(items))
-            else:
-                _write_part(part, encoder, samples, items, dtype, bar)
-    shape = (count, *row.shape)
-    # Plain writes: a full disk is an error here, but a crash of the process through a memory map.
-    with replacing(path) as temporary, open(temporary, "wb") as file:
-        header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
-        np.lib.format.write_array_header_1_0(file, header)
-        for part, _ in parts:
-            file.write(np.load(part, allow_pickle=False).data)
-    shutil.rmtree(folder, ignore_errors=True)
-    return list(shape)
-
-
-def _write_part(path: Path, encoder: Encoder, samples: _Views, items: range, dtype: np.dtype, bar: Progress) -> None:
-    chunks = []
-    per_batch = max(1, _BATCH // samples.views.count)
-    for batch in batches(lambda index: samples(items[index]), len(items), per_batch, _WORKERS):
-        chunks.append(_features(encoder, batch, dtype))
-        bar.advance(len(batch))
-    with replacing(path) as temporary, open(temporary, "wb") as file:
-        np.save(file, np.concatenate(chunks))
-
-
-def _features(encoder: Encoder, batch: Tensor, dtype: np.dtype) -> np.ndarray:
-    """Features (B, V, C') or (B, V, H, W, C') of all views of a batch (B, V, C, H, W)."""
-    features = torch.cat([encoder(part).float().cpu() for part in batch.flatten(0, 1).split(_BATCH)])
-    if features.ndim == 4:
-        features = features.permute(0, 2, 3, 1)
-    with np.errstate(over="ignore"):  # said below, in words
-        chunk = np.ascontiguousarray(features.numpy(), dtype=dtype)
-    if not np.isfinite(chunk).all():
-        raise ModelError(
-            f"Some features are not finite in {dtype}: set model.cache_dtype to float32, or check the weights."
-        )
-    return chunk.reshape(len(batch), -1, *chunk.shape[1:])
-
-
-def _check_space(path: Path, needed: int) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        free = shutil.disk_usage(path.parent).free
-    except OSError as error:
-        raise StorageError(f"The cache directory {path.parent} cannot be used ({error}): choose another.") from error
-    if free < needed:
-        raise StorageError(
-            f"The feature cache needs {needed / 2**30:.2f} GiB and {path.parent} has {free / 2**30:.2f} GiB free: make "
-            "room, choose another directory, or set model.cache_dtype to float16."
-        )
-
-
-def _open(path: Path, key: str) -> np.ndarray | None:
-    """The array of a finished cache, or None."""
+def _open(path: Path, key: str, places: list[str]) -> tuple[np.ndarray, Layout] | None:
+    """The array of a finished cache and what its rows hold, or None."""
     try:
         facts = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
         mapped = np.load(path, mmap_mode="r", allow_pickle=False)
         if facts["key"] != key or facts["shape"] != list(mapped.shape) or facts["dtype"] != str(mapped.dtype):
             return None
-        return np.array(mapped) if mapped.nbytes <= _IN_MEMORY else np.asarray(mapped)
+        layout = {places[0]: mapped.shape[2:]} if len(places) == 1 else _layout(facts["layout"], places, mapped)
+        return (np.array(mapped) if mapped.nbytes <= _IN_MEMORY else np.asarray(mapped)), layout
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def _layout(said: dict[str, list[int]], places: list[str], rows: np.ndarray) -> Layout:
+    layout = {place: tuple(said[place]) for place in places}
+    if sum(math.prod(shape) for shape in layout.values()) != rows.shape[2]:
+        raise ValueError("the shapes of the places do not fill a row")
+    return layout

@@ -1,4 +1,4 @@
-"""The embedder: backbone, pooling, head and space, from a sample to a vector."""
+"""The embedder: backbone, pooling, attention, head and space, from a sample to a vector."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from nearkin.data.augment import Normalise
 from nearkin.data.inputs import InputSpec
 from nearkin.errors import ModelError
 from nearkin.models import checkpoint
+from nearkin.models.attention import StageAttention
 from nearkin.models.backbones.base import Backbone
 from nearkin.models.encoder import Encoder
+from nearkin.models.features import Features
 from nearkin.models.items import Items
 from nearkin.models.pooling.registry import Pooling
 from nearkin.spaces import Space
@@ -35,6 +37,8 @@ class Embedder(nn.Module):
         space: where embeddings are compared.
         card: what is known of the model: recipe, data, metrics, versions; JSON-safe.
         local: from one vector of the map to another, a 1x1 convolution; None leaves the map as it is.
+        attention: from the maps of earlier stages and the pooled vector to the features that the head takes; None: the
+            pooled vector is all.
     """
 
     def __init__(
@@ -45,11 +49,13 @@ class Embedder(nn.Module):
         space: Space,
         card: dict[str, Any] | None = None,
         local: nn.Module | None = None,
+        attention: StageAttention | None = None,
     ) -> None:
         super().__init__()
         self.backbone = backbone
         self.local = nn.Identity() if local is None else local
         self.pooling = pooling
+        self.attention = attention
         self.head = head
         self.space = space
         self.card: dict[str, Any] = {} if card is None else card
@@ -63,9 +69,14 @@ class Embedder(nn.Module):
         return self.backbone.spec
 
     @property
+    def feature_size(self) -> int:
+        """Size of what the head takes."""
+        return self.pooling.out_channels if self.attention is None else self.attention.out_channels
+
+    @property
     def dimension(self) -> int:
         """Size of an embedding."""
-        return self.head.out_features if isinstance(self.head, nn.Linear) else self.pooling.out_channels
+        return self.head.out_features if isinstance(self.head, nn.Linear) else self.feature_size
 
     @property
     def backbone_name(self) -> str:
@@ -77,36 +88,91 @@ class Embedder(nn.Module):
         """Whether the backbone began with pretrained weights."""
         return self.backbone.config is not None and bool(self.backbone.config["pretrained"])
 
-    def forward(self, x: Tensor, start: str | None = None) -> Tensor:
+    def forward(self, x: Features, start: str | None = None) -> Tensor:
         """Raw embeddings (B, d).
 
         Args:
-            x: normalised inputs (B, C, H, W), or what comes out of `start`.
+            x: normalised inputs (B, C, H, W), or what comes out of `start`; where stages up to there are attended to,
+                a dictionary of these and of `start` by name.
             start: a stage of the backbone, then `x` is its map; "pooling", then `x` is pooled (B, C').
         """
-        return self.head(x if start == POOLING else self.pooling(self.local_features(x, start)))
+        return self.head(self.pooled(x, start))
 
-    def with_attributes(self, x: Tensor, start: str | None = None) -> tuple[Tensor, Tensor]:
+    def with_attributes(self, x: Features, start: str | None = None) -> tuple[Tensor, Tensor]:
         """Raw embeddings (B, d), and the attributes (B, M) that the pooling gives; arguments as of `forward`."""
-        pooled, attributes = self.pooling.with_attributes(self.local_features(x, start))
-        return self.head(pooled), attributes
+        features, attributes = self.pooled_with_attributes(x, start)
+        return self.head(features), attributes
 
-    def local_features(self, x: Tensor, start: str | None = None) -> Tensor:
-        """The map (B, C', H', W') that is pooled.
+    def pooled(self, x: Features, start: str | None = None) -> Tensor:
+        """The features (B, F) that the head takes; arguments as of `forward`."""
+        if start == POOLING:
+            u, attended = self._split(x, start)
+            return self._attend(u, attended)
+        return self.merge(*self.maps(x, start))
 
-        Args:
-            x: normalised inputs (B, C, H, W), or what comes out of `start`.
-            start: a stage of the backbone, then `x` is its map.
-        """
-        return self.local(self.backbone(x, start=start))
+    def pooled_with_attributes(self, x: Features, start: str | None = None) -> tuple[Tensor, Tensor]:
+        """The features (B, F) that the head takes, and the attributes (B, M) that the pooling gives."""
+        local, attended = self.maps(x, start)
+        u, attributes = self.pooling.with_attributes(local)
+        return self._attend(u, attended), attributes
 
-    def embed(self, x: Tensor, start: str | None = None) -> Tensor:
+    def maps(self, x: Features, start: str | None = None) -> tuple[Tensor, dict[str, Tensor]]:
+        """The map (B, C', H', W') that is pooled, and the attended stages' by name; arguments as of `forward`."""
+        map_, attended = self._split(x, start)
+        wanted = self.attended_stages
+        for name in self.backbone.between(start, None):
+            map_ = self.backbone.stages[name](map_)
+            if name in wanted:
+                attended[name] = map_
+        return self.local(map_), attended
+
+    def merge(self, local: Tensor, attended: dict[str, Tensor]) -> Tensor:
+        """The features (B, F) that the head takes, of what `maps` gives."""
+        return self._attend(self.pooling(local), attended)
+
+    def local_features(self, x: Features, start: str | None = None) -> Tensor:
+        """The map (B, C', H', W') that is pooled; arguments as of `forward`."""
+        return self.maps(x, start)[0]
+
+    @property
+    def attended_stages(self) -> list[str]:
+        """The stages whose maps are attended to, first to last."""
+        return [] if self.attention is None else list(self.attention.stages)
+
+    def _split(self, x: Features, start: str | None) -> tuple[Tensor, dict[str, Tensor]]:
+        """What enters at `start`, and the maps of the attended stages up to there."""
+        if isinstance(x, Tensor):
+            at_start = start in self.attended_stages
+            return x, {start: x} if start is not None and at_start else {}
+        assert start is not None
+        return x[start], {name: x[name] for name in self.attended_stages if name in x}
+
+    def _attend(self, u: Tensor, attended: dict[str, Tensor]) -> Tensor:
+        return u if self.attention is None else self.attention(attended, u)
+
+    def embed(self, x: Features, start: str | None = None) -> Tensor:
         """Points of the space (B, d); arguments as of `forward`."""
         return self.space.project(self(x, start=start))
 
     def features(self, x: Tensor, at: str) -> Tensor:
-        """What normalised inputs (B, C, H, W) are at a stage of the backbone, or after the pooling ("pooling")."""
-        return self.pooling(self.local_features(x)) if at == POOLING else self.backbone(x, stop=at)
+        """What normalised inputs (B, C, H, W) are at a stage of the backbone, or before the head ("pooling")."""
+        return self.pooled(x) if at == POOLING else self.backbone(x, stop=at)
+
+    def places(self, at: str) -> list[str]:
+        """What a model needs to go on from `at`: the attended stages up to there, and `at` itself."""
+        reached = self.backbone.between(None, None if at == POOLING else at)
+        return [name for name in self.attended_stages if name in reached and name != at] + [at]
+
+    def cut(self, x: Tensor, at: str) -> dict[str, Tensor]:
+        """What normalised inputs (B, C, H, W) are at all `places` of `at`; `forward` goes on from there."""
+        wanted, found, map_ = self.places(at), {}, x
+        for name in self.backbone.between(None, None if at == POOLING else at):
+            map_ = self.backbone.stages[name](map_)
+            if name in wanted:
+                found[name] = map_
+        if at == POOLING:
+            found[at] = self.pooling(self.local(map_))
+        return found
 
     def freeze(self, upto: str | None, frozen_batch_norm: bool = False) -> None:
         """Choose what of the backbone training leaves alone; the rest of it is made trainable.
@@ -174,7 +240,7 @@ class Embedder(nn.Module):
     def encode_pooled(
         self, items: Items, *, batch_size: int = 32, progress: bool = True, workers: int = 2
     ) -> np.ndarray:
-        """Pooled features before the head, float32 (n, C'), not projected; arguments as of `encode`."""
+        """Features before the head, float32 (n, F), not projected; arguments as of `encode`."""
         encoder = Encoder(self, at=POOLING)
         return encoder.encode(items, batch_size=batch_size, progress=progress, workers=workers)
 
@@ -196,6 +262,7 @@ class Embedder(nn.Module):
             "input": self.spec.to_dict(),
             **local,
             "pooling": dict(self.pooling.config),
+            **({} if self.attention is None else {"attention": self.attention.to_dict()}),
             "dimension": self.dimension if isinstance(self.head, nn.Linear) else None,
             "space": self.space.to_dict(),
             "freeze": self.frozen_upto,

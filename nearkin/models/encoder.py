@@ -48,6 +48,11 @@ class Encoder:
         """Features of samples (B, C, H, W) as loaded: uint8 or float in [0, 1], for audio log-mel values."""
         return self._run(batch.to(self.device))
 
+    @torch.inference_mode()
+    def cut(self, batch: Tensor, at: str) -> dict[str, Tensor]:
+        """All that `Embedder.forward` needs to go on from `at`, by name, for samples as of a call."""
+        return self.embedder.cut(self._normalised(batch.to(self.device)), at)
+
     def encode(self, items: Items, *, batch_size: int = 32, progress: bool = True, workers: int = 2) -> np.ndarray:
         """Encode anything that `Embedder.encode` takes: float32 (n, d), or maps (n, C, H, W) if `at` is a stage."""
         if batch_size < 1 or workers < 0:
@@ -69,9 +74,12 @@ class Encoder:
         return rows
 
     def _features(self, batch: Tensor) -> Tensor:
-        scale = self._scale / 255.0 if batch.dtype == torch.uint8 else self._scale
-        x = as_channels_last(batch).to(torch.float32, copy=True).mul_(scale).add_(self._shift)
+        x = self._normalised(batch)
         return self.embedder.embed(x) if self.at is None else self.embedder.features(x, self.at)
+
+    def _normalised(self, batch: Tensor) -> Tensor:
+        scale = self._scale / 255.0 if batch.dtype == torch.uint8 else self._scale
+        return as_channels_last(batch).to(torch.float32, copy=True).mul_(scale).add_(self._shift)
 
     def _full(self, batch: Tensor, batch_size: int) -> Tensor:
         """Fill up a last, smaller batch if another shape would be compiled anew."""

@@ -1,13 +1,19 @@
-"""Where a model looks: what each position of the pooled map has to do with the embedding.
+"""Where a model looks: what each position of a map has to do with the embedding.
 
-weights: the share w_j that the pooling itself gives position j, sum_j w_j = 1.
-contribution: c_j = <d(e.u)/df_j, f_j>, e the raw embedding, u = e / |e| held fixed: how far f_j pushes e its own way.
-    Where only the direction of f_j counts (NetVLAD) this is 0, and c_j = <e - e_j, u>, e_j the embedding without f_j.
+attention: the share a_j that each attended stage gives position j of its own map, sum_j a_j = 1.
+weights: the share w_j that the pooling gives position j of the map it pools, sum_j w_j = 1.
+contribution: c_j = <d(e.u)/df_j, f_j>, f_j the local features that are pooled, e the raw embedding, u = e / |e| held
+    fixed: how far f_j pushes e its own way. Where only the direction of f_j counts (NetVLAD) this is 0, and
+    c_j = <e - e_j, u>, e_j the embedding without f_j.
+grad-cam: g_j = max(0, <alpha, f_j>), alpha the mean over positions of d(e.u)/df_j (Selvaraju et al. 2017).
 prototypes: how much of prototype m the pooling takes at position j, for poolings that have prototypes.
 
-With average pooling and the head W, c_j = <W f_j, u> / n exactly. With every pooling that doubles when its map does
-(average, maximum, GeM, their sums), the c_j add up to |e| less what the bias of the head adds: Euler's theorem on
-homogeneous functions.
+With average pooling and the head W, c_j = <W f_j, u> / n exactly, and g_j is the positive part of it. With every
+pooling that doubles when its map does (average, maximum, GeM, their sums), the c_j add up to |e| less what the bias of
+the head adds: Euler's theorem on homogeneous functions.
+
+In a model with attention the pooled map acts on e by itself and through what is attended to; contribution and grad-cam
+hold the maps of earlier stages fixed, and what these add to e is in neither.
 """
 
 from __future__ import annotations
@@ -20,10 +26,12 @@ from torch import Tensor
 
 from nearkin.errors import ModelError
 from nearkin.models.embedder import Embedder
+from nearkin.models.features import Features
 from nearkin.registry import Registry
 
-explanations: Registry[Callable[[Embedder, Tensor], Tensor]] = Registry("explanation")
-"""Kinds of maps by name: from a model and normalised inputs (B, C, H, W) to (B, h, w), or (B, M, h, w) for M parts."""
+explanations: Registry[Callable[[Embedder, Tensor], Features]] = Registry("explanation")
+"""Kinds of maps by name: from a model and normalised inputs (B, C, H, W) to (B, h, w), or (B, M, h, w) for M parts; or
+to a dictionary of such maps by the stages that they are of."""
 
 _EVEN = 0.01
 """Weights within this of average pooling's, as a share of them, tell nothing."""
@@ -33,6 +41,23 @@ _NOTHING_SLOPED, _NOTHING_LEFT_OUT = 1e-5, 1e-6
 
 _MOST_VALUES = 2**24
 """Numbers held at once of maps that lack a position."""
+
+
+@explanations.register("attention")
+def stage_attention(embedder: Embedder, x: Tensor) -> dict[str, Tensor]:
+    """The weight (B, h, w) of each position by attended stage, summing to 1, for normalised inputs (B, C, H, W).
+
+    Raises:
+        ModelError: the model attends to no stages.
+    """
+    if embedder.attention is None:
+        raise ModelError(
+            "This model attends to no earlier stages: ask for 'grad-cam' or 'contribution' instead, or train with "
+            "model.attention."
+        )
+    with _evaluating(embedder), torch.no_grad():
+        local, attended = embedder.maps(x)
+        return embedder.attention.weights(attended, embedder.pooling(local))
 
 
 @explanations.register("weights")
@@ -62,12 +87,34 @@ def contributions(embedder: Embedder, x: Tensor) -> Tensor:
         ModelError: no gradient passes this pooling.
     """
     with _evaluating(embedder), torch.inference_mode(False):
-        with torch.no_grad():
-            # A copy: a map that was made in inference mode takes no gradient.
-            features = embedder.local_features(x).clone()
+        local, attended = _own_maps(embedder, x)
         if embedder.pooling.only_directions:
-            return _left_out(embedder, features)
-        return _sloped(embedder, features)
+            return _left_out(embedder, local, attended)
+        slope, raw = _slope(embedder, local, attended)
+        return _without_rounding((slope * local).sum(1), raw, _NOTHING_SLOPED)
+
+
+@explanations.register("grad-cam")
+def grad_cam(embedder: Embedder, x: Tensor) -> Tensor:
+    """Grad-CAM (B, h, w) of the map that is pooled, nowhere negative, for normalised inputs (B, C, H, W).
+
+    Channels, not positions, are weighed by the gradient, so this shows where the channels are that the embedding as a
+    whole depends on, even if a pooling took nothing from there; a contribution shows what was taken. A model of a
+    metric has no class scores: the gradient is that of the embedding's length in its own direction. The CAM of a class
+    needs a classifier.
+
+    Zero where the embedding is zero, and where nothing but rounding is found.
+
+    Reference: Selvaraju et al. 2017, Grad-CAM, equations 1 and 2.
+
+    Raises:
+        ModelError: no gradient passes this pooling.
+    """
+    with _evaluating(embedder), torch.inference_mode(False):
+        local, attended = _own_maps(embedder, x)
+        slope, raw = _slope(embedder, local, attended)
+        found = (slope.mean((2, 3), keepdim=True) * local).sum(1).relu()
+        return _without_rounding(found, raw, _NOTHING_SLOPED)
 
 
 @explanations.register("prototypes")
@@ -89,18 +136,27 @@ def prototype_shares(embedder: Embedder, x: Tensor) -> Tensor:
 
 
 def usual_explanation(embedder: Embedder, x: Tensor) -> str:
-    """What to show of a model if nobody says: "weights" where its pooling has any that differ, else "contribution".
+    """What to show of a model if nobody says: what differs between positions, and is the model's own choice.
+
+    "attention" if the model has some that differs, else "weights" if its pooling has any that do, else "contribution".
 
     Args:
         embedder: the model.
         x: some normalised inputs (B, C, H, W) to look at.
     """
     with _evaluating(embedder), torch.no_grad():
-        weights = embedder.pooling.weights(embedder.local_features(x))
-    if weights is None:
-        return "contribution"
+        local, attended = embedder.maps(x)
+        weights = embedder.pooling.weights(local)
+        given = {} if embedder.attention is None else embedder.attention.weights(attended, embedder.pooling(local))
+    if any(map(_differ, given.values())):
+        return "attention"
+    return "contribution" if weights is None or not _differ(weights) else "weights"
+
+
+def _differ(weights: Tensor) -> bool:
+    """Whether weights (B, h, w) that sum to 1 are not those of average pooling."""
     relative = weights * weights[0].numel()
-    return "weights" if bool(((relative - 1).abs() > _EVEN).any()) else "contribution"
+    return bool(((relative - 1).abs() > _EVEN).any())
 
 
 @contextmanager
@@ -116,50 +172,82 @@ def _evaluating(embedder: Embedder) -> Iterator[None]:
             module.training = training
 
 
-def _sloped(embedder: Embedder, features: Tensor) -> Tensor:
-    """Gradient times input (B, h, w) on a map (B, C, h, w)."""
+@torch.no_grad()
+def _own_maps(embedder: Embedder, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    """What `Embedder.maps` gives, as copies: a map that was made in inference mode takes no part in a gradient."""
+    local, attended = embedder.maps(x)
+    return local.clone(), {stage: map_.clone() for stage, map_ in attended.items()}
+
+
+def _embedded(embedder: Embedder, local: Tensor, attended: dict[str, Tensor]) -> Tensor:
+    """Raw embeddings (B, d) of what `Embedder.maps` gives."""
+    raw: Tensor = embedder.head(embedder.merge(local, attended))
+    return raw
+
+
+def _slope(embedder: Embedder, local: Tensor, attended: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """The gradient (B, C, h, w), by the pooled map, of how far the embedding goes its own way; raw embeddings (B, d).
+
+    Raises:
+        ModelError: there is none.
+    """
     with torch.enable_grad():
-        features = features.requires_grad_()
-        raw = embedder.head(embedder.pooling(features))
-        if not raw.requires_grad:
-            raise ModelError(
-                f"No gradient passes the pooling '{_name(embedder)}', so contributions cannot be told: ask for "
-                "'weights' instead."
-            )
+        features = local.detach().requires_grad_()
+        raw = _embedded(embedder, features, attended)
         own_way = torch.nn.functional.normalize(raw.detach(), dim=1)
-        (slope,) = torch.autograd.grad((raw * own_way).sum(), features)
-    return _without_rounding((slope * features.detach()).sum(1), raw.detach(), _NOTHING_SLOPED)
+        slope = _gradient((raw * own_way).sum(), features)
+        if slope is None and _gradient(embedder.pooling(features).sum(), features) is None:
+            raise ModelError(
+                f"No gradient passes the pooling '{_name(embedder)}', so neither contributions nor Grad-CAM can be "
+                "told: ask for 'weights' instead."
+            )
+    # Attention that averages, without the last vector beside it, takes no notice of the pooled map.
+    return torch.zeros_like(local) if slope is None else slope, raw.detach()
+
+
+def _gradient(value: Tensor, by: Tensor) -> Tensor | None:
+    """The gradient of a number; None where it does not depend on `by`."""
+    return torch.autograd.grad(value, by, allow_unused=True)[0] if value.requires_grad else None
 
 
 @torch.no_grad()
-def _left_out(embedder: Embedder, features: Tensor) -> Tensor:
+def _left_out(embedder: Embedder, local: Tensor, attended: dict[str, Tensor]) -> Tensor:
     """How much shorter (B, h, w) the embedding of a map (B, C, h, w) is in its own direction without a position."""
-    raw = embedder.head(embedder.pooling(features))
+    raw = _embedded(embedder, local, attended)
     own_way = torch.nn.functional.normalize(raw, dim=1).unsqueeze(1)
-    positions = features.flatten(2)
+    positions = local.flatten(2)
     batch, channels, n = positions.shape
     if n == 1:
-        nothing = features.new_zeros(batch, embedder.pooling.out_channels)
-        change = ((raw - embedder.head(nothing)).unsqueeze(1) * own_way).sum(2)
+        change = ((raw - _of_nothing(embedder, batch, attended)).unsqueeze(1) * own_way).sum(2)
     else:
-        places = torch.arange(n, device=features.device)
+        places = torch.arange(n, device=local.device)
         others = places.expand(n, n)[places[:, None] != places].view(n, n - 1)
-        each = batch * max(channels * (n - 1), embedder.pooling.out_channels)
+        size = embedder.pooling.out_channels
+        compared = [map_[0, 0].numel() * max(map_.shape[1], size) for map_ in attended.values()]
+        each = batch * max(channels * (n - 1), size, *compared)
         change = torch.cat(
             [
-                ((raw.unsqueeze(1) - _embedded(embedder, positions[:, :, some])) * own_way).sum(2)
+                ((raw.unsqueeze(1) - _of_sets(embedder, positions[:, :, some], attended)) * own_way).sum(2)
                 for some in others.split(max(1, _MOST_VALUES // each))
             ],
             dim=1,
         )
-    return _without_rounding(change.view(batch, *features.shape[2:]), raw, _NOTHING_LEFT_OUT)
+    return _without_rounding(change.view(batch, *local.shape[2:]), raw, _NOTHING_LEFT_OUT)
 
 
-def _embedded(embedder: Embedder, sets: Tensor) -> Tensor:
+def _of_nothing(embedder: Embedder, batch: int, attended: dict[str, Tensor]) -> Tensor:
+    """Raw embeddings (B, d) where the pooled vector is zero."""
+    u = embedder.normalise.mean.new_zeros(batch, embedder.pooling.out_channels)
+    raw: Tensor = embedder.head(u if embedder.attention is None else embedder.attention(attended, u))
+    return raw
+
+
+def _of_sets(embedder: Embedder, sets: Tensor, attended: dict[str, Tensor]) -> Tensor:
     """Raw embeddings (B, s, d) of sets (B, C, s, n) of local features, as if each were a map of one row."""
     maps = sets.transpose(1, 2).flatten(0, 1).unsqueeze(2)
-    embedded: Tensor = embedder.head(embedder.pooling(maps))
-    return embedded.unflatten(0, (sets.shape[0], sets.shape[2]))
+    count = sets.shape[2]
+    repeated = {stage: map_.repeat_interleave(count, dim=0) for stage, map_ in attended.items()}
+    return _embedded(embedder, maps, repeated).unflatten(0, (sets.shape[0], count))
 
 
 def _without_rounding(found: Tensor, raw: Tensor, share: float) -> Tensor:

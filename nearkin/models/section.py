@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from nearkin.errors import RecipeError
+from nearkin.models.attention import Fusion, Score
 from nearkin.models.backbones.registry import check_backbone_name
 from nearkin.models.pooling.registry import check_pooling
 from nearkin.spaces import make_space
@@ -36,6 +37,46 @@ class CacheViews(BaseModel):
     def count(self) -> int:
         """Views of one item."""
         return 1 + int(self.flip) + self.crops
+
+
+class AttentionSection(BaseModel):
+    """How earlier stages of the backbone are attended to its last vector."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    score: Score = Field(
+        default="additive",
+        description="How a vector of an earlier map is compared with the last vector; average: not at all.",
+    )
+    matrices: Literal[1, 2] = Field(
+        default=1, description="1: the map's vectors are brought to the last one's space; 2: both to a common one."
+    )
+    stages: list[str] | None = Field(
+        default=None, min_length=1, description="The attended stages; null: the three before the last."
+    )
+    fusion: Fusion = Field(
+        default="concatenate",
+        description="concatenate: attended vectors side by side; sum: each brought to the size of the last vector.",
+    )
+    append: bool = Field(default=True, description="Whether the last vector itself is one of those that are fused.")
+    hidden: int | None = Field(
+        default=None, ge=1, description="With two matrices: size of the common space; null: that of the last vector."
+    )
+    normalise: bool = Field(
+        default=False,
+        description="Bring every vector to mean 0 and variance 1 before the fusion; the paper does not.",
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> AttentionSection:
+        if self.hidden is not None and self.matrices == 1:
+            raise RecipeError("model.attention.hidden is the size of what two matrices map to: set matrices to 2.")
+        if self.score == "average" and self.matrices == 2:
+            raise RecipeError("Averages compare nothing, so they need no matrices: leave model.attention.matrices out.")
+        for name in self.stages or []:
+            if (self.stages or []).count(name) > 1:
+                raise RecipeError(f"The stage '{name}' is named twice in model.attention.stages: keep one.")
+        return self
 
 
 class ModelSection(BaseModel):
@@ -71,6 +112,10 @@ class ModelSection(BaseModel):
     )
     pooling: str = Field(default="gap", description="How a feature map becomes one vector.")
     pooling_parameters: dict[str, Any] = Field(default_factory=dict, description="Parameters of the pooling.")
+    attention: AttentionSection | None = Field(
+        default=None,
+        description="Attention of earlier stages to the pooled vector; null: the pooled vector is all the head sees.",
+    )
     dimension: int | None = Field(
         default=128, ge=1, description="Size of the embedding; null: no head, the pooled features are the embedding."
     )

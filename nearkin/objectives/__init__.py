@@ -12,6 +12,7 @@ from nearkin.objectives.registry import (
     register_regulariser,
     regularisers,
 )
+from nearkin.objectives.regulariser import Regulariser
 from nearkin.objectives.section import ObjectiveSection, RegulariserSection
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "LossShape",
     "Objective",
     "ObjectiveSection",
+    "Regulariser",
     "RegulariserSection",
     "check_space",
     "losses",

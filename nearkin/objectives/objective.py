@@ -16,11 +16,17 @@ from torch import Tensor, nn
 from nearkin.errors import DataError, RecipeError
 from nearkin.objectives.parameters import parameters_of
 from nearkin.objectives.registry import BatchNeeds, LossEntry, LossShape, losses, miners, regularisers
+from nearkin.objectives.regulariser import Regulariser, Takes
 from nearkin.objectives.section import ObjectiveSection
 from nearkin.spaces import Space, Sphere
 
 # Keeps the proxies' draws apart from those of a model initialised with the same seed.
 _SALT = 0x10552
+
+_SOURCES: dict[Takes, str] = {
+    "attributes": "take both from Embedder.with_attributes, of a model whose pooling gives them, such as 'gsp'",
+    "features": "pass what Embedder.pooled gives, of which Embedder.head makes the embeddings",
+}
 
 
 class Objective(nn.Module):
@@ -57,38 +63,48 @@ class Objective(nn.Module):
         self.weights = {name: weight for name, (weight, _) in terms.items()}
         self.regularisers = nn.ModuleDict({name: module for name, (_, module) in terms.items()})
 
-    @property
-    def attribute_terms(self) -> list[str]:
-        """The regularisers that look at the attributes that the pooling gives."""
-        return [name for name in self.weights if _takes_attributes(name)]
+    def takers(self, of: Takes) -> list[str]:
+        """The regularisers that take embeddings, attributes or features, by name."""
+        return [name for name, module in self.regularisers.items() if _taken(module) == of]
 
-    def forward(self, embeddings: Tensor, labels: Tensor, attributes: Tensor | None = None) -> Tensor:
+    def forward(
+        self, embeddings: Tensor, labels: Tensor, attributes: Tensor | None = None, features: Tensor | None = None
+    ) -> Tensor:
         """The value to minimise, a scalar.
 
         Args:
             embeddings: raw, (B, d).
             labels: (B,) int64 in 0 ... classes - 1.
-            attributes: (B, M) that the pooling gives, where there are `attribute_terms`.
+            attributes: (B, M) that the pooling gives, where a regulariser takes them.
+            features: (B, F) that the head takes, where a regulariser takes them.
         """
-        return torch.stack(list(self.parts(embeddings, labels, attributes).values())).sum()
+        return torch.stack(list(self.parts(embeddings, labels, attributes, features).values())).sum()
 
-    def parts(self, embeddings: Tensor, labels: Tensor, attributes: Tensor | None = None) -> dict[str, Tensor]:
+    def parts(
+        self, embeddings: Tensor, labels: Tensor, attributes: Tensor | None = None, features: Tensor | None = None
+    ) -> dict[str, Tensor]:
         """The terms that `forward` sums: "loss", and each regulariser under its name, already weighted."""
         embeddings = _precise(embeddings)
-        if attributes is None and self.attribute_terms:
-            raise RecipeError(
-                f"The regulariser '{self.attribute_terms[0]}' needs attributes: take both from "
-                "Embedder.with_attributes, of a model whose pooling gives them, such as 'gsp'."
-            )
+        given: dict[Takes, Tensor] = {"embeddings": embeddings}
+        if attributes is not None:
+            given["attributes"] = _precise(attributes)
+        if features is not None:
+            given["features"] = _precise(features)
+        self._check_given(given)
         if self.miner is None:
             loss = self.loss(embeddings, labels)
         else:
             loss = self.loss(embeddings, labels, self.miner(embeddings, labels))
         terms = {"loss": self._weighted(loss)}
         for name, module in self.regularisers.items():
-            given = _precise(attributes) if attributes is not None and _takes_attributes(name) else embeddings
-            terms[name] = self.weights[name] * module(given, labels)
+            terms[name] = self.weights[name] * module(given[_taken(module)], labels)
         return terms
+
+    def _check_given(self, given: Mapping[Takes, Tensor]) -> None:
+        for name, module in self.regularisers.items():
+            missing = _taken(module)
+            if missing not in given:
+                raise RecipeError(f"The regulariser '{name}' needs {missing}: {_SOURCES[missing]}.")
 
     def _weighted(self, loss: Tensor) -> Tensor:
         return self.loss_weight * loss.reshape(())
@@ -125,8 +141,23 @@ class Objective(nn.Module):
         return self._weighted(loss) + nothing
 
     def proxies(self) -> list[nn.Parameter]:
-        """The trainable parameters that belong to the objective: proxies, class weights, learned margins."""
-        return [parameter for parameter in self.parameters() if parameter.requires_grad]
+        """The trainable parameters of the loss and its like: proxies, class weights, learned margins."""
+        others = {id(parameter) for parameter in self.players()}
+        return [parameter for parameter in self.parameters() if parameter.requires_grad and id(parameter) not in others]
+
+    def players(self) -> list[nn.Parameter]:
+        """The trainable parameters of regularisers that learn at the head's rate: networks, not proxies."""
+        networks = [m for m in self.regularisers.values() if isinstance(m, Regulariser) and m.own_rate]
+        return [parameter for network in networks for parameter in network.parameters() if parameter.requires_grad]
+
+    def readings(self) -> dict[str, float]:
+        """What the log shall say of the steps since the last call, each value under `<regulariser>_<what>`."""
+        return {
+            f"{name}_{what}": value
+            for name, module in self.regularisers.items()
+            if isinstance(module, Regulariser)
+            for what, value in module.readings(self.weights[name]).items()
+        }
 
     def check_batch(self, classes_per_batch: int, per_class: int) -> None:
         """Raise RecipeError when the loss cannot learn from such batches."""
@@ -168,7 +199,14 @@ class Objective(nn.Module):
 
 
 def make_objective(
-    section: ObjectiveSection, *, dimension: int, classes: int, space: Space | None = None, seed: int = 0
+    section: ObjectiveSection,
+    *,
+    dimension: int,
+    classes: int,
+    space: Space | None = None,
+    seed: int = 0,
+    features: int | None = None,
+    epoch_steps: int | None = None,
 ) -> Objective:
     """Build the objective that a recipe describes.
 
@@ -179,12 +217,14 @@ def make_objective(
         space: where embeddings are compared; None means the unit sphere.
         seed: of the proxies' first values, and of miners and regularisers that draw. The global random state is left
             alone.
+        features: size of the features that the head takes; only some regularisers must know.
+        epoch_steps: steps of one pass through the training items; only some regularisers must know.
     """
     if classes < 2:
         raise RecipeError(
             f"A loss needs at least 2 training classes and there are {classes}: bring more classes, or hold fewer out."
         )
-    shape = LossShape(dimension, classes, space or Sphere(), seed)
+    shape = LossShape(dimension, classes, space or Sphere(), seed, features, epoch_steps)
     entry = losses.get(section.loss)
     check_space(section, shape.space.name)
     with torch.random.fork_rng(devices=[]):
@@ -216,9 +256,9 @@ def check_space(section: ObjectiveSection, space: str) -> None:
         )
 
 
-def _takes_attributes(name: str) -> bool:
-    """Whether the regulariser called `name` takes attributes; one that was passed in by hand does not."""
-    return name in regularisers and regularisers.get(name).attributes
+def _taken(module: nn.Module) -> Takes:
+    """What a regulariser is called with; a plain module takes embeddings."""
+    return module.takes if isinstance(module, Regulariser) else "embeddings"
 
 
 def _precise(vectors: Tensor) -> Tensor:

@@ -12,9 +12,20 @@ from nearkin import parameters
 from nearkin.errors import RecipeError
 from nearkin.parameters import Count, NonNegative, Positive, Real
 
-__all__ = ["AcuteDegrees", "Count", "NonNegative", "Positive", "Real", "check_parameters", "parameters_of"]
+__all__ = [
+    "AcuteDegrees",
+    "Count",
+    "NonNegative",
+    "Portion",
+    "Positive",
+    "Real",
+    "check_parameters",
+    "parameters_of",
+]
 
 AcuteDegrees = Annotated[float, Field(gt=0, lt=90)]
+Portion = Annotated[float, Field(ge=0, lt=1)]
+"""Of a whole that something must be left of."""
 
 
 def parameters_of(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from nearkin.objectives.registry import LossShape, register_regulariser
+from nearkin.objectives.regulariser import Regulariser
 from nearkin.spaces import Space
 
 
@@ -42,7 +44,25 @@ def koleo(shape: LossShape) -> nn.Module:
     return KoLeo(shape.space)
 
 
-class EmbeddingNorm(nn.Module):
+@register_regulariser("energy-confusion", classes=2)
+def energy_confusion(shape: LossShape) -> nn.Module:
+    """Confuse classes: the mean squared distance between samples of two classes, which the loss wants apart.
+
+    Reference: Chen, Deng 2019, Energy confused adversarial metric learning for zero-shot image retrieval and
+        clustering; in this form Al-Kaabi, Monsefi, Zabihzadeh 2021, A framework to enhance generalization of deep
+        metric learning methods, equation 7.
+    Needs: at least two classes in a batch. Any space; distances are the space's own.
+    Inputs: raw embeddings (B, d), labels (B,).
+    Use when: a loss fits the training classes too well; keep the weight low, for it works against the loss.
+
+    Example:
+        >>> section = ObjectiveSection(loss="triplet", regularisers=[{"name": "energy-confusion", "weight": 0.1}])
+        >>> objective = make_objective(section, dimension=128, classes=100)
+    """
+    return EnergyConfusion(shape.space)
+
+
+class EmbeddingNorm(Regulariser):
     """The module behind the regulariser 'embedding-norm'."""
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
@@ -50,7 +70,7 @@ class EmbeddingNorm(nn.Module):
         return embeddings.square().sum(dim=1).mean()
 
 
-class KoLeo(nn.Module):
+class KoLeo(Regulariser):
     """The module behind the regulariser 'koleo', the differential entropy estimate of Kozachenko and Leonenko.
 
     Args:
@@ -73,3 +93,30 @@ class KoLeo(nn.Module):
         itself = torch.eye(len(points), dtype=torch.bool, device=points.device)
         nearest = distances.masked_fill(itself, torch.inf).amin(dim=1)
         return -nearest.clamp(min=self._FLOOR).log().mean()
+
+
+class EnergyConfusion(Regulariser):
+    """The module behind the regulariser 'energy-confusion'.
+
+    Args:
+        space: where embeddings are projected and compared.
+    """
+
+    def __init__(self, space: Space) -> None:
+        super().__init__()
+        self.space = space
+
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        """The mean, over all pairs of classes in the batch, of the mean d(i, j)^2 of their samples; zero for one class.
+
+        Embeddings are (B, d), labels (B,).
+        """
+        classes, belongs = labels.unique(return_inverse=True)
+        if len(classes) < 2:
+            return 0.0 * embeddings.sum()
+        points = self.space.project(embeddings)
+        squares = self.space.distance(points, points).square()
+        member = functional.one_hot(belongs, len(classes)).to(squares.dtype)
+        member = member / member.sum(dim=0)
+        between = member.T @ squares @ member  # (C, C): means over the samples of two classes
+        return between[~torch.eye(len(classes), dtype=torch.bool, device=between.device)].mean()

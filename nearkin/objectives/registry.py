@@ -29,12 +29,16 @@ class LossShape:
         classes: number of training classes; labels are 0 ... classes - 1.
         space: where embeddings are compared.
         seed: of what the module draws while it is used; its first values come from the global generator.
+        features: size of the features that the head takes; None where nobody said.
+        epoch_steps: steps of one pass through the training items; None where nobody said.
     """
 
     dimension: int
     classes: int
     space: Space
     seed: int = 0
+    features: int | None = None
+    epoch_steps: int | None = None
 
 
 @dataclass(frozen=True)
@@ -90,14 +94,12 @@ class RegulariserEntry:
     Attributes:
         name: as in recipes.
         factory: `factory(shape, **parameters)` builds a module that takes raw embeddings (B, d) and labels (B,) to a
-            scalar.
-        attributes: whether the module takes the attributes (B, M) that the pooling gives instead of embeddings.
+            scalar; one that takes something else, or has something to log, is a `Regulariser`.
         classes: how many distinct classes it needs in a batch.
     """
 
     name: str
     factory: Callable[..., nn.Module]
-    attributes: bool
     classes: int
 
 
@@ -140,11 +142,11 @@ def register_miner(
     return file
 
 
-def register_regulariser(name: str, *, attributes: bool = False, classes: int = 1) -> Callable[[Factory], Factory]:
+def register_regulariser(name: str, *, classes: int = 1) -> Callable[[Factory], Factory]:
     """File a regulariser factory under `name`; see `RegulariserEntry` for the rest."""
 
     def file(factory: Factory) -> Factory:
-        regularisers.register(name)(RegulariserEntry(name, factory, attributes, classes))
+        regularisers.register(name)(RegulariserEntry(name, factory, classes))
         return factory
 
     return file

@@ -9,7 +9,17 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from nearkin.errors import RecipeError
 
 # Importing a module of losses files them in the registry, where a recipe's names are looked up.
-from nearkin.objectives import classification, contrastive, mining, penalties, proxies, ranking, similarity, zero_shot  # noqa: F401
+from nearkin.objectives import (  # noqa: F401
+    adversary,
+    classification,
+    contrastive,
+    mining,
+    penalties,
+    proxies,
+    ranking,
+    similarity,
+    zero_shot,
+)
 from nearkin.objectives import registry as known
 from nearkin.objectives.parameters import check_parameters
 

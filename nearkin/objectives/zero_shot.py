@@ -15,9 +15,10 @@ from torch.nn import functional
 
 from nearkin.objectives.parameters import Positive
 from nearkin.objectives.registry import LossShape, register_regulariser
+from nearkin.objectives.regulariser import Regulariser
 
 
-@register_regulariser("zero-shot", attributes=True, classes=2)
+@register_regulariser("zero-shot", classes=2)
 def zero_shot(shape: LossShape, *, ridge: Positive = 0.05, scale: Positive = 9.5) -> nn.Module:
     """Predict the classes of one half of the batch by what the attributes of the other half's classes mean.
 
@@ -39,7 +40,7 @@ def zero_shot(shape: LossShape, *, ridge: Positive = 0.05, scale: Positive = 9.5
     return ZeroShotPrediction(shape.classes, shape.dimension, ridge, scale, shape.seed)
 
 
-class ZeroShotPrediction(nn.Module):
+class ZeroShotPrediction(Regulariser):
     """The module behind the regulariser 'zero-shot'.
 
     Args:
@@ -50,6 +51,7 @@ class ZeroShotPrediction(nn.Module):
         seed: of which classes go together.
     """
 
+    takes = "attributes"
     steps: Tensor
 
     def __init__(self, classes: int, dimension: int, ridge: float = 0.05, scale: float = 9.5, seed: int = 0) -> None:

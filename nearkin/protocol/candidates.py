@@ -17,7 +17,7 @@ from nearkin.protocol.cells import UNTRAINED, UNTRAINED_TITLE
 from nearkin.recipe import Recipe
 from nearkin.training.fit import make_learner
 
-_IDLE = {"data": ("val_classes", "workers"), "training": ("seed", "log_every")}
+_IDLE = {"data": ("val_classes", "workers"), "training": ("seed", "log_every", "validation_metrics")}
 """Keys that decide nothing about a model here: the protocol has seeds and folds, the others are not about weights."""
 
 Against = str | Mapping[str, str] | None

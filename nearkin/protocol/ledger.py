@@ -15,7 +15,7 @@ import numpy as np
 from nearkin.errors import RunError
 from nearkin.protocol.cells import Cell, Kind
 from nearkin.protocol.contents import Contents
-from nearkin.protocol.measuring import KEPT, METRICS, Measured
+from nearkin.protocol.measuring import CLUSTERED, COUNTED, KEPT, METRICS, Measured
 from nearkin.storage import replacing, storing, write_text
 
 DIGITS = 5
@@ -53,7 +53,7 @@ class Ledger:
     def add(self, cell: Cell, measured: Measured, facts: dict[str, Any]) -> None:
         """Write a finished cell down; its queries first, so that a line in the ledger always has them."""
         with replacing(self._file(cell)) as temporary, open(temporary, "wb") as handle:
-            np.savez_compressed(handle, values=measured.per_query.astype(np.float16))
+            np.savez_compressed(handle, values=measured.per_query.astype(np.float16), hits=measured.hits)
         row: dict[str, Any] = {"recipe": cell.recipe, "kind": cell.kind, "seed": cell.seed, "fold": cell.fold}
         row |= {metric: round(value, DIGITS) for metric, value in measured.values.items()} | facts
         row["per_class"] = {metric: np.round(measured.per_class[metric], DIGITS).tolist() for metric in KEPT}
@@ -63,19 +63,27 @@ class Ledger:
             os.fsync(handle.fileno())
         self.rows[cell] = row
 
-    def per_query(self, cell: Cell) -> np.ndarray:
-        """The values (2, n) of a finished cell's queries: MAP@R and P@1."""
+    def has_further(self, cell: Cell) -> bool:
+        """Whether a finished cell has Recall@k, kNN-Acc and NMI, which earlier versions did not measure."""
+        return CLUSTERED in self.rows[cell]
+
+    def per_query(self, cell: Cell) -> dict[str, np.ndarray]:
+        """Metric to the values (n,) of a finished cell's queries; the counted metrics only where it has them."""
+        parts = {"values": KEPT} | ({"hits": COUNTED} if self.has_further(cell) else {})
+        found: dict[str, np.ndarray] = {}
         try:
             with np.load(self._file(cell), allow_pickle=False) as stored:
-                values = np.asarray(stored["values"], dtype=np.float64)
-            if values.shape != (len(KEPT), self.count) or not np.isfinite(values).all():
-                raise ValueError(f"shape {values.shape}")
+                for part, metrics in parts.items():
+                    rows = np.asarray(stored[part], dtype=np.float64)
+                    if rows.shape != (len(metrics), self.count) or not np.isfinite(rows).all():
+                        raise ValueError(f"shape {rows.shape}")
+                    found |= zip(metrics, rows, strict=True)
         except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, BadZipFile, zlib.error) as error:
             raise RunError(
                 f"{self._file(cell)} is missing or damaged: restore it, or remove the line of {cell.title} from "
                 f"{self.path} to have it measured again."
             ) from error
-        return values
+        return found
 
     def _check_recipe(self, number: int, row: dict[str, Any], contents: Contents) -> None:
         """Refuse numbers of another recipe that had the name of one of the book's."""
@@ -125,7 +133,8 @@ def _is_whole(row: Any, classes: int) -> bool:
         isinstance(means.get(metric), list) and len(means[metric]) == classes and all(map(_is_number, means[metric]))
         for metric in KEPT
     )
-    numbers = [*METRICS, "seconds", *(["validation_MAP@R"] if row["kind"] == "separate" else [])]
+    further = (*COUNTED, CLUSTERED) if any(metric in row for metric in (*COUNTED, CLUSTERED)) else ()
+    numbers = [*METRICS, *further, "seconds", *(["validation_MAP@R"] if row["kind"] == "separate" else [])]
     return places and listed and "hash" in row and all(_is_number(row.get(key)) for key in numbers)
 
 

@@ -12,16 +12,27 @@ from torch import Tensor
 from nearkin.audits.subject import asked_and_searched, published_gallery
 from nearkin.data.dataset import Dataset
 from nearkin.errors import DataError
-from nearkin.metrics import retrieval_metrics
+from nearkin.metrics import clustering_metrics, retrieval_metrics
 from nearkin.search import Scorer
 from nearkin.spaces import Euclidean, LipschitzBall, Space, Sphere
 
 METRICS = ("MAP@R", "P@1", "R-precision")
+"""What every line of a ledger has."""
+
 PRIMARY = "MAP@R"
 """What recipes are compared by."""
 
 KEPT = METRICS[:2]
 """The metrics of which single queries and classes are kept."""
+
+COUNTED = ("Recall@2", "Recall@4", "Recall@8", "kNN-Acc")
+"""Metrics that are right or wrong for a query, of which single queries are kept; ledgers of old lack them."""
+
+CLUSTERED = "NMI"
+"""Of k-means with as many clusters as test classes; ledgers of old lack it."""
+
+_NEIGHBOURS = 5  # that vote in kNN-Acc
+_SEED = 0  # of k-means
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,11 +42,13 @@ class Measured:
     Args:
         values: metric to its mean over the queries.
         per_query: values (2, n) of MAP@R and P@1, float32.
+        hits: whether (4, n) each query is right by the counted metrics.
         per_class: metric to the means (c,) of the classes.
     """
 
     values: dict[str, float]
     per_query: np.ndarray
+    hits: np.ndarray
     per_class: dict[str, np.ndarray]
 
 
@@ -69,12 +82,24 @@ class HeldOut:
         self.codes = codes.astype(np.int32)
 
     def measure(self, embeddings: np.ndarray, space: Scorer) -> Measured:
-        """Retrieval among the items, given their embeddings (m, d) in the data's order."""
-        asked = asked_and_searched(embeddings, self.items.labels, self.gallery)
-        result = retrieval_metrics(**asked, metrics=METRICS, space=space)
+        """Retrieval among the items, and clusters of all of them.
+
+        Args:
+            embeddings: points (m, d) in the data's order; of length one for the sphere, for k-means takes them as they
+                are.
+            space: how two of them are compared.
+        """
+        labels = self.items.labels
+        asked = asked_and_searched(embeddings, labels, self.gallery)
+        result = retrieval_metrics(**asked, metrics=(*METRICS, *COUNTED), knn=_NEIGHBOURS, space=space)
+        clusters = clustering_metrics(embeddings, labels, seed=_SEED)
         sizes = np.bincount(self.codes)
-        means = {metric: np.bincount(self.codes, weights=result.per_query[metric]) / sizes for metric in KEPT}
-        return Measured(result.values, np.stack([result.per_query[metric] for metric in KEPT]), means)
+        return Measured(
+            result.values | {CLUSTERED: clusters[CLUSTERED]},
+            np.stack([result.per_query[metric] for metric in KEPT]),
+            np.stack([result.per_query[metric] > 0 for metric in COUNTED]),
+            {metric: np.bincount(self.codes, weights=result.per_query[metric]) / sizes for metric in KEPT},
+        )
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from nearkin.metrics import PairedResult, class_bootstrap, holm, paired_permutat
 from nearkin.protocol.cells import UNTRAINED, UNTRAINED_CELL, Cell
 from nearkin.protocol.contents import Contents
 from nearkin.protocol.ledger import Ledger
-from nearkin.protocol.measuring import KEPT, PRIMARY
+from nearkin.protocol.measuring import CLUSTERED, COUNTED, KEPT, PRIMARY
 from nearkin.report.comparison import Difference
 from nearkin.report.protocol import KINDS, SEPARATE, BenchmarkRow
 
@@ -31,6 +31,7 @@ class Summary:
         smallest_p: the least p that the comparisons could have given, corrected; NaN without comparisons, or where
             recipes agree in every class.
         tested: how many comparisons the p-values of one kind are corrected for.
+        further: whether any cell has Recall@k, kNN-Acc and NMI.
     """
 
     rows: list[BenchmarkRow]
@@ -39,6 +40,7 @@ class Summary:
     cells: int
     smallest_p: float
     tested: int
+    further: bool = False
 
 
 class Summariser:
@@ -75,6 +77,7 @@ class Summariser:
             cells=len(planned),
             smallest_p=max(filter(math.isfinite, least), default=math.nan),
             tested=max(map(len, tests.values())),
+            further=any(map(self._ledger.has_further, [*done, *untrained])),
         )
 
     def _row(
@@ -92,18 +95,33 @@ class Summariser:
             finished=len(models),
             planned=contents.recipes[name]["seeds"] * contents.models,
             seconds=math.fsum(row["seconds"] for row in models),
+            ranges={kind: self._range(some) for kind, some in of_kind.items() if len(some) > 1 and self._further(some)},
         )
 
     def _values(self, cells: Sequence[Cell]) -> Values:
-        """Metric to (mean, low, high) of all queries, each averaged over the cells."""
+        """Metric to (mean, low, high) of all queries, each averaged over the cells; NMI, of no query, has its mean."""
         if not cells:
             return {}
-        key = tuple(cells)
+        key, further = tuple(cells), self._further(cells)
+        metrics = (*KEPT, *COUNTED) if further else KEPT
         if key not in self._intervals:
-            averaged = np.mean([self._ledger.per_query(cell) for cell in cells], axis=0)
-            self._intervals[key] = class_bootstrap(dict(zip(KEPT, averaged, strict=True)), self._codes)
-        means = {metric: _mean([self._ledger.rows[cell][metric] for cell in cells]) for metric in KEPT}
-        return {metric: (means[metric], *self._intervals[key][metric]) for metric in KEPT}
+            queries = [self._ledger.per_query(cell) for cell in cells]
+            averaged = {metric: np.mean([one[metric] for one in queries], axis=0) for metric in metrics}
+            self._intervals[key] = class_bootstrap(averaged, self._codes)
+        intervals = self._intervals[key] | ({CLUSTERED: (math.nan, math.nan)} if further else {})
+        return {
+            metric: (_mean([self._ledger.rows[cell][metric] for cell in cells]), *interval)
+            for metric, interval in intervals.items()
+        }
+
+    def _further(self, cells: Sequence[Cell]) -> bool:
+        """Whether all cells have Recall@k, kNN-Acc and NMI: a mean over some would be of other models than MAP@R's."""
+        return all(self._ledger.has_further(cell) for cell in cells)
+
+    def _range(self, cells: Sequence[Cell]) -> tuple[float, float]:
+        """The least and the greatest NMI of the cells."""
+        values = [self._ledger.rows[cell][CLUSTERED] for cell in cells]
+        return min(values), max(values)
 
     def _spread(self, cells: Sequence[Cell]) -> float:
         """Standard deviation of MAP@R over the seeds, each the mean of its cells."""

@@ -1,4 +1,4 @@
-"""The table of a book: the same lines as Markdown, CSV, a page with the picture inside, and text for a terminal."""
+"""The tables of a book: the same lines as Markdown, CSV, a page with the picture inside, and text for a terminal."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from collections.abc import Iterator, Sequence
 from nearkin.protocol.book import Book
 from nearkin.protocol.cells import UNTRAINED, UNTRAINED_TITLE
 from nearkin.protocol.contents import Contents
+from nearkin.protocol.further import further_numbers, further_table
 from nearkin.protocol.measuring import KEPT, PRIMARY
 from nearkin.protocol.summary import Summary
-from nearkin.report.formatting import MISSING, interval_text, value_text
+from nearkin.report.formatting import MISSING, value_text
 from nearkin.report.page import render_table
 from nearkin.report.protocol import CONCATENATED, KINDS, SEPARATE, BenchmarkRow, draw_benchmark
 from nearkin.report.values import Figure
@@ -27,12 +28,15 @@ Cells = list[list[str]]
 
 
 class Tables:
-    """The texts of a table.
+    """The texts of the tables.
 
     Args:
         contents: what the book is about.
         summary: what it says so far.
         failed: what to call the models whose training failed.
+
+    Attributes:
+        further: the second table, of NMI, Recall@k and kNN-Acc; None where nothing was measured by them.
     """
 
     def __init__(self, contents: Contents, summary: Summary, failed: Sequence[str] = ()) -> None:
@@ -40,6 +44,7 @@ class Tables:
         self.contents = contents
         self.summary = summary
         self.fair = contents.protocol == "fair"
+        self.further = further_table(contents, summary)
 
     @property
     def title(self) -> str:
@@ -84,16 +89,15 @@ class Tables:
         return draw_benchmark(self.summary.rows, self.title, untrained=untrained)
 
     def markdown(self) -> str:
-        """The table and its notes."""
-        headings = self.headings()
-        rows = ["| " + " | ".join(map(_escaped, headings)) + " |", "|" + " --- |" * len(headings)]
-        for line in self.lines():
-            rows.append("| " + " | ".join("<br>".join(map(_escaped, cell)) for cell in line) + " |")
-        notes = [f"- {_escaped(note)}" for note in self.notes()]
-        return "\n".join([f"# {_escaped(self.title)}", "", *rows, "", *notes, ""])
+        """The tables, each with its notes."""
+        parts = [f"# {_escaped(self.title)}", "", *_markdown(self.headings(), self.lines(), self.notes())]
+        if self.further is not None:
+            table = self.further
+            parts += [f"## {_escaped(table.title)}", "", *_markdown(table.headings, table.rows, table.notes)]
+        return "\n".join(parts)
 
     def page(self, picture: bytes) -> str:
-        """The table, the picture and the notes as one HTML file."""
+        """The tables, the picture and the notes as one HTML file."""
         figure = Figure(
             "MAP@R",
             f"Dots are means over {self._averaged}, lines their 95 % intervals for other classes of the same kind. "
@@ -102,7 +106,14 @@ class Tables:
             f"MAP@R of {len(self.summary.rows)} recipes with intervals, "
             + ("single models and folds concatenated" if self.fair else "test-selected models"),
         )
-        return render_table(self.title, self.headings(), self.lines(), figures=[figure], notes=self.notes())
+        return render_table(
+            self.title,
+            self.headings(),
+            self.lines(),
+            figures=[figure],
+            notes=self.notes(),
+            further=[] if self.further is None else [self.further],
+        )
 
     def values(self) -> str:
         """All numbers as CSV, one line for each recipe; empty where there is none."""
@@ -120,17 +131,17 @@ class Tables:
         return buffer.getvalue()
 
     def _line(self, row: BenchmarkRow, several: bool) -> Cells:
-        cells = [[row.name], _value(row, SEPARATE, PRIMARY)]
+        cells = [[row.name], row.texts(SEPARATE, PRIMARY)]
         compared = bool(self.contents.comparisons)
         if compared:
             cells.append(self._difference(row, SEPARATE, several))
         if self.fair:
-            cells.append(_value(row, CONCATENATED, PRIMARY))
+            cells.append(row.texts(CONCATENATED, PRIMARY))
             if compared:
                 cells.append(self._difference(row, CONCATENATED, several))
-        cells.append(_value(row, SEPARATE, "P@1"))
+        cells.append(row.texts(SEPARATE, "P@1"))
         if self.fair:
-            cells.append(_value(row, CONCATENATED, "P@1"))
+            cells.append(row.texts(CONCATENATED, "P@1"))
         cells += [_spread(row), [value_text(row.validation, True)]]
         cells.append([f"{row.finished} of {row.planned}" if row.planned else MISSING])
         cells.append([f"{row.seconds:,.0f}" if row.finished else MISSING])
@@ -150,7 +161,8 @@ class Tables:
         numbers: dict[str, object] = {"recipe": row.name, "protocol": self.contents.protocol}
         selected_on = self.contents.selected_on + ("" if self.fair else " (test-selected)")
         numbers["selected_on"] = "" if row.name == UNTRAINED else selected_on
-        for kind in KINDS if self.fair else (SEPARATE,):
+        kinds = KINDS if self.fair else (SEPARATE,)
+        for kind in kinds:
             for metric in KEPT:
                 for end, value in zip(("", "_low", "_high"), row.value(kind, metric), strict=True):
                     numbers[f"{kind}_{metric}{end}"] = value
@@ -162,6 +174,9 @@ class Tables:
         numbers["against"] = row.against
         numbers |= {"validation_MAP@R": row.validation, "models": row.finished, "models_planned": row.planned}
         numbers["seconds"] = row.seconds
+        # Last: who reads older books by the place of a column finds the same there.
+        for kind in kinds if self.further is not None else ():
+            numbers |= further_numbers(row, kind)
         return numbers
 
     def _notes(self) -> Iterator[str]:
@@ -233,15 +248,20 @@ def _base_name(base: str) -> str:
     return UNTRAINED_TITLE if base == UNTRAINED else base
 
 
+def _markdown(headings: Sequence[str], rows: Sequence[Sequence[Sequence[str]]], notes: Sequence[str]) -> Iterator[str]:
+    """The lines of a table and its notes, an empty one after each."""
+    yield "| " + " | ".join(map(_escaped, headings)) + " |"
+    yield "|" + " --- |" * len(headings)
+    for row in rows:
+        yield "| " + " | ".join("<br>".join(map(_escaped, cell)) for cell in row) + " |"
+    yield ""
+    yield from (f"- {_escaped(note)}" for note in notes)
+    yield ""
+
+
 def _escaped(text: str) -> str:
     """A text that Markdown shows as it is."""
     return _MARKDOWN.sub(r"\\\g<0>", text)
-
-
-def _value(row: BenchmarkRow, kind: str, metric: str) -> list[str]:
-    value, low, high = row.value(kind, metric)
-    interval = interval_text(low, high, True)
-    return [value_text(value, True)] + ([interval] if interval != MISSING else [])
 
 
 def _spread(row: BenchmarkRow) -> list[str]:

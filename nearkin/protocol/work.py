@@ -131,7 +131,8 @@ class Worker:
         self.contents.untrained = f"{name}{backbone}"
         self.book.save(self.contents)
         if features is not None:
-            measured = self.held_out.measure(features, Sphere())
+            space = Sphere()
+            measured = self.held_out.measure(space.project(torch.from_numpy(features)).numpy(), space)
             self.ledger.add(UNTRAINED_CELL, measured, self._facts(UNTRAINED_CELL, 0.0))
 
     def clean(self, cells: Sequence[Cell]) -> None:

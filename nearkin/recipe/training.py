@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from nearkin.metrics.named import check_metric_name
+
 
 class CrossBatchMemorySection(BaseModel):
     """A queue of the embeddings of the last batches that each batch is compared with as well."""
@@ -98,6 +100,11 @@ class TrainingSection(BaseModel):
     patience: int | None = Field(
         default=10, ge=1, description="Validations without a better MAP@R before stopping; null: never."
     )
+    validation_metrics: list[str] = Field(
+        default=[],
+        description="What each validation measures besides MAP@R and P@1, for the log and the curves: NMI, AMI, F1, "
+        "Recall@k, P@k, MAP@k, R-precision, MRR, kNN-Acc (with the audit's knn).",
+    )
     ema: float | None = Field(
         default=None, gt=0, lt=1, description="Decay of the moving average of weights; null: none."
     )
@@ -124,6 +131,13 @@ class TrainingSection(BaseModel):
     @classmethod
     def _spell_with_hyphens(cls, value: Any) -> Any:
         return value.replace("_", "-") if isinstance(value, str) else value
+
+    @field_validator("validation_metrics")
+    @classmethod
+    def _check_metrics(cls, value: list[str]) -> list[str]:
+        for name in value:
+            check_metric_name(name, " for training.validation_metrics")
+        return value
 
     @model_validator(mode="after")
     def _check_used(self) -> TrainingSection:

@@ -1,9 +1,11 @@
 """Pictures and one self-contained HTML page, drawn from plain values."""
 
+from nearkin.report.adversary import draw_adversary
 from nearkin.report.comparison import Column, ComparisonRow, draw_comparison
 from nearkin.report.corruption import draw_corruption, draw_shift
 from nearkin.report.curves import draw_curves
 from nearkin.report.det import draw_det
+from nearkin.report.epochs import draw_metric_curves
 from nearkin.report.histograms import draw_histograms
 from nearkin.report.maps import draw_map
 from nearkin.report.neighbours import Neighbour, NeighbourRow, Thumb, draw_neighbours
@@ -13,6 +15,7 @@ from nearkin.report.rejection import draw_rejection
 from nearkin.report.reliability import draw_reliability
 from nearkin.report.risk_coverage import draw_risk_coverage
 from nearkin.report.sensitivity import draw_sensitivity
+from nearkin.report.sweep import draw_sweep
 from nearkin.report.terminal import comparison_table, metric_table
 from nearkin.report.values import Figure, MetricRow, Report
 
@@ -26,18 +29,21 @@ __all__ = [
     "Report",
     "Thumb",
     "comparison_table",
+    "draw_adversary",
     "draw_comparison",
     "draw_corruption",
     "draw_curves",
     "draw_det",
     "draw_histograms",
     "draw_map",
+    "draw_metric_curves",
     "draw_neighbours",
     "draw_rejection",
     "draw_reliability",
     "draw_risk_coverage",
     "draw_sensitivity",
     "draw_shift",
+    "draw_sweep",
     "metric_table",
     "project_2d",
     "render_comparison",

@@ -54,7 +54,7 @@ def draw_panels(
         percent_axis(axes, "y")
     upper.set_title("Accuracy")
     lower.set_title(f"Expected calibration error (ECE) {LOWER}")
-    upper.set_ylim(*_accuracy_limits(*_range(accuracy)))
+    upper.set_ylim(*share_limits(*_range(accuracy)))
     top = max(_range(ece)[1], 0.01)
     lower.set_ylim(-0.04 * top, 1.1 * top)  # errors from 0 on: an ECE twice as high is drawn twice as high
     legend_above(figure, legend_labels(names))
@@ -67,7 +67,7 @@ def _range(lines: Mapping[str, np.ndarray]) -> tuple[float, float]:
     return (float(values.min()), float(values.max())) if len(values) else (0.0, 1.0)
 
 
-def _accuracy_limits(low: float, high: float) -> tuple[float, float]:
+def share_limits(low: float, high: float) -> tuple[float, float]:
     """Near the values, as estimators differ by little, but not so near that noise looks large, nor far above 100 %."""
     room = max(0.1 * (high - low), (_NARROWEST - (high - low)) / 2)
     bottom, top = low - room, high + room

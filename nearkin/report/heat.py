@@ -66,18 +66,35 @@ class ShareScale:
 
     def paint(self, values: np.ndarray, size: Size) -> Image.Image:
         """The map (h, w) enlarged to a size (width, height) as RGBA."""
-        import matplotlib
-
-        unit = np.clip(enlarged(values * values.size, size) / self.top, 0, 1)
-        # One opacity for all: a colour then depends on nothing but its value and the image below.
-        return _rgba(matplotlib.colormaps[_HEAT](unit)[..., :3], np.full(unit.shape, _OPACITY))
+        return _heat(enlarged(values * values.size, size) / self.top)
 
     def draw_key(self, axes: Axes) -> None:
         """A colour bar from 0 to the top."""
-        import matplotlib
+        _draw_heat_bar(axes, self.top, "weight of a position, as a multiple of its weight in average pooling")
 
-        colours = matplotlib.colormaps[_HEAT](np.linspace(0, 1, 256))[None, :, :3]
-        _draw_bar(axes, colours, 0.0, self.top, "weight of a position, as a multiple of its weight in average pooling")
+
+@dataclass(frozen=True)
+class HeatScale:
+    """For values (h, w) that are nowhere negative, as of Grad-CAM: coloured by how many times their own mean they are.
+
+    Args:
+        top: the multiple at which the scale ends; more looks the same.
+    """
+
+    top: float = _SMALLEST_TOP
+
+    @classmethod
+    def over(cls, maps: Sequence[np.ndarray]) -> HeatScale:
+        """The scale on which all of these maps can be read."""
+        return cls(_top([_in_means(values) for values in maps]))
+
+    def paint(self, values: np.ndarray, size: Size) -> Image.Image:
+        """The map (h, w) enlarged to a size (width, height) as RGBA."""
+        return _heat(enlarged(_in_means(values), size) / self.top)
+
+    def draw_key(self, axes: Axes) -> None:
+        """A colour bar from 0 to the top."""
+        _draw_heat_bar(axes, self.top, "Grad-CAM of a position, as a multiple of the image's mean")
 
 
 @dataclass(frozen=True)
@@ -177,9 +194,10 @@ def _in_means(values: np.ndarray) -> np.ndarray:
 
 
 def _top(maps: Sequence[np.ndarray]) -> float:
-    """Where a scale ends that shall hold nearly all values of these maps."""
-    values = np.concatenate([np.ravel(values) for values in maps]) if len(maps) else np.zeros(1)
-    return max(_SMALLEST_TOP, float(np.quantile(values, _WITHIN)))
+    """Where a scale ends that shall hold nearly all values of these maps, and of those of each size among them."""
+    sizes = {values.size for values in maps}
+    alike = [np.concatenate([np.ravel(values) for values in maps if values.size == size]) for size in sizes]
+    return max([_SMALLEST_TOP, *(float(np.quantile(values, _WITHIN)) for values in alike)])
 
 
 def _signed_colours(unit: np.ndarray) -> np.ndarray:
@@ -195,6 +213,20 @@ def _rgb(colour: str) -> np.ndarray:
 def _rgba(colours: np.ndarray, alpha: np.ndarray) -> Image.Image:
     pixels = np.concatenate([colours, alpha[..., None]], axis=-1)
     return Image.fromarray(np.round(255 * pixels).astype(np.uint8), "RGBA")
+
+
+def _heat(unit: np.ndarray) -> Image.Image:
+    """Values (h, w), 0 cold and 1 or more hot, as RGBA."""
+    import matplotlib
+
+    # One opacity for all: a colour then depends on nothing but its value and the image below.
+    return _rgba(matplotlib.colormaps[_HEAT](np.clip(unit, 0, 1))[..., :3], np.full(unit.shape, _OPACITY))
+
+
+def _draw_heat_bar(axes: Axes, top: float, label: str) -> None:
+    import matplotlib
+
+    _draw_bar(axes, matplotlib.colormaps[_HEAT](np.linspace(0, 1, 256))[None, :, :3], 0.0, top, label)
 
 
 def _draw_bar(axes: Axes, colours: np.ndarray, low: float, high: float, label: str) -> None:

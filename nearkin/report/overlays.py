@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from PIL import Image, ImageDraw
 
-from nearkin.report._canvas import INK, WIDTH, drawing, to_png
+from nearkin.report._canvas import INK, MUTED, WIDTH, drawing, to_png
 from nearkin.report.formatting import shorten
 from nearkin.report.heat import Scale, ShareScale
 
@@ -33,9 +33,13 @@ _INSIDE = 4
 _BETWEEN = (WIDTH - _PAIRS * (2 * _CELL + _INSIDE)) // (_PAIRS - 1)
 _CAPTION = 20
 _ROW = _CAPTION + _CELL + 6
-_LETTERS = 38
+_LETTER = 6.1  # a letter is about as wide
 _KEY = 48
 _NARROWEST = 480  # the key must fit
+
+# Of a row that is one image with several maps.
+_WIDEST_CELL = 132
+_STAGE = 16  # the line that names the stages
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,15 @@ class Panel:
 
     image: Image.Image
     values: np.ndarray
+    caption: str
+
+
+@dataclass(frozen=True)
+class Strip:
+    """One image as the model saw it, with a map for each of several stages by name, and what it is called."""
+
+    image: Image.Image
+    maps: Mapping[str, np.ndarray]
     caption: str
 
 
@@ -116,16 +129,72 @@ def draw_overlays(panels: Sequence[Panel], scale: Scale) -> bytes:
         return to_png(figure)
 
 
+def draw_strips(strips: Sequence[Strip], scale: Scale) -> bytes:
+    """Draw a row for each image: what the model saw, then its map of each stage over it; below, the key.
+
+    A stage's maps are below one another; an image without one leaves its place empty.
+
+    Returns:
+        PNG bytes, or none when there are no strips.
+    """
+    if not strips:
+        return b""
+    stages = list(dict.fromkeys(stage for strip in strips for stage in strip.maps))
+    cell = min(_WIDEST_CELL, (WIDTH - len(stages) * _INSIDE) // (1 + len(stages)))
+    row, content = _CAPTION + _STAGE + cell + 8, (1 + len(stages)) * (cell + _INSIDE) - _INSIDE
+    width, height = max(_NARROWEST, content), len(strips) * row + _KEY
+    columns = {stage: place * (cell + _INSIDE) for place, stage in enumerate(stages, start=1)}
+    left = (width - content) // 2
+    with drawing(width, height) as figure:
+        for place, strip in enumerate(strips):
+            top = place * row + _CAPTION
+            _write(figure, strip.caption, left, top, content, INK)
+            _write(figure, "as seen", left, top + _STAGE, cell, MUTED)
+            for stage, values in strip.maps.items():
+                name = _stage_caption(stage, values, cell)
+                _write(figure, name, left + columns[stage], top + _STAGE, cell, MUTED)
+            _show(figure, _side_by_side(strip, columns, scale, cell, content), left, top + _STAGE)
+        _place_key(figure, scale, height - _KEY)
+        return to_png(figure)
+
+
+def _side_by_side(strip: Strip, columns: Mapping[str, int], scale: Scale, cell: int, width: int) -> Image.Image:
+    """An image and its overlays, each at the column of its stage, twice as large as on the page."""
+    image = _resized(_flat(strip.image), (2 * cell, 2 * cell))
+    sheet = Image.new("RGB", (2 * width, 2 * cell), "white")
+    sheet.paste(image, (0, 0))
+    for stage, values in strip.maps.items():
+        sheet.paste(draw_overlay(image, values, scale), (2 * columns[stage], 0))
+    return sheet
+
+
+def _stage_caption(stage: str, values: np.ndarray, width: int) -> str:
+    """The name of a stage and the size of its map, or the name alone where both do not fit."""
+    both = f"{stage}, {values.shape[-2]} x {values.shape[-1]}"
+    return both if len(both) <= width / _LETTER else stage
+
+
 def _draw_pair(figure: Figure, panel: Panel, scale: Scale, left: int, top: int) -> None:
     """An image, a gap and its overlay, below their caption."""
     image = _resized(_flat(panel.image), (2 * _CELL, 2 * _CELL))
     pair = Image.new("RGB", (2 * (2 * _CELL + _INSIDE), 2 * _CELL), "white")
     pair.paste(image, (0, 0))
     pair.paste(draw_overlay(image, panel.values, scale), (2 * (_CELL + _INSIDE), 0))
-    axes = _axes(figure, left, top + _CAPTION, 2 * _CELL + _INSIDE, _CELL)
-    axes.imshow(np.asarray(pair), aspect="auto", interpolation="nearest")
+    _show(figure, pair, left, top + _CAPTION)
+    _write(figure, panel.caption, left, top + _CAPTION, pair.width // 2, INK)
+
+
+def _show(figure: Figure, picture: Image.Image, left: int, top: int) -> None:
+    """A picture, two of its pixels a pixel of the page."""
+    axes = _axes(figure, left, top, picture.width / 2, picture.height / 2)
+    axes.imshow(np.asarray(picture), aspect="auto", interpolation="nearest")
     axes.set_axis_off()
-    axes.set_title(shorten(panel.caption, _LETTERS), fontsize=8, fontweight="normal", pad=3)
+
+
+def _write(figure: Figure, line: str, left: int, top: int, width: int, colour: str) -> None:
+    """A line of text above a place, in pixels of the page, no wider than `width`."""
+    whole, high = 100 * figure.get_figwidth(), 100 * figure.get_figheight()
+    figure.text(left / whole, 1 - (top - 4) / high, shorten(line, int(width / _LETTER)), fontsize=8, color=colour)
 
 
 @lru_cache(maxsize=1)

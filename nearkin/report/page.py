@@ -26,7 +26,7 @@ from nearkin.report.comparison import (
     p_text,
 )
 from nearkin.report.formatting import MISSING, change_text, interval_text, level_text, value_text
-from nearkin.report.values import Figure, MetricRow, Report
+from nearkin.report.values import Figure, MetricRow, Report, TextTable
 from nearkin.storage import write_text
 
 _PNG = b"\x89PNG\r\n\x1a\n"
@@ -96,8 +96,9 @@ def render_table(
     *,
     figures: Sequence[Figure] = (),
     notes: Sequence[str] = (),
+    further: Sequence[TextTable] = (),
 ) -> str:
-    """A page with one table of texts, the first cell of a row naming it.
+    """A page with a table of texts, the first cell of a row naming it.
 
     Args:
         title: heading of the page.
@@ -105,8 +106,10 @@ def render_table(
         rows: for every row its cells, each with its lines of text; the first line of a cell is the one that counts.
         figures: pictures below the table.
         notes: what the reader must know.
+        further: tables below all that.
     """
-    return _render("table.html.j2", title=title, headings=headings, rows=rows, figures=_pictures(figures), notes=notes)
+    table = TextTable(title, headings, rows)
+    return _render("table.html.j2", table=table, figures=_pictures(figures), notes=notes, further=further)
 
 
 def write_comparison(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from nearkin.report._canvas import BLUE, INK, MUTED, VERMILION, WIDTH, drawing, percent_axis, to_png
 from nearkin.report.comparison import Difference
-from nearkin.report.formatting import shorten, value_text
+from nearkin.report.formatting import MISSING, interval_text, shorten, value_text
 
 SEPARATE, CONCATENATED = "separate", "concatenated"
 KINDS = (SEPARATE, CONCATENATED)
@@ -31,6 +31,7 @@ class BenchmarkRow:
         finished: models that are trained and measured.
         planned: models there shall be.
         seconds: time the finished models took.
+        ranges: kind to the least and the greatest NMI of its measurements; absent for a single one.
     """
 
     name: str
@@ -42,10 +43,17 @@ class BenchmarkRow:
     finished: int = 0
     planned: int = 0
     seconds: float = 0.0
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     def value(self, kind: str, metric: str) -> tuple[float, float, float]:
         """Mean and interval, NaN where there are none."""
         return self.values.get(kind, {}).get(metric, _NOTHING)
+
+    def texts(self, kind: str, metric: str) -> list[str]:
+        """A mean in percent and, in a line of its own, its interval where there is one."""
+        value, low, high = self.value(kind, metric)
+        interval = interval_text(low, high, True)
+        return [value_text(value, True), *([interval] if interval != MISSING else [])]
 
 
 def draw_benchmark(rows: Sequence[BenchmarkRow], title: str, *, untrained: float = math.nan) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 
@@ -46,6 +47,23 @@ class Figure:
     caption: str
     png: bytes
     alt: str
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """A table of texts under a heading.
+
+    Args:
+        title: the heading.
+        headings: the columns.
+        rows: for every row its cells, each with its lines of text; the first cell names the row.
+        notes: what its reader must know.
+    """
+
+    title: str
+    headings: Sequence[str]
+    rows: Sequence[Sequence[Sequence[str]]]
+    notes: Sequence[str] = ()
 
 
 @dataclass

@@ -19,6 +19,7 @@ from nearkin.data.augment import BatchAugment, Transform
 from nearkin.data.dataset import Dataset
 from nearkin.data.samplers import BalancedBatchSampler
 from nearkin.models import FeatureCache
+from nearkin.models.features import Features
 from nearkin.models.prefetch import batches, stacked
 from nearkin.models.tuning import as_channels_last
 
@@ -32,11 +33,11 @@ class Batches(Protocol):
     start: str | None
     """Where in the embedder the inputs enter: None for images, else the cached stage."""
 
-    def stream(self, first: int, last: int) -> Iterator[tuple[Tensor, Tensor]]:
+    def stream(self, first: int, last: int) -> Iterator[tuple[Features, Tensor]]:
         """Yield (inputs, labels) of the steps first..last, counted from 1."""
         ...
 
-    def plain(self, positions: np.ndarray) -> Tensor:
+    def plain(self, positions: np.ndarray) -> Features:
         """Inputs (n, ...) of the training items at positions (n,), as evaluation sees them."""
         ...
 
@@ -62,18 +63,18 @@ class CachedBatches:
         self.seed = seed
         self.start: str | None = cache.at
 
-    def stream(self, first: int, last: int) -> Iterator[tuple[Tensor, Tensor]]:
+    def stream(self, first: int, last: int) -> Iterator[tuple[Features, Tensor]]:
         """Yield (inputs, labels) of the steps first..last, counted from 1."""
         begin, whole = _slice(self.sampler)
         for step in range(first, last + 1):
             chosen = self.sampler.batch(step - 1)
             views = np.random.default_rng([self.seed, step]).integers(self.cache.views, size=whole)
             views = views[begin : begin + len(chosen)]
-            yield as_channels_last(self.cache.gather(self.rows[chosen], views)), self.class_ids[chosen]
+            yield self.cache.gather(self.rows[chosen], views), self.class_ids[chosen]
 
-    def plain(self, positions: np.ndarray) -> Tensor:
+    def plain(self, positions: np.ndarray) -> Features:
         """Inputs (n, ...) of the training items at positions (n,), as evaluation sees them."""
-        return as_channels_last(self.cache.gather(self.rows[positions]))
+        return self.cache.gather(self.rows[positions])
 
 
 class DecodedBatches:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import platform
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -18,7 +19,8 @@ from nearkin.data.dataset import Dataset
 from nearkin.data.samplers import BalancedBatchSampler
 from nearkin.data.splits import Split, resolve_split
 from nearkin.errors import DataError, RecipeError
-from nearkin.metrics import mean_class_radius, retrieval_metrics
+from nearkin.metrics import mean_class_radius
+from nearkin.metrics.named import named_metrics
 from nearkin.models import Embedder, FeatureCache, build_embedder, cache_point
 from nearkin.objectives import Objective, make_objective
 from nearkin.recipe import Recipe
@@ -79,7 +81,12 @@ def train(
     split = resolve_split(dataset.manifest, recipe.data, seed) if split is None else split
     train_set = dataset.select(split.train)
     embedder, objective, batch_classes = make_learner(
-        recipe, dataset.kind, len(train_set.classes), validated=len(split.val) > 0, processes=ranks.world_size
+        recipe,
+        dataset.kind,
+        len(train_set.classes),
+        validated=len(split.val) > 0,
+        processes=ranks.world_size,
+        items=len(train_set),
     )
     sampler = BalancedBatchSampler(
         train_set.class_ids(), batch_classes, recipe.data.per_class, seed, ranks.rank, ranks.world_size
@@ -132,7 +139,7 @@ def _start_pooling(embedder: Embedder, pool: Pool, seed: int) -> None:
 
 
 def make_learner(
-    recipe: Recipe, kind: str, classes: int, *, validated: bool, processes: int = 1
+    recipe: Recipe, kind: str, classes: int, *, validated: bool, processes: int = 1, items: int | None = None
 ) -> tuple[Embedder, Objective, int]:
     """What learns, what it minimises, and the classes of a batch; refuse a recipe that could not be trained.
 
@@ -142,6 +149,7 @@ def make_learner(
         classes: how many classes train.
         validated: whether there are validation classes.
         processes: how many train together.
+        items: how many items train; None: one of each class, enough to see whether the recipe can be trained.
     """
     check_accelerator(recipe.training.accelerator)
     seed = recipe.training.seed
@@ -152,17 +160,38 @@ def make_learner(
             f"recipe whose backbone takes {kind}."
         )
     batch_classes = _batch_classes(recipe.data.classes_per_batch, classes, processes)
+    batch_size = batch_classes * recipe.data.per_class
     objective = make_objective(
-        recipe.objective, dimension=embedder.dimension, classes=classes, space=embedder.space, seed=seed
+        recipe.objective,
+        dimension=embedder.dimension,
+        classes=classes,
+        space=embedder.space,
+        seed=seed,
+        features=embedder.feature_size,
+        epoch_steps=math.ceil((classes if items is None else items) / batch_size),
     )
     objective.check_batch(batch_classes, recipe.data.per_class)
-    if objective.attribute_terms and not embedder.pooling.gives_attributes:
-        raise RecipeError(
-            f"The regulariser '{objective.attribute_terms[0]}' needs attributes, which the pooling "
-            f"'{recipe.model.pooling}' does not give: set model.pooling to 'gsp', whose budget of 1 is average pooling."
-        )
+    _check_regularisers(recipe, embedder, objective)
     check_schedule(recipe.training, objective, validated)
     return embedder, objective, batch_classes
+
+
+def _check_regularisers(recipe: Recipe, embedder: Embedder, objective: Objective) -> None:
+    """Refuse regularisers that the model has nothing for, or that could not change it."""
+    for name in objective.takers("attributes"):
+        if not embedder.pooling.gives_attributes:
+            raise RecipeError(
+                f"The regulariser '{name}' needs attributes, which the pooling '{recipe.model.pooling}' does not give: "
+                "set model.pooling to 'gsp', whose budget of 1 is average pooling."
+            )
+    head = {id(parameter) for parameter in embedder.head.parameters()}
+    learned = any(parameter.requires_grad and id(parameter) not in head for parameter in embedder.parameters())
+    for name in objective.takers("features"):
+        if not learned:
+            raise RecipeError(
+                f"The regulariser '{name}' changes what makes the features before the head, and nothing of that "
+                "learns: set its parameter vectors to embeddings, add model.attention, or freeze less (model.freeze)."
+            )
 
 
 def _batch_classes(asked: int, classes: int, processes: int) -> int:
@@ -226,14 +255,15 @@ def _plumb(
     if not len(val_set):
         return batches, None
     labels = val_set.labels
+    measured = list(dict.fromkeys((*_VALIDATION_METRICS, *recipe.training.validation_metrics)))
 
     def validate() -> dict[str, float]:
         embeddings = encode()
         if not np.isfinite(embeddings).all():
             raise FloatingPointError
-        values = retrieval_metrics(
-            embeddings, labels, metrics=_VALIDATION_METRICS, space=embedder.space, per_query=False
-        ).values
+        values = named_metrics(
+            embeddings, labels, measured, space=embedder.space, knn=recipe.audit.knn, seed=recipe.audit.seed
+        )
         if recipe.training.schedule == "chance-constrained":
             values["covering_radius"] = mean_class_radius(embeddings, labels)
         return values

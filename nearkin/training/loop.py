@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from nearkin.errors import RunError, TrainingError
 from nearkin.models import Embedder
+from nearkin.models.features import Features, to_device
 from nearkin.models.tuning import channels_last, tune_allocator
 from nearkin.objectives import Objective
 from nearkin.progress import Progress
@@ -173,11 +174,11 @@ class Loop:
             if self.interrupted:
                 break
 
-    def _step(self, inputs: Tensor, labels: Tensor) -> Tensor:
+    def _step(self, inputs: Features, labels: Tensor) -> Tensor:
         """One update; the loss comes back detached and unread, so that a GPU is never waited for."""
         set_learning_rates(self.optimiser, self.state.step + 1, self.section)
         device = self.fabric.device
-        loss = self.module(inputs.to(device, non_blocking=True), labels.to(device, non_blocking=True))
+        loss = self.module(to_device(inputs, device, non_blocking=True), labels.to(device, non_blocking=True))
         self.optimiser.zero_grad(set_to_none=True)
         self.backward(loss)
         if self.section.clip is not None:
@@ -214,7 +215,9 @@ class Loop:
         pending = self.state.pending
         if pending:
             rate = self.optimiser.param_groups[0]["lr"]
-            self.logbook.add(self.state.step, loss=math.fsum(pending) / len(pending), lr=rate)
+            # Read in every process: a reading begins a new count, and all hold the same state.
+            readings = self.objective.readings()
+            self.logbook.add(self.state.step, loss=math.fsum(pending) / len(pending), lr=rate, **readings)
             pending.clear()
 
     def _validate(self) -> None:

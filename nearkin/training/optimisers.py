@@ -15,19 +15,21 @@ from nearkin.recipe import TrainingSection
 def make_optimiser(
     embedder: Embedder, objective: Objective, section: TrainingSection, schedule: nn.Module | None = None
 ) -> torch.optim.Optimizer:
-    """An optimiser over three groups: head (and pooling), proxies, backbone; empty groups are left out.
+    """An optimiser over four groups: head (with pooling and attention), proxies, backbone, regularisers.
 
-    Proxies are the trainable parameters of the objective and of the schedule.
+    Empty groups are left out. Proxies are the trainable parameters of the objective and of the schedule; networks that
+    a regulariser brings are no proxies and learn at the head's rate.
     Each group carries `name` and `base_lr`; `set_learning_rates` derives its `lr` from them at every step.
     """
     backbone = _trainable(embedder.backbone)
     inside = {id(parameter) for parameter in backbone}
     head = [parameter for parameter in _trainable(embedder) if id(parameter) not in inside]
-    proxies = _trainable(objective) + ([] if schedule is None else _trainable(schedule))
+    proxies = objective.proxies() + ([] if schedule is None else _trainable(schedule))
     groups = [
         _group("head", head, section.lr, section.weight_decay),
         _group("proxies", proxies, section.lr * section.proxy_lr_factor, 0.0),
         _group("backbone", backbone, section.lr * section.backbone_lr_factor, section.weight_decay),
+        _group("regularisers", objective.players(), section.lr, 0.0),
     ]
     groups = [group for group in groups if group["params"]]
     if section.optimizer == "sgd":

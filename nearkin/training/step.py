@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from nearkin.models import Embedder
+from nearkin.models.features import Features
 from nearkin.objectives import Objective
 from nearkin.training.ranks import Ranks
 from nearkin.training.schedules import Schedule
@@ -30,18 +31,24 @@ class Step(nn.Module):
             p for module in (embedder.pooling, objective, schedule) for p in module.parameters() if p.requires_grad
         ]
 
-    def forward(self, inputs: Tensor, labels: Tensor) -> Tensor:
+    def forward(self, inputs: Features, labels: Tensor) -> Tensor:
         """The value to minimise, a scalar, for this process's inputs (b, ...) and labels (b,)."""
         attributes = None
-        if self.objective.attribute_terms:
-            embeddings, attributes = self.embedder.with_attributes(inputs, start=self.start)
+        if self.objective.takers("attributes"):
+            features, attributes = self.embedder.pooled_with_attributes(inputs, start=self.start)
         else:
-            embeddings = self.embedder(inputs, start=self.start)
+            features = self.embedder.pooled(inputs, start=self.start)
+        embeddings = self.embedder.head(features)
+        seen = features if self.objective.takers("features") else None
         with torch.autocast(embeddings.device.type, enabled=False):
-            return self._loss(embeddings.float(), labels, attributes)
+            return self._loss(embeddings, labels, attributes, seen)
 
-    def _loss(self, embeddings: Tensor, labels: Tensor, attributes: Tensor | None) -> Tensor:
-        gather = self.ranks.gather
-        described = None if attributes is None else gather(attributes.float())
-        loss: Tensor = self.schedule(self.objective, gather(embeddings), self.ranks.gather_labels(labels), described)
+    def _loss(self, embeddings: Tensor, labels: Tensor, attributes: Tensor | None, features: Tensor | None) -> Tensor:
+        loss: Tensor = self.schedule(
+            self.objective,
+            self.ranks.gather(embeddings.float()),
+            self.ranks.gather_labels(labels),
+            None if attributes is None else self.ranks.gather(attributes.float()),
+            None if features is None else self.ranks.gather(features.float()),
+        )
         return self.ranks.reach(loss, self.learned)

@@ -11,7 +11,7 @@ from PIL import Image
 from torch import nn
 
 import nearkin as nk
-from nearkin.audits.explaining import common_scale, draw_looks, draw_overview
+from nearkin.audits.explaining import by_image, common_scale, draw_looks, draw_overview
 from nearkin.data import ArrayStore, Dataset, Manifest
 from nearkin.data.inputs import InputSpec
 from nearkin.errors import DataError, ModelError, UnknownNameError
@@ -39,6 +39,19 @@ def birds() -> Dataset:
 def make(pooling="gap", **parameters) -> Embedder:
     section = ModelSection(backbone="conv4", size=32, dimension=8, pooling=pooling, pooling_parameters=parameters)
     return build_embedder(section).eval()
+
+
+def attentive(**options) -> Embedder:
+    """A model with attention whose weights differ."""
+    section = ModelSection(
+        backbone="conv4", size=32, dimension=8, attention={"stages": ["block2", "block3"], **options}
+    )
+    embedder = build_embedder(section).eval()
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for scores in embedder.attention.scores.values():
+            scores.score.weight.normal_(generator=generator)
+    return embedder
 
 
 def with_square(width, height, left, top, side):
@@ -135,10 +148,11 @@ def test_an_overlay_can_be_saved_and_is_whole_or_not_there(birds, tmp_path):
         found.save(tmp_path / "file" / "looks.png")
 
 
-@pytest.mark.parametrize("what", ["weights", "contribution", "prototypes"])
+@pytest.mark.parametrize("what", ["weights", "contribution", "grad-cam", "prototypes"])
 def test_every_kind_has_an_overview_on_one_scale(birds, what):
     found = nk.explain(make("gsp", prototypes=5, budget=0.3), birds.select(range(4)), what=what, progress=False)
     assert found[0].map.shape == ((5, 2, 2) if what == "prototypes" else (2, 2))
+    assert {one.stage for one in found} == {None}
     png = draw_overview(found)
     assert Image.open(io.BytesIO(png)).width == 1440
     assert common_scale(found) == common_scale(found[::-1])
@@ -199,3 +213,78 @@ def test_a_model_of_sounds_says_that_images_are_needed():
     embedder = build_embedder(ModelSection(backbone="tdnn", pretrained=False, dimension=8, pooling="stats"))
     with pytest.raises(ModelError, match="drawn on images, and this model takes audio"):
         nk.explain(embedder, np.zeros((8, 8), np.uint8))
+
+
+def test_attention_gives_a_map_for_each_stage_of_each_image(birds):
+    embedder, some = attentive(), birds.select(range(5))
+    found = nk.explain(embedder, some, batch_size=2, progress=False)
+    assert [(one.name, one.stage) for one in found] == [
+        (f"{item}.png", stage) for item in range(5) for stage in ("block2", "block3")
+    ]
+    assert {one.what for one in found} == {"attention"}
+    assert [one.map.shape for one in found[:2]] == [(8, 8), (4, 4)]
+    for item in range(5):
+        whole = nk.explain(embedder, some.select([item]), what="attention", progress=False)
+        for alone, one in zip(whole, found[2 * item :], strict=False):
+            assert np.allclose(alone.map, one.map, atol=1e-5)
+            assert one.map.sum() == pytest.approx(1, abs=1e-5)
+
+
+def test_the_explanations_of_an_image_are_found_together(birds):
+    found = nk.explain(attentive(), birds.select(range(3)), progress=False)
+    assert [[one.stage for one in maps] for maps in by_image(found)] == [["block2", "block3"]] * 3
+    assert by_image([]) == []
+    twice = nk.explain(attentive(), [np.asarray(birds.image(0)), np.asarray(birds.image(0))], progress=False)
+    assert len(by_image(twice)) == 2
+    same = [*found[:2], *found[:2]]  # the same image again
+    assert [len(maps) for maps in by_image(same)] == [2, 2]
+    last = [one for one in found if one.stage == "block3"]
+    assert [len(maps) for maps in by_image(last)] == [1, 1, 1]
+    plain = nk.explain(make(), birds.select([0, 0]), progress=False)
+    assert [len(maps) for maps in by_image(plain)] == [1, 1]
+
+
+def test_the_overview_of_attention_is_a_row_an_image(birds):
+    found = nk.explain(attentive(), birds.select(range(4)), progress=False)
+    sizes = [Image.open(io.BytesIO(draw_overview(found[:count]))).size for count in (2, 4, 8)]
+    assert len({width for width, _ in sizes}) == 1
+    heights = [height for _, height in sizes]
+    assert heights[1] - heights[0] == (heights[2] - heights[1]) / 2 > 200
+    with pytest.raises(ValueError, match="shorter"):
+        draw_overview(found, ["a caption for each image"] * 3)
+    assert common_scale(found) == common_scale(found[::-1])
+
+
+def test_a_stage_of_an_image_can_be_saved(birds, tmp_path):
+    found = nk.explain(attentive(), birds.select([0]), progress=False)
+    for one in found:
+        one.save(tmp_path / f"{one.stage}.png", common_scale(found))
+    fine, coarse = (np.asarray(Image.open(tmp_path / f"{name}.png")) for name in ("block2", "block3"))
+    assert fine.shape == coarse.shape
+    assert (fine != coarse).any()
+
+
+def test_a_report_on_attention_names_the_stages_and_is_short(birds, monkeypatch):
+    figure = draw_looks(attentive(), birds)
+    assert "6 audited images" in figure.caption
+    assert "the attention of block2, block3 to their places" in figure.caption
+    assert Image.open(io.BytesIO(figure.png)).height < 6 * 360 + 100
+    shown = []
+    monkeypatch.setattr("nearkin.audits.explaining.draw_overview", lambda found, labels: shown.extend(labels) or b"")
+    draw_looks(attentive(), birds, count=3)
+    assert len(shown) == 3
+
+
+def test_grad_cam_lands_on_the_bright_square(bright):
+    (found,) = nk.explain(bright, with_square(300, 300, 60, 180, 40), what="grad-cam", progress=False)
+    rows, columns = np.indices(found.map.shape)
+    left, top, right, _ = found.box
+    cell = (right - left) / 16
+    centre = [(places * found.map).sum() / found.map.sum() + 0.5 for places in (columns, rows)]
+    assert centre[0] * cell + left == pytest.approx(80, abs=cell / 2)
+    assert centre[1] * cell + top == pytest.approx(200, abs=cell / 2)
+
+
+def test_attention_of_a_model_without_any_is_one_sentence(bright):
+    with pytest.raises(ModelError, match="ask for 'grad-cam' or 'contribution'"):
+        nk.explain(bright, np.zeros((8, 8), np.uint8), what="attention", progress=False)

@@ -159,6 +159,39 @@ def test_an_equal_size_does_not_make_equal_coordinates(patterns, pooling, parame
     assert encoder(np.array([0])).features.shape[2] == 64
 
 
+@pytest.mark.parametrize("fusion", ["concatenate", "sum"])
+@pytest.mark.parametrize("dimension", [8, None])
+def test_with_attention_the_last_map_is_looked_at_before_all_of_it(patterns, fusion, dimension):
+    embedder = model(dimension=dimension, attention={"fusion": fusion})
+    given = subject(embedder, patterns)
+    assert (given.local.through_head, given.local.in_coordinates) == (False, False)
+    rows = np.array([3, 70])
+    local = given.local(rows)
+    samples = np.stack([np.asarray(given.local.view(row)) for row in rows])
+    with torch.no_grad():
+        x = embedder.normalise(torch.from_numpy(samples).permute(0, 3, 1, 2) / 255)
+        expected = embedder.local_features(x).flatten(2).transpose(1, 2)
+    np.testing.assert_allclose(local.features, expected, atol=1e-4)
+    result = run_suites(given, QUICK, ["pooling"])
+    assert "before the pooling, attention and head" in result.notes[0]
+    assert result["images within the bound"] == 1.0
+
+
+def test_the_suite_shows_where_attention_looks(patterns):
+    embedder = model(attention={"stages": ["block2", "block3"]})
+    torch.nn.init.normal_(embedder.attention.scores["block2"].score.weight, generator=torch.Generator().manual_seed(0))
+    figure = run_suites(subject(embedder, patterns), QUICK, ["pooling"]).drawings[-1]()
+    assert figure.title == TITLES[-1]
+    assert figure.png.startswith(b"\x89PNG")
+    assert "the attention of block2, block3" in figure.caption
+
+
+def test_attributes_are_transferred_with_attention_too(patterns):
+    given = subject(model(pooling="gsp", attention={}), patterns)
+    result = run_suites(given, AuditSection(pooling_classes=6, pooling_items=4, pooling_prototypes=6), ["pooling"])
+    assert any(name.startswith("attribute transfer") for name in result.values)
+
+
 def test_attributes_are_transferred_where_the_pooling_gives_some(patterns):
     from nearkin.metrics.attributes import attribute_transfer
 

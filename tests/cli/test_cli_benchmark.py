@@ -12,6 +12,7 @@ from rich.console import Console
 
 from nearkin.cli import benchmarking
 from nearkin.cli.benchmarking import _against, _show
+from nearkin.report.values import TextTable
 from nearkin.training import loop
 
 
@@ -40,6 +41,10 @@ def test_a_benchmark_from_the_command_line(nearkin, photos, short, book):
     assert str(book / "table.html") in out
     lines = list(csv.DictReader(io.StringIO((book / "table.csv").read_text())))
     assert f"{100 * float(lines[0]['separate_MAP@R']):.1f} %" in out
+    shown = out.partition("NMI, Recall@k and kNN-Acc")[2]
+    for metric in ("NMI", "Recall@1", "Recall@2", "Recall@4", "Recall@8", "kNN-Acc"):
+        for kind in ("separate", "concatenated"):
+            assert f"{100 * float(lines[0][f'{kind}_{metric}']):.1f} %" in shown
     # Nothing is done twice; another baseline only changes the table.
     before = (book / "ledger.jsonl").read_bytes()
     code, out, err = nearkin("benchmark", photos, *options, "--against", "triplet:contrastive")
@@ -171,6 +176,9 @@ def test_a_narrow_terminal_is_told_what_it_does_not_show(monkeypatch, capsys):
         title, headings = "birds", staticmethod(lambda: ["recipe", "MAP@R", "difference to plain", "P@1"])
         lines = staticmethod(lambda: [[["triplet"], ["50.0 %"], ["+2.0 points"], ["70.0 %"]]])
         notes = staticmethod(list)
+        further = TextTable(
+            "more", ["recipe", "NMI", "Recall@1", "Recall@2"], [[["triplet"], ["61.0 %"], *[["2 %"]] * 2]]
+        )
 
     monkeypatch.setattr(
         benchmarking, "Console", lambda **options: Console(force_terminal=True, width=24, color_system=None, **options)
@@ -179,6 +187,8 @@ def test_a_narrow_terminal_is_told_what_it_does_not_show(monkeypatch, capsys):
     out = capsys.readouterr().out
     assert "+2.0" not in out
     assert "No room here for: difference to plain; P@1. The files have all columns." in out
+    assert "61.0 %" in out
+    assert "No room here for: Recall@1; Recall@2. The files have all columns." in out
 
 
 def test_a_place_that_is_something_else_is_refused_before_the_data_is_opened(nearkin, short, tmp_path):

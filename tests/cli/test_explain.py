@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from nearkin.models import ModelSection, build_embedder
@@ -25,6 +26,20 @@ def run(photos, tiny, tmp_path_factory):
     overrides += ["model.pooling_parameters={prototypes: 4, sharpness: 20}"]
     nk.fit(photos, "triplet", out=out, overrides=overrides, progress=False)
     return out
+
+
+@pytest.fixture(scope="module")
+def attentive(tmp_path_factory):
+    """The file of a model with attention to two stages."""
+    attention = {"stages": ["block2", "block3"]}
+    embedder = build_embedder(ModelSection(backbone="conv4", size=16, dimension=8, attention=attention))
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for scores in embedder.attention.scores.values():
+            scores.score.weight.normal_(generator=generator)
+    path = tmp_path_factory.mktemp("attentive") / "model.safetensors"
+    embedder.save(path)
+    return path
 
 
 @pytest.fixture
@@ -51,12 +66,54 @@ def test_one_picture_an_image_and_an_overview(nearkin, run, folder, tmp_path):
     assert (first != second).any()
 
 
-@pytest.mark.parametrize("what", ["contribution", "prototypes"])
+@pytest.mark.parametrize("what", ["contribution", "grad-cam", "prototypes"])
 def test_what_is_shown_can_be_chosen(nearkin, run, folder, tmp_path, what):
     code, told, err = nearkin("explain", run, folder / "a", "--what", what, "--out", tmp_path / "out", "-q")
     assert code == 0, err
     assert "Shown" not in told
     assert (tmp_path / "out" / f"bird-{what}.png").exists()
+
+
+def test_attention_is_one_picture_a_stage_and_an_overview(nearkin, attentive, folder, tmp_path):
+    code, told, err = nearkin("explain", attentive, folder, "--out", tmp_path / "out", "-q")
+    assert code == 0, err
+    assert "Shown: the weights that each attended stage gives to places (--what attention)." in told
+    assert "Wrote 6 overlays, 2 of each image, to" in told
+    names = [f"{name}-attention-{stage}" for name in ("Wide", "bird") for stage in ("block2", "block3")]
+    names += ["bird-attention-block2-2", "bird-attention-block3-2", "overview-attention"]
+    assert sorted(path.stem for path in (tmp_path / "out").iterdir()) == sorted(names)
+    code, told, err = nearkin(
+        "explain", attentive, folder / "a", "--what", "attention", "--out", tmp_path / "out", "-q"
+    )
+    assert code == 0, err
+    assert "Shown" not in told
+
+
+def test_the_overview_of_attention_counts_images(nearkin, attentive, folder, tmp_path, monkeypatch):
+    monkeypatch.setattr("nearkin.cli.explaining._OVERVIEW", 2)
+    code, told, err = nearkin("explain", attentive, folder, "--out", tmp_path / "out", "-q")
+    assert code == 0, err
+    assert "Wrote 6 overlays, 2 of each image" in told
+    assert "overview of the first 2:" in told
+    monkeypatch.undo()
+    code, told, err = nearkin("explain", attentive, folder, "--out", tmp_path / "all", "-q")
+    assert "; overview: " in told
+    two, three = (Image.open(tmp_path / name / "overview-attention.png").height for name in ("out", "all"))
+    assert two < three
+
+
+def test_even_attention_says_why_something_else_is_shown(nearkin, folder, tmp_path):
+    for pooling, parameters, words in [
+        ("gap", {}, "(--what contribution), because the attention is the same everywhere, and the pooling gives"),
+        ("gsp", {"sharpness": 20}, "(--what weights), because the attention is the same everywhere."),
+    ]:
+        section = ModelSection(
+            backbone="conv4", size=32, dimension=8, pooling=pooling, pooling_parameters=parameters, attention={}
+        )
+        build_embedder(section).save(tmp_path / "model.safetensors")
+        code, told, err = nearkin("explain", tmp_path / "model.safetensors", folder, "--out", tmp_path / "out", "-q")
+        assert code == 0, err
+        assert words in told
 
 
 def test_a_model_file_does_and_average_pooling_is_explained_by_contributions(nearkin, folder, tmp_path):
@@ -165,6 +222,10 @@ def test_a_kind_that_the_pooling_does_not_have_is_one_sentence(nearkin, folder, 
         code, _, err = nearkin("explain", tmp_path / "model.safetensors", folder, "--what", what, "-q")
         assert code == 2
         assert "ask for 'contribution'" in err
+    code, _, err = nearkin("explain", tmp_path / "model.safetensors", folder, "--what", "attention", "-q")
+    assert code == 2
+    assert "ask for 'grad-cam' or 'contribution' instead, or train with model.attention" in err
+    assert len(err.splitlines()) == 1
 
 
 def test_the_examples_of_the_guide_run(run, folder, tmp_path, monkeypatch):

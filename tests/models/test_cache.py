@@ -9,7 +9,7 @@ import torch
 
 from nearkin.data import EvalTransform, TrainTransform
 from nearkin.errors import DataError, ModelError, StorageError, UnknownNameError
-from nearkin.models import CacheViews, Encoder, FeatureCache, ModelSection, build_embedder, cache_point
+from nearkin.models import CacheViews, Encoder, FeatureCache, ModelSection, build_embedder, cache_point, cache_rows
 from nearkin.models import cache as cache_module
 
 
@@ -92,7 +92,7 @@ def test_half_precision_overflow_is_an_error(frozen, make_images, tmp_path):
 
 def test_a_finished_cache_is_used_again(frozen, make_images, tmp_path, monkeypatch):
     first = build(frozen, make_images(), tmp_path)
-    monkeypatch.setattr(cache_module, "_write", lambda *_: pytest.fail("computed again"))
+    monkeypatch.setattr(cache_module, "write_rows", lambda *_: pytest.fail("computed again"))
     again = build(frozen, make_images(), tmp_path, seed=5)  # without crops the seed decides nothing
     assert again.reused
     assert again.key == first.key
@@ -238,19 +238,19 @@ def test_audio_has_random_crops_but_no_mirror(tmp_path, make_images):
 
 
 def test_an_interrupted_build_goes_on_where_it_was(frozen, make_images, tmp_path, monkeypatch):
-    monkeypatch.setattr(cache_module, "_PART_ITEMS", 2)
-    monkeypatch.setattr(cache_module, "_BATCH", 2)
+    monkeypatch.setattr(cache_rows, "_PART_ITEMS", 2)
+    monkeypatch.setattr(cache_rows, "_BATCH", 2)
     dataset = make_images(9)
     whole = build(frozen, dataset, tmp_path / "whole")
-    plain, computed = cache_module._features, []
+    plain, computed = cache_rows.RowMaker.__call__, []
 
-    def stopped(encoder, batch, dtype):
+    def stopped(rows, batch):
         computed.append(len(batch))
         if len(computed) == 4:
             raise KeyboardInterrupt
-        return plain(encoder, batch, dtype)
+        return plain(rows, batch)
 
-    monkeypatch.setattr(cache_module, "_features", stopped)
+    monkeypatch.setattr(cache_rows.RowMaker, "__call__", stopped)
     with pytest.raises(KeyboardInterrupt):
         build(frozen, dataset, tmp_path / "part")
     resumed = build(frozen, dataset, tmp_path / "part")
@@ -258,3 +258,42 @@ def test_an_interrupted_build_goes_on_where_it_was(frozen, make_images, tmp_path
     assert computed == [1, 2, 2, 2, 1, 2, 2, 1]
     assert torch.equal(resumed.gather(np.arange(9)), whole.gather(np.arange(9)))
     assert not list((tmp_path / "part").glob("*.parts"))
+
+
+@pytest.mark.parametrize(("freeze", "places"), [("all", ["stem", "stage2", "pooling"]), ("stage2", ["stem", "stage2"])])
+def test_a_model_with_attention_caches_the_attended_stages_too(freeze, places, make_images, tmp_path):
+    embedder = attentive(freeze)
+    dataset = make_images(7)
+    cache = build(embedder, dataset, tmp_path, views=CacheViews(flip=True))
+    assert (list(cache.layout), cache.at) == (places, places[-1])
+    features = cache.gather(np.array([4, 0, 4]), np.array([0, 1, 1]))
+    assert list(features) == places
+    assert features["stem"].shape == (3, 16, 32, 32)
+    assert all(map_.is_contiguous(memory_format=torch.channels_last) for map_ in features.values() if map_.ndim == 4)
+    expected = embedder.encode(dataset, progress=False)
+    np.testing.assert_allclose(embedder.embed(features, start=cache.at)[0].detach(), expected[4], atol=1e-5)
+    np.testing.assert_allclose(cache.encode(embedder, np.arange(7), batch_size=3), expected, atol=1e-5)
+    again = build(embedder, dataset, tmp_path, views=CacheViews(flip=True))
+    assert again.reused
+    assert again.layout == cache.layout
+    half = build(embedder, dataset, tmp_path, dtype="float16").gather(np.arange(7))
+    assert all(map_.dtype == torch.float32 for map_ in half.values())
+
+
+def test_other_attended_stages_need_another_cache(make_images, tmp_path):
+    dataset = make_images(4)
+    keys = {build(attentive("all", stages), dataset, tmp_path).key for stages in (["stem"], ["stage2"], ["stage1"])}
+    assert len(keys) == 3
+    # The learned part does not count: another score can use the same rows.
+    multiplicative = attentive("all", ["stem"], score="multiplicative")
+    assert build(multiplicative, dataset, tmp_path).reused
+
+
+def attentive(freeze, stages=("stem", "stage2"), **options):
+    section = ModelSection(
+        backbone="resnet20", dimension=6, freeze=freeze, attention={"stages": list(stages), **options}
+    )
+    embedder = build_embedder(section).eval()
+    for parameter in embedder.attention.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    return embedder

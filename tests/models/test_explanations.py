@@ -15,6 +15,7 @@ from nearkin.models.backbones import Backbone
 from nearkin.models.explanations import (
     contributions,
     explanations,
+    grad_cam,
     position_weights,
     prototype_shares,
     usual_explanation,
@@ -126,8 +127,10 @@ def test_a_pooling_without_gradient_is_one_sentence():
         def forward(self, features):
             return features.detach().mean((2, 3))
 
-    with pytest.raises(ModelError, match="No gradient passes the pooling 'Detached'"):
-        contributions(model(Detached(CHANNELS), dimension=None), positive_maps())
+    for dimension in (None, 5):
+        for kind in (contributions, grad_cam):
+            with pytest.raises(ModelError, match="No gradient passes the pooling 'Detached'"):
+                kind(model(Detached(CHANNELS), dimension=dimension), positive_maps())
 
 
 @pytest.mark.parametrize("dimension", [5, None])
@@ -199,6 +202,81 @@ def test_contributions_can_be_asked_for_in_inference_mode_and_of_a_frozen_model(
 
 
 def test_kinds_are_found_by_name():
-    assert explanations.names() == ["contribution", "prototypes", "weights"]
+    assert explanations.names() == ["attention", "contribution", "grad-cam", "prototypes", "weights"]
     with pytest.raises(UnknownNameError, match=r"no explanation 'weight'\. Did you mean 'weights'"):
         explanations.get("weight")
+
+
+def test_grad_cam_of_average_pooling_is_the_positive_part_of_the_contribution():
+    embedder = model("gap", stage=nn.Conv2d(3, CHANNELS, 3, padding=1))
+    x = torch.randn(4, 3, 5, 6, generator=torch.Generator().manual_seed(2))
+    found = grad_cam(embedder, x)
+    with torch.no_grad():
+        features, raw = embedder.local_features(x), embedder(x)
+        directions = embedder.head.weight.T @ (raw / raw.norm(dim=1, keepdim=True)).T  # (C, B)
+        expected = torch.einsum("bchw,cb->bhw", features, directions / 30).relu()
+    assert torch.allclose(found, expected, atol=1e-6)
+    assert torch.allclose(found, contributions(embedder, x).relu(), atol=1e-6)
+    assert (found == 0).any()
+    assert (found > 0).any()
+
+
+@pytest.mark.parametrize("pooling", list_poolings())
+def test_grad_cam_is_that_of_a_loop_over_items_and_channels(pooling):
+    embedder = model(pooling).double()
+    x = (positive_maps() + torch.rand(2, CHANNELS, 4, 6, generator=torch.Generator().manual_seed(3))).double()
+    found = grad_cam(embedder, x)
+    for item in range(2):
+        features = x[item : item + 1].clone().requires_grad_()
+        raw = embedder.head(embedder.pooling(features))[0]
+        (raw @ (raw / raw.norm()).detach()).backward()
+        by_hand = torch.zeros(4, 6, dtype=torch.float64)
+        for channel in range(CHANNELS):
+            by_hand += features.grad[0, channel].mean() * x[item, channel]
+        assert torch.allclose(found[item], by_hand.clamp_min(0), atol=1e-9)
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 1000), factor=st.floats(0.01, 100))
+def test_grad_cam_grows_with_the_map_and_moves_with_its_positions(seed, factor):
+    embedder = model("gap+gmp").double()
+    nn.init.zeros_(embedder.head.bias)
+    x = positive_maps(2, 3, 4, seed).double()
+    found = grad_cam(embedder, x)
+    assert torch.allclose(grad_cam(embedder, factor * x), factor * found, rtol=1e-6)
+    order = torch.randperm(12, generator=torch.Generator().manual_seed(seed))
+    moved = x.flatten(2)[:, :, order].view_as(x)
+    assert torch.allclose(grad_cam(embedder, moved), found.flatten(1)[:, order].view_as(found))
+    assert torch.allclose(grad_cam(embedder, x[:1]), found[:1])  # no item depends on the others
+
+
+@pytest.mark.parametrize("kind", [contributions, grad_cam])
+def test_an_embedding_of_zero_is_due_to_nothing(kind):
+    embedder = model("gap")
+    with torch.no_grad():
+        embedder.head.weight.zero_(), embedder.head.bias.zero_()
+    assert not kind(embedder, positive_maps()).any()
+
+
+def test_grad_cam_shows_channels_where_nothing_was_taken_and_contributions_do_not():
+    embedder = model("gmp", dimension=None)
+    x = torch.zeros(1, CHANNELS, 1, 3)
+    x[0, 0] = torch.tensor([4.0, 3.0, 0.0])
+    assert torch.allclose(contributions(embedder, x)[0, 0], torch.tensor([4.0, 0.0, 0.0]))
+    assert torch.allclose(grad_cam(embedder, x)[0, 0], torch.tensor([4.0, 3.0, 0.0]) / 3)
+
+
+def test_grad_cam_leaves_the_model_as_it_was_and_works_in_inference_mode():
+    embedder, x = model("gem"), positive_maps()
+    expected = grad_cam(embedder, x)
+    embedder.train()
+    embedder.requires_grad_(False)
+    with torch.inference_mode():
+        assert torch.allclose(grad_cam(embedder, x + 0), expected)
+    assert embedder.training
+    assert all(parameter.grad is None for parameter in embedder.parameters())
+
+
+def test_a_model_without_attention_names_what_to_ask_for():
+    with pytest.raises(ModelError, match=r"no earlier stages: ask for 'grad-cam' or 'contribution' .* model.attention"):
+        explanations.get("attention")(model("gap"), positive_maps())

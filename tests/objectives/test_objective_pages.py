@@ -39,7 +39,7 @@ def test_docstring_example_runs(entry):
     runner = doctest.DocTestRunner(verbose=False)
     runner.run(example, clear_globs=False)
     assert runner.summarize(verbose=False).failed == 0
-    given = (torch.randn(4, 128), torch.tensor([0, 0, 1, 1]), torch.rand(4, 6))
+    given = (torch.randn(4, 128), torch.tensor([0, 0, 1, 1]), torch.rand(4, 6), torch.rand(4, 512))
     assert torch.is_tensor(example.globs["objective"](*given))
 
 

@@ -12,7 +12,8 @@ from nearkin.spaces import Euclidean, Sphere, make_space, spaces
 
 
 def make(name, space=None):
-    return regularisers.get(name).factory(LossShape(dimension=5, classes=3, space=space or Sphere()))
+    shape = LossShape(dimension=5, classes=3, space=space or Sphere(), features=5, epoch_steps=4)
+    return regularisers.get(name).factory(shape)
 
 
 def embeddings(n=8, dtype=torch.float64):

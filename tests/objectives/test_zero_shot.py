@@ -153,7 +153,7 @@ def test_mixed_with_a_loss():
 
 def test_without_attributes_it_says_what_is_missing():
     objective = make_objective(section(), dimension=4, classes=CLASSES)
-    assert objective.attribute_terms == ["zero-shot"]
+    assert objective.takers("attributes") == ["zero-shot"]
     with pytest.raises(RecipeError, match="'zero-shot' needs attributes"):
         objective(torch.randn(12, 4), torch.arange(12) % CLASSES)
 

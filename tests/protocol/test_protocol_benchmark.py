@@ -13,11 +13,12 @@ from PIL import Image
 
 from nearkin.audits.subject import subject_of_model
 from nearkin.data.splits import class_folds, resolve_split
-from nearkin.metrics import class_bootstrap, holm, paired_permutation, retrieval_metrics
+from nearkin.metrics import class_bootstrap, clustering_metrics, holm, paired_permutation, retrieval_metrics
 from nearkin.protocol import Cell
 from nearkin.training import Run
 
 NAMES = ("triplet", "contrastive")
+COUNTED = ("Recall@2", "Recall@4", "Recall@8", "kNN-Acc")
 
 
 def ledger(book):
@@ -30,6 +31,10 @@ def rows_of(book, recipe, kind):
 
 def queries(book, row):
     return np.load(book.queries / f"{Cell.of(row).file}.npz")["values"].astype(float)
+
+
+def hits(book, row):
+    return np.load(book.queries / f"{Cell.of(row).file}.npz")["hits"].astype(float)
 
 
 @pytest.fixture(scope="module")
@@ -65,9 +70,13 @@ def test_models_learn_from_other_folds_and_never_see_the_test_classes(benchmark,
 def test_separate_values_are_those_of_the_kept_models(benchmark, test_items):
     for row in rows_of(benchmark.book, "triplet", "separate"):
         run = Run(benchmark.book.run_folder(Cell.of(row)))
-        result = retrieval_metrics(run.model().encode(test_items, progress=False), test_items.labels)
-        for metric in ("MAP@R", "P@1", "R-precision"):
+        embeddings = run.model().encode(test_items, progress=False)
+        result = retrieval_metrics(embeddings, test_items.labels)
+        for metric in ("MAP@R", "P@1", "R-precision", *COUNTED):
             assert row[metric] == pytest.approx(result.values[metric], abs=1e-5)
+        assert row["NMI"] == pytest.approx(clustering_metrics(embeddings, test_items.labels)["NMI"], abs=1e-5)
+        for place, metric in enumerate(COUNTED):
+            np.testing.assert_array_equal(hits(benchmark.book, row)[place], result.per_query[metric])
         for place, metric in enumerate(("MAP@R", "P@1")):
             by_class = dict(zip(benchmark.contents.classes, row["per_class"][metric], strict=True))
             assert by_class == pytest.approx(result.per_class(metric), abs=1e-5)
@@ -88,7 +97,7 @@ def test_concatenated_values_are_those_of_all_folds_side_by_side(benchmark, test
         joined = np.concatenate(parts, axis=1)
         joined /= np.linalg.norm(joined, axis=1, keepdims=True)
         labels = test_items.labels
-        found, first = [], []
+        found, first, fourth, vote = [], [], [], []
         for place, similarity in enumerate(joined @ joined.T):
             order = np.argsort(-np.delete(similarity, place), kind="stable")
             hits = (np.delete(labels, place) == labels[place])[order]
@@ -96,8 +105,13 @@ def test_concatenated_values_are_those_of_all_folds_side_by_side(benchmark, test
             precision = np.cumsum(hits[:total]) / np.arange(1, total + 1)
             found.append((precision * hits[:total]).sum() / total)
             first.append(float(hits[0]))
+            fourth.append(float(hits[:4].any()))
+            vote.append(float(hits[:5].sum() >= 3))
         assert row["MAP@R"] == pytest.approx(np.mean(found), abs=2e-5)
         assert row["P@1"] == pytest.approx(np.mean(first), abs=2e-5)
+        assert row["Recall@4"] == pytest.approx(np.mean(fourth), abs=2e-5)
+        assert row["kNN-Acc"] == pytest.approx(np.mean(vote), abs=2e-5)
+        assert row["NMI"] == pytest.approx(clustering_metrics(joined, labels)["NMI"], abs=2e-5)
         separate = [other["MAP@R"] for other in rows_of(benchmark.book, "contrastive", "separate")]
         assert row["MAP@R"] not in separate
 
@@ -114,6 +128,14 @@ def test_means_intervals_and_spread_follow_from_the_ledger(benchmark, kind):
             assert value == pytest.approx(np.mean([one[metric] for one in rows]), abs=1e-12)
             assert (low, high) == class_bootstrap(averaged[place], codes)
             assert low <= value <= high
+        counted = np.mean([hits(benchmark.book, one) for one in rows], axis=0)
+        for place, metric in enumerate(COUNTED):
+            value, low, high = row.value(kind, metric)
+            assert value == pytest.approx(counted[place].mean(), abs=1e-5)
+            assert (low, high) == class_bootstrap(counted[place], codes)
+        found = [one["NMI"] for one in rows]
+        assert row.value(kind, "NMI") == pytest.approx((np.mean(found), np.nan, np.nan), nan_ok=True)
+        assert row.ranges[kind] == (min(found), max(found))
         by_seed = [np.mean([one["MAP@R"] for one in rows if one["seed"] == seed]) for seed in (0, 1)]
         assert row.spread[kind] == pytest.approx(np.std(by_seed, ddof=1))
 
@@ -178,6 +200,19 @@ def test_csv_has_the_ledgers_numbers(benchmark):
         benchmark.summary.rows[1].differences["separate"].p_value, abs=1e-6
     )
     assert lines[2]["concatenated_MAP@R"] == ""
+    for line in lines[:2]:
+        for kind in ("separate", "concatenated"):
+            rows = rows_of(benchmark.book, line["recipe"], kind)
+            found = [row["NMI"] for row in rows]
+            stored = [float(line[f"{kind}_NMI{end}"]) for end in ("", "_min", "_max")]
+            assert stored == pytest.approx([np.mean(found), min(found), max(found)], abs=1e-6)
+            assert line[f"{kind}_Recall@1"] == line[f"{kind}_P@1"]
+            assert line[f"{kind}_Recall@1_low"] == line[f"{kind}_P@1_low"]
+            for metric in COUNTED:
+                assert float(line[f"{kind}_{metric}"]) == pytest.approx(np.mean([r[metric] for r in rows]), abs=1e-6)
+                assert float(line[f"{kind}_{metric}_low"]) <= float(line[f"{kind}_{metric}_high"])
+    assert float(lines[2]["separate_NMI"]) == rows_of(benchmark.book, "untrained", "untrained")[0]["NMI"]
+    assert lines[2]["separate_NMI_min"] == lines[2]["concatenated_NMI"] == ""
 
 
 class _Cells(html.parser.HTMLParser):
@@ -196,13 +231,15 @@ class _Cells(html.parser.HTMLParser):
 def test_markdown_page_and_picture_can_be_read(benchmark):
     folder = benchmark.book.path
     lines = (folder / "table.md").read_text().splitlines()
-    table = [line for line in lines if line.startswith("|")]
     assert lines[0] == "# patterns, fair protocol"
-    assert len(table) == 2 + 3
-    assert len({line.count("|") for line in table}) == 1
+    second = lines.index("## NMI, Recall@k and kNN-Acc")
+    for part, count in ((lines[:second], 3), (lines[second:], 2 * 2 + 1)):
+        table = [line for line in part if line.startswith("|")]
+        assert len(table) == 2 + count
+        assert len({line.count("|") for line in table}) == 1
     page = _Cells()
     page.feed((folder / "table.html").read_text())
-    assert page.rows == [len(benchmark.tables.headings())] * 4
+    assert page.rows == [len(benchmark.tables.headings())] * 4 + [len(benchmark.tables.further.headings)] * 6
     assert all(source.startswith("data:") for source in page.sources)
     assert any(source.startswith("data:image/png") for source in page.sources)
     assert Image.open(folder / "comparison.png").size[0] == 1440
@@ -220,6 +257,7 @@ def test_the_conventional_protocol_is_labelled_test_selected_everywhere(bench, c
     assert rows_of(result.book, "triplet", "concatenated") == []
     assert "test-selected" in result.tables.title  # which the picture bears too
     assert "MAP@R, test-selected" in result.tables.headings()
+    assert result.tables.further.headings[:2] == ["recipe", "NMI, test-selected"]
     assert any(note.startswith("Test-selected") for note in result.tables.notes())
     assert card["selected_on"] == "test classes"
     model = Run(result.book.run_folder(Cell.of(row))).model()

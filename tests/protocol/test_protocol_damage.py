@@ -102,6 +102,9 @@ DAMAGE = {
     "no seconds": (change_line(lambda row: row.pop("seconds")), LINE),
     "seconds null": (change_line(lambda row: row.update(seconds=None)), LINE),
     "validation a text": (change_line(lambda row: row.update({"validation_MAP@R": "x"})), LINE),
+    "NMI a text": (change_line(lambda row: row.update(NMI="x")), LINE),
+    "no Recall@4 beside NMI": (change_line(lambda row: row.pop("Recall@4")), LINE),
+    "no NMI beside Recall@4": (change_line(lambda row: row.pop("NMI")), LINE),
     "recipe a list": (change_line(lambda row: row.update(recipe=["x"])), LINE),
     "no fold": (change_line(lambda row: row.pop("fold")), LINE),
     "unknown kind": (change_line(lambda row: row.update(kind="x")), LINE),
@@ -119,6 +122,11 @@ DAMAGE = {
     "queries an array": (lambda path: np.save(open(path / QUERIES, "wb"), np.zeros(3)), FILE),  # noqa: SIM115
     "queries flipped": (flip(QUERIES, 100), FILE),
     "queries of others": (lambda path: np.savez(path / QUERIES, values=np.zeros((2, 3))), FILE),
+    "queries without hits": (lambda path: np.savez(path / QUERIES, values=np.zeros((2, 24))), FILE),
+    "hits of others": (
+        lambda path: np.savez(path / QUERIES, values=np.zeros((2, 24)), hits=np.zeros((4, 3), bool)),
+        FILE,
+    ),
     "queries not finite": (lambda path: np.savez(path / QUERIES, values=np.full((2, 24), np.nan)), FILE),
 }
 

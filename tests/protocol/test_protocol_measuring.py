@@ -10,7 +10,7 @@ from nearkin.data.dataset import Dataset
 from nearkin.data.manifest import Manifest
 from nearkin.data.stores import ArrayStore
 from nearkin.errors import DataError
-from nearkin.metrics import retrieval_metrics
+from nearkin.metrics import clustering_metrics, retrieval_metrics
 from nearkin.protocol.cells import Cell, cells_of
 from nearkin.protocol.measuring import HeldOut, Product, concatenate
 from nearkin.spaces import make_space
@@ -71,6 +71,12 @@ def test_queries_and_classes_are_those_that_retrieval_keeps():
     assert [held_out.classes[code] for code in held_out.codes] == result.labels.tolist()
     np.testing.assert_array_equal(measured.per_query, [result.per_query["MAP@R"], result.per_query["P@1"]])
     assert dict(zip(held_out.classes, measured.per_class["P@1"], strict=True)) == result.per_class("P@1")
+    counted = ("Recall@2", "Recall@4", "Recall@8", "kNN-Acc")
+    assert {metric: measured.values[metric] for metric in counted} == {name: result.values[name] for name in counted}
+    assert measured.hits.dtype == bool
+    np.testing.assert_array_equal(measured.hits, [result.per_query[metric] for metric in counted])
+    # An item that cannot be found is still one that k-means has to put somewhere.
+    assert measured.values["NMI"] == clustering_metrics(vectors, labels)["NMI"]
 
 
 def test_a_published_gallery_is_searched():
@@ -85,7 +91,9 @@ def test_a_published_gallery_is_searched():
     )
     assert [held_out.classes[code] for code in held_out.codes] == result.labels.tolist() == ["a", "b", "b"]
     assert held_out.dropped == 1
-    assert held_out.measure(vectors, make_space("sphere")).values["MAP@R"] == result.values["MAP@R"]
+    measured = held_out.measure(vectors, make_space("sphere"))
+    assert measured.values["MAP@R"] == result.values["MAP@R"]
+    assert measured.values["NMI"] == clustering_metrics(vectors, labels)["NMI"]
 
 
 def test_items_without_pairs_are_refused():

@@ -249,6 +249,7 @@ def test_a_second_process_is_refused(whole, bench, candidate):
 IDLE = (
     "training.seed=5",
     "training.log_every=2",
+    "training.validation_metrics=[NMI, Recall@1]",
     "data.workers=1",
     "data.val_classes=0.5",
     "audit.knn=3",

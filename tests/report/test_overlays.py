@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from nearkin.errors import DataError
-from nearkin.report.heat import PartScale, ShareScale, SignedScale, enlarged
-from nearkin.report.overlays import Panel, draw_keyed_overlay, draw_overlay, draw_overlays
+from nearkin.report.heat import HeatScale, PartScale, ShareScale, SignedScale, enlarged
+from nearkin.report.overlays import Panel, Strip, draw_keyed_overlay, draw_overlay, draw_overlays, draw_strips
 
 GREY = Image.new("RGB", (90, 60), (128, 128, 128))
 
@@ -94,6 +94,26 @@ def test_one_bright_spot_does_not_end_the_scale_of_many_maps():
     assert ShareScale.over([*ordinary, peak(7, 7, (0, 0))]).top == 2.0
 
 
+def test_maps_of_different_sizes_are_on_one_scale():
+    fine, coarse = peak(14, 14, (3, 4)), peak(7, 7, (2, 2))
+    even = ShareScale().paint(np.full((14, 14), 1 / 196), (28, 28))
+    assert even == ShareScale().paint(np.full((7, 7), 1 / 49), (28, 28))
+    top = max(ShareScale.over([fine] * 9).top, ShareScale.over([coarse] * 9).top)
+    assert ShareScale.over([*[fine] * 9, *[coarse] * 9]).top == top
+    # The many positions of a fine map must not push all of a coarse one over the end.
+    assert ShareScale.over([np.full((99, 99), 1 / 99**2), coarse]).top == ShareScale.over([coarse]).top
+
+
+def test_heat_is_a_multiple_of_the_images_own_mean():
+    values = np.random.default_rng(0).gamma(1.0, size=(4, 4))
+    assert HeatScale.over([values]) == HeatScale.over([values * 1024])
+    assert draw_overlay(GREY, values, HeatScale()) == draw_overlay(GREY, values * 1024, HeatScale())
+    assert draw_overlay(GREY, values, HeatScale(3.0)) == draw_overlay(GREY, values / values.sum(), ShareScale(3.0))
+    nothing = np.zeros((2, 2))
+    painted = np.asarray(HeatScale.over([nothing]).paint(nothing, (9, 9)))
+    assert (painted[..., :3] < 8).all()  # as cold as can be
+
+
 def test_parts_have_hues_and_weak_places_show_the_image():
     shares = np.zeros((20, 1, 3))
     shares[4, 0, 0], shares[9, 0, 2] = 0.6, 0.4
@@ -136,7 +156,12 @@ def test_parts_differ_in_hue_at_any_opacity(opacity, ground):
 @pytest.mark.parametrize(("mode", "size"), [("RGB", (40, 30)), ("L", (5, 9)), ("RGBA", (1, 1)), ("P", (300, 1))])
 @pytest.mark.parametrize(
     ("scale", "values"),
-    [(ShareScale(), np.full((2, 2), 0.25)), (SignedScale(), -np.eye(3)), (PartScale((1,)), np.full((3, 2, 2), 1 / 12))],
+    [
+        (ShareScale(), np.full((2, 2), 0.25)),
+        (HeatScale(), np.eye(3)),
+        (SignedScale(), -np.eye(3)),
+        (PartScale((1,)), np.full((3, 2, 2), 1 / 12)),
+    ],
 )
 def test_any_image_can_be_drawn_with_its_key(mode, size, scale, values):
     image = Image.new(mode, size)
@@ -169,3 +194,43 @@ def test_a_grid_shows_the_image_beside_its_overlay():
 def test_a_map_that_cannot_be_drawn_is_one_sentence(values):
     with pytest.raises(DataError, match="A map to draw must hold finite values"):
         draw_overlay(GREY, values, ShareScale())
+
+
+def _strip(*stages):
+    maps = {stage: peak(side, side, (0, 0)) for side, stage in enumerate(stages, start=3)}
+    return Strip(Image.new("RGB", (50, 50), (0, 128, 0)), maps, "a bird")
+
+
+def test_a_strip_shows_the_image_and_an_overlay_for_each_stage():
+    strip, scale = _strip("one", "two", "three"), ShareScale(9.0)
+    drawn = pixels(Image.open(io.BytesIO(draw_strips([strip, strip], scale))))
+    cell, step, top = 264, 272, 72
+    assert drawn.shape[1] == 4 * step - 8
+    assert (drawn[top : top + cell, :cell] == (0, 128, 0)).all()
+    large = strip.image.resize((cell, cell))
+    for place, values in enumerate(strip.maps.values(), start=1):
+        shown = drawn[top : top + cell, place * step : place * step + cell]
+        assert abs(shown - pixels(draw_overlay(large, values, scale))).max() <= 1
+    row = 352
+    assert (drawn[row + top : row + top + cell] == drawn[top : top + cell]).all()
+
+
+def test_a_stage_has_a_column_and_strips_a_row_each():
+    def size(*strips):
+        return Image.open(io.BytesIO(draw_strips(strips, ShareScale()))).size
+
+    assert draw_strips([], ShareScale()) == b""
+    assert size(_strip("one"))[0] == 960  # the key must fit
+    assert size(_strip(*"abcdefgh"))[0] <= 1440
+    assert size(_strip("one", "two"))[1] < size(_strip("one", "two"), _strip("one", "two"))[1]
+    assert size(_strip("one", "two", "three"), _strip("two")) == size(*[_strip("one", "two", "three")] * 2)
+    drawn = pixels(Image.open(io.BytesIO(draw_strips([_strip("one", "two", "three"), _strip("two")], ShareScale()))))
+    second = drawn[352 + 72 : 352 + 72 + 264]
+    assert (second[:, 272 : 272 + 264] == 255).all()
+    assert (second[:, 2 * 272 : 2 * 272 + 264] < 255).any()
+
+
+def test_a_strip_of_a_map_that_cannot_be_drawn_is_one_sentence():
+    strip = Strip(GREY, {"one": np.full((2, 2), np.nan)}, "")
+    with pytest.raises(DataError, match="A map to draw must hold finite values"):
+        draw_strips([strip], ShareScale())

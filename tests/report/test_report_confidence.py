@@ -15,7 +15,7 @@ from PIL import Image
 from nearkin.errors import DataError
 from nearkin.report._canvas import BLUE, MUTED, VERMILION, drawing
 from nearkin.report._lines import curve_points, fit_text, legend_labels, line_style, plain_numbers, text_width
-from nearkin.report._panels import _accuracy_limits
+from nearkin.report._panels import share_limits
 from nearkin.report.corruption import _DEPTHS, _draw_cells, _ink, _table, draw_corruption, draw_shift
 from nearkin.report.rejection import draw_rejection
 from nearkin.report.reliability import _share_text, _total_text, draw_reliability
@@ -325,7 +325,7 @@ def test_numbers_of_ticks_do_not_run_into_each_other(ks):
 
 @pytest.mark.parametrize(("low", "high"), [(1.0, 1.0), (0.0, 0.0), (0.3, 0.9), (0.98, 1.0), (0.7, 0.701)])
 def test_accuracies_are_in_sight_and_no_tick_lies_above_all_right(low, high):
-    bottom, top = _accuracy_limits(low, high)
+    bottom, top = share_limits(low, high)
     assert bottom < low <= high < top <= 1.05
     assert top - bottom >= 0.02
 

@@ -11,7 +11,7 @@ from PIL import Image
 
 from nearkin.errors import DataError
 from nearkin.report import ComparisonRow, draw_comparison, draw_curves, draw_histograms, draw_map
-from nearkin.report.curves import _series, _smooth, _usual_metrics
+from nearkin.report._steps import smooth, step_series
 from nearkin.report.maps import _place
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
@@ -95,16 +95,9 @@ def test_odd_histories_are_drawn(rows):
 
 def test_a_repeated_step_counts_with_its_last_row_and_in_order():
     rows = [{"step": 2, "loss": 5.0}, {"step": 3, "loss": 9.0}, {"step": 1, "loss": 7.0}, {"step": 3, "loss": 4.0}]
-    steps, values = _series(rows, "loss")
+    steps, values = step_series(rows, "loss")
     assert steps.tolist() == [1, 2, 3]
     assert values.tolist() == [7, 5, 4]
-
-
-def test_of_many_metrics_the_usual_ones_are_drawn_and_map_decides():
-    rows = [{"step": 1, "loss": 1.0}, {"step": 1, "val_MRR": 0.1, "val_P@1": 0.2, "val_MAP@R": 0.3}]
-    assert _usual_metrics(rows) == ["val_MAP@R", "val_P@1"]
-    assert _usual_metrics([{"step": 1, "val_b": 0.1, "val_a": 0.2}]) == ["val_b", "val_a"]
-    assert draw_curves(rows) == draw_curves(rows, metrics=["val_MAP@R", "val_P@1"])
 
 
 @pytest.mark.parametrize("count", [10, 57, 400])
@@ -117,7 +110,7 @@ def test_smoothing_is_a_normalised_gaussian_average(count):
         near = range(max(0, i - reach), min(count, i + reach + 1))
         weights = [math.exp(-0.5 * ((i - j) / sigma) ** 2) for j in near]
         expected.append(sum(w * values[j] for w, j in zip(weights, near, strict=True)) / sum(weights))
-    np.testing.assert_allclose(_smooth(values), expected)
+    np.testing.assert_allclose(smooth(values), expected)
 
 
 @pytest.mark.parametrize(("same", "other"), [([1.0], []), ([], [2.0]), ([0.5] * 9, [0.5] * 9), ([np.inf, 1], [3])])

@@ -72,6 +72,11 @@ RECIPES = {
         ["training.chance_constrained={proxies: 1, pool: 3, patience: 1, anchors: samples}"],
     ),
     "cross-batch memory": ("contrastive-xbm", ["training.cross_batch_memory={batches: 2, warmup_steps: 5}"]),
+    # Step 7 is in the middle of an epoch, too.
+    "class adversary": (
+        "triplet",
+        ["objective.regularisers=[{name: class-adversary, weight: 0.5, parameters: {epoch_steps: 4, dropout: 0.3}}]"],
+    ),
     "augmented": ("supcon", ["data.jitter=0.3", "training.head_warmup_steps=5"]),
 }
 

@@ -73,8 +73,17 @@ RECIPES["idle prototypes"] = (
         "objective.regularisers=[]",
     ],
 )
+RECIPES["adversary"] = (
+    "contrastive",
+    [
+        *FROZEN,
+        "model.local_dimension=8",
+        "training.ema=0.9",
+        "objective.regularisers=[{name: class-adversary, weight: 0.5, parameters: {hidden: 16, epoch_steps: 3}}]",
+    ],
+)
 HALF = ("proxy-anchor", [*AUGMENTED, "training.precision=bf16-mixed"])
-RESUMED = ("memory", "chance-constrained", "prototypes", "proxies")
+RESUMED = ("memory", "chance-constrained", "prototypes", "adversary", "proxies")
 STOP_AT = 7
 """Between two validations."""
 
@@ -128,9 +137,9 @@ def train_with_an_idle_margin(*arguments) -> None:
     """Train, with a step whose loss is zero and knows of no margin."""
     plain, calls = Objective.forward, []
 
-    def sometimes_idle(self, embeddings, labels, attributes=None):
+    def sometimes_idle(self, embeddings, *others):
         calls.append(1)
-        return embeddings.sum() * 0.0 if len(calls) == 3 else plain(self, embeddings, labels, attributes)
+        return embeddings.sum() * 0.0 if len(calls) == 3 else plain(self, embeddings, *others)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Objective, "forward", sometimes_idle)

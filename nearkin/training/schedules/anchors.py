@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from nearkin.models.features import Features, to_device
 from nearkin.training.schedules.pool import Pool
 
 
@@ -69,7 +70,7 @@ class SampleAnchors(nn.Module):
         super().__init__()
         self.register_buffer("positions", torch.zeros(pool.classes, count, dtype=torch.int64))
         self._pool = pool
-        self._held: tuple[Tensor, Tensor] | None = None
+        self._held: tuple[Tensor, Features] | None = None
 
     def place(self, positions: np.ndarray, embeddings: Tensor) -> None:
         """Take the items at positions (C, K); where they lie now does not matter."""
@@ -83,9 +84,9 @@ class SampleAnchors(nn.Module):
         """The samples' embeddings (C, K, d) in eval mode."""
         return self._pool.embed(self.positions.cpu().numpy())
 
-    def _inputs(self) -> Tensor:
+    def _inputs(self) -> Features:
         """The samples as the network takes them, fetched once an instance."""
         if self._held is None or not torch.equal(self._held[0], self.positions):
-            inputs = self._pool.inputs(self.positions.flatten().cpu().numpy()).to(self.positions.device)
+            inputs = to_device(self._pool.inputs(self.positions.flatten().cpu().numpy()), self.positions.device)
             self._held = (self.positions.clone(), inputs)
         return self._held[1]

@@ -23,10 +23,23 @@ class Schedule(nn.Module):
     """
 
     def forward(
-        self, objective: Objective, embeddings: Tensor, labels: Tensor, attributes: Tensor | None = None
+        self,
+        objective: Objective,
+        embeddings: Tensor,
+        labels: Tensor,
+        attributes: Tensor | None = None,
+        features: Tensor | None = None,
     ) -> Tensor:
-        """The value to minimise, a scalar, for raw embeddings (B, d), labels (B,) and attributes (B, M), if needed."""
-        return objective(embeddings, labels, attributes)
+        """The value to minimise, a scalar.
+
+        Args:
+            objective: what is minimised.
+            embeddings: raw, (B, d).
+            labels: (B,) int64.
+            attributes: (B, M) that the pooling gives, where the objective needs them.
+            features: (B, F) that the head takes, where the objective needs them.
+        """
+        return objective(embeddings, labels, attributes, features)
 
     def begin(self) -> None:
         """Called once, before the first step of a new run."""

@@ -79,13 +79,18 @@ class ChanceConstrained(Schedule):
         self._weights = {name: p for name, p in pool.embedder.named_parameters() if p.requires_grad}
 
     def forward(
-        self, objective: Objective, embeddings: Tensor, labels: Tensor, attributes: Tensor | None = None
+        self,
+        objective: Objective,
+        embeddings: Tensor,
+        labels: Tensor,
+        attributes: Tensor | None = None,
+        features: Tensor | None = None,
     ) -> Tensor:
-        """The value to minimise, a scalar, for raw embeddings (B, d), labels (B,) and attributes (B, M), if needed."""
+        """The value to minimise, a scalar; see `Schedule.forward`."""
         if self.instance == 0:
-            return objective(embeddings, labels, attributes)
+            return objective(embeddings, labels, attributes, features)
         loss = objective.against(embeddings, labels, self.anchors.vectors(), self.anchor_labels)
-        terms = objective.parts(embeddings, labels, attributes)
+        terms = objective.parts(embeddings, labels, attributes, features)
         loss = loss + self.section.batch_weight * terms.pop("loss")
         for term in terms.values():
             loss = loss + term

@@ -41,10 +41,15 @@ class CrossBatchMemory(Schedule):
         self.register_buffer("memory_labels", torch.zeros(size, dtype=torch.int64))
 
     def forward(
-        self, objective: Objective, embeddings: Tensor, labels: Tensor, attributes: Tensor | None = None
+        self,
+        objective: Objective,
+        embeddings: Tensor,
+        labels: Tensor,
+        attributes: Tensor | None = None,
+        features: Tensor | None = None,
     ) -> Tensor:
-        """The value to minimise, a scalar, for raw embeddings (B, d), labels (B,) and attributes (B, M), if needed."""
-        loss = objective(embeddings, labels, attributes)
+        """The value to minimise, a scalar; see `Schedule.forward`."""
+        loss = objective(embeddings, labels, attributes, features)
         filled = min(self.seen, len(self.memory))
         if self.steps >= self.warmup_steps and filled:
             # Copies: the queue moves on before the backward pass needs what the loss was taken from.

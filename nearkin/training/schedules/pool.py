@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from nearkin.models import Embedder
+from nearkin.models.features import Features, to_device
 from nearkin.training.batches import Batches
 
 _CHUNK = 128
@@ -52,7 +53,7 @@ class Pool:
         starts = np.cumsum(self.counts) - self.counts
         return shuffled[starts[:, None] + np.arange(size) % self.counts[:, None]]
 
-    def inputs(self, positions: np.ndarray) -> Tensor:
+    def inputs(self, positions: np.ndarray) -> Features:
         """The items at positions (n,), as the embedder takes them."""
         return self.batches.plain(positions)
 
@@ -86,7 +87,9 @@ class Pool:
         self.embedder.eval()
         try:
             chunks = [
-                function(self.inputs(positions[first : first + _CHUNK]).to(device), start=self.batches.start).float()
+                function(
+                    to_device(self.inputs(positions[first : first + _CHUNK]), device), start=self.batches.start
+                ).float()
                 for first in range(0, len(positions), _CHUNK)
             ]
         finally:

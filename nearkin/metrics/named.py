@@ -1,0 +1,61 @@
+"""Metrics by name, whichever kind they are of: how near the classes lie, or how well they come out as clusters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from nearkin.errors import DataError, UnknownNameError, suggestion
+from nearkin.metrics.clustering import clustering_metrics
+from nearkin.metrics.hits import choose_metrics
+from nearkin.metrics.retrieval import retrieval_metrics
+from nearkin.spaces import Sphere
+
+_SPHERE = Sphere()
+_CLUSTERING = ("NMI", "AMI", "F1")
+_RETRIEVAL = ("MAP@R", "R-precision", "P@1", "MAP@10", "MRR", "kNN-Acc", *(f"Recall@{k}" for k in (1, 2, 4, 8)))
+"""What to suggest; P, MAP and Recall are there for every k."""
+
+
+def check_metric_name(name: str, where: str = "") -> None:
+    """Refuse a name that no metric has.
+
+    Args:
+        name: such as "NMI" or "Recall@4".
+        where: what the message adds about the place of the name, such as " in my.yaml".
+    """
+    if name in _CLUSTERING:
+        return
+    try:
+        choose_metrics([name], (), (), knn=1)
+    except DataError as error:
+        known = (*_CLUSTERING, *_RETRIEVAL)
+        meant = next((other for other in known if other.lower() == name.lower()), name)
+        raise UnknownNameError(f"There is no metric '{name}'{where}.{suggestion(meant, known)}") from error
+
+
+def named_metrics(
+    embeddings: Any, labels: Any, names: Sequence[str], *, space: Any = _SPHERE, knn: int = 5, seed: int = 0
+) -> dict[str, float]:
+    """Metrics of embeddings among themselves, in the order in which they are named, each once.
+
+    What is not named is neither searched for nor clustered. Clusters are those of `clustering_metrics`, which compares
+    by Euclidean distance whatever the space is.
+
+    Args:
+        embeddings: points of the space (n, d), array or tensor.
+        labels: n labels of any hashable kind.
+        names: of `retrieval_metrics` ("MAP@R", "Recall@4", "kNN-Acc") or `clustering_metrics` ("NMI", "AMI", "F1").
+        space: a space, its name, or any scorer, for the metrics of retrieval.
+        knn: how many neighbours vote in kNN-Acc.
+        seed: of k-means.
+    """
+    for name in names:
+        check_metric_name(name)
+    searched = [name for name in names if name not in _CLUSTERING]
+    found: dict[str, float] = {}
+    if searched:
+        found |= retrieval_metrics(embeddings, labels, metrics=searched, knn=knn, space=space, per_query=False).values
+    if len(searched) < len(names):
+        found |= clustering_metrics(embeddings, labels, seed=seed)
+    return {name: found[name] for name in names}

@@ -1,0 +1,149 @@
+"""BN-Inception: Inception with batch normalisation (Ioffe and Szegedy 2015), as most of metric learning is reported on.
+
+Layers and their names are those of the published weights, see `bn_inception_weights.py`.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nearkin.data.inputs import InputSpec
+from nearkin.models.backbones.base import Backbone, initialise
+from nearkin.models.backbones.bn_inception_weights import load_published_weights
+from nearkin.models.backbones.layers import conv_norm
+from nearkin.models.backbones.registry import BackboneEntry, backbones
+
+_STEM = 192
+
+# Channels of the 1x1 branch, of the 3x3 branch (reduced to, out), of the double 3x3 one (the same), of the pooled one.
+_INCEPTIONS = {
+    "inception_3a": (64, (64, 64), (64, 96), 32),
+    "inception_3b": (64, (64, 96), (64, 96), 64),
+    "inception_4a": (224, (64, 96), (96, 128), 128),
+    "inception_4b": (192, (96, 128), (96, 128), 128),
+    "inception_4c": (160, (128, 160), (128, 160), 128),
+    "inception_4d": (96, (128, 192), (160, 192), 128),
+    "inception_5a": (352, (192, 320), (160, 224), 128),
+    "inception_5b": (352, (192, 320), (192, 224), 128),
+}
+
+# Those that halve the map have neither a 1x1 branch nor a convolution after the pooling.
+_REDUCTIONS = {
+    "inception_3c": ((128, 160), (64, 96)),
+    "inception_4e": ((128, 192), (192, 256)),
+}
+
+# The weights were trained on pixels p - (128, 117, 104), red first.
+_STATISTICS = ((128 / 255, 117 / 255, 104 / 255), (1 / 255,) * 3)
+
+
+class _Branches(nn.ModuleDict):
+    """Branches that see the same map; theirs are stacked in the order of the branches."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (B, C, H, W) to (B, sum of the branches' channels, H', W')."""
+        return torch.cat([branch(x) for branch in self.values()], dim=1)
+
+
+class _HalvingPool(nn.Module):
+    """The maximum of 3x3 positions at stride 2, with ceil(H / 2) results a side like the convolutions beside it.
+
+    Windows begin at the first position and the last may hang over. A side of odd length would give one result too few:
+    it gets a zero at its end, which changes no maximum, for maps after a ReLU are never negative.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (B, C, H, W), not negative, to (B, C, ceil(H / 2), ceil(W / 2))."""
+        rows, columns = x.shape[2] % 2, x.shape[3] % 2
+        if rows or columns:
+            x = F.pad(x, (0, columns, 0, rows))
+        return F.max_pool2d(x, 3, 2, ceil_mode=True)
+
+
+def bn_inception(spec: InputSpec) -> Backbone:
+    """A stem that divides the side by eight and ten inception modules, of which 3c and 4e halve the map."""
+    stages: dict[str, nn.Module] = {"stem": _stem(spec.channels)}
+    widths = {"stem": _STEM}
+    incoming = _STEM
+    for name in sorted(_INCEPTIONS | _REDUCTIONS):  # their names sort as they run
+        if name in _REDUCTIONS:
+            stages[name] = _reduction(incoming, *_REDUCTIONS[name])
+            incoming += sum(outgoing for _, outgoing in _REDUCTIONS[name])
+        else:
+            point, single, double, pooled = _INCEPTIONS[name]
+            # Only the last module takes the maximum of its neighbourhoods.
+            pool = nn.MaxPool2d(3, 1, padding=1) if name == "inception_5b" else nn.AvgPool2d(3, 1, padding=1)
+            stages[name] = _inception(incoming, point, single, double, pooled, pool)
+            incoming = point + single[1] + double[1] + pooled
+        widths[name] = incoming
+    backbone = Backbone(spec, stages, widths)
+    initialise(backbone)
+    return backbone
+
+
+def _stem(channels: int) -> nn.Sequential:
+    layers = nn.Sequential()
+    layers.add_module("conv1_7x7_s2", _unit(channels, 64, kernel=7, stride=2))
+    layers.add_module("pool1_3x3_s2", nn.MaxPool2d(3, 2, ceil_mode=True))
+    layers.add_module("conv2_3x3_reduce", _unit(64, 64))
+    layers.add_module("conv2_3x3", _unit(64, _STEM, kernel=3))
+    layers.add_module("pool2_3x3_s2", nn.MaxPool2d(3, 2, ceil_mode=True))
+    return layers
+
+
+def _inception(
+    incoming: int, point: int, single: tuple[int, int], double: tuple[int, int], pooled: int, pool: nn.Module
+) -> _Branches:
+    """Four branches that keep the resolution."""
+    first, last = nn.Sequential(), nn.Sequential()
+    first.add_module("1x1", _unit(incoming, point))
+    last.add_module("pool", pool)
+    last.add_module("pool_proj", _unit(incoming, pooled))
+    return _Branches(
+        {
+            "1x1": first,
+            "3x3": _single(incoming, *single, stride=1),
+            "double_3x3": _double(incoming, *double, stride=1),
+            "pool": last,
+        }
+    )
+
+
+def _reduction(incoming: int, single: tuple[int, int], double: tuple[int, int]) -> _Branches:
+    """Three branches that halve the map; the pooled one passes all channels on."""
+    return _Branches(
+        {
+            "3x3": _single(incoming, *single, stride=2),
+            "double_3x3": _double(incoming, *double, stride=2),
+            "pool": _HalvingPool(),
+        }
+    )
+
+
+def _single(incoming: int, reduced: int, outgoing: int, stride: int) -> nn.Sequential:
+    """A 1x1 convolution to fewer channels, then a 3x3 one."""
+    layers = nn.Sequential()
+    layers.add_module("3x3_reduce", _unit(incoming, reduced))
+    layers.add_module("3x3", _unit(reduced, outgoing, kernel=3, stride=stride))
+    return layers
+
+
+def _double(incoming: int, reduced: int, outgoing: int, stride: int) -> nn.Sequential:
+    """A 1x1 convolution to fewer channels, then two 3x3 ones, which see 5x5 positions."""
+    layers = nn.Sequential()
+    layers.add_module("double_3x3_reduce", _unit(incoming, reduced))
+    layers.add_module("double_3x3_1", _unit(reduced, outgoing, kernel=3))
+    layers.add_module("double_3x3_2", _unit(outgoing, outgoing, kernel=3, stride=stride))
+    return layers
+
+
+def _unit(incoming: int, outgoing: int, kernel: int = 1, stride: int = 1) -> nn.Sequential:
+    """Convolution with a bias, as published, batch norm, ReLU."""
+    return conv_norm(nn.Conv2d(incoming, outgoing, kernel, stride, padding=kernel // 2), nn.ReLU(inplace=True))
+
+
+backbones.register("bn-inception")(
+    BackboneEntry(bn_inception, size=224, smallest=7, statistics=_STATISTICS, load_weights=load_published_weights)
+)

@@ -1,0 +1,30 @@
+"""What a regulariser is: a term added to a loss."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from torch import nn
+
+Takes = Literal["embeddings", "attributes", "features"]
+"""Raw embeddings (B, d), the attributes (B, M) that the pooling gives, or the features (B, F) that the head takes."""
+
+
+class Regulariser(nn.Module):
+    """Base of the regularisers: called with what it takes and labels (B,), it gives a scalar.
+
+    Attributes:
+        takes: what it is called with.
+        own_rate: whether its parameters learn at the head's rate, `training.lr`, and not at that of proxies.
+    """
+
+    takes: Takes = "embeddings"
+    own_rate: bool = False
+
+    def readings(self, weight: float = 1.0) -> dict[str, float]:
+        """What the log shall say of the steps since the last call; nothing by default.
+
+        Args:
+            weight: what the term is multiplied by.
+        """
+        return {}

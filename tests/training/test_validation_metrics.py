@@ -1,0 +1,97 @@
+"""Metrics that a recipe asks its validations for: refused when misspelt, logged, drawn, and of no effect on weights."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from nearkin.data.splits import resolve_split
+from nearkin.errors import NearkinError, RecipeError, UnknownNameError
+from nearkin.metrics import clustering_metrics, retrieval_metrics
+from nearkin.recipe import load_recipe
+from nearkin.training import Run, train
+
+ASKED = ["NMI", "Recall@1", "Recall@4", "kNN-Acc", "R-precision"]
+
+
+def trained(dataset, tiny, path, *overrides, recipe="triplet"):
+    recipe = load_recipe(recipe, [*tiny, *overrides])
+    train(dataset, recipe, Run(path), source="patterns", cache_directory=path.parent / "cache", progress=False)
+    return Run(path)
+
+
+@pytest.fixture(scope="module")
+def asked(patterns, tiny, tmp_path_factory):
+    path = tmp_path_factory.mktemp("asked") / "run"
+    return trained(patterns, tiny, path, f"training.validation_metrics=[{', '.join(ASKED)}]", "audit.knn=3")
+
+
+def test_every_validation_logs_what_was_asked_for(asked):
+    rows = [row for row in asked.history() if "val_MAP@R" in row]
+    assert [row["step"] for row in rows] == [4, 8, 12]
+    names = ["val_MAP@R", "val_P@1", *(f"val_{name}" for name in ASKED)]
+    assert all([key for key in row if key.startswith("val_")] == names for row in rows)
+    assert all(row["val_Recall@1"] == row["val_P@1"] <= row["val_Recall@4"] for row in rows)
+
+
+def test_the_values_are_those_of_the_validation_classes(asked, patterns):
+    recipe = asked.recipe()
+    items = patterns.select(resolve_split(patterns.manifest, recipe.data, recipe.training.seed).val)
+    embeddings = asked.model().encode(items, progress=False)
+    expected = retrieval_metrics(embeddings, items.labels, knn=3).values | clustering_metrics(embeddings, items.labels)
+    found = json.loads(asked.card_file.read_text())["validation"]
+    assert found == pytest.approx({f"val_{name}": expected[name] for name in ["MAP@R", "P@1", *ASKED]}, abs=1e-6)
+
+
+def test_without_them_training_is_the_same(asked, patterns, tiny, tmp_path):
+    plain = trained(patterns, tiny, tmp_path / "run")
+    kept = ("step", "loss", "lr", "val_MAP@R", "val_P@1")
+    assert plain.history() == [{key: row[key] for key in kept if key in row} for row in asked.history()]
+    ours, theirs = plain.model().state_dict(), asked.model().state_dict()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_a_metric_that_is_there_anyway_is_there_once(patterns, tiny, tmp_path):
+    run = trained(patterns, tiny, tmp_path / "run", "training.validation_metrics=[P@1, AMI, AMI]")
+    assert [key for key in run.history()[-1] if key.startswith("val_")] == ["val_MAP@R", "val_P@1", "val_AMI"]
+
+
+def test_the_covering_radius_of_chance_constrained_training_stands_beside_them(patterns, tiny, tmp_path):
+    few = "training.chance_constrained={proxies: 2, pool: 3}"
+    run = trained(patterns, tiny, tmp_path / "run", few, "training.validation_metrics=[NMI]", recipe="contrastive-ccp")
+    row = next(row for row in run.history() if "val_NMI" in row)
+    assert 0 <= row["val_NMI"] <= 1
+    assert np.isfinite(row["val_covering_radius"])
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "words"),
+    [
+        (
+            "[NMI, Recal@4]",
+            UnknownNameError,
+            r"'Recal@4' for training\.validation_metrics\. Did you mean 'Recall@4'",
+        ),
+        ("[nmi]", UnknownNameError, "Did you mean 'NMI'"),
+        ("[beauty]", UnknownNameError, r"no metric 'beauty' .* Choose one of: AMI, F1, "),
+        ("[Recall@0]", UnknownNameError, "no metric 'Recall@0'"),
+        ("NMI", RecipeError, r"'training\.validation_metrics'.*list"),
+        ("[1]", RecipeError, r"'training\.validation_metrics\.0'.*string"),
+        ("null", RecipeError, r"'training\.validation_metrics'"),
+    ],
+)
+def test_a_wrong_one_is_told_when_the_recipe_is_read(given, error, words):
+    with pytest.raises(error, match=words) as refused:
+        load_recipe("triplet", [f"training.validation_metrics={given}"])
+    assert isinstance(refused.value, NearkinError)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_recipe_with_them_reads_back_equal(tmp_path):
+    recipe = load_recipe("triplet", [f"training.validation_metrics=[{', '.join(ASKED)}]"])
+    recipe.save(tmp_path / "again.yaml")
+    assert load_recipe(tmp_path / "again.yaml") == recipe
+    assert load_recipe("triplet").training.validation_metrics == []
