@@ -18,11 +18,13 @@ CIFAR-100 has a Conv4, all of which learns, and the adversary always sees the fe
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -32,6 +34,7 @@ from nearkin.metrics import holm, paired_permutation
 from nearkin.protocol import Benchmark, Candidate, run_benchmark
 from nearkin.recipe import load_recipe
 from nearkin.report import draw_sweep
+from nearkin.storage import replacing
 
 BOOKS = Path(__file__).with_name("books")
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
@@ -208,7 +211,7 @@ def draw_lambdas(done: Benchmark) -> bytes:
     )
 
 
-def tell(done: Benchmark, book: Path) -> None:
+def recall_differences(done: Benchmark, book: Path) -> list[dict[str, str | float]]:
     """Differences of Recall@1 of single models, over classes and corrected by Holm, as the table has those of MAP@R."""
     lines = [json.loads(line) for line in (book / "ledger.jsonl").read_text(encoding="utf-8").splitlines()]
 
@@ -218,10 +221,17 @@ def tell(done: Benchmark, book: Path) -> None:
 
     pairs = done.contents.comparisons
     tests = [paired_permutation(per_class(name), per_class(base)) for name, base in pairs.items()]
-    values = {row.name: row.value("separate", "P@1")[0] for row in done.summary.rows}
-    for (name, base), test, p in zip(pairs.items(), tests, holm([test.p_value for test in tests]), strict=True):
-        found = f"{100 * test.difference:+.1f} ({100 * test.low:+.1f} to {100 * test.high:+.1f}), p = {p:.2g}"
-        print(f"Recall@1 of {name:40} {100 * values[name]:5.1f}; against {base:10} {found}")
+    corrected = holm([test.p_value for test in tests])
+    return [
+        {"recipe": name, "to": base, "difference": test.difference, "low": test.low, "high": test.high, "p": float(p)}
+        for (name, base), test, p in zip(pairs.items(), tests, corrected, strict=True)
+    ]
+
+
+def tell(differences: list[dict[str, Any]]) -> None:
+    for line in differences:
+        points = f"{100 * line['difference']:+.1f} ({100 * line['low']:+.1f} to {100 * line['high']:+.1f})"
+        print(f"Recall@1, {line['recipe']:40} against {line['to']:10} {points}, p = {line['p']:.2g}")
 
 
 def main() -> int:
@@ -247,7 +257,12 @@ def main() -> int:
     (IMAGES / f"{book.name}.png").write_bytes((book / "comparison.png").read_bytes())
     if arguments.book == "cifar":
         (IMAGES / "adversary-lambda.png").write_bytes(draw_lambdas(done))
-    tell(done, book)
+    differences = recall_differences(done, book)
+    with replacing(book / "recall.csv") as temporary, open(temporary, "w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(differences[0]))
+        writer.writeheader()
+        writer.writerows(differences)
+    tell(differences)
     return 0
 
 

@@ -178,6 +178,17 @@ def _gsp() -> str:
 _GSP_STEPS = ("cached maps 7x7x1280", "224 px")
 
 
+def _adversary() -> str:
+    """What the last full run of the benchmark of attended stages and the class adversary measured."""
+    result = _benchmark("adversary")
+    machine, figures = result["machine"], result["figures"]
+    names = dict.fromkeys(key.rpartition(", ")[0] for key in figures)
+    rows = [(name, *(f"{figures[f'{name}, {case}']:.3g}" for case in ("224 px", "cached maps"))) for name in names]
+    header = ("a training step, of a plain one", "224 px, batch 32", "cached maps, batch 64")
+    caption = f"torch {machine['torch']}, {machine['threads']} threads. Every form:"
+    return f"{_bars(result)}\n\n{caption}\n\n{_table(header, rows)}"
+
+
 def _tokens() -> str:
     """The token study: means over seeds with 95 % t intervals."""
     from scipy import stats
@@ -219,11 +230,40 @@ def _lines(name: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
+def _recalls(name: str) -> str:
+    """The metrics of Al-Kaabi et al. of a book's single models, and paired differences of Recall@1, in percent."""
+    folder = Path(__file__).parent.parent / "benchmarks" / "books" / name
+    rows, differences = (_csv(folder / file) for file in ("table.csv", "recall.csv"))
+    told = {line["recipe"]: [float(line[end]) for end in ("difference", "low", "high", "p")] for line in differences}
+    others = ("Recall@2", "Recall@4", "Recall@8", "kNN-Acc")
+
+    def percent(row: dict[str, str], *keys: str) -> str:
+        first, *ends = (f"{100 * float(row[f'separate_{key}']):.1f}" for key in keys)
+        return f"{first} ({' to '.join(ends)})" if ends else first
+
+    return _table(
+        ("", "NMI", "Recall@1", "difference", *others),
+        (
+            (
+                row["recipe"],
+                percent(row, "NMI", "NMI_min", "NMI_max"),
+                percent(row, "Recall@1", "Recall@1_low", "Recall@1_high"),
+                _difference(*told[row["recipe"]]) if row["recipe"] in told else "",
+                *(percent(row, metric) for metric in others),
+            )
+            for row in rows
+        ),
+    )
+
+
+def _csv(path: Path) -> list[dict[str, str]]:
+    with open(path, encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
 def _book(name: str) -> str:
     """The table of a book of `benchmarks/books`, in percent and points."""
-    path = Path(__file__).parent.parent / "benchmarks" / "books" / name / "table.csv"
-    with open(path, encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = _csv(Path(__file__).parent.parent / "benchmarks" / "books" / name / "table.csv")
 
     def value(row: dict[str, str], key: str) -> str:
         if not row[key]:
@@ -326,6 +366,7 @@ _TABLES = {
     "suspects": _suspects,
     "poolings": _poolings,
     "ccp": _ccp,
+    "adversary": _adversary,
     "gsp": _gsp,
     "gsp_tokens": _tokens,
     "gsp_attributes": _attributes,
@@ -334,4 +375,5 @@ _TABLES = {
     "ccp_best": _best,
     **{f"book_{name}": partial(_book, name) for name in ("rates", "cub", "omniglot", "ablation")},
     **{f"book_{name.replace('-', '_')}": partial(_book, name) for name in ("gsp-cub",)},
+    **{f"recalls_{name.replace('-', '_')}": partial(_recalls, name) for name in ("adversary-cub", "adversary-cifar")},
 }

@@ -1,15 +1,17 @@
-"""How a sample becomes a vector: backbones, poolings, the embedder, its file and its feature cache."""
+"""How a sample becomes a vector: backbones, poolings, attention, the embedder, its file and its feature cache."""
 
+from nearkin.models.attention import StageAttention
 from nearkin.models.backbones import Backbone, backbones, list_backbones, make_backbone
 from nearkin.models.build import build_embedder, pretrained_baseline
 from nearkin.models.cache import FeatureCache, cache_point
 from nearkin.models.embedder import Embedder
 from nearkin.models.encoder import Encoder
 from nearkin.models.pooling import Pooling, list_poolings, make_pooling, poolings
-from nearkin.models.section import CacheViews, ModelSection
+from nearkin.models.section import AttentionSection, CacheViews, ModelSection
 from nearkin.models.tuning import as_channels_last, channels_last, fold_batch_norm, inference_copy, tune_allocator
 
 __all__ = [
+    "AttentionSection",
     "Backbone",
     "CacheViews",
     "Embedder",
@@ -17,6 +19,7 @@ __all__ = [
     "FeatureCache",
     "ModelSection",
     "Pooling",
+    "StageAttention",
     "as_channels_last",
     "backbones",
     "build_embedder",

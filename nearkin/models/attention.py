@@ -90,6 +90,7 @@ class StageAttention(nn.Module):
 
     def forward(self, maps: Mapping[str, Tensor], u: Tensor) -> Tensor:
         """The features (B, F) of maps (B, C_i, H_i, W_i) by stage and last vectors u (B, l)."""
+        self._check(maps)
         vectors = [self._attended(stage, maps[stage], u) for stage in self.stages]
         if self.append:
             vectors.append(self._scaled(u))
@@ -97,6 +98,7 @@ class StageAttention(nn.Module):
 
     def weights(self, maps: Mapping[str, Tensor], u: Tensor) -> dict[str, Tensor]:
         """The weight (B, H_i, W_i) of each position by stage, summing to 1; with a weight a channel, their mean."""
+        self._check(maps)
         return {
             stage: self._weights(stage, maps[stage], u).mean(1).unflatten(1, maps[stage].shape[2:])
             for stage in self.stages
@@ -105,6 +107,13 @@ class StageAttention(nn.Module):
     def to_dict(self) -> dict[str, Any]:
         """What `StageAttention` was given, but for sizes; JSON-safe."""
         return {"stages": list(self.stages), **self._options}
+
+    def _check(self, maps: Mapping[str, Tensor]) -> None:
+        missing = [stage for stage in self.stages if stage not in maps]
+        if missing:
+            raise ModelError(
+                f"The attention needs the map of '{missing[0]}' too: start the model with all that Embedder.cut gives."
+            )
 
     def _weights(self, stage: str, map_: Tensor, u: Tensor) -> Tensor:
         """Weights (B, 1, n), or (B, C, n) with one for each channel."""

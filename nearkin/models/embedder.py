@@ -119,11 +119,7 @@ class Embedder(nn.Module):
     def maps(self, x: Features, start: str | None = None) -> tuple[Tensor, dict[str, Tensor]]:
         """The map (B, C', H', W') that is pooled, and the attended stages' by name; arguments as of `forward`."""
         map_, attended = self._split(x, start)
-        wanted = self.attended_stages
-        for name in self.backbone.between(start, None):
-            map_ = self.backbone.stages[name](map_)
-            if name in wanted:
-                attended[name] = map_
+        map_ = self._run(map_, self.backbone.between(start, None), self.attended_stages, attended)
         return self.local(map_), attended
 
     def merge(self, local: Tensor, attended: dict[str, Tensor]) -> Tensor:
@@ -142,10 +138,18 @@ class Embedder(nn.Module):
     def _split(self, x: Features, start: str | None) -> tuple[Tensor, dict[str, Tensor]]:
         """What enters at `start`, and the maps of the attended stages up to there."""
         if isinstance(x, Tensor):
-            at_start = start in self.attended_stages
-            return x, {start: x} if start is not None and at_start else {}
-        assert start is not None
+            return x, {name: x for name in self.attended_stages if name == start}
+        if start is None or start not in x:
+            raise ModelError(f"Of features by name ({', '.join(x)}), say with start at which the model goes on.")
         return x[start], {name: x[name] for name in self.attended_stages if name in x}
+
+    def _run(self, map_: Tensor, stages: list[str], wanted: list[str], found: dict[str, Tensor]) -> Tensor:
+        """The map after some stages; on the way, those of the wanted ones are put into `found`."""
+        for name in stages:
+            map_ = self.backbone.stages[name](map_)
+            if name in wanted:
+                found[name] = map_
+        return map_
 
     def _attend(self, u: Tensor, attended: dict[str, Tensor]) -> Tensor:
         return u if self.attention is None else self.attention(attended, u)
@@ -165,11 +169,8 @@ class Embedder(nn.Module):
 
     def cut(self, x: Tensor, at: str) -> dict[str, Tensor]:
         """What normalised inputs (B, C, H, W) are at all `places` of `at`; `forward` goes on from there."""
-        wanted, found, map_ = self.places(at), {}, x
-        for name in self.backbone.between(None, None if at == POOLING else at):
-            map_ = self.backbone.stages[name](map_)
-            if name in wanted:
-                found[name] = map_
+        found: dict[str, Tensor] = {}
+        map_ = self._run(x, self.backbone.between(None, None if at == POOLING else at), self.places(at), found)
         if at == POOLING:
             found[at] = self.pooling(self.local(map_))
         return found

@@ -261,6 +261,17 @@ def test_a_lone_map_will_do_where_no_earlier_stage_is_attended() -> None:
     assert torch.allclose(embedder(embedder.backbone(x, stop="stage1"), start="stage1"), embedder(x), atol=1e-6)
 
 
+def test_a_model_that_lacks_a_map_says_so() -> None:
+    embedder = small(stages=["stem", "stage2"])
+    x = torch.randn(2, 3, 16, 16)
+    with pytest.raises(ModelError, match=r"the map of 'stem' too.*Embedder\.cut"):
+        embedder(embedder.backbone(x, stop="stage1"), start="stage1")
+    with pytest.raises(ModelError, match="start"):
+        embedder(embedder.cut(x, "stage1"))
+    with pytest.raises(ModelError, match="start"):
+        embedder(embedder.cut(x, "stage1"), start="stage3")
+
+
 def test_attributes_and_attention_go_together() -> None:
     section = ModelSection(
         **SMALL, attention={}, local_dimension=8, pooling="gsp", pooling_parameters={"prototypes": 4}
