@@ -103,7 +103,7 @@ CIFAR = Data(
     ],
     [],
     "features",
-    folds=3,
+    folds=2,
 )
 
 ENERGY = "objective.regularisers=[{name: energy-confusion, weight: 0.1}]"

@@ -6,8 +6,8 @@
 
 Each method is trained once on all training classes, and the test classes are measured after every epoch. That is only
 to draw the curves: nothing is selected by them, and how methods compare is what adversary_books.py says. Settings are
-those of its books, but for the epochs, and for fewer cached views of CUB, whose test images need maps here too. Each
-finished method is a line of `adversary_curves.jsonl`; a run that is stopped goes on where it was. Needs the data:
+those of its books, but for the epochs, and for CUB without mirrored and cropped views: its test images need maps too.
+Each finished method is a line of `adversary_curves.jsonl`; a run that is stopped goes on where it was. Needs the data:
 NEARKIN_DATA or --data-root.
 """
 
@@ -32,13 +32,15 @@ from nearkin.recipe import Recipe, load_recipe
 from nearkin.report import draw_metric_curves
 from nearkin.training import Run, train
 
-EPOCHS = 10
+EPOCHS = {"cub": 10, "cifar": 6}
 DATA = {"cub": CUB, "cifar": CIFAR}
 TITLES = {"cub": "CUB-200-2011", "cifar": "CIFAR-100"}
-CHANGES = {"cub": ["model.cache_views={flip: true}"], "cifar": []}
+CHANGES = {"cub": ["model.cache_views={flip: false, crops: 0}"], "cifar": []}
 PLAIN = "Base"
 METHODS = (PLAIN, "Energy", "Soft-Adv", "Adapt-Adv")
 METRICS = ("NMI", "Recall@1")
+ADVERSARY = ("class-adversary_coefficient", "class-adversary_loss", "class-adversary_accuracy")
+"""What the log says of the adversary, every 50 steps; kept beside the curves."""
 LEDGER = Path(__file__).with_suffix(".jsonl")
 
 
@@ -48,11 +50,11 @@ def recipes_of(data: str, loss: str) -> dict[str, Recipe]:
     return {method: load_recipe(found[method], CHANGES[data]) for method in METHODS}
 
 
-def run_cell(dataset: Dataset, split: Split, recipe: Recipe, source: str) -> dict[str, Any] | None:
+def run_cell(dataset: Dataset, split: Split, recipe: Recipe, source: str, epochs: int) -> dict[str, Any] | None:
     """Metrics after every epoch of one method; None if it was interrupted."""
     steps = math.ceil(len(split.train) / (recipe.data.classes_per_batch * recipe.data.per_class))
     timed = [
-        f"training.max_steps={EPOCHS * steps}",
+        f"training.max_steps={epochs * steps}",
         f"training.evaluate_every={steps}",
         "training.patience=null",
         f"training.validation_metrics={json.dumps(METRICS)}",
@@ -67,11 +69,15 @@ def run_cell(dataset: Dataset, split: Split, recipe: Recipe, source: str) -> dic
             cache_directory=cache_directory() / "features",
             split=split,
         )
-        rows = [row for row in run.history() if f"val_{METRICS[0]}" in row]
+        history = run.history()
+    rows = [row for row in history if f"val_{METRICS[0]}" in row]
+    game = [row for row in history if ADVERSARY[0] in row]
     if result.interrupted:
         return None
     curves = {metric: [round(row[f"val_{metric}"], 5) for row in rows] for metric in METRICS}
-    return {"epochs": [row["step"] / steps for row in rows], **curves, "seconds": round(result.state.seconds, 1)}
+    played = {key: [round(row[key], 3) for row in game] for key in ADVERSARY} if game else {}
+    seconds = round(result.state.seconds, 1)
+    return {"epochs": [row["step"] / steps for row in rows], **curves, **played, "seconds": seconds}
 
 
 def read_ledger() -> list[dict[str, Any]]:
@@ -90,7 +96,7 @@ def finish(data: str, loss: str, data_root: Path | None) -> dict[str, dict[str, 
         (split,) = divide(dataset, recipes[PLAIN].data, "conventional", folds=0).splits
         for method in missing:
             print(f"{loss}, {method}", file=sys.stderr, flush=True)
-            found = run_cell(dataset, split, recipes[method], source)
+            found = run_cell(dataset, split, recipes[method], source, EPOCHS[data])
             if found is None:
                 return None
             done[method] = {"data": data, "loss": loss, "method": method, **found}
@@ -121,7 +127,7 @@ def main() -> int:
         print(f"| {method} | " + " | ".join(f"{100 * value:.1f}" for value in values) + f" | {cell['seconds']:.0f} |")
     last = {method: cell["Recall@1"][-1] for method, cell in cells.items()}
     told = ", ".join(f"{method} {100 * value:.1f}" for method, value in last.items())
-    print(f"\nRecall@1 on unseen classes after {EPOCHS} epochs, one model each: {told}")
+    print(f"\nRecall@1 on unseen classes after {EPOCHS[data]} epochs, one model each: {told}")
     return 0
 
 

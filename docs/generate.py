@@ -238,7 +238,7 @@ def _recalls(name: str) -> str:
     others = ("Recall@2", "Recall@4", "Recall@8", "kNN-Acc")
 
     def percent(row: dict[str, str], *keys: str) -> str:
-        first, *ends = (f"{100 * float(row[f'separate_{key}']):.1f}" for key in keys)
+        first, *ends = (f"{100 * float(row[f'separate_{key}']):.1f}" for key in keys if row[f"separate_{key}"])
         return f"{first} ({' to '.join(ends)})" if ends else first
 
     return _table(

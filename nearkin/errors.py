@@ -32,6 +32,10 @@ class ModelError(NearkinError):
     """A model cannot be built or used as asked."""
 
 
+class MissingWeightsError(ModelError):
+    """Pretrained weights are not where the user has to put them."""
+
+
 class CheckpointError(NearkinError):
     """A checkpoint is missing, damaged or of another version."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from nearkin.objectives import ObjectiveSection, regularisers
+from nearkin.objectives.adversary import THRESHOLD
 from nearkin.objectives.parameters import parameters_of
 from nearkin.report import Figure
 from nearkin.report.adversary import draw_adversary
@@ -13,17 +14,20 @@ _NAME = "class-adversary"
 _ADAPTIVE = (
     "While the coefficient is below zero the model helps a classifier to tell the training classes apart; above zero "
     "it hides from the classifier what serves these classes alone. The sign changes when the classifier's mean loss "
-    "of an epoch crosses the dashed threshold; where the loss falls on all the same, the classifier is winning."
+    "of an epoch crosses the dashed threshold; upright lines mark the first and the last such step. Where the loss "
+    "falls on all the same, the classifier is winning."
 )
 _SOFT = (
     "A classifier of the training classes learns beside the loss, from smoothed labels, and the model helps it "
     "throughout. Its loss levels off above zero, as smoothed labels cannot be met exactly; an accuracy near 100 % "
     "says that it has nothing left to learn."
 )
+_ADAPTIVE_ALT = "Coefficient of the class adversary, loss and accuracy of its classifier against training steps"
+_SOFT_ALT = "Loss and accuracy of the class adversary's classifier against training steps"
 
 
 def draw_contest(history: Sequence[Mapping[str, float]], objective: ObjectiveSection) -> Figure:
-    """Coefficient, loss and accuracy of the classifier against steps; without bytes if training had none.
+    """What an adversary did against steps, with the coefficient unless it is soft; without bytes if there was none.
 
     Args:
         history: rows of the training log.
@@ -34,7 +38,7 @@ def draw_contest(history: Sequence[Mapping[str, float]], objective: ObjectiveSec
         "Class adversary",
         _SOFT if threshold is None else _ADAPTIVE,
         draw_adversary(history, threshold=threshold),
-        "Coefficient of the class adversary, loss and accuracy of its classifier against training steps",
+        _SOFT_ALT if threshold is None else _ADAPTIVE_ALT,
     )
 
 
@@ -44,5 +48,5 @@ def turning_loss(objective: ObjectiveSection) -> float | None:
         if term.name == _NAME:
             declared = parameters_of(regularisers.get(_NAME).factory)
             chosen = {name: parameter.default for name, parameter in declared.items()} | term.parameters
-            return chosen["threshold"] if chosen["kind"] == "adaptive" else None
+            return (chosen["threshold"] or THRESHOLD) if chosen["kind"] == "adaptive" else None
     return None

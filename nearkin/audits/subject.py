@@ -13,7 +13,7 @@ from PIL import Image
 from nearkin.audits.corrupted import CorruptedEncoder
 from nearkin.audits.local_encoder import LocalEncoder
 from nearkin.data.dataset import Dataset
-from nearkin.errors import DataError
+from nearkin.errors import DataError, MissingWeightsError
 from nearkin.models import Embedder, FeatureCache, cache_point, pretrained_baseline
 from nearkin.models.embedder import ALL, POOLING
 from nearkin.spaces import Space
@@ -86,8 +86,16 @@ def subject_of_model(
             "figures are optimistic."
         )
     part = dataset.select(chosen)
+    name, untrained = "", None
+    if baseline:
+        try:
+            name, untrained = untrained_features(embedder, part, cache_directory, progress)
+        except MissingWeightsError:
+            notes.append(
+                f"Training began with the published weights of {embedder.backbone_name}, whose file is not on this "
+                "machine, so nothing is compared with pretrained features."
+            )
     embeddings = embed_items(embedder, part, cache_directory, progress)
-    name, untrained = untrained_features(embedder, part, cache_directory, progress) if baseline else ("", None)
     facts = {
         "data": part.name,
         "classes": str(len(part.classes)),
@@ -181,10 +189,10 @@ def asked_and_searched(embeddings: np.ndarray, labels: np.ndarray, gallery: np.n
 
 def embed_items(embedder: Embedder, dataset: Dataset, cache_directory: Path, progress: bool) -> np.ndarray:
     """Embeddings (n, d), from cached features where the whole backbone is frozen."""
-    cache = _frozen_features(embedder, dataset, cache_directory, progress)
-    if cache is not None:
-        return cache.encode(embedder, np.arange(len(dataset)))
-    return embedder.encode(dataset, progress=progress)
+    place = _kept_place(embedder)
+    if place is None:
+        return embedder.encode(dataset, progress=progress)
+    return _kept_features(embedder, dataset, place, cache_directory, progress).encode(embedder, np.arange(len(dataset)))
 
 
 def untrained_features(
@@ -192,36 +200,50 @@ def untrained_features(
 ) -> tuple[str, np.ndarray | None]:
     """What one would have without training, and its name: pretrained features, or else the pixels themselves."""
     if embedder.pretrained:
-        cache, rows = _frozen_features(embedder, dataset, cache_directory, progress), np.arange(len(dataset))
-        if cache is not None and cache.at == POOLING:
-            pooled = cache.gather(rows)
-            return _PRETRAINED, (pooled[POOLING] if isinstance(pooled, dict) else pooled).numpy()
-        baseline = pretrained_baseline(embedder)
-        if cache is not None:
-            return _PRETRAINED, cache.encode(baseline, rows)
-        return _PRETRAINED, baseline.encode(dataset, progress=progress)
+        return _PRETRAINED, _pretrained_features(embedder, dataset, cache_directory, progress)
     if dataset.kind != "image":
         return "", None
     return "raw pixels", np.stack([_pixels(dataset.image(index)) for index in range(len(dataset))])
 
 
-def _frozen_features(
-    embedder: Embedder, dataset: Dataset, cache_directory: Path, progress: bool
-) -> FeatureCache | None:
-    """The cached features of a frozen backbone; None if it is not frozen, or if only maps could be kept unasked.
+def _pretrained_features(embedder: Embedder, dataset: Dataset, cache_directory: Path, progress: bool) -> np.ndarray:
+    """What the backbone gave before training, (n, F)."""
+    place, rows = _kept_place(embedder), np.arange(len(dataset))
+    if place == POOLING:
+        pooled = _kept_features(embedder, dataset, place, cache_directory, progress).gather(rows)
+        return (pooled[POOLING] if isinstance(pooled, dict) else pooled).numpy()
+    baseline = pretrained_baseline(embedder)  # before anything is encoded: its weights may be missing
+    if place is None:
+        return baseline.encode(dataset, progress=progress)
+    return _kept_features(embedder, dataset, place, cache_directory, progress).encode(baseline, rows)
+
+
+def _kept_place(embedder: Embedder) -> str | None:
+    """Where the features of a frozen backbone are cached; None: it is not frozen, or only maps could be kept unasked.
 
     Maps take much room: they are kept only for a model that was trained on cached ones.
     """
     if embedder.frozen_upto != ALL:
         return None
     at = cache_point(embedder)
-    dtype: Literal["float32", "float16"] = "float32"
-    if at != POOLING or embedder.attended_stages:
-        asked = embedder.card.get("recipe", {}).get("model", {})
-        if not asked.get("cache"):
-            return None
-        dtype = asked["cache_dtype"]
+    return None if _keeps_maps(embedder, at) and not _asked(embedder).get("cache") else at
+
+
+def _kept_features(
+    embedder: Embedder, dataset: Dataset, at: str, cache_directory: Path, progress: bool
+) -> FeatureCache:
+    """The cached features of a frozen backbone; maps as precise as those that it was trained on."""
+    dtype: Literal["float32", "float16"] = _asked(embedder)["cache_dtype"] if _keeps_maps(embedder, at) else "float32"
     return FeatureCache.build(embedder, dataset, at=at, directory=cache_directory, dtype=dtype, progress=progress)
+
+
+def _keeps_maps(embedder: Embedder, at: str) -> bool:
+    return at != POOLING or bool(embedder.attended_stages)
+
+
+def _asked(embedder: Embedder) -> dict[str, Any]:
+    """The model section of the recipe that a model was trained by; empty if there was none."""
+    return embedder.card.get("recipe", {}).get("model", {})
 
 
 def _pixels(image: Image.Image, side: int = 28) -> np.ndarray:

@@ -102,7 +102,9 @@ def _show(tables: Tables) -> None:
     shown = [TextTable(tables.title, tables.headings(), tables.lines(), tables.notes())]
     if tables.further is not None:
         shown.append(tables.further)
-    for table in shown:
+    for place, table in enumerate(shown):
+        if place:
+            console.print()
         _print(console, table)
 
 

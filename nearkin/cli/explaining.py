@@ -60,7 +60,7 @@ def explain_command(
     with replacing(overview) as temporary:
         temporary.write_bytes(marked(draw_overview([one for maps in shown for one in maps])))
     written = f"{len(found)} overlay{'s' if len(found) > 1 else ''}"
-    each = "" if len(explained) == len(found) else f", {len(shown[0])} of each image,"
+    each = f", {len(shown[0])} of each image," if len(found) > len(explained) > 1 else ""
     some = f" of the first {len(shown)}" if len(shown) < len(explained) else ""
     print(f"Wrote {written}{each} to {out}; overview{some}: {overview}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +16,8 @@ _SPHERE = Sphere()
 _CLUSTERING = ("NMI", "AMI", "F1")
 _RETRIEVAL = ("MAP@R", "R-precision", "P@1", "MAP@10", "MRR", "kNN-Acc", *(f"Recall@{k}" for k in (1, 2, 4, 8)))
 """What to suggest; P, MAP and Recall are there for every k."""
+_AT_ANY = {"p": "P", "recall": "Recall"}
+"""Families that mean nothing without a k, unlike MAP, of which MAP@R is the likeliest."""
 
 
 def check_metric_name(name: str, where: str = "") -> None:
@@ -29,9 +32,19 @@ def check_metric_name(name: str, where: str = "") -> None:
     try:
         choose_metrics([name], (), (), knn=1)
     except DataError as error:
-        known = (*_CLUSTERING, *_RETRIEVAL)
-        meant = next((other for other in known if other.lower() == name.lower()), name)
-        raise UnknownNameError(f"There is no metric '{name}'{where}.{suggestion(meant, known)}") from error
+        raise UnknownNameError(f"There is no metric '{name}'{where}.{_hint(name)}") from error
+
+
+def _hint(name: str) -> str:
+    """What may have been meant."""
+    family, _, k = name.partition("@")
+    if family.lower() in _AT_ANY:
+        right = _AT_ANY[family.lower()]
+        if re.fullmatch("[1-9][0-9]*", k):
+            return f" Did you mean '{right}@{k}'?"
+        return f" Did you mean {right}@1, or any k from 1 on?"
+    known = (*_CLUSTERING, *_RETRIEVAL)
+    return suggestion(next((other for other in known if other.lower() == name.lower()), name), known)
 
 
 def named_metrics(

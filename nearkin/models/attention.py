@@ -40,7 +40,7 @@ class StageAttention(nn.Module):
         append: whether u is one of the vectors that are fused.
         hidden: size of the space of comparison with two matrices; None: that of u.
         normalise: whether every vector that is fused is first brought to mean 0 and variance 1 over its channels (layer
-            norm): stages differ in scale by an order of magnitude, and the largest would decide alone.
+            norm): stages differ in scale several times over, and the largest would decide alone.
     """
 
     def __init__(
@@ -58,13 +58,7 @@ class StageAttention(nn.Module):
         super().__init__()
         if not widths:
             raise ModelError("Attention needs a stage to attend to: name one in model.attention.stages.")
-        if score == "average" and matrices == 2:
-            raise ModelError("Averages compare nothing, so they need no matrices: leave model.attention.matrices out.")
-        if hidden is not None and matrices == 1:
-            raise ModelError(
-                "With one matrix vectors are compared in the space of the last one, so its size cannot be chosen: set "
-                "model.attention.matrices to 2, or leave model.attention.hidden out."
-            )
+        check_options(score, matrices, hidden)
         self.stages = tuple(widths)
         self.fusion: Fusion = fusion
         self.append = append
@@ -118,7 +112,7 @@ class StageAttention(nn.Module):
     def _weights(self, stage: str, map_: Tensor, u: Tensor) -> Tensor:
         """Weights (B, 1, n), or (B, C, n) with one for each channel."""
         scores: Tensor = self.scores[stage](map_, u)
-        return scores.flatten(2).softmax(dim=2)
+        return _precise(scores.flatten(2)).softmax(dim=2)
 
     def _attended(self, stage: str, map_: Tensor, u: Tensor) -> Tensor:
         weights, vectors = self._weights(stage, map_, u), map_.flatten(2)
@@ -163,8 +157,10 @@ class _Multiplicative(nn.Module):
 
     def forward(self, map_: Tensor, u: Tensor) -> Tensor:
         """Scores (B, 1, H, W) of a map (B, C, H, W) and vectors (B, l)."""
-        asked = self.inner(self.outer(u)).unsqueeze(1)
-        return (asked @ map_.flatten(2)).unflatten(2, map_.shape[2:])
+        # In single precision: long vectors multiply to more than half precision can hold.
+        with torch.autocast(map_.device.type, enabled=False):
+            asked = self.inner(_precise(self.outer(_precise(u)))).unsqueeze(1)
+            return (asked @ _precise(map_).flatten(2)).unflatten(2, map_.shape[2:])
 
 
 class _Average(nn.Module):
@@ -176,6 +172,28 @@ class _Average(nn.Module):
     def forward(self, map_: Tensor, u: Tensor) -> Tensor:
         """Scores (B, 1, H, W) of a map (B, C, H, W)."""
         return map_.new_zeros(len(map_), 1, *map_.shape[2:])
+
+
+def check_options(score: str, matrices: int, hidden: int | None) -> None:
+    """Refuse options that contradict each other.
+
+    Raises:
+        ModelError: they do.
+    """
+    if score == "average" and (matrices == 2 or hidden is not None):
+        raise ModelError(
+            "Averages compare nothing, so they have no matrices: leave model.attention.matrices and "
+            "model.attention.hidden out, or choose another score."
+        )
+    if hidden is not None and matrices == 1:
+        raise ModelError(
+            "With one matrix vectors are compared in the space of the last one, whose size cannot be chosen: set "
+            "model.attention.matrices to 2, or leave model.attention.hidden out."
+        )
+
+
+def _precise(vectors: Tensor) -> Tensor:
+    return vectors.float() if vectors.dtype in (torch.float16, torch.bfloat16) else vectors
 
 
 def usual_stages(names: list[str]) -> list[str]:

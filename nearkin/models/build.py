@@ -103,8 +103,15 @@ def _attention(wanted: dict[str, Any] | None, backbone: Backbone, last: int) -> 
     if wanted is None:
         return None
     names = backbone.stage_names
-    stages = usual_stages(names) if wanted["stages"] is None else wanted["stages"]
-    places = [backbone.position(stage) for stage in stages]
+    usual = usual_stages(names)  # first: a backbone of one stage has none to name
+    stages = usual if wanted["stages"] is None else wanted["stages"]
+    unknown = [stage for stage in stages if stage not in names]
+    if unknown:
+        raise ModelError(
+            f"model.attention.stages names '{unknown[0]}', and the stages before the last are "
+            f"{', '.join(names[:-1])}: choose among these."
+        )
+    places = [names.index(stage) for stage in stages]
     if len(names) - 1 in places:
         raise ModelError(
             f"The last stage, '{names[-1]}', gives the vector that the others are attended to: leave it out of "

@@ -94,14 +94,15 @@ class FeatureCache:
         facts = _facts(embedder, dataset, at, views, dtype, seed)
         key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
         path = Path(directory) / f"{key[:32]}.npy"
-        found = _open(path, key, embedder.places(at))
+        channels = _channels(embedder, at)
+        found = _open(path, key, channels)
         if found is not None:
             return cls(*found, key, reused=True)
         samples = ItemViews(dataset, embedder.spec, views, seed)
         shape, layout = write_rows(path, RowMaker(Encoder(embedder), at, np.dtype(dtype)), samples, progress)
         made_of = {"key": key, "shape": shape, "dtype": dtype, "facts": facts}
         write_json(path.with_suffix(".json"), made_of | ({"layout": layout} if len(layout) > 1 else {}))
-        made = _open(path, key, embedder.places(at))
+        made = _open(path, key, channels)
         if made is None:
             raise StorageError(f"The feature cache {path} vanished or changed while it was written: run again.")
         return cls(*made, key, reused=False)
@@ -197,21 +198,39 @@ def _trunk_hash(embedder: Embedder, at: str) -> str:
     return hash_tensors(weights, facts)
 
 
-def _open(path: Path, key: str, places: list[str]) -> tuple[np.ndarray, Layout] | None:
-    """The array of a finished cache and what its rows hold, or None."""
+def _channels(embedder: Embedder, at: str) -> dict[str, int]:
+    """How many channels each of the places of a row has, in their order."""
+    widths = embedder.backbone.widths | {POOLING: embedder.pooling.out_channels}
+    return {place: widths[place] for place in embedder.places(at)}
+
+
+def _open(path: Path, key: str, channels: dict[str, int]) -> tuple[np.ndarray, Layout] | None:
+    """The array of a finished cache and what its rows hold, or None.
+
+    Args:
+        path: of the array; what it was made of is beside it.
+        key: hash of all that decides the content.
+        channels: of each of the places that a row holds, in their order.
+    """
     try:
         facts = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
         mapped = np.load(path, mmap_mode="r", allow_pickle=False)
         if facts["key"] != key or facts["shape"] != list(mapped.shape) or facts["dtype"] != str(mapped.dtype):
             return None
-        layout = {places[0]: mapped.shape[2:]} if len(places) == 1 else _layout(facts["layout"], places, mapped)
+        only = next(iter(channels))
+        layout = {only: mapped.shape[2:]} if len(channels) == 1 else _layout(facts["layout"], channels, mapped)
         return (np.array(mapped) if mapped.nbytes <= _IN_MEMORY else np.asarray(mapped)), layout
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def _layout(said: dict[str, list[int]], places: list[str], rows: np.ndarray) -> Layout:
-    layout = {place: tuple(said[place]) for place in places}
+def _layout(said: dict[str, list[int]], channels: dict[str, int], rows: np.ndarray) -> Layout:
+    """The shapes of the places as a file tells them, checked: wrong ones would cut a row at the wrong numbers."""
+    layout = {place: tuple(said[place]) for place in channels}
+    for place, shape in layout.items():
+        whole = all(type(side) is int and side >= 1 for side in shape)
+        if not whole or len(shape) != (1 if place == POOLING else 3) or shape[-1] != channels[place]:
+            raise ValueError(f"'{place}' cannot have the shape {shape}")
     if sum(math.prod(shape) for shape in layout.values()) != rows.shape[2]:
         raise ValueError("the shapes of the places do not fill a row")
     return layout

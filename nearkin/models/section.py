@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from nearkin.errors import RecipeError
-from nearkin.models.attention import Fusion, Score
+from nearkin.models.attention import Fusion, Score, check_options
 from nearkin.models.backbones.registry import check_backbone_name
 from nearkin.models.pooling.registry import check_pooling
 from nearkin.spaces import make_space
@@ -51,16 +51,17 @@ class AttentionSection(BaseModel):
     matrices: Literal[1, 2] = Field(
         default=1, description="1: the map's vectors are brought to the last one's space; 2: both to a common one."
     )
-    stages: list[str] | None = Field(
-        default=None, min_length=1, description="The attended stages; null: the three before the last."
-    )
+    stages: list[str] | None = Field(default=None, description="The attended stages; null: the three before the last.")
     fusion: Fusion = Field(
         default="concatenate",
         description="concatenate: attended vectors side by side; sum: each brought to the size of the last vector.",
     )
     append: bool = Field(default=True, description="Whether the last vector itself is one of those that are fused.")
     hidden: int | None = Field(
-        default=None, ge=1, description="With two matrices: size of the common space; null: that of the last vector."
+        default=None,
+        ge=1,
+        le=65536,
+        description="With two matrices: size of the common space; null: that of the last vector.",
     )
     normalise: bool = Field(
         default=False,
@@ -69,12 +70,12 @@ class AttentionSection(BaseModel):
 
     @model_validator(mode="after")
     def _check(self) -> AttentionSection:
-        if self.hidden is not None and self.matrices == 1:
-            raise RecipeError("model.attention.hidden is the size of what two matrices map to: set matrices to 2.")
-        if self.score == "average" and self.matrices == 2:
-            raise RecipeError("Averages compare nothing, so they need no matrices: leave model.attention.matrices out.")
-        for name in self.stages or []:
-            if (self.stages or []).count(name) > 1:
+        check_options(self.score, self.matrices, self.hidden)
+        stages = self.stages
+        if stages is not None and not stages:
+            raise RecipeError("model.attention.stages is empty: name stages before the last, or set it to null.")
+        for name in stages or []:
+            if (stages or []).count(name) > 1:
                 raise RecipeError(f"The stage '{name}' is named twice in model.attention.stages: keep one.")
         return self
 
@@ -137,6 +138,16 @@ class ModelSection(BaseModel):
     cache_views: CacheViews = Field(
         default_factory=lambda: CacheViews(), description="Views of each item in the cache."
     )
+
+    @field_validator("attention", mode="before")
+    @classmethod
+    def _check_attention(cls, value: Any) -> Any:
+        if value is None or isinstance(value, dict | AttentionSection):
+            return value
+        raise RecipeError(
+            f"model.attention is a set of settings, such as {{score: additive}}, {{}} for the usual ones or null for "
+            f"none, and not {value!r}."
+        )
 
     @model_validator(mode="after")
     def _check(self) -> ModelSection:

@@ -16,10 +16,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from nearkin.errors import RecipeError
-from nearkin.objectives.parameters import Count, Portion, Positive
+from nearkin.objectives.parameters import Count, LayerSize, Portion, Positive
 from nearkin.objectives.registry import LossShape, register_regulariser
 from nearkin.objectives.regulariser import Regulariser
 from nearkin.spaces import Space
+
+THRESHOLD = 1.5
+"""Of an adaptive adversary whose recipe names none."""
 
 _SMOOTHING = {"soft": 0.15, "adaptive": 0.0}
 
@@ -33,9 +36,9 @@ def class_adversary(
     *,
     kind: Literal["adaptive", "soft"] = "adaptive",
     vectors: Literal["features", "embeddings"] = "features",
-    hidden: Count = 512,
+    hidden: LayerSize = 512,
     dropout: Portion = 0.1,
-    threshold: Positive = 1.5,
+    threshold: Positive | None = None,
     smoothing: Portion | None = None,
     epoch_steps: Count | None = None,
 ) -> nn.Module:
@@ -43,8 +46,9 @@ def class_adversary(
 
     While the classifier is poor the features help it; once its loss is below the threshold they make its task harder.
     The soft kind helps throughout, with labels that say less. The weight is lambda (soft) or lambda0 (adaptive); the
-    paper chooses it among 0.1, 0.5 and 1. The log has the coefficient lambda, below 0 while the features help, and the
-    classifier's mean loss and accuracy.
+    paper chooses it among 0.1, 0.5 and 1. It multiplies the classifier's own gradient too, which Adam does not notice,
+    but SGD and clipping do: with a weight of 0 the classifier does not learn. The log has the coefficient lambda, below
+    0 while the features help, how often its sign changed, and the classifier's mean loss and accuracy.
 
     Reference: Al-Kaabi, Monsefi, Zabihzadeh 2021, A framework to enhance generalization of deep metric learning methods
         using general discriminative feature learning and class adversarial neural networks, sections 3.4 to 4.
@@ -58,10 +62,10 @@ def class_adversary(
         vectors: what the classifier sees: the "features" that the head takes, or "embeddings", as points of the space.
         hidden: size of the classifier's hidden layer.
         dropout: share of the hidden layer that each step leaves out.
-        threshold: adaptive: the classifier's loss at which help turns into hindrance.
+        threshold: adaptive only: the classifier's loss at which help turns into hindrance; None: 1.5.
         smoothing: share of a label that is spread evenly over all classes; None: 0.15 for soft, 0 for adaptive.
-        epoch_steps: adaptive: steps after which the coefficient is set anew, from the mean loss of these steps; None:
-            one pass through the training items.
+        epoch_steps: adaptive only: steps after which the coefficient is set anew, from the mean loss of these steps;
+            None: one pass through the training items.
 
     Example:
         >>> term = {"name": "class-adversary", "weight": 0.5}
@@ -74,23 +78,53 @@ def class_adversary(
             "The regulariser 'class-adversary' needs the size of the features before the head: give make_objective "
             "features, or set the regulariser's parameter vectors to embeddings."
         )
-    turn = epoch_steps or shape.epoch_steps
-    if kind == "adaptive" and turn is None:
-        raise RecipeError(
-            "The regulariser 'class-adversary' changes its coefficient every epoch and does not know how long one is: "
-            "give make_objective epoch_steps, or set the regulariser's parameter of that name."
-        )
+    smoothing = _SMOOTHING[kind] if smoothing is None else smoothing
+    if kind == "soft":
+        _refuse_unused(threshold=threshold, epoch_steps=epoch_steps)
+        epoch = 1
+    else:
+        threshold = THRESHOLD if threshold is None else threshold
+        _check_turning(threshold, smoothing, shape.classes)
+        epoch = _epoch(epoch_steps or shape.epoch_steps)
     return ClassAdversary(
         size,
         shape.classes,
         hidden=hidden,
         dropout=dropout,
-        smoothing=_SMOOTHING[kind] if smoothing is None else smoothing,
-        threshold=threshold if kind == "adaptive" else None,
-        epoch_steps=turn or 1,
+        smoothing=smoothing,
+        threshold=threshold,
+        epoch_steps=epoch,
         space=shape.space if vectors == "embeddings" else None,
         seed=shape.seed,
     )
+
+
+def _refuse_unused(**given: float | None) -> None:
+    for name, value in given.items():
+        if value is not None:
+            raise RecipeError(
+                f"The regulariser 'class-adversary' of the kind soft never changes its coefficient and has no use for "
+                f"{name}={value:g}: leave {name} out, or set kind to adaptive."
+            )
+
+
+def _check_turning(threshold: float, smoothing: float, classes: int) -> None:
+    least = least_loss(smoothing, classes)
+    if least >= threshold:
+        raise RecipeError(
+            f"With smoothing={smoothing:g} and {classes} classes no classifier's loss falls below {least:.3g}, so the "
+            f"regulariser 'class-adversary' would never turn at a threshold of {threshold:g}: lower smoothing, or "
+            "raise threshold."
+        )
+
+
+def _epoch(steps: int | None) -> int:
+    if steps is None:
+        raise RecipeError(
+            "The regulariser 'class-adversary' changes its coefficient every epoch and does not know how long one is: "
+            "give make_objective epoch_steps, or set the regulariser's parameter of that name."
+        )
+    return steps
 
 
 class ClassAdversary(Regulariser):
@@ -98,7 +132,8 @@ class ClassAdversary(Regulariser):
 
     Its value is -lambda l_c for a weight of 1, as in equations 21 and 22, but its gradients are those of two players:
     that of -lambda l_c for what it is given, that of l_c for the classifier. The objective multiplies both by the
-    weight, which the classifier under Adam does not notice. In eval mode nothing is dropped and nothing counted.
+    weight, which the classifier notices under SGD and clipping, not under Adam; with a weight of 0 it does not learn.
+    In eval mode nothing is dropped and nothing counted.
 
     Args:
         size: of the vectors that are classified.
@@ -112,8 +147,10 @@ class ClassAdversary(Regulariser):
         seed: of dropout.
     """
 
-    own_rate = True
+    learns_as_head = True
     coefficient: Tensor
+    acted: Tensor
+    turns: Tensor
     steps: Tensor
     epoch_loss: Tensor
     unread: Tensor
@@ -134,6 +171,7 @@ class ClassAdversary(Regulariser):
     ) -> None:
         super().__init__()
         self.takes = "features" if space is None else "embeddings"
+        self.width = size
         self.dropout = dropout
         self.smoothing = smoothing
         self.threshold = threshold
@@ -144,15 +182,21 @@ class ClassAdversary(Regulariser):
         self.output = nn.Linear(hidden, classes)
         untrained = torch.tensor(math.log(classes))
         start = torch.tensor(-1.0) if threshold is None else coefficient_for(untrained, threshold)
-        self.register_buffer("coefficient", start)  # lambda, for a weight of 1
+        self.register_buffer("coefficient", start)  # lambda of the next step, for a weight of 1
+        self.register_buffer("acted", start.clone())  # lambda of the last step
+        self.register_buffer("turns", torch.zeros(3, dtype=torch.int64))  # how many, step of the first and of the last
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
         self.register_buffer("epoch_loss", torch.zeros(()))  # a sum, of the steps of this epoch
         self.register_buffer("unread", torch.zeros(2))  # sums of loss and accuracy since the last reading
         self.register_buffer("unread_steps", torch.zeros((), dtype=torch.int64))
+        # The buffers are for checkpoints: to read them at every step would make a GPU wait.
+        self._steps = self._unread_steps = 0
+        self.register_load_state_dict_post_hook(_recall_counts)
 
     def forward(self, given: Tensor, labels: Tensor) -> Tensor:
         """-lambda l_c for vectors (B, size) and labels (B,); see the class for its gradients."""
         points = given if self.space is None else self.space.project(given)
+        points = points.to(self.hidden.weight.dtype)
         factor = -self.coefficient  # a copy: counting may change the coefficient before the backward pass
         logits = self._logits(scale_gradient(points, factor))
         loss = functional.cross_entropy(logits, labels, label_smoothing=self.smoothing)
@@ -164,7 +208,7 @@ class ClassAdversary(Regulariser):
     def _logits(self, points: Tensor) -> Tensor:
         active: Tensor = self.hidden(points).relu()
         if self.training and self.dropout:
-            kept = kept_units(active.shape, self.dropout, self.seed, int(self.steps)).to(active.device)
+            kept = kept_units(active.shape, self.dropout, self.seed, self._steps).to(active.device)
             active = active * kept / (1 - self.dropout)
         logits: Tensor = self.output(active)
         return logits
@@ -174,27 +218,61 @@ class ClassAdversary(Regulariser):
         self.unread += torch.stack([loss, accuracy.to(loss.dtype)])
         self.unread_steps += 1
         self.steps += 1
+        self._steps += 1
+        self._unread_steps += 1
         if self.threshold is None:
             return
+        if (self._steps - 1) % self.epoch_steps == 0:
+            self._begin_epoch()
         self.epoch_loss += loss
-        if int(self.steps) % self.epoch_steps == 0:
+        if self._steps % self.epoch_steps == 0:
             self.coefficient.copy_(coefficient_for(self.epoch_loss / self.epoch_steps, self.threshold))
             self.epoch_loss.zero_()
 
+    def _begin_epoch(self) -> None:
+        """Note whether lambda acts with another sign from this step on, without reading it."""
+        step = torch.full_like(self.turns[0], self._steps)
+        first = torch.where(self.turns[0] == 0, step, self.turns[1])
+        turned = self.acted * self.coefficient < 0
+        self.turns.copy_(torch.where(turned, torch.stack([self.turns[0] + 1, first, step]), self.turns))
+        self.acted.copy_(self.coefficient)
+
     def readings(self, weight: float = 1.0) -> dict[str, float]:
-        """The coefficient lambda, and the classifier's mean loss and accuracy over the steps since the last call."""
-        found = {"coefficient": weight * float(self.coefficient)}
-        if steps := int(self.unread_steps):
-            loss, accuracy = (self.unread / steps).tolist()
+        """The `coefficient` lambda that acted in the last step, and the mean `loss` and `accuracy` since the last call.
+
+        The adaptive kind also tells how often lambda's sign has changed since training began, `turns`, and, where it
+        has, the steps in which lambda first acted with the new sign: `first_turn` and `last_turn`.
+        """
+        found: dict[str, float] = {"coefficient": weight * float(self.acted)}
+        if self.threshold is not None:
+            turns, first, last = self.turns.tolist()
+            found |= {"turns": turns} | ({"first_turn": first, "last_turn": last} if turns else {})
+        if self._unread_steps:
+            loss, accuracy = (self.unread / self._unread_steps).tolist()
             found |= {"loss": loss, "accuracy": accuracy}
         self.unread.zero_()
         self.unread_steps.zero_()
+        self._unread_steps = 0
         return found
+
+
+def _recall_counts(adversary: ClassAdversary, _: object) -> None:
+    """Go on counting from where the checkpoint that was loaded stands."""
+    adversary._steps, adversary._unread_steps = int(adversary.steps), int(adversary.unread_steps)
 
 
 def coefficient_for(loss: Tensor, threshold: float) -> Tensor:
     """lambda = -tanh(loss - threshold), equation 25 for a weight of 1: above 0 once the loss is below the threshold."""
     return -torch.tanh(loss - threshold)
+
+
+def least_loss(smoothing: float, classes: int) -> float:
+    """The least cross-entropy that any classifier reaches with smoothed labels: the entropy of such a label."""
+    if smoothing == 0:
+        return 0.0
+    other = smoothing / classes
+    own = 1 - smoothing + other
+    return -own * math.log(own) - (classes - 1) * other * math.log(other)
 
 
 def scale_gradient(x: Tensor, factor: Tensor) -> Tensor:
@@ -203,9 +281,9 @@ def scale_gradient(x: Tensor, factor: Tensor) -> Tensor:
     return scaled
 
 
-def kept_units(shape: tuple[int, ...], dropout: float, seed: int, turn: int) -> Tensor:
-    """Which units, a boolean mask of the given shape, dropout leaves in; another turn gives another draw."""
-    drawn = np.random.default_rng([seed, turn, _SALT]).random(shape, dtype=np.float32)
+def kept_units(shape: tuple[int, ...], dropout: float, seed: int, step: int) -> Tensor:
+    """Which units, a boolean mask of the given shape, dropout leaves in; another step gives another draw."""
+    drawn = np.random.default_rng([seed, step, _SALT]).random(shape, dtype=np.float32)
     return torch.from_numpy(drawn >= dropout)
 
 

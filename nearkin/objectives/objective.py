@@ -7,6 +7,7 @@ library's distances normalise, ours call `space.project`, and both treat proxies
 from __future__ import annotations
 
 from collections.abc import Mapping
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -90,7 +91,7 @@ class Objective(nn.Module):
             given["attributes"] = _precise(attributes)
         if features is not None:
             given["features"] = _precise(features)
-        self._check_given(given)
+        self._check_given(given, len(labels))
         if self.miner is None:
             loss = self.loss(embeddings, labels)
         else:
@@ -100,11 +101,18 @@ class Objective(nn.Module):
             terms[name] = self.weights[name] * module(given[_taken(module)], labels)
         return terms
 
-    def _check_given(self, given: Mapping[Takes, Tensor]) -> None:
+    def _check_given(self, given: Mapping[Takes, Tensor], rows: int) -> None:
         for name, module in self.regularisers.items():
-            missing = _taken(module)
-            if missing not in given:
-                raise RecipeError(f"The regulariser '{name}' needs {missing}: {_SOURCES[missing]}.")
+            taken = _taken(module)
+            if taken not in given:
+                raise RecipeError(f"The regulariser '{name}' needs {taken}: {_SOURCES[taken]}.")
+            shape = tuple(given[taken].shape)
+            width = module.width if isinstance(module, Regulariser) else None
+            if len(shape) != 2 or shape[0] != rows or width not in (None, shape[1]):
+                raise DataError(
+                    f"The regulariser '{name}' needs {taken} of shape ({rows}, {width or 'any'}), a row for each label"
+                    f"{' and the width that it was built for' if width else ''}, and was given {shape}."
+                )
 
     def _weighted(self, loss: Tensor) -> Tensor:
         return self.loss_weight * loss.reshape(())
@@ -147,7 +155,7 @@ class Objective(nn.Module):
 
     def players(self) -> list[nn.Parameter]:
         """The trainable parameters of regularisers that learn at the head's rate: networks, not proxies."""
-        networks = [m for m in self.regularisers.values() if isinstance(m, Regulariser) and m.own_rate]
+        networks = [m for m in self.regularisers.values() if isinstance(m, Regulariser) and m.learns_as_head]
         return [parameter for network in networks for parameter in network.parameters() if parameter.requires_grad]
 
     def readings(self) -> dict[str, float]:
@@ -224,6 +232,9 @@ def make_objective(
         raise RecipeError(
             f"A loss needs at least 2 training classes and there are {classes}: bring more classes, or hold fewer out."
         )
+    for what, count in (("features", features), ("epoch_steps", epoch_steps)):
+        if count is not None and (isinstance(count, bool) or not isinstance(count, Integral) or count < 1):
+            raise RecipeError(f"make_objective takes a whole number from 1 on as {what}, not {count!r}.")
     shape = LossShape(dimension, classes, space or Sphere(), seed, features, epoch_steps)
     entry = losses.get(section.loss)
     check_space(section, shape.space.name)

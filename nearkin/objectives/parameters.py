@@ -15,6 +15,7 @@ from nearkin.parameters import Count, NonNegative, Positive, Real
 __all__ = [
     "AcuteDegrees",
     "Count",
+    "LayerSize",
     "NonNegative",
     "Portion",
     "Positive",
@@ -26,6 +27,8 @@ __all__ = [
 AcuteDegrees = Annotated[float, Field(gt=0, lt=90)]
 Portion = Annotated[float, Field(ge=0, lt=1)]
 """Of a whole that something must be left of."""
+LayerSize = Annotated[int, Field(ge=1, le=65_536)]
+"""Of a hidden layer: a larger one is a slip, and would only be told by the memory running out."""
 
 
 def parameters_of(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:

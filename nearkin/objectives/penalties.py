@@ -1,4 +1,4 @@
-"""Regularisers: terms added to a loss, each a module (raw embeddings (B, d), labels (B,)) to a scalar."""
+"""Regularisers that learn nothing themselves: the norm of embeddings, their spread, and the confusion of classes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a regulariser is: a term added to a loss."""
+"""The base class of regularisers: what one is called with, how it learns, and what it tells the log."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ class Regulariser(nn.Module):
 
     Attributes:
         takes: what it is called with.
-        own_rate: whether its parameters learn at the head's rate, `training.lr`, and not at that of proxies.
+        width: how many columns that must have; None: any.
+        learns_as_head: whether its parameters learn at the head's rate, `training.lr`, and not at that of proxies.
     """
 
     takes: Takes = "embeddings"
-    own_rate: bool = False
+    width: int | None = None
+    learns_as_head: bool = False
 
     def readings(self, weight: float = 1.0) -> dict[str, float]:
         """What the log shall say of the steps since the last call; nothing by default.

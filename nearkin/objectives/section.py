@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from nearkin.errors import RecipeError
 
@@ -63,6 +63,20 @@ class ObjectiveSection(BaseModel):
     )
     miner_parameters: dict[str, Any] = Field(default_factory=dict, description="Parameters of the miner.")
     regularisers: list[RegulariserSection] = Field(default_factory=list, description="Terms added to the loss.")
+
+    @field_validator("regularisers", mode="before")
+    @classmethod
+    def _show_the_form(cls, given: Any) -> Any:
+        """Refuse what is no list of terms with an example: a bare name is the likeliest slip."""
+        known = RegulariserSection.model_fields.keys()
+        for term in given if isinstance(given, list | tuple) else [None]:
+            nameless = isinstance(term, dict) and "name" not in term and term.keys() <= known
+            if nameless or not isinstance(term, dict | RegulariserSection):
+                raise RecipeError(
+                    f"objective.regularisers is a list of terms such as [{{name: class-adversary, weight: 0.5}}], each "
+                    f"with a name, not {given!r}."
+                )
+        return given
 
     @model_validator(mode="after")
     def _check(self) -> ObjectiveSection:

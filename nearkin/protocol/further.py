@@ -10,7 +10,7 @@ from nearkin.protocol.contents import Contents
 from nearkin.protocol.measuring import CLUSTERED, COUNTED
 from nearkin.protocol.summary import Summary
 from nearkin.report.formatting import MISSING, interval_text, value_text
-from nearkin.report.protocol import KINDS, SEPARATE, BenchmarkRow
+from nearkin.report.protocol import CONCATENATED, KINDS, SEPARATE, BenchmarkRow
 from nearkin.report.values import TextTable
 
 _SHARES = {"Recall@1": "P@1", **{metric: metric for metric in COUNTED}}
@@ -74,8 +74,8 @@ def _notes(contents: Contents, summary: Summary) -> Iterator[str]:
     )
     yield (
         "Below Recall@k and kNN-Acc the 95 % interval, as in the first table; below NMI the least and the greatest of "
-        f"the single {'folds and seeds' if fair else 'seeds'}: a clustering has no queries to resample, and models "
-        "that share their test classes tell nothing of others."
+        f"the single {f'folds and seeds, or of the seeds where folds are {CONCATENATED}' if fair else 'seeds'}: a "
+        "clustering has no queries to resample, and models that share their test classes tell nothing of others."
     )
     rows = [*summary.rows, BenchmarkRow(UNTRAINED_TITLE, {SEPARATE: summary.untrained})]
     if any(values and not _has(row, kind) for row in rows for kind, values in row.values.items()):

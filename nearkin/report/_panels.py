@@ -68,7 +68,8 @@ def _range(lines: Mapping[str, np.ndarray]) -> tuple[float, float]:
 
 
 def share_limits(low: float, high: float) -> tuple[float, float]:
-    """Near the values, as estimators differ by little, but not so near that noise looks large, nor far above 100 %."""
+    """Near the values, as these differ by little, but not so near that noise looks large, nor far beyond 0 or 100 %."""
     room = max(0.1 * (high - low), (_NARROWEST - (high - low)) / 2)
     bottom, top = low - room, high + room
-    return bottom, max(high, min(top, 1.0)) + 0.03 * (top - bottom)
+    rim = 0.03 * (top - bottom)
+    return (bottom if bottom >= 0 else min(low, 0.0) - rim), max(high, min(top, 1.0)) + rim

@@ -7,11 +7,13 @@ it confuses it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from nearkin.report._canvas import BLUE, GREEN, INK, MUTED, VERMILION, WIDTH, drawing, percent_axis, to_png
+from nearkin.report._panels import share_limits
 from nearkin.report._steps import Series, draw_noisy, step_series
 from nearkin.report.formatting import change_text, value_text
 
@@ -21,12 +23,42 @@ if TYPE_CHECKING:
 COEFFICIENT = "class-adversary_coefficient"
 LOSS = "class-adversary_loss"
 ACCURACY = "class-adversary_accuracy"
+TURNS, FIRST_TURN, LAST_TURN = (f"class-adversary_{name}" for name in ("turns", "first_turn", "last_turn"))
 _CONFUSES, _HELPS = "confuses the classifier", "helps the classifier"
 _PANEL, _RIM = 165, 40  # CSS pixels: the height of a panel, and of what the axis below adds
 _HEADROOM = 1.7  # of the largest coefficient: what lies beyond it is free for the names of the sides
 _MOST_MARKED = 12  # of more points only the line is drawn
-_MOST_TURNS = 4  # of more changes of sign none is marked or named
 _TEXT = 9  # points
+
+
+@dataclass(frozen=True)
+class Turns:
+    """How often the coefficient changed its sign: `count` times, first at the first of `steps` and last at the last.
+
+    Attributes:
+        count: of changes.
+        steps: of the first and the last change; of a single one, its own; none without any.
+        counted: whether training counted them; otherwise they are those between rows of the log, which may miss some.
+    """
+
+    count: int
+    steps: tuple[float, ...]
+    counted: bool
+
+    @property
+    def words(self) -> str:
+        """How many there are."""
+        return f"{self.count or 'no'} change{'' if self.count == 1 else 's'} of sign{self._where}"
+
+    @property
+    def text(self) -> str:
+        """How many there are, and when."""
+        at = {0: "", 1: ", at step ", 2: ", from step "}[len(self.steps)]
+        return f"{self.count or 'none'}{self._where}{at}" + " to step ".join(f"{step:,.0f}" for step in self.steps)
+
+    @property
+    def _where(self) -> str:
+        return "" if self.counted else " in the log"
 
 
 def draw_adversary(history: Sequence[Mapping[str, float]], *, threshold: float | None) -> bytes:
@@ -42,8 +74,9 @@ def draw_adversary(history: Sequence[Mapping[str, float]], *, threshold: float |
         PNG bytes, or none when there is nothing to draw.
     """
     lines = {key: series for key in (COEFFICIENT, LOSS, ACCURACY) if len((series := step_series(history, key))[0])}
-    constant = threshold is None and LOSS in lines and len(np.unique(lines.get(COEFFICIENT, ([], []))[1])) == 1
-    words = _constant_text(lines.pop(COEFFICIENT)[1][0]) if constant else ""
+    words = ""
+    if threshold is None and LOSS in lines and COEFFICIENT in lines and _is_constant(lines[COEFFICIENT]):
+        words = _constant_text(lines.pop(COEFFICIENT)[1][0])
     if not lines:
         return b""
     from matplotlib.ticker import MaxNLocator
@@ -55,8 +88,9 @@ def draw_adversary(history: Sequence[Mapping[str, float]], *, threshold: float |
         if ACCURACY in grid:
             _draw_accuracy(grid[ACCURACY], lines[ACCURACY])
         if COEFFICIENT in grid:
-            _draw_coefficient(grid[COEFFICIENT], lines[COEFFICIENT])
-            _mark_turns(grid.values(), sign_changes(lines[COEFFICIENT]))
+            turns = sign_turns(history)
+            _draw_coefficient(grid[COEFFICIENT], lines[COEFFICIENT], turns)
+            _mark_turns(grid.values(), turns)
         last = grid[next(reversed(grid))]
         last.set_xlabel("step")
         last.xaxis.set_major_locator(MaxNLocator(9, integer=True, min_n_ticks=1, steps=[1, 2, 2.5, 5, 10]))
@@ -73,13 +107,25 @@ def adversary_facts(history: Sequence[Mapping[str, float]]) -> dict[str, str]:
     facts = {}
     if len(coefficient[0]):
         first, last = (change_text(coefficient[1][place], 0.0, False) for place in (0, -1))
-        facts["adversary's coefficient"] = f"{first} at first, {last} at last"
-        facts["coefficient's changes of sign"] = _turns_text(sign_changes(coefficient))
+        turns, constant = sign_turns(history), _is_constant(coefficient)
+        facts["adversary's coefficient"] = f"{first} throughout" if constant else f"{first} at first, {last} at last"
+        if turns.counted or not constant:
+            facts["coefficient's changes of sign"] = turns.text
     if len(loss[0]):
         facts["classifier's loss"] = f"{value_text(loss[1][-1], False)} at the end"
     if len(accuracy[0]):
         facts["classifier's accuracy"] = f"{value_text(accuracy[1][-1], True)} at the end"
     return facts
+
+
+def sign_turns(history: Sequence[Mapping[str, float]]) -> Turns:
+    """The changes of sign that training counted, or, where its log does not tell them, those between its rows."""
+    counts = step_series(history, TURNS)[1]
+    if not len(counts):
+        steps = sign_changes(step_series(history, COEFFICIENT))
+        return Turns(len(steps), tuple(dict.fromkeys([*steps[:1].tolist(), *steps[-1:].tolist()])), counted=False)
+    ends = [step_series(history, key)[1][-1:].tolist() for key in (FIRST_TURN, LAST_TURN)]
+    return Turns(int(counts[-1]), tuple(dict.fromkeys(ends[0] + ends[1])), counted=True)
 
 
 def sign_changes(series: Series) -> np.ndarray:
@@ -90,13 +136,18 @@ def sign_changes(series: Series) -> np.ndarray:
     return steps[signed][1:][signs[1:] != signs[:-1]]
 
 
-def _draw_coefficient(axes: Axes, series: Series) -> None:
+def _is_constant(series: Series) -> bool:
+    return len(np.unique(series[1])) == 1
+
+
+def _draw_coefficient(axes: Axes, series: Series, turns: Turns) -> None:
     """Draw the coefficient about zero, with what either side means."""
     steps, values = series
     for part, colour in ((np.maximum(values, 0), VERMILION), (np.minimum(values, 0), GREEN)):
-        axes.fill_between(steps, part, step="post", color=colour, alpha=0.22, linewidth=0)
+        axes.fill_between(steps, part, step="pre", color=colour, alpha=0.22, linewidth=0)
     marker = "o" if len(steps) <= _MOST_MARKED else ""
-    axes.plot(steps, values, color=BLUE, linewidth=1.6, drawstyle="steps-post", marker=marker, markersize=3.5)
+    # A row tells what acted up to its step.
+    axes.plot(steps, values, color=BLUE, linewidth=1.6, drawstyle="steps-pre", marker=marker, markersize=3.5)
     axes.axhline(0, color=INK, linewidth=1.0, zorder=2)
     top = _HEADROOM * float(np.abs(values).max()) or 1.0
     axes.set_ylim(-top, top)
@@ -111,26 +162,16 @@ def _draw_coefficient(axes: Axes, series: Series) -> None:
             fontsize=_TEXT,
             bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5},
         )
-    axes.set_title(f"Coefficient: {_course_text(series)}")
+    axes.set_title(f"Coefficient: {_course_text(values, turns)}")
 
 
-def _course_text(series: Series) -> str:
+def _course_text(values: np.ndarray, turns: Turns) -> str:
     """From the first to the last value and how often the sign changes, in words."""
-    values, turns = series[1], sign_changes(series)
-    last = change_text(values[-1], 0.0, False)
-    if len(values) == 1:
-        return last
-    course = f"from {change_text(values[0], 0.0, False)} to {last}"
-    if len(turns) == 1:
-        return f"{course}, changes its sign at step {turns[0]:,.0f}"
-    return f"{course}, {len(turns) or 'no'} change{'s' if len(turns) else ''} of sign"
-
-
-def _turns_text(turns: np.ndarray) -> str:
-    """Where the sign changes, in words."""
-    if len(turns) > _MOST_TURNS:
-        return f"{len(turns)}, from step {turns[0]:,.0f} to step {turns[-1]:,.0f}"
-    return ", ".join(f"step {turn:,.0f}" for turn in turns) or "none"
+    first, last = (change_text(values[place], 0.0, False) for place in (0, -1))
+    course = last if len(values) == 1 else f"from {first} to {last}"
+    if turns.counted and len(turns.steps) == 1:
+        return f"{course}, changes its sign at step {turns.steps[0]:,.0f}"
+    return f"{course}, {turns.words}" if turns.counted or len(values) > 1 else course
 
 
 def _constant_text(value: float) -> str:
@@ -139,12 +180,11 @@ def _constant_text(value: float) -> str:
     return f"The coefficient is {change_text(value, 0.0, False)} throughout: the model {side}."
 
 
-def _mark_turns(panels: Iterable[Axes], turns: np.ndarray) -> None:
-    """A line through every panel at each change of sign, unless these are many."""
-    if len(turns) <= _MOST_TURNS:
-        for axes in panels:
-            for turn in turns:
-                axes.axvline(turn, color=MUTED, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
+def _mark_turns(panels: Iterable[Axes], turns: Turns) -> None:
+    """A line through every panel at the first and at the last change of sign."""
+    for axes in panels:
+        for step in turns.steps:
+            axes.axvline(step, color=MUTED, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
 
 
 def _draw_loss(axes: Axes, series: Series, threshold: float | None, words: str) -> None:
@@ -163,5 +203,6 @@ def _draw_loss(axes: Axes, series: Series, threshold: float | None, words: str) 
 
 def _draw_accuracy(axes: Axes, series: Series) -> None:
     draw_noisy(axes, series, BLUE)
+    axes.set_ylim(*share_limits(float(series[1].min()), float(series[1].max())))
     axes.set_title(f"Accuracy of the classifier: {value_text(series[1][-1], True)} at the end")
     percent_axis(axes, "y")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nearkin.report._canvas import BLUE, DASHES, INK, MARKERS, MUTED, SERIES, WIDTH, drawing, percent_axis, to_png
+from nearkin.report._panels import share_limits
 from nearkin.report._steps import Series, draw_noisy, step_series
 from nearkin.report.formatting import shorten, value_text
 
@@ -83,6 +84,8 @@ def _draw_metrics(axes: Axes, curves: Mapping[str, Series], percent: bool) -> No
         axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
     axes.margins(x=0.02, y=0.15)
     if percent:
+        values = np.concatenate([line for _, line in curves.values()])
+        axes.set_ylim(*share_limits(float(values.min()), float(values.max())))
         percent_axis(axes, "y")
 
 

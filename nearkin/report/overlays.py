@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -33,9 +34,11 @@ _INSIDE = 4
 _BETWEEN = (WIDTH - _PAIRS * (2 * _CELL + _INSIDE)) // (_PAIRS - 1)
 _CAPTION = 20
 _ROW = _CAPTION + _CELL + 6
-_LETTER = 6.1  # a letter is about as wide
+_TEXT = 8  # points
+_THINNEST = 2  # no letter of that size is narrower
 _KEY = 48
 _NARROWEST = 480  # the key must fit
+_KEY_MARGIN = 26  # half of the number at an end of the key hangs over
 
 # Of a row that is one image with several maps.
 _WIDEST_CELL = 132
@@ -149,10 +152,10 @@ def draw_strips(strips: Sequence[Strip], scale: Scale) -> bytes:
         for place, strip in enumerate(strips):
             top = place * row + _CAPTION
             _write(figure, strip.caption, left, top, content, INK)
-            _write(figure, "as seen", left, top + _STAGE, cell, MUTED)
+            _write(figure, "as seen", left, top + _STAGE, cell - _INSIDE, MUTED)
             for stage, values in strip.maps.items():
-                name = _stage_caption(stage, values, cell)
-                _write(figure, name, left + columns[stage], top + _STAGE, cell, MUTED)
+                name = _stage_caption(figure, stage, values, cell - _INSIDE)
+                _write(figure, name, left + columns[stage], top + _STAGE, cell - _INSIDE, MUTED)
             _show(figure, _side_by_side(strip, columns, scale, cell, content), left, top + _STAGE)
         _place_key(figure, scale, height - _KEY)
         return to_png(figure)
@@ -168,10 +171,10 @@ def _side_by_side(strip: Strip, columns: Mapping[str, int], scale: Scale, cell: 
     return sheet
 
 
-def _stage_caption(stage: str, values: np.ndarray, width: int) -> str:
+def _stage_caption(figure: Figure, stage: str, values: np.ndarray, width: int) -> str:
     """The name of a stage and the size of its map, or the name alone where both do not fit."""
     both = f"{stage}, {values.shape[-2]} x {values.shape[-1]}"
-    return both if len(both) <= width / _LETTER else stage
+    return both if _fitting(figure, both, width) == both else stage
 
 
 def _draw_pair(figure: Figure, panel: Panel, scale: Scale, left: int, top: int) -> None:
@@ -194,7 +197,20 @@ def _show(figure: Figure, picture: Image.Image, left: int, top: int) -> None:
 def _write(figure: Figure, line: str, left: int, top: int, width: int, colour: str) -> None:
     """A line of text above a place, in pixels of the page, no wider than `width`."""
     whole, high = 100 * figure.get_figwidth(), 100 * figure.get_figheight()
-    figure.text(left / whole, 1 - (top - 4) / high, shorten(line, int(width / _LETTER)), fontsize=8, color=colour)
+    line = _fitting(figure, line, width)
+    figure.text(left / whole, 1 - (top - 4) / high, line, fontsize=_TEXT, color=colour)
+
+
+def _fitting(figure: Figure, line: str, width: int) -> str:
+    """A clean line, or as much of it as fits into a width in pixels of the page."""
+    from matplotlib.text import Text
+
+    def needed(letters: int) -> float:
+        written = Text(text=shorten(line, letters), fontsize=_TEXT, figure=figure)
+        return written.get_window_extent().width * 100 / figure.dpi
+
+    lengths = range(1, min(len(line), width // _THINNEST) + 1)
+    return shorten(line, max(1, bisect_right(lengths, float(width), key=needed)))
 
 
 @lru_cache(maxsize=1)
@@ -208,7 +224,8 @@ def _draw_key(scale: Scale) -> Image.Image:
 def _place_key(figure: Figure, scale: Scale, top: int) -> None:
     """The key in the middle of a strip that begins `top` pixels below the upper edge."""
     width = 100 * figure.get_figwidth()
-    scale.draw_key(_axes(figure, (width - _NARROWEST) / 2 + 12, top + 8, _NARROWEST - 24, 8))
+    left = (width - _NARROWEST) / 2 + _KEY_MARGIN
+    scale.draw_key(_axes(figure, left, top + 8, _NARROWEST - 2 * _KEY_MARGIN, 8))
 
 
 def _axes(figure: Figure, left: float, top: float, width: float, height: float) -> Axes:

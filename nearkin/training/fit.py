@@ -184,13 +184,19 @@ def _check_regularisers(recipe: Recipe, embedder: Embedder, objective: Objective
                 f"The regulariser '{name}' needs attributes, which the pooling '{recipe.model.pooling}' does not give: "
                 "set model.pooling to 'gsp', whose budget of 1 is average pooling."
             )
-    head = {id(parameter) for parameter in embedder.head.parameters()}
-    learned = any(parameter.requires_grad and id(parameter) not in head for parameter in embedder.parameters())
-    for name in objective.takers("features"):
+    learned = {id(parameter) for parameter in embedder.parameters() if parameter.requires_grad}
+    less = "freeze less (model.freeze; null needs model.cache: false as well)"
+    for name in objective.weights:
         if not learned:
             raise RecipeError(
+                f"The regulariser '{name}' has nothing to change, for nothing of the model learns: set "
+                f"model.dimension, add model.attention, or {less}."
+            )
+    for name in objective.takers("features"):
+        if learned <= {id(parameter) for parameter in embedder.head.parameters()}:
+            raise RecipeError(
                 f"The regulariser '{name}' changes what makes the features before the head, and nothing of that "
-                "learns: set its parameter vectors to embeddings, add model.attention, or freeze less (model.freeze)."
+                f"learns: set its parameter vectors to embeddings, add model.attention, or {less}."
             )
 
 

@@ -182,11 +182,18 @@ class Loop:
         self.optimiser.zero_grad(set_to_none=True)
         self.backward(loss)
         if self.section.clip is not None:
-            self.fabric.clip_gradients(self.module, self.optimiser, max_norm=self.section.clip)
+            self._clip(self.section.clip)
         self.optimiser.step()
         if self.average is not None:
             self.average.update()
         return loss.detach()
+
+    def _clip(self, limit: float) -> None:
+        norm = self.fabric.clip_gradients(self.module, self.optimiser, max_norm=limit, error_if_nonfinite=False)
+        # With half precision's scaled losses such a step is expected now and then, and the scaler leaves it out.
+        scaled = self.section.precision == "16-mixed"
+        if not scaled and norm is not None and not bool(torch.isfinite(norm)):
+            raise self._ruined("The gradients stopped being finite", self.state.step + 1)
 
     def _take_in(self, losses: list[Tensor]) -> None:
         """Read the losses of the last steps and refuse to go on from one that is not finite."""
@@ -209,7 +216,11 @@ class Loop:
     def _ruined(self, what: str, step: int) -> TrainingError:
         kept = self.run.state_file
         kept_text = f"the last good checkpoint is {kept}" if kept.exists() else "no checkpoint was written yet"
-        return TrainingError(f"{what} at step {step}: lower training.lr or set training.clip; {kept_text}.")
+        change = "lower training.lr"
+        if weights := ", ".join(f"{name} {weight:g}" for name, weight in self.objective.weights.items()):
+            change += f" or the weights in objective.regularisers ({weights})"
+        change += " or set training.clip" if self.section.clip is None else ""
+        return TrainingError(f"{what} at step {step}: {change}; {kept_text}.")
 
     def _log_losses(self) -> None:
         pending = self.state.pending

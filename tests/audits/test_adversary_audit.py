@@ -27,7 +27,7 @@ def adversary(**parameters):
         (objective(adversary()), 1.5),
         (objective(adversary(threshold=2)), 2.0),
         (objective({"name": "koleo"}, adversary(kind="adaptive", threshold=0.5)), 0.5),
-        (objective(adversary(kind="soft", threshold=0.5)), None),
+        (objective(adversary(kind="soft")), None),
         (objective({"name": "koleo"}), None),
         (objective(), None),
     ],
@@ -47,6 +47,7 @@ def test_the_caption_is_of_the_kind(monkeypatch, kind, threshold, said):
     assert seen == [((history,), {"threshold": threshold})]
     assert figure.png == b"png"
     assert said in figure.caption
+    assert ("oefficient" in figure.alt) == (kind == "adaptive")
 
 
 def test_a_log_without_an_adversary_makes_no_picture():
@@ -66,3 +67,4 @@ def test_the_report_shows_an_adversary_only_where_there_was_one(photos, tiny, tm
     assert "<h2>Training curves" in page
     parts = ("<h2>Class adversary", "<dt>adversary&#39;s coefficient", "<dt>classifier&#39;s accuracy")
     assert [part in page for part in parts] == [shown] * 3
+    assert "in the log" not in page

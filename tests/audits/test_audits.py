@@ -9,7 +9,7 @@ import pytest
 
 import nearkin as nk
 from nearkin.audits import unseen_items
-from nearkin.errors import DataError, UnknownNameError
+from nearkin.errors import DataError, ModelError, UnknownNameError
 from nearkin.metrics import class_bootstrap, retrieval_metrics
 
 
@@ -96,3 +96,63 @@ def test_a_published_query_and_gallery_division_is_followed(patterns, tiny):
         gallery_labels=patterns.labels[gallery],
     )
     assert result.values == expected.values
+
+
+@pytest.fixture
+def published(patterns, monkeypatch, tmp_path):
+    """Makes a model that says it began with the published weights of BN-Inception, whose file is not there."""
+    from nearkin.models import ModelSection, build_embedder
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+    def make(**changes):
+        section = ModelSection(backbone="bn-inception", pretrained=False, size=16, dimension=4, **changes)
+        embedder = build_embedder(section).eval()
+        embedder.backbone.config["pretrained"] = True
+        embedder.card = {"recipe": {"model": section.model_dump()}}
+        return embedder
+
+    return make
+
+
+@pytest.mark.parametrize(
+    "changes", [{"freeze": None, "cache": False}, {"freeze": "all", "cache": True, "pooling": "gem"}]
+)
+def test_weights_that_are_gone_leave_the_pretrained_features_out(published, patterns, changes, monkeypatch, tmp_path):
+    from nearkin.audits import subject
+
+    embedder, items = published(**changes), patterns.select(range(16))
+    steps = []
+    found = {name: getattr(subject, name) for name in ("pretrained_baseline", "_kept_features")}
+    for name, function in found.items():
+        monkeypatch.setattr(
+            subject, name, lambda *args, name=name, function=function: steps.append(name) or function(*args)
+        )
+    audited = subject.subject_of_model(embedder, items, cache_directory=tmp_path / "features", progress=False)
+    assert steps == ["pretrained_baseline", *["_kept_features"] * changes["cache"]]  # told before any work
+    assert (audited.baseline, audited.baseline_name) == (None, "")
+    assert audited.embeddings.shape == (16, 4)
+    (note,) = audited.notes
+    assert "published weights of bn-inception, whose file is not on this machine" in note
+    result = nk.audit(embedder, items, suites=["retrieval"], progress=False)
+    assert note in result.notes
+    assert nk.audit(embedder, items, suites=["retrieval"], baseline=False, progress=False).notes == []
+
+
+def test_pooled_features_of_a_frozen_trunk_need_no_weight_file(published, patterns, tmp_path):
+    from nearkin.audits import subject
+
+    embedder, items = published(freeze="all"), patterns.select(range(16))
+    audited = subject.subject_of_model(embedder, items, cache_directory=tmp_path / "features", progress=False)
+    assert (audited.notes, audited.baseline_name) == ([], "pretrained features")
+    np.testing.assert_allclose(audited.baseline, embedder.encode_pooled(items, progress=False), atol=1e-5)
+
+
+def test_a_damaged_weight_file_is_still_an_error(published, patterns, tmp_path):
+    from nearkin.audits import subject
+
+    path = tmp_path / "nearkin" / "weights" / "bn_inception-52deb4733.pth"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"other")
+    with pytest.raises(ModelError, match="damaged"):
+        subject.subject_of_model(published(), patterns.select(range(16)), cache_directory=tmp_path, progress=False)

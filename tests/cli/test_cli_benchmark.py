@@ -41,7 +41,8 @@ def test_a_benchmark_from_the_command_line(nearkin, photos, short, book):
     assert str(book / "table.html") in out
     lines = list(csv.DictReader(io.StringIO((book / "table.csv").read_text())))
     assert f"{100 * float(lines[0]['separate_MAP@R']):.1f} %" in out
-    shown = out.partition("NMI, Recall@k and kNN-Acc")[2]
+    before, _, shown = out.partition("NMI, Recall@k and kNN-Acc")
+    assert before.rstrip(" ").endswith("\n\n")
     for metric in ("NMI", "Recall@1", "Recall@2", "Recall@4", "Recall@8", "kNN-Acc"):
         for kind in ("separate", "concatenated"):
             assert f"{100 * float(lines[0][f'{kind}_{metric}']):.1f} %" in shown

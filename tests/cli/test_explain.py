@@ -87,6 +87,7 @@ def test_attention_is_one_picture_a_stage_and_an_overview(nearkin, attentive, fo
     )
     assert code == 0, err
     assert "Shown" not in told
+    assert "Wrote 2 overlays to" in told  # of one image
 
 
 def test_the_overview_of_attention_counts_images(nearkin, attentive, folder, tmp_path, monkeypatch):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -40,7 +42,15 @@ def test_known_names_are_taken(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "meant"), [("nmi", "NMI"), ("Recal@4", "Recall@4"), ("MAP@", "MAP@R"), ("knn-acc", "kNN-Acc")]
+    ("name", "meant"),
+    [
+        ("nmi", "NMI"),
+        ("Recal@4", "Recall@4"),
+        ("recall@16", "Recall@16"),
+        ("MAP@", "MAP@R"),
+        ("MAP", "MAP@R"),
+        ("knn-acc", "kNN-Acc"),
+    ],
 )
 def test_a_misspelt_name_is_told_with_the_nearest(name, meant, clouds):
     with pytest.raises(UnknownNameError, match=rf"^There is no metric '{name}' here\. Did you mean '{meant}'\?$"):
@@ -49,7 +59,13 @@ def test_a_misspelt_name_is_told_with_the_nearest(name, meant, clouds):
         named_metrics(*clouds, ["NMI", name])
 
 
-@pytest.mark.parametrize("name", ["", "accuracy", "Recall@0", "Recall@-1", "@"])
+@pytest.mark.parametrize("name", ["Recall", "recall", "Recall@", "Recall@0", "Recall@-1", "Recall@1.5", "Recall@01"])
+def test_a_recall_without_a_proper_k_is_told_which_there_are(name):
+    with pytest.raises(UnknownNameError, match=rf"'{re.escape(name)}'\. Did you mean Recall@1, or any k from 1 on\?$"):
+        check_metric_name(name)
+
+
+@pytest.mark.parametrize("name", ["", "accuracy", "P@0", "@"])
 def test_what_resembles_nothing_is_refused_too(name):
     with pytest.raises(UnknownNameError, match="There is no metric"):
         check_metric_name(name)

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nearkin.errors import ModelError, RecipeError, UnknownNameError
+from nearkin.errors import ModelError, RecipeError
 from nearkin.models import Embedder, ModelSection, build_embedder
 from nearkin.models.attention import StageAttention, usual_stages
 
@@ -141,11 +141,11 @@ def test_constant_scores_are_average_pooling(score: str, matrices: int) -> None:
         average = StageAttention(WIDTHS, LAST, score="average").double()
         assert torch.allclose(average(maps, u), expected, atol=1e-12)
         assert not list(average.parameters())
-    # Scores that are constant but not zero: every position of the map is the same vector, or adds the same to all.
+    # Constant but not zero: without W1 a score knows nothing of q.
     made = attention(score, matrices)
-    flat = {stage: map_[:, :, :1, :1].expand_as(map_) for stage, map_ in maps.items()}
-    expected = torch.cat([flat["early"].mean((2, 3)), flat["late"].mean((2, 3)), u], dim=1)
-    assert torch.allclose(made(flat, u), expected, atol=1e-12)
+    for stage in WIDTHS:
+        torch.nn.init.zeros_(made.scores[stage].inner.weight)
+    assert torch.allclose(made(maps, u), expected, atol=1e-12)
 
 
 @pytest.mark.parametrize("score", SCORES)
@@ -193,14 +193,24 @@ def test_refusals() -> None:
         StageAttention(WIDTHS, 4, hidden=3)
     with pytest.raises(ModelError, match="no matrices"):
         StageAttention(WIDTHS, 4, score="average", matrices=2)
-    with pytest.raises(RecipeError, match="no matrices"):
+    with pytest.raises(ModelError, match="no matrices"):
         ModelSection(attention={"score": "average", "matrices": 2})
     with pytest.raises(ModelError, match="one only"):
         usual_stages(["trunk"])
     with pytest.raises(RecipeError, match="twice"):
         ModelSection(attention={"stages": ["stage1", "stage1"]})
-    with pytest.raises(RecipeError, match="set matrices to 2"):
+    with pytest.raises(ModelError, match=r"matrices to 2"):
         ModelSection(attention={"hidden": 3})
+    with pytest.raises(ModelError, match=r"matrices and model\.attention\.hidden out"):
+        ModelSection(attention={"score": "average", "hidden": 3})
+    with pytest.raises(RecipeError, match="is empty"):
+        ModelSection(attention={"stages": []})
+
+
+@pytest.mark.parametrize("other", [True, False, "additive", ["stage1"], 3])
+def test_what_is_not_a_set_of_settings_is_told_the_form(other: object) -> None:
+    with pytest.raises(RecipeError, match=r"model\.attention is a set of settings.*\{\} for the usual ones"):
+        ModelSection(attention=other)
 
 
 SMALL = {"backbone": "resnet20", "size": 16, "dimension": 6}
@@ -219,7 +229,7 @@ def test_the_three_stages_before_the_last_are_attended_unless_others_are_named()
     assert small(stages=["stage2", "stem"]).attention.stages == ("stem", "stage2")
     with pytest.raises(ModelError, match="'stage3'"):
         small(stages=["stage3"])
-    with pytest.raises(UnknownNameError, match="'stage9'"):
+    with pytest.raises(ModelError, match=r"names 'stage9'.*stem, stage1, stage2: choose"):
         small(stages=["stage9"])
 
 
@@ -283,11 +293,13 @@ def test_attributes_and_attention_go_together() -> None:
     assert torch.allclose(raw, embedder(x), atol=1e-6)
 
 
-def test_half_precision_maps_do_not_overflow() -> None:
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_scores_do_not_overflow(dtype: torch.dtype) -> None:
     made = StageAttention({"early": 3}, LAST, score="multiplicative")
     torch.nn.init.ones_(made.scores["early"].inner.weight)
-    maps, u = torch.full((2, 3, 4, 4), 300.0), torch.full((2, LAST), 100.0)
-    with torch.autocast("cpu", torch.bfloat16):
-        features = made({"early": maps}, u)
-    assert bool(features.isfinite().all())
-    assert math.isclose(features[0, 0].item(), 300.0, rel_tol=1e-2)
+    maps, u = torch.full((2, 3, 4, 4), 300.0), torch.full((2, LAST), 100.0)  # scores of 360,000
+    for held in (maps, maps.to(dtype)):
+        with torch.autocast("cpu", dtype):
+            features = made({"early": held}, u)
+        assert bool(features.isfinite().all())
+        assert math.isclose(features[0, 0].item(), 300.0, rel_tol=1e-2)

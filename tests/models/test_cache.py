@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import shutil
 from collections import namedtuple
 
@@ -278,6 +279,35 @@ def test_a_model_with_attention_caches_the_attended_stages_too(freeze, places, m
     assert again.layout == cache.layout
     half = build(embedder, dataset, tmp_path, dtype="float16").gather(np.arange(7))
     assert all(map_.dtype == torch.float32 for map_ in half.values())
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"stem": [32, 16, 32], "stage2": [16, 16, 32]},
+        {"stem": [16, 16, 32], "stage2": [32, 32, 16]},
+        {"stem": [32.0, 32.0, 16.0]},
+        {"stem": [-32, -32, 16]},
+        {"stem": [True, 1024, 16]},
+        {"stem": [1024, 16]},
+        {"stem": [], "stage2": [24575]},
+        {"stem": "aaa"},
+        {"pooling": [8, 8]},
+        {"stem": None},
+    ],
+)
+def test_shapes_that_cannot_be_are_a_damaged_cache(wrong, make_images, tmp_path):
+    embedder, rows = attentive("all"), np.arange(4)
+    made = build(embedder, make_images(4), tmp_path)
+    card = next(tmp_path.glob("*.json"))
+    told = json.loads(card.read_text())
+    assert told["layout"] == {"stem": [32, 32, 16], "stage2": [16, 16, 32], "pooling": [64]}
+    card.write_text(json.dumps(told | {"layout": told["layout"] | wrong}))
+    again = build(embedder, make_images(4), tmp_path)
+    assert not again.reused
+    assert again.layout == made.layout
+    for place, features in made.gather(rows).items():
+        assert torch.equal(again.gather(rows)[place], features)
 
 
 def test_other_attended_stages_need_another_cache(make_images, tmp_path):

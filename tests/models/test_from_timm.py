@@ -48,6 +48,16 @@ class FakeList(nn.ModuleDict):
         return found
 
 
+class FakeDeepList(FakeList):
+    """With more levels before the last than attention takes."""
+
+    def __init__(self, channels):
+        super().__init__(channels)
+        self.update({"layer3": nn.Conv2d(32, 32, 3, 1, 1), "layer4": nn.Conv2d(32, 32, 3, 1, 1)})
+        self.return_layers |= {"layer3": "3", "layer4": "4"}
+        self.feature_info = FakeInfo([8, 16, 32, 32, 32])
+
+
 class FakeGetter(nn.Module):
     """As an extractor that is no chain, and gives its maps with the channels last."""
 
@@ -65,9 +75,10 @@ class FakeGetter(nn.Module):
 def timm(monkeypatch):
     def create_model(name, pretrained, features_only, in_chans):
         assert features_only
-        if name not in ("chain", "getter"):
+        made = {"chain": FakeList, "deep": FakeDeepList, "getter": FakeGetter}.get(name)
+        if made is None:
             raise RuntimeError(f"Unknown model ({name})")
-        return FakeList(in_chans) if name == "chain" else FakeGetter(in_chans)
+        return made(in_chans)
 
     module = types.ModuleType("timm")
     module.create_model = create_model
@@ -98,6 +109,25 @@ def test_an_embedder_on_timm_is_saved_and_loaded(tmp_path):
     embedder.save(tmp_path / "model.safetensors")
     x = torch.rand(2, 3, 48, 48)
     assert (type(embedder).load(tmp_path / "model.safetensors").encode(x) == embedder.encode(x)).all()
+
+
+@pytest.mark.usefixtures("timm")
+def test_attention_takes_the_levels_before_the_last():
+    embedder = build_embedder(ModelSection(backbone="timm/chain", dimension=4, attention={})).eval()
+    assert embedder.attended_stages == ["act1", "layer1"]
+    assert embedder.feature_size == 8 + 16 + 32
+    local, maps = embedder.maps(torch.randn(2, 3, 48, 48))
+    assert {name: map_.shape for name, map_ in maps.items()} == {"act1": (2, 8, 24, 24), "layer1": (2, 16, 12, 12)}
+    assert embedder.head(embedder.merge(local, maps)).shape == (2, 4)
+    deep = build_embedder(ModelSection(backbone="timm/deep", dimension=4, attention={}))
+    assert deep.attended_stages == ["layer1", "layer2", "layer3"]
+
+
+@pytest.mark.usefixtures("timm")
+@pytest.mark.parametrize("attention", [{}, {"stages": ["trunk"]}])
+def test_one_stage_leaves_nothing_to_attend_to(attention):
+    with pytest.raises(ModelError, match=r"has one only \(trunk\): choose another, or set model\.attention to null\.$"):
+        build_embedder(ModelSection(backbone="timm/getter", dimension=4, attention=attention))
 
 
 @pytest.mark.usefixtures("timm")

@@ -13,9 +13,9 @@ from torch import nn
 from torch.autograd import gradcheck, gradgradcheck
 from torch.nn import functional
 
-from nearkin.errors import RecipeError
+from nearkin.errors import DataError, RecipeError
 from nearkin.objectives import LossShape, ObjectiveSection, make_objective, regularisers
-from nearkin.objectives.adversary import ClassAdversary, coefficient_for, kept_units, scale_gradient
+from nearkin.objectives.adversary import ClassAdversary, coefficient_for, kept_units, least_loss, scale_gradient
 from nearkin.spaces import make_space, spaces
 
 CLASSES, SIZE, HIDDEN = 6, 5, 7
@@ -33,6 +33,7 @@ def make(coefficient=None, **settings):
     adversary = ClassAdversary(SIZE, CLASSES, hidden=HIDDEN, **settings).double().eval()
     if coefficient is not None:
         adversary.coefficient.fill_(coefficient)
+        adversary.acted.fill_(coefficient)
     return adversary
 
 
@@ -196,7 +197,7 @@ def test_the_two_players():
 
 @pytest.mark.parametrize("dropout", [0.1, 0.5])
 def test_dropout_leaves_out_its_share_and_keeps_the_mean(dropout):
-    kept = torch.stack([kept_units((20, 50), dropout, seed=0, turn=turn) for turn in range(100)]).double()
+    kept = torch.stack([kept_units((20, 50), dropout, seed=0, step=step) for step in range(100)]).double()
     assert kept.mean().item() == pytest.approx(1 - dropout, abs=0.01)
     assert (kept.mean(0) > 0).all()
     features = batch()[0]
@@ -204,18 +205,18 @@ def test_dropout_leaves_out_its_share_and_keeps_the_mean(dropout):
     logits = adversary._logits(features)
     adversary.train()
     draws = []
-    for _ in range(3000):
+    for step in range(1000):
+        adversary._steps = step
         draws.append(adversary._logits(features))
-        adversary.steps += 1
-    torch.testing.assert_close(torch.stack(draws).mean(0), logits, rtol=0, atol=0.05)
+    torch.testing.assert_close(torch.stack(draws).mean(0), logits, rtol=0, atol=0.08)
 
 
 def test_draws_follow_seed_and_step_and_leave_the_global_state_alone():
     state = torch.get_rng_state()
-    first, again = (kept_units((4, 64), 0.5, seed=3, turn=9) for _ in range(2))
+    first, again = (kept_units((4, 64), 0.5, seed=3, step=9) for _ in range(2))
     assert torch.equal(first, again)
-    assert not torch.equal(first, kept_units((4, 64), 0.5, seed=3, turn=10))
-    assert not torch.equal(first, kept_units((4, 64), 0.5, seed=4, turn=9))
+    assert not torch.equal(first, kept_units((4, 64), 0.5, seed=3, step=10))
+    assert not torch.equal(first, kept_units((4, 64), 0.5, seed=4, step=9))
     assert torch.equal(state, torch.get_rng_state())
 
 
@@ -242,24 +243,75 @@ def test_readings_are_means_since_the_last_one():
             hits.append((plain(features).argmax(1) == labels).double().mean().item())
         found = adversary.readings(weight=0.2)
         assert found == pytest.approx(
-            {"coefficient": -0.1, "loss": sum(losses) / len(steps), "accuracy": sum(hits) / len(steps)}, rel=1e-6
+            {"coefficient": -0.1, "turns": 0, "loss": sum(losses) / len(steps), "accuracy": sum(hits) / len(steps)},
+            rel=1e-6,
         )
         assert len(set(hits)) > 1 or len(steps) == 1
-    assert adversary.readings() == pytest.approx({"coefficient": -0.5})
+    assert adversary.readings() == pytest.approx({"coefficient": -0.5, "turns": 0})
+
+
+def test_the_coefficient_that_is_read_is_the_one_that_acted():
+    """A row as long as an epoch ends where the next epoch's coefficient is set."""
+    adversary = make(threshold=1.4, epoch_steps=3, dropout=0.0).train()
+    for _ in range(3):
+        acting = adversary.coefficient.item()
+        values = [adversary(*batch(step)).item() for step in range(3)]
+        found = adversary.readings(weight=0.5)
+        assert adversary.coefficient.item() != pytest.approx(acting)
+        assert found["coefficient"] == pytest.approx(0.5 * acting)
+        assert sum(values) / 3 == pytest.approx(-acting * found["loss"])
+        for parameter in adversary.parameters():
+            parameter.data *= 1.5
+
+
+def test_changes_of_sign_are_counted_when_they_act():
+    """Against a loop over the coefficient of every step; what is set after the last step does not count yet."""
+    adversary = make(threshold=1.5, epoch_steps=2, dropout=0.0).train()
+    adversary.epoch_loss.zero_()
+    wanted = [2.0, 2.0, 1.0, 1.0, 1.2, 3.0, 0.5]  # mean losses of the epochs
+    signs, told = [], []
+    for step in range(14):
+        signs.append(math.copysign(1, adversary.coefficient.item()))
+        adversary._count(torch.tensor(wanted[step // 2], dtype=torch.float64), torch.tensor(0.5))
+        told.append(adversary.readings())
+        changes = [i + 1 for i in range(1, len(signs)) if signs[i] != signs[i - 1]]
+        expected = {"turns": len(changes)} | ({"first_turn": changes[0], "last_turn": changes[-1]} if changes else {})
+        assert {name: value for name, value in told[-1].items() if "turn" in name} == expected
+    assert told[-1]["turns"] == 2
+    assert (told[-1]["first_turn"], told[-1]["last_turn"]) == (7, 13)
+    adversary._count(torch.tensor(1.0, dtype=torch.float64), torch.tensor(0.5))
+    assert adversary.readings()["turns"] == 3
+
+
+def test_soft_has_no_changes_of_sign_to_tell():
+    adversary = make(threshold=None, epoch_steps=1).train()
+    adversary(*batch())
+    assert set(adversary.readings()) == {"coefficient", "loss", "accuracy"}
+
+
+def test_no_step_reads_a_tensor(monkeypatch):
+    """To read one would make a GPU wait."""
+    adversary = make(threshold=1.5, epoch_steps=2).train()
+    for name in ("item", "tolist", "__int__", "__float__", "__bool__", "__index__", "numpy"):
+        monkeypatch.setattr(torch.Tensor, name, lambda *_, **__: pytest.fail("read"))
+    for step in range(5):
+        features, labels = batch(step)
+        adversary(features, labels)
 
 
 @pytest.mark.parametrize("stop", [2, 3, 5])
 def test_a_checkpoint_goes_on_in_the_middle_of_an_epoch(stop):
-    whole = make(epoch_steps=3, dropout=0.3, seed=4).train()
+    whole = make(epoch_steps=3, dropout=0.3, seed=4, threshold=math.log(CLASSES)).train()
     values = []
     for step in range(8):
         if step == stop:
             kept = copy.deepcopy(whole.state_dict())
         values.append(whole(*batch(step)).item())
-    resumed = make(epoch_steps=3, dropout=0.3, seed=4).train()
+    resumed = make(epoch_steps=3, dropout=0.3, seed=4, threshold=math.log(CLASSES)).train()
     resumed.load_state_dict(kept)
     assert [resumed(*batch(step)).item() for step in range(stop, 8)] == values[stop:]
     assert resumed.readings() == whole.readings()
+    assert all(torch.equal(value, resumed.state_dict()[name]) for name, value in whole.state_dict().items())
 
 
 # As a part of an objective.
@@ -302,7 +354,7 @@ def test_the_objective_weighs_what_it_reads():
     features, labels = batch()
     objective(features[:, :4].float(), labels, features=features.float())
     found = objective.readings()
-    assert set(found) == {f"class-adversary_{what}" for what in ("coefficient", "loss", "accuracy")}
+    assert set(found) == {f"class-adversary_{what}" for what in ("coefficient", "turns", "loss", "accuracy")}
     assert found["class-adversary_coefficient"] == pytest.approx(-0.2 * math.tanh(math.log(CLASSES) - 1.5), rel=1e-5)
     assert make_objective(ObjectiveSection(), dimension=4, classes=3).readings() == {}
 
@@ -319,6 +371,24 @@ def test_half_precision_features_are_computed_in_single(dtype):
     single = half.detach().float()
     torch.testing.assert_close(value, objective(single[:, :4], labels, features=single))
     assert all(parameter.dtype == torch.float32 for parameter in objective.players())
+
+
+def test_double_precision_is_taken_by_a_classifier_in_single():
+    objective = make_objective(section(0.2), dimension=4, classes=CLASSES, features=SIZE, epoch_steps=5).eval()
+    features, labels = batch()
+    features.requires_grad_()
+    value = objective(features[:, :4], labels, features=features)
+    value.backward()
+    assert value.dtype == features.grad.dtype == torch.float64
+    single = features.detach().float()
+    torch.testing.assert_close(value.float(), objective(single[:, :4], labels, features=single))
+
+
+def test_with_a_weight_of_0_the_classifier_does_not_learn():
+    objective = make_objective(section(0.0), dimension=4, classes=CLASSES, features=SIZE, epoch_steps=5)
+    features, labels = batch()
+    objective(features[:, :4].float(), labels, features=features.float()).backward()
+    assert all(parameter.grad.abs().max() == 0 for parameter in objective.players())
 
 
 def test_its_network_is_no_proxy():
@@ -362,6 +432,70 @@ def test_missing_features_are_asked_for():
         objective(torch.randn(12, 4), batch()[1], torch.rand(12, 3))
 
 
+@pytest.mark.parametrize("name", ["features", "epoch_steps"])
+@pytest.mark.parametrize("count", [0, -3, 2.5, True, "5"])
+def test_sizes_are_whole_numbers(name, count):
+    given = {"features": SIZE, "epoch_steps": 5} | {name: count}
+    with pytest.raises(RecipeError, match=f"whole number from 1 on as {name}, not {count!r}"):
+        make_objective(section(), dimension=4, classes=CLASSES, **given)
+
+
+@pytest.mark.parametrize("shape", [(12, SIZE + 1), (11, SIZE), (12, SIZE, 1), (SIZE,)])
+def test_features_of_another_shape_are_refused(shape):
+    objective = make_objective(section(), dimension=4, classes=CLASSES, features=SIZE, epoch_steps=5)
+    with pytest.raises(DataError, match=rf"'class-adversary' needs features of shape \(12, {SIZE}\), .* was given"):
+        objective(torch.randn(12, 4), batch()[1], features=torch.randn(shape))
+    on_embeddings = make_objective(section(vectors="embeddings", epoch_steps=3), dimension=4, classes=CLASSES)
+    with pytest.raises(DataError, match=r"needs embeddings of shape \(12, 4\)"):
+        on_embeddings(torch.randn(12, 5), batch()[1])
+
+
+def test_attributes_of_another_length_are_refused():
+    made = ObjectiveSection(loss="contrastive", regularisers=[{"name": "zero-shot"}])
+    objective = make_objective(made, dimension=4, classes=CLASSES)
+    with pytest.raises(DataError, match=r"'zero-shot' needs attributes of shape \(12, any\), a row for each label"):
+        objective(torch.randn(12, 4), batch()[1], torch.rand(11, 3))
+
+
+@pytest.mark.parametrize("parameters", [{"threshold": 2.0}, {"epoch_steps": 3}])
+def test_what_soft_has_no_use_for_is_refused(parameters):
+    ((name, value),) = parameters.items()
+    with pytest.raises(RecipeError, match=f"has no use for {name}={value:g}: leave {name} out, or set kind"):
+        make_objective(section(kind="soft", **parameters), dimension=4, classes=CLASSES, features=SIZE)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 1e-6, 0.15, 0.5, 0.999])
+@pytest.mark.parametrize("classes", [2, 6, 100])
+def test_the_least_loss_is_that_of_a_classifier_that_says_the_smoothed_label(smoothing, classes):
+    label = torch.full((1, classes), smoothing / classes, dtype=torch.float64)
+    label[0, 0] += 1 - smoothing
+    reached = functional.cross_entropy(label.log(), torch.tensor([0]), label_smoothing=smoothing) if smoothing else 0.0
+    assert least_loss(smoothing, classes) == pytest.approx(float(reached), abs=1e-12)
+
+
+def test_smoothing_that_leaves_nothing_to_turn_at_is_refused():
+    least = least_loss(0.9, CLASSES)
+
+    def build(threshold):
+        made = section(smoothing=0.9, threshold=threshold)
+        return make_objective(made, dimension=4, classes=CLASSES, features=SIZE, epoch_steps=5)
+
+    with pytest.raises(RecipeError, match=r"falls below 1\.\d+, so .* never turn at a threshold of 1: lower"):
+        build(1.0)
+    with pytest.raises(RecipeError, match="never turn"):
+        build(least)
+    build(least + 1e-3)
+    make_objective(section(kind="soft", smoothing=0.99), dimension=4, classes=100, features=SIZE)
+
+
+@pytest.mark.parametrize(
+    "given", [["class-adversary"], [{"weight": 1}], [{}], "class-adversary", {"name": "class-adversary"}, None, [None]]
+)
+def test_regularisers_in_another_form_are_shown_the_right_one(given):
+    with pytest.raises(RecipeError, match=r"list of terms such as \[\{name: class-adversary, weight: 0\.5\}\], each"):
+        ObjectiveSection(loss="contrastive", regularisers=given)
+
+
 @pytest.mark.parametrize(
     ("parameters", "said"),
     [
@@ -372,6 +506,7 @@ def test_missing_features_are_asked_for():
         ({"smoothing": 1}, "less than 1"),
         ({"smoothing": True}, "needs a number"),
         ({"hidden": 0}, "greater than or equal to 1"),
+        ({"hidden": 100_000_000_000}, "less than or equal to 65536"),
         ({"threshold": 0}, "greater than 0"),
         ({"epoch_steps": 0}, "greater than or equal to 1"),
         ({"treshold": 1.5}, "Did you mean"),

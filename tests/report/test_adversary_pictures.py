@@ -11,7 +11,7 @@ from PIL import Image
 
 from nearkin.report import adversary as module
 from nearkin.report import draw_adversary
-from nearkin.report.adversary import adversary_facts, sign_changes
+from nearkin.report.adversary import Turns, adversary_facts, sign_changes, sign_turns
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 THRESHOLD = 1.5
@@ -29,6 +29,16 @@ def row(step, reached, /, **values):
 
 def falling(count):
     return [row(10 * i, 4.6 * 0.9**i) for i in range(1, count + 1)]
+
+
+def counted(history, *turns):
+    """The same log, each row with the steps of those changes of sign that came before it."""
+    told = []
+    for one in history:
+        past = [turn for turn in turns if turn <= one["step"]]
+        found = {"turns": len(past)} | ({"first_turn": past[0], "last_turn": past[-1]} if past else {})
+        told.append(one | {f"class-adversary_{name}": value for name, value in found.items()})
+    return told
 
 
 def soft(count):
@@ -118,19 +128,40 @@ def test_the_threshold_is_a_line_in_sight(monkeypatch, threshold):
 
 
 def test_the_change_of_sign_is_marked_in_every_panel_and_told(monkeypatch):
-    history = falling(30)
-    turn = next(one["step"] for one in history if one["class-adversary_coefficient"] > 0)
+    axes = drawn(monkeypatch, counted(falling(30), 103))
+    assert title(axes["Coefficient"]) == "Coefficient: from −0.495 to +0.432, changes its sign at step 103"
+    assert all(upright(panel) == [103] for panel in axes.values())
+
+
+def test_changes_of_sign_between_two_rows_count(monkeypatch):
+    """Rows 50 steps apart of a coefficient that changes every few steps."""
+    history = counted([row(50, 3.0), row(100, 3.0)], 20, 25, 77, 81)
     axes = drawn(monkeypatch, history)
-    assert title(axes["Coefficient"]) == f"Coefficient: from −0.495 to +0.432, changes its sign at step {turn}"
-    assert all(upright(panel) == [turn] for panel in axes.values())
+    assert title(axes["Coefficient"]) == "Coefficient: from −0.453 to −0.453, 4 changes of sign"
+    assert all(upright(panel) == [20, 81] for panel in axes.values())
+    assert sign_turns(history) == Turns(4, (20, 81), counted=True)
+    assert sign_turns(history[:1]) == Turns(2, (20, 25), counted=True)
+    assert adversary_facts(history) == adversary_facts(history) | {
+        "adversary's coefficient": "−0.453 throughout",
+        "coefficient's changes of sign": "4, from step 20 to step 81",
+    }
 
 
-@pytest.mark.parametrize(("turns", "marked"), [(0, 0), (2, 2), (4, 4), (5, 0)])
-def test_many_changes_of_sign_are_counted_and_not_marked(monkeypatch, turns, marked):
+@pytest.mark.parametrize("turns", [0, 1, 2, 5])
+def test_a_log_that_does_not_count_is_told_as_such(monkeypatch, turns):
     history = [row(10 * (i + 1), 1.5 + (-1) ** i) for i in range(turns + 1)]
     axes = drawn(monkeypatch, [*history, row(1000, 1.5 + (-1) ** turns)])
-    assert title(axes["Coefficient"]).endswith(f"{turns or 'no'} change{'s' if turns else ''} of sign")
-    assert len(upright(axes["Loss"])) == marked
+    assert title(axes["Coefficient"]).endswith(
+        f", {turns or 'no'} change{'' if turns == 1 else 's'} of sign in the log"
+    )
+    assert upright(axes["Loss"]) == [20, 10 * (turns + 1)][: min(turns, 2)]
+
+
+@pytest.mark.parametrize("reached", [1e-4, 30.0])
+def test_an_accuracy_that_stays_is_drawn_within_0_and_100_percent(monkeypatch, reached):
+    axes = drawn(monkeypatch, [row(10 * i, reached) for i in range(1, 21)])["Accuracy"]
+    low, high = axes.get_ylim()
+    assert all(0 <= tick <= 1 for tick in axes.get_yticks() if low <= tick <= high)
 
 
 def test_a_constant_coefficient_without_a_threshold_is_told_in_words(monkeypatch):
@@ -182,11 +213,18 @@ def test_changes_of_sign_are_those_a_loop_finds(values):
 def test_the_facts_tell_both_ends_and_the_change_of_sign():
     assert adversary_facts([row(10, 4.0), row(20, 2.0), row(1030, 1.0), row(1040, 0.5)]) == {
         "adversary's coefficient": "−0.493 at first, +0.381 at last",
-        "coefficient's changes of sign": "step 1,030",
+        "coefficient's changes of sign": "1 in the log, at step 1,030",
         "classifier's loss": "0.500 at the end",
         "classifier's accuracy": "60.7 % at the end",
     }
-    assert adversary_facts(soft(3))["coefficient's changes of sign"] == "none"
+    assert list(adversary_facts(soft(3)).items())[:2] == [
+        ("adversary's coefficient", "−0.500 throughout"),
+        ("classifier's loss", "3.353 at the end"),
+    ]
+    assert adversary_facts(counted(falling(3)))["coefficient's changes of sign"] == "none"
+    assert adversary_facts(falling(3))["coefficient's changes of sign"] == "none in the log"
+    assert adversary_facts(counted(falling(30), 1003))["coefficient's changes of sign"] == "none"
+    assert adversary_facts(counted(falling(300), 1003))["coefficient's changes of sign"] == "1, at step 1,003"
     many = [row(10 * i, 1.5 + (-1) ** i) for i in range(1, 8)]
-    assert adversary_facts(many)["coefficient's changes of sign"] == "6, from step 20 to step 70"
+    assert adversary_facts(many)["coefficient's changes of sign"] == "6 in the log, from step 20 to step 70"
     assert list(adversary_facts([row(1, 2.0, coefficient=None, accuracy=math.nan)])) == ["classifier's loss"]

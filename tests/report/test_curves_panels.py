@@ -61,6 +61,15 @@ def test_named_metrics_share_one_panel_and_the_first_decides(panels):
     assert axes.get_title(loc="left") == "Validation: best NMI 63.0 % at step 30"
 
 
+@pytest.mark.parametrize("value", [0.0, 1.0])
+def test_a_share_that_stays_is_drawn_within_0_and_100_percent(panels, value):
+    draw_curves([{"step": s, "val_MAP@R": value, "val_P@1": value} for s in (1, 2, 3)])
+    ((_, axes),) = panels
+    low, high = axes.get_ylim()
+    assert low < value < high
+    assert all(0 <= tick <= 1 for tick in axes.get_yticks() if low <= tick <= high)
+
+
 def test_metrics_without_map_are_marked_by_their_first():
     assert _usual_groups([{"step": 1, "val_b": 0.1, "val_a": 0.2}]) == [[], ["val_b", "val_a"]]
     assert draw_curves([{"step": 1, "val_b": 0.1, "val_a": 0.2}]).startswith(b"\x89PNG")

@@ -182,6 +182,59 @@ def test_a_grid_has_rows_of_three_pairs_and_no_panels_no_bytes():
     assert Image.open(io.BytesIO(draw_overlays([panel] * 4, ShareScale()))).width == 1440
 
 
+def _written(png, top, bottom):
+    """The columns, in real pixels, where something is written on white between two rows of pixels of the page."""
+    return np.flatnonzero((pixels(Image.open(io.BytesIO(png)))[2 * top : 2 * bottom] < 200).any((0, 2)))
+
+
+LINES = ["W" * 60, "i" * 300, "mm.MM " * 30, "ÖÄÜß漢字" * 20]
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_captions_of_a_grid_stay_above_their_pairs(line):
+    panel = Panel(Image.new("RGB", (9, 9), "white"), np.full((2, 2), 0.25), line)
+    columns = _written(draw_overlays([panel] * 3, ShareScale()), 0, 19)
+    starts, ends = columns[np.r_[True, np.diff(columns) > 22]], columns[np.r_[np.diff(columns) > 22, True]]
+    assert len(starts) == 3
+    for place, (start, end) in enumerate(zip(starts, ends, strict=True)):
+        assert 488 * place <= start < 488 * place + 8
+        assert 488 * place + 360 < end <= 488 * place + 464
+
+
+def test_a_caption_that_fits_is_whole():
+    def drawn(line):
+        panel = Panel(Image.new("RGB", (9, 9)), np.full((2, 2), 0.25), line)
+        return _written(draw_overlays([panel], ShareScale()), 0, 19)
+
+    assert drawn("i" * 60)[-1] < 464  # by the number of its letters it would have been cut
+    assert len(drawn("i" * 60)) > 1.9 * len(drawn("i" * 30))
+    assert not len(drawn(""))
+
+
+@pytest.mark.parametrize("line", LINES)
+@pytest.mark.parametrize("count", [1, 3, 8])
+def test_captions_of_strips_stay_above_their_images(line, count):
+    stages = [f"{number}{line}" for number in range(count)]
+    strip = Strip(Image.new("RGB", (9, 9), "white"), dict.fromkeys(stages, np.full((2, 2), 0.25)), line)
+    png = draw_strips([strip], ShareScale())
+    width = Image.open(io.BytesIO(png)).width
+    cell = min(132, (720 - count * 4) // (1 + count))
+    content = 2 * ((1 + count) * (cell + 4) - 4)
+    left = (width - content) // 2
+    assert left + 0.85 * content < _written(png, 0, 19)[-1] <= left + content
+    columns = _written(png, 20, 35) - left
+    assert ((columns % (2 * (cell + 4))) < 2 * cell).all()
+
+
+@pytest.mark.parametrize("scale", [ShareScale(2.0), ShareScale(17.5), SignedScale(12.5), HeatScale(3000.0)])
+def test_the_numbers_at_the_ends_of_a_key_are_whole(scale):
+    for png in (draw_strips([_strip("one")], scale), draw_keyed_overlay(GREY, np.full((2, 2), 0.25), scale)):
+        height, width = pixels(Image.open(io.BytesIO(png))).shape[:2]
+        columns = _written(png, height // 2 - 48, height // 2)
+        assert columns[0] > 4
+        assert columns[-1] < width - 4
+
+
 def test_a_grid_shows_the_image_beside_its_overlay():
     panel = Panel(Image.new("RGB", (50, 50), (0, 128, 0)), np.full((2, 2), 0.25), "")
     drawn = pixels(Image.open(io.BytesIO(draw_overlays([panel] * 3, ShareScale()))))

@@ -327,6 +327,7 @@ def test_numbers_of_ticks_do_not_run_into_each_other(ks):
 def test_accuracies_are_in_sight_and_no_tick_lies_above_all_right(low, high):
     bottom, top = share_limits(low, high)
     assert bottom < low <= high < top <= 1.05
+    assert bottom >= -0.06 * (top - bottom)  # where no tick fits
     assert top - bottom >= 0.02
 
 

@@ -11,6 +11,7 @@ import torch
 from nearkin.errors import RecipeError
 from nearkin.models import build_embedder
 from nearkin.objectives import ObjectiveSection, make_objective
+from nearkin.objectives import adversary as module
 from nearkin.recipe import TrainingSection, load_recipe
 from nearkin.training import Run, train
 from nearkin.training.fit import make_learner
@@ -54,7 +55,7 @@ def test_the_log_tells_of_the_adversary_beside_the_loss(patterns, tiny, tmp_path
     coefficients = [row["class-adversary_coefficient"] for row in losses]
     classes = len(run.model().card["classes"]["train"])
     assert coefficients[0] == pytest.approx(-0.5 * math.tanh(math.log(classes) - 1.5), rel=1e-5)
-    assert coefficients[1] == coefficients[2] != coefficients[0]  # epochs end at steps 5 and 10
+    assert coefficients[1] == coefficients[2] != coefficients[0]  # epochs begin at steps 6 and 11
     assert coefficients[3] != coefficients[2]
     assert all(0 <= row["class-adversary_accuracy"] <= 1 for row in losses)
     assert losses[0]["class-adversary_loss"] == pytest.approx(math.log(classes), abs=0.5)
@@ -62,13 +63,26 @@ def test_the_log_tells_of_the_adversary_beside_the_loss(patterns, tiny, tmp_path
     assert (int(state["steps"]), int(state["unread_steps"])) == (12, 0)
 
 
-def test_the_logged_loss_is_that_of_equation_22(patterns, tiny, tmp_path):
-    """Without the metric loss: minus the coefficient times the classifier's loss, within one epoch."""
-    run = fit(patterns, tmp_path, "triplet", *tiny, "objective.weight=0", adversary(epoch_steps=100))
-    for row in run.history():
-        if "loss" in row:
-            expected = -row["class-adversary_coefficient"] * row["class-adversary_loss"]
-            assert row["loss"] == pytest.approx(expected, rel=1e-4)
+@pytest.mark.parametrize("epoch", [3, 100])
+def test_the_logged_loss_is_that_of_equation_22(epoch, patterns, tiny, tmp_path):
+    """Without the metric loss: minus the coefficient times the classifier's loss, in rows that are in one epoch."""
+    run = fit(patterns, tmp_path, "triplet", *tiny, "objective.weight=0", adversary(epoch_steps=epoch))
+    rows = [row for row in run.history() if "loss" in row]
+    for row in rows:
+        expected = -row["class-adversary_coefficient"] * row["class-adversary_loss"]
+        assert row["loss"] == pytest.approx(expected, rel=1e-4)
+    assert len({row["class-adversary_coefficient"] for row in rows}) == (4 if epoch == 3 else 1)
+
+
+def test_changes_of_sign_between_rows_are_in_the_log(patterns, tiny, tmp_path, monkeypatch):
+    """Coefficients of steps 1 to 12; what is set after the last step never acts."""
+    signs = iter([-1, -1, 1, 1, -1, -1, -1, 1, 1, 1, 1, 1, -1])
+    monkeypatch.setattr(module, "coefficient_for", lambda *_: torch.tensor(0.1 * next(signs)))
+    run = fit(patterns, tmp_path, "triplet", *tiny, "training.log_every=12", adversary(epoch_steps=1))
+    (row,) = [row for row in run.history() if "loss" in row]
+    found = [row[f"class-adversary_{name}"] for name in ("turns", "first_turn", "last_turn", "coefficient")]
+    assert found == pytest.approx([3, 3, 8, 0.05])
+    assert list(signs) == []
 
 
 @pytest.mark.parametrize("kind", ["adaptive", "soft"])
@@ -89,7 +103,8 @@ def test_the_logged_loss_is_that_of_equation_22(patterns, tiny, tmp_path):
     ids=["memory", "chance-constrained", "averaged", "half", "cached"],
 )
 def test_every_schedule_asks_it_once_a_step(kind, more, patterns, tiny, tmp_path):
-    run = fit(patterns, tmp_path, "contrastive", *tiny, *more, adversary(kind=kind, epoch_steps=4))
+    chosen = {"kind": kind} | ({"epoch_steps": 4} if kind == "adaptive" else {})
+    run = fit(patterns, tmp_path, "contrastive", *tiny, *more, adversary(**chosen))
     rows = [row for row in run.history() if "loss" in row]
     assert all(np.isfinite(row["loss"]) and set(row) >= KEYS for row in rows)
     assert int(counted(run)["steps"]) == 12
@@ -221,11 +236,26 @@ def learner(tiny, *overrides):
 
 
 @pytest.mark.parametrize("kind", ["adaptive", "soft"])
-@pytest.mark.parametrize("dimension", ["16", "null"])
-def test_features_that_nothing_makes_are_refused(kind, dimension, tiny):
-    frozen = ["model.freeze=all", f"model.dimension={dimension}", adversary(kind=kind)]
-    with pytest.raises(RecipeError, match="nothing of that learns: set its parameter vectors to embeddings, add model"):
-        learner(tiny, *frozen)
+def test_features_that_nothing_makes_are_refused(kind, tiny):
+    with pytest.raises(
+        RecipeError, match=r"nothing of that learns: set its parameter vectors to embeddings, .*cache: false"
+    ):
+        learner(tiny, "model.freeze=all", adversary(kind=kind))
+
+
+@pytest.mark.parametrize(
+    "term",
+    [adversary(), adversary(vectors="embeddings"), "objective.regularisers=[{name: koleo}]"],
+    ids=["features", "embeddings", "koleo"],
+)
+def test_a_model_of_which_nothing_learns_is_refused(term, tiny):
+    frozen = ["model.freeze=all", "model.dimension=null"]
+    with pytest.raises(
+        RecipeError, match=r"has nothing to change, .* learns: set model\.dimension, add model\.attention"
+    ):
+        learner(tiny, *frozen, term)
+    learner(tiny, *frozen)
+    learner(tiny, *frozen, "model.freeze=null", term)
 
 
 @pytest.mark.parametrize(

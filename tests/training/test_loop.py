@@ -321,6 +321,24 @@ def test_a_loss_that_is_not_finite_names_the_step_and_keeps_the_checkpoint(patte
     assert_same_run(tmp_path / "run", tmp_path / "whole")
 
 
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (
+            ["training.clip=1"],
+            r"gradients stopped being finite at step 1: lower training\.lr or the weights in objective\.",
+        ),
+        ([], r"loss became inf at step 1: lower .*\(embedding-norm 1e\+39\) or set training\.clip; no checkpoint"),
+    ],
+    ids=["clipped", "plain"],
+)
+def test_a_weight_that_ruins_training_is_named(more, said, patterns, tiny, tmp_path):
+    term = "objective.regularisers=[{name: embedding-norm, weight: 1e39}]"
+    recipe = load_recipe("triplet", [*tiny, "model.space=euclidean", term, *more])
+    with pytest.raises(TrainingError, match=said):
+        run_training(patterns, recipe, tmp_path / "run", tmp_path)
+
+
 @pytest.mark.parametrize("validation", ["data.val_classes=0.3", "data.val_classes=0.0"])
 def test_weights_ruined_by_the_last_update_are_never_kept(validation, patterns, tiny, tmp_path):
     """The loss of the step before was finite, so only the weights can tell."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from nearkin.data.catalogue.places import cache_directory
-from nearkin.errors import ModelError
+from nearkin.errors import MissingWeightsError, ModelError
 from nearkin.models.backbones.base import Backbone
 
 _FILE = "bn_inception-52deb4733.pth"
@@ -32,7 +32,7 @@ def load_published_weights(backbone: Backbone) -> None:
 def _published(path: Path) -> dict[str, Tensor]:
     """The tensors of the file under their public names."""
     if not path.is_file():
-        raise ModelError(
+        raise MissingWeightsError(
             f"The pretrained weights of bn-inception are not here: put the published file {path.name} into "
             f"{path.parent}, or set model.pretrained to false."
         )
