@@ -213,26 +213,40 @@ def draw_lambdas(done: Benchmark) -> bytes:
 
 
 def recall_differences(done: Benchmark, book: Path) -> list[dict[str, str | float]]:
-    """Differences of Recall@1 of single models, over classes and corrected by Holm, as the table has those of MAP@R."""
+    """Differences of Recall@1 of single models, over classes, as the table has those of MAP@R.
+
+    First those to the loss alone, then what the adversary adds to attention; each kind is corrected by Holm for itself.
+    """
     lines = [json.loads(line) for line in (book / "ledger.jsonl").read_text(encoding="utf-8").splitlines()]
 
     def per_class(name: str) -> dict[int, float]:
         cells = [line["per_class"]["P@1"] for line in lines if (line["recipe"], line["kind"]) == (name, "separate")]
         return dict(enumerate(np.mean(cells, axis=0).tolist()))
 
-    pairs = done.contents.comparisons
-    tests = [paired_permutation(per_class(name), per_class(base)) for name, base in pairs.items()]
-    corrected = holm([test.p_value for test in tests])
-    return [
-        {"recipe": name, "to": base, "difference": test.difference, "low": test.low, "high": test.high, "p": float(p)}
-        for (name, base), test, p in zip(pairs.items(), tests, corrected, strict=True)
-    ]
+    attended = {f"{loss} + {kind}-Adv": f"{loss} + GDFL" for loss in LOSSES for kind in ("Adapt", "Soft")}
+    found: list[dict[str, str | float]] = []
+    for pairs in (done.contents.comparisons, attended):
+        known = {name: base for name, base in pairs.items() if {name, base} <= done.contents.recipes.keys()}
+        tests = [paired_permutation(per_class(name), per_class(base)) for name, base in known.items()]
+        corrected = holm([test.p_value for test in tests])
+        found += [
+            {
+                "recipe": name,
+                "to": base,
+                "difference": test.difference,
+                "low": test.low,
+                "high": test.high,
+                "p": float(p),
+            }
+            for (name, base), test, p in zip(known.items(), tests, corrected, strict=True)
+        ]
+    return found
 
 
 def tell(differences: list[dict[str, Any]]) -> None:
     for line in differences:
         points = f"{100 * line['difference']:+.1f} ({100 * line['low']:+.1f} to {100 * line['high']:+.1f})"
-        print(f"Recall@1, {line['recipe']:40} against {line['to']:10} {points}, p = {line['p']:.2g}")
+        print(f"Recall@1, {line['recipe']:40} against {line['to']:16} {points}, p = {line['p']:.2g}")
 
 
 def main() -> int:

@@ -234,7 +234,8 @@ def _recalls(name: str) -> str:
     """The metrics of Al-Kaabi et al. of a book's single models, and paired differences of Recall@1, in percent."""
     folder = Path(__file__).parent.parent / "benchmarks" / "books" / name
     rows, differences = (_csv(folder / file) for file in ("table.csv", "recall.csv"))
-    told = {line["recipe"]: [float(line[end]) for end in ("difference", "low", "high", "p")] for line in differences}
+    ends = ("difference", "low", "high", "p")
+    told = {line["recipe"]: [float(line[end]) for end in ends] for line in differences if " + " not in line["to"]}
     others = ("Recall@2", "Recall@4", "Recall@8", "kNN-Acc")
 
     def percent(row: dict[str, str], *keys: str) -> str:
