@@ -17,7 +17,7 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -96,7 +96,7 @@ class Items:
 
     inputs: Features
     labels: Tensor
-    start: str | None = field(default=None)
+    start: str | None = None
 
 
 def ready_loop(contender: Contender, case: str, folder: Path) -> tuple[Loop, Items]:

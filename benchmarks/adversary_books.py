@@ -47,7 +47,7 @@ LOSSES = {
 }
 """What makes a plain recipe's loss and its batch of 64 images those of the paper."""
 SHARED = ["model.dimension=64", "training.lr=1e-3"]
-"""One rate for all."""
+"""One rate for all losses; proxies learn at their recipe's multiple of it."""
 
 
 @dataclass(frozen=True)

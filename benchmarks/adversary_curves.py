@@ -27,9 +27,11 @@ from nearkin.data.catalogue import cache_directory
 from nearkin.data.dataset import Dataset
 from nearkin.data.sources import open_data
 from nearkin.data.splits import Split
+from nearkin.protocol import Candidate
 from nearkin.protocol.division import divide
 from nearkin.recipe import Recipe, load_recipe
 from nearkin.report import draw_metric_curves
+from nearkin.report.adversary import ACCURACY, COEFFICIENT, LOSS
 from nearkin.training import Run, train
 
 EPOCHS = {"cub": 10, "cifar": 6}
@@ -39,7 +41,7 @@ CHANGES = {"cub": ["model.cache_views={flip: false, crops: 0}"], "cifar": []}
 PLAIN = "Base"
 METHODS = (PLAIN, "Energy", "Soft-Adv", "Adapt-Adv")
 METRICS = ("NMI", "Recall@1")
-ADVERSARY = ("class-adversary_coefficient", "class-adversary_loss", "class-adversary_accuracy")
+ADVERSARY = (COEFFICIENT, LOSS, ACCURACY)
 """What the log says of the adversary, every 50 steps; kept beside the curves."""
 LEDGER = Path(__file__).with_suffix(".jsonl")
 
@@ -52,7 +54,8 @@ def recipes_of(data: str, loss: str) -> dict[str, Recipe]:
 
 def run_cell(dataset: Dataset, split: Split, recipe: Recipe, source: str, epochs: int) -> dict[str, Any] | None:
     """Metrics after every epoch of one method; None if it was interrupted."""
-    steps = math.ceil(len(split.train) / (recipe.data.classes_per_batch * recipe.data.per_class))
+    classes = min(recipe.data.classes_per_batch, len(set(dataset.labels[split.train])))
+    steps = math.ceil(len(split.train) / (classes * recipe.data.per_class))
     timed = [
         f"training.max_steps={epochs * steps}",
         f"training.evaluate_every={steps}",
@@ -86,8 +89,11 @@ def read_ledger() -> list[dict[str, Any]]:
 
 def finish(data: str, loss: str, data_root: Path | None) -> dict[str, dict[str, Any]] | None:
     """Method to its curves, after running those that the ledger does not have; None if interrupted."""
-    done = {cell["method"]: cell for cell in read_ledger() if (cell["data"], cell["loss"]) == (data, loss)}
     recipes = recipes_of(data, loss)
+    digests = {method: Candidate(method, recipe).digest() for method, recipe in recipes.items()}
+    ours = [cell for cell in read_ledger() if (cell["data"], cell["loss"]) == (data, loss)]
+    # A line that another recipe made is not of this picture.
+    done = {cell["method"]: cell for cell in ours if cell["recipe"] == digests[cell["method"]]}
     missing = [method for method in recipes if method not in done]
     if missing:
         source = DATA[data].source
@@ -99,7 +105,7 @@ def finish(data: str, loss: str, data_root: Path | None) -> dict[str, dict[str, 
             found = run_cell(dataset, split, recipes[method], source, EPOCHS[data])
             if found is None:
                 return None
-            done[method] = {"data": data, "loss": loss, "method": method, **found}
+            done[method] = {"data": data, "loss": loss, "method": method, "recipe": digests[method], **found}
             with open(LEDGER, "a", encoding="utf-8") as ledger:
                 ledger.write(json.dumps(done[method]) + "\n")
     return {method: done[method] for method in recipes}

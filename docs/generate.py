@@ -185,7 +185,10 @@ def _adversary() -> str:
     names = dict.fromkeys(key.rpartition(", ")[0] for key in figures)
     rows = [(name, *(f"{figures[f'{name}, {case}']:.3g}" for case in ("224 px", "cached maps"))) for name in names]
     header = ("a training step, of a plain one", "224 px, batch 32", "cached maps, batch 64")
-    caption = f"torch {machine['torch']}, {machine['threads']} threads. Every form:"
+    caption = (
+        f"torch {machine['torch']}, {machine['threads']} threads. Every form (ratios at 224 px vary by some percent "
+        "from run to run; on cached maps the adversary alone sees the embeddings):"
+    )
     return f"{_bars(result)}\n\n{caption}\n\n{_table(header, rows)}"
 
 

@@ -53,7 +53,7 @@ def test_examples_run(page):
         assert names["features"].shape == (2, 624)
         torch.testing.assert_close(names["embeddings"], names["embedder"](names["images"]))
     else:
-        assert all(p.grad is not None for p in names["objective"].players())
+        assert all(p.grad is not None for p in names["objective"].networks())
         names = ("coefficient", "turns", "first_turn", "last_turn", "loss", "accuracy")
         assert set(re.findall(r"`class-adversary_(\w+)`", text(page))) == set(names)
 

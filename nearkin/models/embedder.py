@@ -21,7 +21,7 @@ from nearkin.models.pooling.registry import Pooling
 from nearkin.spaces import Space
 
 POOLING = "pooling"
-"""As a place in the model: after the pooling, where a sample is a vector (B, C')."""
+"""As a place, where a sample is a vector: after the pooling, to enter or to cut; for `features`, before the head."""
 
 ALL = "all"
 """As a stage to freeze up to: the last one."""

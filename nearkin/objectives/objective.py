@@ -150,10 +150,10 @@ class Objective(nn.Module):
 
     def proxies(self) -> list[nn.Parameter]:
         """The trainable parameters of the loss and its like: proxies, class weights, learned margins."""
-        others = {id(parameter) for parameter in self.players()}
+        others = {id(parameter) for parameter in self.networks()}
         return [parameter for parameter in self.parameters() if parameter.requires_grad and id(parameter) not in others]
 
-    def players(self) -> list[nn.Parameter]:
+    def networks(self) -> list[nn.Parameter]:
         """The trainable parameters of regularisers that learn at the head's rate: networks, not proxies."""
         networks = [m for m in self.regularisers.values() if isinstance(m, Regulariser) and m.learns_as_head]
         return [parameter for network in networks for parameter in network.parameters() if parameter.requires_grad]

@@ -186,17 +186,18 @@ def _check_regularisers(recipe: Recipe, embedder: Embedder, objective: Objective
             )
     learned = {id(parameter) for parameter in embedder.parameters() if parameter.requires_grad}
     less = "freeze less (model.freeze; null needs model.cache: false as well)"
-    for name in objective.weights:
-        if not learned:
-            raise RecipeError(
-                f"The regulariser '{name}' has nothing to change, for nothing of the model learns: set "
-                f"model.dimension, add model.attention, or {less}."
-            )
+    attend = "add model.attention" if embedder.attention is None else "give model.attention another score"
+    if objective.weights and not learned:
+        name = next(iter(objective.weights))
+        raise RecipeError(
+            f"The regulariser '{name}' has nothing to change, for nothing of the model learns: set model.dimension, "
+            f"{attend}, or {less}."
+        )
     for name in objective.takers("features"):
         if learned <= {id(parameter) for parameter in embedder.head.parameters()}:
             raise RecipeError(
                 f"The regulariser '{name}' changes what makes the features before the head, and nothing of that "
-                f"learns: set its parameter vectors to embeddings, add model.attention, or {less}."
+                f"learns: set its parameter vectors to embeddings, {attend}, or {less}."
             )
 
 

@@ -29,7 +29,7 @@ def make_optimiser(
         _group("head", head, section.lr, section.weight_decay),
         _group("proxies", proxies, section.lr * section.proxy_lr_factor, 0.0),
         _group("backbone", backbone, section.lr * section.backbone_lr_factor, section.weight_decay),
-        _group("regularisers", objective.players(), section.lr, 0.0),
+        _group("regularisers", objective.networks(), section.lr, 0.0),
     ]
     groups = [group for group in groups if group["params"]]
     if section.optimizer == "sgd":

@@ -370,7 +370,7 @@ def test_half_precision_features_are_computed_in_single(dtype):
     assert half.grad.dtype == dtype
     single = half.detach().float()
     torch.testing.assert_close(value, objective(single[:, :4], labels, features=single))
-    assert all(parameter.dtype == torch.float32 for parameter in objective.players())
+    assert all(parameter.dtype == torch.float32 for parameter in objective.networks())
 
 
 def test_double_precision_is_taken_by_a_classifier_in_single():
@@ -388,14 +388,14 @@ def test_with_a_weight_of_0_the_classifier_does_not_learn():
     objective = make_objective(section(0.0), dimension=4, classes=CLASSES, features=SIZE, epoch_steps=5)
     features, labels = batch()
     objective(features[:, :4].float(), labels, features=features.float()).backward()
-    assert all(parameter.grad.abs().max() == 0 for parameter in objective.players())
+    assert all(parameter.grad.abs().max() == 0 for parameter in objective.networks())
 
 
 def test_its_network_is_no_proxy():
     terms = [{"name": "class-adversary"}, {"name": "zero-shot"}]
     made = ObjectiveSection(loss="proxy-anchor", regularisers=terms)
     objective = make_objective(made, dimension=4, classes=CLASSES, features=SIZE, epoch_steps=5)
-    players, proxies = ({id(p) for p in group} for group in (objective.players(), objective.proxies()))
+    players, proxies = ({id(p) for p in group} for group in (objective.networks(), objective.proxies()))
     assert players == {id(p) for p in objective.regularisers["class-adversary"].parameters()}
     assert not players & proxies
     assert players | proxies == {id(p) for p in objective.parameters()}
