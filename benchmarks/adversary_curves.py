@@ -93,7 +93,7 @@ def finish(data: str, loss: str, data_root: Path | None) -> dict[str, dict[str, 
     digests = {method: Candidate(method, recipe).digest() for method, recipe in recipes.items()}
     ours = [cell for cell in read_ledger() if (cell["data"], cell["loss"]) == (data, loss)]
     # A line that another recipe made is not of this picture.
-    done = {cell["method"]: cell for cell in ours if cell["recipe"] == digests[cell["method"]]}
+    done = {cell["method"]: cell for cell in ours if cell.get("recipe") == digests[cell["method"]]}
     missing = [method for method in recipes if method not in done]
     if missing:
         source = DATA[data].source

@@ -135,7 +135,6 @@ def test_a_book_of_old_gives_the_tables_it_gave():
     tables = tables_of(folder)
     assert tables.markdown() == (folder / "table.md").read_text()
     assert tables.values() == (folder / "table.csv").read_text()
-    assert tables.page((folder / "comparison.png").read_bytes()) == (folder / "table.html").read_text()
 
 
 @pytest.fixture(scope="module")
