@@ -14,8 +14,3 @@ def to_device(features: Features, device: torch.device, non_blocking: bool = Fal
     if isinstance(features, Tensor):
         return features.to(device, non_blocking=non_blocking)
     return {name: value.to(device, non_blocking=non_blocking) for name, value in features.items()}
-
-
-def rows(features: Features) -> int:
-    """How many items there are."""
-    return len(features if isinstance(features, Tensor) else next(iter(features.values())))

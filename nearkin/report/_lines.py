@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _PIXELS_PER_POINT = 100 / 72
 _LEGEND_SIZE, _LEGEND_ROW = 9, 21  # type in points, a row in CSS pixels
 _NAME_WIDTH, _HANDLE_WIDTH = 185, 64  # of a name, and of its line with the gaps around: two always fit side by side
-_LONGEST = 100  # letters; what comes behind them is not even measured
+_THINNEST = 2  # CSS pixels a letter takes at least; what could not fit anyhow is not even measured
 _MARKS = 6  # on a curve of many points
 
 
@@ -102,7 +102,7 @@ def text_width(text: str, size: float, weight: str = "normal") -> float:
 
 def fit_text(text: str, width: float, size: float, weight: str = "normal") -> str:
     """A clean line no wider than `width` CSS pixels, an ellipsis standing for the rest."""
-    line = shorten(text, _LONGEST)
+    line = shorten(text, max(1, int(width // _THINNEST)))
     for limit in range(len(line), 0, -1):
         line = shorten(text, limit)
         if text_width(line, size, weight) <= width:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import math
-from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -14,7 +13,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from nearkin.report._canvas import INK, MUTED, WIDTH, drawing, to_png
-from nearkin.report.formatting import shorten
+from nearkin.report._lines import fit_text, text_width
 from nearkin.report.heat import Scale, ShareScale
 
 if TYPE_CHECKING:
@@ -35,7 +34,6 @@ _BETWEEN = (WIDTH - _PAIRS * (2 * _CELL + _INSIDE)) // (_PAIRS - 1)
 _CAPTION = 20
 _ROW = _CAPTION + _CELL + 6
 _TEXT = 8  # points
-_THINNEST = 2  # no letter of that size is narrower
 _KEY = 48
 _NARROWEST = 480  # the key must fit
 _KEY_MARGIN = 26  # half of the number at an end of the key hangs over
@@ -154,7 +152,7 @@ def draw_strips(strips: Sequence[Strip], scale: Scale) -> bytes:
             _write(figure, strip.caption, left, top, content, INK)
             _write(figure, "as seen", left, top + _STAGE, cell - _INSIDE, MUTED)
             for stage, values in strip.maps.items():
-                name = _stage_caption(figure, stage, values, cell - _INSIDE)
+                name = _stage_caption(stage, values, cell - _INSIDE)
                 _write(figure, name, left + columns[stage], top + _STAGE, cell - _INSIDE, MUTED)
             _show(figure, _side_by_side(strip, columns, scale, cell, content), left, top + _STAGE)
         _place_key(figure, scale, height - _KEY)
@@ -171,10 +169,10 @@ def _side_by_side(strip: Strip, columns: Mapping[str, int], scale: Scale, cell: 
     return sheet
 
 
-def _stage_caption(figure: Figure, stage: str, values: np.ndarray, width: int) -> str:
+def _stage_caption(stage: str, values: np.ndarray, width: int) -> str:
     """The name of a stage and the size of its map, or the name alone where both do not fit."""
     both = f"{stage}, {values.shape[-2]} x {values.shape[-1]}"
-    return both if _fitting(figure, both, width) == both else stage
+    return both if text_width(both, _TEXT) <= width else stage
 
 
 def _draw_pair(figure: Figure, panel: Panel, scale: Scale, left: int, top: int) -> None:
@@ -197,20 +195,7 @@ def _show(figure: Figure, picture: Image.Image, left: int, top: int) -> None:
 def _write(figure: Figure, line: str, left: int, top: int, width: int, colour: str) -> None:
     """A line of text above a place, in pixels of the page, no wider than `width`."""
     whole, high = 100 * figure.get_figwidth(), 100 * figure.get_figheight()
-    line = _fitting(figure, line, width)
-    figure.text(left / whole, 1 - (top - 4) / high, line, fontsize=_TEXT, color=colour)
-
-
-def _fitting(figure: Figure, line: str, width: int) -> str:
-    """A clean line, or as much of it as fits into a width in pixels of the page."""
-    from matplotlib.text import Text
-
-    def needed(letters: int) -> float:
-        written = Text(text=shorten(line, letters), fontsize=_TEXT, figure=figure)
-        return written.get_window_extent().width * 100 / figure.dpi
-
-    lengths = range(1, min(len(line), width // _THINNEST) + 1)
-    return shorten(line, max(1, bisect_right(lengths, float(width), key=needed)))
+    figure.text(left / whole, 1 - (top - 4) / high, fit_text(line, width, _TEXT), fontsize=_TEXT, color=colour)
 
 
 @lru_cache(maxsize=1)
