@@ -228,6 +228,62 @@ def _collage() -> str:
     return "\n".join(line for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("|"))
 
 
+def _fewshot(name: str) -> str:
+    """A table that benchmarks/fewshot.py made."""
+    path = Path(__file__).parent.parent / "benchmarks" / "fewshot" / f"{name}.md"
+    return path.read_text(encoding="utf-8").strip()
+
+
+def _plankton() -> str:
+    """Macro F1 of seen and unseen classes by each classifier: mean and range over seeds, beside untrained features."""
+    cells = _lines("plankton")
+    first = cells[0]
+
+    def told(classes: str, metric: str) -> str:
+        values = [100 * cell[classes]["values"][metric] for cell in cells]
+        return f"{sum(values) / len(values):.1f} ({min(values):.1f} to {max(values):.1f})"
+
+    return _table(
+        ("classes", "named by", "macro F1", "untrained features", "accuracy"),
+        (
+            (
+                f"{classes}, {first[classes]['classes']}",
+                classifier,
+                told(classes, f"macro F1, {classifier}"),
+                f"{100 * first[classes]['untrained'][f'macro F1, {classifier}']:.1f}",
+                told(classes, f"accuracy, {classifier}"),
+            )
+            for classes in ("seen", "unseen")
+            for classifier in first[classes]["F1"]
+        ),
+    )
+
+
+def _plankton_confusions() -> str:
+    """The commonest confusions of one seed, seen classes beside unseen ones."""
+    cell = _lines("plankton")[0]
+
+    def told(pairs: list[list[Any]], place: int) -> tuple[str, str]:
+        if place >= len(pairs):
+            return "", ""
+        true, taken, rate = pairs[place]
+        return f"{_species(true)} for {_species(taken)}", f"{100 * rate:.0f} %"
+
+    most = max(len(cell[classes]["confusions"]) for classes in ("seen", "unseen"))
+    return _table(
+        ("seen classes", "rate", "unseen classes", "rate"),
+        (
+            (*told(cell["seen"]["confusions"], place), *told(cell["unseen"]["confusions"], place))
+            for place in range(most)
+        ),
+    )
+
+
+def _species(name: str) -> str:
+    """A class of CUB as people call it."""
+    return name.partition(".")[2].replace("_", " ") or name
+
+
 def _lines(name: str) -> list[dict[str, Any]]:
     path = Path(__file__).parent.parent / "benchmarks" / f"{name}.jsonl"
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
@@ -338,6 +394,43 @@ def _toy() -> str:
     return _table(("", *measures), ((variant, *(told(variant, m) for m in measures)) for variant in variants))
 
 
+def _ratio_table() -> str:
+    """Table 1 of Kim et al. 2022: what scaling does to both formulations."""
+    rows = [
+        (f"{row['own']:g}", f"{row['other']:g}", *(f"{row[key]:.5g}" for key in _RATIO_COLUMNS))
+        for row in _benchmark("dr_pictures")["table"]
+    ]
+    header = ("distance to the own class", "to the other", "p, SD-softmax", "loss", "p, DR with rho 2", "loss")
+    return _table(header, rows)
+
+
+_RATIO_COLUMNS = ("softmax_p", "softmax_loss", "dr_p", "dr_loss")
+
+
+def _peaks() -> str:
+    """Where each model finds the red class most and least probable."""
+
+    def told(found: dict[str, Any]) -> str:
+        points = " and ".join(f"({', '.join(f'{value:.3g}' for value in point)})" for point in found["points"])
+        return f"at infinity; in the frame {points}" if found["beyond"] else points
+
+    rows = [
+        (
+            name,
+            f"{row['own']:.3f}",
+            told(row["largest"]),
+            f"{row['largest']['p']:.3g}",
+            f"{row['other']:.2g}",
+            told(row["smallest"]),
+            f"{row['smallest']['p']:.2g}",
+        )
+        for name, row in _benchmark("dr_pictures")["models"].items()
+        if not name.endswith("doubled")
+    ]
+    header = ("", "p at red", "most probable at", "p there", "p at green", "least probable at", "p there")
+    return _table(header, rows)
+
+
 def _benchmark(name: str) -> dict[str, Any]:
     return json.loads((Path(__file__).parent.parent / "benchmarks" / f"{name}.json").read_text())
 
@@ -375,7 +468,12 @@ _TABLES = {
     "gsp_tokens": _tokens,
     "gsp_attributes": _attributes,
     "gsp_collage": _collage,
+    **{f"fewshot_{name}": partial(_fewshot, name) for name in ("accuracy", "scaled", "speed", "dynamics", "long")},
+    "plankton": _plankton,
+    "plankton_confusions": _plankton_confusions,
     "ccp_toy": _toy,
+    "dr_table": _ratio_table,
+    "dr_peaks": _peaks,
     "ccp_best": _best,
     **{f"book_{name}": partial(_book, name) for name in ("rates", "cub", "omniglot", "ablation")},
     **{f"book_{name.replace('-', '_')}": partial(_book, name) for name in ("gsp-cub",)},

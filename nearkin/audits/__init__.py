@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nearkin.audits import calibration, corruption, pooling  # noqa: F401  (each enters its suite)
+from nearkin.audits import calibration, classification, corruption, fewshot, pooling  # noqa: F401  (enter suites)
 from nearkin.audits.result import AuditResult
 from nearkin.audits.subject import Subject, check_labels, subject_of_model, unseen_items
 from nearkin.audits.suites import SuiteResult, suites
@@ -20,8 +20,8 @@ __all__ = [
     "unseen_items",
 ]
 
-_PRIMARY = ("MAP@R", "EER", "ECE, NED", "accuracy, corrupted, NED")
-"""What to judge by: the first of these that was measured."""
+_PRIMARY = ("MAP@R", "EER", "5-way 1-shot", "macro F1, centroid", "ECE, NED", "accuracy, corrupted, NED")
+"""What to judge by: the first of these that was measured, or what a suite names itself."""
 
 
 def run_suites(subject: Subject, section: AuditSection, names: Sequence[str] | None = None) -> AuditResult:
@@ -39,7 +39,8 @@ def run_suites(subject: Subject, section: AuditSection, names: Sequence[str] | N
     found = [suite(subject, section) for _, suite in chosen]
     values = {name: value for part in found for name, value in part.values.items()}
     lower_is_better = tuple(name for part in found for name in part.lower_is_better)
-    primary = next((name for name in _PRIMARY if name in values), _PRIMARY[0])
+    named = [*(name for name in _PRIMARY if name in values), *(part.primary for part in found if part.primary)]
+    primary = named[0] if named else _PRIMARY[0]
     return AuditResult(
         values=values,
         intervals={name: pair for part in found for name, pair in part.intervals.items()},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from nearkin.audits.subject import Subject
-from nearkin.metrics.labels import label_codes
+from nearkin.metrics.halving import halves
 
 
 def divide(subject: Subject, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -13,20 +13,6 @@ def divide(subject: Subject, seed: int) -> tuple[np.ndarray, np.ndarray]:
     if subject.gallery is not None:
         return np.flatnonzero(subject.gallery), np.flatnonzero(~subject.gallery)
     return halves(subject.labels, seed)
-
-
-def halves(labels: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Half of each class as support, rounded up, and the other half as queries; ascending rows of labels (n,).
-
-    A class with one item has it in the support.
-    """
-    (codes,) = label_codes(np.asarray(labels))
-    shuffled = np.random.default_rng(seed).permutation(len(codes))
-    grouped = shuffled[np.argsort(codes[shuffled], kind="stable")]
-    sizes = np.bincount(codes)
-    place = np.arange(len(codes)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    support = place < np.repeat((sizes + 1) // 2, sizes)
-    return np.sort(grouped[support]), np.sort(grouped[~support])
 
 
 def leave_classes_out(labels: np.ndarray, rows: np.ndarray, seed: int) -> np.ndarray:

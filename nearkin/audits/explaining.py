@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from nearkin.audits.explained_images import Pictures, picture_sources
-from nearkin.data.augment import EvalTransform
+from nearkin.data.augment import EvalTransform, PadTransform, plain_view
 from nearkin.data.dataset import Dataset
 from nearkin.errors import DataError, ModelError
 from nearkin.models import Embedder
@@ -76,7 +76,7 @@ class Explanation:
     map: np.ndarray
     stage: str | None
     _open: Callable[[], Image.Image] = field(repr=False)
-    _transform: EvalTransform = field(repr=False)
+    _view: EvalTransform | PadTransform = field(repr=False)
 
     @property
     def image(self) -> Image.Image:
@@ -85,26 +85,28 @@ class Explanation:
 
     @property
     def box(self) -> Box:
-        """Left, top, right and bottom of what the model saw, in pixels of the image: where the map lies."""
-        return self._transform.box(*self.image.size)
+        """Left, top, right and bottom of what the model saw, in pixels of the image: where the map lies.
+
+        A model that pads images saw more than the image: its box goes beyond it.
+        """
+        return self._view.box(*self.image.size)
 
     def seen(self) -> Image.Image:
-        """What the model saw of the image: the centre square."""
-        image = self.image
-        return image.resize(_square(image), Image.Resampling.LANCZOS, box=self._transform.box(*image.size))
+        """What the model saw of the image: the centre square, or the image with its padding."""
+        picture, box = self._view.frame(self.image)
+        return picture.resize(_square(picture), Image.Resampling.LANCZOS, box=box)
 
     def overlay(self, scale: Scale | None = None) -> Image.Image:
-        """The whole image with the map where it belongs; without a scale, on one of its own."""
-        image = self.image
-        return draw_overlay(image, self.map, scale or common_scale([self]), self._transform.box(*image.size))
+        """The whole image, and its padding, with the map where it belongs; without a scale, on one of its own."""
+        picture, box = self._view.frame(self.image)
+        return draw_overlay(picture, self.map, scale or common_scale([self]), box)
 
     def save(self, path: str | os.PathLike[str], scale: Scale | None = None) -> None:
         """Write the overlay with the key of its colours as a PNG file."""
-        image = self.image
-        box = self._transform.box(*image.size)
-        picture = draw_keyed_overlay(image, self.map, scale or common_scale([self]), box)
+        picture, box = self._view.frame(self.image)
+        drawn = draw_keyed_overlay(picture, self.map, scale or common_scale([self]), box)
         with replacing(path) as temporary:
-            temporary.write_bytes(marked(picture))
+            temporary.write_bytes(marked(drawn))
 
 
 def explain_images(
@@ -123,7 +125,7 @@ def explain_images(
         raise DataError("There is no image to explain: give at least one.")
     if batch_size < 1:
         raise ModelError(f"Explaining needs a batch size of at least 1, not {batch_size}.")
-    transform = EvalTransform(embedder.spec)
+    view = plain_view(embedder.spec)
     device = embedder.normalise.mean.device
     found: list[Explanation] = []
     rest = iter(sources)
@@ -136,7 +138,7 @@ def explain_images(
             maps = _by_stage(measure(embedder, x))
             for row, source in enumerate(islice(rest, len(batch))):
                 found += [
-                    Explanation(source.name, what, values[row], stage, source.picture, transform)
+                    Explanation(source.name, what, values[row], stage, source.picture, view)
                     for stage, values in maps.items()
                 ]
             bar.advance(len(batch))

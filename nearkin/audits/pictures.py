@@ -10,6 +10,7 @@ from nearkin.audits.subject import Subject
 from nearkin.metrics import VerificationResult
 from nearkin.report import Figure, NeighbourRow, Thumb, draw_det, draw_histograms, draw_map, draw_neighbours, project_2d
 from nearkin.search import exact
+from nearkin.spaces import Space
 
 _PLACES = (0.02, 0.15, 0.3, 0.45, 0.6, 0.8, 0.95, 1.0)
 """Which queries are shown, from the easiest (0) to the hardest (1)."""
@@ -17,6 +18,7 @@ _PLACES = (0.02, 0.15, 0.3, 0.45, 0.6, 0.8, 0.95, 1.0)
 _NEIGHBOURS = 8
 _PAIRS = 40_000
 _TSNE_POINTS = 1500
+_MOST_CROSSES = 200
 _THUMBNAIL = 112
 _SEED = 0
 
@@ -27,7 +29,7 @@ def draw_subject(subject: Subject) -> list[Figure]:
     if subject.picture is not None:
         figures.append(_neighbours(subject))
     figures.append(_distances(subject))
-    figures.append(_map(subject))
+    figures.append(draw_embedding_map(subject))
     return figures
 
 
@@ -93,14 +95,35 @@ def _pair_distances(subject: Subject, left: np.ndarray, right: np.ndarray) -> np
     return distance[:, 0, 0].numpy()
 
 
-def _map(subject: Subject) -> Figure:
-    points, kept = project_2d(subject.embeddings, method="tsne", seed=_SEED, max_points=_TSNE_POINTS)
+def draw_embedding_map(subject: Subject) -> Figure:
+    """Items in the plane, and the centroids of their classes, which are projected with them."""
+    kept, centroids = _sample(len(subject.embeddings)), _centroids(subject)
+    together = np.concatenate([subject.embeddings[kept], centroids])
+    points, _ = project_2d(together, method="tsne", seed=_SEED, max_points=len(together))
+    told = ", black crosses are the centroids of classes" if len(centroids) else ""
     return Figure(
         "Map of the embedding",
-        f"t-SNE of {len(kept):,} items: near in the map means near in the embedding; far apart means little.",
-        draw_map(points, subject.labels[kept].astype(str), title=""),
+        f"t-SNE of {len(kept):,} items{told}: near in the map means near in the embedding; far apart means little.",
+        draw_map(points[: len(kept)], subject.labels[kept].astype(str), title="", crosses=points[len(kept) :]),
         "Two-dimensional map of the embedding, coloured by class",
     )
+
+
+def _sample(items: int) -> np.ndarray:
+    """Which items the map shows, ascending."""
+    if items <= _TSNE_POINTS:
+        return np.arange(items)
+    return np.sort(np.random.default_rng(_SEED).choice(items, _TSNE_POINTS, replace=False))
+
+
+def _centroids(subject: Subject) -> np.ndarray:
+    """The mean of each class (C, d); none where the space has no mean, or where they would hide the map."""
+    _, codes = np.unique(subject.labels, return_inverse=True)
+    if not isinstance(subject.space, Space) or codes.max() >= _MOST_CROSSES:
+        return np.empty((0, subject.embeddings.shape[1]), subject.embeddings.dtype)
+    points = torch.from_numpy(np.ascontiguousarray(subject.embeddings))
+    means = [subject.space.mean(points[torch.from_numpy(codes == code)]) for code in range(codes.max() + 1)]
+    return torch.stack(means).numpy()
 
 
 def draw_errors(results: dict[str, VerificationResult]) -> Figure:

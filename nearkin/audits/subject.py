@@ -36,6 +36,8 @@ class Subject:
         facts: what to tell about model and data.
         notes: what a reader must know of how the items were chosen.
         own_data: whether the items are those that were held out when the model was trained.
+        seen: the classes among the labels that had a part in training, each with it: "train", or "val" for those that
+            the weights were chosen on.
         corrupted: from a corruption, a severity and rows (r,) to the embeddings (r, d) of these items so corrupted;
             None when there are no images to corrupt.
         local: gives the local features that the model pools, of any of the items; None when there is no model.
@@ -52,6 +54,7 @@ class Subject:
     facts: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     own_data: bool = False
+    seen: dict[str, str] = field(default_factory=dict)
     corrupted: Callable[[str, int, np.ndarray], np.ndarray] | None = None
     local: LocalEncoder | None = None
     progress: bool = True
@@ -86,6 +89,7 @@ def subject_of_model(
             "figures are optimistic."
         )
     part = dataset.select(chosen)
+    seen = seen_classes(part, card)
     name, untrained = "", None
     if baseline:
         try:
@@ -103,6 +107,9 @@ def subject_of_model(
         "backbone": embedder.backbone_name,
         "dimensions": str(embeddings.shape[1]),
     }
+    if seen:
+        trained, validated = (list(seen.values()).count(role) for role in ("train", "val"))
+        facts["classes seen in training"] = f"{trained} trained, {validated} validated"
     return Subject(
         embeddings,
         part.labels,
@@ -114,6 +121,7 @@ def subject_of_model(
         facts=facts,
         notes=notes,
         own_data=own_data,
+        seen=seen,
         corrupted=CorruptedEncoder(embedder, part, cache_directory / "corrupted") if part.kind == "image" else None,
         local=LocalEncoder(embedder, part),
         progress=progress,
@@ -137,11 +145,19 @@ def unseen_items(dataset: Dataset, card: dict[str, Any]) -> tuple[np.ndarray, li
     if not seen.all():
         left_out = len(set(labels[seen]))
         return np.flatnonzero(~seen), [
-            f"{left_out} classes of the data trained or validated the model and are left out."
+            f"{left_out} classes of the data trained or validated the model and are left out: give data without the "
+            "others to audit them."
         ]
     return np.arange(len(labels)), [
-        "Every class of this data was trained on: these figures do not tell how the model does on unseen classes."
+        "Every class of this data was trained on: these figures do not tell how the model does on unseen classes, nor "
+        "on unseen items unless these were kept out of training."
     ]
+
+
+def seen_classes(dataset: Dataset, card: dict[str, Any]) -> dict[str, str]:
+    """The classes of the data that had a part in training, in their order, to that part: "train" or "val"."""
+    roles = {name: role for role in ("val", "train") for name in card.get("classes", {}).get(role, [])}
+    return {name: roles[name] for name in dataset.classes if name in roles}
 
 
 def check_labels(embeddings: np.ndarray, labels: np.ndarray) -> None:

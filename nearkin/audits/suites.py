@@ -41,6 +41,7 @@ class SuiteResult:
         numbers: the metrics that are plain numbers, not shares of 1.
         details: what is too much for a table, as JSON can hold it.
         drawings: pictures of the suite's own, drawn when a report is written.
+        primary: what to judge by if nothing better was measured; empty: nothing of this suite.
     """
 
     values: dict[str, float]
@@ -52,6 +53,7 @@ class SuiteResult:
     numbers: tuple[str, ...] = ()
     details: dict[str, Any] = field(default_factory=dict)
     drawings: list[Callable[[], Figure]] = field(default_factory=list)
+    primary: str = ""
 
 
 suites: Registry[Callable[[Subject, AuditSection], SuiteResult]] = Registry("audit suite")

@@ -1,4 +1,4 @@
-"""The `nearkin` command and its commands on models: train, audit, embed, explain, compare, benchmark, demo.
+"""The `nearkin` command and its commands on models: train, audit, embed, explain, compare, dynamics, benchmark, demo.
 
 Those of the gallery come from their own files. Heavy imports wait until a command runs.
 """
@@ -160,6 +160,26 @@ def compare(
     from nearkin.cli.comparing import compare_command
 
     compare_command(runs, metric, against, out)
+
+
+@app.command()
+def dynamics(
+    first: Annotated[Path, typer.Argument(metavar="RUN_A", help="A run that was trained by episodes.")],
+    second: Annotated[Path, typer.Argument(metavar="RUN_B", help="Another one.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", help="Also write a page with curves (.html), or the curves alone (.png).", dir_okay=False
+        ),
+    ] = None,
+    json: Annotated[Path | None, typer.Option("--json", help="Also write the numbers.", dir_okay=False)] = None,
+    from_step: Annotated[int | None, typer.Option("--from-step", min=0, help="The first step to count.")] = None,
+    to_step: Annotated[int | None, typer.Option("--to-step", min=0, help="The last step to count.")] = None,
+) -> None:
+    """Compare how two runs learned: did their updates move the points, or only scale them, and which way."""
+    from nearkin.cli.dynamics import dynamics_command
+
+    dynamics_command(first, second, out, json, (from_step, to_step))
 
 
 @app.command()

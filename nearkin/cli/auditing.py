@@ -11,6 +11,7 @@ from nearkin import api
 from nearkin.audits import AuditResult
 from nearkin.audits.adversary import draw_contest
 from nearkin.audits.instances import absent_snapshots, draw_geometry
+from nearkin.audits.training_pictures import draw_episodes, draw_watched_clusters
 from nearkin.data.catalogue import catalogue
 from nearkin.data.dataset import Dataset
 from nearkin.errors import DataError, RunError
@@ -149,6 +150,8 @@ def write_audit(
         training_pictures=[
             draw_contest(history, recipe.objective),
             draw_geometry(snapshots, history, model.space, card["classes"]["train"]),
+            *draw_episodes(history, run.path.name),
+            *draw_watched_clusters(run.clusters(), history),
         ],
         facts=facts,
         next_steps=next_steps,

@@ -20,6 +20,7 @@ _LAZY = {
     "DataSection": "section",
     "Entry": "catalogue",
     "Episode": "episodes",
+    "EpisodeBatchSampler": "episodes",
     "EpisodeSampler": "episodes",
     "EvalTransform": "augment",
     "InputSpec": "inputs",

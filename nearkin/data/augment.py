@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from nearkin.data.audio import LogMelTransform
 from nearkin.data.inputs import InputSpec
+from nearkin.data.padding import REDUCING_GAP, fitting, margins, padded
 from nearkin.data.section import DataSection
 from nearkin.errors import DataError, require
 
@@ -25,8 +26,8 @@ Box = tuple[float, float, float, float]
 _SMALL = 64
 _MARGIN = 1.143
 
-# Pillow first shrinks large images by whole factors to this multiple of the target: much faster, hardly visible.
-_REDUCING_GAP = 2.0
+# A picture of a padded image to draw on is not larger: a long image would need the square of its length.
+_LARGEST_FRAME = 2048
 
 _CROP_TRIES = 10
 
@@ -68,9 +69,44 @@ class EvalTransform:
         left, top = (width - side) / 2, (height - side) / 2
         return (left, top, left + side, top + side)
 
+    def frame(self, image: Image.Image) -> tuple[Image.Image, Box]:
+        """A picture to draw on, here the image itself, and the box of what the model sees in it."""
+        return image, self.box(*image.size)
+
+
+class PadTransform:
+    """The whole image in the middle of a square of side `size`, never enlarged, its border's colour around it.
+
+    Args:
+        spec: what the model eats.
+    """
+
+    def __init__(self, spec: InputSpec) -> None:
+        self.spec = spec
+        self.hint: int | None = spec.size
+
+    def __call__(self, sample: Image.Image, rng: np.random.Generator | None = None) -> Tensor:
+        """The image and what is around it, uint8 (C, size, size); `rng` is not used."""
+        return _tensor(padded(_in_mode(sample, self.spec), self.spec.size), self.spec)
+
+    def box(self, width: int, height: int) -> Box:
+        """Left, top, right and bottom of what the model sees, in pixels of the image: padding lies outside of it."""
+        size = self.spec.size
+        w, h = fitting(width, height, size)
+        left, top = margins(w, h, size)
+        across, down = width / w, height / h
+        return (-left * across, -top * down, (size - left) * across, (size - top) * down)
+
+    def frame(self, image: Image.Image) -> tuple[Image.Image, Box]:
+        """A picture to draw on, the image with its padding, and the box of what the model sees in it: all."""
+        picture = padded(_plain(image), self.spec.size, _LARGEST_FRAME)
+        return picture, (0, 0, *picture.size)
+
 
 class TrainTransform:
     """Random resized crop: a random box of random area and aspect ratio, resized to the square the model eats.
+
+    Of an input that is padded, it is a crop of the padded image.
 
     Args:
         spec: what the model eats.
@@ -97,6 +133,9 @@ class TrainTransform:
 
     def __call__(self, sample: Image.Image, rng: np.random.Generator | None = None) -> Tensor:
         """A crop of the image, uint8 (C, size, size); without `rng` the largest centred one."""
+        if self.spec.fit == "pad":
+            # Shrunk to what the smallest crop needs: a long image would need the square of its length.
+            sample = padded(_in_mode(sample, self.spec), self.spec.size, self.hint)
         if rng is None:
             box = central_box(sample.width, sample.height, self.ratio)
         else:
@@ -134,6 +173,11 @@ def central_box(width: int, height: int, ratio: tuple[float, float]) -> Box:
     return (left, top, left + w, top + h)
 
 
+def plain_view(spec: InputSpec) -> EvalTransform | PadTransform:
+    """What evaluation, and whoever uses a model, sees of an image."""
+    return PadTransform(spec) if spec.fit == "pad" else EvalTransform(spec)
+
+
 def transform_for(spec: InputSpec, section: DataSection | None, train: bool) -> Transform:
     """The transform of single samples that fits the input and the recipe's data section."""
     section = section or DataSection()
@@ -141,7 +185,7 @@ def transform_for(spec: InputSpec, section: DataSection | None, train: bool) -> 
         return LogMelTransform(spec, section.audio_seconds)
     if train and section.crop == "random":
         return TrainTransform(spec, section.crop_scale, section.crop_ratio)
-    return EvalTransform(spec)
+    return plain_view(spec)
 
 
 class Normalise(nn.Module):
@@ -243,13 +287,23 @@ def _unit(batch: Tensor) -> Tensor:
 
 def _resized(image: Image.Image, box: Box, spec: InputSpec) -> Tensor:
     """The box of the image as a uint8 tensor (C, size, size)."""
-    if spec.channels == 1:
-        image = image.convert("L")
-    elif image.mode not in ("L", "RGB"):
-        image = image.convert("RGB")
     size = (spec.size, spec.size)
-    image = image.resize(size, Image.Resampling.BILINEAR, box=box, reducing_gap=_REDUCING_GAP)
+    image = _in_mode(image, spec)
+    return _tensor(image.resize(size, Image.Resampling.BILINEAR, box=box, reducing_gap=REDUCING_GAP), spec)
+
+
+def _in_mode(image: Image.Image, spec: InputSpec) -> Image.Image:
+    """The image grey for an input of one channel, else grey or in colour as it is."""
+    return image.convert("L") if spec.channels == 1 else _plain(image)
+
+
+def _plain(image: Image.Image) -> Image.Image:
+    return image if image.mode in ("L", "RGB") else image.convert("RGB")
+
+
+def _tensor(image: Image.Image, spec: InputSpec) -> Tensor:
+    """An image of the input's size as a uint8 tensor (C, size, size)."""
     # Grey images become colour only now: one channel is resized instead of three.
     pixels = np.array(image if spec.channels == 1 else image.convert("RGB"))
     # The channels stay innermost in memory, as Pillow has them and as convolutions like them.
-    return torch.from_numpy(pixels.reshape(*size, spec.channels)).permute(2, 0, 1)
+    return torch.from_numpy(pixels.reshape(spec.size, spec.size, spec.channels)).permute(2, 0, 1)

@@ -22,6 +22,7 @@ class InputSpec:
         std: what normalisation divides by, one value a channel.
         kind: "image" or "audio".
         frames: length of an audio crop in frames of 10 ms; None leaves it to `audio_seconds` of the recipe.
+        fit: how an image of another shape becomes the square: "crop" cuts its centre out, "pad" fills what it leaves.
     """
 
     channels: int
@@ -30,12 +31,17 @@ class InputSpec:
     std: tuple[float, ...]
     kind: Literal["image", "audio"] = "image"
     frames: int | None = None
+    fit: Literal["crop", "pad"] = "crop"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "mean", tuple(float(value) for value in self.mean))
         object.__setattr__(self, "std", tuple(float(value) for value in self.std))
         if self.kind not in ("image", "audio"):
             raise DataError(f"An input is of kind 'image' or 'audio', not '{self.kind}'.")
+        if self.fit not in ("crop", "pad"):
+            raise DataError(f"An image is brought to the input's square by 'crop' or 'pad', not '{self.fit}'.")
+        if self.kind == "audio" and self.fit == "pad":
+            raise DataError("Only images are padded to a square: leave model.fit at 'crop' for audio.")
         if self.channels not in ((1, 3) if self.kind == "image" else (1,)):
             raise DataError(f"An {self.kind} input cannot have {self.channels} channels: use 1, or 3 for colour.")
         if self.size < 1 or (self.frames is not None and self.frames < 1):
@@ -53,6 +59,8 @@ class InputSpec:
     def to_dict(self) -> dict[str, Any]:
         """The fields as JSON-safe values."""
         fields = asdict(self)
+        if self.fit == "crop":
+            del fields["fit"]  # models made before there was a choice keep their fingerprints
         return {**fields, "mean": list(self.mean), "std": list(self.std)}
 
     @classmethod

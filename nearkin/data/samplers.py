@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from nearkin.data._hashes import keys
 from nearkin.errors import DataError
 
 
@@ -75,7 +76,7 @@ class BalancedBatchSampler:
 
     def plan(self, epoch: int) -> np.ndarray:
         """Item positions of an epoch for this rank, (batches, classes_per_batch * per_class / world_size) int64."""
-        order = np.argsort(_keys(np.arange(self.classes), self.seed, epoch, 0), kind="stable")
+        order = np.argsort(keys(np.arange(self.classes), self.seed, epoch, 0), kind="stable")
         # The last batch is filled up with the classes of the first one, which it cannot hold itself.
         missing = self.batches_per_epoch * self.classes_per_batch - self.classes
         items = self._visit(order, epoch, stream=1)
@@ -100,22 +101,7 @@ class BalancedBatchSampler:
         """
         visits = -(-self._counts // self.per_class)
         lap, within = np.divmod(epoch, visits)
-        keys = _keys(np.arange(len(self._codes)), self.seed, lap[self._codes], stream)
-        shuffled = np.lexsort((keys, self._codes))
+        drawn = keys(np.arange(len(self._codes)), self.seed, lap[self._codes], stream)
+        shuffled = np.lexsort((drawn, self._codes))
         offsets = within[classes, None] * self.per_class + np.arange(self.per_class)
         return shuffled[self._starts[classes, None] + offsets % self._counts[classes, None]].astype(np.int64)
-
-
-def _keys(items: np.ndarray, seed: int, turn: int | np.ndarray, stream: int) -> np.ndarray:
-    """Random 64-bit sort keys (n,), a hash of (seed, stream, turn, item): every class gets its own lap in one pass."""
-    state = _mixed(_mixed(np.full(1, seed % 2**64, dtype=np.uint64)) + np.uint64(stream))
-    state = _mixed(state ^ _mixed(np.atleast_1d(np.asarray(turn)).astype(np.uint64)))
-    return _mixed(state + _mixed(items.astype(np.uint64)))
-
-
-def _mixed(state: np.ndarray) -> np.ndarray:
-    """One step of SplitMix64 (Steele, Lea and Flood 2014) on uint64."""
-    state = state + np.uint64(0x9E3779B97F4A7C15)
-    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return state ^ (state >> np.uint64(31))

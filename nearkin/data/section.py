@@ -28,7 +28,9 @@ class DataSection(BaseModel):
     classes_per_batch: int = Field(default=8, ge=2, description="Distinct classes in a batch.")
     per_class: int = Field(default=4, ge=1, description="Samples of each class in a batch.")
     crop: Literal["random", "centre"] = Field(
-        default="random", description="Random resized crops in training, or the centre crop that evaluation uses."
+        default="random",
+        description="Random resized crops in training, or what evaluation sees: the centre crop, or the padded image "
+        "where model.fit is pad.",
     )
     crop_scale: tuple[float, float] = Field(
         default=(0.4, 1.0), description="Smallest and largest share of the image's area that a random crop keeps."

@@ -2,7 +2,11 @@
 
 from nearkin.metrics.attributes import AttributeTransfer, attribute_transfer
 from nearkin.metrics.calibration import CalibrationResult, calibration_from_probabilities, calibration_metrics
+from nearkin.metrics.classification import ClassificationResult, classification_metrics
 from nearkin.metrics.clustering import clustering_metrics
+from nearkin.metrics.dynamics import DYNAMICS, episode_dynamics
+from nearkin.metrics.dynamics_comparison import DynamicsComparison, compare_dynamics
+from nearkin.metrics.fewshot import FewShotDifference, FewShotResult, fewshot_accuracy
 from nearkin.metrics.geometry import mean_class_radius
 from nearkin.metrics.intervals import class_bootstrap
 from nearkin.metrics.local_features import BoundCheck, check_bound, pcc_embedding, prototype_histogram
@@ -14,9 +18,14 @@ from nearkin.metrics.retrieval import retrieval_metrics
 from nearkin.metrics.verification import VerificationResult, verification_from_scores, verification_metrics
 
 __all__ = [
+    "DYNAMICS",
     "AttributeTransfer",
     "BoundCheck",
     "CalibrationResult",
+    "ClassificationResult",
+    "DynamicsComparison",
+    "FewShotDifference",
+    "FewShotResult",
     "OpenSetResult",
     "PairedResult",
     "ReliabilityCurve",
@@ -27,7 +36,11 @@ __all__ = [
     "calibration_metrics",
     "check_bound",
     "class_bootstrap",
+    "classification_metrics",
     "clustering_metrics",
+    "compare_dynamics",
+    "episode_dynamics",
+    "fewshot_accuracy",
     "holm",
     "mean_class_radius",
     "open_set_metrics",

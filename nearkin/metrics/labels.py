@@ -45,6 +45,14 @@ def label_codes(*arrays: np.ndarray) -> list[np.ndarray]:
         raise DataError(f"Labels must be strings, numbers or other hashable values ({error}).") from error
 
 
+def class_names(labels: np.ndarray, codes: np.ndarray) -> list[str]:
+    """How the classes of labels (n,) are spelt, in the order of their codes (n,), whole numbers with none left out."""
+    _, first = np.unique(codes, return_index=True)
+    spelt = [str(labels[row]) for row in first]
+    # 1 and "1" are two classes: where spellings meet, quotes tell them apart.
+    return spelt if len(set(spelt)) == len(spelt) else [repr(label) for label in labels[first].tolist()]
+
+
 def _from_sequence(labels: Iterable[Any]) -> np.ndarray:
     values = list(labels)
     if values and len({type(value) for value in values}) == 1 and isinstance(values[0], (str, int, float, np.generic)):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from nearkin.errors import DataError, suggestion
-from nearkin.metrics.labels import label_array, label_codes
+from nearkin.metrics.labels import class_names, label_array, label_codes
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,14 +40,9 @@ class RetrievalResult:
                 f"No values of '{metric}' for single queries are kept here.{suggestion(metric, self.per_query)}"
             )
         (codes,) = label_codes(self.labels)
-        names, first = np.unique(codes, return_index=True)
-        sums = np.bincount(codes, weights=self.per_query[metric].astype(np.float64), minlength=len(names))
-        means = sums / np.bincount(codes, minlength=len(names))
-        spelt = [str(self.labels[row]) for row in first]
-        # 1 and "1" are two classes: where spellings meet, quotes tell them apart.
-        if len(set(spelt)) < len(spelt):
-            spelt = [repr(label) for label in self.labels[first].tolist()]
-        return {name: float(means[code]) for name, code in zip(spelt, names, strict=True)}
+        sums = np.bincount(codes, weights=self.per_query[metric].astype(np.float64))
+        means = sums / np.bincount(codes)
+        return dict(zip(class_names(self.labels, codes), means.tolist(), strict=True))
 
     def to_dict(self, per_query: bool = True) -> dict[str, Any]:
         """Plain JSON values; without `per_query` only the means and counts."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,7 @@ def build_embedder(section: ModelSection, seed: int = 0, audio_seconds: float | 
     embedder = assemble(architecture, pretrained=section.pretrained, seed=seed)
     if section.weights is not None:
         _take_backbone(embedder, Path(section.weights), section.weights_sha256)
+    embedder.backbone.spec = replace(embedder.spec, fit=section.fit)
     if embedder.spec.kind == "audio" and audio_seconds is not None:
         frames = LogMelTransform(embedder.spec, audio_seconds).frames
         embedder.backbone.spec = InputSpec.audio(embedder.spec.size, frames)
@@ -84,6 +86,8 @@ def assemble(architecture: dict[str, Any], *, pretrained: bool, seed: int = 0) -
             backbone.channels if local_dimension is None else local_dimension,
             **architecture["pooling"]["parameters"],
         )
+        if pooling.needs_map_size:
+            pooling.set_map_size(*_map_size(backbone, architecture["pooling"]["name"]))
         attention = _attention(architecture.get("attention"), backbone, pooling.out_channels)
         features = pooling.out_channels if attention is None else attention.out_channels
         dimension = architecture["dimension"]
@@ -96,6 +100,20 @@ def assemble(architecture: dict[str, Any], *, pretrained: bool, seed: int = 0) -
     embedder = Embedder(backbone, pooling, head, space, local=local, attention=attention)
     embedder.freeze(architecture["freeze"], architecture["frozen_batch_norm"])
     return embedder
+
+
+@torch.no_grad()
+def _map_size(backbone: Backbone, pooling: str) -> tuple[int, int]:
+    """Height and width of the last map of a fresh backbone, found by a run of it."""
+    spec = backbone.spec
+    if spec.kind == "audio":
+        raise ModelError(
+            f"The pooling '{pooling}' is for maps of one size, and those of audio are as long as the clip: set "
+            "model.pooling to 'stats' or another."
+        )
+    height, width = backbone.eval()(torch.zeros(1, spec.channels, spec.size, spec.size)).shape[2:]
+    backbone.train()
+    return height, width
 
 
 def _attention(wanted: dict[str, Any] | None, backbone: Backbone, last: int) -> StageAttention | None:

@@ -228,9 +228,9 @@ class Embedder(nn.Module):
             items: a `Dataset`; the path of an image (or audio file), of a folder, zip or manifest; the bytes of an
                 image file; a PIL image; an array of pixels, uint8 or float in [0, 1], (H, W), (H, W, 3), (n, H, W) or
                 (n, H, W, 3); a tensor, of the same types, (C, H, W) or (n, C, H, W); or a list of such single items. A
-                single item gives one row. Images are resized and cropped as in evaluation; tensors and float arrays
-                count as cropped already and are only brought to size. For audio: paths, bytes of files, waveforms at
-                16 kHz, or log-mel tensors.
+                single item gives one row. Images are resized and cropped or padded as in evaluation; tensors and float
+                arrays count as cropped already and are only brought to size. For audio: paths, bytes of files,
+                waveforms at 16 kHz, or log-mel tensors.
             batch_size: samples that go through the network together.
             progress: show a bar.
             workers: threads that decode.

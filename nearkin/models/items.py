@@ -18,6 +18,7 @@ from nearkin.data.augment import transform_for
 from nearkin.data.dataset import Dataset
 from nearkin.data.decode import decode_audio, decode_image
 from nearkin.data.inputs import InputSpec
+from nearkin.data.padding import fitting, margins
 from nearkin.data.sources import open_data
 from nearkin.errors import DataError
 from nearkin.models.prefetch import batches
@@ -185,6 +186,8 @@ def _fitted(batch: Tensor, spec: InputSpec, name: str) -> Tensor:
     if batch.shape[1] != spec.channels:
         batch = _with_channels(batch, spec.channels, name)
     if batch.shape[2:] != (spec.size, spec.size):
+        if spec.fit == "pad":
+            return _padded(batch, spec.size)
         batch = _resized(batch if batch.is_floating_point() else batch / 255.0, spec.size)
     return batch
 
@@ -215,6 +218,21 @@ def _resized(batch: Tensor, size: int) -> Tensor:
     top, left = (batch.shape[2] - side) // 2, (batch.shape[3] - side) // 2
     square = batch[:, :, top : top + side, left : left + side]
     return F.interpolate(square, size=(size, size), mode="bilinear", antialias=True)
+
+
+def _padded(batch: Tensor, size: int) -> Tensor:
+    """The images (B, C, H, W), each whole in the middle of (C, size, size) as `padded` puts it there."""
+    width, height = fitting(batch.shape[3], batch.shape[2], size)
+    if (height, width) != batch.shape[2:]:
+        unit = batch if batch.is_floating_point() else batch / 255.0
+        batch = F.interpolate(unit, size=(height, width), mode="bilinear", antialias=True)
+    rows, inner = batch[:, :, :: max(1, height - 1)], batch[:, :, 1:-1]
+    border = torch.cat([rows.flatten(2), inner[..., :: max(1, width - 1)].flatten(2)], dim=2)
+    # Of an even number of values torch takes the lower middle one, as `border_colour` does.
+    square = border.median(dim=2).values[:, :, None, None].repeat(1, 1, size, size)
+    left, top = margins(width, height, size)
+    square[:, :, top : top + height, left : left + width] = batch
+    return square
 
 
 def _read(path: Path) -> bytes:

@@ -105,6 +105,12 @@ class ModelSection(BaseModel):
     size: int | None = Field(
         default=None, ge=1, description="Side of the input in pixels (audio: mel bands); null: the backbone's own."
     )
+    fit: Literal["crop", "pad"] = Field(
+        default="crop",
+        description="How an image becomes the square input. crop: its short side is brought to size and the centre cut "
+        "out; pad: all of it is kept, scaled down if it is larger and never up, and the rest gets the colour of its "
+        "border.",
+    )
     local_dimension: int | None = Field(
         default=None,
         ge=1,

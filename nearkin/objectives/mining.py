@@ -29,6 +29,16 @@ def every(shape: LossShape) -> nn.Module:
     return _Every()
 
 
+@register_miner("random")
+def random(shape: LossShape) -> nn.Module:
+    """For each anchor one of its positives and one of its negatives, any as likely as the others.
+
+    Reference: Malde, Kim 2019, Beyond image classification: zooplankton identification with deep vector space
+        embeddings.
+    """
+    return _Seeded(_RandomTriplets(), shape.seed)
+
+
 @register_miner("semi-hard", inherits=frozenset({"margin"}))
 def semi_hard(shape: LossShape, *, margin: Positive = 0.2) -> nn.Module:
     """Triplets whose negative is further than the positive, by less than the margin.
@@ -122,6 +132,27 @@ class _Every(nn.Module):
         self, embeddings: Tensor, labels: Tensor, ref_emb: Tensor | None = None, ref_labels: Tensor | None = None
     ) -> Choice:
         return None
+
+
+class _RandomTriplets(nn.Module):
+    """One triplet an anchor, drawn from the global generator; anchors without a positive or a negative have none."""
+
+    def forward(
+        self, embeddings: Tensor, labels: Tensor, ref_emb: Tensor | None = None, ref_labels: Tensor | None = None
+    ) -> Choice:
+        same = labels.unsqueeze(1) == (labels if ref_labels is None else ref_labels)
+        positives = same.clone().fill_diagonal_(False) if ref_emb is None else same
+        a = torch.where(positives.any(dim=1) & ~same.all(dim=1))[0]
+        return a, _one_of_each_row(positives[a]), _one_of_each_row(~same[a])
+
+
+def _one_of_each_row(mask: Tensor) -> Tensor:
+    """A random column (n,) among those that each row of a mask (n, R) has; every row has some."""
+    shares = torch.rand(len(mask), dtype=torch.float64, device=mask.device)
+    counts = mask.sum(dim=1)
+    # Rounding may take a share of almost 1 to the count itself.
+    places = torch.minimum((shares * counts).long(), counts - 1)
+    return torch.searchsorted(mask.cumsum(dim=1), places.unsqueeze(1), right=True).squeeze(1)
 
 
 class _TripletMargin(nn.Module):

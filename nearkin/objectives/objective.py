@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from numbers import Integral
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from nearkin.errors import DataError, RecipeError
 from nearkin.objectives.parameters import parameters_of
-from nearkin.objectives.registry import BatchNeeds, LossEntry, LossShape, losses, miners, regularisers
+from nearkin.objectives.registry import BatchNeeds, EpisodeShape, LossEntry, LossShape, losses, miners, regularisers
 from nearkin.objectives.regulariser import Regulariser, Takes
 from nearkin.objectives.section import ObjectiveSection
 from nearkin.spaces import Space, Sphere
@@ -28,6 +28,15 @@ _SOURCES: dict[Takes, str] = {
     "attributes": "take both from Embedder.with_attributes, of a model whose pooling gives them, such as 'gsp'",
     "features": "pass what Embedder.pooled gives, of which Embedder.head makes the embeddings",
 }
+
+
+@runtime_checkable
+class Told(Protocol):
+    """A loss that has something to log besides its value."""
+
+    def readings(self) -> dict[str, float]:
+        """What the log shall say of the steps since the last call."""
+        ...
 
 
 class Objective(nn.Module):
@@ -159,8 +168,9 @@ class Objective(nn.Module):
         return [parameter for network in networks for parameter in network.parameters() if parameter.requires_grad]
 
     def readings(self) -> dict[str, float]:
-        """What the log shall say of the steps since the last call, each value under `<regulariser>_<what>`."""
-        return {
+        """What the log shall say of the steps since the last call: the loss's words, then `<regulariser>_<what>`."""
+        of_loss: dict[str, float] = self.loss.readings() if isinstance(self.loss, Told) else {}
+        return of_loss | {
             f"{name}_{what}": value
             for name, module in self.regularisers.items()
             if isinstance(module, Regulariser)
@@ -215,6 +225,7 @@ def make_objective(
     seed: int = 0,
     features: int | None = None,
     epoch_steps: int | None = None,
+    episode: tuple[int, int] | None = None,
 ) -> Objective:
     """Build the objective that a recipe describes.
 
@@ -227,15 +238,19 @@ def make_objective(
             alone.
         features: size of the features that the head takes; only some regularisers must know.
         epoch_steps: steps of one pass through the training items; only some regularisers must know.
+        episode: (shot, query), the support items and the queries of each class where batches are episodes.
     """
     if classes < 2:
         raise RecipeError(
             f"A loss needs at least 2 training classes and there are {classes}: bring more classes, or hold fewer out."
         )
-    for what, count in (("features", features), ("epoch_steps", epoch_steps)):
+    shot, query = (None, None) if episode is None else episode
+    counts = {"features": features, "epoch_steps": epoch_steps, "episode's shot": shot, "episode's query": query}
+    for what, count in counts.items():
         if count is not None and (isinstance(count, bool) or not isinstance(count, Integral) or count < 1):
             raise RecipeError(f"make_objective takes a whole number from 1 on as {what}, not {count!r}.")
-    shape = LossShape(dimension, classes, space or Sphere(), seed, features, epoch_steps)
+    drawn = None if episode is None else EpisodeShape(*episode)
+    shape = LossShape(dimension, classes, space or Sphere(), seed, features, epoch_steps, drawn)
     entry = losses.get(section.loss)
     check_space(section, shape.space.name)
     with torch.random.fork_rng(devices=[]):

@@ -11,13 +11,31 @@ from torch import nn
 from nearkin.registry import Registry
 from nearkin.spaces import Space
 
-Family = Literal["pairs", "proxies", "classification"]
+Family = Literal["pairs", "proxies", "classification", "episodes"]
 Factory = TypeVar("Factory", bound=Callable[..., nn.Module])
 
 SPHERE = frozenset({"sphere"})
 """Spaces for what is written in cosines."""
 FLAT = frozenset({"sphere", "lipschitz-ball", "euclidean"})
 """Spaces for what is written in inner products."""
+
+
+@dataclass(frozen=True)
+class EpisodeShape:
+    """How an episode divides the items of each of its classes.
+
+    Attributes:
+        shot: support items, which come first.
+        query: items that are classified by them.
+    """
+
+    shot: int
+    query: int
+
+    @property
+    def per_class(self) -> int:
+        """Items of each class."""
+        return self.shot + self.query
 
 
 @dataclass(frozen=True)
@@ -31,6 +49,7 @@ class LossShape:
         seed: of what the module draws while it is used; its first values come from the global generator.
         features: size of the features that the head takes; None where nobody said.
         epoch_steps: steps of one pass through the training items; None where nobody said.
+        episode: how batches are episodes; None where they are not.
     """
 
     dimension: int
@@ -39,6 +58,7 @@ class LossShape:
     seed: int = 0
     features: int | None = None
     epoch_steps: int | None = None
+    episode: EpisodeShape | None = None
 
 
 @dataclass(frozen=True)
@@ -60,7 +80,7 @@ class LossEntry:
     Attributes:
         name: as in recipes.
         factory: `factory(shape, **parameters)` builds the module; its signature declares the parameters.
-        family: what the batch is compared with: itself, proxies, or class weights behind a softmax.
+        family: what the batch is compared with: itself, proxies, class weights behind a softmax, or its own support.
         batch: the smallest batch it can learn from.
         spaces: names of the spaces it is defined in; None means any.
         miner: the miner used unless the recipe names another; None means that it takes no miner.

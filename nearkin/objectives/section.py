@@ -13,6 +13,8 @@ from nearkin.objectives import (  # noqa: F401
     adversary,
     classification,
     contrastive,
+    episodic,
+    growing_triplet,
     mining,
     penalties,
     proxies,

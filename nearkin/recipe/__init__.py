@@ -6,13 +6,19 @@ lie below this room, so their sections are declared here. `extends:` names anoth
 
 from nearkin.recipe.audit import AuditSection
 from nearkin.recipe.loading import DEFAULT_RECIPE, Recipe, list_recipes, load_recipe, recipe_schema
-from nearkin.recipe.training import ChanceConstrainedSection, CrossBatchMemorySection, TrainingSection
+from nearkin.recipe.training import (
+    ChanceConstrainedSection,
+    CrossBatchMemorySection,
+    EpisodicSection,
+    TrainingSection,
+)
 
 __all__ = [
     "DEFAULT_RECIPE",
     "AuditSection",
     "ChanceConstrainedSection",
     "CrossBatchMemorySection",
+    "EpisodicSection",
     "Recipe",
     "TrainingSection",
     "list_recipes",

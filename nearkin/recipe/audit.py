@@ -18,6 +18,9 @@ class AuditSection(BaseModel):
     recall_at: list[Annotated[int, Field(ge=1)]] = Field(default=[1, 2, 4, 8], description="The k of Recall@k.")
     map_at: list[Annotated[int, Field(ge=1)]] = Field(default=[10], description="The k of MAP@k.")
     knn: int = Field(default=5, ge=1, description="Neighbours of kNN-Acc.")
+    classification_k: list[Annotated[int, Field(ge=1)]] = Field(
+        default=[10], min_length=1, description="The k of the votes of k neighbours in the classification suite."
+    )
     rerank: str | None = Field(
         default=None,
         description="How the retrieval suite re-ranks what it finds: average-query-expansion, k-reciprocal; null: not.",
@@ -31,10 +34,18 @@ class AuditSection(BaseModel):
     pooling_prototypes: int = Field(
         default=48, ge=1, description="Prototypes that the pooling suite covers their local features with."
     )
+    fewshot_ways: list[Annotated[int, Field(ge=2)]] = Field(
+        default=[5, 20], min_length=1, description="Classes in an episode of the fewshot suite, each tried."
+    )
+    fewshot_shots: list[Annotated[int, Field(ge=1)]] = Field(
+        default=[1, 5], min_length=1, description="Known items of each of these classes, each tried."
+    )
+    fewshot_queries: int = Field(default=15, ge=1, description="Queries of each of these classes.")
+    fewshot_episodes: int = Field(default=600, ge=2, description="Episodes of each way and shot.")
     resamples: int = Field(default=1000, ge=1, description="Bootstrap resamples of the intervals.")
-    seed: int = Field(default=0, ge=0, description="Seed of bootstrap, k-means and sampled pairs.")
+    seed: int = Field(default=0, ge=0, description="Seed of bootstrap, k-means, sampled pairs and episodes.")
 
-    @field_validator("severities")
+    @field_validator("severities", "fewshot_ways", "fewshot_shots")
     @classmethod
     def _each_once(cls, value: list[int]) -> list[int]:
         return sorted(set(value))

@@ -9,7 +9,15 @@ from pathlib import Path
 from typing import Any, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
 from nearkin.data.section import DataSection
 from nearkin.errors import RecipeError, UnknownNameError, suggestion
@@ -20,6 +28,9 @@ from nearkin.recipe.training import TrainingSection, with_new_names
 from nearkin.storage import write_text
 
 DEFAULT_RECIPE = "proxy-anchor"
+
+_OF_EPISODES = ("classes_per_batch", "per_class")
+"""What training.episodic says in place of the data section."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -42,6 +53,32 @@ class Recipe(BaseModel):
     objective: ObjectiveSection = Field(default_factory=ObjectiveSection)
     training: TrainingSection = Field(default_factory=TrainingSection)
     audit: AuditSection = Field(default_factory=AuditSection)
+
+    @model_validator(mode="after")
+    def _take_batches_from_episodes(self) -> Recipe:
+        """With episodes the batch has their shape; a recipe that names another one contradicts itself."""
+        if self.training.schedule != "episodic":
+            return self
+        episodic = self.training.episodic
+        shape = dict(zip(_OF_EPISODES, (episodic.way, episodic.shot + episodic.query), strict=True))
+        for name, value in shape.items():
+            given = getattr(self.data, name)
+            if name in self.data.model_fields_set and given != value:
+                raise RecipeError(
+                    f"data.{name} is {given} and an episode needs {value} (training.episodic: way {episodic.way}, shot "
+                    f"{episodic.shot}, query {episodic.query}): leave it out or set it to {value}, and change the "
+                    "episode by training.episodic."
+                )
+        object.__setattr__(self, "data", self.data.model_copy(update=shape))
+        return self
+
+    @model_serializer(mode="wrap")
+    def _leave_out_what_episodes_say(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave the batch's shape out where it follows from the episode's, which may then be changed by itself."""
+        tree: dict[str, Any] = handler(self)
+        if self.training.schedule == "episodic" and "data" in tree:
+            tree["data"] = {name: value for name, value in tree["data"].items() if name not in _OF_EPISODES}
+        return tree
 
     def to_yaml(self) -> str:
         """The resolved recipe as YAML that `load_recipe` reads back to an equal recipe."""
@@ -152,7 +189,7 @@ _OWNED_PARAMETERS = {
     "miner": ("miner_parameters",),
     "pooling": ("pooling_parameters",),
     "space": ("space_parameters",),
-    "schedule": ("cross_batch_memory", "chance_constrained"),
+    "schedule": ("cross_batch_memory", "chance_constrained", "episodic"),
 }
 
 

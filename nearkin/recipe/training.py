@@ -66,6 +66,28 @@ class ChanceConstrainedSection(BaseModel):
         return self
 
 
+class EpisodicSection(BaseModel):
+    """Batches that are episodes: support and queries of a few classes."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    way: int = Field(default=5, ge=2, description="Classes in an episode.")
+    shot: int = Field(default=1, ge=1, description="Support items of each class.")
+    query: int = Field(default=16, ge=1, description="Queries of each class.")
+    validation_way: int | None = Field(
+        default=None, ge=2, description="Classes in a validation's episode; null: as many as in training."
+    )
+    validation_episodes: int = Field(
+        default=600, ge=2, description="Episodes of a validation, whose accuracy chooses the weights."
+    )
+    record_every: int | None = Field(
+        default=100,
+        ge=1,
+        description="Episodes between two records of the training dynamics, which cost one more forward pass; null: "
+        "none.",
+    )
+
+
 class TrainingSection(BaseModel):
     """How the objective is minimised."""
 
@@ -98,7 +120,15 @@ class TrainingSection(BaseModel):
     accelerator: Literal["auto", "cpu", "gpu", "mps"] = Field(default="auto", description="Where to train.")
     evaluate_every: int = Field(default=100, ge=1, description="Steps between two validations (and checkpoints).")
     patience: int | None = Field(
-        default=10, ge=1, description="Validations without a better MAP@R before stopping; null: never."
+        default=10,
+        ge=1,
+        description="Validations without a better MAP@R (with schedule=episodic: accuracy) before stopping; null: "
+        "never.",
+    )
+    cluster_items: int | None = Field(
+        default=None,
+        ge=2,
+        description="Items of each training class whose centroid and radius every validation measures; null: none.",
     )
     validation_metrics: list[str] = Field(
         default=[],
@@ -110,16 +140,20 @@ class TrainingSection(BaseModel):
     )
     log_every: int = Field(default=50, ge=1, description="Steps between two lines of the training log.")
     seed: int = Field(default=0, ge=0, description="Seed of everything random.")
-    schedule: Literal["plain", "cross-batch-memory", "chance-constrained"] = Field(
+    schedule: Literal["plain", "cross-batch-memory", "chance-constrained", "episodic"] = Field(
         default="plain",
         description="What a batch is compared with: itself (or the loss's own proxies), also a memory of earlier "
-        "batches, or sets of proxies drawn anew from the data again and again.",
+        "batches, sets of proxies drawn anew from the data again and again, or, as an episode, its own support items.",
     )
     cross_batch_memory: CrossBatchMemorySection = Field(
         default_factory=CrossBatchMemorySection, description="With schedule=cross-batch-memory: its settings."
     )
     chance_constrained: ChanceConstrainedSection = Field(
         default_factory=ChanceConstrainedSection, description="With schedule=chance-constrained: its settings."
+    )
+
+    episodic: EpisodicSection = Field(
+        default_factory=EpisodicSection, description="With schedule=episodic: its settings."
     )
 
     @model_validator(mode="before")
@@ -141,7 +175,7 @@ class TrainingSection(BaseModel):
 
     @model_validator(mode="after")
     def _check_used(self) -> TrainingSection:
-        for schedule in ("cross-batch-memory", "chance-constrained"):
+        for schedule in ("cross-batch-memory", "chance-constrained", "episodic"):
             name = schedule.replace("-", "_")
             section = getattr(self, name)
             if self.schedule != schedule and section != type(section)():

@@ -5,6 +5,7 @@ from nearkin.report.comparison import Column, ComparisonRow, draw_comparison
 from nearkin.report.corruption import draw_corruption, draw_shift
 from nearkin.report.curves import draw_curves
 from nearkin.report.det import draw_det
+from nearkin.report.dynamics import draw_accuracies, draw_dynamics
 from nearkin.report.epochs import draw_metric_curves
 from nearkin.report.histograms import draw_histograms
 from nearkin.report.maps import draw_map
@@ -29,11 +30,13 @@ __all__ = [
     "Report",
     "Thumb",
     "comparison_table",
+    "draw_accuracies",
     "draw_adversary",
     "draw_comparison",
     "draw_corruption",
     "draw_curves",
     "draw_det",
+    "draw_dynamics",
     "draw_histograms",
     "draw_map",
     "draw_metric_curves",

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _PREFIX = "val_"
-_USUAL = ("val_MAP@R", "val_P@1")
+_USUAL = ("val_accuracy", "val_MAP@R", "val_P@1")
+"""What selects the weights comes first: the accuracy of episodes where there are some, else MAP@R."""
 _LENGTHS = ("val_covering_radius",)
 """No shares of 1, and drawn elsewhere."""
 
@@ -30,15 +31,15 @@ def draw_curves(
 ) -> bytes:
     """Draw the loss, raw and smoothed, above the validation metrics, with the best step marked.
 
-    By default MAP@R and P@1 have one panel, and what a recipe asked for besides (`training.validation_metrics`) the
-    next: NMI would press curves of a few percent flat.
+    By default accuracy, MAP@R and P@1 have one panel, and what a recipe asked for besides
+    (`training.validation_metrics`) the next: NMI would press curves of a few percent flat.
 
     Args:
         history: rows such as `{"step": 10, "loss": 1.2}` or `{"step": 50, "val_MAP@R": 0.3}`; a step that occurs
             twice, as after a resumed run, counts with its last row.
         loss: key of the loss.
-        metrics: keys of the metrics, higher is better, the first decides the best step; by default MAP@R and P@1 on
-            the validation classes, then every other `val_` key that is a metric.
+        metrics: keys of the metrics, higher is better, the first decides the best step; by default accuracy, MAP@R and
+            P@1 on the validation classes, then every other `val_` key that is a metric.
         percent: whether the metrics are shares of 1.
 
     Returns:
@@ -100,7 +101,7 @@ def _mark_best(axes: Axes, curves: Mapping[str, Series], percent: bool) -> float
 
 
 def _usual_groups(history: Sequence[Mapping[str, float]]) -> list[list[str]]:
-    """What to draw when nobody says, a list for each panel: MAP@R and P@1, then all else that was validated."""
+    """What to draw when nobody says, a list for each panel: accuracy, MAP@R and P@1, then all else validated."""
     found = dict.fromkeys(key for row in history for key in row if key.startswith(_PREFIX))
     usual = [key for key in _USUAL if key in found]
     return [usual, [key for key in found if key not in (*_USUAL, *_LENGTHS)]]

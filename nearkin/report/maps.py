@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nearkin.errors import DataError
-from nearkin.report._canvas import FAINT, INK, MARKERS, MUTED, SERIES, WIDTH, drawing, to_png
+from nearkin.report._canvas import BLACK, FAINT, INK, MARKERS, MUTED, SERIES, WIDTH, drawing, to_png
 from nearkin.report.formatting import clean, shorten
 
 if TYPE_CHECKING:
@@ -31,7 +31,14 @@ _RADII = (
 _ANGLES = np.linspace(0, 2 * np.pi, 16, endpoint=False) + np.pi / 2
 
 
-def draw_map(points: np.ndarray, labels: np.ndarray, *, title: str = "", max_classes: int = 20) -> bytes:
+def draw_map(
+    points: np.ndarray,
+    labels: np.ndarray,
+    *,
+    title: str = "",
+    max_classes: int = 20,
+    crosses: np.ndarray | None = None,
+) -> bytes:
     """Draw points in the plane; the largest classes get a colour, a marker and a name, the others are grey.
 
     Args:
@@ -39,6 +46,7 @@ def draw_map(points: np.ndarray, labels: np.ndarray, *, title: str = "", max_cla
         labels: (n,) class names.
         title: heading inside the picture.
         max_classes: how many classes are coloured; up to 35 have a pair of colour and marker of their own.
+        crosses: (m, 2) further points, such as the centroids of classes, marked by black crosses.
 
     Returns:
         PNG bytes, or none when there are no points.
@@ -63,6 +71,9 @@ def draw_map(points: np.ndarray, labels: np.ndarray, *, title: str = "", max_cla
         for name, (colour, marker) in styles.items():
             x, y = points[names == name].T
             axes.scatter(x, y, s=size, color=colour, marker=marker, linewidths=0, alpha=0.75)
+        if crosses is not None:
+            x, y = np.reshape(crosses, (-1, 2)).T
+            axes.scatter(x, y, s=22, color=BLACK, marker="x", linewidths=1.1, zorder=5)
         axes.set_title(clean(title))
         if hidden := len(counts) - len(shown):
             axes.set_xlabel(f"grey: {hidden:,} more {'class' if hidden == 1 else 'classes'}", loc="left")

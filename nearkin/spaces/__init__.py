@@ -1,12 +1,20 @@
 """How two vectors are compared: spaces, class scores, k-center and covering radius."""
 
 from nearkin.spaces.base import EuclideanOrder, Space
+from nearkin.spaces.cosine_scores import (
+    arcface_probabilities,
+    cosface_probabilities,
+    normface_probabilities,
+    sphereface_probabilities,
+)
 from nearkin.spaces.covering import covering_radius, kcenter
 from nearkin.spaces.euclidean import Euclidean
+from nearkin.spaces.extremes import where_largest
 from nearkin.spaces.lipschitz import LipschitzBall
 from nearkin.spaces.pairwise import euclidean_distance
 from nearkin.spaces.poincare import PoincareBall
 from nearkin.spaces.registry import make_space, spaces
+from nearkin.spaces.representatives import Representation, class_distances
 from nearkin.spaces.scores import distance_ratio_scores, distance_scores, sd_softmax_scores
 from nearkin.spaces.sphere import Sphere
 
@@ -15,14 +23,21 @@ __all__ = [
     "EuclideanOrder",
     "LipschitzBall",
     "PoincareBall",
+    "Representation",
     "Space",
     "Sphere",
+    "arcface_probabilities",
+    "class_distances",
+    "cosface_probabilities",
     "covering_radius",
     "distance_ratio_scores",
     "distance_scores",
     "euclidean_distance",
     "kcenter",
     "make_space",
+    "normface_probabilities",
     "sd_softmax_scores",
     "spaces",
+    "sphereface_probabilities",
+    "where_largest",
 ]

@@ -17,7 +17,6 @@ from torch.utils.data import DataLoader
 
 from nearkin.data.augment import BatchAugment, Transform
 from nearkin.data.dataset import Dataset
-from nearkin.data.samplers import BalancedBatchSampler
 from nearkin.models import FeatureCache
 from nearkin.models.features import Features
 from nearkin.models.prefetch import batches, stacked
@@ -25,6 +24,19 @@ from nearkin.models.tuning import as_channels_last
 
 _PLAIN = 64
 """Items that are normalised together when they are not a training batch."""
+
+
+class BatchSampler(Protocol):
+    """Which training items a step takes, as a function of the step."""
+
+    classes_per_batch: int
+    per_class: int
+    rank: int
+    world_size: int
+
+    def batch(self, step: int) -> np.ndarray:
+        """Positions of this rank's items of a step, counted from 0, class by class."""
+        ...
 
 
 class Batches(Protocol):
@@ -54,7 +66,7 @@ class CachedBatches:
     """
 
     def __init__(
-        self, cache: FeatureCache, rows: np.ndarray, class_ids: np.ndarray, sampler: BalancedBatchSampler, seed: int
+        self, cache: FeatureCache, rows: np.ndarray, class_ids: np.ndarray, sampler: BatchSampler, seed: int
     ) -> None:
         self.cache = cache
         self.rows = rows
@@ -100,7 +112,7 @@ class DecodedBatches:
         transform: Transform,
         augment: BatchAugment,
         view: Transform,
-        sampler: BalancedBatchSampler,
+        sampler: BatchSampler,
         seed: int,
         workers: int,
     ) -> None:
@@ -155,7 +167,7 @@ class _SeededItems(torch.utils.data.Dataset):
 class _StepSampler:
     """The keys of each step's batch, from `first` to `last`."""
 
-    def __init__(self, sampler: BalancedBatchSampler, first: int, last: int) -> None:
+    def __init__(self, sampler: BatchSampler, first: int, last: int) -> None:
         self.sampler = sampler
         self.first = first
         self.last = last
@@ -170,7 +182,7 @@ class _StepSampler:
             yield [(step, place, int(index)) for place, index in enumerate(chosen, start=begin)]
 
 
-def _slice(sampler: BalancedBatchSampler) -> tuple[int, int]:
+def _slice(sampler: BatchSampler) -> tuple[int, int]:
     """Where the sampler's slice begins in the batch of all processes, and the size of that batch.
 
     Views, crops and augmentation are drawn by the place in the whole batch: items look the same however it is cut.

@@ -16,24 +16,25 @@ import torch
 from nearkin._version import __version__
 from nearkin.data.augment import BatchAugment, transform_for
 from nearkin.data.dataset import Dataset
+from nearkin.data.episodes import EpisodeBatchSampler
 from nearkin.data.samplers import BalancedBatchSampler
 from nearkin.data.splits import Split, resolve_split
 from nearkin.errors import DataError, RecipeError
-from nearkin.metrics import mean_class_radius
-from nearkin.metrics.named import named_metrics
 from nearkin.models import Embedder, FeatureCache, build_embedder, cache_point
 from nearkin.objectives import Objective, make_objective
 from nearkin.recipe import Recipe
-from nearkin.training.batches import Batches, CachedBatches, DecodedBatches
+from nearkin.training.batches import Batches, BatchSampler, CachedBatches, DecodedBatches
+from nearkin.training.clusters import ClusterWatch
 from nearkin.training.fabric import check_accelerator
 from nearkin.training.loop import Loop, LoopState
 from nearkin.training.ranks import Ranks
 from nearkin.training.run import Run
 from nearkin.training.schedules import make_schedule
+from nearkin.training.schedules.episodic import representation_of
 from nearkin.training.schedules.make import check_schedule
 from nearkin.training.schedules.pool import Pool
-
-_VALIDATION_METRICS = ("MAP@R", "P@1")
+from nearkin.training.validation import Validation, check_validation
+from nearkin.training.validation_inputs import ValidationInputs
 
 _INITIAL_ITEMS, _INITIAL_FEATURES = 64, 1024
 """Training items whose maps a pooling takes its first prototypes from; more of them if their maps are small."""
@@ -88,9 +89,9 @@ def train(
         processes=ranks.world_size,
         items=len(train_set),
     )
-    sampler = BalancedBatchSampler(
-        train_set.class_ids(), batch_classes, recipe.data.per_class, seed, ranks.rank, ranks.world_size
-    )
+    sampler = _make_sampler(recipe, train_set.class_ids(), batch_classes, ranks)
+    held = dataset.labels[split.val]
+    check_validation(recipe, held)
     # Every process looks before the first one writes: afterwards the directory exists.
     run.check(recipe, resume)
     # Before they meet: a process that is refused leaves no other waiting.
@@ -105,9 +106,10 @@ def train(
                 run.save_model(embedder)
             ranks.barrier()
             return TrainingResult(embedder, LoopState(), interrupted=False)
-        batches, validate = _plumb(
-            dataset, split, train_set, embedder, recipe, sampler, cache_directory, progress, ranks
-        )
+        batches, encode = _plumb(dataset, split, train_set, embedder, recipe, sampler, cache_directory, progress, ranks)
+        validate = None
+        if encode is not None:
+            validate = Validation(encode, held, recipe, embedder.space, representation_of(objective))
         pool = Pool(batches, embedder, train_set.class_ids(), seed)
         if not (resume and run.state_file.exists()):
             _start_pooling(embedder, pool, seed)
@@ -115,7 +117,21 @@ def train(
             run.prepare(recipe, resume)
         schedule = make_schedule(recipe.training, pool, batch_classes * recipe.data.per_class, run.path, ranks)
         identity = {"data set": fingerprint}  # the recipe has been compared with the run's own
-        loop = Loop(embedder, objective, batches, recipe.training, run, validate, schedule, identity, progress, ranks)
+        items = recipe.training.cluster_items
+        watch = None if items is None else ClusterWatch(run.path, pool, embedder.space, train_set.classes, items).look
+        loop = Loop(
+            embedder,
+            objective,
+            batches,
+            recipe.training,
+            run,
+            validate,
+            schedule,
+            identity,
+            progress,
+            ranks,
+            watch,
+        )
         state = loop.train(resume=resume)
         values = ranks.broadcast_object(loop.values_at(state.best_step))
         card = _card(dataset, split, recipe, state, source, fingerprint, notes, values, loop.finished)
@@ -159,7 +175,12 @@ def make_learner(
             f"The backbone '{recipe.model.backbone}' takes {embedder.spec.kind} and the data is {kind}: choose a "
             f"recipe whose backbone takes {kind}."
         )
-    batch_classes = _batch_classes(recipe.data.classes_per_batch, classes, processes)
+    section = recipe.training
+    episode = (section.episodic.shot, section.episodic.query) if section.schedule == "episodic" else None
+    # An episode of fewer classes would be another task: the sampler refuses it.
+    batch_classes = recipe.data.classes_per_batch
+    if episode is None:
+        batch_classes = _batch_classes(batch_classes, classes, processes)
     batch_size = batch_classes * recipe.data.per_class
     objective = make_objective(
         recipe.objective,
@@ -169,6 +190,7 @@ def make_learner(
         seed=seed,
         features=embedder.feature_size,
         epoch_steps=math.ceil((classes if items is None else items) / batch_size),
+        episode=episode,
     )
     objective.check_batch(batch_classes, recipe.data.per_class)
     _check_regularisers(recipe, embedder, objective)
@@ -214,18 +236,27 @@ def _batch_classes(asked: int, classes: int, processes: int) -> int:
     )
 
 
+def _make_sampler(recipe: Recipe, class_ids: np.ndarray, batch_classes: int, ranks: Ranks) -> BatchSampler:
+    """Which items a step takes: an episode, or as many of each class as of any other."""
+    seed, place = recipe.training.seed, (ranks.rank, ranks.world_size)
+    if recipe.training.schedule == "episodic":
+        episodic = recipe.training.episodic
+        return EpisodeBatchSampler(class_ids, episodic.way, episodic.shot, episodic.query, seed, *place)
+    return BalancedBatchSampler(class_ids, batch_classes, recipe.data.per_class, seed, *place)
+
+
 def _plumb(
     dataset: Dataset,
     split: Split,
     train_set: Dataset,
     embedder: Embedder,
     recipe: Recipe,
-    sampler: BalancedBatchSampler,
+    sampler: BatchSampler,
     cache_directory: Path,
     progress: bool,
     ranks: Ranks,
-) -> tuple[Batches, Callable[[], dict[str, float]] | None]:
-    """The batches, and the validation: both from the feature cache where the recipe has one."""
+) -> tuple[Batches, Callable[[], np.ndarray] | None]:
+    """The batches, and how validation items are embedded, if there are any: from the feature cache if there is one."""
     seed = recipe.training.seed
     ids = train_set.class_ids()
     val_set = dataset.select(split.val)
@@ -256,26 +287,12 @@ def _plumb(
         view = transform_for(embedder.spec, recipe.data, train=False)
         batches = DecodedBatches(train_set, ids, transform, augment, view, sampler, seed, recipe.data.workers)
 
+        inputs = ValidationInputs(val_set, embedder.spec)
+
         def encode() -> np.ndarray:
-            return embedder.encode(val_set, progress=False)
+            return inputs.encode(embedder)
 
-    if not len(val_set):
-        return batches, None
-    labels = val_set.labels
-    measured = list(dict.fromkeys((*_VALIDATION_METRICS, *recipe.training.validation_metrics)))
-
-    def validate() -> dict[str, float]:
-        embeddings = encode()
-        if not np.isfinite(embeddings).all():
-            raise FloatingPointError
-        values = named_metrics(
-            embeddings, labels, measured, space=embedder.space, knn=recipe.audit.knn, seed=recipe.audit.seed
-        )
-        if recipe.training.schedule == "chance-constrained":
-            values["covering_radius"] = mean_class_radius(embeddings, labels)
-        return values
-
-    return batches, validate
+    return batches, encode if len(val_set) else None
 
 
 def _card(

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -29,7 +30,6 @@ from nearkin.training.optimisers import make_optimiser, set_learning_rates
 from nearkin.training.ranks import Ranks
 from nearkin.training.run import Run
 from nearkin.training.schedules import Schedule
-from nearkin.training.schedules.base import SELECTION_METRIC
 from nearkin.training.state import load_state, optimiser_tensors, restore_optimiser, save_state
 from nearkin.training.step import Step
 
@@ -56,12 +56,13 @@ class Loop:
         batches: where each step's batch comes from.
         section: the recipe's training section.
         run: where log and checkpoints go.
-        validate: gives validation values of the embedder, among them MAP@R, or raises FloatingPointError; None without
-            validation classes.
+        validate: gives validation values of the embedder, among them the one that the schedule selects by, or raises
+            FloatingPointError; None without validation classes.
         schedule: what each batch is compared with; None: the plain one.
         identity: what must be equal for a checkpoint to be resumed (recipe and data).
         progress: whether to show a bar.
         ranks: the processes that train together; only the first validates and writes, and all hold the same state.
+        watch: called with the step at every validation, in the first process; gives more for the log.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class Loop:
         identity: dict[str, str] | None = None,
         progress: bool = True,
         ranks: Ranks | None = None,
+        watch: Callable[[int], dict[str, float]] | None = None,
     ) -> None:
         self.embedder = embedder
         self.objective = objective
@@ -87,6 +89,7 @@ class Loop:
         self.identity = identity or {}
         self.progress = progress
         self.ranks = Ranks() if ranks is None else ranks
+        self.watch = watch
         self.state = LoopState()
         self.interrupted = False
 
@@ -157,6 +160,8 @@ class Loop:
                 break
             losses.append(self._step(inputs, labels))
             state.step += 1
+            if moved := self.schedule.updated(partial(self._embedded_again, inputs)):
+                self.logbook.add(state.step, **moved)
             validating = state.step % section.evaluate_every == 0 or state.step == section.max_steps
             self.interrupted = self.ranks.any(stop.requested)
             if state.step % section.log_every == 0 or validating or self.interrupted:
@@ -187,6 +192,17 @@ class Loop:
         if self.average is not None:
             self.average.update()
         return loss.detach()
+
+    @torch.no_grad()
+    def _embedded_again(self, inputs: Features) -> Tensor:
+        """Raw embeddings (B, d) of this step's inputs by the weights of now, as training sees them, without a trace."""
+        device = self.fabric.device
+        kept = [buffer.clone() for buffer in self.embedder.buffers()]  # batch norms count whatever passes
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), self.fabric.autocast():
+            embeddings = self.embedder(to_device(inputs, device), start=self.batches.start)
+        for buffer, before in zip(self.embedder.buffers(), kept, strict=True):
+            buffer.copy_(before)
+        return self.ranks.gather_labels(embeddings.float())
 
     def _clip(self, limit: float) -> None:
         norm = self.fabric.clip_gradients(self.module, self.optimiser, max_norm=limit, error_if_nonfinite=False)
@@ -235,13 +251,16 @@ class Loop:
         """Validate with the averaged weights where there are some; keep the weights if they are the best so far."""
         state = self.state
         with self._averaged():
+            if self.watch is not None and self.ranks.is_first and (said := self.watch(state.step)):
+                self.logbook.add(state.step, **said)
             if self.validate is None:
                 state.best_step, self.best = state.step, self._weights()
                 return
             values = self._validation_values(self.validate)
             self.logbook.add(state.step, **values)
-            if values[SELECTION_METRIC] > state.best_value:
-                state.best_value, state.best_step, state.stale = values[SELECTION_METRIC], state.step, 0
+            chosen_by = values[self.schedule.selection]
+            if chosen_by > state.best_value:
+                state.best_value, state.best_step, state.stale = chosen_by, state.step, 0
                 self.best = self._weights()
             else:
                 state.stale += 1
@@ -332,4 +351,4 @@ class Loop:
 
     def _note(self) -> str:
         best = self.state.best_value
-        return f"best {SELECTION_METRIC} {best:.4f}" if math.isfinite(best) else ""
+        return f"best {self.schedule.selection} {best:.4f}" if math.isfinite(best) else ""

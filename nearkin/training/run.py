@@ -15,6 +15,7 @@ from nearkin.lock import WriterLock
 from nearkin.models import Embedder
 from nearkin.recipe import Recipe, load_recipe
 from nearkin.storage import storing, write_json
+from nearkin.training.clusters import Clusters, read_clusters
 from nearkin.training.logbook import read_rows
 from nearkin.training.schedules.snapshots import read_snapshots
 
@@ -106,6 +107,10 @@ class Run:
     def instances(self) -> list[dict[str, Tensor]]:
         """What chance-constrained training saw at the end of each instance; see `read_snapshots`."""
         return read_snapshots(self.instances_folder)
+
+    def clusters(self) -> Clusters | None:
+        """How the training classes lay at each validation, where the recipe asked for it (`training.cluster_items`)."""
+        return read_clusters(self.path)
 
     def audit(self) -> dict[str, Any]:
         """The stored audit."""

@@ -11,10 +11,11 @@ import nearkin as nk
 from nearkin.audits import Subject, run_suites
 from nearkin.audits.calibration import fit_estimators, tell_strangers
 from nearkin.audits.corrupted import CorruptedEncoder
-from nearkin.audits.division import divide, halves, leave_classes_out
+from nearkin.audits.division import divide, leave_classes_out
 from nearkin.confidence import NED, KNNVote, evaluate
 from nearkin.data.corruptions import CORRUPTIONS
 from nearkin.errors import DataError, NearkinError
+from nearkin.metrics.halving import halves
 from nearkin.models import build_embedder
 from nearkin.models.section import ModelSection
 from nearkin.recipe import AuditSection

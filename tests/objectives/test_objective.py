@@ -19,12 +19,15 @@ from nearkin.spaces import Euclidean, LipschitzBall, PoincareBall, Sphere, make_
 
 CLASSES, DIMENSION = 6, 8
 PAIR_LOSSES = [name for name in losses if losses.get(name).family == "pairs"]
-PROXY_LOSSES = [name for name in losses if losses.get(name).family != "pairs"]
+EPISODIC_LOSSES = [name for name in losses if losses.get(name).family == "episodes"]
+PROXY_LOSSES = [name for name in losses if losses.get(name).family in ("proxies", "classification")]
+ANY_BATCH = [name for name in losses if name not in EPISODIC_LOSSES]
 
 
 def make(loss, seed=0, space=None, **section):
     made = ObjectiveSection(loss=loss, **section)
-    return make_objective(made, dimension=DIMENSION, classes=CLASSES, space=space, seed=seed)
+    episode = (1, 2) if loss in EPISODIC_LOSSES else None
+    return make_objective(made, dimension=DIMENSION, classes=CLASSES, space=space, seed=seed, episode=episode)
 
 
 def batch(seed=0, per_class=3, dtype=torch.float32):
@@ -49,7 +52,7 @@ def test_a_few_steps_decrease_the_loss(loss):
     assert sum(values[-5:]) < sum(values[:5])
 
 
-@pytest.mark.parametrize("loss", losses.names())
+@pytest.mark.parametrize("loss", ANY_BATCH)
 @pytest.mark.parametrize("labels", [torch.arange(6), torch.zeros(6, dtype=torch.int64), torch.tensor([3])])
 def test_a_batch_without_positives_or_negatives_is_finite_and_has_a_graph(loss, labels):
     objective = make(loss)
@@ -112,12 +115,9 @@ def test_on_the_sphere_only_directions_count(seed, factor):
 def test_the_order_of_a_batch_does_not_matter(seed):
     embeddings, labels = batch(seed, per_class=2, dtype=torch.float64)
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
-    for loss in losses:
-        if loss in (
-            "margin",
-            "n-pairs",
-        ):  # one draws triplets, the other takes a class's first two as anchor and positive
-            continue
+    for loss in ANY_BATCH:
+        if loss in ("margin", "growing-triplet", "n-pairs"):
+            continue  # two draw triplets, the third takes a class's first two as anchor and positive
         objective = make(loss).double()
         torch.testing.assert_close(objective(embeddings, labels), objective(embeddings[order], labels[order]))
 
@@ -219,7 +219,7 @@ def test_half_precision_embeddings_leave_proxies_alone(loss, dtype):
 @pytest.mark.parametrize("loss", losses.names())
 def test_proxies_are_what_the_loss_trains(loss):
     proxies = make(loss).proxies()
-    assert bool(proxies) == (loss in PROXY_LOSSES or loss == "margin")
+    assert bool(proxies) == (loss in (*PROXY_LOSSES, "margin", "protonet-dr", "1nn-dr"))
     assert not make("margin", parameters={"learn_beta": False}).proxies()
 
 

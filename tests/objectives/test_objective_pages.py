@@ -14,6 +14,7 @@ import yaml
 
 from nearkin.objectives import ObjectiveSection, losses, make_objective, miners, regularisers
 from nearkin.objectives.parameters import parameters_of
+from nearkin.recipe import load_recipe
 from nearkin.spaces import Euclidean
 
 PAGES = Path(__file__).parents[2] / "docs" / "methods"
@@ -91,6 +92,9 @@ def test_recipe(name):
     text = (resources.files("nearkin.recipes") / f"{name}.yaml").read_text(encoding="utf-8")
     assert re.match(r"# .+ \(.+ (19|20)\d\d.*\): ", text), "the first line names the paper and says when to use it"
     tree = yaml.safe_load(text)
+    if losses.get(name).family == "episodes":
+        check_episodic_recipe(name, tree)
+        return
     assert tree["extends"] == "base"
     section = ObjectiveSection(**tree["objective"])
     assert section.loss == name
@@ -98,3 +102,12 @@ def test_recipe(name):
     data = {"classes_per_batch": 16, "per_class": 4} | tree.get("data", {})
     objective.check_batch(data["classes_per_batch"], data["per_class"])
     assert ("proxy_lr_factor" in tree.get("training", {})) == (losses.get(name).family != "pairs")
+
+
+def check_episodic_recipe(name, tree):
+    assert tree.get("extends") == (None if name == "protonet-s" else "protonet-s"), "they differ in little else"
+    recipe = load_recipe(name)
+    assert recipe.objective.loss == name
+    assert recipe.training.schedule == "episodic"
+    assert (recipe.training.episodic.shot > 1) == name.startswith("1nn"), "with one shot 1-NN is the prototype's"
+    assert recipe.data.per_class == recipe.training.episodic.shot + recipe.training.episodic.query

@@ -77,6 +77,7 @@ RECIPES = {
         "triplet",
         ["objective.regularisers=[{name: class-adversary, weight: 0.5, parameters: {epoch_steps: 4, dropout: 0.3}}]"],
     ),
+    "episodes": ("protonet-dr", ["training.episodic={way: 4, shot: 1, query: 2, validation_way: 2, record_every: 5}"]),
     "augmented": ("supcon", ["data.jitter=0.3", "training.head_warmup_steps=5"]),
 }
 

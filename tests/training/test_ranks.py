@@ -82,8 +82,16 @@ RECIPES["adversary"] = (
         "objective.regularisers=[{name: class-adversary, weight: 0.5, parameters: {hidden: 16, epoch_steps: 3}}]",
     ],
 )
+RECIPES["episodes"] = (
+    "1nn-dr",
+    [
+        *CACHED,
+        "model.space=sphere",  # Euclidean distances do not see the head's bias, whose gradient would be rounding alone
+        "training.episodic={way: 4, shot: 2, query: 1, validation_way: 2, validation_episodes: 20, record_every: 4}",
+    ],
+)
 HALF = ("proxy-anchor", [*AUGMENTED, "training.precision=bf16-mixed"])
-RESUMED = ("memory", "chance-constrained", "prototypes", "adversary", "proxies")
+RESUMED = ("memory", "chance-constrained", "prototypes", "adversary", "episodes", "proxies")
 STOP_AT = 7
 """Between two validations."""
 

@@ -3,6 +3,7 @@
 from nearkin.models.pooling.cbam import BlockAttentionPooling
 from nearkin.models.pooling.crow import CrossDimensionalPooling
 from nearkin.models.pooling.delf import AttentivePooling
+from nearkin.models.pooling.flatten import FlattenPooling
 from nearkin.models.pooling.gem import GeneralisedMeanPooling
 from nearkin.models.pooling.generalized_max import GeneralizedMaxPooling
 from nearkin.models.pooling.gsop import SecondOrderPooling
@@ -22,6 +23,7 @@ __all__ = [
     "AveragePooling",
     "BlockAttentionPooling",
     "CrossDimensionalPooling",
+    "FlattenPooling",
     "GeneralisedMeanPooling",
     "GeneralizedMaxPooling",
     "GeneralizedSumMaxPooling",

@@ -25,11 +25,13 @@ class Pooling(nn.Module):
         keeps_coordinates: whether a value of the vector belongs to the channel of the same number, as in a mean.
         only_directions: whether local features count by their directions alone, wherever they are: their lengths then
             explain nothing.
+        needs_map_size: whether `set_map_size` must be called before maps are pooled.
     """
 
     gives_attributes: ClassVar[bool] = False
     keeps_coordinates: ClassVar[bool] = True
     only_directions: ClassVar[bool] = False
+    needs_map_size: ClassVar[bool] = False
 
     def __init__(self, channels: int, out_channels: int | None = None) -> None:
         super().__init__()
@@ -37,6 +39,9 @@ class Pooling(nn.Module):
         self.out_channels = channels if out_channels is None else out_channels
         self.config: dict[str, Any] | None = None
         """Name and parameters that `make_pooling` was given; None if built by hand."""
+
+    def set_map_size(self, height: int, width: int) -> None:
+        """Learn the size of the maps to come, where `out_channels` depends on it; nothing by default."""
 
     @property
     def has_parameters(self) -> bool:

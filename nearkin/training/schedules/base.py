@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
 from nearkin.objectives import Objective
 
 SELECTION_METRIC = "val_MAP@R"
-"""What chooses the weights, by its name in the log."""
+"""What chooses the weights unless the schedule has something better, by its name in the log."""
 
 Weights = Callable[[], dict[str, Tensor]]
 
@@ -20,7 +20,12 @@ class Schedule(nn.Module):
 
     Others override what they need. A checkpoint holds what `tensors` and `facts` give, so that a resumed run goes on in
     the middle of whatever the schedule was doing.
+
+    Attributes:
+        selection: the validation's value that chooses the weights, by its name in the log.
     """
+
+    selection: ClassVar[str] = SELECTION_METRIC
 
     def forward(
         self,
@@ -40,6 +45,15 @@ class Schedule(nn.Module):
             features: (B, F) that the head takes, where the objective needs them.
         """
         return objective(embeddings, labels, attributes, features)
+
+    def updated(self, embed: Callable[[], Tensor]) -> dict[str, float]:
+        """Take in that a step has changed the weights; return what the log shall say of it, nothing if empty.
+
+        Args:
+            embed: gives the raw embeddings (B, d) of the step's batch by the new weights, in training mode, and leaves
+                no trace: no running statistic moves.
+        """
+        return {}
 
     def begin(self) -> None:
         """Called once, before the first step of a new run."""

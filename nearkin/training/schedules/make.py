@@ -10,6 +10,7 @@ from nearkin.recipe import TrainingSection
 from nearkin.training.ranks import Ranks
 from nearkin.training.schedules.base import Schedule
 from nearkin.training.schedules.chance_constrained import ChanceConstrained
+from nearkin.training.schedules.episodic import Episodic
 from nearkin.training.schedules.memory import CrossBatchMemory
 from nearkin.training.schedules.pool import Pool
 from nearkin.training.schedules.snapshots import Snapshots
@@ -23,7 +24,7 @@ def check_schedule(section: TrainingSection, objective: Objective, validated: bo
         objective: what is minimised.
         validated: whether there are validation classes.
     """
-    if section.schedule == "plain":
+    if section.schedule in ("plain", "episodic"):
         return
     if not objective.supports_references:
         raise RecipeError(
@@ -58,4 +59,6 @@ def make_schedule(
         ranks = Ranks() if ranks is None else ranks
         snapshots = Snapshots(folder / "instances", pool) if ranks.is_first else None
         return ChanceConstrained(section.chance_constrained, pool, folder / "instance.safetensors", snapshots, ranks)
+    if section.schedule == "episodic":
+        return Episodic(section.episodic, pool.embedder.space)
     return Schedule()

@@ -308,7 +308,7 @@ def run_training(dataset, overrides, path, base="contrastive", resume=False):
     return result, run
 
 
-@pytest.mark.parametrize("loss", [name for name in losses if losses.get(name).family == "pairs" and name != "n-pairs"])
+@pytest.mark.parametrize("loss", [name for name in losses if losses.get(name).references])
 def test_every_pair_loss_trains_with_it(loss, patterns, tiny, tmp_path):
     result, run = run_training(patterns, [*tiny, *CCP, f"objective.loss={loss}"], tmp_path / "run", base="base")
     assert result.state.step == 16

@@ -1,0 +1,155 @@
+"""The few-shot suite: how well unseen classes are told apart when only a handful of items of each is known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from nearkin.audits.subject import Subject
+from nearkin.audits.suites import SuiteResult, suites
+from nearkin.errors import DataError
+from nearkin.metrics.fewshot import REPRESENTATIONS, FewShotRepresentation, FewShotResult, fewshot_accuracy
+from nearkin.metrics.labels import label_codes
+from nearkin.recipe import AuditSection
+from nearkin.report import Figure, draw_sweep
+from nearkin.spaces import Space, Sphere
+
+_PLAIN = "mean"
+"""The representation that metrics are named without."""
+
+Task = tuple[int, int]
+"""Ways and shots."""
+Results = Mapping[Task, Mapping[str, FewShotResult]]
+"""What was found by task and representation."""
+
+
+@suites.register("fewshot")
+def fewshot_suite(subject: Subject, section: AuditSection) -> SuiteResult:
+    """Accuracy over episodes for each number of ways and shots and each class representation, with intervals.
+
+    The baseline is asked the same episodes. What the data has too few classes or items for is left out with a note.
+    """
+    tasks, notes = _possible(subject.labels, section)
+    chosen: tuple[FewShotRepresentation, ...] = REPRESENTATIONS
+    if not isinstance(subject.space, Space):
+        chosen = ("nearest",)
+        notes.append("Few-shot: only the nearest known item stands for a class, as these similarities have no mean.")
+    results = _measure(subject.embeddings, subject.labels, subject.space, tasks, chosen, section)
+    first = metric_name(next(iter(results)), chosen[0])
+    found = SuiteResult({}, notes=[_note(results, section), *notes], primary=first)
+    for task, by_name in results.items():
+        for name, result in by_name.items():
+            metric = metric_name(task, name)
+            found.values[metric] = result.accuracy
+            found.intervals[metric] = result.interval
+            if name == _PLAIN:
+                found.per_class[metric] = result.per_class()
+            found.details.setdefault("fewshot", {})[metric] = result.to_dict(per_episode=False)
+    untrained: Results = {}
+    if subject.baseline is not None:
+        untrained = _measure(subject.baseline, subject.labels, Sphere(), tasks, chosen, section)
+        _add_baseline(found, results, untrained)
+    found.drawings.append(partial(draw_tasks, results, untrained, subject.baseline_name or "baseline"))
+    return found
+
+
+def metric_name(task: Task, representation: str) -> str:
+    """What a metric is called: `5-way 1-shot` for means, `5-way 1-shot, nearest` for the others."""
+    way, shot = task
+    plain = f"{way}-way {shot}-shot"
+    return plain if representation == _PLAIN else f"{plain}, {representation}"
+
+
+def draw_tasks(results: Results, untrained: Results, baseline: str) -> Figure:
+    """Accuracy against shots, one panel for each number of ways, one line a representation and one the baseline."""
+    lines = [(name, name, results) for name in map(str, REPRESENTATIONS)]
+    lines.append((f"{_PLAIN}, {baseline}", _PLAIN, untrained))
+    series: dict[str, Any] = {}
+    intervals: dict[str, Any] = {}
+    for way in sorted({way for way, _ in results}):
+        panel = f"{way}-way accuracy"
+        for line, name, found in lines:
+            points = {shot: by_name[name] for (ways, shot), by_name in found.items() if ways == way and name in by_name}
+            if points:
+                low, high = zip(*(one.interval for one in points.values()), strict=True)
+                series.setdefault(panel, {})[line] = (list(points), [one.accuracy for one in points.values()])
+                intervals.setdefault(panel, {})[line] = (low, high)
+    return Figure(
+        "Few shots",
+        "How often a query is given to its class, of which as many items are known as there are shots, by the mean of "
+        "these items, by the nearest of them, or by the votes of all (distance-ratio). Bars: 95 % interval over "
+        "episodes of these classes.",
+        draw_sweep(series, intervals=intervals, of="unseen classes", across="shots"),
+        "Few-shot accuracy against the number of shots",
+    )
+
+
+def _possible(labels: np.ndarray, section: AuditSection) -> tuple[list[Task], list[str]]:
+    """The tasks that the data can offer, and what to say of the others."""
+    sizes = np.bincount(label_codes(labels)[0])
+    asked = [(way, shot) for way in section.fewshot_ways for shot in section.fewshot_shots]
+    offered = {shot: int((sizes >= shot + section.fewshot_queries).sum()) for shot in section.fewshot_shots}
+    tasks = [(way, shot) for way, shot in asked if offered[shot] >= way]
+    missing = [(way, shot) for way, shot in asked if offered[shot] < way]
+    if not missing:
+        return tasks, []
+    told = ", ".join(metric_name(task, _PLAIN) for task in missing)
+    why = ", ".join(
+        f"{offered[shot]} classes have the {shot + section.fewshot_queries} items that {shot}-shot takes"
+        for shot in sorted({shot for _, shot in missing})
+    )
+    advice = "lower audit.fewshot_ways, audit.fewshot_shots or audit.fewshot_queries"
+    if not tasks:
+        raise DataError(
+            f"No few-shot episode can be drawn with {section.fewshot_queries} queries a class ({why}): {advice}."
+        )
+    return tasks, [f"Few-shot: {told} left out, as {why}; {advice} to have them."]
+
+
+def _measure(
+    embeddings: np.ndarray,
+    labels: np.ndarray,
+    space: Space,
+    tasks: list[Task],
+    representations: tuple[FewShotRepresentation, ...],
+    section: AuditSection,
+) -> dict[Task, dict[str, FewShotResult]]:
+    return {
+        (way, shot): {
+            name: fewshot_accuracy(
+                embeddings,
+                labels,
+                way=way,
+                shot=shot,
+                query=section.fewshot_queries,
+                episodes=section.fewshot_episodes,
+                representation=name,
+                space=space,
+                seed=section.seed,
+            )
+            for name in representations
+        }
+        for way, shot in tasks
+    }
+
+
+def _add_baseline(found: SuiteResult, results: Results, untrained: Results) -> None:
+    """The baseline's values, and how far the model is ahead of it on the same episodes."""
+    for task, by_name in untrained.items():
+        for name, result in by_name.items():
+            metric = metric_name(task, name)
+            found.baseline[metric] = result.accuracy
+            ahead = results[task][name].minus(result)
+            found.details["fewshot"][metric]["above baseline"] = [ahead.difference, *ahead.interval]
+
+
+def _note(results: Results, section: AuditSection) -> str:
+    first = next(iter(next(iter(results.values())).values()))
+    return (
+        f"Few-shot: {section.fewshot_episodes:,} episodes of each kind with {section.fewshot_queries} queries a class, "
+        f"the same for model and baseline, drawn from up to {first.classes:,} classes; intervals tell of the draw of "
+        "episodes, not of other classes. Metrics without a representation are by the mean of the known items."
+    )

@@ -1,0 +1,183 @@
+"""Which class of an episode a query is given to, and how much of that choice is right.
+
+A choice counts 1 or 0, or 1/n where the truth is one of n classes that are equally likely: what a coin would get on
+average. A model that maps everything to one point is then as good as chance, whatever the order of the classes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from nearkin.errors import DataError
+from nearkin.metrics.class_rules import Rule
+from nearkin.spaces import Euclidean, Space, Sphere
+
+Similarity = Callable[[Tensor, Tensor], Tensor]
+"""Points of classes (E, C, K, d) and of queries (E, Q, d) to scores (E, Q, C), the higher the likelier."""
+
+_ENTRIES = 2**20
+"""Numbers that are compared at once: 4 or 8 MB, which caches hold, and a few copies."""
+_ROUNDING = torch.finfo(torch.float32).eps / 2
+_CERTAINTY = 6.0
+"""A product of d terms errs by less than 6 sqrt(d) roundings but once in 10^7 (Higham and Mary 2019, theorem 2.4)."""
+_MORE_ROUNDINGS = 16.0
+"""For what goes into the product: directions, means and differences."""
+_UNDERFLOW = 2.0**-100
+"""What each term of a product may lose: numbers below 2^-126 err by more than roundings do."""
+_SHORT, _LONG = 1e-12, 1e12
+"""Lengths whose squares float32 holds with all their digits."""
+
+
+class ScoredChoice:
+    """The class with the highest score.
+
+    Args:
+        points: (n, d).
+        score: what scores the classes.
+        name: what an error calls it.
+    """
+
+    def __init__(self, points: Tensor, score: Similarity, name: str) -> None:
+        self._points = points
+        self._score = score
+        self._name = name
+
+    def shares(self, support: Tensor, query: Tensor, truth: Tensor) -> Tensor:
+        """How much (E, Q) float64 of each choice is right.
+
+        Args:
+            support: places (E, C, K) among the points.
+            query: places (E, Q) among the points.
+            truth: the right class (E, Q), from 0 to C - 1.
+        """
+        return _in_blocks(self._shares, support, query, truth, self._points.shape[1])
+
+    def _shares(self, support: Tensor, query: Tensor, truth: Tensor) -> Tensor:
+        scores = self._score(_gathered(self._points, support), _gathered(self._points, query))
+        expected = (*query.shape, support.shape[1])
+        if not isinstance(scores, Tensor) or scores.shape != expected:
+            given = f"the shape {tuple(scores.shape)}" if isinstance(scores, Tensor) else f"a {type(scores).__name__}"
+            raise DataError(
+                f"{self._name} must give a tensor of the shape (episodes, queries, classes), here {expected}, "
+                f"not {given}."
+            )
+        if bool(scores.isnan().any()):
+            raise DataError(f"{self._name} gives NaN for some queries: it must give every class a number.")
+        highest = scores == scores.amax(dim=-1, keepdim=True)
+        return highest.gather(-1, truth.unsqueeze(-1)).squeeze(-1) / highest.sum(dim=-1, dtype=torch.float64)
+
+
+class RuledChoice:
+    """The class that a rule over a space's distances finds likeliest.
+
+    One matrix product in float32 gives the distances of Euclidean space and of the sphere with its chord. What it
+    cannot tell apart, and other spaces, are decided by the space's own distances in float64.
+
+    Args:
+        points: of the space, (n, d).
+        space: where they lie.
+        rule: what stands for a class.
+    """
+
+    def __init__(self, points: Tensor, space: Space, rule: Rule) -> None:
+        def score(support: Tensor, query: Tensor) -> Tensor:
+            return rule.scores(space, support.double(), query.double())
+
+        self._exact = ScoredChoice(points, score, f"The distance of {type(space).__name__}")
+        self._rule = rule
+        # The exact kinds: a subclass may compare in another way.
+        known = type(space) is Euclidean or (type(space) is Sphere and space.metric == "chord")
+        self._products = _Products(points, space, rule.means) if known else None
+
+    def shares(self, support: Tensor, query: Tensor, truth: Tensor) -> Tensor:
+        """How much (E, Q) float64 of each choice is right; arguments as for `ScoredChoice.shares`."""
+        if self._products is None:
+            return self._exact.shares(support, query, truth)
+        shares = _in_blocks(partial(self._sure, self._products), support, query, truth, self._products.dimensions)
+        episode, place = torch.nonzero(shares.isnan(), as_tuple=True)
+        if len(episode):
+            shares[episode, place] = self._exact.shares(
+                support[episode], query[episode, place].unsqueeze(1), truth[episode, place].unsqueeze(1)
+            ).squeeze(1)
+        return shares
+
+    def _sure(self, products: _Products, support: Tensor, query: Tensor, truth: Tensor) -> Tensor:
+        """1 or 0 where float32 can tell whether a choice is right, NaN where it cannot, or where it overflowed."""
+        costs, error = self._rule.costs(*products.squares(support, query))
+        own = costs.gather(1, truth.unsqueeze(1)).squeeze(1)
+        lead = costs.scatter_(1, truth.unsqueeze(1), math.inf).amin(dim=1) - own
+        return torch.where(lead.abs() > error, (lead > 0).double(), math.nan)
+
+
+class _Products:
+    """Squared distances by one matrix product, around an origin amid the points.
+
+    Distances do not depend on the origin, but far from it a product loses the digits in which points differ.
+
+    Args:
+        points: (n, d).
+        space: Euclidean space, or the sphere with its chord.
+        means: whether distances are to means of points, not to points.
+    """
+
+    def __init__(self, points: Tensor, space: Space, means: bool) -> None:
+        self.dimensions = points.shape[1]
+        self._points = points
+        self._space = space
+        self._means = means
+        single = points.float()
+        scale = self._scale(single)
+        self._origin = scale.nan_to_num(0) @ single / len(points)
+        self._placed = self._around_origin(single, scale)
+        self._squares = torch.linalg.vector_norm(self._placed, dim=1).square()
+        terms = _CERTAINTY * math.sqrt(points.shape[1]) + _MORE_ROUNDINGS
+        self._errors = terms * _ROUNDING, 2 * self._origin.norm(), _UNDERFLOW * points.shape[1]
+
+    def squares(self, support: Tensor, query: Tensor) -> tuple[Tensor, Tensor]:
+        """Squared distances (E, C, K, Q), K being 1 for means, and what they may be off by, (E, 1)."""
+        classes = self._classes(support)
+        asked = _gathered(self._squares, query)
+        known = classes.square().sum(dim=-1)
+        products = torch.bmm(classes, _gathered(self._placed, query).mT)
+        squares = products.mul_(-2).add_(known.unsqueeze(2)).add_(asked.unsqueeze(1))
+        reach = asked.amax(dim=1, keepdim=True).sqrt() + known.amax(dim=1, keepdim=True).sqrt()
+        rounding, origin, underflow = self._errors
+        return squares.unflatten(1, (support.shape[1], -1)), rounding * reach * (reach + origin) + underflow
+
+    def _classes(self, support: Tensor) -> Tensor:
+        """What distances are taken to, around the origin: the means (E, C, d), or all points (E, C * K, d)."""
+        if not self._means or support.shape[2] == 1:
+            return _gathered(self._placed, support.flatten(1))
+        # In float64: where directions cancel out, little is left of a mean in float32.
+        means = self._space.mean(_gathered(self._points, support).double()).float()
+        return self._around_origin(means, self._scale(means))
+
+    def _scale(self, points: Tensor) -> Tensor:
+        """What makes the distances of points (..., d) Euclidean ones (...); NaN, hence doubt, where float32 fails."""
+        if not isinstance(self._space, Sphere):
+            return points.new_ones(points.shape[:-1])
+        length = torch.linalg.vector_norm(points, dim=-1)
+        return torch.where((length > _SHORT) & (length < _LONG), 1 / length, math.nan)
+
+    def _around_origin(self, points: Tensor, scale: Tensor) -> Tensor:
+        return torch.addcmul(-self._origin, points, scale.unsqueeze(-1))
+
+
+def _in_blocks(
+    shares: Callable[[Tensor, Tensor, Tensor], Tensor], support: Tensor, query: Tensor, truth: Tensor, dimensions: int
+) -> Tensor:
+    """The shares (E, Q) of all episodes, of a few at a time."""
+    known, asked = support[0].numel(), query.shape[1]
+    step = max(1, _ENTRIES // ((known + asked) * dimensions + known * asked))
+    parts = zip(support.split(step), query.split(step), truth.split(step), strict=True)
+    return torch.cat([shares(*part) for part in parts])
+
+
+def _gathered(points: Tensor, places: Tensor) -> Tensor:
+    """Rows (..., d) at places (...) of (n, d), or numbers of (n,); several times as fast as `points[places]`."""
+    return points.index_select(0, places.flatten()).unflatten(0, places.shape)

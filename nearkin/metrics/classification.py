@@ -1,0 +1,305 @@
+"""Classification by an embedding: the class of the nearest centroid, or of most of the k nearest items.
+
+Of a class with `TP` items found, `FP` items of others taken for it and `FN` of its own missed,
+`F1 = 2 TP / (2 TP + FP + FN)`; the macro F1 is its mean over classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nearkin.errors import DataError, suggestion
+from nearkin.metrics.halving import halves
+from nearkin.metrics.labels import class_names, label_array, label_codes
+from nearkin.search import Scorer, as_scorer, as_vectors, exact
+from nearkin.search.candidates import candidate_distances
+from nearkin.spaces import Space, Sphere
+
+CENTROID = "centroid"
+MEASURES = ("macro F1", "accuracy")
+_SPHERE = Sphere()
+
+
+class Confusion(NamedTuple):
+    """A class, another that its items were taken for, and the share of its evaluation items that were."""
+
+    true: str
+    predicted: str
+    rate: float
+
+
+@dataclass(frozen=True, eq=False)
+class ClassificationResult:
+    """How well an embedding classifies. Classifiers are called "centroid", "10-NN" and so on.
+
+    Attributes:
+        values: "macro F1, centroid", "accuracy, 10-NN", ... to their values in [0, 1], higher is better.
+        f1: classifier to the F1 of each evaluated class, by class name.
+        precision: the same of precision, 0 for a class that nothing was taken for.
+        recall: the same of recall.
+        predictions: classifier to the predicted labels (q,).
+        labels: the true labels (q,).
+        rows: which of the embeddings were evaluated, int64 (q,), ascending.
+        reference_rows: which of the embeddings, or of the given reference, they were compared with, int64 (r,).
+        radii: class name to the mean distance of its evaluated items from the centroid of its reference.
+        notes: what a reader must know.
+    """
+
+    values: dict[str, float]
+    f1: dict[str, dict[str, float]] = field(repr=False)
+    precision: dict[str, dict[str, float]] = field(repr=False)
+    recall: dict[str, dict[str, float]] = field(repr=False)
+    predictions: dict[str, np.ndarray] = field(repr=False)
+    labels: np.ndarray = field(repr=False)
+    rows: np.ndarray = field(repr=False)
+    reference_rows: np.ndarray = field(repr=False)
+    radii: dict[str, float] = field(repr=False)
+    notes: list[str] = field(default_factory=list)
+
+    higher_is_better = True
+
+    @property
+    def classifiers(self) -> list[str]:
+        """Their names, the centroid first."""
+        return list(self.predictions)
+
+    def confusions(self, classifier: str, top: int = 10) -> list[Confusion]:
+        """The commonest mistakes, by their rate among the evaluated items of the true class, then by name.
+
+        Args:
+            classifier: such as "centroid" or "10-NN".
+            top: how many at the most.
+        """
+        if classifier not in self.predictions:
+            raise DataError(f"There is no classifier '{classifier}' here.{suggestion(classifier, self.predictions)}")
+        truth, predicted = label_codes(self.labels, self.predictions[classifier])
+        names = class_names(np.concatenate([self.labels, self.predictions[classifier]]), np.append(truth, predicted))
+        wrong = np.stack([truth, predicted])[:, truth != predicted]
+        pairs, counts = np.unique(wrong, axis=1, return_counts=True)
+        rates = counts / np.bincount(truth, minlength=len(names))[pairs[0]]
+        found = [Confusion(names[a], names[b], rate) for (a, b), rate in zip(pairs.T, rates.tolist(), strict=True)]
+        return sorted(found, key=lambda one: (-one.rate, one.true, one.predicted))[:top]
+
+    def to_dict(self, top: int = 10) -> dict[str, Any]:
+        """Plain JSON values: all but the predictions, of which the `top` commonest confusions stay."""
+        per_class = {"F1": self.f1, "precision": self.precision, "recall": self.recall}
+        return {
+            "values": dict(self.values),
+            "per_class": {
+                name: {measure: dict(values[name]) for measure, values in per_class.items()}
+                for name in self.classifiers
+            },
+            "confusions": {name: [list(pair) for pair in self.confusions(name, top)] for name in self.classifiers},
+            "radii": dict(self.radii),
+            "evaluated": len(self.rows),
+            "reference": len(self.reference_rows),
+            "notes": list(self.notes),
+        }
+
+
+def classification_metrics(
+    embeddings: Any,
+    labels: Any,
+    *,
+    reference: Any | None = None,
+    reference_labels: Any | None = None,
+    k: Sequence[int] = (10,),
+    space: Any = _SPHERE,
+    seed: int = 0,
+) -> ClassificationResult:
+    """Classify embeddings by the nearest centroid and by a vote of the k nearest reference items.
+
+    Without a reference each class is halved by the seed: one half is known, the other is classified; of an odd number
+    of items the reference has one more. Classes with a single item are then left out. Of classes with equal votes the
+    one with the nearest item wins.
+
+    Reference: Malde and Kim 2019 (Kim 2023, article I), section 2.4.
+
+    Args:
+        embeddings: points of the space (n, d), array or tensor.
+        labels: n labels of any hashable kind.
+        reference: points (r, d) whose classes are known; needs `reference_labels`. All embeddings are then classified,
+            except those of classes that the reference does not have.
+        reference_labels: r labels.
+        k: how many neighbours vote, one classifier for each; beyond the reference's size all of it votes.
+        space: a space, its name, or any scorer as for `nearkin.search.exact`; one without a mean has no centroids.
+        seed: of the halves.
+    """
+    scorer, ks = as_scorer(space), _vote_sizes(k)
+    division = _divide(as_vectors(embeddings), labels, reference, reference_labels, seed)
+    predicted: dict[str, np.ndarray] = {}
+    distances = np.empty(0)
+    notes = division.notes
+    if isinstance(scorer, Space):
+        centroids = _centroids(scorer, division)
+        predicted[CENTROID] = exact(division.queries, centroids, 1, space=scorer)[1][:, 0].cpu().numpy()
+        own = torch.from_numpy(division.truth).to(centroids.device)[:, None]
+        distances = candidate_distances(scorer, division.queries, centroids, own)[:, 0].cpu().numpy()
+    else:
+        notes.append("The space has no mean, so there are no centroids to classify by.")
+    predicted |= _votes(scorer, division, ks)
+    if not predicted:
+        raise DataError("There is nothing to classify by: give k, or a space that has a mean.")
+    return _result(division, predicted, distances)
+
+
+class _Division(NamedTuple):
+    """Who is classified by whom; classes are numbered in the order in which the reference has them.
+
+    Args:
+        queries: (q, d).
+        truth: their classes (q,) int64.
+        points: the reference (r, d).
+        codes: its classes (r,) int64.
+        labels: the label of each class (C,).
+        names: how these are spelt (C,).
+        rows: the place of each query among the embeddings (q,).
+        reference_rows: the place of each point among the embeddings, or in the reference that was given (r,).
+        notes: what was left out.
+    """
+
+    queries: Tensor
+    truth: np.ndarray
+    points: Tensor
+    codes: np.ndarray
+    labels: np.ndarray
+    names: list[str]
+    rows: np.ndarray
+    reference_rows: np.ndarray
+    notes: list[str]
+
+
+def _divide(vectors: Tensor, given: Any, reference: Any | None, reference_labels: Any | None, seed: int) -> _Division:
+    if (reference is None) != (reference_labels is None):
+        raise DataError("A reference and its labels go together: give both or neither.")
+    labels = label_array(given, len(vectors))
+    notes: list[str] = []
+    if reference is None:
+        points, point_labels = vectors, labels
+        known, asked = _halved(labels, seed, notes)
+    else:
+        points = as_vectors(reference, "reference").to(vectors.device)
+        if points.shape[1] != vectors.shape[1]:
+            raise DataError(
+                f"The embeddings have {vectors.shape[1]} dimensions and the reference has {points.shape[1]}: they must "
+                "agree."
+            )
+        point_labels = label_array(reference_labels, len(points), "reference labels", "reference items")
+        known, asked = np.arange(len(points)), np.arange(len(vectors))
+    truth, codes = _by_appearance(*label_codes(labels[asked], point_labels[known]))
+    if (strangers := int((truth < 0).sum())) > 0:
+        notes.append(f"Left out for being of classes that the reference does not have: {strangers:,} items.")
+        asked, truth = asked[truth >= 0], truth[truth >= 0]
+    if not len(asked):
+        raise DataError("No item is left to classify: give items of the classes that the reference has.")
+    if codes.max() == 0:
+        raise DataError("Classification needs two classes or more, and the reference has one.")
+    _, first = np.unique(codes, return_index=True)
+    return _Division(
+        vectors[torch.from_numpy(asked)],
+        truth,
+        points[torch.from_numpy(known)],
+        codes,
+        point_labels[known][first],
+        class_names(point_labels[known], codes),
+        asked,
+        known,
+        notes,
+    )
+
+
+def _halved(labels: np.ndarray, seed: int, notes: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of the reference and of what is classified, ascending."""
+    (codes,) = label_codes(labels)
+    sizes = np.bincount(codes)
+    if not (sizes > 1).any():
+        raise DataError("No class has two items: give every class two or more, one to know it by and one to classify.")
+    if alone := int((sizes == 1).sum()):
+        notes.append(f"Left out for having a single item: {alone:,} {'class' if alone == 1 else 'classes'}.")
+    known, asked = halves(labels, seed)
+    return known[sizes[codes[known]] > 1], asked
+
+
+def _by_appearance(truth: np.ndarray, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Both codes anew, from 0 in the order of the second; -1 for classes that it does not have.
+
+    Equal distances go by the lower number: it must not depend on how classes are called.
+    """
+    present, first = np.unique(codes, return_index=True)
+    place = np.full(max(truth.max(initial=0), codes.max(initial=0)) + 1, -1)
+    place[present[np.argsort(first)]] = np.arange(len(present))
+    return place[truth], place[codes]
+
+
+def _centroids(space: Space, division: _Division) -> Tensor:
+    """The mean of each class's reference items, (C, d)."""
+    order = np.argsort(division.codes, kind="stable")
+    members = np.split(order, np.cumsum(np.bincount(division.codes))[:-1])
+    return torch.stack([space.mean(division.points[torch.from_numpy(rows)]) for rows in members])
+
+
+def _votes(scorer: Scorer, division: _Division, ks: Sequence[int]) -> dict[str, np.ndarray]:
+    """Classifier to the classes (q,) that most of the k nearest have: one search for all k."""
+    if not ks:
+        return {}
+    known = len(division.codes)
+    if max(ks) > known:
+        division.notes.append(f"There are only {known:,} reference items: of {max(ks):,} neighbours these vote.")
+    _, near = exact(division.queries, division.points, min(max(ks), known), space=scorer)
+    neighbours = division.codes[near.cpu().numpy()]
+    return {f"{k}-NN": _majority(neighbours[:, :k]) for k in ks}
+
+
+def _majority(neighbours: np.ndarray) -> np.ndarray:
+    """The commonest class (q,) among those of each query's neighbours (q, k), nearest first; the nearest of several."""
+    rows = np.arange(len(neighbours))[:, None]
+    cells = rows * (neighbours.max() + 1) + neighbours
+    _, place, counts = np.unique(cells, return_inverse=True, return_counts=True)
+    winner = counts[place.reshape(cells.shape)].argmax(axis=1)  # the first of the largest
+    return neighbours[rows[:, 0], winner]
+
+
+def _result(division: _Division, predicted: dict[str, np.ndarray], distances: np.ndarray) -> ClassificationResult:
+    truth, size = division.truth, len(division.names)
+    asked = np.bincount(truth, minlength=size)
+    evaluated = sorted(np.flatnonzero(asked), key=lambda code: division.names[code])
+
+    def named(values: np.ndarray) -> dict[str, float]:
+        return {division.names[code]: float(values[code]) for code in evaluated}
+
+    f1, precision, recall = {}, {}, {}
+    values: dict[str, float] = {}
+    for classifier, guesses in predicted.items():
+        found = np.bincount(truth[guesses == truth], minlength=size)
+        taken = np.bincount(guesses, minlength=size)
+        f1[classifier] = named(2 * found / np.maximum(asked + taken, 1))
+        precision[classifier] = named(found / np.maximum(taken, 1))
+        recall[classifier] = named(found / np.maximum(asked, 1))
+        scores = (float(np.mean(list(f1[classifier].values()))), float((guesses == truth).mean()))
+        values |= {f"{measure}, {classifier}": score for measure, score in zip(MEASURES, scores, strict=True)}
+    radii = np.bincount(truth, weights=distances, minlength=size) / np.maximum(asked, 1) if len(distances) else None
+    return ClassificationResult(
+        values,
+        f1,
+        precision,
+        recall,
+        {classifier: division.labels[guesses] for classifier, guesses in predicted.items()},
+        division.labels[truth],
+        division.rows,
+        division.reference_rows,
+        {} if radii is None else named(radii),
+        division.notes,
+    )
+
+
+def _vote_sizes(k: Sequence[int]) -> list[int]:
+    """The numbers of neighbours, each once, ascending."""
+    if not isinstance(k, Sequence) or isinstance(k, str) or not all(type(size) is int and size > 0 for size in k):
+        raise DataError(f"k must be a list of whole numbers from 1 up, such as [1, 10], not {k!r}.")
+    return sorted(set(k))

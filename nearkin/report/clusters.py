@@ -1,0 +1,167 @@
+"""Clusters against training steps: how wide classes lie, how far their centroids move, and whether these tell classes.
+
+A thin line is a class, the thick one their mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nearkin.errors import DataError
+from nearkin.report._canvas import BLUE, GREEN, MUTED, VERMILION, WIDTH, drawing, percent_axis, to_png
+from nearkin.report._lines import fit_text, plain_numbers
+from nearkin.report._panels import share_limits
+from nearkin.report.formatting import LOWER, value_text
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_PANEL, _RIM = 175, 40  # CSS pixels: the height of a panel, and of what the axis below adds
+_MOST_MARKED = 40  # of more steps only the line is drawn
+_FAINTEST, _INK_OF_ALL = 0.12, 14.0  # opacity of a class's line, at least, and that of all of them together
+_HEADROOM = 1.3  # of the largest value: what lies beyond it is free for the words of the marks
+_LATE = 0.8  # of the way: the words of a mark beyond it stand before their line
+_LEVELS = 2  # heights that the words of neighbouring marks take in turn
+_TEXT = 9  # points
+_WORDS_WIDTH, _NAME_WIDTH = 190, 400  # CSS pixels: of a mark's words, and of a class's name
+_PAPER: Any = {"facecolor": "white", "edgecolor": "none", "pad": 1.0}
+"""Behind words, so that lines do not cross them."""
+
+
+def draw_clusters(
+    steps: Any,
+    radii: Any,
+    drift: Any,
+    accuracy: Any,
+    *,
+    class_names: Sequence[str] = (),
+    marks: Mapping[int, str] | None = None,
+) -> bytes:
+    """Draw cluster radii above centroid drifts above the accuracy of the nearest centroid, against steps.
+
+    Args:
+        steps: at which training looked, ascending, (T,).
+        radii: mean distance of the items of a class to their centroid, (T, C).
+        drift: how far each centroid was from where the look before had it, (T - 1, C).
+        accuracy: share of items nearest to their own class's centroid, (T,).
+        class_names: of the C classes, to name the widest; none: it is not named.
+        marks: steps that are marked in every panel, such as those at which a margin grew, and what to write there.
+
+    Returns:
+        PNG bytes, or none when there is nothing to draw. After a single look there is no drift, and no panel of it.
+    """
+    at = plain_numbers(steps, "steps")
+    wide, moved = plain_numbers(radii, "radii"), plain_numbers(drift, "drift")
+    told = plain_numbers(accuracy, "accuracy")
+    _check_shapes(at, wide, moved, told, len(class_names))
+    if not wide.size:
+        return b""
+    from matplotlib.ticker import MaxNLocator
+
+    panels = 3 if len(at) > 1 else 2
+    shown = _marks_within(marks or {}, float(at[-1]))
+    with drawing(WIDTH, _RIM + _PANEL * panels) as figure:
+        grid = list(figure.subplots(panels, 1, sharex=True, squeeze=False)[:, 0])
+        _draw_classes(grid[0], at, wide, BLUE, bool(shown))
+        grid[0].set_title(f"Cluster radius {LOWER}: mean {_course(wide.mean(axis=1))}")
+        if len(class_names):
+            _name_widest(grid[0], wide[-1], class_names)
+        if panels == 3:
+            _draw_classes(grid[1], at[1:], moved, VERMILION, False)
+            grid[1].set_title(f"Centroid drift {LOWER}: mean {_course(moved.mean(axis=1))}")
+        _draw_accuracy(grid[-1], at, told)
+        _write_marks(grid, shown, at)
+        grid[-1].set_xlabel("step")
+        grid[-1].xaxis.set_major_locator(MaxNLocator(9, integer=True, min_n_ticks=1, steps=[1, 2, 2.5, 5, 10]))
+        return to_png(figure)
+
+
+def _check_shapes(steps: np.ndarray, radii: np.ndarray, drift: np.ndarray, accuracy: np.ndarray, names: int) -> None:
+    times = len(steps) if steps.ndim == 1 else -1
+    classes = radii.shape[1] if radii.ndim == 2 else -1
+    expected = ((times,), (times, classes), (max(times - 1, 0), classes), (times,))
+    found = (steps.shape, radii.shape, drift.shape, accuracy.shape)
+    if found != expected:
+        raise DataError(
+            f"Steps (T,), radii (T, C), drift (T - 1, C) and accuracy (T,) must fit together, but their shapes are "
+            f"{', '.join(str(shape) for shape in found)}."
+        )
+    if not all(np.isfinite(values).all() for values in (steps, radii, drift, accuracy)):
+        raise DataError("Steps, radii, drift and accuracy of clusters must be finite, and some value is not.")
+    if names not in (0, classes):
+        raise DataError(f"There are {classes} classes and {names} class names: give one for each class, or none.")
+
+
+def _marks_within(marks: Mapping[int, str], last: float) -> dict[int, str]:
+    """Those of steps after the beginning and before the end, in order; others mark nothing that is drawn."""
+    return {step: marks[step] for step in sorted(marks) if 0 < step <= last}
+
+
+def _draw_classes(axes: Axes, steps: np.ndarray, values: np.ndarray, colour: str, marked: bool) -> None:
+    """A thin line for each class, of values (T, C), and a thick one for their mean, from 0 on."""
+    from matplotlib.collections import LineCollection
+
+    opacity = max(_FAINTEST, min(0.5, _INK_OF_ALL / values.shape[1]))
+    lines = np.stack([np.broadcast_to(steps[:, None], values.shape), values], axis=2).transpose(1, 0, 2)
+    axes.add_collection(LineCollection(list(lines), colors=MUTED, linewidths=0.6, alpha=opacity, zorder=2))
+    if len(steps) == 1:  # a line of one point is not seen
+        axes.plot(np.repeat(steps, values.shape[1]), values[0], "o", color=MUTED, alpha=opacity, markersize=3, zorder=2)
+    marker = "o" if len(steps) <= _MOST_MARKED else ""
+    axes.plot(steps, values.mean(axis=1), color=colour, linewidth=2.4, marker=marker, markersize=4, zorder=3)
+    top = float(values.max()) or 1.0
+    axes.set_ylim(-0.03 * top, (_HEADROOM if marked else 1.08) * top)
+    axes.margins(x=0.02)
+
+
+def _draw_accuracy(axes: Axes, steps: np.ndarray, accuracy: np.ndarray) -> None:
+    marker = "o" if len(steps) <= _MOST_MARKED else ""
+    axes.plot(steps, accuracy, color=GREEN, linewidth=2.0, marker=marker, markersize=4, zorder=3)
+    axes.set_ylim(*share_limits(float(accuracy.min()), float(accuracy.max())))
+    axes.set_title(f"Items nearest to their own centroid: {_course(accuracy, percent=True)}")
+    axes.margins(x=0.02)
+    percent_axis(axes, "y")
+
+
+def _write_marks(grid: Sequence[Axes], marks: Mapping[int, str], steps: np.ndarray) -> None:
+    """A line through every panel at each mark, and its words in the first."""
+    late = float(steps[0]) + _LATE * float(steps[-1] - steps[0])
+    for place, (step, words) in enumerate(marks.items()):
+        for axes in grid:
+            axes.axvline(step, color=MUTED, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
+        after = step <= late
+        grid[0].annotate(
+            fit_text(words, _WORDS_WIDTH, _TEXT),
+            (step, 0.96 - 0.13 * (place % _LEVELS)),
+            xycoords=("data", "axes fraction"),
+            xytext=(4 if after else -4, 0),
+            textcoords="offset points",
+            ha="left" if after else "right",
+            va="top",
+            fontsize=_TEXT,
+            color=MUTED,
+            bbox=_PAPER,
+        )
+
+
+def _course(values: np.ndarray, percent: bool = False) -> str:
+    """From the first to the last value, in words."""
+    first, last = (value_text(float(values[place]), percent) for place in (0, -1))
+    return last if len(values) == 1 else f"from {first} to {last}"
+
+
+def _name_widest(axes: Axes, radii: np.ndarray, names: Sequence[str]) -> None:
+    """Say which class is widest, of radii (C,), in the corner that lines from 0 on leave free longest."""
+    widest = int(np.argmax(radii))
+    axes.text(
+        0.988,
+        0.06,
+        f"widest at the end: {fit_text(names[widest], _NAME_WIDTH, _TEXT)}, {value_text(float(radii[widest]), False)}",
+        transform=axes.transAxes,
+        ha="right",
+        fontsize=_TEXT,
+        color=MUTED,
+        bbox=_PAPER,
+    )

@@ -1,0 +1,271 @@
+"""How probable a class is at every point of the plane or of a globe, and where it is most and least so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nearkin.errors import DataError
+from nearkin.report._canvas import BLUE, GREEN, INK, MUTED, ORANGE, PURPLE, SKY, VERMILION, WIDTH, drawing, to_png
+from nearkin.report._globe import Globe
+from nearkin.report._lines import fit_text, plain_numbers
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_COLOURS = (VERMILION, GREEN, BLUE, ORANGE, PURPLE, SKY)
+_MAP = "inferno"
+_LEVELS = (0.1, 0.25, 0.5, 0.75, 0.9)
+_TITLE_ROOM, _KEY_ROOM = 46, 92  # CSS pixels above a row of panels, and below all of them
+_WIDEST = 420  # of a panel, in CSS pixels
+_ARROW = 0.26  # half frames
+_MOST_COLUMNS = 4
+
+
+@dataclass(frozen=True, eq=False)
+class ProbabilityPanel:
+    """What one panel shows.
+
+    Args:
+        title: heading.
+        values: probabilities in the plane (h, w), the first row lowest; on a globe (views, n, n), at `globe_points`.
+        representatives: (C, 2) or (C, 3) a point for each class, first that of the class in question.
+        highest: (m, 2) or (m, 3) where the probability is largest.
+        lowest: likewise, where it is smallest.
+        half: in the plane, the frame reaches from -half to half either way.
+        note: a line below the heading.
+    """
+
+    title: str
+    values: np.ndarray
+    representatives: np.ndarray
+    highest: np.ndarray
+    lowest: np.ndarray
+    half: float = 1.0
+    note: str = ""
+
+
+def draw_planes(panels: Sequence[ProbabilityPanel], classes: Sequence[str], columns: int = 3) -> bytes:
+    """Draw probabilities over the plane, each panel in a square frame around the origin, row by row.
+
+    A highest or lowest point on the frame's edge is the tip of an arrow that begins at its ring: beyond it, the
+    probability goes on rising or falling.
+
+    Args:
+        panels: what to show.
+        classes: (C,) names, first that of the class in question.
+        columns: panels in a row, at most four.
+
+    Returns:
+        PNG bytes, or none without panels.
+    """
+    shown = [_checked(panel, classes, 2) for panel in panels]
+    if not shown:
+        return b""
+    columns = _columns(columns, len(shown))
+    rows = -(-len(shown) // columns)
+    side = min(WIDTH // columns - 32, _WIDEST)  # a little lower than wide: the layout then knows how high titles reach
+    with drawing(WIDTH, rows * (side + _TITLE_ROOM) + _KEY_ROOM) as figure:
+        grid = figure.subplots(rows, columns, squeeze=False)
+        for axes, panel in zip(grid.flat, shown, strict=False):
+            _draw_plane(axes, panel, classes)
+            _write_title(axes, panel, side)
+        for axes in grid.flat[len(shown) :]:
+            axes.remove()
+        _draw_key(figure, classes)
+        return to_png(figure)
+
+
+def draw_globes(
+    panels: Sequence[ProbabilityPanel], classes: Sequence[str], views: Sequence[Sequence[float]], names: Sequence[str]
+) -> bytes:
+    """Draw probabilities over the sphere as globes seen from afar: a column a panel, a row a view.
+
+    Args:
+        panels: what to show, at most four.
+        classes: (C,) names, first that of the class in question.
+        views: from where (V, 3) the globes are seen.
+        names: (V,) how these views are called.
+
+    Returns:
+        PNG bytes, or none without panels.
+    """
+    globes = [Globe(view) for view in views]
+    if len(names) != len(globes):
+        raise DataError(f"{len(globes)} views need as many names, but got {len(names)}.")
+    shown = [_checked(panel, classes, 3, len(globes)) for panel in panels]
+    if not shown or not globes:
+        return b""
+    columns = _columns(len(shown), len(shown))
+    side = min(WIDTH // columns - 24, _WIDEST)
+    with drawing(WIDTH, len(globes) * side + _TITLE_ROOM + _KEY_ROOM) as figure:
+        grid = figure.subplots(len(globes), columns, squeeze=False)
+        for row, (globe, name) in enumerate(zip(globes, names, strict=True)):
+            for axes, panel in zip(grid[row], shown, strict=True):
+                _draw_globe(axes, panel, globe, panel.values[row], classes)
+            grid[row, 0].set_ylabel(name, fontsize=9)
+        for axes, panel in zip(grid[0], shown, strict=True):
+            _write_title(axes, panel, side)
+        _draw_key(figure, classes)
+        return to_png(figure)
+
+
+def globe_points(view: Sequence[float], size: int) -> np.ndarray:
+    """Points (size, size, 3) of the sphere at which `draw_globes` wants the values of the view (3,)."""
+    return Globe(view).points(size)
+
+
+def _draw_plane(axes: Axes, panel: ProbabilityPanel, classes: Sequence[str]) -> None:
+    half = panel.half
+    extent = (-half, half, -half, half)
+    axes.imshow(panel.values, cmap=_MAP, vmin=0, vmax=1, extent=extent, origin="lower", interpolation="bilinear")
+    _draw_contours(axes, panel.values, half)
+    for points, look in ((panel.highest, _HIGHEST), (panel.lowest, _LOWEST)):
+        inwards = -_ARROW * half * np.sign(points) * (np.abs(points) > 0.999 * half)
+        _draw_rings(axes, points + inwards, look)
+        for point, way in zip(points, inwards, strict=True):
+            if way.any():
+                _draw_arrow(axes, point + way, point)
+    _draw_boxes(axes, panel.representatives, classes)
+    ticks = [-half, 0.0, half]
+    axes.set(xlim=(-half, half), ylim=(-half, half), xticks=ticks, yticks=ticks, aspect="equal")
+    axes.tick_params(labelsize=8, length=2, pad=2)
+    axes.grid(False)
+    axes.spines[:].set_visible(False)
+
+
+def _draw_globe(axes: Axes, panel: ProbabilityPanel, globe: Globe, values: np.ndarray, classes: Sequence[str]) -> None:
+    from matplotlib.patches import Circle
+
+    image = axes.imshow(values, cmap=_MAP, vmin=0, vmax=1, extent=(-1, 1, -1, 1), origin="lower")
+    disc = Circle((0, 0), 1, transform=axes.transData)
+    image.set_clip_path(disc)
+    _draw_contours(axes, values, 1.0).set_clip_path(disc)
+    for line in globe.graticule():
+        axes.plot(*line.T, color="white", alpha=0.28, linewidth=0.5, zorder=2)
+    axes.add_patch(Circle((0, 0), 1, fill=False, edgecolor=INK, linewidth=0.8, zorder=3))
+    for points, look in ((panel.highest, _HIGHEST), (panel.lowest, _LOWEST)):
+        _draw_rings(axes, globe.project(points)[globe.visible(points)], look)
+    seen = globe.visible(panel.representatives)
+    _draw_boxes(axes, globe.project(panel.representatives), classes, seen)
+    axes.set(xlim=(-1.06, 1.06), ylim=(-1.06, 1.06), xticks=[], yticks=[], aspect="equal")
+    axes.grid(False)
+    axes.spines[:].set_visible(False)
+
+
+def _draw_contours(axes: Axes, values: np.ndarray, half: float) -> Any:
+    """Lines of equal probability, drawn dark where the map is bright."""
+    height, width = values.shape
+    x, y = ((np.arange(count) + 0.5) / count * 2 * half - half for count in (width, height))
+    colours = ["white" if level < 0.6 else INK for level in _LEVELS]
+    return axes.contour(x, y, values, levels=_LEVELS, colors=colours, linewidths=0.7, alpha=0.75, zorder=2)
+
+
+_HIGHEST: dict[str, Any] = {"marker": "o", "s": 170}
+_LOWEST: dict[str, Any] = {"marker": "D", "s": 150}
+
+
+def _draw_rings(axes: Axes, points: np.ndarray, look: dict[str, Any]) -> None:
+    """Rings around points (m, 2), light within dark, so that they are seen on any colour."""
+    for colour, width in ((INK, 3.4), ("white", 1.7)):
+        axes.scatter(*points.T, facecolors="none", edgecolors=colour, linewidths=width, clip_on=False, zorder=6, **look)
+
+
+def _draw_arrow(axes: Axes, start: np.ndarray, end: np.ndarray) -> None:
+    """From a ring to the edge, light within dark."""
+    from matplotlib.patheffects import withStroke
+
+    look = {"arrowstyle": "->", "color": "white", "linewidth": 1.5, "shrinkA": 8, "shrinkB": 1}
+    rim = [withStroke(linewidth=3.2, foreground=INK)]
+    axes.annotate("", tuple(end), tuple(start), arrowprops={**look, "path_effects": rim}, zorder=5)
+
+
+def _draw_boxes(axes: Axes, points: np.ndarray, classes: Sequence[str], seen: np.ndarray | None = None) -> None:
+    """Boxes with the first letter of a class at points (C, 2)."""
+    for place, (point, name) in enumerate(zip(points, classes, strict=True)):
+        if seen is not None and not seen[place]:
+            continue
+        look: dict[str, Any] = {"marker": "s", "s": 62, "color": _COLOURS[place % len(_COLOURS)], "edgecolors": "white"}
+        axes.scatter(*point, linewidths=0.9, zorder=8, clip_on=False, **look)
+        axes.annotate(
+            name[:1], point, color="white", fontsize=6.5, fontweight="bold", ha="center", va="center_baseline", zorder=9
+        )
+
+
+def _write_title(axes: Axes, panel: ProbabilityPanel, width: float) -> None:
+    axes.set_title(fit_text(panel.title, width, 10, "bold"), fontsize=10, pad=20 if panel.note else 6)
+    axes.annotate(
+        fit_text(panel.note, width, 8),
+        (0, 1),
+        xycoords="axes fraction",
+        xytext=(0, 7),
+        textcoords="offset points",
+        fontsize=8,
+        color=MUTED,
+    )
+
+
+def _draw_key(figure: Figure, classes: Sequence[str]) -> None:
+    """The colour bar with the levels of the contours, and what the marks are."""
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.lines import Line2D
+
+    bar = figure.colorbar(
+        ScalarMappable(cmap=_MAP),
+        ax=list(figure.axes),
+        location="bottom",
+        shrink=0.6,
+        aspect=40,
+        pad=0.02,
+        ticks=[0, *_LEVELS, 1],
+    )
+    bar.set_label(f"p({classes[0]} | x), with lines at the ticks", fontsize=9)
+    bar.ax.tick_params(labelsize=8, length=2)
+    bar.outline.set_visible(False)
+    marks = [("s", 7.0, _COLOURS[place % len(_COLOURS)], "none", name) for place, name in enumerate(classes)]
+    marks += [("o", 9.0, "none", INK, "most probable"), ("D", 8.0, "none", INK, "least probable")]
+    handles = [
+        Line2D([], [], linestyle="", marker=marker, markersize=size, color=colour, markeredgecolor=edge, label=label)
+        for marker, size, colour, edge, label in marks
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), fontsize=9)
+
+
+def _columns(asked: int, panels: int) -> int:
+    if not 1 <= asked <= _MOST_COLUMNS:
+        raise DataError(f"A picture of probabilities has 1 to {_MOST_COLUMNS} panels in a row, not {asked}.")
+    return min(asked, panels)
+
+
+def _checked(
+    panel: ProbabilityPanel, classes: Sequence[str], dimension: int, views: int | None = None
+) -> ProbabilityPanel:
+    """The panel with plain arrays; raises DataError unless they are finite and fit together."""
+    values = plain_numbers(panel.values, f"probabilities of '{panel.title}'")
+    wanted = "(h, w)" if views is None else f"({views}, n, n)"
+    fits = values.ndim == 2 if views is None else values.ndim == 3 and len(values) == views
+    if not fits or min(values.shape[-2:]) < 2 or not ((values >= 0) & (values <= 1)).all():
+        raise DataError(f"'{panel.title}' needs probabilities {wanted} from 0 to 1, but got {values.shape} or others.")
+    parts: dict[str, Any] = {
+        name: plain_numbers(getattr(panel, name), f"{name} of '{panel.title}'") for name in _POINTS
+    }
+    for name, points in parts.items():
+        if points.ndim != 2 or points.shape[1] != dimension or not np.isfinite(points).all():
+            raise DataError(
+                f"The {name} of '{panel.title}' must be finite points (m, {dimension}), but got shape {points.shape} "
+                "or other values."
+            )
+    if len(parts["representatives"]) != len(classes) or not len(classes):
+        raise DataError(
+            f"'{panel.title}' has {len(parts['representatives'])} representatives for {len(classes)} classes."
+        )
+    if not 0 < panel.half < np.inf:
+        raise DataError(f"The frame of '{panel.title}' must reach a positive number either way, not {panel.half}.")
+    return replace(panel, values=values, **parts)
+
+
+_POINTS = ("representatives", "highest", "lowest")

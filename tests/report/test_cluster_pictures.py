@@ -1,0 +1,154 @@
+"""The picture of clusters during training: what is drawn, what the titles say, marks, and what is refused."""
+
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from nearkin.errors import DataError
+from nearkin.report import clusters as module
+from nearkin.report.clusters import draw_clusters
+
+SIGNATURE = b"\x89PNG\r\n\x1a\n"
+
+
+def scene(times, classes, every=50, seed=0):
+    """Steps (T,), radii (T, C), drift (T - 1, C) and accuracy (T,)."""
+    rng = np.random.default_rng(seed)
+    radii = rng.uniform(0.2, 1, (times, classes))
+    drift = rng.uniform(0, 0.3, (max(times - 1, 0), classes))
+    return every * np.arange(1, times + 1), radii, drift, np.linspace(0.3, 0.9, times)
+
+
+def drawn(monkeypatch, *values, **options):
+    """The axes of the picture, by the first word of their titles."""
+    kept = []
+    monkeypatch.setattr(module, "to_png", lambda figure: kept.append(figure) or b"")
+    draw_clusters(*values, **options)
+    return {axes.get_title(loc="left").split()[0]: axes for axes in kept[0].axes}
+
+
+def thin(axes):
+    """The lines of the classes, (C, T, 2)."""
+    return np.array([np.asarray(line) for line in axes.collections[0].get_segments()])
+
+
+def upright(axes):
+    return [
+        line.get_xdata()[0] for line in axes.lines if len(line.get_xdata()) == 2 and len(set(line.get_xdata())) == 1
+    ]
+
+
+@pytest.mark.parametrize("classes", [1, 3, 300])
+@pytest.mark.parametrize(("times", "panels"), [(1, 2), (2, 3), (7, 3), (90, 3)])
+def test_the_picture_is_a_retina_png_that_depends_on_nothing_else(times, panels, classes):
+    given = scene(times, classes)
+    names = [f"class {i}" for i in range(classes)]
+    png = draw_clusters(*given, class_names=names, marks={60: "margin 1.3", 61: "margin 1.5"})
+    assert png.startswith(SIGNATURE)
+    image = Image.open(io.BytesIO(png))
+    assert image.size == (2 * 720, 2 * (40 + panels * 175))
+    assert (np.asarray(image.convert("L"))[:, [0, -1]] == 255).all()  # nothing is cut off at the sides
+    assert draw_clusters(*given, class_names=names, marks={60: "margin 1.3", 61: "margin 1.5"}) == png
+
+
+def test_a_thin_line_a_class_and_a_thick_one_for_their_mean(monkeypatch):
+    steps, radii, drift, accuracy = scene(6, 4)
+    panels = drawn(monkeypatch, steps, radii, drift, accuracy)
+    assert list(panels) == ["Cluster", "Centroid", "Items"]
+    for axes, at, values in ((panels["Cluster"], steps, radii), (panels["Centroid"], steps[1:], drift)):
+        lines = thin(axes)
+        np.testing.assert_array_equal(lines[:, :, 0], np.tile(at, (4, 1)))
+        np.testing.assert_array_equal(lines[:, :, 1], values.T)
+        (mean,) = axes.lines
+        np.testing.assert_allclose(mean.get_ydata(), values.mean(axis=1))
+        assert mean.get_linewidth() > 3 * axes.collections[0].get_linewidth()[0]
+        low, high = axes.get_ylim()
+        assert low < 0 < values.max() < high
+    np.testing.assert_array_equal(panels["Items"].lines[0].get_ydata(), accuracy)
+    assert panels["Items"].get_xlabel() == "step"
+
+
+def test_words_tell_the_course_and_the_widest_class(monkeypatch):
+    radii = np.array([[0.5, 0.75], [0.25, 0.35]])
+    given = ([100, 200], radii, [[0.125, 0.375]], [0.5, 0.75])
+    panels = drawn(monkeypatch, *given, class_names=["krill", "$salp_"])
+    titles = [axes.get_title(loc="left") for axes in panels.values()]
+    assert titles == [
+        "Cluster radius ↓: mean from 0.625 to 0.300",
+        "Centroid drift ↓: mean 0.250",
+        "Items nearest to their own centroid: from 50.0 % to 75.0 %",
+    ]
+    assert [text.get_text() for text in panels["Cluster"].texts] == ["widest at the end: $salp_, 0.350"]
+    assert not drawn(monkeypatch, *given)["Cluster"].texts
+
+
+@pytest.mark.parametrize(
+    ("name", "cut"), [("071.Long_tailed_Jaeger", False), ("of " + 300 * "x", True), (80 * "W", True)]
+)
+def test_a_long_name_stays_in_its_panel(name, cut, monkeypatch):
+    axes = drawn(monkeypatch, *scene(3, 1), class_names=[name])["Cluster"]
+    (words,) = axes.texts
+    assert ("…" in words.get_text()) == cut
+    axes.figure.draw_without_rendering()
+    inside, box = axes.get_window_extent(), words.get_window_extent()
+    assert inside.x0 < box.x0 < box.x1 < inside.x1
+
+
+def test_marks_stand_in_every_panel_and_are_named_in_the_first(monkeypatch):
+    panels = drawn(monkeypatch, *scene(20, 3), marks={900: "late", 0: "start", 500: "margin 1.3", 1001: "beyond"})
+    for axes in panels.values():
+        assert upright(axes) == [500, 900]
+    words = panels["Cluster"].texts
+    assert [text.get_text() for text in words] == ["margin 1.3", "late"]
+    assert [text.get_ha() for text in words] == ["left", "right"]
+    assert not panels["Centroid"].texts
+
+
+def test_a_single_look_is_seen(monkeypatch):
+    panels = drawn(monkeypatch, *scene(1, 4))
+    assert list(panels) == ["Cluster", "Items"]
+    dots, mean = panels["Cluster"].lines
+    assert len(dots.get_ydata()) == 4
+    assert dots.get_marker() == mean.get_marker() == "o"
+
+
+def test_many_looks_have_no_markers(monkeypatch):
+    assert not any(
+        line.get_marker() == "o" for axes in drawn(monkeypatch, *scene(60, 2)).values() for line in axes.lines
+    )
+
+
+@pytest.mark.parametrize("shape", [(0, 4), (3, 0)])
+def test_nothing_to_draw_gives_no_bytes(shape):
+    times, classes = shape
+    assert draw_clusters(*scene(times, classes)) == b""
+
+
+def test_classes_that_do_not_move_nor_spread_are_drawn(monkeypatch):
+    panels = drawn(monkeypatch, [1, 2], np.zeros((2, 3)), np.zeros((1, 3)), [1.0, 1.0])
+    assert panels["Cluster"].get_ylim()[1] > 0
+
+
+def test_shapes_that_do_not_fit_are_refused():
+    steps, radii, drift, accuracy = scene(4, 3)
+    for given in (
+        (steps[:3], radii, drift, accuracy),
+        (steps, radii[:, :2], drift, accuracy),
+        (steps, radii, drift[:2], accuracy),
+        (steps, radii, drift, accuracy[:, None]),
+        (steps, radii[0], drift, accuracy),
+    ):
+        with pytest.raises(DataError, match="must fit together"):
+            draw_clusters(*given)
+    with pytest.raises(DataError, match="3 classes and 2 class names"):
+        draw_clusters(steps, radii, drift, accuracy, class_names=["a", "b"])
+
+
+def test_values_that_are_no_finite_numbers_are_refused():
+    steps, radii, drift, accuracy = scene(4, 3)
+    with pytest.raises(DataError, match="must be finite"):
+        draw_clusters(steps, radii, drift * np.nan, accuracy)
+    with pytest.raises(DataError, match="radii must be an array of numbers"):
+        draw_clusters(steps, [["wide"]], drift, accuracy)
