@@ -111,8 +111,8 @@ def compare_dynamics(
 ) -> DynamicsComparison:
     """Compare the training dynamics of two runs, measure by measure.
 
-    A value that is not defined counts nowhere, and the result says how many there were: missing, None, not finite, a norm
-    ratio below 0, another measure that is not positive.
+    A value that is not defined counts nowhere, and the result says how many there were: missing, None, not finite, a
+    norm ratio below 0, another measure that is not positive.
 
     Args:
         first: the rows of a training log (`Run.history()`); those without any of `DYNAMICS` are passed over.
