@@ -43,6 +43,7 @@ def write_pages(cells: Cells) -> None:
         "scaled": _accuracy_table(cells, CONTROLS),
         "speed": _speed_table(cells),
         "dynamics": _dynamics_table(cells, PAIRS),
+        "scaled-dynamics": _dynamics_table(cells, CONTROLS),
         "long": _long_table(cells),
     }
     for name, table in tables.items():

@@ -7,8 +7,10 @@ Malde and Kim 2019 (Kim 2023, article I) with the recipe `plankton-triplet`, on 
 with a frozen EfficientNet-Lite0 in place of a whole Inception v3. Of each of the first 100 species 20 photographs are
 kept out; the others train, all species, and the last weights are taken. Then both the 20 kept out ("seen") and 20 of
 each of the other 100 species ("unseen") are halved: one half is the reference, the other is named by the nearest
-centroid and by votes. Beside it the same with the untrained features. Seeds are lines of benchmarks/plankton.jsonl;
-pictures are those of the first seed. Needs the data: NEARKIN_DATA or --data-root.
+centroid and by votes. Beside it the same with the untrained features. Seeds are lines of benchmarks/plankton.jsonl.
+Pictures are those of the first seed. The F1 of classes is drawn from its line each time; maps and clusters need the
+trained model, and are drawn when that seed is computed: to draw them again, remove its line. Needs the data:
+NEARKIN_DATA or --data-root.
 """
 
 from __future__ import annotations

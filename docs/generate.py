@@ -192,6 +192,15 @@ def _adversary() -> str:
     return f"{_bars(result)}\n\n{caption}\n\n{_table(header, rows)}"
 
 
+def _episodes() -> str:
+    """What the last full run of the benchmark of episodes measured."""
+    result = _benchmark("episodes")
+    rows = [(row["case"], row["contender"], f"{row['milliseconds']:.3g} ms") for row in result["table"]]
+    machine = result["machine"]
+    caption = f"torch {machine['torch']}, {machine['threads']} threads:"
+    return f"{_bars(result)}\n\n{caption}\n\n{_table(('case', '', 'time'), rows)}"
+
+
 def _tokens() -> str:
     """The token study: means over seeds with 95 % t intervals."""
     from scipy import stats
@@ -236,7 +245,7 @@ def _fewshot(name: str) -> str:
 
 def _plankton() -> str:
     """Macro F1 of seen and unseen classes by each classifier: mean and range over seeds, beside untrained features."""
-    cells = _lines("plankton")
+    cells = _newest("plankton")
     first = cells[0]
 
     def told(classes: str, metric: str) -> str:
@@ -261,7 +270,7 @@ def _plankton() -> str:
 
 def _plankton_confusions() -> str:
     """The commonest confusions of one seed, seen classes beside unseen ones."""
-    cell = _lines("plankton")[0]
+    cell = _newest("plankton")[0]
 
     def told(pairs: list[list[Any]], place: int) -> tuple[str, str]:
         if place >= len(pairs):
@@ -282,6 +291,12 @@ def _plankton_confusions() -> str:
 def _species(name: str) -> str:
     """A class of CUB as people call it."""
     return name.partition(".")[2].replace("_", " ") or name
+
+
+def _newest(name: str) -> list[dict[str, Any]]:
+    """The lines of a ledger that the recipe of its last line made."""
+    lines = _lines(name)
+    return [line for line in lines if line["recipe"] == lines[-1]["recipe"]]
 
 
 def _lines(name: str) -> list[dict[str, Any]]:
@@ -469,6 +484,8 @@ _TABLES = {
     "gsp_attributes": _attributes,
     "gsp_collage": _collage,
     **{f"fewshot_{name}": partial(_fewshot, name) for name in ("accuracy", "scaled", "speed", "dynamics", "long")},
+    "fewshot_scaled_dynamics": partial(_fewshot, "scaled-dynamics"),
+    "episodes": _episodes,
     "plankton": _plankton,
     "plankton_confusions": _plankton_confusions,
     "ccp_toy": _toy,

@@ -30,6 +30,7 @@ Results = Mapping[Task, Mapping[str, FewShotResult]]
 def fewshot_suite(subject: Subject, section: AuditSection) -> SuiteResult:
     """Accuracy over episodes for each number of ways and shots and each class representation, with intervals.
 
+    With one shot all representations are that one item, and there is one accuracy.
     The baseline is asked the same episodes. What the data has too few classes or items for is left out with a note.
     """
     tasks, notes = _possible(subject.labels, section)
@@ -45,22 +46,22 @@ def fewshot_suite(subject: Subject, section: AuditSection) -> SuiteResult:
             metric = metric_name(task, name)
             found.values[metric] = result.accuracy
             found.intervals[metric] = result.interval
-            if name == _PLAIN:
-                found.per_class[metric] = result.per_class()
+            found.per_class[metric] = result.per_class()
             found.details.setdefault("fewshot", {})[metric] = result.to_dict(per_episode=False)
     untrained: Results = {}
     if subject.baseline is not None:
         untrained = _measure(subject.baseline, subject.labels, Sphere(), tasks, chosen, section)
         _add_baseline(found, results, untrained)
-    found.drawings.append(partial(draw_tasks, results, untrained, subject.baseline_name or "baseline"))
+    if len({shot for _, shot in results}) > 1:
+        found.drawings.append(partial(draw_tasks, results, untrained, subject.baseline_name or "baseline"))
     return found
 
 
 def metric_name(task: Task, representation: str) -> str:
-    """What a metric is called: `5-way 1-shot` for means, `5-way 1-shot, nearest` for the others."""
+    """What a metric is called: `5-way 5-shot` for means, `5-way 5-shot, nearest` for the others where they differ."""
     way, shot = task
     plain = f"{way}-way {shot}-shot"
-    return plain if representation == _PLAIN else f"{plain}, {representation}"
+    return plain if shot == 1 or representation == _PLAIN else f"{plain}, {representation}"
 
 
 def draw_tasks(results: Results, untrained: Results, baseline: str) -> Figure:
@@ -72,8 +73,8 @@ def draw_tasks(results: Results, untrained: Results, baseline: str) -> Figure:
     for way in sorted({way for way, _ in results}):
         panel = f"{way}-way accuracy"
         for line, name, found in lines:
-            points = {shot: by_name[name] for (ways, shot), by_name in found.items() if ways == way and name in by_name}
-            if points:
+            points = _along_shots(found, way, name)
+            if any(shot > 1 for shot in points):
                 low, high = zip(*(one.interval for one in points.values()), strict=True)
                 series.setdefault(panel, {})[line] = (list(points), [one.accuracy for one in points.values()])
                 intervals.setdefault(panel, {})[line] = (low, high)
@@ -82,9 +83,22 @@ def draw_tasks(results: Results, untrained: Results, baseline: str) -> Figure:
         "How often a query is given to its class, of which as many items are known as there are shots, by the mean of "
         "these items, by the nearest of them, or by the votes of all (distance-ratio). Bars: 95 % interval over "
         "episodes of these classes.",
-        draw_sweep(series, intervals=intervals, of="unseen classes", across="shots"),
+        draw_sweep(series, intervals=intervals, of="unseen classes", across="shots", best_at=_with_shots),
         "Few-shot accuracy against the number of shots",
     )
+
+
+def _along_shots(results: Results, way: int, representation: str) -> dict[int, FewShotResult]:
+    """Shots to what was found with a representation; with one shot, whichever was measured is all of them."""
+    return {
+        shot: next(iter(by_name.values())) if shot == 1 else by_name[representation]
+        for (ways, shot), by_name in results.items()
+        if ways == way and (shot == 1 or representation in by_name)
+    }
+
+
+def _with_shots(shots: float) -> str:
+    return f"with {shots:g} shot{'' if shots == 1 else 's'}"
 
 
 def _possible(labels: np.ndarray, section: AuditSection) -> tuple[list[Task], list[str]]:
@@ -130,7 +144,7 @@ def _measure(
                 space=space,
                 seed=section.seed,
             )
-            for name in representations
+            for name in (representations[:1] if shot == 1 else representations)
         }
         for way, shot in tasks
     }
@@ -150,6 +164,7 @@ def _note(results: Results, section: AuditSection) -> str:
     first = next(iter(next(iter(results.values())).values()))
     return (
         f"Few-shot: {section.fewshot_episodes:,} episodes of each kind with {section.fewshot_queries} queries a class, "
-        f"the same for model and baseline, drawn from up to {first.classes:,} classes; intervals tell of the draw of "
-        "episodes, not of other classes. Metrics without a representation are by the mean of the known items."
+        f"the same for model and baseline, drawn from up to {first.classes:,} classes. Intervals are over episodes of "
+        "these classes and do not say how other classes would do. Metrics without a representation are by the mean of "
+        "the known items, of which there is no choice with 1 shot."
     )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from typing import Any
 
+from nearkin.objectives import ObjectiveSection
+from nearkin.objectives.growing_triplet import MARGINS
 from nearkin.report import Figure
 from nearkin.report.clusters import draw_clusters
 from nearkin.report.dynamics import draw_accuracies, draw_dynamics
@@ -41,24 +42,22 @@ def draw_episodes(history: Rows, name: str) -> list[Figure]:
     ]
 
 
-def draw_watched_clusters(clusters: Clusters | None, history: Rows) -> list[Figure]:
+def draw_watched_clusters(clusters: Clusters | None, objective: ObjectiveSection) -> list[Figure]:
     """Radii and centroids of the training classes against steps, with a mark where a margin grew; none unwatched.
 
     Args:
         clusters: what the training saw of its classes.
-        history: rows of the training log.
+        objective: what the recipe says of the loss.
     """
     if clusters is None:
         return []
-    margins = [(row["step"], row["margin"]) for row in history if "margin" in row]
-    grown = {after[0]: f"margin {after[1]:g}" for before, after in pairwise(margins) if after[1] != before[1]}
     picture = draw_clusters(
         clusters.steps,
         clusters.radii,
         clusters.drift,
         clusters.accuracy,
         class_names=clusters.class_names,
-        marks=grown,
+        marks=_grown(objective, int(clusters.steps[-1])),
     )
     return [
         Figure(
@@ -70,3 +69,12 @@ def draw_watched_clusters(clusters: Clusters | None, history: Rows) -> list[Figu
             "Cluster radii, centroid drift and centroid accuracy against training steps",
         )
     ]
+
+
+def _grown(objective: ObjectiveSection, last: int) -> dict[int, str]:
+    """The steps after which a margin grew in a run of `last` steps, and to what."""
+    if objective.loss != "growing-triplet":
+        return {}
+    # Not from the log, whose rows have the margin of their last step.
+    stages = objective.parameters.get("margins") or MARGINS
+    return {step: f"margin {margin:g}" for step, margin in stages if 0 < step < last}

@@ -19,6 +19,7 @@ from nearkin.recipe import AuditSection
 from nearkin.report import metric_table
 from nearkin.report.adversary import adversary_facts
 from nearkin.training import Run
+from nearkin.training.clusters import Clusters
 
 
 def audit_command(
@@ -136,6 +137,7 @@ def write_audit(
             f"The picture of the proxies leaves out {_instances(absent)}: missing or damaged in "
             f"{run.instances_folder.name}/."
         )
+    clusters = _clusters_noting_damage(run, result)
     facts = {
         "recipe": recipe.name,
         "training": f"{card['steps']} steps in {card['seconds']:.0f} s, best at step {card['best_step']}",
@@ -151,12 +153,21 @@ def write_audit(
             draw_contest(history, recipe.objective),
             draw_geometry(snapshots, history, model.space, card["classes"]["train"]),
             *draw_episodes(history, run.path.name),
-            *draw_watched_clusters(run.clusters(), history),
+            *draw_watched_clusters(clusters, recipe.objective),
         ],
         facts=facts,
         next_steps=next_steps,
     )
     result.save(numbers)
+
+
+def _clusters_noting_damage(run: Run, result: AuditResult) -> Clusters | None:
+    """What the run saw of its classes; nothing but a note where that cannot be read, for the audit is done."""
+    try:
+        return run.clusters()
+    except RunError:
+        result.notes.append("The picture of clusters during training is left out: the run's clusters.npz is damaged.")
+        return None
 
 
 def _instances(numbers: Sequence[int]) -> str:

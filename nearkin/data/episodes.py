@@ -7,6 +7,7 @@ a resumed run goes on with the right one, and many are drawn at once.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -32,6 +33,10 @@ class Episode:
     classes: np.ndarray
 
 
+class _TooFewClasses(DataError):
+    """There are not enough classes of enough items."""
+
+
 class EpisodeSampler:
     """Episodes at random access, uniform over the classes and over the items of a class.
 
@@ -46,6 +51,7 @@ class EpisodeSampler:
     """
 
     def __init__(self, class_ids: np.ndarray, way: int, shot: int, query: int, seed: int = 0) -> None:
+        way, shot, query, seed = whole_numbers(way=way, shot=shot, query=query, seed=seed)
         if way < 2 or shot < 1 or query < 1:
             raise DataError(
                 f"An episode needs at least 2 classes, 1 support item and 1 query, got {way}, {shot} and {query}."
@@ -57,7 +63,7 @@ class EpisodeSampler:
         names, codes, counts = np.unique(np.asarray(class_ids), return_inverse=True, return_counts=True)
         enough = counts >= shot + query
         if enough.sum() < way:
-            raise DataError(
+            raise _TooFewClasses(
                 f"Episodes of {way} classes need that many with at least {shot + query} items (shot + query), "
                 f"the data has {int(enough.sum())}: lower way, shot or query, or add items."
             )
@@ -73,6 +79,7 @@ class EpisodeSampler:
 
     def episodes(self, first: int, count: int) -> Episode:
         """The episodes first..first + count - 1, all at once: row i is `episode(first + i)`."""
+        first, count = whole_numbers(first=first, count=count)
         if first < 0 or count < 1:
             raise DataError(f"Episodes count from 0 and at least 1 is drawn, got first {first} and count {count}.")
         each = self.shot + self.query
@@ -106,7 +113,15 @@ class EpisodeBatchSampler:
         rank: int = 0,
         world_size: int = 1,
     ) -> None:
-        self.sampler = EpisodeSampler(class_ids, way, shot, query, seed)
+        rank, world_size = whole_numbers(rank=rank, world_size=world_size)
+        try:
+            self.sampler = EpisodeSampler(class_ids, way, shot, query, seed)
+        except _TooFewClasses as error:
+            reason, _ = str(error).split(": lower")
+            raise DataError(
+                f"{reason} among its training classes: lower training.episodic.way, training.episodic.shot or "
+                "training.episodic.query, or add items."
+            ) from error
         if not 0 <= rank < world_size:
             raise DataError(f"Rank {rank} is not one of {world_size} processes, which count from 0.")
         if way % world_size:
@@ -127,6 +142,18 @@ class EpisodeBatchSampler:
         return np.concatenate([episode.support[mine], episode.query[mine]], axis=1).ravel()
 
 
+def whole_numbers(**numbers: Any) -> list[int]:
+    """The numbers as plain integers, in their order.
+
+    Raises:
+        DataError: that says which is no whole number, by its name.
+    """
+    for name, number in numbers.items():
+        if isinstance(number, bool) or not isinstance(number, (int, np.integer)):
+            raise DataError(f"`{name}` must be a whole number, not {number!r}.")
+    return [int(number) for number in numbers.values()]
+
+
 def _distinct(draws: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     """Distinct places below each size, uniform and in uniform order: random (..., k) and (...) to (..., k) int64.
 
@@ -134,12 +161,16 @@ def _distinct(draws: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     number. The set it makes is uniform, but late places tend to stand late in it: sorting by the low half shuffles it.
     """
     count = draws.shape[-1]
-    last = sizes[..., None].astype(np.uint64) - np.arange(count, 0, -1, dtype=np.uint64)
-    scaled: np.ndarray = (draws >> _HALF) * (last + np.uint64(1))
-    drawn = np.moveaxis(scaled >> _HALF, -1, 0).astype(np.uint32, order="C")
+    # The places first in memory, (k, ...): every step of the loop then runs through whole rows.
+    state = np.ascontiguousarray(np.moveaxis(draws, -1, 0))
+    steps = np.arange(count, 0, -1, dtype=np.uint32).reshape(-1, *(1,) * (draws.ndim - 1))
+    last = sizes.astype(np.uint32) - steps
+    scaled: np.ndarray = (state >> _HALF) * (last + np.uint64(1))
+    drawn = (scaled >> _HALF).astype(np.uint32)
     for place in range(1, count):
-        taken = (drawn[:place] == drawn[place]).any(axis=0)
-        np.copyto(drawn[place], last[..., place].astype(np.uint32), where=taken)
+        taken = np.logical_or.reduce(drawn[:place] == drawn[place])
+        np.copyto(drawn[place], last[place], where=taken)
     # One number of key and place sorts several times as fast as a table of keys orders another of places.
-    shuffled = np.sort(draws << _HALF | np.moveaxis(drawn, 0, -1), axis=-1)
-    return (shuffled & _LOW).astype(np.int64)
+    shuffled = np.ascontiguousarray(np.moveaxis(state << _HALF | drawn, 0, -1))
+    shuffled.sort(axis=-1)
+    return (shuffled & _LOW).view(np.int64)

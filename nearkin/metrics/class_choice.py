@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -55,7 +54,8 @@ class ScoredChoice:
             query: places (E, Q) among the points.
             truth: the right class (E, Q), from 0 to C - 1.
         """
-        return _in_blocks(self._shares, support, query, truth, self._points.shape[1])
+        parts = _blocks(support, query, self._points.shape[1])
+        return torch.cat([self._shares(support[part], query[part], truth[part]) for part in parts])
 
     def _shares(self, support: Tensor, query: Tensor, truth: Tensor) -> Tensor:
         scores = self._score(_gathered(self._points, support), _gathered(self._points, query))
@@ -98,20 +98,26 @@ class RuledChoice:
         """How much (E, Q) float64 of each choice is right; arguments as for `ScoredChoice.shares`."""
         if self._products is None:
             return self._exact.shares(support, query, truth)
-        shares = _in_blocks(partial(self._sure, self._products), support, query, truth, self._products.dimensions)
-        episode, place = torch.nonzero(shares.isnan(), as_tuple=True)
+        shares, doubtful = self._sure(self._products, support, query, truth)
+        episode, place = torch.nonzero(doubtful, as_tuple=True)
         if len(episode):
             shares[episode, place] = self._exact.shares(
                 support[episode], query[episode, place].unsqueeze(1), truth[episode, place].unsqueeze(1)
             ).squeeze(1)
         return shares
 
-    def _sure(self, products: _Products, support: Tensor, query: Tensor, truth: Tensor) -> Tensor:
-        """1 or 0 where float32 can tell whether a choice is right, NaN where it cannot, or where it overflowed."""
-        costs, error = self._rule.costs(*products.squares(support, query))
-        own = costs.gather(1, truth.unsqueeze(1)).squeeze(1)
-        lead = costs.scatter_(1, truth.unsqueeze(1), math.inf).amin(dim=1) - own
-        return torch.where(lead.abs() > error, (lead > 0).double(), math.nan)
+    def _sure(self, products: _Products, support: Tensor, query: Tensor, truth: Tensor) -> tuple[Tensor, Tensor]:
+        """1 or 0, float64 (E, Q), and where float32 cannot tell which, or overflowed, boolean (E, Q)."""
+        shares = torch.empty(query.shape, dtype=torch.float64, device=query.device)
+        doubtful = torch.empty(query.shape, dtype=torch.bool, device=query.device)
+        for part in _blocks(support, query, products.dimensions):
+            own_class = truth[part].unsqueeze(1)
+            costs, error = self._rule.costs(*products.squares(support[part], query[part]))
+            own = costs.gather(1, own_class).squeeze(1)
+            lead = costs.scatter_(1, own_class, math.inf).amin(dim=1).sub_(own)
+            shares[part] = lead > 0
+            doubtful[part] = ~(lead.abs_() > error)  # NaN, too, is doubtful
+        return shares, doubtful
 
 
 class _Products:
@@ -143,8 +149,8 @@ class _Products:
         classes = self._classes(support)
         asked = _gathered(self._squares, query)
         known = classes.square().sum(dim=-1)
-        products = torch.bmm(classes, _gathered(self._placed, query).mT)
-        squares = products.mul_(-2).add_(known.unsqueeze(2)).add_(asked.unsqueeze(1))
+        squares = torch.baddbmm(known.unsqueeze(2), classes, _gathered(self._placed, query).mT, alpha=-2)
+        squares.add_(asked.unsqueeze(1))
         reach = asked.amax(dim=1, keepdim=True).sqrt() + known.amax(dim=1, keepdim=True).sqrt()
         rounding, origin, underflow = self._errors
         return squares.unflatten(1, (support.shape[1], -1)), rounding * reach * (reach + origin) + underflow
@@ -168,14 +174,11 @@ class _Products:
         return torch.addcmul(-self._origin, points, scale.unsqueeze(-1))
 
 
-def _in_blocks(
-    shares: Callable[[Tensor, Tensor, Tensor], Tensor], support: Tensor, query: Tensor, truth: Tensor, dimensions: int
-) -> Tensor:
-    """The shares (E, Q) of all episodes, of a few at a time."""
+def _blocks(support: Tensor, query: Tensor, dimensions: int) -> list[slice]:
+    """The episodes of places (E, C, K) and (E, Q), a few at a time."""
     known, asked = support[0].numel(), query.shape[1]
     step = max(1, _ENTRIES // ((known + asked) * dimensions + known * asked))
-    parts = zip(support.split(step), query.split(step), truth.split(step), strict=True)
-    return torch.cat([shares(*part) for part in parts])
+    return [slice(first, first + step) for first in range(0, len(query), step)]
 
 
 def _gathered(points: Tensor, places: Tensor) -> Tensor:

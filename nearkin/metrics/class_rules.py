@@ -9,10 +9,10 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from nearkin.spaces import Representation, Space, class_distances, distance_ratio_scores
+from nearkin.spaces import Representation, Space, class_distances
 
 _ROUNDINGS = 16 * torch.finfo(torch.float32).eps
-"""What logarithms and their sums may be off by, as a share of the largest."""
+"""What the logarithm of a sum of votes may be off by, as a share of its size and 1."""
 
 
 class Rule(Protocol):
@@ -66,6 +66,9 @@ class NearestRule:
 class VotingRule:
     """Every known point votes for its class with the weight `d^-rho`.
 
+    Where some lie on the query itself, they alone count, one vote each. So the scale of the points does not matter,
+    however small it is; a loss, which needs a gradient at d = 0, cannot do the same (`distance_ratio_scores`).
+
     Args:
         rho: the larger, the more the nearest points decide.
     """
@@ -78,15 +81,17 @@ class VotingRule:
         return False
 
     def scores(self, space: Space, support: Tensor, query: Tensor) -> Tensor:
-        """Logarithms (E, Q, C) of each class's sum of votes."""
-        each = distance_ratio_scores(space.distance(query, support.flatten(1, 2)), self.rho)
-        return each.unflatten(-1, support.shape[1:3]).logsumexp(dim=-1)
+        """Logarithms (E, Q, C) of each class's sum of votes, where the nearest point of all has the vote 1."""
+        distances = space.distance(query, support.flatten(1, 2)).unflatten(-1, support.shape[1:3])
+        nearest = distances.amin(dim=(-2, -1), keepdim=True)
+        votes = (-self.rho * (distances.log() - nearest.log())).logsumexp(dim=-1)
+        return torch.where(nearest.squeeze(-1) > 0, votes, (distances == 0).sum(dim=-1).to(votes.dtype))
 
     def costs(self, squares: Tensor, error: Tensor) -> tuple[Tensor, Tensor]:
-        """The same (E, C, Q), negative."""
+        """Negative logarithms (E, C, Q) of each class's sum of votes."""
         squares = squares.clamp(min=0)
-        costs = -distance_ratio_scores(squares.sqrt(), self.rho).logsumexp(dim=2)
+        costs = -(-0.5 * self.rho * squares.log()).logsumexp(dim=2)
         # ln(x + e) is off by at most 2 e/x as long as e is below x/2; the nearest point errs the most.
         share = error / squares.amin(dim=(1, 2))
-        off = torch.where(share < 0.5, 2 * self.rho * share + _ROUNDINGS * costs.abs().amax(dim=1), math.inf)
-        return costs, off
+        rounding = _ROUNDINGS * (1 + costs.abs().amax(dim=1))
+        return costs, torch.where(share < 0.5, 2 * self.rho * share + rounding, math.inf)

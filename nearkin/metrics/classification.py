@@ -109,7 +109,7 @@ def classification_metrics(
     *,
     reference: Any | None = None,
     reference_labels: Any | None = None,
-    k: Sequence[int] = (10,),
+    k: Sequence[int] | np.ndarray = (10,),
     space: Any = _SPHERE,
     seed: int = 0,
 ) -> ClassificationResult:
@@ -127,12 +127,14 @@ def classification_metrics(
         reference: points (r, d) whose classes are known; needs `reference_labels`. All embeddings are then classified,
             except those of classes that the reference does not have.
         reference_labels: r labels.
-        k: how many neighbours vote, one classifier for each; beyond the reference's size all of it votes.
+        k: how many neighbours vote, one classifier for each; those beyond the reference's size are left out.
         space: a space, its name, or any scorer as for `nearkin.search.exact`; one without a mean has no centroids.
-        seed: of the halves.
+        seed: of the halves, a whole number from 0 up.
     """
     scorer, ks = as_scorer(space), _vote_sizes(k)
-    division = _divide(as_vectors(embeddings), labels, reference, reference_labels, seed)
+    if not _is_whole(seed, 0):
+        raise DataError(f"The seed of the halves must be a whole number from 0 up, not {seed!r}.")
+    division = _divide(as_vectors(embeddings), labels, reference, reference_labels, int(seed))
     predicted: dict[str, np.ndarray] = {}
     distances = np.empty(0)
     notes = division.notes
@@ -145,7 +147,10 @@ def classification_metrics(
         notes.append("The space has no mean, so there are no centroids to classify by.")
     predicted |= _votes(scorer, division, ks)
     if not predicted:
-        raise DataError("There is nothing to classify by: give k, or a space that has a mean.")
+        raise DataError(
+            f"There is nothing to classify by: give k of at most {len(division.codes):,}, the size of the reference, "
+            "or a space that has a mean."
+        )
     return _result(division, predicted, distances)
 
 
@@ -199,7 +204,8 @@ def _divide(vectors: Tensor, given: Any, reference: Any | None, reference_labels
     if not len(asked):
         raise DataError("No item is left to classify: give items of the classes that the reference has.")
     if codes.max() == 0:
-        raise DataError("Classification needs two classes or more, and the reference has one.")
+        others = f" ({notes[0][:-1].lower()})" if notes and reference is None else ""
+        raise DataError(f"Classification needs two classes or more, and the reference has one{others}.")
     _, first = np.unique(codes, return_index=True)
     return _Division(
         vectors[torch.from_numpy(asked)],
@@ -246,12 +252,13 @@ def _centroids(space: Space, division: _Division) -> Tensor:
 
 def _votes(scorer: Scorer, division: _Division, ks: Sequence[int]) -> dict[str, np.ndarray]:
     """Classifier to the classes (q,) that most of the k nearest have: one search for all k."""
+    known = len(division.codes)
+    if beyond := [f"{k}-NN" for k in ks if k > known]:
+        division.notes.append(f"Left out, as there are only {known:,} reference items: {', '.join(beyond)}.")
+    ks = [k for k in ks if k <= known]
     if not ks:
         return {}
-    known = len(division.codes)
-    if max(ks) > known:
-        division.notes.append(f"There are only {known:,} reference items: of {max(ks):,} neighbours these vote.")
-    _, near = exact(division.queries, division.points, min(max(ks), known), space=scorer)
+    _, near = exact(division.queries, division.points, max(ks), space=scorer)
     neighbours = division.codes[near.cpu().numpy()]
     return {f"{k}-NN": _majority(neighbours[:, :k]) for k in ks}
 
@@ -298,8 +305,14 @@ def _result(division: _Division, predicted: dict[str, np.ndarray], distances: np
     )
 
 
-def _vote_sizes(k: Sequence[int]) -> list[int]:
+def _vote_sizes(k: Any) -> list[int]:
     """The numbers of neighbours, each once, ascending."""
-    if not isinstance(k, Sequence) or isinstance(k, str) or not all(type(size) is int and size > 0 for size in k):
+    listed = isinstance(k, Sequence) or (isinstance(k, np.ndarray) and k.ndim == 1)
+    if not listed or not all(_is_whole(size, 1) for size in k):
         raise DataError(f"k must be a list of whole numbers from 1 up, such as [1, 10], not {k!r}.")
-    return sorted(set(k))
+    return sorted({int(size) for size in k})
+
+
+def _is_whole(given: Any, least: int) -> bool:
+    """Whether it is a whole number, ours or NumPy's, of at least `least`; truth values are none."""
+    return isinstance(given, int | np.integer) and not isinstance(given, bool) and int(given) >= least

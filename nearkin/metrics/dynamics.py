@@ -9,11 +9,15 @@ own and with the other classes. Reference: Kim 2023, article II, appendix C.
 from __future__ import annotations
 
 import math
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from nearkin.data.episodes import whole_numbers
 from nearkin.errors import DataError
+from nearkin.search import as_scorer
 from nearkin.spaces import Space, distance_ratio_scores
 from nearkin.spaces.representatives import Representation
 
@@ -23,7 +27,7 @@ DYNAMICS = ("norm_ratio", "con_alpha", "div_alpha", "con_div")
 
 @torch.no_grad()
 def episode_dynamics(
-    space: Space, before: Tensor, after: Tensor, *, way: int, shot: int, representation: Representation = "mean"
+    space: Any, before: Any, after: Any, *, way: int, shot: int, representation: Representation = "mean"
 ) -> dict[str, float]:
     """What an update did to the points of one episode.
 
@@ -36,8 +40,9 @@ def episode_dynamics(
     what compares with other classes if there is one class; everything if a point is not finite.
 
     Args:
-        space: where the points lie.
-        before: points (way * (shot + query), d), class by class, the first `shot` of each class its support.
+        space: where the points lie, a space or its name.
+        before: points (way * (shot + query), d), array or tensor, class by class, the first `shot` of each class its
+            support.
         after: the same samples after the update, of the same shape.
         way: classes of the episode.
         shot: support points of each class.
@@ -51,6 +56,8 @@ def episode_dynamics(
     Raises:
         DataError: if the points are no episode of this many classes with at least one query each.
     """
+    space, before, after = _space(space), _points(before), _points(after)
+    way, shot = whole_numbers(way=way, shot=shot)
     _check(before, after, way, shot, representation)
     eps = torch.finfo(before.dtype).eps if before.is_floating_point() else 0.0
     before, after = before.double(), after.double()
@@ -66,6 +73,29 @@ def episode_dynamics(
         "div_alpha": float(div.exp()) / scale,
         "con_div": float((con - div).exp()),
     }
+
+
+def _space(given: Any) -> Space:
+    space = as_scorer(given)
+    if not isinstance(space, Space):
+        raise DataError(
+            f"Training dynamics need a space, with a mean and distances from 0 on, which {type(space).__name__} is "
+            "not: give that of the model, or its name."
+        )
+    return space
+
+
+def _points(given: Any) -> Tensor:
+    """A tensor of what was given; points need not be finite here."""
+    if isinstance(given, Tensor):
+        return given
+    try:
+        return torch.from_numpy(np.array(given))
+    except (TypeError, ValueError) as error:
+        raise DataError(
+            f"The dynamics of an episode need points (n, d) as an array or tensor of numbers, not a "
+            f"{type(given).__name__} that is none."
+        ) from error
 
 
 def _check(before: Tensor, after: Tensor, way: int, shot: int, representation: str) -> None:

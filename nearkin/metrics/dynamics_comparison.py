@@ -92,9 +92,9 @@ class DynamicsComparison:
     def to_markdown(self) -> str:
         """The table and its notes."""
         cells = [[", ".join(lines) for lines in row] for row in self.rows()]
-        headings = [heading.replace("|", "\\|") for heading in self.headings()]
+        headings = [_one_line(heading) for heading in self.headings()]
         table = [f"| {' | '.join(row)} |" for row in (headings, ["---"] * len(headings), *cells)]
-        return "\n".join([*table, "", *(f"- {note}" for note in self.notes())]) + "\n"
+        return "\n".join([*table, "", *(f"- {_one_line(note)}" for note in self.notes())]) + "\n"
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON can hold it; what is not defined is None."""
@@ -121,8 +121,10 @@ def compare_dynamics(
         steps: the first and the last step to count, either None for no limit.
 
     Raises:
-        DataError: if a log has no such row among these steps, or a value that is no number.
+        DataError: if a log has no such row among these steps, or a value that is no number, or is no log.
     """
+    if isinstance(names, str) or not isinstance(names, Sequence) or len(names) != 2:
+        raise DataError(f"Two runs have two names, such as ('first', 'second'), not {names!r}.")
     low, high = steps
     if low is not None and high is not None and low > high:
         raise DataError(f"There is no step from {low:,} to {high:,}: give the lower one first.")
@@ -142,6 +144,11 @@ def _checkpoints(
     log: Sequence[Mapping[str, Any]], name: str, steps: tuple[float | None, float | None]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Steps (n,), nan where a row has none, and values (n, 4) of the rows that have some of the measures."""
+    if not isinstance(log, Sequence) or not all(isinstance(row, Mapping) for row in log):
+        raise DataError(
+            f"The log of {name} must be a list of rows, each a mapping of names to numbers, as Run(...).history() "
+            f"gives: it is a {type(log).__name__} that is none."
+        )
     rows = [row for row in log if any(key in row for key in DYNAMICS)]
     if not rows:
         raise DataError(
@@ -162,6 +169,11 @@ def _checkpoints(
             + (f"its {len(at):,} lie at steps {_span_text(at)}." if np.isfinite(at).all() else "its rows tell no step.")
         )
     return at[kept], values[kept]
+
+
+def _one_line(text: str) -> str:
+    """Text that a table of Markdown can hold."""
+    return " ".join(text.split()).replace("|", "\\|")
 
 
 def _span_text(at: np.ndarray | tuple[float, float]) -> str:

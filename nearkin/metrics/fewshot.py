@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nearkin.data.episodes import EpisodeSampler
+from nearkin.data.episodes import EpisodeSampler, whole_numbers
 from nearkin.errors import DataError, suggestion
 from nearkin.metrics.class_choice import RuledChoice, ScoredChoice, Similarity
 from nearkin.metrics.class_rules import NearestRule, VotingRule
@@ -86,11 +86,12 @@ class FewShotResult:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """95 % interval (low, high) of the mean: `mean +- 1.96 s / sqrt(episodes)`.
+        """95 % interval (low, high) of the mean: `mean +- 1.96 s / sqrt(episodes)`, within 0 and 1.
 
         It tells how far other episodes of the same classes and items might lead, not other classes.
         """
-        return _interval(self.per_episode)
+        low, high = _interval(self.per_episode)
+        return max(0.0, low), min(1.0, high)
 
     @property
     def episodes(self) -> int:
@@ -117,10 +118,14 @@ class FewShotResult:
         Raises:
             DataError: if the episodes of the two are not the same.
         """
+        if not isinstance(other, FewShotResult):
+            raise DataError(
+                f"A few-shot result is compared with another, not with something of the type {type(other).__name__}."
+            )
         if self.fingerprint != other.fingerprint:
             raise DataError(
-                f"{self._described()} and {other._described()} are not the same episodes: measure both models on the "
-                "same items in the same order, with the same way, shot, query, episodes and seed."
+                f"These are not the same episodes, as {self._differences(other)}: measure both models on the same "
+                "items in the same order, with the same way, shot, query, episodes and seed."
             )
         gaps = self.per_episode - other.per_episode
         return FewShotDifference(float(gaps.mean()), _interval(gaps), self.episodes)
@@ -141,8 +146,14 @@ class FewShotResult:
         }
         return plain | ({"per_episode": self.per_episode.tolist()} if per_episode else {})
 
-    def _described(self) -> str:
-        return f"{self.episodes} episodes of {self.way} ways, {self.shot} shots and {self.query} queries"
+    def _differences(self, other: FewShotResult) -> str:
+        """What the episodes of two results differ in, in words."""
+        names = ("seed", "way", "shot", "query", "episodes")
+        pairs = ((name, getattr(self, name), getattr(other, name)) for name in names)
+        told = [f"{name} is {one} and {two}" for name, one, two in pairs if one != two]
+        if not np.array_equal(label_codes(self.labels)[0], label_codes(other.labels)[0]):
+            told.append("the labels of their items differ")
+        return ", ".join(told)
 
 
 @torch.no_grad()
@@ -191,7 +202,7 @@ def fewshot_accuracy(
     Raises:
         DataError: if fewer than `way` classes have `shot + query` items.
     """
-    way, shot, query, episodes, seed = _whole(way=way, shot=shot, query=query, episodes=episodes, seed=seed)
+    way, shot, query, episodes, seed = whole_numbers(way=way, shot=shot, query=query, episodes=episodes, seed=seed)
     if episodes < 2:
         raise DataError(f"An interval needs at least 2 episodes, 600 are usual, not {episodes}.")
     points = as_vectors(embeddings)
@@ -219,13 +230,6 @@ def fewshot_accuracy(
         labels=names,
         class_shares=_class_means(shares, classes, int(codes.max()) + 1),
     )
-
-
-def _whole(**numbers: Any) -> list[int]:
-    for name, number in numbers.items():
-        if isinstance(number, bool) or not isinstance(number, (int, np.integer)):
-            raise DataError(f"`{name}` must be a whole number, not {number!r}.")
-    return [int(number) for number in numbers.values()]
 
 
 def _choice(

@@ -31,7 +31,7 @@ LOG_RHO = 2.0
 """ln rho before training, as in Kim 2023, article II."""
 
 _LARGEST_LOG_RHO = 80.0
-"""rho beyond exp of this is infinite in single precision."""
+"""Single precision holds rho between exp of minus this and exp of this; soon beyond, it is 0 or infinite."""
 
 
 @register_loss("protonet-s", family="episodes", batch=PAIRS)
@@ -211,10 +211,11 @@ class _DistanceRatio(nn.Module):
 
     def __init__(self, log_rho: float, learned: bool) -> None:
         super().__init__()
-        if log_rho > _LARGEST_LOG_RHO:
+        if abs(log_rho) > _LARGEST_LOG_RHO:
             raise RecipeError(
-                f"log_rho is the logarithm of the exponent rho, and exp({log_rho:g}) is too large for any: set it to "
-                f"{_LARGEST_LOG_RHO:g} or less, such as {LOG_RHO:g}."
+                f"log_rho is the logarithm of the exponent rho, and exp({log_rho:g}) is too "
+                f"{'large' if log_rho > 0 else 'small'} for any: set it between -{_LARGEST_LOG_RHO:g} and "
+                f"{_LARGEST_LOG_RHO:g}, such as to {LOG_RHO:g}."
             )
         self.log_rho = nn.Parameter(torch.tensor(float(log_rho)), requires_grad=learned)
 

@@ -6,7 +6,7 @@ library's distances normalise, ours call `space.project`, and both treat proxies
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from numbers import Integral
 from typing import Any, Protocol, runtime_checkable
 
@@ -244,6 +244,8 @@ def make_objective(
         raise RecipeError(
             f"A loss needs at least 2 training classes and there are {classes}: bring more classes, or hold fewer out."
         )
+    if episode is not None and (not isinstance(episode, Sequence) or len(episode) != 2):
+        raise RecipeError(f"make_objective takes two whole numbers (shot, query) as episode, not {episode!r}.")
     shot, query = (None, None) if episode is None else episode
     counts = {"features": features, "epoch_steps": epoch_steps, "episode's shot": shot, "episode's query": query}
     for what, count in counts.items():

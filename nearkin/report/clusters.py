@@ -12,7 +12,7 @@ import numpy as np
 
 from nearkin.errors import DataError
 from nearkin.report._canvas import BLUE, GREEN, MUTED, VERMILION, WIDTH, drawing, percent_axis, to_png
-from nearkin.report._lines import fit_text, plain_numbers
+from nearkin.report._lines import fit_text, plain_numbers, text_width
 from nearkin.report._panels import share_limits
 from nearkin.report.formatting import LOWER, value_text
 
@@ -24,9 +24,11 @@ _MOST_MARKED = 40  # of more steps only the line is drawn
 _FAINTEST, _INK_OF_ALL = 0.12, 14.0  # opacity of a class's line, at least, and that of all of them together
 _HEADROOM = 1.3  # of the largest value: what lies beyond it is free for the words of the marks
 _LATE = 0.8  # of the way: the words of a mark beyond it stand before their line
-_LEVELS = 2  # heights that the words of neighbouring marks take in turn
+_LEVELS = 2  # heights that the words of neighbouring marks may take
 _TEXT = 9  # points
 _WORDS_WIDTH, _NAME_WIDTH = 190, 400  # CSS pixels: of a mark's words, and of a class's name
+_INNER = WIDTH - 90  # CSS pixels: a panel without its numbers, or a little less
+_GAP = 10  # CSS pixels between words of one height
 _PAPER: Any = {"facecolor": "white", "edgecolor": "none", "pad": 1.0}
 """Behind words, so that lines do not cross them."""
 
@@ -126,15 +128,14 @@ def _draw_accuracy(axes: Axes, steps: np.ndarray, accuracy: np.ndarray) -> None:
 
 
 def _write_marks(grid: Sequence[Axes], marks: Mapping[int, str], steps: np.ndarray) -> None:
-    """A line through every panel at each mark, and its words in the first."""
-    late = float(steps[0]) + _LATE * float(steps[-1] - steps[0])
-    for place, (step, words) in enumerate(marks.items()):
+    """A line through every panel at each mark, and its words in the first where there is room for them."""
+    for step in marks:
         for axes in grid:
             axes.axvline(step, color=MUTED, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
-        after = step <= late
+    for step, words, level, after in _placed(marks, float(steps[0]), float(steps[-1])):
         grid[0].annotate(
-            fit_text(words, _WORDS_WIDTH, _TEXT),
-            (step, 0.96 - 0.13 * (place % _LEVELS)),
+            words,
+            (step, 0.96 - 0.13 * level),
             xycoords=("data", "axes fraction"),
             xytext=(4 if after else -4, 0),
             textcoords="offset points",
@@ -146,6 +147,31 @@ def _write_marks(grid: Sequence[Axes], marks: Mapping[int, str], steps: np.ndarr
         )
 
 
+def _placed(marks: Mapping[int, str], first: float, last: float) -> list[tuple[int, str, int, bool]]:
+    """Step, words, height and whether they stand after their line, of the marks whose words cover no others.
+
+    Args:
+        marks: steps in ascending order, and what to write there.
+        first: where the picture begins.
+        last: where it ends.
+    """
+    first = min(first, *marks) if marks else first
+    scale = _INNER / max(last - first, 1.0)
+    taken: list[list[tuple[float, float]]] = [[] for _ in range(_LEVELS)]
+    placed = []
+    for step, given in marks.items():
+        words = fit_text(given, _WORDS_WIDTH, _TEXT)
+        width, at = text_width(words, _TEXT) + _GAP, (step - first) * scale
+        after = at <= _LATE * _INNER and at + width <= _INNER
+        low, high = (at, at + width) if after else (at - width, at)
+        for level, spans in enumerate(taken):
+            if all(high <= begins or low >= ends for begins, ends in spans):
+                spans.append((low, high))
+                placed.append((step, words, level, after))
+                break
+    return placed
+
+
 def _course(values: np.ndarray, percent: bool = False) -> str:
     """From the first to the last value, in words."""
     first, last = (value_text(float(values[place]), percent) for place in (0, -1))
@@ -153,15 +179,7 @@ def _course(values: np.ndarray, percent: bool = False) -> str:
 
 
 def _name_widest(axes: Axes, radii: np.ndarray, names: Sequence[str]) -> None:
-    """Say which class is widest, of radii (C,), in the corner that lines from 0 on leave free longest."""
+    """Say below a panel which class is widest, of radii (C,): inside it words would cover lines."""
     widest = int(np.argmax(radii))
-    axes.text(
-        0.988,
-        0.06,
-        f"widest at the end: {fit_text(names[widest], _NAME_WIDTH, _TEXT)}, {value_text(float(radii[widest]), False)}",
-        transform=axes.transAxes,
-        ha="right",
-        fontsize=_TEXT,
-        color=MUTED,
-        bbox=_PAPER,
-    )
+    name, radius = fit_text(names[widest], _NAME_WIDTH, _TEXT), value_text(float(radii[widest]), False)
+    axes.set_xlabel(f"widest at the end: {name}, {radius}", loc="right", fontsize=_TEXT)

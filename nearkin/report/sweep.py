@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,6 +38,7 @@ def draw_sweep(
     base: Mapping[str, tuple[float, float, float]] | None = None,
     of: str = "unseen classes",
     across: str = "λ",
+    best_at: Callable[[float], str] | None = None,
 ) -> bytes:
     """Draw one panel a metric, such as NMI above Recall@1, with one line a method and a bar for each interval.
 
@@ -48,6 +49,7 @@ def draw_sweep(
         base: metric to the value without the setting, drawn as a line, and the ends of its interval, NaN for none.
         of: what was measured, for the titles.
         across: the name of the setting.
+        best_at: how titles tell the value of the setting that is best; `at λ 0.1` unless given.
 
     Returns:
         PNG bytes, or none when there is no point.
@@ -57,12 +59,13 @@ def draw_sweep(
         return b""
     from matplotlib.lines import Line2D
 
+    told = best_at or (lambda value: f"at {across} {value:g}")
     names = method_names(lines)
     levels = {metric: level for metric, level in _levels(base or {}, series).items() if metric in lines}
     with drawing(WIDTH, picture_height(len(lines), [*names, _BASE])) as figure:
         for metric, axes in metric_panels(figure, lines, across, levels).items():
             _draw_lines(axes, names, lines[metric])
-            words = f"{metric} on {of}: best {_best_text(lines[metric], across)}"
+            words = f"{metric} on {of}: best {_best_text(lines[metric], told)}"
             if metric in levels:
                 value, low, high = levels[metric]
                 axes.axhspan(low, high, color=MUTED, alpha=0.14, linewidth=0, zorder=1)
@@ -98,11 +101,11 @@ def _draw_lines(axes: Axes, names: Sequence[str], lines: Mapping[str, MetricLine
         axes.plot(x, line.y, zorder=4 if place == 0 else 3, **style)
 
 
-def _best_text(lines: Mapping[str, MetricLine], across: str) -> str:
+def _best_text(lines: Mapping[str, MetricLine], told: Callable[[float], str]) -> str:
     """The highest value of all methods and where it is reached."""
     best = max(lines.values(), key=lambda line: float(line.y.max()))
     place = int(np.argmax(best.y))
-    return f"{value_text(best.y[place], True)} at {across} {best.x[place]:g}"
+    return f"{value_text(best.y[place], True)} {told(float(best.x[place]))}"
 
 
 def _tick(axes: Axes, places: np.ndarray) -> None:

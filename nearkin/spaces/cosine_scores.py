@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import operator
+from numbers import Real
 
 import torch
 from torch import Tensor
@@ -48,6 +49,8 @@ def sphereface_probabilities(
 
 def cosface_probabilities(cosines: Tensor, scale: float | Tensor, margin: float | Tensor) -> Tensor:
     """p(c|x) (..., C) of cosines (..., C) with `f = cos - m` (Wang et al. 2018, CosFace)."""
+    if not isinstance(margin, Real | Tensor):
+        raise DataError(f"The margin of CosFace is a number or a tensor, not {margin!r}.")
     cosines = widen(cosines)
     return _target_probabilities(cosines, cosines - margin, scale)
 
@@ -63,7 +66,7 @@ def arcface_probabilities(cosines: Tensor, scale: float | Tensor, margin: float)
         scale: what cosines are multiplied by.
         margin: m, in radians, from 0 to pi.
     """
-    if not 0 <= margin <= math.pi:
+    if not isinstance(margin, Real) or not 0 <= margin <= math.pi:
         raise DataError(f"The margin of ArcFace is an angle in radians from 0 to pi, not {margin!r}.")
     cosines = widen(cosines)
     added = math.cos(margin) * cosines - math.sin(margin) * _sine(cosines)

@@ -36,7 +36,8 @@ def where_largest(
     From each start, steps along the axes are taken: longer ones after a gain, shorter ones after none. Nothing is
     differentiated, so peaks may be sharp; but it is only as global as the starts are dense. Give logarithms of
     probabilities: they differ where probabilities are all alike near 0. Where two starts end at one point, it is told
-    once.
+    once. On a sharp ridge that runs along no axis every step along an axis may lose, and the search ends before the
+    peak: give starts near it.
 
     Args:
         value: takes points (n, d) of the space, in double precision, and gives values (n,).

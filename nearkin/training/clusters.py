@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from zipfile import BadZipFile
 
@@ -33,8 +33,9 @@ class Clusters:
     Attributes:
         steps: of the validations, ascending, (T,).
         class_names: of the classes, C of them.
-        centroids: points of the space, (T, C, d).
+        centroids: points of the space at the last two validations, the last one last, (min(T, 2), C, d).
         radii: mean distance of the items of a class to its centroid, (T, C).
+        drift: how far each centroid was from where the validation before had it, (max(T - 1, 0), C).
         accuracy: share of the items that are nearest to the centroid of their own class, (T,).
         space: where all this was measured.
     """
@@ -43,13 +44,24 @@ class Clusters:
     class_names: tuple[str, ...]
     centroids: np.ndarray
     radii: np.ndarray
+    drift: np.ndarray
     accuracy: np.ndarray
     space: Space
 
-    @property
-    def drift(self) -> np.ndarray:
-        """How far each centroid was from where the validation before had it, (T - 1, C)."""
-        return _between(self.space, self.centroids[1:], self.centroids[:-1])
+    def before(self, step: int) -> Clusters | None:
+        """What was seen before a step; None if nothing was, or if the centroids of that time are no longer known."""
+        times = int((self.steps < step).sum())
+        later = len(self.steps) - times
+        if not times or later >= len(self.centroids):
+            return None
+        return replace(
+            self,
+            steps=self.steps[:times],
+            centroids=self.centroids[: len(self.centroids) - later],
+            radii=self.radii[:times],
+            drift=self.drift[: times - 1],
+            accuracy=self.accuracy[:times],
+        )
 
 
 class ClusterWatch:
@@ -61,6 +73,9 @@ class ClusterWatch:
         space: where embeddings are compared.
         class_names: of the classes 0 ... C - 1.
         items: how many of each class, or all of a class that has fewer.
+
+    Raises:
+        RunError: if what is in the directory is damaged, or of other classes or another model.
     """
 
     def __init__(self, folder: Path, pool: Pool, space: Space, class_names: Sequence[str], items: int) -> None:
@@ -71,11 +86,13 @@ class ClusterWatch:
         self._positions = pool.draw(0, items)
         # A class with fewer items comes with repeats, which would count twice.
         self._sizes = np.minimum(pool.counts, self._positions.shape[1])
+        self._seen = check_clusters(folder, class_names, pool.embedder.dimension)
 
     def look(self, step: int) -> dict[str, float]:
         """Measure with the weights of now, write it down, and return what the log shall say of it.
 
         What an earlier run wrote of this step or later ones is dropped: it was not in the checkpoint that it resumed.
+        Where that was more than one look, all is dropped, for the centroids of the time are no longer known.
 
         Args:
             step: steps done.
@@ -89,19 +106,22 @@ class ClusterWatch:
             return {}
         centroids, radii = self._measure(points)
         accuracy = self._accuracy(points, centroids)
-        seen = self._seen_before(step)
-        clusters = Clusters(
-            np.append(seen.steps, step),
+        said = {"cluster_radius": float(radii.mean()), "centroid_accuracy": accuracy}
+        now = Clusters(
+            np.array([step]),
             self._names,
-            np.concatenate([seen.centroids, centroids.numpy()[None]]),
-            np.concatenate([seen.radii, radii.numpy()[None]]),
-            np.append(seen.accuracy, accuracy),
+            centroids.numpy()[None],
+            radii.numpy()[None],
+            np.empty((0, len(self._names)), np.float32),
+            np.array([accuracy]),
             self._space,
         )
-        _write(self._folder, clusters)
-        said = {"cluster_radius": float(radii.mean()), "centroid_accuracy": accuracy}
-        if len(seen.steps):
-            said["centroid_drift"] = float(_between(self._space, *clusters.centroids[-2:]).mean())
+        seen = None if self._seen is None else self._seen.before(step)
+        if seen is not None:
+            now = _after(seen, now)
+            said["centroid_drift"] = float(now.drift[-1].mean())
+        _write(self._folder, now)
+        self._seen = now
         return said
 
     def _measure(self, points: Tensor) -> tuple[Tensor, Tensor]:
@@ -121,24 +141,22 @@ class ClusterWatch:
         nearest = exact(points[counted], centroids, 1, space=self._space)[1][:, 0]
         return float((nearest == torch.where(counted)[0]).double().mean())
 
-    def _seen_before(self, step: int) -> Clusters:
-        """What was written of earlier steps."""
-        found = read_clusters(self._folder)
-        classes, dimension = len(self._names), self._pool.embedder.dimension
-        if found is None:
-            nothing = np.empty((0, classes, dimension), np.float32)
-            return Clusters(np.empty(0, np.int64), self._names, nothing, nothing[:, :, 0], np.empty(0), self._space)
-        if found.class_names != self._names or found.centroids.shape[2] != dimension:
-            raise RunError(f"{self._folder / _FILE} is of other classes or another model: remove it, and resume again.")
-        kept = found.steps < step
-        return Clusters(
-            found.steps[kept],
-            self._names,
-            found.centroids[kept],
-            found.radii[kept],
-            found.accuracy[kept],
-            self._space,
-        )
+
+def check_clusters(folder: Path, class_names: Sequence[str], dimension: int) -> Clusters | None:
+    """What is in a directory that a training goes on in; None if nothing is.
+
+    Args:
+        folder: the run's directory.
+        class_names: of the training classes, in their order.
+        dimension: of the model's embeddings.
+
+    Raises:
+        RunError: if it is damaged, or of other classes or another model.
+    """
+    found = read_clusters(folder)
+    if found is not None and (found.class_names != tuple(class_names) or found.centroids.shape[2] != dimension):
+        raise RunError(f"{folder / _FILE} is of other classes or another model: remove it, and resume again.")
+    return found
 
 
 def read_clusters(folder: str | Path) -> Clusters | None:
@@ -157,23 +175,61 @@ def read_clusters(folder: str | Path) -> Clusters | None:
         with np.load(path, allow_pickle=False) as stored:
             clusters = Clusters(
                 stored["steps"],
-                tuple(stored["class_names"].tolist()),
+                _as_names(stored["class_names"]),
                 stored["centroids"],
                 stored["radii"],
+                stored["drift"],
                 stored["accuracy"],
                 make_space(**json.loads(str(stored["space"]))),
             )
-        _check_shapes(clusters)
-    except (OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile, zlib.error, NearkinError) as error:
-        raise RunError(f"{path} is damaged: remove it; a run that goes on begins another.") from error
+        _check(clusters)
+    except (OSError, ValueError, KeyError, TypeError, EOFError, RuntimeError, BadZipFile, zlib.error) as error:
+        raise _damaged(path) from error
+    except NearkinError as error:  # of the space
+        raise _damaged(path) from error
     return clusters
 
 
-def _check_shapes(clusters: Clusters) -> None:
-    times, classes = len(clusters.steps), len(clusters.class_names)
-    shapes = (clusters.steps.shape, clusters.radii.shape, clusters.accuracy.shape, clusters.centroids.shape)
-    if shapes != ((times,), (times, classes), (times,), (times, classes, *clusters.centroids.shape[2:3])):
+def _damaged(path: Path) -> RunError:
+    return RunError(f"{path} is damaged: remove it; a run that goes on begins another.")
+
+
+def _as_names(stored: np.ndarray) -> tuple[str, ...]:
+    if stored.ndim != 1 or stored.dtype.kind != "U":
+        raise ValueError(f"class names of type {stored.dtype} and shape {stored.shape}")
+    return tuple(stored.tolist())
+
+
+def _check(clusters: Clusters) -> None:
+    """Raise ValueError unless types, shapes and values are as `_write` leaves them."""
+    steps, numbers = clusters.steps, (clusters.centroids, clusters.radii, clusters.drift, clusters.accuracy)
+    times, classes = steps.size, len(clusters.class_names)
+    shapes = (steps.shape, *(part.shape for part in numbers))
+    if clusters.centroids.ndim != 3 or shapes != (
+        (times,),
+        (min(times, 2), classes, clusters.centroids.shape[2]),
+        (times, classes),
+        (times - 1, classes),
+        (times,),
+    ):
         raise ValueError(f"shapes {shapes}")
+    if steps.dtype.kind not in "iu" or any(part.dtype.kind != "f" for part in numbers):
+        raise ValueError(f"types {[part.dtype for part in (steps, *numbers)]}")
+    if (steps[1:] <= steps[:-1]).any() or not all(np.isfinite(part).all() for part in numbers):
+        raise ValueError("steps that do not ascend, or values that are not finite")
+
+
+def _after(seen: Clusters, now: Clusters) -> Clusters:
+    """What was seen, and what is seen now."""
+    drift = _between(now.space, now.centroids[-1], seen.centroids[-1])
+    return replace(
+        now,
+        steps=np.concatenate([seen.steps, now.steps]),
+        centroids=np.concatenate([seen.centroids[-1:], now.centroids]),
+        radii=np.concatenate([seen.radii, now.radii]),
+        drift=np.concatenate([seen.drift, drift[None]]),
+        accuracy=np.concatenate([seen.accuracy, now.accuracy]),
+    )
 
 
 def _write(folder: Path, clusters: Clusters) -> None:
@@ -184,6 +240,7 @@ def _write(folder: Path, clusters: Clusters) -> None:
             class_names=np.array(clusters.class_names),
             centroids=clusters.centroids,
             radii=clusters.radii,
+            drift=clusters.drift,
             accuracy=clusters.accuracy,
             space=json.dumps(clusters.space.to_dict()),
         )

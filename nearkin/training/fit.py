@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from nearkin._version import __version__
 from nearkin.data.augment import BatchAugment, transform_for
@@ -24,7 +25,7 @@ from nearkin.models import Embedder, FeatureCache, build_embedder, cache_point
 from nearkin.objectives import Objective, make_objective
 from nearkin.recipe import Recipe
 from nearkin.training.batches import Batches, BatchSampler, CachedBatches, DecodedBatches
-from nearkin.training.clusters import ClusterWatch
+from nearkin.training.clusters import ClusterWatch, check_clusters
 from nearkin.training.fabric import check_accelerator
 from nearkin.training.loop import Loop, LoopState
 from nearkin.training.ranks import Ranks
@@ -94,6 +95,8 @@ def train(
     check_validation(recipe, held)
     # Every process looks before the first one writes: afterwards the directory exists.
     run.check(recipe, resume)
+    if recipe.training.cluster_items is not None:
+        check_clusters(run.path, train_set.classes, embedder.dimension)
     # Before they meet: a process that is refused leaves no other waiting.
     with run.held() if ranks.is_first else nullcontext():
         ranks.meet(ranks.accelerator(recipe.training.accelerator))
@@ -181,6 +184,12 @@ def make_learner(
     batch_classes = recipe.data.classes_per_batch
     if episode is None:
         batch_classes = _batch_classes(batch_classes, classes, processes)
+    elif processes > 1 and _has_learning_batch_norm(embedder):
+        raise RecipeError(
+            f"{processes} processes share an episode by its classes, and batch norm that learns would see the classes "
+            "of one process alone, which hides what tells classes apart: start one process, or set "
+            "model.frozen_batch_norm to true for a pretrained backbone."
+        )
     batch_size = batch_classes * recipe.data.per_class
     objective = make_objective(
         recipe.objective,
@@ -196,6 +205,12 @@ def make_learner(
     _check_regularisers(recipe, embedder, objective)
     check_schedule(recipe.training, objective, validated)
     return embedder, objective, batch_classes
+
+
+def _has_learning_batch_norm(embedder: Embedder) -> bool:
+    """Whether a batch norm takes its statistics from the batch in training."""
+    norms = [module for module in embedder.train().modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
+    return any(norm.training for norm in norms)
 
 
 def _check_regularisers(recipe: Recipe, embedder: Embedder, objective: Objective) -> None:

@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from nearkin.errors import RunError
 from nearkin.storage import storing, write_text
 
 
@@ -45,16 +46,32 @@ class Logbook:
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of a log; a last line cut short by a crash is left out."""
+    """The rows of a log; a last line cut short by a crash is left out.
+
+    Raises:
+        RunError: if another line is no row, so that nothing is lost in silence.
+    """
     if not path.exists():
         return []
-    rows = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError:
-            break
-    return rows
+    lines = path.read_text(encoding="utf-8", errors="replace").rstrip("\n").split("\n")
+    rows = [_row(line) for line in lines]
+    if rows[-1] is None:
+        rows.pop()
+    if None in rows:
+        raise RunError(
+            f"{path}, line {rows.index(None) + 1}, is damaged, it is no row of a training log: delete or correct that "
+            "line, or bring back the file as it was."
+        )
+    return [row for row in rows if row is not None]
+
+
+def _row(line: str) -> dict[str, Any] | None:
+    """The row that a line holds, None if it holds none."""
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError:
+        return None
+    return row if isinstance(row, dict) and isinstance(row.get("step"), int | float) else None
 
 
 def _event_writer(folder: Path, keep_to: int) -> Any:

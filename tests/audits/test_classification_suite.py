@@ -178,13 +178,14 @@ def test_among_seen_and_unseen_classes_only_the_unseen_are_audited(trained, patt
 
 def test_the_report_has_its_pictures_and_runs_can_be_compared(trained, patterns, tmp_path):
     model, last = trained
-    result = nk.audit(model, patterns.select(~last), progress=False)
+    settings = ["audit.classification_k=[5]"]
+    result = nk.audit(model, patterns.select(~last), overrides=settings, progress=False)
     page = result.report(tmp_path / "report.html").read_text(encoding="utf-8")
     assert "F1 by class" in page
     assert "macro F1, centroid" in page
     result.save(tmp_path / "audit.json")
     stored = Run(tmp_path).audit()
-    assert stored["per_class"]["macro F1, 10-NN"] == result.per_class["macro F1, 10-NN"]
+    assert stored["per_class"]["macro F1, 5-NN"] == result.per_class["macro F1, 5-NN"]
 
 
 def test_too_little_to_classify_is_refused():

@@ -39,7 +39,7 @@ def test_its_numbers_are_those_of_the_metric(subject):
         f"{way}-way {shot}-shot{'' if one == 'mean' else f', {one}'}"
         for way in (2, 6)
         for shot in (1, 3)
-        for one in REPRESENTATIONS
+        for one in (REPRESENTATIONS if shot > 1 else ["mean"])
     ]
     assert list(result) == names == list(result.intervals) == list(result.baseline)
     given = {"way": 6, "shot": 3, "query": 5, "episodes": 20, "seed": 3, "representation": "distance-ratio"}
@@ -57,7 +57,8 @@ def test_its_numbers_are_those_of_the_metric(subject):
 
 def test_classes_have_their_own_accuracy_for_paired_tests(subject):
     result = run_suites(subject, QUICK, ["fewshot"])
-    assert set(result.per_class) == {f"{way}-way {shot}-shot" for way in (2, 6) for shot in (1, 3)}
+    assert set(result.per_class) == set(result)
+    assert result.per_class["6-way 3-shot, nearest"] != result.per_class["6-way 3-shot"]
     assert set(result.per_class["6-way 1-shot"]) == set(LABELS)
     mean = np.mean(list(result.per_class["6-way 1-shot"].values()))
     assert mean == pytest.approx(result["6-way 1-shot"], abs=0.05)
@@ -78,7 +79,7 @@ def test_alone_it_names_what_to_judge_by(subject):
 def test_what_the_data_cannot_offer_is_left_out_with_a_note(subject):
     section = QUICK.model_copy(update={"fewshot_ways": [2, 9], "fewshot_shots": [1, 6]})
     result = run_suites(subject, section, ["fewshot"])
-    assert list(result) == [f"2-way 1-shot{more}" for more in ("", ", nearest", ", distance-ratio")]
+    assert list(result) == ["2-way 1-shot"]
     (note,) = [one for one in result.notes if "left out" in one]
     assert "2-way 6-shot, 9-way 1-shot, 9-way 6-shot left out" in note
     assert "8 classes have the 6 items that 1-shot takes, 0 classes have the 11 items that 6-shot takes" in note
@@ -94,7 +95,7 @@ def test_data_that_offers_nothing_is_refused(subject):
 def test_similarities_without_a_mean_have_their_nearest(subject):
     similar = Subject(subject.embeddings, LABELS, Cosine(), progress=False)
     result = run_suites(similar, QUICK, ["fewshot"])
-    assert list(result) == [f"{way}-way {shot}-shot, nearest" for way in (2, 6) for shot in (1, 3)]
+    assert list(result) == [f"{way}-way {more}" for way in (2, 6) for more in ("1-shot", "3-shot, nearest")]
     assert any("no mean" in note for note in result.notes)
 
 
@@ -114,6 +115,26 @@ def test_its_picture_shows_the_baseline_where_there_is_one(subject):
     pictures = [run_suites(one, QUICK, ["fewshot"]).drawings[0]().png for one in (subject, alone)]
     assert all(Image.open(io.BytesIO(png)).width > 1000 for png in pictures)
     assert pictures[0] != pictures[1]
+
+
+def test_one_number_of_shots_is_no_picture_and_one_shot_is_on_every_line(subject, monkeypatch):
+    for shots in ([1], [3]):
+        section = QUICK.model_copy(update={"fewshot_shots": shots})
+        assert run_suites(subject, section, ["fewshot"]).drawings == []
+    seen = {}
+    monkeypatch.setattr("nearkin.audits.fewshot.draw_sweep", lambda series, **more: seen.update(series, **more) or b"")
+    result = run_suites(subject, QUICK, ["fewshot"])
+    result.drawings[0]()
+    lines = seen["6-way accuracy"]
+    assert list(lines) == [*REPRESENTATIONS, "mean, raw pixels"]
+    assert all(shots == [1, 3] for shots, _ in lines.values())
+    assert {lines[name][1][0] for name in REPRESENTATIONS} == {result["6-way 1-shot"]}
+    assert (seen["best_at"](1.0), seen["best_at"](5.0)) == ("with 1 shot", "with 5 shots")
+
+
+def test_its_note_says_what_intervals_are_over(subject):
+    note = run_suites(subject, QUICK, ["fewshot"]).notes[0]
+    assert "Intervals are over episodes of these classes and do not say how other classes would do." in note
 
 
 def test_settings_are_checked_and_each_counts_once():

@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 import nearkin as nk
+from nearkin.errors import DataError
 from nearkin.metrics import classification
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -32,8 +33,8 @@ def blocks():
 
 
 @pytest.fixture
-def tables(tmp_path, monkeypatch):
-    """What the first block makes of a folder as it is published, with smaller numbers."""
+def published(tmp_path, monkeypatch):
+    """A folder as it is published, and what runs the first block on it with other numbers."""
     rng = np.random.default_rng(0)
     root = tmp_path / "data" / "ZooScanNet"
     for taxon, count in TAXA.items():
@@ -44,11 +45,30 @@ def tables(tmp_path, monkeypatch):
             Image.fromarray(pixels).save(root / "imgs" / taxon / f"{taxon}{item}.png")
     monkeypatch.setenv("NEARKIN_DATA", str(tmp_path / "data"))
     monkeypatch.chdir(tmp_path)
-    code = blocks()[0]
-    assert code.count("500, 100, 1000") == 1
-    names = {}
-    exec(compile(code.replace("500, 100, 1000", "10, 4, 8"), str(GUIDE), "exec"), names)
-    return names | {"folder": tmp_path, "root": root}
+
+    def run(numbers):
+        code = blocks()[0]
+        assert code.count("500, 100, 1000") == 1
+        names = {}
+        exec(compile(code.replace("500, 100, 1000", numbers), str(GUIDE), "exec"), names)
+        return names | {"folder": tmp_path, "root": root}
+
+    return run
+
+
+@pytest.fixture
+def tables(published):
+    return published("10, 4, 8")
+
+
+def test_most_may_be_all_and_the_next_command_is_printed(published, capsys):
+    tables = published("10, 4, None")
+    learn = nk.open_data(tables["root"] / "learn.csv")
+    counts = dict(zip(*np.unique(learn.labels, return_counts=True), strict=True))
+    assert counts == {**dict.fromkeys(tables["trained"], MANY - 4), **dict.fromkeys(tables["unseen"], 4)}
+    assert f"\nnearkin train {tables['root'] / 'learn.csv'} --recipe plankton.yaml" in capsys.readouterr().out
+    with pytest.raises(DataError, match=r"learn\.csv already exists"):  # as the page says
+        published("10, 4, None")
 
 
 def test_large_classes_train_and_artefacts_and_small_ones_do_not(tables):
@@ -82,7 +102,7 @@ def test_its_recipe_trains_on_them_and_both_audits_can_be_had(tables, tiny):
 
 def test_the_example_with_embeddings_runs(capsys, monkeypatch):
     monkeypatch.setattr("nearkin.metrics.classification_metrics", classification.classification_metrics, raising=False)
-    exec(compile(blocks()[1], str(GUIDE), "exec"), {"np": np})
+    exec(compile(blocks()[1], str(GUIDE), "exec"), {})
     assert "Confusion(true=" in capsys.readouterr().out
 
 
@@ -98,7 +118,7 @@ def test_its_tables_are_those_of_the_ledger(monkeypatch):
     generate = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(generate)
 
-    def cell(value):
+    def cell(value, recipe="new"):
         part = {
             "classes": 100,
             "values": {"macro F1, centroid": value, "accuracy, centroid": value + 0.01},
@@ -106,9 +126,9 @@ def test_its_tables_are_those_of_the_ledger(monkeypatch):
             "F1": {"centroid": {"001.Black_tern": value}},
             "confusions": [["001.Black_tern", "002.Common_tern", 0.3]],
         }
-        return {"seed": 0, "seen": part, "unseen": part | {"confusions": []}}
+        return {"seed": 0, "recipe": recipe, "seen": part, "unseen": part | {"confusions": []}}
 
-    cells = json.loads(json.dumps([cell(0.6), cell(0.7)]))
+    cells = json.loads(json.dumps([cell(0.1, "old"), cell(0.6), cell(0.7)]))
     monkeypatch.setattr(generate, "_lines", lambda name: cells)
     page = generate.on_page_markdown("<!-- generated: plankton -->\n\n<!-- generated: plankton_confusions -->")
     assert "| seen, 100 | centroid | 65.0 (60.0 to 70.0) | 50.0 | 66.0 (61.0 to 71.0) |" in page

@@ -288,6 +288,16 @@ def spoil(path: str, content: str | bytes):
         ("zooscan", zooscan, spoil("taxa.csv.gz", b"\x1f\x8b\x08cut"), "could not be read as a table"),
         ("zooscan", zooscan, spoil("taxa.csv.gz", gzip.compress(b"objid,name\n7,a\n")), "no column 'taxon'"),
         ("zooscan", zooscan, spoil("taxa.csv.gz", gzip.compress(b"objid,taxon\n9,a\n")), "lacks 1 of 1 objects, 9"),
+        ("zooscan", zooscan, spoil("taxa.csv.gz", gzip.compress(b"objid,taxon\n")), "taxa.csv.gz lists no objects"),
+        ("zooscan", zooscan, spoil("taxa.csv.gz", gzip.compress(b"objid,taxon\n7, \n")), "no taxon for the object '7'"),
+        (
+            "zooscan",
+            zooscan,
+            spoil("taxa.csv.gz", gzip.compress(b"objid,taxon\n7,egg\n31,a\n7,krill\n")),
+            "the object '7' as 'egg' and as 'krill'",
+        ),
+        ("zooscan", zooscan, spoil("imgs/Calanoida/7.png", b""), "'7' has two images, imgs/Cal.*7.png and imgs/egg"),
+        ("zooscan", zooscan_folders, spoil("imgs/8.png", b""), "imgs/8.png is in no taxon's folder"),
         ("audiomnist", audiomnist, spoil("data/audioMNIST_meta.txt", "{}"), "could not be read"),
         ("audiomnist", audiomnist, spoil("data/41/noise.wav", b""), "'41/noise.wav' has another name"),
         ("omniglot", omniglot, spoil("images_background/stray.png", b""), "not in a character's folder"),
@@ -305,6 +315,12 @@ def test_a_damaged_list_is_named(tmp_path, name, make, spoiler, message):
     spoiler(tmp_path)
     with pytest.raises(DataError, match=message):
         catalogue.get(name).open(tmp_path)
+
+
+def test_a_row_that_zooscan_has_twice_is_one_item(tmp_path):
+    zooscan(tmp_path)
+    (tmp_path / "taxa.csv.gz").write_bytes(gzip.compress(b"objid,taxon\n7,egg\n31,a\n7,egg\n"))
+    assert list(catalogue.get("zooscan").open(tmp_path).labels) == ["egg", "a"]
 
 
 def test_linked_folders_are_not_passed_over_in_silence(tmp_path):

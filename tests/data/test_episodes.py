@@ -163,3 +163,27 @@ def test_episodes_that_ranks_cannot_share_are_refused():
         EpisodeBatchSampler(ids, 4, 1, 3, rank=2, world_size=2)
     with pytest.raises(DataError, match="the data has 9"):
         EpisodeBatchSampler(ids, 10, 1, 3)
+
+
+@pytest.mark.parametrize("name", ["way", "shot", "query", "seed"])
+@pytest.mark.parametrize("bad", [2.0, "2", None, True])
+def test_what_is_no_whole_number_is_refused(name, bad):
+    given = {"way": 2, "shot": 1, "query": 1, "seed": 0} | {name: bad}
+    for sampler in (EpisodeSampler, EpisodeBatchSampler):
+        with pytest.raises(DataError, match=f"`{name}` must be a whole number, not {bad!r}"):
+            sampler(np.repeat(np.arange(4), 3), **given)
+
+
+def test_ranks_and_places_are_whole_numbers():
+    ids = np.repeat(np.arange(4), 3)
+    with pytest.raises(DataError, match="`world_size` must be a whole number"):
+        EpisodeBatchSampler(ids, 2, 1, 1, world_size=1.5)
+    with pytest.raises(DataError, match=r"`first` must be a whole number, not 0\.5"):
+        EpisodeSampler(ids, 2, 1, 1).episode(0.5)
+
+
+def test_too_few_training_classes_are_told_by_the_settings_of_a_recipe():
+    ids = np.repeat(np.arange(4), 3)
+    said = r"the data has 4 among its training classes: lower training\.episodic\.way, training\.episodic\.shot or "
+    with pytest.raises(DataError, match=said):
+        EpisodeBatchSampler(ids, 5, 1, 1)

@@ -216,11 +216,22 @@ def test_items_of_classes_without_reference_are_left_out_and_counted():
     assert any("classes that the reference does not have: 1 items" in note for note in result.notes)
 
 
-def test_a_k_beyond_the_reference_asks_all_of_it():
+def test_a_k_beyond_the_reference_is_left_out_and_told():
     points, labels = cloud(classes=2, each=4)
-    result = classification_metrics(points, labels, k=[4, 50])
-    assert result.predictions["50-NN"].tolist() == result.predictions["4-NN"].tolist()
-    assert any("only 4 reference items" in note for note in result.notes)
+    result = classification_metrics(points, labels, k=[4, 5, 50])
+    assert result.classifiers == ["centroid", "4-NN"]
+    assert "Left out, as there are only 4 reference items: 5-NN, 50-NN." in result.notes
+    assert classification_metrics(points, labels, k=[50]).classifiers == ["centroid"]
+    with pytest.raises(DataError, match="nothing to classify by: give k of at most 4"):
+        classification_metrics(points, labels, k=[50], space=InnerProduct())
+
+
+@pytest.mark.parametrize("k", [np.array([3, 1]), [np.int64(1), np.int32(3)], (3, 1, 3), range(1, 4, 2)])
+def test_whole_numbers_of_any_kind_are_taken_as_k(k):
+    points, labels = cloud()
+    result = classification_metrics(points, labels, k=k, seed=np.int64(2))
+    assert result.classifiers == ["centroid", "1-NN", "3-NN"]
+    assert result.values == classification_metrics(points, labels, k=[1, 3], seed=2).values
 
 
 def test_where_there_is_no_mean_only_neighbours_classify():
@@ -263,7 +274,13 @@ def test_all_but_the_predictions_can_be_written():
         ({"k": [0]}, "whole numbers from 1 up"),
         ({"k": [2.5]}, "whole numbers from 1 up"),
         ({"k": [True]}, "whole numbers from 1 up"),
+        ({"k": np.array([1.0])}, "whole numbers from 1 up"),
+        ({"k": np.array([[1]])}, "must be a list"),
+        ({"k": np.array(1)}, "must be a list"),
         ({"k": 10}, "must be a list"),
+        ({"seed": -1}, "seed of the halves must be a whole number from 0 up, not -1"),
+        ({"seed": 0.5}, "seed of the halves must be a whole number from 0 up, not 0.5"),
+        ({"labels": ["a", "a", "b", "c"]}, "has one .left out for having a single item: 2 classes"),
         ({"k": "10"}, "must be a list"),
         ({"reference": [[0.0, 1.0]]}, "go together"),
         ({"reference_labels": ["a"]}, "go together"),

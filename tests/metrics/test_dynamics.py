@@ -240,6 +240,31 @@ def test_sides_that_differ_and_unknown_representations_are_refused():
         episode_dynamics(EUCLIDEAN, torch.zeros(4, 2), torch.zeros(4, 2), way=2, shot=1, representation="median")
 
 
+def test_arrays_and_names_of_spaces_will_do():
+    before, after = episode()
+    found = episode_dynamics("sphere", before.numpy(), after.tolist(), way=np.int64(3), shot=2)
+    assert found == episode_dynamics(make_space("sphere"), before, after, way=3, shot=2)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"way": 3.0}, "`way` must be a whole number, not 3.0"),
+        ({"shot": "2"}, "`shot` must be a whole number, not '2'"),
+        ({"space": "spher"}, "no space 'spher'"),
+        ({"space": "cosine"}, "need a space, .* which Cosine is not"),
+        ({"space": 3}, "must be a name, a space"),
+        ({"before": None}, "as an array or tensor of numbers, not a NoneType"),
+        ({"after": [["a"]]}, "as an array or tensor of numbers, not a list"),
+        ({"after": [[1.0], [1.0, 2.0]]}, "as an array or tensor of numbers, not a list"),
+    ],
+)
+def test_what_is_no_space_point_or_number_is_refused(change, words):
+    before, after = episode()
+    with pytest.raises(DataError, match=words):
+        episode_dynamics(**({"space": "euclidean", "before": before, "after": after, "way": 3, "shot": 2} | change))
+
+
 def test_no_gradient_is_kept():
     before, after = (points.requires_grad_() for points in episode())
     assert math.isfinite(episode_dynamics(EUCLIDEAN, before, after, way=3, shot=2)["alpha"])
@@ -361,7 +386,7 @@ def test_the_limits_of_the_tests_are_always_told():
     [
         ([], log(3), {}, "log of first has no training dynamics: train with training.schedule set to episodic"),
         (log(3), [{"step": 1, "loss": 2.0}], {}, "log of second has no training dynamics"),
-        (log(3), [{"step": 1, "norm_ratio": 1.0}], {}, "log of second has no training dynamics"),
+        (log(3), [{"step": 1, "alpha": 1.0}], {}, "log of second has no training dynamics"),
         (
             log(3),
             log(9),
@@ -374,6 +399,12 @@ def test_the_limits_of_the_tests_are_always_told():
         ([dict.fromkeys(DYNAMICS, "high")], log(3), {}, "is no number"),
         ([{key: [1.0] for key in DYNAMICS}], log(3), {}, "is no number"),
         ([dict.fromkeys(DYNAMICS, 1.0)], log(3), {"steps": (1, 2)}, "its rows tell no step"),
+        (None, log(3), {}, "log of first must be a list of rows, .* it is a NoneType"),
+        (log(3), [3, None], {}, "log of second must be a list of rows"),
+        (log(3), "con_div", {}, "log of second must be a list of rows"),
+        (log(3), log(3), {"names": ("a",)}, "Two runs have two names"),
+        (log(3), log(3), {"names": "ab"}, "Two runs have two names"),
+        (log(3), log(3), {"names": None}, "Two runs have two names"),
     ],
 )
 def test_logs_that_cannot_be_compared_are_refused(first, second, options, words):
@@ -417,7 +448,11 @@ def test_the_table_has_a_line_for_each_measure():
     ]
     assert 10.0**-power > p > 10.0 ** -(power + 1)
     assert lines[2].endswith("| – |")
-    assert lines[7:] == [f"- {note}" for note in found.notes()]
+    assert lines[7:] == ["- " + note.replace("|", "\\|") for note in found.notes()]
+    broken = compare_dynamics(log(3), log(4), names=("a\nb", "c\n\n| d"))
+    assert len(broken.to_markdown().splitlines()) == 7 + len(broken.notes())
+    assert r"| a b | c \| d |" in broken.to_markdown()
+    assert all("|" not in line.replace("\\|", "") for line in broken.to_markdown().splitlines()[7:])
 
 
 @settings(max_examples=40, deadline=None)

@@ -13,6 +13,7 @@ from sklearn.neighbors import KNeighborsClassifier, NearestCentroid
 from nearkin.data.episodes import EpisodeSampler
 from nearkin.errors import DataError
 from nearkin.metrics import class_choice
+from nearkin.metrics.class_rules import VotingRule
 from nearkin.metrics.fewshot import REPRESENTATIONS, fewshot_accuracy
 from nearkin.spaces import Euclidean, PoincareBall, Sphere
 
@@ -111,7 +112,8 @@ def test_blocks_and_doubt_do_not_change_anything(kind, representation, monkeypat
     ("scale", "offset"), [(1e-9, 0), (1e9, 0), (1, 1e4), (1e-3, 1e3), (3e-22, 0), (1e-30, 0), (1e30, 0)]
 )
 @pytest.mark.parametrize(
-    ("kind", "representation"), [("euclidean", "mean"), ("euclidean", "nearest"), ("chord", "nearest")]
+    ("kind", "representation"),
+    [("euclidean", "mean"), ("euclidean", "nearest"), ("euclidean", "distance-ratio"), ("chord", "nearest")],
 )
 def test_neither_size_nor_distance_from_the_origin_costs_accuracy(kind, scale, offset, representation):
     points, labels = _embeddings(seed=5)
@@ -192,6 +194,41 @@ def test_votes_become_the_nearest_as_rho_grows(kind):
     )
     np.testing.assert_array_equal(sharp, nearest)
     assert (soft != nearest).any()
+
+
+@pytest.mark.parametrize("scale", [1e-8, 1e-30, 1e30])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_votes_do_not_mind_a_tiny_or_huge_scale(scale, dtype):
+    points, labels = _embeddings(noise=2.0, seed=1)
+    given = {"shot": 4, "representation": "distance-ratio", "rho": 2.0, "space": "euclidean", **SMALL}
+    wanted, found = (fewshot_accuracy((points * size).astype(dtype), labels, **given) for size in (1.0, scale))
+    np.testing.assert_array_equal(found.per_episode, wanted.per_episode)
+    nearest = fewshot_accuracy(points, labels, **(given | {"representation": "nearest"}))
+    assert (wanted.per_episode != nearest.per_episode).any()
+
+
+@pytest.mark.parametrize("kind", SPACES)
+def test_points_upon_the_query_have_all_the_votes_and_each_one(kind):
+    """Three classes of two points: one, both or none on the query, and the others near it."""
+    place, near = [0.3, 0.1], [0.3, 0.1000001]
+    both, one, none = [place, place], [place, near], [near, near]
+    query = torch.tensor([[place]], dtype=torch.float64)
+    for known, winners in (((both, one, none), {0}), ((none, one, none), {1}), ((one, none, one), {0, 2})):
+        support = SPACES[kind].project(torch.tensor([known], dtype=torch.float64))
+        scores = VotingRule(0.01).scores(SPACES[kind], support, SPACES[kind].project(query))[0, 0]
+        assert set(torch.nonzero(scores == scores.max()).flatten().tolist()) == winners
+
+
+def test_the_error_of_votes_in_single_precision_is_within_its_bound():
+    generator = torch.Generator().manual_seed(0)
+    for rho in (0.01, 2.0, 7.4, 300.0):
+        squares = torch.rand(200, 3, 5, 4, generator=generator, dtype=torch.float64) * 0.2 + 0.9
+        error = torch.full((200, 1), 1e-6, dtype=torch.float64)
+        shaken = squares + error[..., None, None] * (2 * torch.rand(squares.shape, generator=generator) - 1)
+        exact, _ = VotingRule(rho).costs(squares, error)
+        costs, bound = VotingRule(rho).costs(shaken.float(), error.float())
+        off = (costs.double() - exact)[:, :, None] - (costs.double() - exact)[:, None]
+        assert (off.abs().amax(dim=(1, 2)) <= bound).all()
 
 
 def test_a_learned_similarity_is_given_points_and_decides():
@@ -280,14 +317,18 @@ def test_a_paired_difference_is_that_of_the_episodes():
 @pytest.mark.parametrize("change", [{"seed": 1}, {"way": 4}, {"shot": 2}, {"query": 3}, {"episodes": 24}])
 def test_results_of_other_episodes_are_not_subtracted(change):
     points, labels = _embeddings()
-    with pytest.raises(DataError, match="not the same episodes"):
+    ((name, value),) = change.items()
+    was = (SMALL | {"seed": 0, "shot": 1})[name]
+    with pytest.raises(DataError, match=f"not the same episodes, as {name} is {was} and {value}: measure"):
         fewshot_accuracy(points, labels, **SMALL).minus(fewshot_accuracy(points, labels, **(SMALL | change)))
 
 
 def test_results_of_other_items_are_not_subtracted():
     points, labels = _embeddings()
-    with pytest.raises(DataError, match="same items in the same order"):
+    with pytest.raises(DataError, match=r"as the labels of their items differ: .* same items in the same order"):
         fewshot_accuracy(points, labels, **SMALL).minus(fewshot_accuracy(points, labels[::-1].copy(), **SMALL))
+    with pytest.raises(DataError, match="compared with another, not with something of the type int"):
+        fewshot_accuracy(points, labels, **SMALL).minus(3)
 
 
 def test_the_interval_covers_what_more_episodes_give():
@@ -361,3 +402,11 @@ def test_bad_requests_are_refused_in_a_sentence(change, message):
 def test_bad_data_are_refused_in_a_sentence(points, labels, message):
     with pytest.raises(DataError, match=message):
         fewshot_accuracy(points, labels, **SMALL)
+
+
+def test_everything_that_differs_is_told():
+    points, labels = _embeddings()
+    other = fewshot_accuracy(points, labels[::-1].copy(), **(SMALL | {"seed": 2, "query": 3}))
+    said = "as seed is 0 and 2, query is 4 and 3, the labels of their items differ: measure"
+    with pytest.raises(DataError, match=said):
+        fewshot_accuracy(points, labels, **SMALL).minus(other)

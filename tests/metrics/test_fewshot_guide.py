@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+import shlex
+from itertools import pairwise
 from pathlib import Path
 
+import pytest
 import yaml
 
 from nearkin.audits import suites
@@ -14,6 +17,7 @@ from nearkin.recipe import AuditSection, EpisodicSection, load_recipe
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "few-shot.md"
 TEXT = GUIDE.read_text(encoding="utf-8")
+LOSSES = ("protonet-s", "protonet-dr", "1nn-s", "1nn-dr")
 
 
 def blocks(language):
@@ -52,3 +56,15 @@ def test_its_recipes_settings_and_suites_are_there():
 
 def test_it_names_every_measure_of_the_dynamics():
     assert all(f"`{name}`" in TEXT for name in DYNAMICS)
+
+
+@pytest.mark.parametrize("page", ["guide/few-shot", *(f"methods/{one}" for one in LOSSES)])
+def test_its_trainings_are_recipes_and_show_other_spaces(page):
+    text = (GUIDE.parents[1] / f"{page}.md").read_text(encoding="utf-8")
+    spaces = {}
+    for command in re.findall(r"^nearkin train .*$", text, flags=re.M):
+        words = shlex.split(command)
+        overrides = [after for before, after in pairwise(words) if before == "--set"]
+        recipe = load_recipe(words[words.index("--recipe") + 1], overrides)
+        spaces[recipe.model.space] = recipe.model.space_parameters
+    assert spaces == {"euclidean": {}, "sphere": {"metric": "angle"}, "poincare-ball": {}}

@@ -196,5 +196,12 @@ def test_a_loss_of_episodes_needs_them():
         make_objective(ObjectiveSection(loss="1nn-dr"), dimension=4, classes=5)
     with pytest.raises(RecipeError, match=r"from 1 on as episode's shot, not 0"):
         make_objective(ObjectiveSection(loss="1nn-dr"), dimension=4, classes=5, episode=(0, 5))
+    for episode in ((1,), (1, 2, 3), 3):
+        with pytest.raises(RecipeError, match=r"two whole numbers \(shot, query\) as episode, not"):
+            make_objective(ObjectiveSection(loss="1nn-dr"), dimension=4, classes=5, episode=episode)
     with pytest.raises(RecipeError, match=r"exp\(100\) is too large"):
         make("protonet-dr", 1, 1, log_rho=100)
+    with pytest.raises(RecipeError, match=r"exp\(-1000\) is too small for any: set it between -80 and 80"):
+        make("protonet-dr", 1, 1, log_rho=-1000)
+    smallest = make("protonet-dr", 1, 1, log_rho=-80).loss.scores.log_rho.exp()
+    assert smallest > torch.finfo(torch.float32).tiny

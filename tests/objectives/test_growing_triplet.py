@@ -242,6 +242,8 @@ def test_its_recipes_let_every_margin_act(name, tmp_path):
     recipe = load_recipe(name)
     begins = [step for step, _ in recipe.objective.parameters["margins"]]
     assert begins[-1] < recipe.training.max_steps
+    patience = recipe.training.patience
+    assert patience is None or begins[-1] < patience * recipe.training.evaluate_every
     assert [margin for _, margin in recipe.objective.parameters["margins"]] == [1.0, 1.3, 1.5]
     recipe.save(tmp_path / "saved.yaml")
     assert load_recipe(tmp_path / "saved.yaml") == recipe
@@ -252,6 +254,7 @@ def test_the_recipe_of_the_article():
     recipe = load_recipe("plankton-triplet")
     training = recipe.training
     assert (training.optimizer, training.lr, training.lr_schedule, training.step_factor) == ("sgd", 0.01, "step", 0.9)
+    assert training.momentum == 0
     assert recipe.data.classes_per_batch * recipe.data.per_class == 20
     assert (recipe.model.dimension, recipe.model.space) == (128, "sphere")
     assert training.cluster_items is not None

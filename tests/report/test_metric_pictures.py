@@ -173,6 +173,11 @@ def test_the_base_is_a_line_in_sight_with_its_interval(monkeypatch):
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["Base", "base"]
 
 
+def test_titles_tell_the_best_value_as_they_are_asked_to(monkeypatch):
+    figure = figure_of(monkeypatch, draw_sweep, series(1), best_at=lambda value: f"with {value:g} shots")
+    assert all(" with " in title and title.endswith(" shots") for title in titles(figure))
+
+
 def test_a_base_without_an_interval_is_drawn():
     png = draw_sweep(series(1), base={"NMI": (0.3, NAN, NAN)})
     assert pixels(png).shape == pixels(draw_sweep(series(1))).shape

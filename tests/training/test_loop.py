@@ -20,6 +20,7 @@ from nearkin.models import build_embedder
 from nearkin.recipe import load_recipe
 from nearkin.training import Run, train
 from nearkin.training.generators import generator_tensors, restore_generator
+from nearkin.training.logbook import Logbook
 from nearkin.training.ranks import Ranks
 from nearkin.training.schedules.pool import Pool
 from nearkin.training.state import load_state, save_state
@@ -430,6 +431,21 @@ def test_a_log_cut_short_by_a_crash_is_read_to_its_last_whole_line(tmp_path):
     run = Run(tmp_path)
     run.log_file.write_text(json.dumps({"step": 1, "loss": 2.0}) + '\n{"step": 2, "lo')
     assert run.history() == [{"step": 1, "loss": 2.0}]
+    Logbook(run.log_file, keep_to=1).add(2, loss=1.0)
+    assert run.history() == [{"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.0}]
+
+
+@pytest.mark.parametrize("bad", ['{"step": 2, "lo', "", "3", '{"loss": 1.0}', "\0\0"])
+def test_a_log_damaged_before_its_end_is_refused(bad, tmp_path):
+    run = Run(tmp_path)
+    row = json.dumps({"step": 1, "loss": 2.0})
+    run.log_file.write_text(f"{row}\n{bad}\n{row}\n")
+    before = run.log_file.read_bytes()
+    with pytest.raises(RunError, match=r"metrics\.jsonl, line 2, is damaged.*: delete or correct that line"):
+        run.history()
+    with pytest.raises(RunError, match="line 2"):
+        Logbook(run.log_file, keep_to=5)
+    assert run.log_file.read_bytes() == before
 
 
 def test_tensorboard_events_are_written_when_it_is_installed(patterns, tiny, tmp_path):

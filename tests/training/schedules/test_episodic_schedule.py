@@ -16,6 +16,7 @@ from nearkin.metrics.fewshot import fewshot_accuracy
 from nearkin.recipe import load_recipe
 from nearkin.spaces import Sphere
 from nearkin.training import Run, train
+from nearkin.training.fit import make_learner
 from nearkin.training.loop import Loop
 
 EPISODES = "training.episodic={way: 4, shot: 1, query: 2, validation_way: 2, validation_episodes: 30, record_every: 3}"
@@ -134,6 +135,16 @@ def test_losses_that_know_nothing_of_support_take_episodes_as_batches(patterns, 
 def test_more_processes_must_share_the_classes():
     with pytest.raises(DataError, match=r"set training\.episodic\.way to a multiple of 3"):
         EpisodeBatchSampler(np.repeat(np.arange(8), 4), 5, 1, 2, rank=0, world_size=3)
+
+
+def test_several_processes_are_refused_where_batch_norm_learns(tiny):
+    """It would see the classes of one process alone; a frozen network has no such norm."""
+    recipe = load_recipe("protonet-dr", [*tiny, EPISODES])
+    with pytest.raises(RecipeError, match="2 processes share an episode by its classes, and batch norm"):
+        make_learner(recipe, "image", 6, validated=True, processes=2)
+    make_learner(recipe, "image", 6, validated=True, processes=1)
+    make_learner(load_recipe(recipe, ["model.freeze=all"]), "image", 6, validated=True, processes=2)
+    make_learner(load_recipe(recipe, ["model.frozen_batch_norm=true"]), "image", 6, validated=True, processes=2)
 
 
 def test_bad_recipes_get_one_sentence(patterns, tiny, tmp_path):
