@@ -34,7 +34,15 @@ class Episode:
 
 
 class _TooFewClasses(DataError):
-    """There are not enough classes of enough items."""
+    """There are not enough classes of enough items.
+
+    Args:
+        reason: what is missing, without its full stop.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"{reason}: lower way, shot or query, or add items.")
+        self.reason = reason
 
 
 class EpisodeSampler:
@@ -65,7 +73,7 @@ class EpisodeSampler:
         if enough.sum() < way:
             raise _TooFewClasses(
                 f"Episodes of {way} classes need that many with at least {shot + query} items (shot + query), "
-                f"the data has {int(enough.sum())}: lower way, shot or query, or add items."
+                f"the data has {int(enough.sum())}"
             )
         self.classes = names[enough]
         self._items = np.argsort(codes, kind="stable")
@@ -117,9 +125,8 @@ class EpisodeBatchSampler:
         try:
             self.sampler = EpisodeSampler(class_ids, way, shot, query, seed)
         except _TooFewClasses as error:
-            reason, _ = str(error).split(": lower")
             raise DataError(
-                f"{reason} among its training classes: lower training.episodic.way, training.episodic.shot or "
+                f"{error.reason} among its training classes: lower training.episodic.way, training.episodic.shot or "
                 "training.episodic.query, or add items."
             ) from error
         if not 0 <= rank < world_size:

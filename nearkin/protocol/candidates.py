@@ -15,7 +15,8 @@ from nearkin.data.splits import Split
 from nearkin.errors import DataError, NearkinError, RecipeError, UnknownNameError, suggestion
 from nearkin.protocol.cells import UNTRAINED, UNTRAINED_TITLE
 from nearkin.recipe import Recipe
-from nearkin.training.fit import make_learner
+from nearkin.training.fit import make_learner, make_sampler
+from nearkin.training.validation import check_validation
 
 _IDLE = {"data": ("val_classes", "workers"), "training": ("seed", "log_every", "validation_metrics")}
 """Keys that decide nothing about a model here: the protocol has seeds and folds, the others are not about weights."""
@@ -88,9 +89,12 @@ def check_trainable(candidate: Candidate, dataset: Dataset, splits: Iterable[Spl
         splits: the divisions of its models.
     """
     recipe, name = candidate.recipe, candidate.name
-    for classes in sorted({len(set(dataset.labels[split.train])) for split in splits}):
+    for split in splits:
         try:
-            embedder, _, _ = make_learner(recipe, dataset.kind, classes, validated=True)
+            classes = len(set(dataset.labels[split.train]))
+            embedder, _, batch_classes = make_learner(recipe, dataset.kind, classes, validated=True)
+            make_sampler(recipe, dataset.select(split.train).class_ids(), batch_classes)
+            check_validation(recipe, dataset.labels[split.val])
         except (DataError, RecipeError) as error:
             raise type(error)(f"The recipe '{name}' cannot be benchmarked: {error}") from error
         if not any(parameter.requires_grad for parameter in embedder.parameters()):

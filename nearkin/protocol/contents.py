@@ -76,11 +76,11 @@ class Contents:
             if base not in self.recipes:
                 continue
             ours, theirs = (self.recipes[one]["content"] for one in (name, base))
-            told = ", ".join(
-                f"{section}.{key} {ours[section][key]} and {theirs[section][key]}"
+            pairs = {
+                f"{section}.{key}": (_budget(ours, section, key), _budget(theirs, section, key))
                 for section, key in _BUDGET
-                if ours[section][key] != theirs[section][key]
-            )
+            }
+            told = ", ".join(f"{key} {one} and {other}" for key, (one, other) in pairs.items() if one != other)
             if told:
                 found.setdefault(told, []).append(f"{name} and {base}")
         return found
@@ -165,3 +165,11 @@ def _check_same(path: Path, stored: Contents, new: Contents) -> None:
         )
     if stored.folds != new.folds:
         raise RunError(f"{path} divides the training classes otherwise: use the same data section, or a new directory.")
+
+
+def _budget(content: Mapping[str, Any], section: str, key: str) -> Any:
+    """A setting of a recipe; of batches that are episodes, whose recipe leaves it out, that of the episode."""
+    if key in content[section]:
+        return content[section][key]
+    episode = content["training"]["episodic"]
+    return episode["way"] if key == "classes_per_batch" else episode["shot"] + episode["query"]

@@ -231,7 +231,9 @@ class Worker:
             "hash": None if recipe is None else recipe["hash"],
             "protocol": self.contents.protocol,
             "selected_on": None if recipe is None else self.contents.selected_on,
-            "validation_MAP@R": None if state is None else round(state.best_value, DIGITS),
+            "validation_MAP@R": None
+            if result is None
+            else round(result.embedder.card["validation"]["val_MAP@R"], DIGITS),
             "steps": None if state is None else state.step,
             "best_step": None if state is None else state.best_step,
             "seconds": round(seconds, 2),

@@ -151,7 +151,6 @@ class TrainingSection(BaseModel):
     chance_constrained: ChanceConstrainedSection = Field(
         default_factory=ChanceConstrainedSection, description="With schedule=chance-constrained: its settings."
     )
-
     episodic: EpisodicSection = Field(
         default_factory=EpisodicSection, description="With schedule=episodic: its settings."
     )

@@ -90,7 +90,7 @@ def train(
         processes=ranks.world_size,
         items=len(train_set),
     )
-    sampler = _make_sampler(recipe, train_set.class_ids(), batch_classes, ranks)
+    sampler = make_sampler(recipe, train_set.class_ids(), batch_classes, ranks)
     held = dataset.labels[split.val]
     check_validation(recipe, held)
     # Every process looks before the first one writes: afterwards the directory exists.
@@ -209,8 +209,11 @@ def make_learner(
 
 def _has_learning_batch_norm(embedder: Embedder) -> bool:
     """Whether a batch norm takes its statistics from the batch in training."""
+    before = embedder.training
     norms = [module for module in embedder.train().modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
-    return any(norm.training for norm in norms)
+    found = any(norm.training for norm in norms)
+    embedder.train(before)
+    return found
 
 
 def _check_regularisers(recipe: Recipe, embedder: Embedder, objective: Objective) -> None:
@@ -251,8 +254,9 @@ def _batch_classes(asked: int, classes: int, processes: int) -> int:
     )
 
 
-def _make_sampler(recipe: Recipe, class_ids: np.ndarray, batch_classes: int, ranks: Ranks) -> BatchSampler:
-    """Which items a step takes: an episode, or as many of each class as of any other."""
+def make_sampler(recipe: Recipe, class_ids: np.ndarray, batch_classes: int, ranks: Ranks | None = None) -> BatchSampler:
+    """Which items a step takes: an episode, or as many of each class as of any other; refuse what the data lacks."""
+    ranks = Ranks() if ranks is None else ranks
     seed, place = recipe.training.seed, (ranks.rank, ranks.world_size)
     if recipe.training.schedule == "episodic":
         episodic = recipe.training.episodic

@@ -42,9 +42,8 @@ class Validation:
         if not np.isfinite(embeddings).all():
             raise FloatingPointError
         training, audit = self.recipe.training, self.recipe.audit
-        episodic = training.schedule == "episodic"
-        values = {"accuracy": self._accuracy(embeddings)} if episodic else {}
-        asked = dict.fromkeys((*(() if episodic else _USUAL), *training.validation_metrics))
+        values = {"accuracy": self._accuracy(embeddings)} if training.schedule == "episodic" else {}
+        asked = dict.fromkeys((*_USUAL, *training.validation_metrics))
         values |= named_metrics(embeddings, self.labels, list(asked), space=self.space, knn=audit.knn, seed=audit.seed)
         if training.schedule == "chance-constrained":
             values["covering_radius"] = mean_class_radius(embeddings, self.labels)

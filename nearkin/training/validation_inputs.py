@@ -30,6 +30,7 @@ class ValidationInputs:
         self.most = most
         self._items = open_items(dataset, spec)
         self._samples: Tensor | None = None
+        self._tried = False
 
     def encode(self, embedder: Embedder) -> np.ndarray:
         """Points of the space (n, d), the same bits that `embedder.encode` gives for the data set.
@@ -37,8 +38,9 @@ class ValidationInputs:
         Args:
             embedder: a model that eats what `spec` says, with the weights of the moment.
         """
-        if self._samples is None and self._fits():
-            self._samples = self._decoded()
+        if not self._tried:
+            self._tried = True  # what is too large once is so always
+            self._samples = self._decoded() if self._fits() else None
         return embedder.encode(self.dataset if self._samples is None else self._samples, progress=False)
 
     def _fits(self) -> bool:

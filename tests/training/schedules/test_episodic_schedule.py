@@ -55,13 +55,16 @@ def test_accuracy_of_unseen_classes_selects_the_weights(run, patterns):
     embeddings = run.model().encode(items, progress=False)
     shape = {"way": 2, "shot": 1, "query": 2, "episodes": 30}
     found = fewshot_accuracy(embeddings, items.labels, space=run.model().space, seed=recipe.training.seed, **shape)
-    assert card["validation"] == {"val_accuracy": pytest.approx(found.accuracy, abs=1e-6)}
+    assert card["validation"]["val_accuracy"] == pytest.approx(found.accuracy, abs=1e-6)
+    assert list(card["validation"]) == ["val_accuracy", "val_MAP@R", "val_P@1"]
 
 
 def test_more_metrics_may_be_asked_for(patterns, tiny, tmp_path):
-    run = trained(patterns, tiny, tmp_path / "run", "training.validation_metrics=[MAP@R, NMI]")
+    run = trained(patterns, tiny, tmp_path / "run", "training.validation_metrics=[Recall@2, NMI]")
     (row, *_) = [row for row in run.history() if "val_accuracy" in row]
-    assert [key for key in row if key.startswith("val_")] == ["val_accuracy", "val_MAP@R", "val_NMI"]
+    assert [key for key in row if key.startswith("val_")] == [
+        *("val_accuracy", "val_MAP@R", "val_P@1", "val_Recall@2", "val_NMI")
+    ]
 
 
 @pytest.mark.parametrize("recipe", ["protonet-dr", "1nn-s"])
