@@ -5,6 +5,7 @@
     python benchmarks/fewshot.py omniglot-long      ProtoNet_DR with one shot, trained longer
     python benchmarks/fewshot.py omniglot-scaled    ProtoNet_S with the scale that makes it as sharp at first as DR
     python benchmarks/fewshot.py cub-scaled         likewise
+    python benchmarks/fewshot.py --squares          mean squared distance in an episode before training, for the scales
     python benchmarks/fewshot.py --pages            tables and pictures from what is finished
 
 ProtoNet_S and ProtoNet_DR with one shot and with five, 1NN_S and 1NN_DR with five: with one shot 1-NN is the prototype.
@@ -26,7 +27,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
+from nearkin.data.augment import BatchAugment, transform_for
 from nearkin.data.catalogue import cache_directory
 from nearkin.data.dataset import Dataset
 from nearkin.data.sources import open_data
@@ -37,6 +40,8 @@ from nearkin.objectives.episodic import LOG_RHO
 from nearkin.protocol import Candidate
 from nearkin.recipe import Recipe, load_recipe
 from nearkin.training import Run, train
+from nearkin.training.batches import DecodedBatches
+from nearkin.training.fit import make_learner, make_sampler
 
 LEDGER = Path(__file__).with_suffix(".jsonl")
 EPISODES = Path(__file__).with_suffix("")
@@ -170,6 +175,20 @@ def run_cell(task: str, dataset: Dataset, recipe: Recipe) -> tuple[dict[str, Any
     }, episodes
 
 
+def first_square(task: str, data_root: Path | None) -> float:
+    """Mean squared distance of two items of the first one-shot episode, by the network before training."""
+    recipe, dataset = recipe_of(task, "protonet-dr", 1), open_data(TASKS[task].source, data_root=data_root)
+    items = dataset.select(divide(task, dataset, recipe).train)
+    embedder, _, classes = make_learner(recipe, dataset.kind, len(items.classes), validated=True)
+    sampler = make_sampler(recipe, items.class_ids(), classes)
+    transform, view = (transform_for(embedder.spec, recipe.data, train=train) for train in (True, False))
+    augment = BatchAugment.for_section(embedder.spec, recipe.data, recipe.training.seed)
+    batches = DecodedBatches(items, items.class_ids(), transform, augment, view, sampler, recipe.training.seed, 0)
+    inputs, _ = next(iter(batches.stream(1, 1)))
+    with torch.no_grad():
+        return float(torch.pdist(embedder.train()(inputs)).square().mean())
+
+
 def name_of(task: str, loss: str, shot: int) -> str:
     return f"{task}-{loss}-{shot}shot"
 
@@ -208,10 +227,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("task", nargs="?", choices=list(TASKS))
     parser.add_argument("--pages", action="store_true", help="only tables and pictures")
+    parser.add_argument("--squares", action="store_true", help="only the squared distances before training")
     parser.add_argument("--data-root", type=Path, help="where the data is; default: NEARKIN_DATA")
     arguments = parser.parse_args()
-    if (arguments.task is None) == (not arguments.pages):
-        parser.error("name a task, or give --pages")
+    if [arguments.task is not None, arguments.pages, arguments.squares].count(True) != 1:
+        parser.error("name a task, or give --pages or --squares")
+    if arguments.squares:
+        found = {task: round(first_square(task, arguments.data_root), 1) for task in ("omniglot", "cub")}
+        (EPISODES / "squares.json").write_text(json.dumps(found) + "\n", encoding="utf-8")
+        print(found)
+        return 0
     if arguments.task is not None and not finish(arguments.task, arguments.data_root):
         return 130
     from fewshot_pages import write_pages

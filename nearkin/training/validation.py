@@ -1,4 +1,4 @@
-"""What a validation measures: the retrieval of unseen classes, or the accuracy of episodes of them."""
+"""What a validation measures: the retrieval of unseen classes, and the accuracy of episodes of them."""
 
 from __future__ import annotations
 
