@@ -237,9 +237,9 @@ def _collage() -> str:
     return "\n".join(line for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("|"))
 
 
-def _fewshot(name: str) -> str:
-    """A table that benchmarks/fewshot.py made."""
-    path = Path(__file__).parent.parent / "benchmarks" / "fewshot" / f"{name}.md"
+def _made(benchmark: str, name: str) -> str:
+    """A table that a benchmark, such as fewshot.py or taxonomy.py, has written."""
+    path = Path(__file__).parent.parent / "benchmarks" / benchmark / f"{name}.md"
     return path.read_text(encoding="utf-8").strip()
 
 
@@ -483,8 +483,25 @@ _TABLES = {
     "gsp_tokens": _tokens,
     "gsp_attributes": _attributes,
     "gsp_collage": _collage,
-    **{f"fewshot_{name}": partial(_fewshot, name) for name in ("accuracy", "scaled", "speed", "dynamics", "long")},
-    "fewshot_scaled_dynamics": partial(_fewshot, "scaled-dynamics"),
+    **{
+        f"fewshot_{name.replace('-', '_')}": partial(_made, "fewshot", name)
+        for name in ("accuracy", "scaled", "speed", "dynamics", "long", "scaled-dynamics")
+    },
+    **{f"taxonomy_{name}": partial(_made, "taxonomy", name) for name in ("runs", "spaces")},
+    **{
+        f"taxonomy_{task}{part}": partial(_made, "taxonomy", task + part)
+        for task in ("cifar", "scratch", "omniglot")
+        for part in (
+            "",
+            "_correlations",
+            "_tests",
+            "_tests_last",
+            "_tests_tree",
+            "_tests_informed",
+            "_ranks",
+            "_scale",
+        )
+    },
     "episodes": _episodes,
     "plankton": _plankton,
     "plankton_confusions": _plankton_confusions,

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from nearkin.audits import AuditResult, Subject, run_suites, subject_of_model
+from nearkin.audits import AuditResult, Subject, run_suites, subject_of_model, unseen_items
 from nearkin.audits import suites as known_suites
 from nearkin.audits.explaining import Explanation, Pictures, explain_images
+from nearkin.audits.hierarchy import needed_tree
 from nearkin.data.catalogue import cache_directory
 from nearkin.data.checking import drop_bad
 from nearkin.data.dataset import Dataset
+from nearkin.data.hierarchy import Hierarchy
+from nearkin.data.hierarchy_files import load_hierarchy
 from nearkin.data.sources import open_data
 from nearkin.data.splits import check_classes, drop_singletons
 from nearkin.errors import DataError, RecipeError, RunError
@@ -28,6 +32,7 @@ from nearkin.training import Run, TrainingResult, train
 from nearkin.training.ranks import Ranks
 
 Source = str | Path | Dataset
+Tree = str | Path | Hierarchy
 
 
 def fit(
@@ -134,6 +139,7 @@ def audit(
     suites: Sequence[str] | None = None,
     space: Scorer | str | None = None,
     rerank: str | None = None,
+    tree: Tree | None = None,
     overrides: Sequence[str] = (),
     skip_bad: bool = False,
     baseline: bool = True,
@@ -149,6 +155,8 @@ def audit(
         space: how embeddings of your own are compared: a space, its name, or an object with a `distance`; default: the
             sphere, that is by cosine.
         rerank: measure retrieval after re-ranking by "average-query-expansion" or "k-reciprocal"; None: as the recipe.
+        tree: of the classes, for the suite "hierarchy": a `Hierarchy`, a file of one, or the name of one that comes
+            with the package; None: the one that the model was trained with.
         overrides: changes to the recipe's audit section, such as "audit.severities=[5]".
         skip_bad: leave out files that cannot be read.
         baseline: also measure pretrained features, or raw pixels, for comparison.
@@ -158,21 +166,62 @@ def audit(
     if isinstance(model, np.ndarray | torch.Tensor | list):
         usual = AuditSection()
         section = audit_section(usual, overrides=overrides, suites=suites, rerank=rerank)
+        hierarchy = _audit_tree(tree, section, {})
         subject = _subject_of_vectors(model, data, Sphere() if space is None else as_scorer(space))
+        subject = replace(subject, hierarchy=hierarchy)
     else:
         embedder = model if isinstance(model, Embedder) else load(model)
         usual = AuditSection.model_validate(embedder.card.get("recipe", {}).get("audit", {}))
         # Wrong settings are told before anything is encoded.
         section = audit_section(usual, overrides=overrides, suites=suites, rerank=rerank)
+        hierarchy = _audit_tree(tree, section, embedder.card)
         dataset, notes = open_readable(data, skip_bad=skip_bad, data_root=data_root, progress=progress)
+        if hierarchy is not None:
+            check_tree(hierarchy, dataset, embedder.card)
         subject = subject_of_model(
             embedder, dataset, cache_directory=cache_directory() / "features", baseline=baseline, progress=progress
         )
         subject.notes.extend(notes)
+        if hierarchy is not None:
+            subject = replace(subject, hierarchy=hierarchy, proxies=_run_proxies(model))
     changes = _changes(usual, section)
     if changes:
         subject.facts["audit settings"] = changes
     return run_suites(subject, section)
+
+
+def _audit_tree(tree: Tree | None, section: AuditSection, card: dict[str, Any]) -> Hierarchy | None:
+    """The tree that the hierarchy suite takes; None where that suite is not asked for."""
+    if "hierarchy" in section.suites:
+        return needed_tree(class_tree(tree, card))
+    if tree is not None:
+        raise RecipeError(
+            "A tree is for the suite hierarchy, which this audit does not run: name it too, as in --suite hierarchy."
+        )
+    return None
+
+
+def class_tree(tree: Tree | None, card: dict[str, Any]) -> Hierarchy | None:
+    """A tree as users give it; without one, that of a model's card, if it was trained with any."""
+    if isinstance(tree, Hierarchy):
+        return tree
+    if tree is not None:
+        return load_hierarchy(tree)
+    return Hierarchy.from_newick(card["hierarchy"]) if "hierarchy" in card else None
+
+
+def check_tree(hierarchy: Hierarchy, dataset: Dataset, card: dict[str, Any]) -> None:
+    """Refuse a tree that lacks classes of the items that an audit takes, before any of them is encoded."""
+    rows, _ = unseen_items(dataset, card)
+    hierarchy.check(sorted(set(dataset.labels[rows].tolist())))
+
+
+def _run_proxies(model: Any) -> tuple[tuple[str, ...], np.ndarray] | None:
+    """The proxies that are kept beside a model in a run's directory."""
+    if isinstance(model, Embedder) or not Path(model).is_dir():
+        return None
+    found = Run(model).class_vectors()
+    return None if found is None else (found.names, found.proxies)
 
 
 def explain(

@@ -12,6 +12,7 @@ from nearkin.audits.instances import draw_course
 from nearkin.audits.pictures import draw_subject
 from nearkin.audits.subject import Subject
 from nearkin.report import Figure, MetricRow, Report, draw_curves, write_report
+from nearkin.report.formatting import value_text
 from nearkin.storage import write_json
 
 
@@ -73,13 +74,14 @@ class AuditResult:
         facts, name = self.subject.facts, self.primary
         if name not in self.values:
             return ""
-        text = f"{name} {_percent(self.values[name])}"
+        percent = name not in self.numbers
+        text = f"{name} {value_text(self.values[name], percent)}"
         if name in self.intervals:
             low, high = self.intervals[name]
-            text += f" (95 % interval {_percent(low)} to {_percent(high)})"
+            text += f" (95 % interval {value_text(low, percent)} to {value_text(high, percent)})"
         text += f" over {facts.get('classes', '?')} classes and {facts.get('items', '?')} items"
         if name in self.baseline:
-            text += f"; {self.subject.baseline_name} reach {_percent(self.baseline[name])}"
+            text += f"; {self.subject.baseline_name} reach {value_text(self.baseline[name], percent)}"
         return text + "."
 
     def to_dict(self) -> dict[str, Any]:
@@ -126,9 +128,10 @@ class AuditResult:
         """
         figures = [*training_pictures, *draw_subject(self.subject), *(draw() for draw in self.drawings)]
         if history:
+            validated = "items" if self.subject.known is not None else "classes"
             curves = Figure(
                 "Training curves",
-                "Loss over the steps, and metrics of the validation classes, which are never trained on.",
+                f"Loss over the steps, and metrics of the validation {validated}, which are never trained on.",
                 draw_curves(history),
                 "Loss and validation metrics against training steps",
             )
@@ -146,7 +149,3 @@ class AuditResult:
         )
         write_report(page, path)
         return Path(path)
-
-
-def _percent(value: float) -> str:
-    return f"{100 * value:.1f} %"

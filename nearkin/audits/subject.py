@@ -12,7 +12,11 @@ from PIL import Image
 
 from nearkin.audits.corrupted import CorruptedEncoder
 from nearkin.audits.local_encoder import LocalEncoder
+from nearkin.audits.untrained import Untrained
 from nearkin.data.dataset import Dataset
+from nearkin.data.hierarchy import Hierarchy
+from nearkin.data.section import DataSection
+from nearkin.data.splits import Split, resolve_split
 from nearkin.errors import DataError, MissingWeightsError
 from nearkin.models import Embedder, FeatureCache, cache_point, pretrained_baseline
 from nearkin.models.embedder import ALL, POOLING
@@ -41,6 +45,10 @@ class Subject:
         corrupted: from a corruption, a severity and rows (r,) to the embeddings (r, d) of these items so corrupted;
             None when there are no images to corrupt.
         local: gives the local features that the model pools, of any of the items; None when there is no model.
+        hierarchy: a tree over the classes; None when nobody gave one.
+        proxies: names of training classes and the points (C, d) that stood for them; None when there are none.
+        known: gives embeddings (m, d) and labels (m,) of the items that a model of seen classes was trained on.
+        untrained: gives what these items, or without them the audited ones, look like before anything is learned.
         progress: whether suites that take long show a bar.
     """
 
@@ -57,6 +65,10 @@ class Subject:
     seen: dict[str, str] = field(default_factory=dict)
     corrupted: Callable[[str, int, np.ndarray], np.ndarray] | None = None
     local: LocalEncoder | None = None
+    hierarchy: Hierarchy | None = None
+    proxies: tuple[tuple[str, ...], np.ndarray] | None = None
+    known: Callable[[], tuple[np.ndarray, np.ndarray]] | None = None
+    untrained: Untrained | None = None
     progress: bool = True
 
 
@@ -124,6 +136,8 @@ def subject_of_model(
         seen=seen,
         corrupted=CorruptedEncoder(embedder, part, cache_directory / "corrupted") if part.kind == "image" else None,
         local=LocalEncoder(embedder, part),
+        known=_known_items(embedder, dataset, cache_directory, progress),
+        untrained=_untrained(embedder, dataset, part, cache_directory, progress),
         progress=progress,
     )
 
@@ -136,6 +150,12 @@ def unseen_items(dataset: Dataset, card: dict[str, Any]) -> tuple[np.ndarray, li
     """
     classes = card.get("classes", {})
     labels = dataset.labels
+    divided = _item_split(dataset, card)
+    if divided is not None and len(divided.test):
+        return divided.test, [
+            "Every class of this data was trained on, and these are other items of them: the figures say how known "
+            "classes are told apart, not how the model does on unseen ones."
+        ]
     seen = np.isin(labels, [*classes.get("train", []), *classes.get("val", [])])
     held_out = np.isin(labels, classes.get("test", []))
     if held_out.any() and dataset.fingerprint() == card.get("data", {}).get("fingerprint"):
@@ -152,6 +172,43 @@ def unseen_items(dataset: Dataset, card: dict[str, Any]) -> tuple[np.ndarray, li
         "Every class of this data was trained on: these figures do not tell how the model does on unseen classes, nor "
         "on unseen items unless these were kept out of training."
     ]
+
+
+def _item_split(dataset: Dataset, card: dict[str, Any]) -> Split | None:
+    """How the items of a model of seen classes were divided; None for other models and for other data."""
+    recipe = card.get("recipe", {})
+    if recipe.get("data", {}).get("split") != "items":
+        return None
+    if dataset.fingerprint() != card.get("data", {}).get("fingerprint"):
+        return None
+    section = DataSection.model_validate(recipe["data"])
+    return resolve_split(dataset.manifest, section, int(recipe["training"]["seed"]))
+
+
+def _known_items(
+    embedder: Embedder, dataset: Dataset, cache_directory: Path, progress: bool
+) -> Callable[[], tuple[np.ndarray, np.ndarray]] | None:
+    """What gives the training items of a model of seen classes; None for other models and for other data."""
+    divided = _item_split(dataset, embedder.card)
+    if divided is None:
+        return None
+    part = dataset.select(divided.train)
+
+    def known() -> tuple[np.ndarray, np.ndarray]:
+        return embed_items(embedder, part, cache_directory, progress), part.labels
+
+    return known
+
+
+def _untrained(embedder: Embedder, dataset: Dataset, part: Dataset, cache_directory: Path, progress: bool) -> Untrained:
+    """Views of the training items of a model of seen classes, or else of the audited part."""
+    divided = _item_split(dataset, embedder.card)
+    reference = part if divided is None else dataset.select(divided.train)
+
+    def baseline() -> np.ndarray | None:
+        return untrained_features(embedder, reference, cache_directory, progress)[1]
+
+    return Untrained(embedder, reference, baseline, progress)
 
 
 def seen_classes(dataset: Dataset, card: dict[str, Any]) -> dict[str, str]:

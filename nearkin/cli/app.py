@@ -15,6 +15,7 @@ from nearkin.cli import querying, serving
 from nearkin.cli.data import data_app
 from nearkin.cli.exits import CODES, GalleryCommand
 from nearkin.cli.gallery import gallery_app
+from nearkin.cli.hierarchy import hierarchy_app
 from nearkin.cli.options import DataRoot, Quiet, SkipBad
 from nearkin.cli.recipes import recipes_app
 
@@ -28,6 +29,7 @@ app = typer.Typer(
 app.add_typer(data_app, name="data")
 app.add_typer(recipes_app, name="recipes")
 app.add_typer(gallery_app, name="gallery")
+app.add_typer(hierarchy_app, name="hierarchy")
 
 RunArgument = Annotated[Path, typer.Argument(help="A run directory, as `nearkin train` makes it.")]
 DATA_HELP = (
@@ -75,6 +77,10 @@ def audit(
     rerank: Annotated[
         str | None, typer.Option("--rerank", help="Re-rank neighbours: average-query-expansion or k-reciprocal.")
     ] = None,
+    tree: Annotated[
+        str | None,
+        typer.Option("--tree", help="Class tree of the suite hierarchy: a file or `cifar100`; default: the run's own."),
+    ] = None,
     overrides: Annotated[
         list[str] | None,
         typer.Option("--set", help="Override of the audit's settings, e.g. audit.severities=[5]; may be repeated."),
@@ -94,6 +100,7 @@ def audit(
         names,
         out,
         rerank=rerank,
+        tree=tree,
         overrides=overrides or [],
         baseline=baseline,
         skip_bad=skip_bad,

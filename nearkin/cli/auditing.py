@@ -10,6 +10,7 @@ from rich.console import Console
 from nearkin import api
 from nearkin.audits import AuditResult
 from nearkin.audits.adversary import draw_contest
+from nearkin.audits.hierarchy_pictures import draw_correlations
 from nearkin.audits.instances import absent_snapshots, draw_geometry
 from nearkin.audits.training_pictures import draw_episodes, draw_watched_clusters
 from nearkin.data.catalogue import catalogue
@@ -29,6 +30,7 @@ def audit_command(
     out: Path | None,
     *,
     rerank: str | None,
+    tree: str | None = None,
     overrides: Sequence[str],
     baseline: bool,
     skip_bad: bool,
@@ -43,6 +45,7 @@ def audit_command(
         data,
         names,
         rerank=rerank,
+        tree=tree,
         overrides=overrides,
         baseline=baseline,
         skip_bad=skip_bad,
@@ -89,6 +92,7 @@ def audit_run(
     names: list[str] | None = None,
     *,
     rerank: str | None = None,
+    tree: str | None = None,
     overrides: Sequence[str] = (),
     baseline: bool = True,
     skip_bad: bool = False,
@@ -106,10 +110,11 @@ def audit_run(
         raise RunError(f"{run.path} does not say which data it was trained on: name some with --data.")
     try:
         result = api.audit(
-            model,
+            run.path,
             source,
             suites=names,
             rerank=rerank,
+            tree=tree,
             overrides=overrides,
             baseline=baseline,
             skip_bad=skip_bad,
@@ -152,7 +157,8 @@ def write_audit(
         training_pictures=[
             draw_contest(history, recipe.objective),
             draw_geometry(snapshots, history, model.space, card["classes"]["train"]),
-            *draw_episodes(history, run.path.name),
+            *(draw_episodes(history, run.path.name) if recipe.training.schedule == "episodic" else []),
+            draw_correlations(history),
             *draw_watched_clusters(clusters, recipe.objective),
         ],
         facts=facts,

@@ -40,7 +40,7 @@ def explain_command(
     for path in images:
         if not path.exists():
             raise DataError(f"There is no image {path}: check the path.")
-    _check_folder(out)
+    check_folder(out)
     embedder = api.load(model)
     files, notes = _files(images, out, skip_bad, progress)
     found = api.explain(embedder, files, what=what, progress=progress)
@@ -81,7 +81,7 @@ def _usual_folder(model: Path) -> Path:
     return Path("explanations") / ((whole.name if whole.is_dir() else whole.stem) or "model")
 
 
-def _check_folder(out: Path) -> None:
+def check_folder(out: Path) -> None:
     """Refuse a folder that cannot be written to before any work, and without leaving a trace."""
     there = next(path for path in (out.absolute(), *out.absolute().parents) if path.exists())
     if not there.is_dir():

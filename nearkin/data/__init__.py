@@ -23,6 +23,7 @@ _LAZY = {
     "EpisodeBatchSampler": "episodes",
     "EpisodeSampler": "episodes",
     "EvalTransform": "augment",
+    "Hierarchy": "hierarchy",
     "InputSpec": "inputs",
     "LogMelTransform": "audio",
     "Normalise": "augment",
@@ -33,10 +34,13 @@ _LAZY = {
     "data_directory": "catalogue",
     "leave_one_domain_out": "splits",
     "list_entries": "catalogue",
+    "list_hierarchies": "hierarchy_files",
+    "load_hierarchy": "hierarchy_files",
     "open_named": "catalogue",
     "split_classes": "splits",
     "split_from_column": "splits",
     "split_halves": "splits",
+    "split_items": "item_splits",
 }
 
 __all__ = [

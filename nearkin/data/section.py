@@ -13,10 +13,11 @@ class DataSection(BaseModel):
     # YAML reads a class called 7 as a number; names stay names.
     model_config = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True)
 
-    split: Literal["auto", "column", "halves", "fraction"] = Field(
+    split: Literal["auto", "column", "halves", "fraction", "items"] = Field(
         default="auto",
         description="How classes are divided: the manifest's split column, the first half of the sorted classes for "
-        "training, a seeded fraction, or auto, which picks what the data supports.",
+        "training, a seeded fraction, or auto, which picks what the data supports; items: not at all, every class "
+        "trains and other items of it validate and test.",
     )
     test_classes: float | list[str] = Field(
         default=0.3, description="Classes held out for the audit: a share of all classes in [0, 1), or their names."
@@ -24,6 +25,23 @@ class DataSection(BaseModel):
     val_classes: float | list[str] = Field(
         default=0.15,
         description="Classes held out for validation: a share of the training classes in [0, 1), or their names.",
+    )
+    test_items: float = Field(
+        default=0.2,
+        ge=0.0,
+        lt=1.0,
+        description="With split=items: share of each class's items for the audit, unless the split column says which.",
+    )
+    val_items: float = Field(
+        default=0.1,
+        ge=0.0,
+        lt=1.0,
+        description="With split=items: share of each class's items for validation, of those that are not for the audit "
+        "where the split column says which these are.",
+    )
+    hierarchy: str | None = Field(
+        default=None,
+        description="Tree over the classes: a file (nested YAML or JSON, CSV of paths, Newick) or a shipped name.",
     )
     classes_per_batch: int = Field(default=8, ge=2, description="Distinct classes in a batch.")
     per_class: int = Field(default=4, ge=1, description="Samples of each class in a batch.")

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from nearkin.data.item_splits import split_items
 from nearkin.data.manifest import Manifest
 from nearkin.data.section import DataSection
 from nearkin.errors import DataError, suggestion
@@ -33,7 +34,10 @@ Labels = Sequence[str] | np.ndarray
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Positions (int64, ascending) of the three parts; no class is in two of them; `val` and `test` may be empty."""
+    """Positions (int64, ascending) of the three parts; `val` and `test` may be empty.
+
+    No class is in two of them, except in a split of items, where every class is in all.
+    """
 
     train: np.ndarray
     val: np.ndarray
@@ -122,6 +126,9 @@ def resolve_split(manifest: Manifest, section: DataSection, seed: int) -> Split:
         raise DataError(
             f"data.test_classes names classes, which data.split '{how}' would ignore: set data.split to fraction."
         )
+    if how == "items":
+        shares = {"val": section.val_items, "test": section.test_items}
+        return Split(*split_items(manifest.labels, **shares, seed=seed, parts=_item_parts(manifest)))
     if how == "column":
         return split_from_column(manifest, val=section.val_classes, seed=seed)
     if how == "halves":
@@ -283,9 +290,23 @@ def _column_parts(manifest: Manifest) -> np.ndarray:
     return parts
 
 
+def _item_parts(manifest: Manifest) -> np.ndarray | None:
+    """What the split column says of items; None where there is none, or it divides classes and not their items."""
+    if not _has_parts(manifest):
+        return None
+    parts = _column_parts(manifest)
+    train, held = (set(_classes(manifest.labels[parts_in])) for parts_in in (parts == "train", parts != "train"))
+    return parts if train & held else None
+
+
+def _has_parts(manifest: Manifest) -> bool:
+    """Whether there is a split column that says anything."""
+    return manifest.has("split") and any(str(value).strip() for value in manifest.column("split"))
+
+
 def _supported(manifest: Manifest) -> str:
     """What "auto" means for this manifest."""
-    if not manifest.has("split") or all(not str(value).strip() for value in manifest.column("split")):
+    if not _has_parts(manifest):
         return "fraction"
     parts = _column_parts(manifest)
     train, val, test = (set(_classes(manifest.labels[parts == part])) for part in ("train", "val", "test"))

@@ -34,7 +34,10 @@ def with_split(dataset: Dataset, *, by: str, test: float, val: float, folds: int
     ways = get_args(DataSection.model_fields["split"].annotation)
     if by not in ways:
         raise DataError(f"There is no way to split by '{by}'.{suggestion(by, ways)}")
-    section = DataSection.model_validate({"split": by, "test_classes": test, "val_classes": val})
+    of = "items" if by == "items" else "classes"
+    if folds and by == "items":
+        raise DataError("Folds divide classes, and a split by items leaves all of them together: leave out --folds.")
+    section = DataSection.model_validate({"split": by, f"test_{of}": test, f"val_{of}": val})
     split = resolve_split(dataset.manifest, section, seed)
     column = np.full(len(dataset), "", dtype=object)
     for name in ("train", "val", "test"):

@@ -8,6 +8,15 @@ from nearkin.metrics.dynamics import DYNAMICS, episode_dynamics
 from nearkin.metrics.dynamics_comparison import DynamicsComparison, compare_dynamics
 from nearkin.metrics.fewshot import FewShotDifference, FewShotResult, fewshot_accuracy
 from nearkin.metrics.geometry import mean_class_radius
+from nearkin.metrics.hierarchical_result import HierarchicalResult
+from nearkin.metrics.hierarchical_similarity import hierarchical_similarity
+from nearkin.metrics.hierarchy import (
+    MeanCorrelation,
+    class_distance_matrix,
+    class_prototypes,
+    hierarchical_metrics,
+    mean_correlation,
+)
 from nearkin.metrics.intervals import class_bootstrap
 from nearkin.metrics.local_features import BoundCheck, check_bound, pcc_embedding, prototype_histogram
 from nearkin.metrics.open_set import OpenSetResult, open_set_metrics
@@ -15,6 +24,8 @@ from nearkin.metrics.paired import PairedResult, holm, paired_permutation
 from nearkin.metrics.reliability import ReliabilityCurve
 from nearkin.metrics.result import RetrievalResult
 from nearkin.metrics.retrieval import retrieval_metrics
+from nearkin.metrics.tree_comparison import RobinsonFoulds, cophenetic_correlation, recovered_clades, robinson_foulds
+from nearkin.metrics.tree_inference import confusion_distances, infer_tree
 from nearkin.metrics.verification import VerificationResult, verification_from_scores, verification_metrics
 
 __all__ = [
@@ -26,28 +37,41 @@ __all__ = [
     "DynamicsComparison",
     "FewShotDifference",
     "FewShotResult",
+    "HierarchicalResult",
+    "MeanCorrelation",
     "OpenSetResult",
     "PairedResult",
     "ReliabilityCurve",
     "RetrievalResult",
+    "RobinsonFoulds",
     "VerificationResult",
     "attribute_transfer",
     "calibration_from_probabilities",
     "calibration_metrics",
     "check_bound",
     "class_bootstrap",
+    "class_distance_matrix",
+    "class_prototypes",
     "classification_metrics",
     "clustering_metrics",
     "compare_dynamics",
+    "confusion_distances",
+    "cophenetic_correlation",
     "episode_dynamics",
     "fewshot_accuracy",
+    "hierarchical_metrics",
+    "hierarchical_similarity",
     "holm",
+    "infer_tree",
     "mean_class_radius",
+    "mean_correlation",
     "open_set_metrics",
     "paired_permutation",
     "pcc_embedding",
     "prototype_histogram",
+    "recovered_clades",
     "retrieval_metrics",
+    "robinson_foulds",
     "verification_from_scores",
     "verification_metrics",
 ]

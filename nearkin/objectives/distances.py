@@ -39,11 +39,6 @@ def scaled_product_in(space: Space, scale: float) -> Any:
     return _ours().InnerProduct(space, scale)
 
 
-def clamped_cosine() -> Any:
-    """The cosine, kept just inside (-1, 1), as a similarity object."""
-    return _ours().ClampedCosine()
-
-
 class OnSphere(nn.Module):
     """Hand unit vectors to a loss or miner of the library that normalises only some of those it compares."""
 

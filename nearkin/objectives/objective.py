@@ -14,8 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from nearkin.data.hierarchy import Hierarchy
 from nearkin.errors import DataError, RecipeError
 from nearkin.objectives.parameters import parameters_of
+from nearkin.objectives.proxy.protocols import ClassVectors, Stepped
 from nearkin.objectives.registry import BatchNeeds, EpisodeShape, LossEntry, LossShape, losses, miners, regularisers
 from nearkin.objectives.regulariser import Regulariser, Takes
 from nearkin.objectives.section import ObjectiveSection
@@ -27,6 +29,7 @@ _SALT = 0x10552
 _SOURCES: dict[Takes, str] = {
     "attributes": "take both from Embedder.with_attributes, of a model whose pooling gives them, such as 'gsp'",
     "features": "pass what Embedder.pooled gives, of which Embedder.head makes the embeddings",
+    "proxies": "choose a loss that has proxies, such as 'normface' or 'proxy-dr'",
 }
 
 
@@ -100,6 +103,8 @@ class Objective(nn.Module):
             given["attributes"] = _precise(attributes)
         if features is not None:
             given["features"] = _precise(features)
+        if self.takers("proxies") and isinstance(self.loss, ClassVectors):
+            given["proxies"] = self.loss.class_vectors()
         self._check_given(given, len(labels))
         if self.miner is None:
             loss = self.loss(embeddings, labels)
@@ -115,6 +120,8 @@ class Objective(nn.Module):
             taken = _taken(module)
             if taken not in given:
                 raise RecipeError(f"The regulariser '{name}' needs {taken}: {_SOURCES[taken]}.")
+            if taken == "proxies":
+                continue  # as many as there are classes, whatever the batch
             shape = tuple(given[taken].shape)
             width = module.width if isinstance(module, Regulariser) else None
             if len(shape) != 2 or shape[0] != rows or width not in (None, shape[1]):
@@ -166,6 +173,11 @@ class Objective(nn.Module):
         """The trainable parameters of regularisers that learn at the head's rate: networks, not proxies."""
         networks = [m for m in self.regularisers.values() if isinstance(m, Regulariser) and m.learns_as_head]
         return [parameter for network in networks for parameter in network.parameters() if parameter.requires_grad]
+
+    def stepped(self) -> None:
+        """Take in that the optimiser has made a step: proxies and scales that move by rules of their own do so now."""
+        if isinstance(self.loss, Stepped):
+            self.loss.stepped()
 
     def readings(self) -> dict[str, float]:
         """What the log shall say of the steps since the last call: the loss's words, then `<regulariser>_<what>`."""
@@ -226,6 +238,8 @@ def make_objective(
     features: int | None = None,
     epoch_steps: int | None = None,
     episode: tuple[int, int] | None = None,
+    class_names: Sequence[str] | None = None,
+    hierarchy: Hierarchy | None = None,
 ) -> Objective:
     """Build the objective that a recipe describes.
 
@@ -239,6 +253,8 @@ def make_objective(
         features: size of the features that the head takes; only some regularisers must know.
         epoch_steps: steps of one pass through the training items; only some regularisers must know.
         episode: (shot, query), the support items and the queries of each class where batches are episodes.
+        class_names: of the classes 0 ... classes - 1; only what uses a hierarchy must know.
+        hierarchy: a tree over (at least) these classes; only some losses must have one.
     """
     if classes < 2:
         raise RecipeError(
@@ -252,8 +268,14 @@ def make_objective(
         if count is not None and (isinstance(count, bool) or not isinstance(count, Integral) or count < 1):
             raise RecipeError(f"make_objective takes a whole number from 1 on as {what}, not {count!r}.")
     drawn = None if episode is None else EpisodeShape(*episode)
-    shape = LossShape(dimension, classes, space or Sphere(), seed, features, epoch_steps, drawn)
+    names = None if class_names is None else _checked_names(class_names, classes, hierarchy)
+    shape = LossShape(dimension, classes, space or Sphere(), seed, features, epoch_steps, drawn, names, hierarchy)
     entry = losses.get(section.loss)
+    if entry.needs_hierarchy and (hierarchy is None or names is None):
+        raise RecipeError(
+            f"The loss '{section.loss}' needs a tree over the classes: set data.hierarchy to a file or to a name such "
+            "as cifar100 (in Python: give make_objective hierarchy= and class_names=)."
+        )
     check_space(section, shape.space.name)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(_mix(seed))
@@ -263,7 +285,28 @@ def make_objective(
             for term in section.regularisers
         }
         miner = _make_miner(section, entry, shape)
+    _check_proxies(loss, terms)
     return Objective(section.loss, loss, entry.batch, miner, terms, entry.references, section.weight)
+
+
+def _check_proxies(loss: nn.Module, terms: Mapping[str, tuple[float, nn.Module]]) -> None:
+    """Refuse a regulariser that moves proxies where there are none to move."""
+    for name, (_, module) in terms.items():
+        learned = isinstance(loss, ClassVectors) and loss.class_vectors().requires_grad
+        if _taken(module) == "proxies" and not learned:
+            raise RecipeError(
+                f"The regulariser '{name}' moves learned proxies, and this loss has none: {_SOURCES['proxies']}, with "
+                "proxies that are learned."
+            )
+
+
+def _checked_names(names: Sequence[str], classes: int, hierarchy: Hierarchy | None) -> tuple[str, ...]:
+    """Names of all the classes, each in the tree where there is one."""
+    if len(names) != classes:
+        raise RecipeError(f"There are {classes} classes and {len(names)} class_names: give make_objective one each.")
+    if hierarchy is not None:
+        hierarchy.check(names)
+    return tuple(map(str, names))
 
 
 def check_space(section: ObjectiveSection, space: str) -> None:

@@ -8,6 +8,7 @@ from typing import Literal, TypeVar
 
 from torch import nn
 
+from nearkin.data.hierarchy import Hierarchy
 from nearkin.registry import Registry
 from nearkin.spaces import Space
 
@@ -50,6 +51,8 @@ class LossShape:
         features: size of the features that the head takes; None where nobody said.
         epoch_steps: steps of one pass through the training items; None where nobody said.
         episode: how batches are episodes; None where they are not.
+        class_names: of the classes 0 ... classes - 1; None where nobody said.
+        hierarchy: a tree over (at least) these classes; None where there is none.
     """
 
     dimension: int
@@ -59,6 +62,8 @@ class LossShape:
     features: int | None = None
     epoch_steps: int | None = None
     episode: EpisodeShape | None = None
+    class_names: tuple[str, ...] | None = None
+    hierarchy: Hierarchy | None = None
 
 
 @dataclass(frozen=True)
@@ -86,6 +91,7 @@ class LossEntry:
         miner: the miner used unless the recipe names another; None means that it takes no miner.
         references: whether a batch can be compared with given vectors instead of with itself; the module then takes
             them as `ref_emb` (R, d) and `ref_labels` (R,), and so does its miner.
+        needs_hierarchy: whether it cannot be built without a tree over the classes.
     """
 
     name: str
@@ -95,6 +101,7 @@ class LossEntry:
     spaces: frozenset[str] | None
     miner: str | None
     references: bool
+    needs_hierarchy: bool = False
 
 
 @dataclass(frozen=True)
@@ -136,6 +143,7 @@ def register_loss(
     spaces: frozenset[str] | None = None,
     miner: str | None = None,
     references: bool | None = None,
+    needs_hierarchy: bool = False,
 ) -> Callable[[Factory], Factory]:
     """File a loss factory under `name`; see `LossEntry` for the rest.
 
@@ -144,7 +152,10 @@ def register_loss(
     takes_references = family == "pairs" if references is None else references
 
     def file(factory: Factory) -> Factory:
-        losses.register(name)(LossEntry(name, factory, family, batch or BatchNeeds(), spaces, miner, takes_references))
+        entry = LossEntry(
+            name, factory, family, batch or BatchNeeds(), spaces, miner, takes_references, needs_hierarchy
+        )
+        losses.register(name)(entry)
         return factory
 
     return file

@@ -6,8 +6,9 @@ from typing import Literal
 
 from torch import nn
 
-Takes = Literal["embeddings", "attributes", "features"]
-"""Raw embeddings (B, d), the attributes (B, M) that the pooling gives, or the features (B, F) that the head takes."""
+Takes = Literal["embeddings", "attributes", "features", "proxies"]
+"""Raw embeddings (B, d), the attributes (B, M) that the pooling gives, the features (B, F) that the head takes, or the
+points (C, d) that stand for the classes in the loss."""
 
 
 class Regulariser(nn.Module):

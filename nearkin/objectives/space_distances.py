@@ -9,13 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from pytorch_metric_learning.distances import BaseDistance, CosineSimilarity, DotProductSimilarity
+from pytorch_metric_learning.distances import BaseDistance, DotProductSimilarity
 from torch import Tensor
 
 from nearkin.spaces import Space
-
-# acos has no slope at 1, where rounding takes the cosine of an embedding that sits on its class weight.
-_COSINE_LIMIT = 1 - 1e-6
 
 
 class SpaceDistance(BaseDistance):
@@ -53,11 +50,3 @@ class InnerProduct(DotProductSimilarity):
     def compute_mat(self, query_emb: Tensor, ref_emb: Tensor) -> Tensor:
         """Products (B, R) of projected vectors (B, d) and (R, d)."""
         return self.scale * super().compute_mat(query_emb, ref_emb)
-
-
-class ClampedCosine(CosineSimilarity):
-    """Cosines kept just inside (-1, 1), so that their angles have finite gradients."""
-
-    def compute_mat(self, query_emb: Tensor, ref_emb: Tensor) -> Tensor:
-        """Cosines (B, R) of unit vectors (B, d) and (R, d)."""
-        return super().compute_mat(query_emb, ref_emb).clamp(-_COSINE_LIMIT, _COSINE_LIMIT)

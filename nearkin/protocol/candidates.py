@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from nearkin.data.dataset import Dataset
+from nearkin.data.hierarchy_files import load_hierarchy
 from nearkin.data.splits import Split
 from nearkin.errors import DataError, NearkinError, RecipeError, UnknownNameError, suggestion
 from nearkin.protocol.cells import UNTRAINED, UNTRAINED_TITLE
@@ -91,9 +92,17 @@ def check_trainable(candidate: Candidate, dataset: Dataset, splits: Iterable[Spl
     recipe, name = candidate.recipe, candidate.name
     for split in splits:
         try:
-            classes = len(set(dataset.labels[split.train]))
-            embedder, _, batch_classes = make_learner(recipe, dataset.kind, classes, validated=True)
-            make_sampler(recipe, dataset.select(split.train).class_ids(), batch_classes)
+            hierarchy = None if recipe.data.hierarchy is None else load_hierarchy(recipe.data.hierarchy)
+            part = dataset.select(split.train)
+            embedder, _, batch_classes = make_learner(
+                recipe,
+                dataset.kind,
+                len(part.classes),
+                validated=True,
+                class_names=part.classes,
+                hierarchy=hierarchy,
+            )
+            make_sampler(recipe, part.class_ids(), batch_classes)
             check_validation(recipe, dataset.labels[split.val])
         except (DataError, RecipeError) as error:
             raise type(error)(f"The recipe '{name}' cannot be benchmarked: {error}") from error

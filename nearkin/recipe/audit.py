@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
@@ -42,10 +42,29 @@ class AuditSection(BaseModel):
     )
     fewshot_queries: int = Field(default=15, ge=1, description="Queries of each of these classes.")
     fewshot_episodes: int = Field(default=600, ge=2, description="Episodes of each way and shot.")
+    tree_distance: Literal["path", "lcs"] = Field(
+        default="path",
+        description="Distance of two classes in the tree of the hierarchy suite: edges between them, or the height of "
+        "their lowest common node as a share of the tree's.",
+    )
+    diagonal: bool = Field(
+        default=False, description="Whether mean correlations count the distance of a class to itself, as published."
+    )
+    hierarchy_similarity_at: list[Annotated[int, Field(ge=2)]] = Field(
+        default=[50, 250],
+        min_length=1,
+        description="The k of HS@k in the hierarchy suite; the largest is that of AHS@k.",
+    )
+    untrained_items: int = Field(
+        default=100,
+        ge=0,
+        description="Items of each class at the most for the mean correlations of pixels and of a random network in "
+        "the hierarchy suite; 0: none.",
+    )
     resamples: int = Field(default=1000, ge=1, description="Bootstrap resamples of the intervals.")
     seed: int = Field(default=0, ge=0, description="Seed of bootstrap, k-means, sampled pairs and episodes.")
 
-    @field_validator("severities", "fewshot_ways", "fewshot_shots")
+    @field_validator("severities", "fewshot_ways", "fewshot_shots", "hierarchy_similarity_at")
     @classmethod
     def _each_once(cls, value: list[int]) -> list[int]:
         return sorted(set(value))

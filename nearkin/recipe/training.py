@@ -122,13 +122,19 @@ class TrainingSection(BaseModel):
     patience: int | None = Field(
         default=10,
         ge=1,
-        description="Validations without a better MAP@R (with schedule=episodic: accuracy) before stopping; null: "
-        "never.",
+        description="Validations without a better MAP@R (accuracy, with schedule=episodic, or data.split=items and a "
+        "loss that classifies) before stopping; null: never.",
     )
     cluster_items: int | None = Field(
         default=None,
         ge=2,
         description="Items of each training class whose centroid and radius every validation measures; null: none.",
+    )
+    hierarchy_items: int = Field(
+        default=20,
+        ge=1,
+        description="With data.hierarchy: items of each training class that make the prototypes whose distances every "
+        "validation compares with the tree.",
     )
     validation_metrics: list[str] = Field(
         default=[],

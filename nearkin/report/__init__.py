@@ -1,9 +1,12 @@
 """Pictures and one self-contained HTML page, drawn from plain values."""
 
 from nearkin.report.adversary import draw_adversary
+from nearkin.report.bars import Bar, draw_bars
+from nearkin.report.class_distances import draw_class_distances
 from nearkin.report.comparison import Column, ComparisonRow, draw_comparison
 from nearkin.report.corruption import draw_corruption, draw_shift
 from nearkin.report.curves import draw_curves
+from nearkin.report.dendrogram import Dendrogram, draw_dendrograms
 from nearkin.report.det import draw_det
 from nearkin.report.dynamics import draw_accuracies, draw_dynamics
 from nearkin.report.epochs import draw_metric_curves
@@ -21,8 +24,10 @@ from nearkin.report.terminal import comparison_table, metric_table
 from nearkin.report.values import Figure, MetricRow, Report
 
 __all__ = [
+    "Bar",
     "Column",
     "ComparisonRow",
+    "Dendrogram",
     "Figure",
     "MetricRow",
     "Neighbour",
@@ -32,9 +37,12 @@ __all__ = [
     "comparison_table",
     "draw_accuracies",
     "draw_adversary",
+    "draw_bars",
+    "draw_class_distances",
     "draw_comparison",
     "draw_corruption",
     "draw_curves",
+    "draw_dendrograms",
     "draw_det",
     "draw_dynamics",
     "draw_histograms",

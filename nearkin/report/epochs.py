@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from nearkin.report._canvas import WIDTH, drawing, to_png
 from nearkin.report._lines import draw_curve, legend_above, legend_labels, line_style
 from nearkin.report._metric_panels import Pairs, method_names, metric_lines, metric_panels, picture_height, write_title
 
 
 def draw_metric_curves(
-    series: Pairs, *, intervals: Pairs | None = None, of: str = "unseen classes", across: str = "epoch"
+    series: Pairs,
+    *,
+    intervals: Pairs | None = None,
+    of: str = "unseen classes",
+    across: str = "epoch",
+    plain: Collection[str] = (),
 ) -> bytes:
     """Draw one panel a metric, such as NMI above Recall@1, with one line a method.
 
@@ -20,6 +27,7 @@ def draw_metric_curves(
         intervals: metric to method to the lower and upper ends (m,) of intervals, drawn as bands.
         of: what was measured, for the titles.
         across: what the lines run against.
+        plain: the metrics that are no shares, such as correlations, whose axis has plain numbers.
 
     Returns:
         PNG bytes, or none when there is no point.
@@ -38,6 +46,8 @@ def draw_metric_curves(
                 axes.fill_between(line.x, line.low, line.high, color=colour, alpha=0.16, linewidth=0, zorder=2)
                 draw_curve(axes, place, line.x, line.y, travelled=line.x)
             write_title(axes, f"{metric} on {of}")
+            if metric in plain:
+                axes.yaxis.set_major_formatter(lambda value, _: f"{value:.4g}")
             axes.xaxis.set_major_locator(MaxNLocator(9, steps=[1, 2, 2.5, 5, 10], integer=True, min_n_ticks=1))
         legend_above(figure, legend_labels(names))
         return to_png(figure)

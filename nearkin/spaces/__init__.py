@@ -15,6 +15,7 @@ from nearkin.spaces.pairwise import euclidean_distance
 from nearkin.spaces.poincare import PoincareBall
 from nearkin.spaces.registry import make_space, spaces
 from nearkin.spaces.representatives import Representation, class_distances
+from nearkin.spaces.scaling import Scaling, chord_targets, multidimensional_scaling
 from nearkin.spaces.scores import distance_ratio_scores, distance_scores, sd_softmax_scores
 from nearkin.spaces.sphere import Sphere
 
@@ -24,9 +25,11 @@ __all__ = [
     "LipschitzBall",
     "PoincareBall",
     "Representation",
+    "Scaling",
     "Space",
     "Sphere",
     "arcface_probabilities",
+    "chord_targets",
     "class_distances",
     "cosface_probabilities",
     "covering_radius",
@@ -35,6 +38,7 @@ __all__ = [
     "euclidean_distance",
     "kcenter",
     "make_space",
+    "multidimensional_scaling",
     "normface_probabilities",
     "sd_softmax_scores",
     "spaces",

@@ -3,39 +3,42 @@
 from __future__ import annotations
 
 import math
-import platform
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import torch
-from torch import nn
+from torch import Tensor, nn
 
-from nearkin._version import __version__
 from nearkin.data.augment import BatchAugment, transform_for
 from nearkin.data.dataset import Dataset
 from nearkin.data.episodes import EpisodeBatchSampler
+from nearkin.data.hierarchy import Hierarchy
+from nearkin.data.hierarchy_files import load_hierarchy
 from nearkin.data.samplers import BalancedBatchSampler
 from nearkin.data.splits import Split, resolve_split
 from nearkin.errors import DataError, RecipeError
 from nearkin.models import Embedder, FeatureCache, build_embedder, cache_point
 from nearkin.objectives import Objective, make_objective
+from nearkin.objectives.proxy.protocols import ClassVectors
 from nearkin.recipe import Recipe
 from nearkin.training.batches import Batches, BatchSampler, CachedBatches, DecodedBatches
-from nearkin.training.clusters import ClusterWatch, check_clusters
+from nearkin.training.card import make_card, started_from
+from nearkin.training.class_vectors import write_class_vectors
+from nearkin.training.clusters import check_clusters
 from nearkin.training.fabric import check_accelerator
 from nearkin.training.loop import Loop, LoopState
 from nearkin.training.ranks import Ranks
 from nearkin.training.run import Run
 from nearkin.training.schedules import make_schedule
+from nearkin.training.schedules.base import ACCURACY
 from nearkin.training.schedules.episodic import representation_of
 from nearkin.training.schedules.make import check_schedule
 from nearkin.training.schedules.pool import Pool
 from nearkin.training.validation import Validation, check_validation
 from nearkin.training.validation_inputs import ValidationInputs
+from nearkin.training.watching import make_watch
 
 _INITIAL_ITEMS, _INITIAL_FEATURES = 64, 1024
 """Training items whose maps a pooling takes its first prototypes from; more of them if their maps are small."""
@@ -43,9 +46,10 @@ _INITIAL_ITEMS, _INITIAL_FEATURES = 64, 1024
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """What training gives back."""
+    """What training gives back; a loss that can name classes is as it was with the weights that validated best."""
 
     embedder: Embedder
+    objective: Objective
     state: LoopState
     interrupted: bool
 
@@ -82,6 +86,7 @@ def train(
     seed = recipe.training.seed
     split = resolve_split(dataset.manifest, recipe.data, seed) if split is None else split
     train_set = dataset.select(split.train)
+    hierarchy = None if recipe.data.hierarchy is None else load_hierarchy(recipe.data.hierarchy)
     embedder, objective, batch_classes = make_learner(
         recipe,
         dataset.kind,
@@ -89,10 +94,12 @@ def train(
         validated=len(split.val) > 0,
         processes=ranks.world_size,
         items=len(train_set),
+        class_names=train_set.classes,
+        hierarchy=hierarchy,
     )
     sampler = make_sampler(recipe, train_set.class_ids(), batch_classes, ranks)
     held = dataset.labels[split.val]
-    check_validation(recipe, held)
+    check_validation(recipe, held, classified=_classifier(recipe, objective) is not None)
     # Every process looks before the first one writes: afterwards the directory exists.
     run.check(recipe, resume)
     if recipe.training.cluster_items is not None:
@@ -102,26 +109,35 @@ def train(
         ranks.meet(ranks.accelerator(recipe.training.accelerator))
         fingerprint = dataset.fingerprint()
         if not any(parameter.requires_grad for parameter in embedder.parameters()):
-            card = _card(dataset, split, recipe, LoopState(), source, fingerprint, notes, {})
-            embedder.card = _started_from(embedder) | card
+            card = make_card(dataset, split, recipe, LoopState(), source, fingerprint, notes, {}, hierarchy)
+            embedder.card = started_from(embedder) | card
             if ranks.is_first:
                 run.prepare(recipe, resume)
                 run.save_model(embedder)
             ranks.barrier()
-            return TrainingResult(embedder, LoopState(), interrupted=False)
+            return TrainingResult(embedder, objective, LoopState(), interrupted=False)
         batches, encode = _plumb(dataset, split, train_set, embedder, recipe, sampler, cache_directory, progress, ranks)
         validate = None
         if encode is not None:
-            validate = Validation(encode, held, recipe, embedder.space, representation_of(objective))
+            validate = Validation(
+                encode,
+                held,
+                recipe,
+                embedder.space,
+                representation_of(objective),
+                _classifier(recipe, objective),
+                tuple(train_set.classes),
+            )
         pool = Pool(batches, embedder, train_set.class_ids(), seed)
         if not (resume and run.state_file.exists()):
             _start_pooling(embedder, pool, seed)
         if ranks.is_first:
             run.prepare(recipe, resume)
         schedule = make_schedule(recipe.training, pool, batch_classes * recipe.data.per_class, run.path, ranks)
+        if _classifier(recipe, objective) is not None:
+            schedule.selection = ACCURACY
         identity = {"data set": fingerprint}  # the recipe has been compared with the run's own
-        items = recipe.training.cluster_items
-        watch = None if items is None else ClusterWatch(run.path, pool, embedder.space, train_set.classes, items).look
+        watch = make_watch(recipe, run, pool, objective, train_set.classes, hierarchy)
         loop = Loop(
             embedder,
             objective,
@@ -137,13 +153,21 @@ def train(
         )
         state = loop.train(resume=resume)
         values = ranks.broadcast_object(loop.values_at(state.best_step))
-        card = _card(dataset, split, recipe, state, source, fingerprint, notes, values, loop.finished)
-        embedder.card = _started_from(embedder) | card
+        card = make_card(dataset, split, recipe, state, source, fingerprint, notes, values, hierarchy, loop.finished)
+        embedder.card = started_from(embedder) | card
         if ranks.is_first and (state.best_step or not loop.interrupted):
             # Stopped before the first validation there is nothing worth keeping but the checkpoint.
             run.save_model(embedder)
+            if isinstance(objective.loss, ClassVectors):
+                write_class_vectors(run.path, train_set.classes, objective.loss.class_vectors())
         ranks.barrier()  # whoever leaves early may have torchrun end the one that writes
-        return TrainingResult(embedder, state, loop.interrupted)
+        return TrainingResult(embedder, objective, state, loop.interrupted)
+
+
+def _classifier(recipe: Recipe, objective: Objective) -> Callable[[Tensor], Tensor] | None:
+    """What names validation items, where their classes are those that train and the loss has scores for them."""
+    loss = objective.loss
+    return loss.class_scores if recipe.data.split == "items" and isinstance(loss, ClassVectors) else None
 
 
 def _start_pooling(embedder: Embedder, pool: Pool, seed: int) -> None:
@@ -158,7 +182,15 @@ def _start_pooling(embedder: Embedder, pool: Pool, seed: int) -> None:
 
 
 def make_learner(
-    recipe: Recipe, kind: str, classes: int, *, validated: bool, processes: int = 1, items: int | None = None
+    recipe: Recipe,
+    kind: str,
+    classes: int,
+    *,
+    validated: bool,
+    processes: int = 1,
+    items: int | None = None,
+    class_names: Sequence[str] | None = None,
+    hierarchy: Hierarchy | None = None,
 ) -> tuple[Embedder, Objective, int]:
     """What learns, what it minimises, and the classes of a batch; refuse a recipe that could not be trained.
 
@@ -169,6 +201,8 @@ def make_learner(
         validated: whether there are validation classes.
         processes: how many train together.
         items: how many items train; None: one of each class, enough to see whether the recipe can be trained.
+        class_names: of these classes; needed with a tree.
+        hierarchy: a tree over the classes, where there is one.
     """
     check_accelerator(recipe.training.accelerator)
     seed = recipe.training.seed
@@ -200,6 +234,8 @@ def make_learner(
         features=embedder.feature_size,
         epoch_steps=math.ceil((classes if items is None else items) / batch_size),
         episode=episode,
+        class_names=class_names,
+        hierarchy=hierarchy,
     )
     objective.check_batch(batch_classes, recipe.data.per_class)
     _check_regularisers(recipe, embedder, objective)
@@ -312,54 +348,3 @@ def _plumb(
             return inputs.encode(embedder)
 
     return batches, encode if len(val_set) else None
-
-
-def _card(
-    dataset: Dataset,
-    split: Split,
-    recipe: Recipe,
-    state: LoopState,
-    source: str,
-    fingerprint: str,
-    notes: Sequence[str],
-    validation: dict[str, float],
-    finished: bool = True,
-) -> dict[str, Any]:
-    """What a stranger must know of a trained model to use and to judge it."""
-    labels = dataset.labels
-    classes = {
-        "train": sorted(set(labels[split.train])),
-        "val": sorted(set(labels[split.val])),
-        "test": sorted(set(labels[split.test])),
-    }
-    return {
-        "recipe": recipe.model_dump(mode="json"),
-        "data": {
-            "name": dataset.name,
-            "source": source,
-            "kind": dataset.kind,
-            "items": len(dataset),
-            "fingerprint": fingerprint,
-            "notes": list(notes),
-        },
-        "classes": classes,
-        "selected_on": _selected_on(classes),
-        "validation": validation,
-        "finished": finished,
-        "steps": state.step,
-        "best_step": state.best_step,
-        "seconds": round(state.seconds, 1),
-        "versions": {"nearkin": __version__, "torch": torch.__version__, "python": platform.python_version()},
-    }
-
-
-def _started_from(embedder: Embedder) -> dict[str, Any]:
-    """Which model the backbone's first weights came from, and what classes it knew; nothing where there was none."""
-    return {name: value for name, value in embedder.card.items() if name == "started_from"}
-
-
-def _selected_on(classes: dict[str, list[str]]) -> str | None:
-    """What chose the weights; a protocol may let the test classes do it, and then everybody must know."""
-    if not classes["val"]:
-        return None
-    return "test classes" if classes["val"] == classes["test"] else "validation classes"

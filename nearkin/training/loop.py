@@ -18,6 +18,7 @@ from nearkin.models import Embedder
 from nearkin.models.features import Features, to_device
 from nearkin.models.tuning import channels_last, tune_allocator
 from nearkin.objectives import Objective
+from nearkin.objectives.proxy.protocols import ClassVectors
 from nearkin.progress import Progress
 from nearkin.recipe import TrainingSection
 from nearkin.training.batches import Batches
@@ -52,7 +53,7 @@ class Loop:
 
     Args:
         embedder: the model; trained in place, and left with the weights that validated best.
-        objective: what to minimise.
+        objective: what to minimise; a loss that can name classes is left as it was with those weights.
         batches: where each step's batch comes from.
         section: the recipe's training section.
         run: where log and checkpoints go.
@@ -144,7 +145,7 @@ class Loop:
             self.module, self.optimiser = self.fabric.setup(step, optimiser)
             self.backward = self.fabric.backward
         self.average = WeightAverage(self.embedder, self.section.ema) if self.section.ema else None
-        self.best = self._weights()
+        self.best, self.best_loss = self._weights(), self._loss_state()
 
     def _open_logbook(self) -> Logbook:
         if not self.ranks.is_first:
@@ -189,6 +190,7 @@ class Loop:
         if self.section.clip is not None:
             self._clip(self.section.clip)
         self.optimiser.step()
+        self.objective.stepped()
         if self.average is not None:
             self.average.update()
         return loss.detach()
@@ -254,14 +256,15 @@ class Loop:
             if self.watch is not None and self.ranks.is_first and (said := self.watch(state.step)):
                 self.logbook.add(state.step, **said)
             if self.validate is None:
-                state.best_step, self.best = state.step, self._weights()
+                state.best_step = state.step
+                self.best, self.best_loss = self._weights(), self._loss_state()
                 return
             values = self._validation_values(self.validate)
             self.logbook.add(state.step, **values)
             chosen_by = values[self.schedule.selection]
             if chosen_by > state.best_value:
                 state.best_value, state.best_step, state.stale = chosen_by, state.step, 0
-                self.best = self._weights()
+                self.best, self.best_loss = self._weights(), self._loss_state()
             else:
                 state.stale += 1
         if said := self.schedule.validated(state.step, values, self._validated_weights):
@@ -300,8 +303,17 @@ class Loop:
         weights = self.embedder.state_dict()
         return {name: value.detach().clone() for name, value in weights.items() if not name.startswith(frozen)}
 
+    def _loss_state(self) -> dict[str, Tensor]:
+        """A copy of a loss that can name classes, for it belongs to the weights; nothing of other losses."""
+        loss = self.objective.loss
+        if not isinstance(loss, ClassVectors):
+            return {}
+        return {name: value.detach().clone() for name, value in loss.state_dict().items()}
+
     def _restore_best(self) -> None:
         self.embedder.load_state_dict(self.best, strict=False)
+        if self.best_loss:
+            self.objective.loss.load_state_dict(self.best_loss)
         self.ranks.agree(self.embedder)
         self.embedder.eval()
 
@@ -316,6 +328,7 @@ class Loop:
             "schedule": self.schedule.tensors(),
             "optimiser": optimiser_tensors(self.optimiser),
             "best": self.best,
+            "best_loss": self.best_loss,
             "random": generators,
         }
         if self.average is not None:
@@ -340,7 +353,7 @@ class Loop:
         self.objective.load_state_dict(tensors.get("objective", {}))
         self.schedule.restore(tensors.get("schedule", {}), facts.get("schedule", {}))
         restore_optimiser(self.optimiser, tensors.get("optimiser", {}))
-        self.best = tensors["best"]
+        self.best, self.best_loss = tensors["best"], tensors.get("best_loss", {})
         if self.average is not None:
             for name, shadow in self.average.shadow.items():
                 shadow.copy_(tensors["average"][name])

@@ -15,6 +15,7 @@ from nearkin.lock import WriterLock
 from nearkin.models import Embedder
 from nearkin.recipe import Recipe, load_recipe
 from nearkin.storage import storing, write_json
+from nearkin.training.class_vectors import RunProxies, read_class_vectors
 from nearkin.training.clusters import Clusters, read_clusters
 from nearkin.training.logbook import read_rows
 from nearkin.training.schedules.snapshots import read_snapshots
@@ -111,6 +112,10 @@ class Run:
     def clusters(self) -> Clusters | None:
         """How the training classes lay at each validation, where the recipe asked for it (`training.cluster_items`)."""
         return read_clusters(self.path)
+
+    def class_vectors(self) -> RunProxies | None:
+        """The proxies of the training classes, where the loss had some."""
+        return read_class_vectors(self.path)
 
     def audit(self) -> dict[str, Any]:
         """The stored audit."""

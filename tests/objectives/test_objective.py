@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pytorch_metric_learning.losses import ProxyNCALoss
 
+from nearkin.data.hierarchy import Hierarchy
 from nearkin.errors import MissingExtraError, RecipeError
 from nearkin.objectives import BatchNeeds, Objective, ObjectiveSection, check_space, losses, make_objective
 from nearkin.objectives.contrastive import ContrastiveCosine
@@ -22,12 +23,15 @@ PAIR_LOSSES = [name for name in losses if losses.get(name).family == "pairs"]
 EPISODIC_LOSSES = [name for name in losses if losses.get(name).family == "episodes"]
 PROXY_LOSSES = [name for name in losses if losses.get(name).family in ("proxies", "classification")]
 ANY_BATCH = [name for name in losses if name not in EPISODIC_LOSSES]
+TREE = Hierarchy.from_nested({"cats": ["lion", "tiger", "lynx"], "dogs": ["wolf", "fox"], "birds": ["owl"]})
 
 
 def make(loss, seed=0, space=None, **section):
     made = ObjectiveSection(loss=loss, **section)
-    episode = (1, 2) if loss in EPISODIC_LOSSES else None
-    return make_objective(made, dimension=DIMENSION, classes=CLASSES, space=space, seed=seed, episode=episode)
+    given = {"episode": (1, 2)} if loss in EPISODIC_LOSSES else {}
+    if losses.get(loss).needs_hierarchy:
+        given |= {"hierarchy": TREE, "class_names": TREE.classes}
+    return make_objective(made, dimension=DIMENSION, classes=CLASSES, space=space, seed=seed, **given)
 
 
 def batch(seed=0, per_class=3, dtype=torch.float32):
@@ -160,10 +164,10 @@ def test_merging_centres_has_a_bounded_gradient_where_they_meet():
 
 def test_arcface_is_finite_where_an_embedding_sits_on_its_class_weight():
     objective = make("arcface")
-    on_weights = objective.loss.W.detach().T.clone().requires_grad_()
+    on_weights = objective.loss.class_vectors().detach().clone().requires_grad_()
     objective(on_weights, torch.arange(CLASSES)).backward()
     assert on_weights.grad.isfinite().all()
-    assert objective.loss.W.grad.isfinite().all()
+    assert objective.proxies()[0].grad.isfinite().all()
 
 
 def test_proxy_nca_plus_plus_is_the_librarys_where_that_does_not_underflow():
@@ -219,7 +223,8 @@ def test_half_precision_embeddings_leave_proxies_alone(loss, dtype):
 @pytest.mark.parametrize("loss", losses.names())
 def test_proxies_are_what_the_loss_trains(loss):
     proxies = make(loss).proxies()
-    assert bool(proxies) == (loss in (*PROXY_LOSSES, "margin", "protonet-dr", "1nn-dr"))
+    learning = {*PROXY_LOSSES, "margin", "protonet-dr", "1nn-dr"} - {"corr", "h-spherical"}
+    assert bool(proxies) == (loss in learning)
     assert not make("margin", parameters={"learn_beta": False}).proxies()
 
 

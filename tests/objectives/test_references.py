@@ -14,6 +14,7 @@ from pytorch_metric_learning.miners import TripletMarginMiner
 from scipy.special import logsumexp
 from torch import nn
 
+from nearkin.data.hierarchy import Hierarchy
 from nearkin.errors import DataError, RecipeError
 from nearkin.objectives import (
     BatchNeeds,
@@ -30,6 +31,7 @@ CLASSES, DIMENSION, BATCH, REFERENCES = 6, 5, 12, 30
 SPACES = ["sphere", "lipschitz-ball", "euclidean", "poincare-ball"]
 PAIR_LOSSES = [name for name in losses if losses.get(name).references]
 OTHERS = [name for name in losses if not losses.get(name).references]
+TREE = Hierarchy.from_nested(["a", "b", ["c", "d"], ["e", "f"]])
 
 PARAMETERS = {
     "contrastive": {"pos_margin": 0.2, "neg_margin": 1.1},
@@ -90,8 +92,11 @@ def objective_of(loss, miner=None, space="sphere", seed=0, regularisers=()):
         miner_parameters=MINED.get(miner, {}),
         regularisers=regularisers,
     )
-    episode = (1, 1) if losses.get(loss).family == "episodes" else None
-    shape = {"dimension": DIMENSION, "classes": CLASSES, "space": make_space(space), "seed": seed, "episode": episode}
+    shape = {"dimension": DIMENSION, "classes": CLASSES, "space": make_space(space), "seed": seed}
+    if losses.get(loss).family == "episodes":
+        shape["episode"] = (1, 1)
+    if losses.get(loss).needs_hierarchy:
+        shape |= {"hierarchy": TREE, "class_names": TREE.classes}
     made = make_objective(section, **shape).double()
     if loss == "margin":
         made.loss.beta.data = torch.tensor(BETA)

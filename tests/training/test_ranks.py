@@ -90,6 +90,10 @@ RECIPES["episodes"] = (
         "training.episodic={way: 4, shot: 2, query: 1, validation_way: 2, validation_episodes: 20, record_every: 4}",
     ],
 )
+RECIPES["moving proxies and scale"] = (
+    "proxy-dr",
+    ["objective.parameters={proxies: ema, ema_rate: 0.1, scale: dynamic}", "data.split=items", "data.val_items=0.3"],
+)
 HALF = ("proxy-anchor", [*AUGMENTED, "training.precision=bf16-mixed"])
 RESUMED = ("memory", "chance-constrained", "prototypes", "adversary", "episodes", "proxies")
 STOP_AT = 7

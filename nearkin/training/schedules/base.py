@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor, nn
 
 from nearkin.objectives import Objective
+
+ACCURACY = "val_accuracy"
+"""What chooses the weights where it is measured, by its name in the log."""
 
 SELECTION_METRIC = "val_MAP@R"
 """What chooses the weights unless the schedule has something better, by its name in the log."""
@@ -25,7 +28,7 @@ class Schedule(nn.Module):
         selection: the validation's value that chooses the weights, by its name in the log.
     """
 
-    selection: ClassVar[str] = SELECTION_METRIC
+    selection: str = SELECTION_METRIC
 
     def forward(
         self,

@@ -16,10 +16,7 @@ from nearkin.objectives import Objective
 from nearkin.objectives.episodic import EpisodicLoss
 from nearkin.recipe import EpisodicSection
 from nearkin.spaces import Representation, Space
-from nearkin.training.schedules.base import Schedule
-
-ACCURACY = "val_accuracy"
-"""What chooses the weights, by its name in the log."""
+from nearkin.training.schedules.base import ACCURACY, Schedule
 
 
 class Episodic(Schedule):

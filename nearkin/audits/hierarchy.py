@@ -1,0 +1,226 @@
+"""The hierarchy suite: do classes that a tree puts together lie together, and how bad are mistakes by the tree?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from nearkin.audits.hierarchy_pictures import draw_distances, draw_trees
+from nearkin.audits.references import References, references
+from nearkin.audits.subject import Subject
+from nearkin.audits.suites import SuiteResult, suites
+from nearkin.audits.untrained import INPUT
+from nearkin.data.hierarchy import Hierarchy
+from nearkin.errors import DataError
+from nearkin.metrics.hierarchical_result import SEVERITY, HierarchicalResult
+from nearkin.metrics.hierarchical_similarity import hierarchical_similarity
+from nearkin.metrics.hierarchy import class_distance_matrix, class_prototypes, mean_correlation, ranking_metrics
+from nearkin.metrics.labels import class_names, label_codes
+from nearkin.recipe import AuditSection
+from nearkin.report.formatting import value_text
+from nearkin.search import exact
+from nearkin.spaces import Euclidean, Space, Sphere
+
+_PROTOTYPES, _PROXIES = "prototypes", "proxies"
+_RANKED = 5
+"""Classes that are ranked for an item: the k of top-5, AHD@5 and HP@5."""
+
+
+@suites.register("hierarchy")
+def hierarchy_suite(subject: Subject, section: AuditSection) -> SuiteResult:
+    """Mean correlations with the tree, top-k, AHD@k, HP@5 and severity of the nearest prototype, HS@k and AHS@k.
+
+    A prototype is the mean of a class's references: the training items of a model of seen classes, else the published
+    gallery, else half of each class. Where the run has proxies of all these classes, they are measured likewise.
+    """
+    hierarchy = needed_tree(subject.hierarchy)
+    known = references(subject, section.seed)
+    findings = _Findings(hierarchy, known, section)
+    space, asked = subject.space, subject.embeddings[known.asked]
+    points = {_PROTOTYPES: known.prototypes(known.embeddings, space)}
+    proxies = _proxies(subject, known)
+    if proxies is not None:
+        points[_PROXIES] = proxies
+    learned = {name: class_distance_matrix(vectors, space) for name, vectors in points.items()}
+    for name, matrix in learned.items():
+        findings.correlate(name, matrix)
+    findings.correlate_untrained(subject)
+    if proxies is not None:
+        findings.notes.append(
+            "figures that end in proxies are by the nearest proxy, which is not how a linear classifier (softmax) "
+            "decides."
+        )
+    for name, vectors in points.items():
+        findings.rank(asked, vectors, space, "" if name == _PROTOTYPES else f", {name}")
+    findings.similar(subject, subject.embeddings, space)
+    found = findings.result()
+    found.baseline.update(_baseline(subject, known, section, set(found.values)))
+    titles = {name: f"MC {value_text(found.values.get(f'MC, {name}', math.nan), False)}" for name in learned}
+    found.drawings.append(partial(draw_distances, findings.tree, findings.distances, known.names, learned, titles))
+    found.drawings.append(partial(draw_trees, findings.tree, known.names, learned))
+    return found
+
+
+def needed_tree(hierarchy: Hierarchy | None) -> Hierarchy:
+    """The tree, or an error that says how to give one."""
+    if hierarchy is None:
+        raise DataError(
+            "The hierarchy suite needs a tree of the classes, and the model was trained without one: give it with "
+            "--tree FILE, in Python with tree=."
+        )
+    return hierarchy
+
+
+def _proxies(subject: Subject, known: References) -> np.ndarray | None:
+    """The proxies (C, d) in the order of the references' classes, if all of these have one."""
+    if subject.proxies is None:
+        return None
+    names, vectors = subject.proxies
+    places = {name: place for place, name in enumerate(names)}
+    if not all(name in places for name in known.names):
+        return None
+    return vectors[[places[name] for name in known.names]]
+
+
+def _baseline(subject: Subject, known: References, section: AuditSection, wanted: set[str]) -> dict[str, float]:
+    """The same of the baseline: its own prototypes, of the same references."""
+    if subject.baseline is None or subject.hierarchy is None:
+        return {}
+    features: np.ndarray | None = subject.baseline
+    if subject.known is not None:
+        features = None if subject.untrained is None else subject.untrained.baseline()
+    if features is None:
+        return {}
+    findings = _Findings(subject.hierarchy, known, section)
+    space = Sphere()
+    prototypes = known.prototypes(features, space)
+    findings.correlate(_PROTOTYPES, class_distance_matrix(prototypes, space))
+    findings.rank(subject.baseline[known.asked], prototypes, space, "")
+    findings.similar(subject, subject.baseline, space)
+    return {name: value for name, value in findings.values.items() if name in wanted}
+
+
+@dataclass
+class _Findings:
+    """What was measured so far.
+
+    Args:
+        hierarchy: the tree.
+        known: the classes.
+        section: how to measure.
+    """
+
+    hierarchy: Hierarchy
+    known: References
+    section: AuditSection
+    values: dict[str, float] = field(default_factory=dict)
+    intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
+    per_class: dict[str, dict[str, float]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.tree = self.hierarchy.restricted(self.known.names)
+        self.distances = self.hierarchy.distances(self.known.names, self.section.tree_distance)
+
+    def correlate(self, name: str, learned: np.ndarray) -> None:
+        """The mean correlation of the tree with distances (C, C) between what stands for the classes."""
+        found = mean_correlation(self.distances, learned, diagonal=self.section.diagonal)
+        metric = f"MC, {name}"
+        if math.isnan(found.value):
+            self.notes.append(f"{metric} is left out, as no class has others at different distances.")
+            return
+        self.values[metric] = found.value
+        rows = zip(self.known.names, found.per_class.tolist(), strict=True)
+        self.per_class[metric] = {label: value for label, value in rows if not math.isnan(value)}
+        if found.dropped:
+            self.notes.append(f"{found.dropped} classes are not in {metric}, as all others are equally far from them.")
+
+    def correlate_untrained(self, subject: Subject) -> None:
+        """The same of pixels and of a random network, by some references of each class."""
+        most, untrained = self.section.untrained_items, subject.untrained
+        if untrained is None or not most:
+            return
+        rows = self.known.drawn(most, self.section.seed)
+        if untrained.has_pixels:
+            for name, means in untrained.pixel_prototypes(rows).items():
+                self.correlate(name, class_distance_matrix(means, Euclidean() if name == INPUT else Sphere()))
+        features = untrained.random_network(np.concatenate(rows), self.section.seed)
+        codes = np.repeat(np.arange(len(rows)), [len(part) for part in rows])
+        means = class_prototypes(features, codes, subject.space).vectors
+        self.correlate("random network", class_distance_matrix(means, subject.space))
+        self.notes.append(
+            f"the mean correlations of pixels (32 x 32) and of a network of the same kind with random weights are of "
+            f"up to {most} references a class."
+        )
+
+    def rank(self, asked: np.ndarray, vectors: np.ndarray, space: Space, suffix: str) -> None:
+        """Top-k, AHD@k, HP@k and severity when items (q, d) are given to the nearest of vectors (C, d)."""
+        _, ranking = exact(asked, vectors, min(_RANKED, len(vectors)), space=space)
+        names = self.known.names
+        self._add(ranking_metrics(ranking.numpy(), self.known.truth, self.distances), names, suffix)
+
+    def similar(self, subject: Subject, embeddings: np.ndarray, space: Space) -> None:
+        """HS@k and AHS@k of all audited items (n, d) among themselves."""
+        at, others = self.section.hierarchy_similarity_at, len(embeddings) - 1
+        if others < at[0]:
+            self.notes.append(f"HS@k and AHS@k are left out, as an item has only {others:,} others to find.")
+            return
+        (codes,) = label_codes(subject.labels)
+        names = class_names(subject.labels, codes)
+        distances = self.hierarchy.distances(names, self.section.tree_distance)
+        result = hierarchical_similarity(embeddings, codes, distances, at=at, area=at[-1], space=space)
+        self._add(result, names, "")
+
+    def result(self) -> SuiteResult:
+        """All of it."""
+        lower = tuple(name for name in self.values if name.startswith(("AHD@", SEVERITY)))
+        correlations = tuple(name for name in self.values if name.startswith("MC, "))
+        first = (
+            f"Hierarchy: {len(self.known.asked):,} items are given to the nearest of {len(self.known.names):,} "
+            f"prototypes, the means of {len(self.known.rows):,} references ({self.known.told})."
+        )
+        more = [f"Hierarchy: {note}" for note in self.notes]
+        if self.known.dropped:
+            more.insert(0, f"Hierarchy: {self.known.dropped:,} items are of classes without references and not asked.")
+        return SuiteResult(
+            self.values,
+            self.intervals,
+            per_class=self.per_class,
+            notes=[first, *dict.fromkeys(more)],
+            lower_is_better=lower,
+            numbers=(*lower, *correlations),
+            details={"hierarchy": self._details()},
+            primary=next((name for name in self.values if name.startswith("MC, ")), next(iter(self.values))),
+        )
+
+    def _details(self) -> dict[str, Any]:
+        return {
+            "tree": self.tree.to_newick(),
+            "tree distance": self.section.tree_distance,
+            "diagonal": self.section.diagonal,
+            "references": self.known.told,
+        }
+
+    def _add(self, result: HierarchicalResult, names: Sequence[str], suffix: str) -> None:
+        whole = {name: value for name, value in result.values.items() if not math.isnan(value)}
+        if len(whole) < len(result.values):
+            self.notes.append(f"there is no {SEVERITY}{suffix}, as no item was given to a wrong class.")
+        intervals = result.intervals(resamples=self.section.resamples, seed=self.section.seed)
+        self.values |= {f"{name}{suffix}": value for name, value in whole.items()}
+        self.intervals |= {f"{name}{suffix}": pair for name, pair in intervals.items()}
+        self.per_class |= {
+            f"{name}{suffix}": _by_class(values, result.labels, names) for name, values in result.per_query.items()
+        }
+        for note in result.notes:
+            self.notes.append(f"{note[0].lower()}{note[1:]}")
+
+
+def _by_class(values: np.ndarray, codes: np.ndarray, names: Sequence[str]) -> dict[str, float]:
+    """The mean of values (n,) in each class that has any."""
+    sums, sizes = np.bincount(codes, weights=values), np.bincount(codes)
+    return {names[code]: float(sums[code] / sizes[code]) for code in np.flatnonzero(sizes).tolist()}

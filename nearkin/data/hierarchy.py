@@ -1,0 +1,246 @@
+"""Class hierarchies: a tree whose leaves are the classes, and how far apart it puts them.
+
+Path: edges between two leaves. LCS: `height(lowest common subsumer) / height(root)`, the height of a node being its
+longest way down to a leaf. Length: the branch lengths on the path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cached_property
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from nearkin.data import hierarchy_forms, newick
+from nearkin.errors import DataError, suggestion
+
+TreeDistance = Literal["path", "lcs", "length"]
+_SHOWN = 5
+"""How many names a message lists before it only counts."""
+
+
+@dataclass(frozen=True)
+class Hierarchy:
+    """A tree over class names.
+
+    Nodes are kept in preorder, a node before what hangs below it and the root first, whatever the order given: two
+    trees are equal when they hang the same names in the same order. Branches may end at any depth, and a node may
+    have a single child.
+
+    Reference: Kim 2023, chapter 4 and article IV.
+
+    Args:
+        parents: the parent of each node, -1 for the one root.
+        names: the name of each node; leaves need one of their own, inner nodes may go without ("").
+        lengths: the length of the branch above each node, or None.
+    """
+
+    parents: tuple[int, ...]
+    names: tuple[str, ...]
+    lengths: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        count = len(self.parents)
+        if len(self.names) != count or (self.lengths is not None and len(self.lengths) != count):
+            raise DataError(f"A tree of {count} parents needs as many names, and as many lengths or none.")
+        order = hierarchy_forms.preorder(self.parents, self.names)
+        place = {node: index for index, node in enumerate(order)}
+        object.__setattr__(self, "parents", tuple(place.get(int(self.parents[node]), -1) for node in order))
+        object.__setattr__(self, "names", tuple(str(self.names[node]) for node in order))
+        if self.lengths is not None:
+            lengths = tuple(float(self.lengths[node]) for node in order)
+            if not np.isfinite(lengths).all():
+                raise DataError("The branch lengths of a tree must be finite numbers.")
+            object.__setattr__(self, "lengths", lengths)
+        hierarchy_forms.check_leaves(self.names, [int(leaf) for leaf in self._leaves])
+
+    @classmethod
+    def from_nested(cls, nested: Mapping[Any, Any] | Sequence[Any]) -> Hierarchy:
+        """Read nested mappings and lists: `{"animals": {"fish": ["shark", "trout"]}, "plants": ["oak"]}`.
+
+        A mapping names groups (or classes, with None as the value); a list holds classes, mappings, and further lists
+        as groups without a name. A mapping with a single group at the top names the root.
+        """
+        return cls(*hierarchy_forms.from_nested(nested))
+
+    @classmethod
+    def from_paths(cls, paths: Mapping[Any, Sequence[Any]]) -> Hierarchy:
+        """Read each class's groups, outermost first: `{"shark": ["animals", "fish"], "oak": ["plants"]}`.
+
+        Groups are told apart by their whole path; a class without groups hangs at the root. A group around everything
+        is the root.
+        """
+        return cls(*hierarchy_forms.from_paths(paths))
+
+    @classmethod
+    def from_parents(cls, parents: Mapping[Any, Any]) -> Hierarchy:
+        """Read each node's parent: `{"shark": "fish", "trout": "fish", "fish": "animals"}`.
+
+        Names that are nobody's child, or whose parent is None, are at the top; several share a root without a name.
+        """
+        return cls(*hierarchy_forms.from_parents(parents))
+
+    @classmethod
+    def from_newick(cls, text: str) -> Hierarchy:
+        """Read a Newick tree: `((shark:1,trout:1)fish:2,oak:3);`, names in quotes where they need them."""
+        return cls(*newick.parse_newick(text))
+
+    @cached_property
+    def classes(self) -> tuple[str, ...]:
+        """The leaves, in the order of the tree."""
+        return tuple(self.names[leaf] for leaf in self._leaves)
+
+    def distances(self, classes: Iterable[str] | None = None, how: TreeDistance = "path") -> np.ndarray:
+        """Distances (C, C) between classes, float64, in the order asked for.
+
+        Args:
+            classes: names of leaves; all of the tree in its order when None.
+            how: "path", "lcs" (from 0 to 1) or "length" (needs branch lengths).
+        """
+        if how not in get_args(TreeDistance):
+            raise DataError(f"A tree has no distance '{how}'.{suggestion(str(how), get_args(TreeDistance))}")
+        common = self.common_ancestors(classes)
+        if how == "lcs":
+            heights = self.heights()
+            return heights[common] / heights[0]
+        below = self._below_root(how)
+        own = below[common.diagonal()]
+        return own[:, None] + own[None, :] - 2 * below[common]
+
+    def common_ancestors(self, classes: Iterable[str] | None = None) -> np.ndarray:
+        """The lowest node (C, C) above each two classes; on the diagonal the class's own leaf."""
+        places = np.arange(len(self._leaves)) if classes is None else self._places(classes)
+        return self._common[np.ix_(places, places)]
+
+    def ancestors(self, name: str) -> list[int]:
+        """The nodes from a class's leaf, first, up to the root, last."""
+        node = int(self._leaves[self._places([name])[0]])
+        found = []
+        while node >= 0:
+            found.append(node)
+            node = self.parents[node]
+        return found
+
+    def heights(self) -> np.ndarray:
+        """The number of edges (nodes,) on the longest way down to a leaf, int64."""
+        heights = np.zeros(len(self.parents), dtype=np.int64)
+        for node in range(len(heights) - 1, 0, -1):
+            above = self.parents[node]
+            heights[above] = max(heights[above], heights[node] + 1)
+        return heights
+
+    def depths(self) -> np.ndarray:
+        """The number of edges (nodes,) up to the root, int64."""
+        return self._below_root("path").astype(np.int64)
+
+    def check(self, classes: Iterable[str]) -> None:
+        """Refuse classes that are no leaves of the tree; leaves that are not among the classes are fine."""
+        self._places(classes)
+
+    def restricted(self, classes: Iterable[str]) -> Hierarchy:
+        """The tree of these classes only, in the tree's order.
+
+        The groups above them stay as they are, also those left with a single child, so path and length distances do
+        not change. LCS distances may: the heights are those of what is left.
+        """
+        kept = np.zeros(len(self.parents), dtype=bool)
+        kept[self._leaves[self._places(classes)]] = True
+        for node in range(len(kept) - 1, 0, -1):
+            kept[self.parents[node]] |= kept[node]
+        nodes = np.flatnonzero(kept)
+        place = np.cumsum(kept) - 1
+        return Hierarchy(
+            tuple(-1 if node == 0 else int(place[self.parents[node]]) for node in nodes),
+            tuple(self.names[node] for node in nodes),
+            None if self.lengths is None else tuple(self.lengths[node] for node in nodes),
+        )
+
+    def clades(self) -> set[frozenset[str]]:
+        """The sets of classes below inner nodes, without those of one class and that of all."""
+        first, stop = self._spans
+        total = len(self.classes)
+        spans = {(int(low), int(high)) for low, high in zip(first, stop, strict=True) if 1 < high - low < total}
+        return {frozenset(self.classes[low:high]) for low, high in spans}
+
+    def to_newick(self) -> str:
+        """The tree as Newick, which `from_newick` reads back to an equal tree."""
+        return newick.write_newick(self.parents, self.names, self.lengths)
+
+    def to_nested(self) -> Any:
+        """The tree as nested mappings and lists, which `from_nested` reads back to the same tree without lengths."""
+        return hierarchy_forms.to_nested(self.parents, self.names)
+
+    def _places(self, classes: Iterable[str]) -> np.ndarray:
+        """Where (C,) among the tree's classes the given ones are."""
+        if isinstance(classes, str):
+            raise DataError(f"The classes must be a list of names, not the text '{classes}'.")
+        asked = [str(name) for name in classes]
+        missing = list(dict.fromkeys(name for name in asked if name not in self._place))
+        if missing:
+            raise DataError(self._what_lacks(missing, len(set(asked))))
+        return np.array([self._place[name] for name in asked], dtype=np.int64)
+
+    def _what_lacks(self, missing: list[str], asked: int) -> str:
+        group = next((name for name in missing if name in self.names), None)
+        if group is not None:
+            return f"'{group}' is a group of the tree and a class must be a leaf: rename the group to hang it below."
+        shown = ", ".join(f"'{name}'" for name in missing[:_SHOWN]) + (", ..." if len(missing) > _SHOWN else "")
+        close = get_close_matches(missing[0], self.classes, n=1, cutoff=0.6)
+        hint = f" Did you mean '{close[0]}'?" if close else ""
+        return (
+            f"The tree lacks {len(missing):,} of the {asked:,} classes ({shown}): add them to the tree, or write them "
+            f"as it does.{hint}"
+        )
+
+    def _below_root(self, how: Literal["path", "length"]) -> np.ndarray:
+        """How far (nodes,) each node is below the root, float64."""
+        if how == "length" and self.lengths is None:
+            raise DataError("This tree has no branch lengths: use the distance 'path' or 'lcs'.")
+        steps = np.ones(len(self.parents)) if how == "path" or self.lengths is None else np.array(self.lengths)
+        below = np.zeros(len(self.parents))
+        for node in range(1, len(below)):
+            below[node] = below[self.parents[node]] + steps[node]
+        return below
+
+    @cached_property
+    def _leaves(self) -> np.ndarray:
+        """The nodes (C,) without children, in preorder."""
+        inner = np.zeros(len(self.parents), dtype=bool)
+        inner[[parent for parent in self.parents if parent >= 0]] = True
+        return np.flatnonzero(~inner)
+
+    @cached_property
+    def _place(self) -> dict[str, int]:
+        return {name: place for place, name in enumerate(self.classes)}
+
+    @cached_property
+    def _spans(self) -> tuple[np.ndarray, np.ndarray]:
+        """The first leaf below each node and the one after its last, (nodes,) places among the classes."""
+        first = np.full(len(self.parents), len(self._leaves))
+        stop = np.zeros(len(self.parents), dtype=np.int64)
+        first[self._leaves] = np.arange(len(self._leaves))
+        stop[self._leaves] = np.arange(len(self._leaves)) + 1
+        for node in range(len(first) - 1, 0, -1):
+            above = self.parents[node]
+            first[above] = min(first[above], first[node])
+            stop[above] = max(stop[above], stop[node])
+        return first, stop
+
+    @cached_property
+    def _common(self) -> np.ndarray:
+        """The lowest common ancestor (C, C) of all leaves.
+
+        In preorder the node after a leaf hangs from the ancestor that this leaf shares with the next one, and of those
+        ancestors between two leaves the lowest common one is above all others, hence has the smallest number.
+        """
+        leaves = self._leaves
+        between = np.array(self.parents, dtype=np.int64)[leaves[:-1] + 1]  # (C - 1,)
+        steps = np.broadcast_to(np.append(len(self.parents), between), (len(leaves), len(leaves)))
+        below_diagonal = np.tri(len(leaves), dtype=bool)
+        upper = np.minimum.accumulate(np.where(below_diagonal, len(self.parents), steps), axis=1)
+        common = np.where(below_diagonal, upper.T, upper)
+        np.fill_diagonal(common, leaves)
+        return common

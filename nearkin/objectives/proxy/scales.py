@@ -1,0 +1,234 @@
+"""What nearness is multiplied by: a fixed number, or one that follows where training stands.
+
+A good scale is where the own class's probability changes fastest with its distance: where psi, the factor of its second
+derivative that can be zero, is zero. Article IV of Kim 2023 looks for it by Adam on ln s, AdaCos by a formula.
+Derivation: docs/methods/proxy-options.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from nearkin.objectives.proxy.nearness import EIGHTH_CHORD, QUARTER_CHORD
+from nearkin.objectives.proxy.start_scales import (
+    LARGEST_SCALE,
+    LEAST_SCALE,
+    adacos_scale,
+    cosine_scale,
+    ratio_scale,
+)
+
+_RATE = 1e-4
+_BETAS = 0.9, 0.999
+_EPSILON = 1e-8
+_LARGEST_POWER = 150.0
+"""The fourth power of e to this is still a number in double precision: Adam squares the slope of a square."""
+
+Residual = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
+class Scale(nn.Module):
+    """Base of the scales; this one does not change.
+
+    Args:
+        start: its value.
+    """
+
+    def __init__(self, start: float) -> None:
+        super().__init__()
+        self.start = start
+
+    def forward(self) -> float | Tensor:
+        """The scale, without gradient."""
+        return self.start
+
+    def watch(self, scores: Tensor, labels: Tensor) -> None:
+        """Take note of a batch in training, scores (B, C) without gradient and labels (B,); nothing by default."""
+
+    def stepped(self) -> None:
+        """Move by what was watched last; nothing by default."""
+
+    def readings(self) -> dict[str, float]:
+        """`scale`, where it moves."""
+        return {}
+
+
+@dataclass(frozen=True)
+class _Sight:
+    """What a scale keeps of a batch, in double precision.
+
+    Attributes:
+        log_others: ln B, B the batch's mean of the sum over the other classes of exp(s u).
+        own: median nearness to the own class; of an even number the nearer of the two.
+        others: mean nearness to the other classes.
+    """
+
+    log_others: Tensor
+    own: Tensor
+    others: Tensor
+
+
+class _MovingScale(Scale):
+    """A scale that watches."""
+
+    def __init__(self, start: float) -> None:
+        super().__init__(start)
+        self._sight: _Sight | None = None
+
+    @torch.no_grad()
+    def watch(self, scores: Tensor, labels: Tensor) -> None:
+        """Keep what of scores (B, C) and labels (B,) the next step needs."""
+        index = labels.unsqueeze(1)
+        own = scores.gather(1, index).squeeze(1)
+        rows = scores.scatter(1, index, -math.inf).logsumexp(dim=1).double()
+        scale = torch.as_tensor(self(), dtype=torch.float64, device=scores.device)
+        others = (scores.double().sum() - own.double().sum()) / (scores.numel() - len(own))
+        median = -(-own).median().double()  # that of the distances: torch takes the lower of two
+        self._sight = _Sight(rows.logsumexp(dim=0) - math.log(len(own)), median / scale, others / scale)
+
+    def _taken(self) -> _Sight | None:
+        sight, self._sight = self._sight, None
+        return sight
+
+
+@dataclass(frozen=True)
+class ScaleLaw:
+    """What a dynamic scale makes small.
+
+    Attributes:
+        residual: (s, ln B, u of the own class) to psi and its derivative by s, B and u being constants.
+        start: number of classes to the scale to start from.
+        least: nearness below which the own class is not taken to be, early in training; None: as much above the mean
+            nearness to the other classes as the chord of 45 degrees is to that of 90.
+    """
+
+    residual: Residual
+    start: Callable[[int], float]
+    least: float | None
+
+
+def cosine_residual(scale: Tensor, log_others: Tensor, cosine: Tensor) -> tuple[Tensor, Tensor]:
+    """`cos t (e^{s cos t} + B) + s sin^2 t (e^{s cos t} - B)` and its derivative by s."""
+    own = (scale * cosine).clamp(max=_LARGEST_POWER).exp()
+    others = log_others.clamp(max=_LARGEST_POWER).exp()
+    sine_square = 1 - cosine.square()
+    psi = cosine * (own + others) + scale * sine_square * (own - others)
+    slope = cosine.square() * own + sine_square * (own - others) + scale * sine_square * cosine * own
+    return psi, slope
+
+
+def ratio_residual(scale: Tensor, log_others: Tensor, nearness: Tensor) -> tuple[Tensor, Tensor]:
+    """`B (s + 1) d^s - s + 1` with d = exp(-nearness), and its derivative by s."""
+    share = (log_others - scale * nearness).clamp(max=_LARGEST_POWER).exp()
+    psi = share * (scale + 1) - scale + 1
+    slope = share * (1 - (scale + 1) * nearness) - 1
+    return psi, slope
+
+
+def _chord_scale(classes: int) -> float:
+    return ratio_scale(classes, EIGHTH_CHORD / QUARTER_CHORD)
+
+
+def _angle_scale(classes: int) -> float:
+    return ratio_scale(classes, 0.5)
+
+
+COSINE_LAW = ScaleLaw(cosine_residual, cosine_scale, math.cos(math.pi / 4))
+ANGLE_LAW = ScaleLaw(ratio_residual, _angle_scale, -math.log(math.pi / 4))
+CHORD_LAW = ScaleLaw(ratio_residual, _chord_scale, -math.log(EIGHTH_CHORD))
+DISTANCE_LAW = ScaleLaw(ratio_residual, _chord_scale, None)
+
+
+class DynamicScale(_MovingScale):
+    """A scale whose logarithm is moved by an Adam of its own (rate 1e-4) to make psi^2 small; kept from 1 to 100.
+
+    Args:
+        law: psi, and where to start.
+        classes: C.
+    """
+
+    log_scale: Tensor
+    first_moment: Tensor
+    second_moment: Tensor
+    steps: Tensor
+
+    def __init__(self, law: ScaleLaw, classes: int) -> None:
+        super().__init__(law.start(classes))
+        self.law = law
+        self.register_buffer("log_scale", torch.tensor(math.log(self.start), dtype=torch.float64))
+        for name in ("first_moment", "second_moment", "steps"):
+            self.register_buffer(name, torch.zeros((), dtype=torch.float64))
+
+    def forward(self) -> Tensor:
+        """The scale, a scalar tensor."""
+        return self.log_scale.exp()
+
+    @torch.no_grad()
+    def stepped(self) -> None:
+        """One step of Adam on psi^2 at what was watched last."""
+        sight = self._taken()
+        if sight is None:
+            return
+        if self.law.least is None:
+            least = sight.others + math.log(QUARTER_CHORD / EIGHTH_CHORD)
+            own = torch.maximum(sight.own, least)
+        else:
+            own = sight.own.clamp(min=self.law.least)
+        scale = self.log_scale.exp()
+        psi, slope = self.law.residual(scale, sight.log_others, own)
+        self._adam(2 * psi * slope * scale)
+
+    def _adam(self, gradient: Tensor) -> None:
+        first, second = _BETAS
+        self.steps += 1
+        self.first_moment.lerp_(gradient, 1 - first)
+        self.second_moment.lerp_(gradient.square(), 1 - second)
+        mean = self.first_moment / (1 - first**self.steps)
+        spread = (self.second_moment / (1 - second**self.steps)).sqrt()
+        self.log_scale -= _RATE * mean / (spread + _EPSILON)
+        self.log_scale.clamp_(math.log(LEAST_SCALE), math.log(LARGEST_SCALE))
+
+    def readings(self) -> dict[str, float]:
+        """`scale` as it is now."""
+        return {"scale": float(self())}
+
+
+class AdaCosScale(_MovingScale):
+    """AdaCos's scale: after each step s = ln B / cos(min(45 degrees, median own angle)); kept from 1 to 100.
+
+    Args:
+        classes: C; the scale starts at `sqrt(2) ln(C - 1)`.
+    """
+
+    scale: Tensor
+
+    def __init__(self, classes: int) -> None:
+        super().__init__(adacos_scale(classes))
+        self.register_buffer("scale", torch.tensor(self.start, dtype=torch.float64))
+
+    def forward(self) -> Tensor:
+        """The scale, a scalar tensor."""
+        return self.scale
+
+    @torch.no_grad()
+    def stepped(self) -> None:
+        """Take over what the formula says of what was watched last."""
+        sight = self._taken()
+        if sight is not None:
+            cosine = sight.own.clamp(min=math.cos(math.pi / 4))
+            self.scale.copy_((sight.log_others / cosine).clamp(LEAST_SCALE, LARGEST_SCALE))
+
+    def readings(self) -> dict[str, float]:
+        """`scale` as it is now."""
+        return {"scale": float(self.scale)}
+
+
+def make_scale(option: float | Literal["dynamic"], law: ScaleLaw, classes: int) -> Scale:
+    """A scale of a given value, or one that makes the residual of `law` small."""
+    return DynamicScale(law, classes) if option == "dynamic" else Scale(float(option))

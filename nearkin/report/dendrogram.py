@@ -1,0 +1,209 @@
+"""Trees of classes side by side: leaves in one order, coloured by group, so that the eye sees where trees agree."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nearkin.errors import DataError
+from nearkin.report._canvas import FAINT, INK, MUTED, WIDTH, drawing, to_png
+from nearkin.report._group_key import key_height, write_key
+from nearkin.report._lines import fit_text, plain_numbers, text_width
+from nearkin.report._tree import Tree
+from nearkin.report.groups import group_colours, leaf_groups
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+MOST_NAMED = 200
+"""Leaves whose names are written."""
+
+# In CSS pixels, except for type, which is in points.
+_MARGIN, _GAP = 12, 14
+_HEAD = 44
+_ROW, _TEXT = 11.5, 7
+_ROOMY_ROW, _ROOMY_TEXT, _ROOMY_LEAVES = 16, 9, 40
+_UNNAMED_HEIGHT = 1000
+_NAME_SHARE = 0.45
+"""Of a panel's width, what names may take."""
+
+
+@dataclass(frozen=True)
+class Dendrogram:
+    """A tree to draw.
+
+    Args:
+        parents: (N,) the parent of each node, -1 of the root.
+        names: (N,) of the nodes; those of the leaves are written.
+        lengths: (N,) of the branch above each node; None draws all leaves at one depth, and nodes by their height. A
+            length below zero, as neighbour joining may give, is drawn as zero.
+        title: the heading.
+        note: a line below it.
+    """
+
+    parents: Sequence[int]
+    names: Sequence[str]
+    lengths: Sequence[float] | None = None
+    title: str = ""
+    note: str = ""
+
+
+def draw_dendrograms(trees: Sequence[Dendrogram], groups: Mapping[str, str] | None = None) -> bytes:
+    """Draw trees of the same leaves side by side, the first as it is, the others turned to its order.
+
+    Names and branches of a group have its colour; a branch that holds leaves of several groups is grey. A dot marks
+    a node of a tree whose leaves are those of a node of the first, and the other way round. Of more than 200 leaves
+    the names are left out.
+
+    Args:
+        trees: one to four; the first is what the others are compared with.
+        groups: leaf to group; None takes those of the first tree, see `leaf_groups`.
+
+    Returns:
+        PNG bytes, or none when there is no tree.
+    """
+    if not trees:
+        return b""
+    if len(trees) > 4:
+        raise DataError(f"Up to 4 trees have room side by side, not {len(trees)}: draw the others apart.")
+    first = Tree(trees[0].parents, trees[0].names)
+    places = {name: place for place, name in enumerate(first.leaf_names)}
+    drawn = [first, *(Tree(tree.parents, tree.names).turned(places) for tree in trees[1:])]
+    depths = [_depths(tree, given.lengths) for tree, given in zip(drawn, trees, strict=True)]
+    kinds = leaf_groups(trees[0].parents, trees[0].names) if groups is None else dict(groups)
+    colours = group_colours(kinds)
+    most = max(len(tree.leaves) for tree in drawn)
+    row, size = _row(most)
+    shared = _shared(drawn)
+    notes = _notes(kinds, colours, len(drawn) if any(shared) else 0, most)
+    key = key_height(colours, notes)
+    height = _HEAD + row * most + key + _MARGIN
+    with drawing(WIDTH, height) as figure:
+        figure.set_layout_engine("none")
+        width = (WIDTH - 2 * _MARGIN - _GAP * (len(drawn) - 1)) / len(drawn)
+        for place, tree in enumerate(drawn):
+            left, tall = _MARGIN + place * (width + _GAP), row * len(tree.leaves)
+            axes = figure.add_axes(
+                (left / WIDTH, 1 - (_HEAD + tall) / height, width / WIDTH, tall / height), frameon=False
+            )
+            _draw_tree(axes, tree, depths[place], _leaf_colours(tree, kinds, colours), width, size)
+            _draw_shared(axes, tree, depths[place], shared[place])
+            words = ((trees[place].title, 11, "bold", 0.62), (trees[place].note, 8.5, "normal", 0.2))
+            for text, points, weight, up in words:
+                at = (left / WIDTH, 1 - (1 - up) * _HEAD / height)
+                figure.text(*at, fit_text(text, width, points, weight), fontsize=points, fontweight=weight, va="center")
+        write_key(figure, colours, notes, height)
+        return to_png(figure)
+
+
+def _row(leaves: int) -> tuple[float, float]:
+    """The height of a leaf's row and its type; no type where names are left out."""
+    if leaves <= _ROOMY_LEAVES:
+        return _ROOMY_ROW, _ROOMY_TEXT
+    return (_ROW, _TEXT) if leaves <= MOST_NAMED else (_UNNAMED_HEIGHT / leaves, 0)
+
+
+def _depths(tree: Tree, lengths: Sequence[float] | None) -> np.ndarray:
+    """Where nodes are drawn (N,), from the root at 0 to the farthest leaf at 1."""
+    if lengths is None:
+        depths = tree.heights[tree.root] - tree.heights
+    else:
+        given = plain_numbers(lengths, "lengths of a tree's branches")
+        known = given[[node for node in range(len(given)) if node != tree.root]] if given.ndim == 1 else given
+        if given.shape != (len(tree.parents),) or not np.isfinite(known).all():
+            raise DataError(
+                f"A tree of {len(tree.parents)} nodes needs as many finite lengths of branches, but got shape "
+                f"{given.shape} or other values."
+            )
+        depths = tree.from_root(np.maximum(given, 0.0).tolist())
+    return depths / (depths.max(initial=0.0) or 1.0)
+
+
+def _shared(trees: Sequence[Tree]) -> list[list[int]]:
+    """Of every tree, the nodes between root and leaves whose leaves are those of a node of the first, or another."""
+    inner = [
+        {tree.clades[node]: node for node in tree.walk[1:] if len(tree.clades[node]) > 1 and tree.children[node]}
+        for tree in trees
+    ]
+    others = set().union(*inner[1:])
+    against = [others, *([inner[0].keys()] * (len(trees) - 1))]
+    return [[mine[clade] for clade in mine if clade in theirs] for mine, theirs in zip(inner, against, strict=True)]
+
+
+def _leaf_colours(tree: Tree, groups: Mapping[str, str], colours: Mapping[str, str]) -> list[str]:
+    """Colours (N,): of a leaf that of its group, of a node that of all its leaves if they agree, else grey."""
+    found: list[str | None] = [None] * len(tree.parents)
+    for node in reversed(tree.walk):
+        if tree.children[node]:
+            below = {found[child] for child in tree.children[node]}
+            found[node] = below.pop() if len(below) == 1 else MUTED
+        else:
+            found[node] = colours.get(groups.get(tree.names[node], ""), INK)
+    return [colour or INK for colour in found]
+
+
+def _draw_tree(axes: Axes, tree: Tree, depths: np.ndarray, colours: Sequence[str], width: float, size: float) -> None:
+    """Branches, names where `size` is not 0, and dots from a leaf to its name where leaves differ in depth."""
+    from matplotlib.collections import LineCollection
+
+    rows = _rows(tree)
+    lines, looks, guides = [], [], []
+    for node in tree.walk:
+        if children := tree.children[node]:
+            ends = [rows[child] for child in children]
+            lines.append([(depths[node], min(ends)), (depths[node], max(ends))])
+            looks.append(colours[node])
+        elif depths[node] < 1:
+            guides.append([(depths[node], rows[node]), (1.0, rows[node])])
+        if node != tree.root:
+            lines.append([(depths[tree.parents[node]], rows[node]), (depths[node], rows[node])])
+            looks.append(colours[node])
+    thick = 1.1 if len(tree.leaves) <= MOST_NAMED else 0.5
+    axes.add_collection(LineCollection(lines, colors=looks, linewidths=thick, capstyle="projecting"))
+    if size:
+        axes.add_collection(LineCollection(guides, colors=FAINT, linewidths=0.5, linestyles=(0, (1, 2)), zorder=0))
+        room = _NAME_SHARE * width
+        names = {leaf: fit_text(tree.names[leaf], room, size) for leaf in tree.leaves}
+        room = max(text_width(name, size) for name in names.values()) + 6
+        for leaf, name in names.items():
+            axes.annotate(
+                name, (1, rows[leaf]), xytext=(3, 0), textcoords="offset points", va="center_baseline", fontsize=size,
+                color=colours[leaf],
+            )  # fmt: skip
+    else:
+        room = 2.0
+    axes.set(xlim=(-0.01, width / max(width - room, 1.0)), ylim=(len(tree.leaves) - 0.5, -0.5), xticks=[], yticks=[])
+    axes.grid(False)
+
+
+def _rows(tree: Tree) -> np.ndarray:
+    """Where nodes are drawn (N,): leaves one below the other, a node amid its first and its last child."""
+    rows = np.zeros(len(tree.parents))
+    rows[tree.leaves] = np.arange(len(tree.leaves))
+    for node in reversed(tree.walk):
+        if children := tree.children[node]:
+            rows[node] = (rows[children[0]] + rows[children[-1]]) / 2
+    return rows
+
+
+def _draw_shared(axes: Axes, tree: Tree, depths: np.ndarray, nodes: Sequence[int]) -> None:
+    rows = _rows(tree)
+    axes.scatter(
+        depths[nodes], rows[nodes], s=14 if len(tree.leaves) <= MOST_NAMED else 4, color=INK, linewidths=0, zorder=5
+    )
+
+
+def _notes(groups: Mapping[str, str], colours: Mapping[str, str], sharing: int, leaves: int) -> list[str]:
+    """What to say below the trees, of which `sharing` have nodes in common."""
+    notes = []
+    if sharing:
+        where = "both trees" if sharing == 2 else "the first tree and in another"
+        notes.append(f"Dots: nodes with the same leaves in {where}.")
+    if more := len(set(groups.values())) - len(colours):
+        notes.append(f"{more:,} more groups have no colour.")
+    if leaves > MOST_NAMED:
+        notes.append(f"The names of the {leaves:,} leaves are left out, as they would not be readable.")
+    return notes
