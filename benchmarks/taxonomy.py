@@ -1,7 +1,6 @@
 """Do learned classes lie as a known tree says? Article IV of Kim 2023 on CIFAR-100, and on Omniglot with its alphabets.
 
     python benchmarks/taxonomy.py cifar      head on frozen EfficientNet-Lite0 features: every model and option
-    python benchmarks/taxonomy.py scratch    ResNet-20 from random weights: the models without a tree, fewer of them
     python benchmarks/taxonomy.py omniglot   Conv4 from random weights, 964 characters of 30 alphabets
     python benchmarks/taxonomy.py spaces     mean correlations without training: input space, random and pretrained
     python benchmarks/taxonomy.py --quick    a few steps of two cells, to see whether it runs; keeps nothing
@@ -110,21 +109,6 @@ FROZEN = [
     "training.evaluate_every=300",
     "training.hierarchy_items=30",
 ]
-SCRATCH = [
-    "data.hierarchy=cifar100",
-    "data.classes_per_batch=64",
-    "data.crop_scale=[0.6, 1.0]",
-    "model.backbone=resnet20",
-    "model.pretrained=false",
-    "model.size=32",
-    "model.dimension=128",
-    "model.freeze=null",
-    "model.cache=false",
-    "training.backbone_lr_factor=1",
-    "training.lr=1e-3",
-    "training.max_steps=1000",
-    "training.evaluate_every=200",
-]
 OMNIGLOT = [
     "data.classes_per_batch=64",
     "data.flip=false",
@@ -156,7 +140,6 @@ TASKS = {
         },
         (0, 1, 2, 3, 4),
     ),
-    "scratch": Task("cifar100", SCRATCH, _grid(BOTH, ("standard", "dynamic")), (0, 1, 2)),
     "omniglot": Task(
         "omniglot",
         OMNIGLOT,
@@ -171,7 +154,16 @@ TASKS = {
     ),
 }
 QUICK = ["training.max_steps=20", "training.evaluate_every=10"]
-SPACE_SEEDS = (0, 1, 2, 3, 4)
+TREE_FILE = Path("alphabets.nwk")
+SPACE_SEEDS = (0, 1, 2)
+SPACES = (
+    "input space",
+    "normalised input space",
+    "pretrained EfficientNet-Lite0",
+    "random ResNet-20 with head, 32 px",
+    "random EfficientNet-Lite0 with head, 64 px",
+)
+"""Where nothing was trained."""
 
 
 def alphabets(dataset: Dataset) -> Hierarchy:
@@ -242,13 +234,13 @@ def cell(dataset: Dataset, tree: Hierarchy, recipe: Recipe) -> dict[str, Any]:
     }
 
 
-def spaces(dataset: Dataset, tree: Hierarchy) -> list[dict[str, Any]]:
+def spaces(dataset: Dataset, tree: Hierarchy, seed: int) -> list[dict[str, Any]]:
     """Mean correlations of prototypes where nothing was trained: the seed's table 2."""
-    features = cache_directory() / "features"
+    recipe = recipe_of(TASKS["cifar"], "NormFace, standard", seed, None)
+    part = dataset.select(resolve_split(dataset.manifest, recipe.data, seed).train)
     found = []
-
-    def tell(name: str, seed: int, vectors: np.ndarray, part: Dataset, normalised: bool = True) -> None:
-        space = Sphere() if normalised else Euclidean()
+    for name, vectors in _untrained(recipe, part, seed).items():
+        space = Euclidean() if name == SPACES[0] else Sphere()
         names, points = class_prototypes(vectors, part.labels, space)
         between, distances = class_distance_matrix(points, space), tree.distances(names)
         values = {
@@ -257,23 +249,19 @@ def spaces(dataset: Dataset, tree: Hierarchy) -> list[dict[str, Any]]:
         }
         found.append({"cell": name, "seed": seed, "values": values, "items": {"train": len(part)}})
         print(json.dumps(found[-1]), flush=True)
-
-    for seed in SPACE_SEEDS:
-        recipe = recipe_of(TASKS["cifar"], "NormFace, standard", seed, None)
-        part = dataset.select(resolve_split(dataset.manifest, recipe.data, seed).train)
-        pixels = np.stack([np.asarray(part.image(i), dtype=np.float32).ravel() / 255 for i in range(len(part))])
-        tell("input space", seed, pixels, part, normalised=False)
-        tell("normalised input space", seed, pixels, part)
-        pretrained = load_recipe("pretrained", ["model.size=128"])
-        embedder = build_embedder(pretrained.model, seed=seed)
-        tell("pretrained EfficientNet-Lite0", seed, embed_items(embedder, part, features, progress=False), part)
-        random = recipe_of(TASKS["scratch"], "NormFace, standard", seed, None)
-        embedder = build_embedder(random.model, seed=seed).eval()
-        tell("random ResNet-20 with head", seed, embedder.encode(part, progress=False), part)
-        changed = recipe.model.model_copy(update={"pretrained": False, "freeze": None, "cache": False})
-        embedder = build_embedder(changed, seed=seed).eval()
-        tell("random EfficientNet-Lite0 with head", seed, embedder.encode(part, progress=False), part)
     return found
+
+
+def _untrained(recipe: Recipe, part: Dataset, seed: int) -> dict[str, np.ndarray]:
+    """Vectors of the items in each of the spaces that nothing was trained in."""
+    pixels = np.stack([np.asarray(part.image(row), dtype=np.float32).ravel() / 255 for row in range(len(part))])
+    pretrained = build_embedder(load_recipe("pretrained", ["model.size=128"]).model, seed=seed)
+    found = [pixels, pixels, embed_items(pretrained, part, cache_directory() / "features", progress=False)]
+    for backbone, size in (("resnet20", 32), ("efficientnet-lite0", 64)):
+        changes = {"backbone": backbone, "size": size, "pretrained": False, "freeze": None, "cache": False}
+        embedder = build_embedder(recipe.model.model_copy(update=changes), seed=seed).eval()
+        found.append(embedder.encode(part, progress=False))
+    return dict(zip(SPACES, found, strict=True))
 
 
 def open_task(task: Task, data_root: Path | None, folder: Path) -> tuple[Dataset, Hierarchy, Path | None]:
@@ -281,14 +269,23 @@ def open_task(task: Task, data_root: Path | None, folder: Path) -> tuple[Dataset
     dataset = task.select(open_data(task.source, data_root=data_root))
     if task.source == "cifar100":
         return dataset, load_hierarchy("cifar100"), None
-    tree, path = alphabets(dataset), folder / "alphabets.nwk"
+    tree, path = alphabets(dataset), folder / TREE_FILE
     path.write_text(tree.to_newick(), encoding="utf-8")
     return dataset, tree, path
 
 
 def read_ledger() -> list[dict[str, Any]]:
-    """Every finished cell."""
-    return [json.loads(line) for line in LEDGER.read_text().splitlines()] if LEDGER.exists() else []
+    """Every finished cell that the recipes of now would make; a line of another recipe is not of these tables."""
+    lines = [json.loads(line) for line in LEDGER.read_text().splitlines()] if LEDGER.exists() else []
+    return [line for line in lines if line["task"] == "spaces" or _is_current(line)]
+
+
+def _is_current(line: Mapping[str, Any]) -> bool:
+    task = TASKS.get(line["task"])
+    if task is None or line["cell"] not in task.cells:
+        return False
+    tree = None if task.source == "cifar100" else TREE_FILE
+    return line["recipe"] == digest(recipe_of(task, line["cell"], line["seed"], tree))
 
 
 def keep(line: dict[str, Any]) -> None:
@@ -315,24 +312,26 @@ def run_task(name: str, data_root: Path | None) -> None:
 
 
 def run_spaces(data_root: Path | None) -> None:
-    """Measure the spaces that nothing was trained in, once."""
-    if any(line["task"] == "spaces" for line in read_ledger()):
-        return
-    dataset = open_data("cifar100", data_root=data_root)
-    for line in spaces(dataset, load_hierarchy("cifar100")):
-        keep({"task": "spaces", **line})
+    """Measure the spaces that nothing was trained in, seed by seed; what is in the ledger is not kept again."""
+    done = {(line["cell"], line["seed"]) for line in read_ledger() if line["task"] == "spaces"}
+    dataset, tree = open_data("cifar100", data_root=data_root), load_hierarchy("cifar100")
+    for seed in SPACE_SEEDS:
+        if not {(name, seed) for name in SPACES} <= done:
+            for line in spaces(dataset, tree, seed):
+                if (line["cell"], seed) not in done:
+                    keep({"task": "spaces", **line})
 
 
 def run_quick(data_root: Path | None) -> None:
-    """A few steps of two cells of each task that is trained from random weights."""
-    for name in ("scratch", "omniglot"):
+    """A few steps of two cells of every task, with a tenth of the classes."""
+    for name, task in TASKS.items():
         with tempfile.TemporaryDirectory() as folder:
-            dataset, tree, path = open_task(TASKS[name], data_root, Path(folder))
+            dataset, tree, path = open_task(task, data_root, Path(folder))
             few = set(dataset.classes[::10])
             dataset = dataset.select(np.flatnonzero([label in few for label in dataset.labels]))
             for title in ("NormFace, standard", "ProxyDR, dynamic"):
                 more = (*QUICK, "data.classes_per_batch=8")
-                found = cell(dataset, tree, recipe_of(TASKS[name], title, 0, path, more))
+                found = cell(dataset, tree, recipe_of(task, title, 0, path, more))
                 print(f"{name}, {title}: {found['values']}")
 
 

@@ -26,8 +26,8 @@ from nearkin.report import Bar, Column, draw_bars, draw_metric_curves
 
 FOLDER = Path(__file__).with_name("taxonomy")
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
-TASKS = {"cifar": "CIFAR-100", "scratch": "CIFAR-100, from random weights", "omniglot": "Omniglot"}
-BATCHES = {"cifar": 32, "scratch": 64, "omniglot": 64}
+TASKS = {"cifar": "CIFAR-100", "omniglot": "Omniglot"}
+BATCHES = {"cifar": 32, "omniglot": 64}
 """Items a step (`data.classes_per_batch` of the tasks), to tell steps in epochs."""
 MODELS = ("softmax", "NormFace", "ProxyDR", "CORR")
 BOTH = MODELS[1:3]
@@ -228,10 +228,11 @@ def bars_picture(cells: Cells, measures: Sequence[str]) -> bytes:
         bars.append(
             Bar(
                 model,
-                option,
+                _kind(option),
                 values={measure: mean_interval(values) for measure, values in runs.items()},
                 runs=runs,
                 part="with the tree" if "MDS" in option else "without the tree",
+                label=name,
             )
         )
     columns = [Column(name, percent=not _is_plain(name), lower_is_better=name in LOWER) for name in measures]
@@ -240,6 +241,8 @@ def bars_picture(cells: Cells, measures: Sequence[str]) -> bytes:
 
 def curves_picture(cells: Cells, task: str) -> bytes:
     """Figure 9 of the article: means over seeds, bands from the lowest to the highest."""
+    models = list(dict.fromkeys(name.partition(", ")[0] for name in sorted(cells, key=_order)))  # as bars have them
+    colours = {name: models.index(model) for name in DRAWN if (model := name.partition(", ")[0]) in models}
     series: dict[str, dict[str, Any]] = {title: {} for title in CURVES.values()}
     bands: dict[str, dict[str, Any]] = {title: {} for title in CURVES.values()}
     for name in DRAWN:
@@ -253,14 +256,19 @@ def curves_picture(cells: Cells, task: str) -> bytes:
                 values = np.array([[row[epoch] for epoch in epochs] for row in rows])
                 series[title][name] = (epochs, values.mean(axis=0))
                 bands[title][name] = (values.min(axis=0), values.max(axis=0))
-    return draw_metric_curves(series, intervals=bands, of=TASKS[task], plain=list(CURVES.values())[1:])
+    plain = list(CURVES.values())[1:]
+    return draw_metric_curves(series, intervals=bands, of=TASKS[task], plain=plain, alike=colours)
 
 
 def _order(name: str) -> tuple[bool, int, int, str]:
     """Without the tree before with it, then by model, then by option."""
     model, _, option = name.partition(", ")
-    kind = "s =" if option.startswith("s =") else option
-    return "MDS" in option, _place(MODELS, model), _place(OPTIONS, kind), name
+    return "MDS" in option, _place(MODELS, model), _place(OPTIONS, _kind(option)), name
+
+
+def _kind(option: str) -> str:
+    """The option; that of the controls, whose fixed scale differs by model, is one."""
+    return "s =" if option.startswith("s =") else option
 
 
 def _place(known: Sequence[str], one: str) -> int:

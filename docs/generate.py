@@ -490,7 +490,7 @@ _TABLES = {
     **{f"taxonomy_{name}": partial(_made, "taxonomy", name) for name in ("runs", "spaces")},
     **{
         f"taxonomy_{task}{part}": partial(_made, "taxonomy", task + part)
-        for task in ("cifar", "scratch", "omniglot")
+        for task in ("cifar", "omniglot")
         for part in (
             "",
             "_correlations",

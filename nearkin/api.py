@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import torch
 from nearkin.audits import AuditResult, Subject, run_suites, subject_of_model, unseen_items
 from nearkin.audits import suites as known_suites
 from nearkin.audits.explaining import Explanation, Pictures, explain_images
-from nearkin.audits.hierarchy import needed_tree
+from nearkin.audits.hierarchy import TREE_FACT, needed_tree
 from nearkin.data.catalogue import cache_directory
 from nearkin.data.checking import drop_bad
 from nearkin.data.dataset import Dataset
@@ -32,7 +32,7 @@ from nearkin.training import Run, TrainingResult, train
 from nearkin.training.ranks import Ranks
 
 Source = str | Path | Dataset
-Tree = str | Path | Hierarchy
+Tree = str | Path | Hierarchy | Mapping[Any, Any]
 
 
 def fit(
@@ -155,8 +155,9 @@ def audit(
         space: how embeddings of your own are compared: a space, its name, or an object with a `distance`; default: the
             sphere, that is by cosine.
         rerank: measure retrieval after re-ranking by "average-query-expansion" or "k-reciprocal"; None: as the recipe.
-        tree: of the classes, for the suite "hierarchy": a `Hierarchy`, a file of one, or the name of one that comes
-            with the package; None: the one that the model was trained with.
+        tree: of the classes, for the suite "hierarchy": a `Hierarchy`, nested groups such as {"fish": ["shark",
+            "trout"], "birds": ["owl"]}, a file, or the name of one that comes with the package; None: the one that the
+            model was trained with.
         overrides: changes to the recipe's audit section, such as "audit.severities=[5]".
         skip_bad: leave out files that cannot be read.
         baseline: also measure pretrained features, or raw pixels, for comparison.
@@ -184,6 +185,8 @@ def audit(
         subject.notes.extend(notes)
         if hierarchy is not None:
             subject = replace(subject, hierarchy=hierarchy, proxies=_run_proxies(model))
+    if hierarchy is not None:
+        subject.facts[TREE_FACT] = _tree_name(tree)
     changes = _changes(usual, section)
     if changes:
         subject.facts["audit settings"] = changes
@@ -205,9 +208,18 @@ def class_tree(tree: Tree | None, card: dict[str, Any]) -> Hierarchy | None:
     """A tree as users give it; without one, that of a model's card, if it was trained with any."""
     if isinstance(tree, Hierarchy):
         return tree
+    if isinstance(tree, Mapping):
+        return Hierarchy.from_nested(tree)
     if tree is not None:
         return load_hierarchy(tree)
     return Hierarchy.from_newick(card["hierarchy"]) if "hierarchy" in card else None
+
+
+def _tree_name(tree: Tree | None) -> str:
+    """What a reader can tell a tree by."""
+    if tree is None:
+        return "the run's own"
+    return "given in Python" if isinstance(tree, Hierarchy | Mapping) else Path(tree).name
 
 
 def check_tree(hierarchy: Hierarchy, dataset: Dataset, card: dict[str, Any]) -> None:

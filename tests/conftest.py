@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import settings
 from PIL import Image
 
 from nearkin.data.dataset import Dataset
@@ -15,6 +16,10 @@ from nearkin.data.stores import ArrayStore
 
 # One thread per test process: the suite runs in two processes on two cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# A machine that has other work to do makes no test fail.
+settings.register_profile("patient", deadline=None)
+settings.load_profile("patient")
 
 
 @pytest.fixture(scope="session")

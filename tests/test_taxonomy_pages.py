@@ -84,7 +84,7 @@ def test_a_family_is_corrected_together(statistics):
 
 
 def test_the_last_line_of_a_cell_and_seed_counts(statistics):
-    lines = [*ledger(), line("softmax", 1, level=1.0), line("softmax", 1, task="scratch", level=2.0)]
+    lines = [*ledger(), line("softmax", 1, level=1.0), line("softmax", 1, task="omniglot", level=2.0)]
     values = statistics.seed_values(statistics.cells_of(lines, "cifar")["softmax"], "top-1")
     assert ((values > 1.0) == [False, True, False]).all()
 
@@ -124,6 +124,20 @@ def test_ranks_leave_out_softmax_and_controls(pages, statistics):
     (found,) = [row for row in body if row[0] == "HP@5 (%)"]
     assert head[0] == "12 runs"
     assert found[2].strip("*") == f"{expected:+.2f}"
+
+
+def test_models_and_controls_look_the_same_in_bars_and_curves(pages, statistics, monkeypatch):
+    cells = statistics.cells_of(ledger(2, (*CELLS, "NormFace, s = 6.2")), "cifar")
+    bars, options = [], {}
+    monkeypatch.setattr(pages, "draw_bars", lambda given, columns: bars.extend(given) or b"")
+    monkeypatch.setattr(pages, "draw_metric_curves", lambda series, **given: options.update(given) or b"")
+    pages.bars_picture(cells, ["top-1"])
+    pages.curves_picture(cells, "cifar")
+    controls = {bar.name: bar.option for bar in bars if "s =" in bar.name}
+    assert controls == {"NormFace, s = 6.2": "s =", "ProxyDR, s = 7.899": "s ="}
+    models = list(dict.fromkeys(bar.model for bar in bars))
+    assert options["alike"]["ProxyDR, dynamic"] == models.index("ProxyDR")
+    assert options["alike"]["NormFace, standard"] == models.index("NormFace")
 
 
 @pytest.mark.parametrize(

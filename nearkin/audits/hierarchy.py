@@ -26,6 +26,9 @@ from nearkin.report.formatting import value_text
 from nearkin.search import exact
 from nearkin.spaces import Euclidean, Space, Sphere
 
+TREE_FACT = "tree"
+"""Where the facts of a subject say which tree it is judged by."""
+
 _PROTOTYPES, _PROXIES = "prototypes", "proxies"
 _RANKED = 5
 """Classes that are ranked for an item: the k of top-5, AHD@5 and HP@5."""
@@ -40,7 +43,7 @@ def hierarchy_suite(subject: Subject, section: AuditSection) -> SuiteResult:
     """
     hierarchy = needed_tree(subject.hierarchy)
     known = references(subject, section.seed)
-    findings = _Findings(hierarchy, known, section)
+    findings = _Findings(hierarchy, known, section, subject.facts.get(TREE_FACT, ""))
     space, asked = subject.space, subject.embeddings[known.asked]
     points = {_PROTOTYPES: known.prototypes(known.embeddings, space)}
     proxies = _proxies(subject, known)
@@ -70,8 +73,8 @@ def needed_tree(hierarchy: Hierarchy | None) -> Hierarchy:
     """The tree, or an error that says how to give one."""
     if hierarchy is None:
         raise DataError(
-            "The hierarchy suite needs a tree of the classes, and the model was trained without one: give it with "
-            "--tree FILE, in Python with tree=."
+            "The hierarchy suite needs a tree of the classes, and there is none: give it with --tree FILE, in Python "
+            "with tree=."
         )
     return hierarchy
 
@@ -113,11 +116,13 @@ class _Findings:
         hierarchy: the tree.
         known: the classes.
         section: how to measure.
+        tree_name: what to call the tree; empty if nobody named it.
     """
 
     hierarchy: Hierarchy
     known: References
     section: AuditSection
+    tree_name: str = ""
     values: dict[str, float] = field(default_factory=dict)
     intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
     per_class: dict[str, dict[str, float]] = field(default_factory=dict)
@@ -135,10 +140,18 @@ class _Findings:
             self.notes.append(f"{metric} is left out, as no class has others at different distances.")
             return
         self.values[metric] = found.value
-        rows = zip(self.known.names, found.per_class.tolist(), strict=True)
+        rows = list(zip(self.known.names, found.per_class.tolist(), strict=True))
         self.per_class[metric] = {label: value for label, value in rows if not math.isnan(value)}
+        if found.extreme:
+            agree = "class agrees" if found.extreme == 1 else "classes agree"
+            decide = "decides" if found.extreme == 1 else "decide"
+            self.notes.append(
+                f"{found.extreme:,} of {len(rows):,} {agree} fully with the tree (or oppose it) in {metric} and "
+                f"{decide} the mean."
+            )
         if found.dropped:
-            self.notes.append(f"{found.dropped} classes are not in {metric}, as all others are equally far from them.")
+            are, them = ("class is", "it") if found.dropped == 1 else ("classes are", "them")
+            self.notes.append(f"{found.dropped:,} {are} not in {metric}, as all others are equally far from {them}.")
 
     def correlate_untrained(self, subject: Subject) -> None:
         """The same of pixels and of a random network, by some references of each class."""
@@ -163,6 +176,17 @@ class _Findings:
         _, ranking = exact(asked, vectors, min(_RANKED, len(vectors)), space=space)
         names = self.known.names
         self._add(ranking_metrics(ranking.numpy(), self.known.truth, self.distances), names, suffix)
+        if len(names) >= _RANKED and self._ranked_are_all_near():
+            self.notes.append(
+                f"HP@{_RANKED} is 100 % whatever the model does: in this tree the {_RANKED} classes nearest to any "
+                f"are, with ties, all {len(names):,}."
+            )
+
+    def _ranked_are_all_near(self) -> bool:
+        """Whether the neighbourhood of every asked class that has as many classes as are ranked has all of them."""
+        distances = self.distances[np.unique(self.known.truth)]
+        at_rank = np.partition(distances, _RANKED - 1, axis=1)[:, _RANKED - 1]
+        return bool(np.isclose(at_rank, distances.max(axis=1)).all())
 
     def similar(self, subject: Subject, embeddings: np.ndarray, space: Space) -> None:
         """HS@k and AHS@k of all audited items (n, d) among themselves."""
@@ -182,7 +206,9 @@ class _Findings:
         correlations = tuple(name for name in self.values if name.startswith("MC, "))
         first = (
             f"Hierarchy: {len(self.known.asked):,} items are given to the nearest of {len(self.known.names):,} "
-            f"prototypes, the means of {len(self.known.rows):,} references ({self.known.told})."
+            f"prototypes, the means of {len(self.known.rows):,} references ({self.known.told}). The tree is "
+            f"{self.tree_name or 'without a name'}, its distance {self.section.tree_distance}; the diagonal (a class's "
+            f"distance to itself) {'counts' if self.section.diagonal else 'does not count'} in MC."
         )
         more = [f"Hierarchy: {note}" for note in self.notes]
         if self.known.dropped:
@@ -200,6 +226,7 @@ class _Findings:
 
     def _details(self) -> dict[str, Any]:
         return {
+            "tree name": self.tree_name,
             "tree": self.tree.to_newick(),
             "tree distance": self.section.tree_distance,
             "diagonal": self.section.diagonal,

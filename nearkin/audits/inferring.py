@@ -43,7 +43,9 @@ class ClassDistances:
 
 def distances_of_proxies(names: tuple[str, ...], vectors: np.ndarray, space: Space) -> ClassDistances:
     """Between the proxies (C, d) of training classes."""
-    return ClassDistances(names, class_distance_matrix(vectors, space), "proxies", "those that training ended with")
+    return ClassDistances(
+        names, class_distance_matrix(vectors, space), "proxies", "those of the weights that were chosen"
+    )
 
 
 def distances_of_items(subject: Subject, source: TreeSource, seed: int = 0) -> ClassDistances:

@@ -10,6 +10,7 @@ from nearkin.audits.division import divide
 from nearkin.audits.subject import Subject
 from nearkin.errors import DataError
 from nearkin.metrics.hierarchy import class_prototypes
+from nearkin.search import as_vectors
 from nearkin.spaces import Space
 
 
@@ -51,13 +52,15 @@ def references(subject: Subject, seed: int) -> References:
     """The training items of a model of seen classes, else the published gallery, else half of each class by a seed.
 
     Raises:
-        DataError: if the subject is compared in a way that has no means.
+        DataError: if the subject is compared in a way that has no means, or not every embedding is finite.
     """
     if not isinstance(subject.space, Space):
         raise DataError(
             f"Classes are compared by the means of their items, and {type(subject.space).__name__} has none: give "
             "space='sphere' or 'euclidean'."
         )
+    # Here a row is still that of the item; in a half it would be another.
+    as_vectors(subject.embeddings)
     if subject.known is not None:
         embeddings, labels = subject.known()
         rows, asked, told = np.arange(len(labels)), np.arange(len(subject.labels)), "the items that were trained on"

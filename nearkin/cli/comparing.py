@@ -77,6 +77,7 @@ def _read(path: Path, name: str) -> Audited:
         audit["facts"],
         tuple(audit["lower_is_better"]),
         tuple(audit["numbers"]),
+        audit["details"].get("hierarchy", {}),
     )
 
 

@@ -74,10 +74,12 @@ def import_command(
 def split_command(
     data: Source,
     out: Out,
-    by: Annotated[str, typer.Option(help="auto, column, halves or fraction.")] = "auto",
-    test: Annotated[float, typer.Option(min=0.0, max=0.99, help="Share of the classes held out for the audit.")] = 0.3,
+    by: Annotated[str, typer.Option(help="auto, column, halves, fraction, or items: no class apart.")] = "auto",
+    test: Annotated[
+        float, typer.Option(min=0.0, max=0.99, help="Share of the classes, or of each class's items, for the audit.")
+    ] = 0.3,
     val: Annotated[
-        float, typer.Option(min=0.0, max=0.99, help="Share of the training classes held out for validation.")
+        float, typer.Option(min=0.0, max=0.99, help="Share of the training classes, or items, for validation.")
     ] = 0.15,
     folds: Annotated[int, typer.Option(min=0, help="Also number k class-disjoint folds of the training classes.")] = 0,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the choice.")] = 0,

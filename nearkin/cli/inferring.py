@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from difflib import get_close_matches
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 from nearkin import api
-from nearkin.audits import subject_of_model
+from nearkin.audits import subject_of_model, unseen_items
 from nearkin.audits.inferring import (
     ClassDistances,
     InferredTree,
@@ -24,7 +25,7 @@ from nearkin.data.catalogue import cache_directory
 from nearkin.data.hierarchy import Hierarchy
 from nearkin.data.hierarchy_files import load_hierarchy
 from nearkin.data.sources import open_data
-from nearkin.errors import DataError, RunError, suggestion
+from nearkin.errors import DataError, RunError, StorageError, suggestion
 from nearkin.metrics.tree_inference import LinkageMethod
 from nearkin.models import Embedder
 from nearkin.storage import replacing
@@ -52,18 +53,20 @@ def infer_tree_command(
     _check_choice("--method", method, get_args(LinkageMethod))
     if source == "proxies" and data is not None:
         raise DataError("Proxies are the run's own and need no data: leave out --data, or choose another --from.")
-    newick, picture = _files(path, out, source, method)
-    check_folder(newick.parent)
+    folder, stem = _place(path, out)
+    _check_writable(folder)
     run = Run(path)
     model = run.model()
     known = api.class_tree(tree, model.card)
     if source == "proxies":
-        distances, notes = _of_proxies(run, model), list[str]()
+        distances, notes, marks = _of_proxies(run, model), list[str](), list[str]()
     else:
         options: dict[str, Any] = {"skip_bad": skip_bad, "data_root": data_root, "progress": progress}
-        distances, notes = _of_items(run, model, cast(TreeSource, source), data, known, **options)
+        distances, notes, marks = _of_items(run, model, cast(TreeSource, source), data, known, **options)
     inferred = InferredTree.of(distances, cast(LinkageMethod, method), known)
     drawn = inferred.picture()
+    named = stem or "-".join(["tree", *marks, source, *([] if method == "average" else [method])])
+    newick, picture = (folder / f"{named}{ending}" for ending in _ENDINGS)
     # Both or neither: a tree beside the picture of another would mislead.
     with replacing(newick) as text, replacing(picture) as image:
         text.write_text(inferred.tree.to_newick() + "\n", encoding="utf-8")
@@ -80,15 +83,29 @@ def _check_choice(option: str, given: str, known: Sequence[str]) -> None:
         raise DataError(f"{option} cannot be '{given}'.{suggestion(given, known)}")
 
 
-def _files(run: Path, out: str | None, source: str, method: str) -> tuple[Path, Path]:
-    """Where tree and picture go: into a directory, that of the run unless one is named, or beside a file's name."""
+def _place(run: Path, out: str | None) -> tuple[Path, str]:
+    """The directory of tree and picture, that of the run unless one is named, and what they are called, if that is."""
     path = run if out is None else Path(out)
     if out is None or out.endswith(("/", os.sep)) or path.is_dir():
-        path = path / (f"tree-{source}" if method == "average" else f"tree-{source}-{method}")
-    elif path.suffix.lower() in _ENDINGS:
-        path = path.with_suffix("")
-    newick, picture = (path.with_name(path.name + ending) for ending in _ENDINGS)
-    return newick, picture
+        return path, ""
+    if path.suffix.lower() not in ("", *_ENDINGS):
+        raise DataError(
+            f"The tree and its picture end in {' and '.join(_ENDINGS)}, so --out cannot be '{out}': leave out "
+            f"{path.suffix}, or name a directory with / at its end."
+        )
+    return path.parent, path.stem
+
+
+def _check_writable(folder: Path) -> None:
+    """Refuse a directory that cannot be written to before any work, and without leaving a trace."""
+    check_folder(folder)
+    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    try:
+        # Rights alone do not tell: some file systems take no files from anyone.
+        with tempfile.TemporaryFile(dir=there):
+            pass
+    except OSError as error:
+        raise StorageError(f"Nothing can be written to {there}: choose another place with --out.") from error
 
 
 def _of_proxies(run: Run, model: Embedder) -> ClassDistances:
@@ -111,8 +128,8 @@ def _of_items(
     skip_bad: bool,
     data_root: Path | None,
     progress: bool,
-) -> tuple[ClassDistances, list[str]]:
-    """Distances between the classes of the items that an audit would take, and what to say of these."""
+) -> tuple[ClassDistances, list[str], list[str]]:
+    """Distances between classes of the items an audit takes, what to say of them, and the name of foreign data."""
     trained_on = model.card.get("data", {})
     # What training left out is left out here too.
     skip_bad = skip_bad or (data is None and bool(trained_on.get("notes")))
@@ -120,12 +137,25 @@ def _of_items(
     if not where:
         raise RunError(f"{run.path} does not say which data it was trained on: name some with --data.")
     dataset, notes = api.open_readable(where, skip_bad=skip_bad, data_root=data_root, progress=progress)
+    rows, on_choice = unseen_items(dataset, model.card)
+    classes = set(dataset.labels[rows].tolist())
+    if len(classes) < 2:
+        raise DataError(
+            f"The data {where} has items of {len(classes)} class to infer a tree of, and two are the least: give data "
+            "of more classes with --data."
+        )
     if known is not None:
-        api.check_tree(known, dataset, model.card)
+        known.check(sorted(classes))
     subject = subject_of_model(
         model, dataset, cache_directory=cache_directory() / "features", baseline=False, progress=progress
     )
-    return distances_of_items(subject, source), [*subject.notes, *notes]
+    told = subject.notes
+    if source == "prototypes" and classes <= subject.seen.keys():
+        # That classes were trained on matters to figures of single items, of which means have none.
+        told = [note for note in told if note not in on_choice]
+    foreign = data is not None and not subject.own_data
+    marks = [subject.facts["data"] or "data"] if foreign else []
+    return distances_of_items(subject, source), [*told, *notes], marks
 
 
 def show_tree(file: str, data: str | None, data_root: Path | None, progress: bool) -> bool:
@@ -161,7 +191,8 @@ def _show_lacking(tree: Hierarchy, classes: set[str]) -> bool:
     missing, spare = sorted(classes - set(tree.classes)), len(set(tree.classes) - classes)
     print(f"The data has {len(classes):,} classes, of which the tree has {len(classes) - len(missing):,}.")
     if spare:
-        print(f"{spare:,} classes of the tree are not in the data, which does no harm.")
+        more, are = ("class", "is") if spare == 1 else ("classes", "are")
+        print(f"{spare:,} {more} of the tree {are} not in the data, which does no harm.")
     if missing:
         print(f"The tree lacks {len(missing):,}:")
         for name in missing[:_SHOWN]:

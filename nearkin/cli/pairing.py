@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
+from nearkin.cli.judging import judged_unlike
 from nearkin.metrics import PairedResult, holm, paired_permutation
 from nearkin.report import Column, ComparisonRow
 from nearkin.report.comparison import Contrast, Difference
@@ -25,6 +27,7 @@ class Audited:
         facts: what was audited.
         lower_is_better: the metrics of which less is better.
         numbers: the metrics that are plain numbers, not shares of 1.
+        judged: how the hierarchy suite judged it; empty if it did not.
     """
 
     row: ComparisonRow
@@ -32,6 +35,7 @@ class Audited:
     facts: Mapping[str, str]
     lower_is_better: tuple[str, ...] = ()
     numbers: tuple[str, ...] = ()
+    judged: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def data(self) -> str:
@@ -97,6 +101,9 @@ def _pair(run: Audited, reference: Audited, metric: str) -> PairedResult | str:
     """The comparison of two runs, or why there is none."""
     if any(run.facts.get(key) != reference.facts.get(key) for key in _SAME_DATA):
         return f"the audits are of different data ({run.data}; {reference.data})"
+    unlike = judged_unlike(run.judged, reference.judged, metric)
+    if unlike:
+        return f"{metric} is not the same in both, as {unlike}"
     for one in (run, reference):
         if not one.per_class:
             return f"the audit of {one.row.run} keeps no values of single classes; audit it again"
@@ -143,7 +150,8 @@ def _explanation(runs: Sequence[Audited], contrast: Contrast, tested: Mapping[in
             "among its own: audit them on the same data (--data) for a fair comparison."
         )
     if any(_unlike_the_values(runs[place], reference, contrast, place) for place in tested):
-        notes.append(f"{metric} itself is a mean over queries; differences give every class the same weight.")
+        over = "is no plain mean over classes" if metric.startswith("MC") else "is a mean over queries"
+        notes.append(f"{metric} itself {over}; differences give every class the same weight.")
     return notes
 
 

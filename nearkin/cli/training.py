@@ -57,14 +57,16 @@ def train_command(
         console.print(f"Stopped at step {state.step}. Continue with the same command and  --resume")
         raise typer.Exit(INTERRUPTED)
     sizes = {part: len(names) for part, names in card["classes"].items()}
+    seen = card["recipe"]["data"]["split"] == "items"
+    others = f"{sizes['val']} more for validation, {sizes['test']} held out"
     console.print(
         f"Trained {state.step} steps in {state.seconds:.0f} s on {sizes['train']} classes "
-        f"({sizes['val']} more for validation, {sizes['test']} held out)."
+        f"({'other items of them validate and test' if seen else others})."
     )
     if card["validation"]:
         shares = {name: value for name, value in card["validation"].items() if name != RADIUS}
         shown = ", ".join(f"{name.removeprefix('val_')} {100 * value:.1f} %" for name, value in shares.items())
-        console.print(f"Best on the validation classes at step {state.best_step}: {shown}.")
+        console.print(f"Best on the validation {'items' if seen else 'classes'} at step {state.best_step}: {shown}.")
     training = run.recipe().training
     if training.schedule == "cross-batch-memory" and state.best_step <= training.cross_batch_memory.warmup_steps:
         console.print(

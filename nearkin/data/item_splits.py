@@ -48,6 +48,11 @@ def split_items(
     if not (given == "val").any():
         _draw(held, codes, keys, val, "val", len(names))
     _check(held, codes, names)
+    if val and not (held == "val").any():
+        raise DataError(
+            f"data.val_items is {val:g} and no class has an item left to validate on: lower data.test_items, add "
+            "items, or set data.val_items to 0."
+        )
     train, validation, tested = (np.flatnonzero(held == part).astype(np.int64) for part in ("train", "val", "test"))
     return train, validation, tested
 

@@ -38,6 +38,9 @@ _LARGEST = 1 - 1e-12
 _TIE = 1e-9
 """Sums of branch lengths that differ by such a share are one distance."""
 
+_SHORTEST = 0.5
+"""Length of a mean on the sphere, of 1, below which it is of rounding errors alone."""
+
 
 @dataclass(frozen=True, eq=False)
 class MeanCorrelation:
@@ -47,15 +50,21 @@ class MeanCorrelation:
         value: the mean over classes by Fisher's z, in [-1, 1]; NaN if no class is left.
         per_class: the correlation of each class (C,), NaN for those left out.
         dropped: how many classes are left out, as all others are equally far from them in one of the matrices.
+        extreme: how many of the classes left agree or oppose fully. Their z, really infinite, is taken as about 14, far
+            beyond that of any other, so they decide the mean: with few classes, or trees without ties, such a value
+            says little, and `per_class` says more.
     """
 
     value: float
     per_class: np.ndarray = field(repr=False)
     dropped: int
+    extreme: int = 0
 
 
 def mean_correlation(first: Any, second: Any, *, diagonal: bool = False) -> MeanCorrelation:
     """Spearman's correlation of the rows of two distance matrices, averaged by Fisher's z.
+
+    Distances of a row that differ by no more than rounding, a 1e-9 share of its largest, are ties.
 
     Example:
         >>> from nearkin.metrics.hierarchy import mean_correlation
@@ -76,10 +85,11 @@ def mean_correlation(first: Any, second: Any, *, diagonal: bool = False) -> Mean
     right = square_matrix(second, "second distances", len(left))
     if not diagonal:
         left, right = _without_diagonal(left), _without_diagonal(right)
+    left, right = _tied(left), _tied(right)
     varied = (np.ptp(left, axis=1) > 0) & (np.ptp(right, axis=1) > 0) if left.shape[1] else np.zeros(len(left), bool)
     correlations = np.full(len(left), np.nan)
     if not varied.any():
-        return MeanCorrelation(float("nan"), correlations, len(left))
+        return MeanCorrelation(float("nan"), correlations, len(left), 0)
     ranks, others = (rankdata(rows[varied], axis=1) for rows in (left, right))
     ranks -= ranks.mean(axis=1, keepdims=True)
     others -= others.mean(axis=1, keepdims=True)
@@ -87,7 +97,19 @@ def mean_correlation(first: Any, second: Any, *, diagonal: bool = False) -> Mean
     found = np.clip(np.einsum("ij,ij->i", ranks, others) / scale, -1.0, 1.0)
     correlations[varied] = found
     mean = np.tanh(np.arctanh(np.clip(found, -_LARGEST, _LARGEST)).mean())
-    return MeanCorrelation(float(mean), correlations, int((~varied).sum()))
+    extreme = int((np.abs(found) >= _LARGEST).sum())
+    return MeanCorrelation(float(mean), correlations, int((~varied).sum()), extreme)
+
+
+def _tied(rows: np.ndarray) -> np.ndarray:
+    """The place (C, m) of each value among the different ones of its row, those a rounding error apart being one."""
+    order = np.argsort(rows, axis=1)
+    ascending = np.take_along_axis(rows, order, axis=1)
+    # By gaps rather than by decimals, where two equal values may still be on either side of a step.
+    apart = np.diff(ascending, axis=1) > _TIE * np.abs(rows).max(axis=1, keepdims=True, initial=0.0)
+    places = np.zeros(rows.shape, np.int64)
+    np.put_along_axis(places, order[:, 1:], np.cumsum(apart, axis=1), axis=1)
+    return places
 
 
 def _without_diagonal(matrix: np.ndarray) -> np.ndarray:
@@ -114,6 +136,9 @@ def class_prototypes(embeddings: Any, labels: Any, space: Space = _SPHERE) -> Cl
         embeddings: points of the space (n, d), array or tensor.
         labels: n labels of any hashable kind; classes are in the order of strings or numbers, else of appearance.
         space: whose mean is taken.
+
+    Raises:
+        DataError: if directions of a class cancel out, so that it has no mean on the sphere.
     """
     vectors = as_vectors(embeddings)
     names = label_array(labels, len(vectors))
@@ -123,7 +148,13 @@ def class_prototypes(embeddings: Any, labels: Any, space: Space = _SPHERE) -> Cl
     sizes = np.bincount(codes).tolist()
     grouped = vectors[torch.from_numpy(np.argsort(codes, kind="stable"))]
     means = torch.stack([space.mean(members) for members in grouped.split(sizes)])
-    return ClassPrototypes(tuple(class_names(names, codes)), means.cpu().numpy())
+    classes = tuple(class_names(names, codes))
+    if isinstance(space, Sphere) and (lost := torch.linalg.vector_norm(means, dim=-1) < _SHORTEST).any():
+        raise DataError(
+            f"The embeddings of class '{classes[int(lost.int().argmax())]}' are zero or cancel out, so they have no "
+            "mean on the sphere: leave the class out, or give space=Euclidean()."
+        )
+    return ClassPrototypes(classes, means.cpu().numpy())
 
 
 def class_distance_matrix(vectors: Any, space: Space = _SPHERE) -> np.ndarray:

@@ -104,6 +104,9 @@ def cophenetic_correlation(tree_distances: Any, learned_distances: Any) -> float
 
 
 def _check_same_classes(first: Hierarchy, second: Hierarchy) -> None:
+    for place, tree in (("first", first), ("second", second)):
+        if not isinstance(tree, Hierarchy):
+            raise DataError(f"The {place} of the trees to compare is no Hierarchy but {tree!r}: give one.")
     here, there = set(first.classes), set(second.classes)
     if here != there:
         odd = sorted(here ^ there)

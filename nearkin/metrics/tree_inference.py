@@ -7,7 +7,7 @@ sum of i's distances over n - 2 for n groups; it finds every tree whose path len
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -44,6 +44,8 @@ def infer_tree(distances: Any, class_names: Sequence[str], method: LinkageMethod
     if method not in get_args(LinkageMethod):
         raise DataError(f"There is no tree inference '{method}'.{suggestion(str(method), get_args(LinkageMethod))}")
     matrix = symmetric_distances(distances, "distances between classes")
+    if not isinstance(class_names, Iterable):
+        raise DataError(f"The class names must be one for each class, not {class_names!r}: give a list of them.")
     names = [str(name) for name in class_names]
     if len(names) != len(matrix) or len(set(names)) != len(names):
         raise DataError(

@@ -268,6 +268,11 @@ def make_objective(
         if count is not None and (isinstance(count, bool) or not isinstance(count, Integral) or count < 1):
             raise RecipeError(f"make_objective takes a whole number from 1 on as {what}, not {count!r}.")
     drawn = None if episode is None else EpisodeShape(*episode)
+    if not isinstance(hierarchy, Hierarchy | None):
+        raise RecipeError(
+            f"make_objective takes a Hierarchy, such as load_hierarchy('cifar100') gives, as hierarchy, not "
+            f"{hierarchy!r}."
+        )
     names = None if class_names is None else _checked_names(class_names, classes, hierarchy)
     shape = LossShape(dimension, classes, space or Sphere(), seed, features, epoch_steps, drawn, names, hierarchy)
     entry = losses.get(section.loss)
@@ -302,11 +307,14 @@ def _check_proxies(loss: nn.Module, terms: Mapping[str, tuple[float, nn.Module]]
 
 def _checked_names(names: Sequence[str], classes: int, hierarchy: Hierarchy | None) -> tuple[str, ...]:
     """Names of all the classes, each in the tree where there is one."""
-    if len(names) != classes:
-        raise RecipeError(f"There are {classes} classes and {len(names)} class_names: give make_objective one each.")
+    checked = tuple(map(str, names))
+    if len(checked) != classes or len(set(checked)) != classes:
+        raise RecipeError(
+            f"There are {classes} classes and {len(set(checked))} different class_names: give make_objective one each."
+        )
     if hierarchy is not None:
-        hierarchy.check(names)
-    return tuple(map(str, names))
+        hierarchy.check(checked)
+    return checked
 
 
 def check_space(section: ObjectiveSection, space: str) -> None:

@@ -42,6 +42,7 @@ class Bar:
         values: measure to (value, low, high); NaN bounds mean no interval.
         runs: measure to the values of single runs (m,), drawn as dots.
         part: what the bar belongs to; a dashed line separates parts, whose names head them.
+        label: what is written beside it, instead of model and option.
     """
 
     model: str
@@ -49,10 +50,13 @@ class Bar:
     values: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)
     runs: Mapping[str, Sequence[float]] = field(default_factory=dict)
     part: str = ""
+    label: str = ""
 
     @property
     def name(self) -> str:
-        """Model and option."""
+        """The label, else model and option."""
+        if self.label:
+            return self.label
         return f"{self.model}, {self.option}" if self.option else self.model
 
     def value(self, measure: str) -> tuple[float, float, float]:

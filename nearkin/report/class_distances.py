@@ -125,6 +125,10 @@ def _placed(figure: Figure, left: float, top: float, width: float, tall: float, 
 def _draw_ranks(axes: Axes, ranks: np.ndarray, kinds: Sequence[str], side: float) -> None:
     axes.imshow(ranks, cmap=_HEAT, vmin=0, vmax=1, aspect="auto")
     axes.grid(False)
+    # Without a frame the empty diagonal would look like corners bitten off.
+    axes.set_frame_on(True)
+    for spine in axes.spines.values():
+        spine.set(visible=True, color=MUTED, linewidth=0.8)
     spans = _spans(kinds)
     for first, _, _ in spans[1:] if side / len(spans) >= _NARROWEST else []:
         axes.axhline(first - 0.5, color="white", linewidth=0.8)

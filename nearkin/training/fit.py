@@ -136,7 +136,9 @@ def train(
         schedule = make_schedule(recipe.training, pool, batch_classes * recipe.data.per_class, run.path, ranks)
         if _classifier(recipe, objective) is not None:
             schedule.selection = ACCURACY
-        identity = {"data set": fingerprint}  # the recipe has been compared with the run's own
+        identity = {"data set": fingerprint}
+        if hierarchy is not None:
+            identity["class tree"] = hierarchy.to_newick()  # the recipe has been compared with the run's own
         watch = make_watch(recipe, run, pool, objective, train_set.classes, hierarchy)
         loop = Loop(
             embedder,

@@ -132,6 +132,7 @@ class Run:
                 "per_class": stored.get("per_class", {}),
                 "lower_is_better": stored.get("lower_is_better", []),
                 "numbers": stored.get("numbers", []),
+                "details": stored.get("details", {}),
             }
         except (ValueError, KeyError, TypeError) as error:
             raise RunError(f"{self.audit_file} is damaged: run  nearkin audit {self.path}  again.") from error

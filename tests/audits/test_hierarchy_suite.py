@@ -173,6 +173,60 @@ def test_what_cannot_be_measured_is_left_out_with_a_note():
     assert any("HS@k and AHS@k are left out, as an item has only 79 others" in note for note in few.notes)
 
 
+def test_the_first_note_and_the_details_say_which_tree_it_was():
+    given = subject()
+    given.facts["tree"] = "birds.nwk"
+    found = hierarchy_suite(given, QUICK.model_copy(update={"tree_distance": "lcs"}))
+    assert "The tree is birds.nwk, its distance lcs; the diagonal" in found.notes[0]
+    assert "does not count in MC" in found.notes[0]
+    assert found.details["hierarchy"]["tree name"] == "birds.nwk"
+    diagonal = hierarchy_suite(subject(), QUICK.model_copy(update={"diagonal": True}))
+    assert "The tree is without a name" in diagonal.notes[0]
+    assert "distance to itself) counts in MC" in diagonal.notes[0]
+
+
+def test_a_precision_that_is_always_full_is_told():
+    found = hierarchy_suite(subject(), QUICK)
+    assert found.values["HP@5"] == 1.0
+    assert any("HP@5 is 100 % whatever the model does" in note for note in found.notes)
+    names = [f"c{i}" for i in range(8)]
+    uneven = Hierarchy.from_nested({"many": names[:5], "few": names[5:]})
+    other = hierarchy_suite(subject(hierarchy=uneven), QUICK)
+    assert other.values["HP@5"] < 1.0
+    assert not any("whatever the model does" in note for note in other.notes)
+
+
+def test_classes_that_decide_or_leave_a_mean_correlation_are_told_in_whole_sentences():
+    # On a line, the ends order the others as this tree does.
+    places = np.array([0.0, 1.0, 3.0, 7.0], np.float32).repeat(20)[:, None]
+    tree = Hierarchy.from_nested([[["a", "b"], "c"], "d"])
+    labels = np.array(["a", "b", "c", "d"]).repeat(20)
+    found = hierarchy_suite(subject(embeddings=places, labels=labels, hierarchy=tree), QUICK)
+    rows = list(found.per_class["MC, prototypes"].values())
+    full = sum(abs(row) > 1 - 1e-9 for row in rows)
+    assert full > 1
+    assert any(
+        f"{full} of 4 classes agree fully with the tree (or oppose it) in MC, prototypes and decide the mean" in note
+        for note in found.notes
+    )
+    star = Hierarchy.from_nested([["a", "b"], ["c", "d"], "e"])
+    labels = np.array(["a", "b", "c", "d", "e"]).repeat(16)
+    found = hierarchy_suite(subject(labels=labels, hierarchy=star), QUICK)
+    assert any(
+        "1 class is not in MC, prototypes, as all others are equally far from it" in note for note in found.notes
+    )
+    assert not any("decide" in note for note in hierarchy_suite(subject(embeddings=clusters(9.0)), QUICK).notes)
+
+
+def test_a_row_that_is_not_finite_is_named_as_given():
+    broken = clusters(1.0)
+    broken[37, 2] = np.nan
+    with pytest.raises(DataError, match="The embeddings hold NaN or infinite values in 1 rows, the first is row 37"):
+        nk.audit(broken, LABELS, suites=["hierarchy"], tree=TREE)
+    with pytest.raises(DataError, match="the first is row 37"):
+        distances_of_items(subject(embeddings=broken), "prototypes")
+
+
 def test_without_a_tree_or_a_mean_it_says_what_to_give():
     with pytest.raises(DataError, match="give it with --tree FILE"):
         hierarchy_suite(subject(hierarchy=None), QUICK)
@@ -187,7 +241,16 @@ def test_embeddings_of_your_own_are_audited_with_a_tree(tmp_path):
     file.write_text(TREE.to_newick())
     found = nk.audit(clusters(1.0), LABELS, suites=["hierarchy"], tree=file, overrides=["audit.resamples=5"])
     given = nk.audit(clusters(1.0), LABELS, suites=["hierarchy"], tree=TREE, overrides=["audit.resamples=5"])
-    assert found.values == given.values
+    nested = nk.audit(
+        clusters(1.0), LABELS, suites=["hierarchy"], tree=TREE.to_nested(), overrides=["audit.resamples=5"]
+    )
+    assert found.values == given.values == nested.values
+    names = [result.details["hierarchy"]["tree name"] for result in (found, given, nested)]
+    assert names == ["tree.nwk", "given in Python", "given in Python"]
+    with pytest.raises(NearkinError, match="needs a tree of the classes, and there is none: give it with"):
+        nk.audit(clusters(1.0), LABELS, suites=["hierarchy"])
+    with pytest.raises(NearkinError, match=r"lacks 4 of the 8 classes"):
+        nk.audit(clusters(1.0), LABELS, suites=["hierarchy"], tree={"a": ["c0", "c1"], "b": ["c2", "c3"]})
     assert found.verdict().startswith(f"MC, prototypes {found['MC, prototypes']:.3f} over 8 classes and 80 items")
     with pytest.raises(NearkinError, match="name it too, as in --suite hierarchy"):
         nk.audit(clusters(1.0), LABELS, tree=file)

@@ -275,3 +275,38 @@ def test_audits_of_old_are_shown_and_less_is_better_where_the_audit_says_so(audi
     assert "the audit of old keeps no values of single classes; audit it again" in text
     assert "NMI ↓" in text
     assert "★ 40.0 %" in text
+
+
+SHARED = {"tree name": "a.nwk", "tree": "((k,l)g,(m,n)h);", "tree distance": "path", "diagonal": False}
+
+
+@pytest.mark.parametrize(
+    ("change", "metric", "reason"),
+    [
+        ({"tree": "((k,m)g,(l,n)h);", "tree name": "b.nwk"}, "MC, prototypes", "the trees differ (b.nwk; a.nwk)"),
+        ({"tree": "((k,l)g,m,n);"}, "HS@50", "the trees differ (a.nwk; a.nwk)"),
+        ({"tree": ""}, "AHD@5", "the trees differ"),
+        ({"tree": "((k,m)g,(l,n)h);"}, "top-1", ""),
+        ({"tree": "((k,m)g,(l,n)h);"}, "MAP@R", ""),
+        ({"tree": "((n,m)other,(l,k)names);", "tree name": "b.nwk"}, "MC, prototypes", ""),
+        ({"tree": "((k,l)g,(m,n,o)h);"}, "MC, prototypes", ""),
+        ({"tree distance": "lcs"}, "severity", "the tree distances differ (lcs; path)"),
+        ({"diagonal": True}, "MC, proxies", "only one counts the diagonal"),
+        ({"diagonal": True}, "HS@50", ""),
+        ({"references": "half"}, "top-5, proxies", "the references differ (half; None)"),
+        ({"references": "half"}, "AHS@250", ""),
+    ],
+)
+def test_runs_that_are_judged_unlike_are_not_paired(audited, compare, change, metric, reason):
+    best, other = by_class(0.1), by_class(0.0, seed=1)
+    paths = []
+    for name, values, judged in [("best", best, SHARED), ("other", other, SHARED | change)]:
+        path = audited(name, values, per_class={metric: values}, details={"hierarchy": judged})
+        stored = json.loads((path / "audit.json").read_text())
+        stored["values"] = {metric: stored["values"]["P@1"]}
+        (path / "audit.json").write_text(json.dumps(stored))
+        paths.append(path)
+    text = compare(*paths, "--metric", metric)
+    refused = f"No paired test of other against best: {metric} is not the same in both, as {reason}"
+    assert (refused in text) == bool(reason)
+    assert ("averaged over the 30 classes both have" in text) == (not reason)

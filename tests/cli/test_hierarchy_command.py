@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -73,6 +74,8 @@ def test_an_audit_takes_the_tree_of_the_run(nearkin, seen, tmp_path):
     assert {"MC, prototypes", "top-1", "AHD@5"} <= set(stored["baseline"]["values"])
     assert Hierarchy.from_newick(stored["details"]["hierarchy"]["tree"]) == Hierarchy.from_nested(TREE)
     assert "the items that were trained on" in flat(out)
+    assert "The tree is the run's own, its distance path" in flat(out)
+    assert stored["details"]["hierarchy"]["tree name"] == stored["facts"]["tree"] == "the run's own"
     page = (tmp_path / "page.html").read_text()
     assert "Known tree and inferred tree" in page
     assert "Class tree during training" in page
@@ -86,11 +89,13 @@ def test_an_audit_takes_a_tree_that_is_given(nearkin, unseen, tree, tmp_path):
     assert "half of each class, drawn by the seed" in flat(out)
     stored = json.loads((unseen / "audit-hierarchy.json").read_text())
     assert not [name for name in stored["values"] if "proxies" in name]
+    assert stored["details"]["hierarchy"]["tree name"] == "tree.json"
+    assert "The tree is tree.json" in flat(out)
 
 
 def test_an_audit_says_what_is_wrong_with_the_tree(nearkin, unseen, tree):
     for arguments, told in [
-        (("--suite", "hierarchy"), "needs a tree of the classes, and the model was trained without one"),
+        (("--suite", "hierarchy"), "needs a tree of the classes, and there is none"),
         (("--suite", "hierarchy", "--tree", "cifar100"), "The tree lacks 4 of the 4 classes"),
         (("--suite", "hierarchy", "--tree", "nowhere.yaml"), "There is no class tree 'nowhere.yaml'"),
         (("--tree", str(tree)), "name it too, as in --suite hierarchy"),
@@ -121,6 +126,9 @@ def test_a_tree_is_written_as_newick_and_as_a_picture(nearkin, seen, tmp_path, s
     ):
         assert words in out
     assert f"Tree: {tmp_path / stem}.nwk" in out
+    # What items are taken for depends on whether their classes were trained on; means do not.
+    assert ("Every class of this data was trained on" in flat(out)) == (source == "confusions")
+    assert ("those of the weights that were chosen" in flat(out)) == (source == "proxies")
 
 
 def test_the_tree_of_proxies_is_that_of_their_distances(nearkin, seen, tmp_path):
@@ -155,6 +163,36 @@ def test_other_data_may_be_taken(nearkin, unseen, photos, tree, tmp_path):
     assert "Robinson-Foulds" in out
 
 
+def test_the_tree_of_other_data_does_not_replace_that_of_the_run(nearkin, unseen, photos, tmp_path):
+    nearkin("hierarchy", "infer", unseen, "-q")
+    own = (unseen / "tree-prototypes.nwk").read_text()
+    others = tmp_path / "others"
+    for number in range(3):
+        shutil.copytree(photos / f"class0{number}", others / f"new{number}")
+    code, out, _ = nearkin("hierarchy", "infer", unseen, "--data", others, "-q")
+    assert code == 0
+    assert f"Tree: {unseen / 'tree-others-prototypes.nwk'}" in out
+    assert (unseen / "tree-others-prototypes.png").exists()
+    assert len(load_hierarchy(unseen / "tree-others-prototypes.nwk").classes) == 3
+    assert (unseen / "tree-prototypes.nwk").read_text() == own
+    nearkin("hierarchy", "infer", unseen, "--data", photos, "--out", f"{tmp_path}/same/", "-q")
+    assert (tmp_path / "same" / "tree-prototypes.nwk").exists()
+
+
+def test_data_of_one_class_gives_no_tree(nearkin, unseen, photos, tmp_path):
+    shutil.copytree(photos / "class00", tmp_path / "one" / "new")
+    code, out, err = nearkin("hierarchy", "infer", unseen, "--data", tmp_path / "one", "-q")
+    assert (code, out) == (2, "")
+    assert f"The data {tmp_path / 'one'} has items of 1 class to infer a tree of" in flat(err)
+
+
+def test_a_place_that_takes_no_files_is_refused_before_the_work(nearkin, tmp_path):
+    # The run does not exist, so this is told even before it is looked for.
+    code, _, err = nearkin("hierarchy", "infer", tmp_path / "nowhere", "--out", "/proc/x/", "-q")
+    assert code == 2
+    assert "written to /proc: choose another place with --out" in flat(err)
+
+
 def test_infer_says_what_is_wrong_and_writes_nothing(nearkin, unseen, seen, photos, tmp_path):
     file = tmp_path / "file"
     file.write_text("")
@@ -166,6 +204,7 @@ def test_infer_says_what_is_wrong_and_writes_nothing(nearkin, unseen, seen, phot
         (seen, ("--tree", "cifar100"), "The tree lacks 8 of the 8 classes"),
         (tmp_path / "nowhere", (), "There is no run"),
         (seen, ("--out", file / "stem"), "is a file, not a folder"),
+        (seen, ("--out", tmp_path / "a.svg"), "leave out .svg, or name a directory"),
     ]:
         out = () if "--out" in arguments else ("--out", tmp_path / "x")
         code, _, err = nearkin("hierarchy", "infer", run, "-q", *arguments, *out)

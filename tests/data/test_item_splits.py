@@ -34,7 +34,12 @@ def test_every_class_gives_its_share_to_each_part():
 )
 def test_parts_are_disjoint_and_every_class_trains(sizes, val, test, seed):
     labels = labels_of(sizes)
-    parts = split_items(labels, val=val, test=test, seed=seed)
+    try:
+        parts = split_items(labels, val=val, test=test, seed=seed)
+    except DataError:
+        assert val > 0
+        assert split_items(labels, val=0.0, test=test, seed=seed)[0].size < 2 * len(sizes)
+        return
     together = np.concatenate(parts)
     assert len(together) == len(labels) == len(set(together.tolist()))
     assert set(labels[parts[0]]) == set(labels)
@@ -102,3 +107,8 @@ def test_shares_outside_the_unit_interval_are_refused(share, match):
 def test_one_class_is_refused():
     with pytest.raises(DataError, match="at least two classes"):
         split_items(["only"] * 5)
+
+
+def test_validation_that_no_class_has_an_item_for_is_told():
+    with pytest.raises(DataError, match=r"lower data\.test_items"):
+        split_items(labels_of([3, 3]), val=0.1, test=0.99)

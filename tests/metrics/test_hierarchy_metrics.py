@@ -95,6 +95,45 @@ def test_rows_of_equal_distances_are_dropped():
     assert math.isnan(mean_correlation([[0.0]], [[0.0]]).value)
 
 
+def test_rows_that_agree_or_oppose_fully_are_counted():
+    assert mean_correlation(PATHS, PATHS).extreme == 4
+    assert mean_correlation(PATHS, -PATHS).extreme == 4
+    learned = random_distances(np.random.default_rng(0), 5)
+    found = mean_correlation(PATHS, learned)
+    assert found.extreme == 0 < found.dropped
+    one = np.array([[0, 1, 2, 3], [1, 0, 2, 3], [2, 2, 0, 3], [3, 3, 3, 0]], float)
+    other = np.array([[0, 1, 2, 3], [1, 0, 3, 2], [2, 3, 0, 1], [3, 2, 1, 0]], float)
+    mixed = mean_correlation(one, other)  # the first class agrees fully, the third opposes, the last is dropped
+    assert (mixed.extreme, mixed.dropped) == (int((np.abs(mixed.per_class) > 1 - 1e-9).sum()), 1)
+    assert mixed.extreme > 0
+    assert mean_correlation(1 - np.eye(4), one).extreme == 0
+
+
+DIRECTIONS = np.stack([np.cos([0, 2, 4] @ np.eye(3) * np.pi / 3), np.sin([0, 2, 4] @ np.eye(3) * np.pi / 3)], axis=1)
+ROUNDED = (
+    "(((x00:1.9,x01:1.9,x02:1.9):0.2,(x10:1.9,x11:1.9,x12:1.9):0.2):0.8,(y0:2.1,y1:2.1,y2:2.1,y3:2.1):0.8,"
+    "(z0:2.9,z1:2.9,z2:2.9,z3:2.9):0.0);"
+)
+
+
+@pytest.mark.parametrize("diagonal", [False, True])
+def test_branch_lengths_that_only_rounding_tells_apart_are_ties(diagonal):
+    tree = Hierarchy.from_newick(ROUNDED).distances(how="length")
+    exact = np.round(tree, 6)
+    assert len(np.unique(tree)) > len(np.unique(exact))
+    rng = np.random.default_rng(0)
+    learned = random_distances(rng, len(tree))
+    for first, second in ((tree, learned), (learned, tree), (tree * 1e-12, learned)):
+        found = mean_correlation(first, second, diagonal=diagonal)
+        each, value = naive_correlation(exact, learned, diagonal)
+        np.testing.assert_allclose(found.per_class, each, rtol=1e-9, atol=1e-12)
+        assert found.value == pytest.approx(value, rel=1e-9)
+    noisy = (1 - np.eye(9)) * (1 + 1e-13 * rng.random((9, 9)))
+    assert mean_correlation(noisy, random_distances(rng, 9)).dropped == 9
+    near = (1 - np.eye(9)) * (1 + 1e-6 * random_distances(rng, 9))
+    assert mean_correlation(near, random_distances(rng, 9)).dropped == 0
+
+
 def test_opposite_orders_give_minus_one_and_the_diagonal_raises_the_value():
     rng = np.random.default_rng(3)
     tree = random_distances(rng, 12)
@@ -289,6 +328,9 @@ def test_a_result_is_plain_values():
         (lambda: top_accuracy([[0, 1]], [0], 3), "k must be from 1 to that, not 3"),
         (lambda: class_prototypes(np.zeros((0, 3)), []), "no embeddings"),
         (lambda: class_prototypes(np.zeros((2, 3)), ["a"]), "1 labels for 2 embeddings"),
+        (lambda: class_prototypes(np.array([[1, 0], [0, 1], [1, 0], [-1, 0]]), list("aabb")), "class 'b' are zero or"),
+        (lambda: class_prototypes(DIRECTIONS, [7] * 3), "class '7' are zero or cancel out"),
+        (lambda: class_prototypes(np.zeros((2, 3)), ["a", "a"]), "no mean on the sphere"),
         (lambda: class_distance_matrix([1.0, 2.0]), "class vectors must have the shape"),
     ],
 )

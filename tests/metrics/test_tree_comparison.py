@@ -143,5 +143,10 @@ def test_bad_input_is_told():
         robinson_foulds(tree, newick("((a,b),d);"))
     with pytest.raises(DataError, match="1 are in only one of them \\('c' in the second\\)"):
         recovered_clades(newick("(a,b);"), tree)
+    for compare in (robinson_foulds, recovered_clades):
+        with pytest.raises(DataError, match="The second of the trees to compare is no Hierarchy but None"):
+            compare(tree, None)
+        with pytest.raises(DataError, match="The first of the trees to compare is no Hierarchy but 'x'"):
+            compare("x", tree)
     with pytest.raises(DataError, match="between 4 classes where there are 3"):
         cophenetic_correlation(1 - np.eye(3), 1 - np.eye(4))

@@ -178,6 +178,7 @@ def test_confusions_by_hand():
     [
         (lambda: infer_tree(1 - np.eye(3), "abc", "ward"), "no tree inference 'ward'"),
         (lambda: infer_tree(1 - np.eye(3), "ab"), "2 different class names for 3 classes"),
+        (lambda: infer_tree(1 - np.eye(3), None), "one for each class, not None: give a list"),
         (lambda: infer_tree(1 - np.eye(3), "aab"), "2 different class names for 3 classes"),
         (lambda: infer_tree([[0.0]], "a"), "two classes or more"),
         (lambda: infer_tree(np.eye(3), "abc"), "0 from a class to itself"),

@@ -104,6 +104,11 @@ def test_colours_tell_models_and_hatchings_options(monkeypatch):
     assert second.get_hatch() == fourth.get_hatch() != first.get_hatch()
 
 
+def test_a_label_is_written_in_place_of_model_and_option(monkeypatch):
+    given = [bar("A", "plain"), Bar("A", "fixed", {"top-1": (0.5, NAN, NAN)}, label="A, s = 7")]
+    assert names(figure_of(monkeypatch, given, ["top-1"]).axes[0]) == ["A, plain", "A, s = 7"]
+
+
 def test_arrows_and_units_follow_the_columns(monkeypatch):
     given = [bar("A", measures=("top-1", "AHD@1"))]
     shares, edges = figure_of(monkeypatch, given, ["top-1", Column("AHD@1", percent=False, lower_is_better=True)]).axes

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from nearkin.errors import DataError
+from nearkin.report._canvas import MUTED
 from nearkin.report._plane import HUES
 from nearkin.report.class_distances import _ranks, _spans, draw_class_distances
 
@@ -65,6 +66,13 @@ def test_the_nearest_pair_is_dark_and_the_farthest_light():
     purple, yellow = "#440154", "#fde725"  # the ends of the scale
     assert count(png, purple) > 20_000
     assert count(png, yellow) > 20_000
+
+
+def test_a_frame_closes_the_corners_that_the_diagonal_leaves_empty():
+    plain = draw_class_distances({"m": random_distances(4)}, names_of(4))
+    rows = np.abs(pixels(plain) - [int(MUTED[place : place + 2], 16) for place in (1, 3, 5)]).max(axis=2) < 40
+    assert rows.mean(axis=1).max() > 0.5
+    assert rows.mean(axis=0).max() > 0.5
 
 
 def test_groups_are_marked_by_strips_as_long_as_they_are():

@@ -10,6 +10,7 @@ from PIL import Image
 
 from nearkin.errors import DataError
 from nearkin.report import draw_metric_curves, draw_sweep, epochs, sweep
+from nearkin.report._canvas import SERIES
 
 NAN = math.nan
 METHODS = ["Base", "Energy", "Soft-Adv", "Adapt-Adv", "+ GDFL", "+ Adv"]
@@ -133,6 +134,21 @@ def test_bands_are_the_intervals(monkeypatch):
         assert path[:, 1].min() == pytest.approx(y.min() - 0.01)
         assert path[:, 1].max() == pytest.approx(y.max() + 0.02)
     assert not any(len(band.get_paths()[0].vertices) for band in figure.axes[1].collections if band.get_paths())
+
+
+@pytest.mark.parametrize(("points", "every"), [(1, True), (2, True), (12, True), (13, False), (300, False)])
+def test_each_point_of_a_short_line_has_a_marker(monkeypatch, points, every):
+    for line in curves(figure_of(monkeypatch, draw_metric_curves, series(3, points)).axes[0]):
+        assert (line.get_markevery() is None) == every
+
+
+def test_methods_may_share_a_colour_and_keep_their_dashes(monkeypatch):
+    alike = dict(zip(METHODS, (2, 2, 1), strict=False))
+    figure = figure_of(monkeypatch, draw_metric_curves, series(4), alike=alike)
+    first, second, third, fourth = curves(figure.axes[0])
+    assert [line.get_color() for line in (first, second, third, fourth)] == [SERIES[i] for i in (2, 2, 1, 3)]
+    assert first.get_linestyle() != second.get_linestyle()
+    assert [line.get_color() for line in figure.legends[0].legend_handles] == [SERIES[i] for i in (2, 2, 1, 3)]
 
 
 def test_epochs_are_ticked_whole_and_titles_say_of_what(monkeypatch):

@@ -146,3 +146,22 @@ def test_one_validation_item_a_class_is_enough_to_classify_but_not_to_retrieve(p
     assert list(result.embedder.card["validation"]) == ["val_accuracy"]
     with pytest.raises(DataError, match=r"raise data\.val_items"):
         trained(patterns, load_recipe("triplet", [*tiny, *more]), tmp_path / "other")
+
+
+@pytest.mark.parametrize("name", ["hxe", "normface"])
+def test_a_run_is_not_resumed_with_another_tree(name, patterns, tiny, tree, tmp_path):
+    recipe = load_recipe(name, [*tiny, *SEEN, f"data.hierarchy={tree}"])
+    trained(patterns, recipe, tmp_path / "run")
+    card = (tmp_path / "run" / "card.json").read_text()
+    tree.write_text(json.dumps({"all": sorted(f"class{number:02d}" for number in range(10))}))
+    with pytest.raises(RunError, match="another class tree"):
+        train(
+            patterns,
+            recipe,
+            Run(tmp_path / "run"),
+            source="patterns",
+            cache_directory=tmp_path,
+            resume=True,
+            progress=False,
+        )
+    assert (tmp_path / "run" / "card.json").read_text() == card

@@ -132,7 +132,8 @@ class MeanProxies(Bank):
         counts = sums.new_zeros(len(sums)).index_add_(0, labels, sums.new_ones(len(labels)))
         means = self._settled(sums / counts.clamp(min=1).unsqueeze(1))
         # Opposite points have no mean direction: such a class waits for its next batch.
-        there = (counts > 0) & ((means != 0).any(dim=1) | (self.space.name != "sphere"))
+        # A batch that is not finite, such as one that mixed precision leaves out, must not spoil proxies for good.
+        there = (counts > 0) & ((means != 0).any(dim=1) | (self.space.name != "sphere")) & means.isfinite().all(dim=1)
         rates = torch.where(self.seen, self.rate, 1.0).to(means).unsqueeze(1)
         moved = self._settled(rates * means + (1 - rates) * self.proxies)
         # In place: to a compiled or captured step, these are the buffers.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 from nearkin.errors import DataError
@@ -70,6 +71,8 @@ def _check_labels(labels: Tensor, scores: Tensor) -> None:
             f"The loss needs a batch of at least one embedding with one label each, and was given {rows} embeddings "
             f"and labels of shape {tuple(labels.shape)}."
         )
+    if labels.dtype != torch.int64:
+        raise DataError(f"The loss needs labels of type int64, and was given {str(labels.dtype).partition('.')[2]}.")
     if labels.device.type == "cpu":  # elsewhere the look itself would make the step wait
         low, high = labels.aminmax()
         if low < 0 or high >= classes:

@@ -6,7 +6,6 @@ distance ratio, d^-s. All take points (B, d) and proxies (C, d) to (B, C).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -81,9 +80,3 @@ class _SpaceSquares:
 
     def __call__(self, points: Tensor, proxies: Tensor) -> Tensor:
         return sd_softmax_scores(self.space.distance(points, proxies))
-
-
-QUARTER_CHORD = math.sqrt(2)
-"""The chord of 90 degrees."""
-EIGHTH_CHORD = 2 * math.sin(math.pi / 8)
-"""The chord of 45 degrees."""

@@ -15,7 +15,6 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from nearkin.objectives.proxy.nearness import EIGHTH_CHORD, QUARTER_CHORD
 from nearkin.objectives.proxy.start_scales import (
     LARGEST_SCALE,
     LEAST_SCALE,
@@ -23,6 +22,11 @@ from nearkin.objectives.proxy.start_scales import (
     cosine_scale,
     ratio_scale,
 )
+
+QUARTER_CHORD = math.sqrt(2)
+"""The chord of 90 degrees."""
+EIGHTH_CHORD = 2 * math.sin(math.pi / 8)
+"""The chord of 45 degrees."""
 
 _RATE = 1e-4
 _BETAS = 0.9, 0.999
@@ -185,6 +189,8 @@ class DynamicScale(_MovingScale):
         self._adam(2 * psi * slope * scale)
 
     def _adam(self, gradient: Tensor) -> None:
+        # A batch that is not finite, such as one that mixed precision leaves out, must not spoil the scale for good.
+        gradient = torch.where(gradient.isfinite(), gradient, 0.0)
         first, second = _BETAS
         self.steps += 1
         self.first_moment.lerp_(gradient, 1 - first)
@@ -222,7 +228,8 @@ class AdaCosScale(_MovingScale):
         sight = self._taken()
         if sight is not None:
             cosine = sight.own.clamp(min=math.cos(math.pi / 4))
-            self.scale.copy_((sight.log_others / cosine).clamp(LEAST_SCALE, LARGEST_SCALE))
+            found = (sight.log_others / cosine).clamp(LEAST_SCALE, LARGEST_SCALE)
+            self.scale.copy_(torch.where(found.isfinite(), found, self.scale))
 
     def readings(self) -> dict[str, float]:
         """`scale` as it is now."""

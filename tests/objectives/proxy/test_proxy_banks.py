@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nearkin.data.hierarchy import Hierarchy
-from nearkin.errors import RecipeError
+from nearkin.errors import DataError, RecipeError
 from nearkin.objectives import ObjectiveSection, losses, make_objective
 from nearkin.objectives.proxy import ClassVectors, MeanProxies, Stepped
 from nearkin.objectives.proxy.options import tree_proxies
@@ -296,3 +296,31 @@ def test_nothing_of_a_batch_is_kept_in_evaluation():
     assert module.scores.scale._sight is None
     module.train()(*batch())
     assert not module.bank._watched[0].requires_grad
+
+
+@pytest.mark.parametrize("loss", ["proxy-dr", "normface"])
+def test_a_batch_that_is_not_finite_spoils_neither_proxies_nor_scale(loss):
+    section = ObjectiveSection(loss=loss, parameters={"proxies": "ema", "scale": "dynamic"})
+    objective = make_objective(section, dimension=4, classes=3)
+    labels = torch.tensor([0, 1, 2, 0])
+    objective(torch.full((4, 4), torch.nan), labels)
+    objective.stepped()
+    assert all(bool(value.isfinite().all()) for value in objective.state_dict().values())
+
+
+def test_labels_of_another_type_are_told():
+    objective = make_objective(ObjectiveSection(loss="normface"), dimension=4, classes=3)
+    with pytest.raises(DataError, match="int64"):
+        objective(torch.randn(3, 4), torch.tensor([0.0, 1.0, 2.0]))
+
+
+@pytest.mark.parametrize(
+    ("given", "match"),
+    [
+        ({"class_names": ["a", "a", "b"]}, "2 different class_names"),
+        ({"class_names": ["a", "b", "c"], "hierarchy": "cifar100"}, "load_hierarchy"),
+    ],
+)
+def test_names_and_trees_of_the_wrong_kind_are_told(given, match):
+    with pytest.raises(RecipeError, match=match):
+        make_objective(ObjectiveSection(loss="normface"), dimension=4, classes=3, **given)
