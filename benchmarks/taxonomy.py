@@ -6,7 +6,7 @@
     python benchmarks/taxonomy.py --quick    a few steps of two cells, to see whether it runs; keeps nothing
     python benchmarks/taxonomy.py --pages    tables and pictures from what is finished
 
-Seen-class protocol (`data.split: items`): all classes train, a tenth of the training items validates and chooses the
+Seen-class protocol (`data.split: items`): all classes train, a tenth of each class's items validates and chooses the
 weights by accuracy, the published test images (CIFAR-100) or a fifth of each class (Omniglot) are judged. Each finished
 model is a line of `taxonomy.jsonl`, with its curves; a run that is stopped begins its model anew. The controls have the
 fixed scale that a dynamic one begins with. Needs the data: NEARKIN_DATA or --data-root.

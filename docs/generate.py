@@ -201,6 +201,15 @@ def _episodes() -> str:
     return f"{_bars(result)}\n\n{caption}\n\n{_table(('case', '', 'time'), rows)}"
 
 
+def _hierarchy() -> str:
+    """What the last full run of the benchmark of hierarchies measured."""
+    result = _benchmark("hierarchy")
+    rows = [(row["case"], row["contender"], f"{row['seconds']:.3g} s") for row in result["table"]]
+    machine = result["machine"]
+    caption = f"torch {machine['torch']}, {machine['threads']} threads:"
+    return f"{_bars(result)}\n\n{caption}\n\n{_table(('case', '', 'time'), rows)}"
+
+
 def _tokens() -> str:
     """The token study: means over seeds with 95 % t intervals."""
     from scipy import stats
@@ -503,6 +512,7 @@ _TABLES = {
         )
     },
     "episodes": _episodes,
+    "hierarchy": _hierarchy,
     "plankton": _plankton,
     "plankton_confusions": _plankton_confusions,
     "ccp_toy": _toy,

@@ -156,3 +156,14 @@ def test_pages_of_an_unfinished_ledger(pages, monkeypatch, tmp_path, capsys, lin
     wanted = {"accuracy", "correlation", "informed"} if lines else set()
     wanted |= {"curves"} if len(lines) > 1 else set()
     assert pictures == {f"taxonomy-cifar-{name}.png" for name in wanted}
+
+
+def test_the_committed_tables_follow_from_the_committed_ledger(pages, tmp_path, monkeypatch):
+    taxonomy = importlib.import_module("taxonomy")
+    monkeypatch.setattr(pages, "FOLDER", tmp_path)
+    monkeypatch.setattr(pages, "IMAGES", tmp_path)
+    lines = taxonomy.read_ledger()
+    assert len(lines) == 116
+    pages.write_pages(lines)
+    kept = {path.name: path.read_text() for path in (BENCHMARKS / "taxonomy").glob("*.md")}
+    assert {path.name: path.read_text() for path in tmp_path.glob("*.md")} == kept
