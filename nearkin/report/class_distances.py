@@ -11,7 +11,6 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.stats import rankdata
 
 from nearkin.errors import DataError
 from nearkin.report._canvas import MUTED, WIDTH, drawing, to_png
@@ -99,6 +98,8 @@ def _side(panels: int, beside: float) -> float:
 
 def _ranks(title: str, matrix: Any, classes: int) -> np.ndarray:
     """Shares (C, C) of the pairs that are nearer, from 0 to 1, ties in the middle of theirs; the diagonal is NaN."""
+    from scipy.stats import rankdata
+
     values = plain_numbers(matrix, f"distances of '{title}'")
     if values.shape != (classes, classes) or not np.isfinite(values).all():
         raise DataError(

@@ -92,7 +92,12 @@ RECIPES["episodes"] = (
 )
 RECIPES["moving proxies and scale"] = (
     "proxy-dr",
-    ["objective.parameters={proxies: ema, ema_rate: 0.1, scale: dynamic}", "data.split=items", "data.val_items=0.3"],
+    [
+        *AUGMENTED,
+        "objective.parameters={proxies: ema, ema_rate: 0.1, scale: dynamic}",
+        "data.split=items",
+        "data.val_items=0.3",
+    ],
 )
 HALF = ("proxy-anchor", [*AUGMENTED, "training.precision=bf16-mixed"])
 RESUMED = ("memory", "chance-constrained", "prototypes", "adversary", "episodes", "proxies")
