@@ -192,19 +192,10 @@ def _adversary() -> str:
     return f"{_bars(result)}\n\n{caption}\n\n{_table(header, rows)}"
 
 
-def _episodes() -> str:
-    """What the last full run of the benchmark of episodes measured."""
-    result = _benchmark("episodes")
-    rows = [(row["case"], row["contender"], f"{row['milliseconds']:.3g} ms") for row in result["table"]]
-    machine = result["machine"]
-    caption = f"torch {machine['torch']}, {machine['threads']} threads:"
-    return f"{_bars(result)}\n\n{caption}\n\n{_table(('case', '', 'time'), rows)}"
-
-
-def _hierarchy() -> str:
-    """What the last full run of the benchmark of hierarchies measured."""
-    result = _benchmark("hierarchy")
-    rows = [(row["case"], row["contender"], f"{row['seconds']:.3g} s") for row in result["table"]]
+def _timed(benchmark: str, key: str, unit: str) -> str:
+    """What the last full run of a benchmark measured, whose rows have a time under a key."""
+    result = _benchmark(benchmark)
+    rows = [(row["case"], row["contender"], f"{row[key]:.3g} {unit}") for row in result["table"]]
     machine = result["machine"]
     caption = f"torch {machine['torch']}, {machine['threads']} threads:"
     return f"{_bars(result)}\n\n{caption}\n\n{_table(('case', '', 'time'), rows)}"
@@ -511,8 +502,8 @@ _TABLES = {
             "_scale",
         )
     },
-    "episodes": _episodes,
-    "hierarchy": _hierarchy,
+    "episodes": partial(_timed, "episodes", "milliseconds", "ms"),
+    "hierarchy": partial(_timed, "hierarchy", "seconds", "s"),
     "plankton": _plankton,
     "plankton_confusions": _plankton_confusions,
     "ccp_toy": _toy,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
-import numpy as np
 import torch
+from torch import Tensor
 
 from nearkin.data.hierarchy import Hierarchy
-from nearkin.metrics.hierarchy import mean_correlation
+from nearkin.metrics.hierarchy import class_distance_matrix, mean_correlation
 from nearkin.objectives import Objective
 from nearkin.objectives.proxy.protocols import ClassVectors
 from nearkin.spaces import Space
@@ -49,13 +50,12 @@ class HierarchyWatch:
         Nothing where the embeddings are not finite, or where no row of a matrix can be ranked.
         """
         points = self._space.project(self._pool.embed(self._positions))
-        found = {"MC_prototypes": self._space.distance(*[self._space.mean(points)] * 2)}
+        found = {"MC_prototypes": self._space.mean(points)}
         if isinstance(self._loss, ClassVectors):
-            found["MC_proxies"] = self._space.distance(*[self._loss.class_vectors()] * 2)
-        values = {name: self._correlation(between.cpu().double().numpy()) for name, between in found.items()}
-        return {name: value for name, value in values.items() if np.isfinite(value)}
+            found["MC_proxies"] = self._loss.class_vectors()
+        values = {name: self._correlation(vectors) for name, vectors in found.items() if vectors.isfinite().all()}
+        return {name: value for name, value in values.items() if math.isfinite(value)}
 
-    def _correlation(self, distances: np.ndarray) -> float:
-        if not np.isfinite(distances).all():
-            return float("nan")
-        return mean_correlation(self._tree, distances).value
+    def _correlation(self, vectors: Tensor) -> float:
+        """With the tree, of the distances between vectors (C, d)."""
+        return mean_correlation(self._tree, class_distance_matrix(vectors.cpu(), self._space)).value
