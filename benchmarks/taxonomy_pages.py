@@ -11,16 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from taxonomy_statistics import (
-    Cells,
-    PairedTest,
-    cells_of,
-    family,
-    half_width,
-    mean_interval,
-    rank_correlation,
-    seed_values,
-)
+from page_tables import p_text, table
+from paired_seeds import PairedTest, half_width, mean_interval
+from taxonomy_statistics import Cells, cells_of, family, rank_correlation, seed_values
 
 from nearkin.report import Bar, Column, draw_bars, draw_metric_curves
 
@@ -101,9 +94,9 @@ def write_pages(lines: Sequence[Mapping[str, Any]]) -> None:
             f"{task}_ranks": ranks_table(cells, ARTICLE_RANKS if task == "cifar" else {}),
             f"{task}_scale": scale_table(cells),
         }
-    for name, table in tables.items():
-        (FOLDER / f"{name}.md").write_text(table + "\n", encoding="utf-8")
-        print(f"{name}\n{table}\n")
+    for name, text in tables.items():
+        (FOLDER / f"{name}.md").write_text(text + "\n", encoding="utf-8")
+        print(f"{name}\n{text}\n")
     for task, cells in tasks.items():
         pictures: dict[str, bytes] = {name: bars_picture(cells, shown) for name, shown in FIGURES.items()}
         pictures["curves"] = curves_picture(cells, task)
@@ -134,7 +127,7 @@ def runs_table(tasks: Mapping[str, Cells]) -> str:
                 ]
             )
     head = ["", "models", "seeds", "classes", "training / validation / test items", "steps", "epochs"]
-    return _table([*head, "seconds a model", "minutes in all"], rows)
+    return table([*head, "seconds a model", "minutes in all"], rows)
 
 
 def measures_table(cells: Cells, measures: Sequence[str]) -> str:
@@ -144,7 +137,7 @@ def measures_table(cells: Cells, measures: Sequence[str]) -> str:
         [name, str(len(cells[name])), *(_mean(seed_values(cells[name], measure), measure) for measure in told)]
         for name in sorted(cells, key=_order)
     ]
-    return _table(["model", "seeds", *(_heading(measure) for measure in told)], rows)
+    return table(["model", "seeds", *(_heading(measure) for measure in told)], rows)
 
 
 def tests_table(cells: Cells, pairs: Sequence[tuple[str, str]], measures: Sequence[str]) -> str:
@@ -158,7 +151,7 @@ def tests_table(cells: Cells, pairs: Sequence[tuple[str, str]], measures: Sequen
         ]
         for (first, second), found in tests.items()
     ]
-    return _table(["difference", "seeds", *(_heading(measure) for measure in measures)], rows)
+    return table(["difference", "seeds", *(_heading(measure) for measure in measures)], rows)
 
 
 def contrasts(cells: Cells) -> list[tuple[str, str]]:
@@ -181,7 +174,7 @@ def spaces_table(cells: Cells) -> str:
         printed = next((value for start, value in ARTICLE_SPACES.items() if name.startswith(start)), "")
         measured = (_mean(seed_values(runs, measure), measure) for measure in ("MC prototypes", WITH_DIAGONAL[1]))
         rows.append([name, str(len(runs)), *measured, printed])
-    return _table(["space", "seeds", "MC prototypes", "with diagonal", "article (ResNet-50)"], rows)
+    return table(["space", "seeds", "MC prototypes", "with diagonal", "article (ResNet-50)"], rows)
 
 
 def ranks_table(cells: Cells, printed: Mapping[str, tuple[float | None, ...]]) -> str:
@@ -200,7 +193,7 @@ def ranks_table(cells: Cells, printed: Mapping[str, tuple[float | None, ...]]) -
                 row.append("" if value is None else f"{value:+.2f}")
         rows.append(row)
     head = [part for other in against for part in ([f"with {other}", "article"] if printed else [f"with {other}"])]
-    return _table([f"{len(runs)} runs", *head], rows)
+    return table([f"{len(runs)} runs", *head], rows)
 
 
 def scale_table(cells: Cells) -> str:
@@ -219,7 +212,7 @@ def scale_table(cells: Cells) -> str:
                     f"{_span(ends[1])} at step {last:,}",
                 ]
             )
-    return _table(["model", "scale at first", "at the end"], rows)
+    return table(["model", "scale at first", "at the end"], rows)
 
 
 def bars_picture(cells: Cells, measures: Sequence[str]) -> bytes:
@@ -305,12 +298,8 @@ def _test(test: PairedTest | None, measure: str) -> str:
         return ""
     scale, digits = _digits(measure)
     mean, low, high = (f"{scale * value:+.{digits}f}" for value in (test.mean, test.low, test.high))
-    told = f"{mean} ({low} to {high}), p {_p(test.p)} ({_p(test.corrected)})"
+    told = f"{mean} ({low} to {high}), p {p_text(test.p)} ({p_text(test.corrected)})"
     return f"**{told}**" if test.corrected < 0.05 else told
-
-
-def _p(value: float) -> str:
-    return "< 0.001" if value < 0.001 else f"{value:.3f}" if value < 0.1 else f"{value:.2f}"
 
 
 def _rank(coefficient: float, p: float) -> str:
@@ -321,9 +310,3 @@ def _rank(coefficient: float, p: float) -> str:
 
 def _span(values: np.ndarray) -> str:
     return f"{values.mean():.2f} ({values.min():.2f} to {values.max():.2f})"
-
-
-def _table(head: list[str], rows: list[list[str]]) -> str:
-    if not rows:
-        return "Not measured yet."
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, ["---"] * len(head), *rows))

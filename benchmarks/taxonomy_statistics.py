@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from paired_seeds import PairedTest, paired_t
 from scipy import stats
 
 from nearkin.metrics import holm
@@ -38,55 +38,6 @@ def seed_values(runs: Mapping[int, Mapping[str, Any]], measure: str) -> np.ndarr
     """The values (m,) of a measure, by seed; those of a run that lacks it, or has none, are left out."""
     values = np.array([runs[seed]["values"].get(measure, np.nan) for seed in sorted(runs)], dtype=np.float64)
     return values[np.isfinite(values)]
-
-
-def half_width(values: np.ndarray) -> float:
-    """Half of the 95 % interval of the mean of values (m,), by Student's t; NaN for fewer than two."""
-    if len(values) < 2:
-        return float("nan")
-    return float(stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values)))
-
-
-def mean_interval(values: np.ndarray) -> tuple[float, float, float]:
-    """Mean of values (m,) and the ends of its 95 % interval, NaN where there is none."""
-    if not len(values):
-        return (float("nan"),) * 3
-    mean, half = float(values.mean()), half_width(values)
-    return mean, mean - half, mean + half
-
-
-@dataclass(frozen=True)
-class PairedTest:
-    """A difference of two cells, seed by seed, and its paired t-test.
-
-    Attributes:
-        seeds: how many both have.
-        mean: of the differences.
-        low: lower end of its 95 % interval.
-        high: upper end.
-        p: two-sided.
-        corrected: the same after Holm's correction over its family.
-    """
-
-    seeds: int
-    mean: float
-    low: float
-    high: float
-    p: float
-    corrected: float = float("nan")
-
-
-def paired_t(first: Mapping[int, float], second: Mapping[int, float]) -> PairedTest | None:
-    """Compare what two cells have, seed to value; None where they share fewer than two seeds."""
-    shared = sorted(first.keys() & second.keys())
-    differences = np.array([first[seed] - second[seed] for seed in shared])
-    if len(shared) < 2:
-        return None
-    if np.ptp(differences) == 0:
-        p = 1.0 if differences[0] == 0 else 0.0
-    else:
-        p = float(stats.ttest_1samp(differences, 0.0).pvalue)
-    return PairedTest(len(shared), *mean_interval(differences), p)
 
 
 def family(

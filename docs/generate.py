@@ -489,6 +489,13 @@ _TABLES = {
     },
     **{f"taxonomy_{name}": partial(_made, "taxonomy", name) for name in ("runs", "spaces")},
     **{
+        f"unified_{name}": partial(_made, "unified", name)
+        for name in (
+            *("claims", "further", "runs", "rates", "parameters"),
+            *("fashion", "cifar", "pacs", "pacs_differences", "speakers", "cub", "omniglot"),
+        )
+    },
+    **{
         f"taxonomy_{task}{part}": partial(_made, "taxonomy", task + part)
         for task in ("cifar", "omniglot")
         for part in (

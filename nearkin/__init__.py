@@ -11,6 +11,7 @@ from nearkin.errors import NearkinError
 if TYPE_CHECKING:
     from nearkin.api import audit, explain, fit, load
     from nearkin.audits import AuditResult
+    from nearkin.audits.drift import drift
     from nearkin.data import Dataset, Manifest, open_data
     from nearkin.gallery import Gallery
     from nearkin.models import Embedder
@@ -26,6 +27,7 @@ __all__ = [
     "Recipe",
     "__version__",
     "audit",
+    "drift",
     "explain",
     "fit",
     "list_recipes",
@@ -43,6 +45,7 @@ _HOMES = {
     "Manifest": "nearkin.data.manifest",
     "Recipe": "nearkin.recipe",
     "audit": "nearkin.api",
+    "drift": "nearkin.audits.drift",
     "explain": "nearkin.api",
     "fit": "nearkin.api",
     "list_recipes": "nearkin.recipe",

@@ -185,6 +185,8 @@ def audit(
         subject.notes.extend(notes)
         if hierarchy is not None:
             subject = replace(subject, hierarchy=hierarchy, proxies=_run_proxies(model))
+        elif "domains" in section.suites:
+            subject = replace(subject, proxies=_run_proxies(model))
     if hierarchy is not None:
         subject.facts[TREE_FACT] = _tree_name(tree)
     changes = _changes(usual, section)

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nearkin.audits import calibration, classification, corruption, fewshot, hierarchy, pooling  # noqa: F401  (enter)
+from nearkin.audits import (  # noqa: F401  (enter)
+    calibration,
+    classification,
+    corruption,
+    domains,
+    fewshot,
+    hierarchy,
+    pooling,
+)
 from nearkin.audits.result import AuditResult
 from nearkin.audits.subject import Subject, check_labels, subject_of_model, unseen_items
 from nearkin.audits.suites import SuiteResult, suites

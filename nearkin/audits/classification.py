@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 
 from nearkin.audits.classification_pictures import draw_class_scores, draw_confused
+from nearkin.audits.learned import DOL, NEAREST_MEAN, SIM, own_classifiers
 from nearkin.audits.subject import Subject
 from nearkin.audits.suites import SuiteResult, suites
 from nearkin.metrics import class_bootstrap
 from nearkin.metrics.classification import MEASURES, ClassificationResult, classification_metrics
+from nearkin.models.similarity_model import SimilarityModel
 from nearkin.recipe import AuditSection
 from nearkin.spaces import Space, Sphere
 
@@ -22,7 +24,8 @@ _MACRO, _ACCURACY = MEASURES
 def classification_suite(subject: Subject, section: AuditSection) -> SuiteResult:
     """Macro F1 and accuracy of the nearest centroid and of votes, F1 of each class, and the commonest confusions.
 
-    Half of each class, or the published gallery, is the reference; the other half is classified.
+    Half of each class, or the published gallery, is the reference; the other half is classified. A model with a
+    learned similarity that was trained on these classes also names that half by its own prototypes and dense layer.
     """
     result = _classify(subject, subject.embeddings, subject.space, section)
     found = SuiteResult(
@@ -37,6 +40,8 @@ def classification_suite(subject: Subject, section: AuditSection) -> SuiteResult
         found.per_class[f"{_ACCURACY}, {classifier}"] = result.recall[classifier]
     if subject.baseline is not None:
         found.baseline.update(_classify(subject, subject.baseline, Sphere(), section).values)
+    if subject.learned is not None:
+        _add_own(found, subject, subject.learned, result, section)
     found.drawings.extend([partial(draw_class_scores, result), partial(draw_confused, subject, result)])
     return found
 
@@ -52,6 +57,30 @@ def _classify(subject: Subject, embeddings: np.ndarray, space: Space, section: A
         reference=embeddings[known],
         reference_labels=subject.labels[known],
         **options,
+    )
+
+
+def _add_own(
+    found: SuiteResult,
+    subject: Subject,
+    learned: SimilarityModel,
+    result: ClassificationResult,
+    section: AuditSection,
+) -> None:
+    """What the model's own classifiers say of the same items, beside the nearest mean; nothing of unseen classes."""
+    own = own_classifiers(subject, learned, result, section)
+    if own is None:
+        found.notes.append(
+            f"Classification by the model's own prototypes ({SIM}) and dense layer ({DOL}) is left out: these know the "
+            "classes that trained, and not all of those that are audited."
+        )
+        return
+    found.values.update(own.values)
+    found.intervals.update(own.intervals)
+    found.per_class.update(own.per_class)
+    found.notes.append(
+        f"Classification: {SIM} is by the model's own prototypes, {DOL} by its dense layer, and {NEAREST_MEAN} by the "
+        f"distance of the embeddings to the means of {own.means}; all name the same items."
     )
 
 

@@ -7,17 +7,21 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
+from nearkin.audits.learned import SIM
 from nearkin.audits.subject import Subject
 from nearkin.audits.suites import SuiteResult, suites
 from nearkin.errors import DataError
+from nearkin.metrics.class_choice import Similarity
 from nearkin.metrics.fewshot import REPRESENTATIONS, FewShotRepresentation, FewShotResult, fewshot_accuracy
 from nearkin.metrics.labels import label_codes
+from nearkin.models.learned_space import LearnedSpace
 from nearkin.recipe import AuditSection
 from nearkin.report import Figure, draw_sweep
 from nearkin.spaces import Space, Sphere
 
-_PLAIN = "mean"
+_PLAIN: FewShotRepresentation = "mean"
 """The representation that metrics are named without."""
 
 Task = tuple[int, int]
@@ -30,7 +34,8 @@ Results = Mapping[Task, Mapping[str, FewShotResult]]
 def fewshot_suite(subject: Subject, section: AuditSection) -> SuiteResult:
     """Accuracy over episodes for each number of ways and shots and each class representation, with intervals.
 
-    With one shot all representations are that one item, and there is one accuracy.
+    With one shot all representations are that one item, and there is one accuracy. By a learned similarity the mean of
+    the known items takes the place of the class's prototype, and the distance to that mean is asked the same episodes.
     The baseline is asked the same episodes. What the data has too few classes or items for is left out with a note.
     """
     tasks, notes = _possible(subject.labels, section)
@@ -38,6 +43,8 @@ def fewshot_suite(subject: Subject, section: AuditSection) -> SuiteResult:
     if not isinstance(subject.space, Space):
         chosen = ("nearest",)
         notes.append("Few-shot: only the nearest known item stands for a class, as these similarities have no mean.")
+    elif isinstance(subject.space, LearnedSpace):
+        chosen = (_PLAIN,)
     results = _measure(subject.embeddings, subject.labels, subject.space, tasks, chosen, section)
     first = metric_name(next(iter(results)), chosen[0])
     found = SuiteResult({}, notes=[_note(results, section), *notes], primary=first)
@@ -48,12 +55,18 @@ def fewshot_suite(subject: Subject, section: AuditSection) -> SuiteResult:
             found.intervals[metric] = result.interval
             found.per_class[metric] = result.per_class()
             found.details.setdefault("fewshot", {})[metric] = result.to_dict(per_episode=False)
-    untrained: Results = {}
+    beside: dict[str, Results] = {}
+    if isinstance(subject.space, LearnedSpace):
+        base = subject.space.base
+        by_distance = _measure(subject.embeddings, subject.labels, base, tasks, (_PLAIN,), section)
+        _add_distance(found, results, by_distance, base.name)
+        beside[f"{_PLAIN}, {base.name} distance"] = by_distance
     if subject.baseline is not None:
         untrained = _measure(subject.baseline, subject.labels, Sphere(), tasks, chosen, section)
         _add_baseline(found, results, untrained)
+        beside[f"{_PLAIN}, {subject.baseline_name or 'baseline'}"] = untrained
     if len({shot for _, shot in results}) > 1:
-        found.drawings.append(partial(draw_tasks, results, untrained, subject.baseline_name or "baseline"))
+        found.drawings.append(partial(draw_tasks, results, beside, learned=isinstance(subject.space, LearnedSpace)))
     return found
 
 
@@ -64,10 +77,16 @@ def metric_name(task: Task, representation: str) -> str:
     return plain if shot == 1 or representation == _PLAIN else f"{plain}, {representation}"
 
 
-def draw_tasks(results: Results, untrained: Results, baseline: str) -> Figure:
-    """Accuracy against shots, one panel for each number of ways, one line a representation and one the baseline."""
-    lines = [(name, name, results) for name in map(str, REPRESENTATIONS)]
-    lines.append((f"{_PLAIN}, {baseline}", _PLAIN, untrained))
+def draw_tasks(results: Results, beside: Mapping[str, Results], *, learned: bool = False) -> Figure:
+    """Accuracy against shots, one panel for each number of ways.
+
+    Args:
+        results: of the model, one line a representation.
+        beside: more lines by their names, of means.
+        learned: whether the model's are by a learned similarity.
+    """
+    lines = [(f"{name}, {SIM}" if learned else name, name, results) for name in map(str, REPRESENTATIONS)]
+    lines += [(name, _PLAIN, others) for name, others in beside.items()]
     series: dict[str, Any] = {}
     intervals: dict[str, Any] = {}
     for way in sorted({way for way, _ in results}):
@@ -78,11 +97,13 @@ def draw_tasks(results: Results, untrained: Results, baseline: str) -> Figure:
                 low, high = zip(*(one.interval for one in points.values()), strict=True)
                 series.setdefault(panel, {})[line] = (list(points), [one.accuracy for one in points.values()])
                 intervals.setdefault(panel, {})[line] = (low, high)
+    by = "these items, by the nearest of them, or by the votes of all (distance-ratio)"
+    if learned:
+        by = f"these items: by the learned similarity to it ({SIM}), or by the distance"
     return Figure(
         "Few shots",
         "How often a query is given to its class, of which as many items are known as there are shots, by the mean of "
-        "these items, by the nearest of them, or by the votes of all (distance-ratio). Bars: 95 % interval over "
-        "episodes of these classes.",
+        f"{by}. Bars: 95 % interval over episodes of these classes.",
         draw_sweep(series, intervals=intervals, of="unseen classes", across="shots", best_at=_with_shots),
         "Few-shot accuracy against the number of shots",
     )
@@ -140,7 +161,7 @@ def _measure(
                 shot=shot,
                 query=section.fewshot_queries,
                 episodes=section.fewshot_episodes,
-                representation=name,
+                representation=_similarity_to_mean(space) if isinstance(space, LearnedSpace) else name,
                 space=space,
                 seed=section.seed,
             )
@@ -148,6 +169,35 @@ def _measure(
         }
         for way, shot in tasks
     }
+
+
+def _similarity_to_mean(space: LearnedSpace) -> Similarity:
+    """What scores classes by the similarity of a query to the mean of their known items."""
+
+    def similarity_to_mean(support: Tensor, query: Tensor) -> Tensor:  # (E, C, K, d) and (E, Q, d) to (E, Q, C)
+        return -space.distance(query, space.mean(support))
+
+    return similarity_to_mean
+
+
+def _add_distance(found: SuiteResult, results: Results, by_distance: Results, space: str) -> None:
+    """What the distance of the same embeddings gives, and how far the learned similarity is ahead of it."""
+    told = []
+    for task, by_name in by_distance.items():
+        metric, result = metric_name(task, _PLAIN), by_name[_PLAIN]
+        beside = f"{metric}, {space} distance"
+        found.values[beside], found.intervals[beside] = result.accuracy, result.interval
+        found.per_class[beside] = result.per_class()
+        ahead = results[task][_PLAIN].minus(result)
+        found.details["fewshot"][metric][f"above {space} distance"] = [ahead.difference, *ahead.interval]
+        low, high = ahead.interval
+        told.append(
+            f"{metric} {100 * ahead.difference:+.1f} points, 95 % interval {100 * low:+.1f} to {100 * high:+.1f}"
+        )
+    found.notes.append(
+        "Few-shot is by the learned similarity, the mean of the known items in the place of a prototype. It is ahead "
+        f"of the {space} distance to that mean, on the same episodes, by: {'; '.join(told)}."
+    )
 
 
 def _add_baseline(found: SuiteResult, results: Results, untrained: Results) -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from PIL import Image
 
+from nearkin.audits.learned import compared_by, shown
 from nearkin.audits.subject import Subject
 from nearkin.metrics import VerificationResult
 from nearkin.report import Figure, NeighbourRow, Thumb, draw_det, draw_histograms, draw_map, draw_neighbours, project_2d
@@ -37,7 +38,7 @@ def _neighbours(subject: Subject) -> Figure:
     """Queries chosen from all levels of success: from all neighbours right to none."""
     size = min(_NEIGHBOURS, len(subject.embeddings) - 1)
     distances, indices = exact(subject.embeddings, k=size, space=subject.space)
-    found = indices.numpy()
+    found, values = indices.numpy(), shown(subject.space, distances)
     hits = subject.labels[found] == subject.labels[:, None]
     rng = np.random.default_rng(_SEED)
     by_success = np.lexsort((rng.permutation(len(hits)), -hits.sum(1)))
@@ -46,7 +47,7 @@ def _neighbours(subject: Subject) -> Figure:
         NeighbourRow(
             _thumb(subject, query),
             [
-                (_thumb(subject, found[query, rank]), float(distances[query, rank]), bool(hits[query, rank]))
+                (_thumb(subject, found[query, rank]), float(values[query, rank]), bool(hits[query, rank]))
                 for rank in range(size)
             ],
         )
@@ -56,7 +57,7 @@ def _neighbours(subject: Subject) -> Figure:
         "Nearest neighbours",
         "Each row is a query and its nearest neighbours among all audited items, from easy queries to hard ones; "
         "ticks are of the query's class, crosses are not.",
-        draw_neighbours(rows),
+        draw_neighbours(rows, number=compared_by(subject.space)),
         "Grid of queries with their nearest neighbours, hits and misses framed",
     )
 
@@ -80,19 +81,21 @@ def _distances(subject: Subject) -> Figure:
     same = _pair_distances(subject, first[mate != first], mate[mate != first])
     apart = codes[first] != codes[other]
     different = _pair_distances(subject, first[apart], other[apart])
+    what = {"similarity": "similarities"}.get(compared_by(subject.space), "distances")
     return Figure(
-        "Distances",
-        f"Distances of {len(same):,} pairs of the same class and {len(different):,} pairs of different classes; "
-        "the less the two overlap, the better a threshold works.",
-        draw_histograms(same, different),
-        "Histograms of distances between pairs of the same class and of different classes",
+        what.capitalize(),
+        f"{what.capitalize()} of {len(same):,} pairs of the same class and {len(different):,} pairs of different "
+        "classes; the less the two overlap, the better a threshold works.",
+        draw_histograms(same, different, xlabel=compared_by(subject.space)),
+        f"Histograms of {what} between pairs of the same class and of different classes",
     )
 
 
+@torch.no_grad()
 def _pair_distances(subject: Subject, left: np.ndarray, right: np.ndarray) -> np.ndarray:
     points = torch.from_numpy(np.ascontiguousarray(subject.embeddings))
     distance = subject.space.distance(points[left][:, None], points[right][:, None])
-    return distance[:, 0, 0].numpy()
+    return shown(subject.space, distance[:, 0, 0]).numpy()
 
 
 def draw_embedding_map(subject: Subject) -> Figure:
@@ -126,14 +129,20 @@ def _centroids(subject: Subject) -> np.ndarray:
     return torch.stack(means).numpy()
 
 
-def draw_errors(results: dict[str, VerificationResult]) -> Figure:
-    """Both errors of verification against each other, of the model and what it is compared with, by name."""
-    first = next(iter(results.values()))
+def draw_errors(results: dict[str, VerificationResult], what: str, threshold: float) -> Figure:
+    """Both errors of verification against each other, of the model and what it is compared with.
+
+    Args:
+        results: by name, the model's first.
+        what: the model decides by, a distance or a similarity.
+        threshold: at which its errors are equal.
+    """
+    name, first = next(iter(results.items()))
     return Figure(
         "Errors of verification",
-        f"For every threshold on the distance, how many of {first.impostors:,} impostor pairs it accepts and how many "
+        f"For every threshold on the {what}, how many of {first.impostors:,} impostor pairs it accepts and how many "
         f"of {first.genuine:,} genuine pairs it refuses: the nearer to the lower left corner, the better. The marks "
-        f"are where both errors are equal, for this model at the distance {first.threshold:.3g}.",
+        f"are where both errors are equal, for {name} at the {what} {threshold:.3g}.",
         draw_det(
             {name: result.det for name, result in results.items()},
             equal_errors={name: result.values["EER"] for name, result in results.items()},

@@ -11,15 +11,18 @@ import numpy as np
 from PIL import Image
 
 from nearkin.audits.corrupted import CorruptedEncoder
+from nearkin.audits.domain_parts import TrainedDomains, trained_domains
 from nearkin.audits.local_encoder import LocalEncoder
 from nearkin.audits.untrained import Untrained
 from nearkin.data.dataset import Dataset
+from nearkin.data.domain_splits import COLUMN
 from nearkin.data.hierarchy import Hierarchy
 from nearkin.data.section import DataSection
 from nearkin.data.splits import Split, resolve_split
 from nearkin.errors import DataError, MissingWeightsError
 from nearkin.models import Embedder, FeatureCache, cache_point, pretrained_baseline
 from nearkin.models.embedder import ALL, POOLING
+from nearkin.models.similarity_model import SimilarityModel
 from nearkin.spaces import Space
 
 _PRETRAINED = "pretrained features"
@@ -49,6 +52,9 @@ class Subject:
         proxies: names of training classes and the points (C, d) that stood for them; None when there are none.
         known: gives embeddings (m, d) and labels (m,) of the items that a model of seen classes was trained on.
         untrained: gives what these items, or without them the audited ones, look like before anything is learned.
+        learned: the model itself where it compares by a learned similarity; None otherwise.
+        domains: the domain (n,) of each item; None where the data has none.
+        trained_domains: what training had to do with domains; None where nobody knows.
         progress: whether suites that take long show a bar.
     """
 
@@ -69,6 +75,9 @@ class Subject:
     proxies: tuple[tuple[str, ...], np.ndarray] | None = None
     known: Callable[[], tuple[np.ndarray, np.ndarray]] | None = None
     untrained: Untrained | None = None
+    learned: SimilarityModel | None = None
+    domains: np.ndarray | None = None
+    trained_domains: TrainedDomains | None = None
     progress: bool = True
 
 
@@ -113,7 +122,7 @@ def subject_of_model(
             )
     embeddings = embed_items(embedder, part, cache_directory, progress)
     facts = {
-        "data": part.name,
+        "data": _data_name(part, dataset, card),
         "classes": str(len(part.classes)),
         "items": str(len(part)),
         "backbone": embedder.backbone_name,
@@ -138,6 +147,15 @@ def subject_of_model(
         local=LocalEncoder(embedder, part),
         known=_known_items(embedder, dataset, cache_directory, progress),
         untrained=_untrained(embedder, dataset, part, cache_directory, progress),
+        domains=part.manifest.column(COLUMN) if part.manifest.has(COLUMN) else None,
+        trained_domains=trained_domains(
+            card,
+            dataset,
+            _item_split(dataset, card),
+            lambda items: embed_items(embedder, items, cache_directory, progress),
+            lambda items: untrained_features(embedder, items, cache_directory, progress)[1] if name else None,
+        ),
+        learned=embedder if isinstance(embedder, SimilarityModel) else None,
         progress=progress,
     )
 
@@ -151,6 +169,12 @@ def unseen_items(dataset: Dataset, card: dict[str, Any]) -> tuple[np.ndarray, li
     classes = card.get("classes", {})
     labels = dataset.labels
     divided = _item_split(dataset, card)
+    if divided is not None and card["recipe"]["data"]["split"] == "domains":
+        absent = _named_domains(card)
+        return divided.test, [
+            f"Every class of this data was trained on, but no item of {absent}, and these are all of it: the figures "
+            "say how known classes are told apart where they look otherwise, not how the model does on unseen ones."
+        ]
     if divided is not None and len(divided.test):
         return divided.test, [
             "Every class of this data was trained on, and these are other items of them: the figures say how known "
@@ -177,12 +201,24 @@ def unseen_items(dataset: Dataset, card: dict[str, Any]) -> tuple[np.ndarray, li
 def _item_split(dataset: Dataset, card: dict[str, Any]) -> Split | None:
     """How the items of a model of seen classes were divided; None for other models and for other data."""
     recipe = card.get("recipe", {})
-    if recipe.get("data", {}).get("split") != "items":
+    section = DataSection.model_validate(recipe.get("data", {}))
+    if not section.classes_are_seen or dataset.fingerprint() != card.get("data", {}).get("fingerprint"):
         return None
-    if dataset.fingerprint() != card.get("data", {}).get("fingerprint"):
-        return None
-    section = DataSection.model_validate(recipe["data"])
     return resolve_split(dataset.manifest, section, int(recipe["training"]["seed"]))
+
+
+def _data_name(part: Dataset, dataset: Dataset, card: dict[str, Any]) -> str:
+    """The data's name, with the domains that an audit of held-out ones is of: two such audits are of different data."""
+    divided = _item_split(dataset, card)
+    if divided is None or card["recipe"]["data"]["split"] != "domains":
+        return part.name
+    return f"{part.name}, {_named_domains(card)}"
+
+
+def _named_domains(card: dict[str, Any]) -> str:
+    """The held-out domains of a model, in words."""
+    names = card["recipe"]["data"]["test_domains"]
+    return f"domain{'' if len(names) == 1 else 's'} {', '.join(names)}"
 
 
 def _known_items(

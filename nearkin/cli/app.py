@@ -1,6 +1,6 @@
 """The `nearkin` command and its commands on models: train, audit, embed, explain, compare, dynamics, benchmark, demo.
 
-Those of the gallery come from their own files. Heavy imports wait until a command runs.
+That on drift and those of the gallery come from their own files. Heavy imports wait until a command runs.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from nearkin._version import __version__
-from nearkin.cli import querying, serving
+from nearkin.cli import classifying, drift, querying, serving
 from nearkin.cli.data import data_app
 from nearkin.cli.exits import CODES, GalleryCommand
 from nearkin.cli.gallery import gallery_app
@@ -249,10 +249,12 @@ def demo(
     demo_command(out, data_root, not quiet)
 
 
+app.command(cls=GalleryCommand, epilog=f"{CODES}, 3 with --fail-on-drift, if it drifted.")(drift.drift)
 app.command(cls=GalleryCommand, epilog=f"{CODES}, 3 at least one query is unknown, or that cannot be said.")(
     querying.identify
 )
 app.command(cls=GalleryCommand, epilog=f"{CODES}, 3 not the same, or that cannot be said.")(querying.verify)
 app.command(cls=GalleryCommand)(querying.search)
+app.command(cls=GalleryCommand)(classifying.classify)
 app.command(cls=GalleryCommand)(serving.serve)
 app.command(cls=GalleryCommand)(serving.key)

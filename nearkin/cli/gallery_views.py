@@ -167,12 +167,14 @@ def _learned(calibration: Calibration) -> dict[str, object]:
 
 
 def _facts(stats: Stats) -> dict[str, object]:
+    from nearkin.gallery.kept_similarity import space_in_words
+
     settings = stats.settings
     return {
         "made by": settings.name + (f" (model {settings.fingerprint[:12]})" if settings.fingerprint else ""),
         "items": f"{stats.items:,} of {counted(len(stats.classes), 'class')}"
         + (f", {stats.unlabelled:,} without a label" if stats.unlabelled else ""),
-        "vectors": f"{settings.dimension} x {settings.dtype}, {settings.space['name']}",
+        "vectors": f"{settings.dimension} x {settings.dtype}, {space_in_words(settings.space)}",
         "kind": settings.kind,
         "search": stats.index,
         "size": None if stats.size is None else f"{stats.size / 1e6:,.1f} MB",

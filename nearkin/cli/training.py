@@ -57,12 +57,14 @@ def train_command(
         console.print(f"Stopped at step {state.step}. Continue with the same command and  --resume")
         raise typer.Exit(INTERRUPTED)
     sizes = {part: len(names) for part, names in card["classes"].items()}
-    seen = card["recipe"]["data"]["split"] == "items"
+    section = run.recipe().data
+    seen = section.classes_are_seen
     others = f"{sizes['val']} more for validation, {sizes['test']} held out"
-    console.print(
-        f"Trained {state.step} steps in {state.seconds:.0f} s on {sizes['train']} classes "
-        f"({'other items of them validate and test' if seen else others})."
-    )
+    if seen:
+        others = "other items of them validate and test"
+    if section.split == "domains":
+        others = f"other items of them validate, those of {' and '.join(card['domains']['test'])} are held out"
+    console.print(f"Trained {state.step} steps in {state.seconds:.0f} s on {sizes['train']} classes ({others}).")
     if card["validation"]:
         shares = {name: value for name, value in card["validation"].items() if name != RADIUS}
         shown = ", ".join(f"{name.removeprefix('val_')} {100 * value:.1f} %" for name, value in shares.items())

@@ -5,6 +5,7 @@ from nearkin.confidence.conformal import ConformalSets, PredictionSets
 from nearkin.confidence.estimator import Estimator, NeighbourEstimator, estimators
 from nearkin.confidence.evaluation import best_k, evaluate, sweep_k
 from nearkin.confidence.ned import NED
+from nearkin.confidence.novelty import Novelty
 from nearkin.confidence.open_set import OpenPrediction, UnknownRejector
 from nearkin.confidence.probabilities import ClassProbabilities, Prediction
 from nearkin.confidence.prototypes import PrototypeEstimator, PrototypeRatio, PrototypeSoftmax
@@ -29,6 +30,7 @@ __all__ = [
     "KNNVote",
     "NearestNeighbour",
     "NeighbourEstimator",
+    "Novelty",
     "OpenPrediction",
     "Precision",
     "Prediction",

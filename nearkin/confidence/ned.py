@@ -38,7 +38,8 @@ class NED(NeighbourEstimator):
 
     Args:
         k: how many neighbours; None takes 200, or all but one of a smaller support; "all" takes the whole support.
-        space: as in every estimator. Over a similarity S (an object with `similarity = True`), `-S` replaces `d^2`.
+        space: as in every estimator. Over a similarity S (an object with `similarity = True`, as the space of a model
+            with a learned similarity is), `-S` replaces `d^2`.
         temperature: T; None fits it by the likelihood of the support, each point left out in turn.
         bandwidth: "shared" uses one T; "per-class" one for each class (eq. 18 of the paper); "auto" the likelier one.
         points: fit T on at most so many support points, drawn at random; neighbours are sought in the whole support.

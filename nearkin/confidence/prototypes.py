@@ -61,6 +61,7 @@ class PrototypeEstimator(Estimator):
     def _given(self) -> float | None:
         """The temperature that the user fixed, if any."""
 
+    @torch.no_grad()
     def _learn(self, neighbours: Neighbours | None) -> None:
         """The means of the classes, and the temperature: each point against its class's mean without it."""
         self.prototypes_ = self._means()
@@ -78,6 +79,7 @@ class PrototypeEstimator(Estimator):
         self.temperature_ = self.fit_.temperature
         self.notes_ += self.fit_.notes
 
+    @torch.no_grad()
     def predict(self, queries: Any, *, source: str | None = None) -> Prediction:
         """Labels, confidence and class probabilities of queries (q, d); at most 200 classes are listed for each."""
         support = self._fitted()
@@ -127,6 +129,11 @@ class PrototypeEstimator(Estimator):
             )
         return space
 
+    @property
+    def _linear(self) -> bool:
+        """Whether one point can be taken out of a mean; that of a learned similarity is its base's."""
+        return isinstance(getattr(self.scorer, "base", self.scorer), _LINEAR)
+
     def _listed(self, table: np.ndarray, indices: np.ndarray) -> ClassProbabilities:
         """Probabilities (q, m) of the likeliest classes (q, m); what is missing to 1 is the rest."""
         found = ClassProbabilities.of_neighbours(self.classes_, indices, table)
@@ -144,7 +151,7 @@ class PrototypeEstimator(Estimator):
 
     def _means(self) -> Tensor:
         points, codes = self.support_.points, torch.from_numpy(self.support_.codes).long()
-        if isinstance(self.scorer, _LINEAR):
+        if self._linear:
             sums = points.new_zeros(len(self.support_.classes), points.shape[1], dtype=torch.float64)
             sums.index_add_(0, codes.to(points.device), self.scorer.project(points).double())
             counts = torch.bincount(codes).to(points.device)[:, None]
@@ -179,7 +186,7 @@ class PrototypeEstimator(Estimator):
     def _to_the_others(self, rows: np.ndarray, members: np.ndarray) -> np.ndarray:
         """Distances (r,) of points `rows` (r,) of one class to the mean of that class's members (n,) without them."""
         points, found = self.support_.points, np.empty(len(rows), np.float32)
-        if isinstance(self.scorer, _LINEAR):
+        if self._linear:
             total = self.scorer.project(points[torch.from_numpy(members)]).double().sum(dim=0)
             mine = points[torch.from_numpy(rows)].double()
             means = self.scorer.project((total - self.scorer.project(mine)) / (len(members) - 1))
@@ -228,7 +235,7 @@ class PrototypeRatio(PrototypeEstimator):
     """Distance ratio over the nearest prototypes: `p(c) = d_c^-rho / sum_y d_y^-rho`.
 
     Reference: Kim 2023, article II.
-    Needs: classes that are one cloud each.
+    Needs: classes that are one cloud each; distances, not similarities.
     Use when: the scale of distances differs between places of the space; probabilities do not depend on it, as long as
         distances are well above 1e-5.
 
@@ -249,6 +256,11 @@ class PrototypeRatio(PrototypeEstimator):
 
     def energy(self, distances: Tensor) -> Tensor:
         """Logarithms of distances, any shape."""
+        if distances.numel() and float(distances.detach().min()) < 0:
+            raise DataError(
+                "A ratio of distances needs distances from 0 on, and minus a similarity may be negative: use another "
+                "space, or PrototypeSoftmax."
+            )
         return -distance_ratio_scores(squarable(distances), 1.0)
 
     def _given(self) -> float | None:

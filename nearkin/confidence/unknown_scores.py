@@ -62,7 +62,7 @@ def ratio(estimator: NeighbourEstimator, found: Prediction) -> np.ndarray:
     length = found.distances.astype(np.float64)
     if length.size and length[:, 0].min() < 0:
         raise DataError(
-            "The ratio of distances means nothing where they are negative, as minus an inner product is: choose the "
+            "The ratio of distances means nothing where they are negative, as minus a similarity is: choose the "
             "score 'probability', 'distance' or 'density', or another space."
         )
     codes = estimator.support_.codes[found.indices]

@@ -44,9 +44,9 @@ def split_items(
     keys = np.random.default_rng(seed).random(len(codes))
     held = given.copy()
     if parts is None:
-        _draw(held, codes, keys, test, "test", len(names))
+        draw_share(held, codes, keys, test, "test", len(names))
     if not (given == "val").any():
-        _draw(held, codes, keys, val, "val", len(names))
+        draw_share(held, codes, keys, val, "val", len(names))
     _check(held, codes, names)
     if val and not (held == "val").any():
         raise DataError(
@@ -57,13 +57,22 @@ def split_items(
     return train, validation, tested
 
 
-def _draw(held: np.ndarray, codes: np.ndarray, keys: np.ndarray, share: float, part: str, classes: int) -> None:
-    """Turn a share of each class's training items, those of the smallest keys, into another part, in place."""
+def draw_share(held: np.ndarray, codes: np.ndarray, keys: np.ndarray, share: float, part: str, groups: int) -> None:
+    """Turn a share of each group's training items, those of the smallest keys, into another part, in place.
+
+    Args:
+        held: the part of each item, (n,), of which "train" is divided.
+        codes: group of each item, (n,), whole numbers from 0.
+        keys: a number for each item, (n,).
+        share: in [0, 1), rounded to the nearest number of items; at least one, and one is left to train on.
+        part: what the drawn items become.
+        groups: how many there are.
+    """
     if share == 0.0:
         return
     free = np.flatnonzero(held == "train")
     order = free[np.lexsort((keys[free], codes[free]))]
-    counts = np.bincount(codes[free], minlength=classes)
+    counts = np.bincount(codes[free], minlength=groups)
     rank = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
     # `round` alone would give the smallest classes nothing; one item must be left to train on.
     wanted = np.minimum(np.maximum(1, np.rint(share * counts)), np.maximum(counts - 1, 0))

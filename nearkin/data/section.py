@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
@@ -13,11 +13,11 @@ class DataSection(BaseModel):
     # YAML reads a class called 7 as a number; names stay names.
     model_config = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True)
 
-    split: Literal["auto", "column", "halves", "fraction", "items"] = Field(
+    split: Literal["auto", "column", "halves", "fraction", "items", "domains"] = Field(
         default="auto",
         description="How classes are divided: the manifest's split column, the first half of the sorted classes for "
         "training, a seeded fraction, or auto, which picks what the data supports; items: not at all, every class "
-        "trains and other items of it validate and test.",
+        "trains and other items of it validate and test; domains: the same, but whole domains test.",
     )
     test_classes: float | list[str] = Field(
         default=0.3, description="Classes held out for the audit: a share of all classes in [0, 1), or their names."
@@ -37,7 +37,10 @@ class DataSection(BaseModel):
         ge=0.0,
         lt=1.0,
         description="With split=items: share of each class's items for validation, of those that are not for the audit "
-        "where the split column says which these are.",
+        "where the split column says which these are; with split=domains: of each class's items in each other domain.",
+    )
+    test_domains: list[str] = Field(
+        default=[], description="With split=domains: names of the domains held out for the audit, or a single one."
     )
     hierarchy: str | None = Field(
         default=None,
@@ -67,6 +70,16 @@ class DataSection(BaseModel):
         default=2, ge=0, description="Processes that decode samples; 0 decodes in the training process."
     )
     audio_seconds: float = Field(default=1.0, gt=0.0, description="Length of the crop of an audio clip, in seconds.")
+
+    @property
+    def classes_are_seen(self) -> bool:
+        """Whether every class trains, so that the others of its items validate and test."""
+        return self.split in ("items", "domains")
+
+    @field_validator("test_domains", mode="before")
+    @classmethod
+    def _listed(cls, value: Any) -> Any:
+        return value if isinstance(value, list | tuple) else [value]
 
     @field_validator("test_classes", "val_classes")
     @classmethod

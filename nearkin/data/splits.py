@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from nearkin.data.domain_splits import manifest_domains, split_domains
 from nearkin.data.item_splits import split_items
 from nearkin.data.manifest import Manifest
 from nearkin.data.section import DataSection
@@ -36,7 +37,8 @@ Labels = Sequence[str] | np.ndarray
 class Split:
     """Positions (int64, ascending) of the three parts; `val` and `test` may be empty.
 
-    No class is in two of them, except in a split of items, where every class is in all.
+    No class is in two of them, except in a split of items or domains, where every class trains and others of its items
+    validate and test.
     """
 
     train: np.ndarray
@@ -126,6 +128,14 @@ def resolve_split(manifest: Manifest, section: DataSection, seed: int) -> Split:
         raise DataError(
             f"data.test_classes names classes, which data.split '{how}' would ignore: set data.split to fraction."
         )
+    if section.test_domains and how != "domains":
+        raise DataError(
+            f"data.test_domains names domains, which data.split '{section.split}' would ignore: set data.split to "
+            "domains."
+        )
+    if how == "domains":
+        domains, held_out = manifest_domains(manifest), section.test_domains
+        return Split(*split_domains(manifest.labels, domains, test=held_out, val=section.val_items, seed=seed))
     if how == "items":
         shares = {"val": section.val_items, "test": section.test_items}
         return Split(*split_items(manifest.labels, **shares, seed=seed, parts=_item_parts(manifest)))
@@ -147,14 +157,6 @@ def class_folds(labels: Labels, k: int, seed: int = 0) -> list[Split]:
         )
     folds = np.array_split(np.random.default_rng(seed).permutation(classes), k)
     return [_assemble(labels, train=None, val=list(fold), test=[]) for fold in folds]
-
-
-def leave_one_domain_out(domains: Labels) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """For each domain the positions of all others (to train on) and its own (to test on)."""
-    names, codes = np.unique(np.asarray(domains), return_inverse=True)
-    if len(names) < 2:
-        raise DataError(f"Leaving one domain out needs at least two domains, the data has {len(names)}.")
-    return {str(name): (_positions(codes != code), _positions(codes == code)) for code, name in enumerate(names)}
 
 
 def check_disjoint(train_labels: Iterable[str], val_labels: Iterable[str], what: str = "validation") -> None:

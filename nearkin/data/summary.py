@@ -34,6 +34,11 @@ def with_split(dataset: Dataset, *, by: str, test: float, val: float, folds: int
     ways = get_args(DataSection.model_fields["split"].annotation)
     if by not in ways:
         raise DataError(f"There is no way to split by '{by}'.{suggestion(by, ways)}")
+    if by == "domains":
+        raise DataError(
+            "A split by domains takes the names of the domains to hold out from a recipe: train with "
+            "data.split=domains and data.test_domains instead."
+        )
     of = "items" if by == "items" else "classes"
     if folds and by == "items":
         raise DataError("Folds divide classes, and a split by items leaves all of them together: leave out --folds.")

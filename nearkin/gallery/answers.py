@@ -19,7 +19,6 @@ from nearkin.gallery.calibration.unknown import Horizon
 from nearkin.gallery.store import Found, Store
 from nearkin.gallery.values import Match, Neighbour, Settings, Verification
 from nearkin.gallery.where import Condition
-from nearkin.spaces import Space, make_space
 
 _NOTE = "calibration"
 _ACCEPT = 0.95
@@ -78,7 +77,7 @@ class Answers:
         """Whether vectors (d,) and (d,) are of one class, at a false accept rate."""
         rate = check_rate(rate)
         x, y = (torch.from_numpy(np.asarray(one, np.float64))[None] for one in (a, b))
-        distance = float(self._space().distance(x, y)[0, 0])
+        distance = float(self.store.space.distance(y, x)[0, 0])  # the first is the enrolled one
         ruling = self.calibrated(progress).judge(distance, rate)
         return Verification(ruling.same, ruling.probability, distance, ruling.threshold, rate, ruling.reason)
 
@@ -135,7 +134,7 @@ class Answers:
         share = accept if accept is not None else _ACCEPT if before is None else before.accept
         if isinstance(share, bool) or not isinstance(share, Real) or not 0 < share < 1:
             raise DataError(f"The share of known queries to accept lies between 0 and 1, not {share!r}.")
-        return fit_calibration(self.store, self._space(), accept=float(share), progress=progress)
+        return fit_calibration(self.store, self.store.space, accept=float(share), progress=progress)
 
     def _keep(self, settings: Settings, fitted: Calibration) -> None:
         if self.store.settings != settings:
@@ -158,9 +157,6 @@ class Answers:
     def _reachable(self, k: int) -> int:
         """As many neighbours as there can be: rows are made for all that is asked for."""
         return k if k <= _MODEST else min(k, max(_MODEST, len(self.store)))
-
-    def _space(self) -> Space:
-        return make_space(**self.store.settings.space)
 
     def _neighbours(self, found: Found, k: int) -> list[tuple[Neighbour, ...]]:
         """The first k of each query, as items."""

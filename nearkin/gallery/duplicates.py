@@ -13,7 +13,8 @@ from scipy.sparse.csgraph import connected_components, minimum_spanning_tree
 
 from nearkin.confidence.checks import check_whole
 from nearkin.errors import DataError
-from nearkin.gallery.store import Store
+from nearkin.gallery.by_place import Searched, by_place
+from nearkin.gallery.store import Found, Store
 from nearkin.gallery.values import Duplicates, Item
 from nearkin.progress import Progress
 
@@ -41,11 +42,12 @@ def find_duplicates(
     """Groups of items that are no farther apart than a distance, the closest groups first.
 
     Items belong together if a chain of such pairs joins them, so a large distance may join what is not alike. Equal
-    vectors are always found, at any distance. Every item is searched for in the gallery.
+    vectors are always found, at any distance. Every item is searched for in the gallery. Where that compares by a
+    learned similarity, distances here are those of the base space: see `by_place`.
 
     Args:
         store: the gallery.
-        distance: in its space; None: 0.3 of the median distance from an item to its nearest other one.
+        distance: in its (base) space; None: 0.3 of the median distance from an item to its nearest other one.
         limit: how many groups to give at the most.
         progress: whether to show a bar.
     """
@@ -58,9 +60,10 @@ def find_duplicates(
         )
     if len(store) < 2:
         return []
-    usual, rounding = _scales(store)
+    near = by_place(store)
+    usual, rounding = _scales(store, near)
     reach = max(_SHARE * usual if distance is None else float(distance), rounding)
-    return _groups(list(_pairs(store, reach, rounding, progress)), limit)
+    return _groups(list(_pairs(store, near, reach, rounding, progress)), limit)
 
 
 @dataclass(frozen=True)
@@ -73,34 +76,34 @@ class _Pair:
     distance: float
 
 
-def _scales(store: Store) -> tuple[float, float]:
+def _scales(store: Store, near: Searched) -> tuple[float, float]:
     """The median distance of some items to their nearest other one, and what may be mere rounding."""
     sample = store.sample(_SAMPLE, _SEED)
     nearest = []
     for start in range(0, len(sample.keys), _CHUNK):
         rows = slice(start, start + _CHUNK)
-        nearest.append(store.search(sample.vectors[rows], 1, exclude=sample.keys[rows]).distances[:, 0])
+        nearest.append(near.search(sample.vectors[rows], 1, exclude=sample.keys[rows]).distances[:, 0])
     found = np.concatenate(nearest)
     found = found[np.isfinite(found)]
     lengths = np.linalg.norm(sample.vectors.astype(np.float64), axis=1)
     return float(np.median(found)) if len(found) else 0.0, _ROUNDING * float(np.median(lengths))
 
 
-def _pairs(store: Store, reach: float, rounding: float, progress: bool) -> Iterator[_Pair]:
+def _pairs(store: Store, near: Searched, reach: float, rounding: float, progress: bool) -> Iterator[_Pair]:
     """Pairs no farther apart than `reach`, most of them from both sides."""
     place = 0
     with Progress("Looking for duplicates", len(store), progress) as bar:
         for items, vectors in store.batches(_CHUNK):
-            yield from _pairs_of(store, items, vectors, place, reach, rounding)
+            found = near.search(vectors, _NEAREST + 1)
+            yield from _pairs_of(store, items, found, place, reach, rounding)
             place += len(items)
             bar.advance(len(items))
 
 
 def _pairs_of(
-    store: Store, items: list[Item], vectors: np.ndarray, place: int, reach: float, rounding: float
+    store: Store, items: list[Item], found: Found, place: int, reach: float, rounding: float
 ) -> Iterator[_Pair]:
-    """The same of some items with vectors (n, d), the first of them at a place in the order of the gallery."""
-    found = store.search(vectors, _NEAREST + 1)
+    """The same of some items with what they found, the first of them at a place in the order of the gallery."""
     near = found.distances <= reach
     # An item finds itself too, unless an index that is not exact has missed it.
     near &= ((near.sum(axis=1) > 1) | (found.distances[:, 0] > rounding))[:, None]

@@ -233,7 +233,7 @@ class Gallery(GalleryReader):
         settings = settings_of(embedder, None, None, None, self.settings.dtype)
         with model_kept_on_success(self.path, settings, embedder) as settings:
             rebuild(self.store, encoder, settings, missing=missing, progress=progress)
-        self._tied, self._encoder = self.settings, encoder
+        self._take(encoder)
         if is_local(self.path):
             forget_other_models(Path(self.path), settings)
 

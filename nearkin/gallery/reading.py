@@ -15,6 +15,7 @@ from nearkin.gallery.calibration import Calibration
 from nearkin.gallery.checks import vector_rows
 from nearkin.gallery.duplicates import find_duplicates
 from nearkin.gallery.encoding import QueryEncoder
+from nearkin.gallery.kept_similarity import KeptSimilarity
 from nearkin.gallery.landscape import Landscape
 from nearkin.gallery.projecting import projected
 from nearkin.gallery.questions import check_id, how_many, is_id
@@ -23,7 +24,7 @@ from nearkin.gallery.suspects import suspicious_labels
 from nearkin.gallery.tie import matching_model
 from nearkin.gallery.values import Duplicates, Item, MapPoint, Match, Neighbour, Settings, Stats, Suspect, Verification
 from nearkin.gallery.where import condition
-from nearkin.spaces import Space, make_space
+from nearkin.spaces import Space
 
 Where = str | Mapping[str, Any] | None
 
@@ -42,8 +43,7 @@ class GalleryReader:
         self.store = store
         self._answers = Answers(store)
         self._landscape = Landscape(store)
-        self._tied = store.settings
-        self._encoder = encoder
+        self._take(encoder)
 
     @property
     def encoder(self) -> QueryEncoder | None:
@@ -54,13 +54,21 @@ class GalleryReader:
         settings = self.store.settings
         if settings.fingerprint != self._tied.fingerprint:
             embedder = matching_model(self.path, settings, None)
-            self._tied, self._encoder = settings, None if embedder is None else QueryEncoder(embedder)
+            self._take(None if embedder is None else QueryEncoder(embedder))
         return self._encoder
+
+    def _take(self, encoder: QueryEncoder | None) -> None:
+        """Go by the model that the store is tied to now, and let the store compare by it."""
+        self._tied, self._encoder = self.store.settings, encoder
+        space = self.store.space
+        if encoder is not None and isinstance(space, KeptSimilarity):
+            space.give(encoder.embedder)
 
     @property
     def space(self) -> Space:
-        """How vectors are compared."""
-        return make_space(**self.store.settings.space)
+        """How vectors are compared; by the learned similarity of the model where it has one."""
+        space = self.store.space
+        return space.learned if isinstance(space, KeptSimilarity) else space
 
     def close(self) -> None:
         """Let go of files and connections."""
@@ -193,8 +201,8 @@ class GalleryReader:
         """Say whether two samples are of one class.
 
         Args:
-            a: an image, or a vector you bring.
-            b: another.
+            a: an image, or a vector you bring; the enrolled one where a learned similarity is not symmetric.
+            b: another; the query there.
             false_accept_rate: the share of pairs of different classes that may be taken for the same.
         """
         x, y = (self.embed(self._single(one))[0] for one in (a, b))

@@ -14,6 +14,7 @@ import numpy as np
 
 from nearkin.gallery.values import Item, Metadata, Settings
 from nearkin.gallery.where import Condition
+from nearkin.spaces import Space
 
 UNLABELLED = -1
 """Code of an item without a label."""
@@ -91,6 +92,11 @@ class Store(Protocol):
     @property
     def settings(self) -> Settings:
         """What the vectors are, now: another process may have replaced them."""
+        ...
+
+    @property
+    def space(self) -> Space:
+        """How the vectors are compared, now."""
         ...
 
     @property

@@ -14,6 +14,7 @@ from nearkin.gallery.encoding import open_model
 from nearkin.gallery.places import is_local
 from nearkin.gallery.values import Settings
 from nearkin.models import Embedder
+from nearkin.models.learned_space import LearnedSpace
 from nearkin.spaces import Space, make_space
 
 _LONGEST_NAME = 200
@@ -49,6 +50,11 @@ def _space(given: Any) -> Space:
         return make_space("sphere")
     if isinstance(given, str):
         return make_space("sphere" if given == "cosine" else given)
+    if isinstance(given, LearnedSpace):
+        raise DataError(
+            "A learned similarity is part of the model that learned it: create the gallery with that model, and add "
+            "items instead of vectors."
+        )
     if isinstance(given, Space) and not isinstance(given, type):
         return given
     raise DataError(f"The space must be a name such as 'sphere' or 'euclidean', or a space, not {given!r}.")

@@ -18,6 +18,7 @@ from nearkin.metrics.hierarchy import (
     mean_correlation,
 )
 from nearkin.metrics.intervals import class_bootstrap
+from nearkin.metrics.kernels import GaussianKernel, LearnedKernel, kernel_matrix
 from nearkin.metrics.local_features import BoundCheck, check_bound, pcc_embedding, prototype_histogram
 from nearkin.metrics.open_set import OpenSetResult, open_set_metrics
 from nearkin.metrics.paired import PairedResult, holm, paired_permutation
@@ -26,6 +27,7 @@ from nearkin.metrics.result import RetrievalResult
 from nearkin.metrics.retrieval import retrieval_metrics
 from nearkin.metrics.tree_comparison import RobinsonFoulds, cophenetic_correlation, recovered_clades, robinson_foulds
 from nearkin.metrics.tree_inference import confusion_distances, infer_tree
+from nearkin.metrics.two_sample import TwoSampleResult, mmd_squared, mmd_test
 from nearkin.metrics.verification import VerificationResult, verification_from_scores, verification_metrics
 
 __all__ = [
@@ -37,13 +39,16 @@ __all__ = [
     "DynamicsComparison",
     "FewShotDifference",
     "FewShotResult",
+    "GaussianKernel",
     "HierarchicalResult",
+    "LearnedKernel",
     "MeanCorrelation",
     "OpenSetResult",
     "PairedResult",
     "ReliabilityCurve",
     "RetrievalResult",
     "RobinsonFoulds",
+    "TwoSampleResult",
     "VerificationResult",
     "attribute_transfer",
     "calibration_from_probabilities",
@@ -63,8 +68,11 @@ __all__ = [
     "hierarchical_similarity",
     "holm",
     "infer_tree",
+    "kernel_matrix",
     "mean_class_radius",
     "mean_correlation",
+    "mmd_squared",
+    "mmd_test",
     "open_set_metrics",
     "paired_permutation",
     "pcc_embedding",

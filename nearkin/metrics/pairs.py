@@ -47,7 +47,7 @@ class Pairs:
         self._column_codes = codes if gallery_codes is None else gallery_codes
         self._space = space
         self._bytes = memory_mb * 2**20 // 2
-        self._populations = self._count()
+        self._populations = _populations(codes, None if gallery is None else gallery_codes)
 
     @property
     def genuine(self) -> int:
@@ -102,21 +102,39 @@ class Pairs:
             raise DataError("Some distances are not finite numbers: scale the embeddings so that they do not overflow.")
         return distances
 
-    def _count(self) -> tuple[_Population, _Population]:
-        """Both kinds of pairs, in an order in which every point's partners follow each other."""
-        order = np.argsort(self._column_codes, kind="stable")
-        sizes = np.bincount(self._column_codes, minlength=int(self._row_codes.max(initial=0)) + 1)
-        ends = np.cumsum(sizes)
-        if self._alone:
-            # Points in order of their class: partners that come later are first the rest of the class, then all others.
-            place, end = np.arange(len(order)), ends[self._row_codes[order]]
-            return (
-                _Population(order, order, place + 1, end - place - 1),
-                _Population(order, order, end, len(order) - end),
-            )
-        end, size = ends[self._row_codes], sizes[self._row_codes]
-        rows = np.arange(len(end))
-        return _Population(rows, order, end - size, size), _Population(rows, order, end, len(order) - size)
+
+def drawn_pairs(
+    codes: np.ndarray, gallery_codes: np.ndarray | None, most: int, rng: np.random.Generator
+) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
+    """Which pairs `Pairs.sample` compares, genuine and impostors: rows (k,) and columns (k,) of each kind.
+
+    Args:
+        codes: class numbers (n,).
+        gallery_codes: class numbers (m,) of the same code book; None: the points are paired among themselves.
+        most: how many of each kind; of a kind with no more than that, all.
+        rng: draws them.
+    """
+    genuine, impostors = _populations(codes, gallery_codes)
+    first = genuine.pairs(_distinct(genuine.total, min(most, genuine.total), rng))
+    return first, impostors.pairs(_distinct(impostors.total, min(most, impostors.total), rng))
+
+
+def _populations(codes: np.ndarray, gallery_codes: np.ndarray | None) -> tuple[_Population, _Population]:
+    """Both kinds of pairs, in an order in which every point's partners follow each other."""
+    column_codes = codes if gallery_codes is None else gallery_codes
+    order = np.argsort(column_codes, kind="stable")
+    sizes = np.bincount(column_codes, minlength=int(codes.max(initial=0)) + 1)
+    ends = np.cumsum(sizes)
+    if gallery_codes is None:
+        # Points in order of their class: partners that come later are first the rest of the class, then all others.
+        place, end = np.arange(len(order)), ends[codes[order]]
+        return (
+            _Population(order, order, place + 1, end - place - 1),
+            _Population(order, order, end, len(order) - end),
+        )
+    end, size = ends[codes], sizes[codes]
+    rows = np.arange(len(end))
+    return _Population(rows, order, end - size, size), _Population(rows, order, end, len(order) - size)
 
 
 class _Population:

@@ -6,19 +6,31 @@ from nearkin.models.build import build_embedder, pretrained_baseline
 from nearkin.models.cache import FeatureCache, cache_point
 from nearkin.models.embedder import Embedder
 from nearkin.models.encoder import Encoder
+from nearkin.models.learned_space import LearnedSpace
 from nearkin.models.pooling import Pooling, list_poolings, make_pooling, poolings
-from nearkin.models.section import AttentionSection, CacheViews, ModelSection
+from nearkin.models.prototypes import PrototypeBank
+from nearkin.models.section import AttentionSection, CacheViews, ModelSection, SimilaritySection
+from nearkin.models.similarity import PairSimilarity
+from nearkin.models.similarity_model import Classification, SimilarityModel
+from nearkin.models.similarity_parts import SimilarityParts
 from nearkin.models.tuning import as_channels_last, channels_last, fold_batch_norm, inference_copy, tune_allocator
 
 __all__ = [
     "AttentionSection",
     "Backbone",
     "CacheViews",
+    "Classification",
     "Embedder",
     "Encoder",
     "FeatureCache",
+    "LearnedSpace",
     "ModelSection",
+    "PairSimilarity",
     "Pooling",
+    "PrototypeBank",
+    "SimilarityModel",
+    "SimilarityParts",
+    "SimilaritySection",
     "StageAttention",
     "as_channels_last",
     "backbones",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,19 +20,32 @@ from nearkin.models.checkpoint import load_embedder
 from nearkin.models.embedder import Embedder
 from nearkin.models.pooling import make_pooling
 from nearkin.models.section import ModelSection
+from nearkin.models.similarity import PairSimilarity
+from nearkin.models.similarity_model import SimilarityModel
 from nearkin.spaces import make_space
 
 _MODEL_OF_A_RUN = "model.safetensors"
 
 
-def build_embedder(section: ModelSection, seed: int = 0, audio_seconds: float | None = None) -> Embedder:
+def build_embedder(
+    section: ModelSection,
+    seed: int = 0,
+    audio_seconds: float | None = None,
+    classes: Sequence[str] = (),
+    dense: bool = True,
+) -> Embedder:
     """Build what a recipe asks for, frozen as it says; torch's global random state is left as it was.
 
     Args:
         section: the recipe's model section.
         seed: the same seed draws the same weights.
         audio_seconds: length of an audio crop; images do not heed it.
+        classes: names of the training classes; only a model with a learned similarity must know.
+        dense: whether such a model has a dense layer besides.
     """
+    similarity = None
+    if section.similarity is not None:
+        similarity = section.similarity.model_dump() | {"classes": list(classes), "dense": dense}
     architecture = {
         "backbone": {
             "name": section.backbone,
@@ -44,6 +58,7 @@ def build_embedder(section: ModelSection, seed: int = 0, audio_seconds: float | 
         "attention": None if section.attention is None else section.attention.model_dump(),
         "dimension": section.dimension,
         "space": {"name": section.space, **section.space_parameters},
+        "similarity": similarity,
         "freeze": section.freeze,
         "frozen_batch_norm": section.frozen_batch_norm,
     }
@@ -60,7 +75,7 @@ def build_embedder(section: ModelSection, seed: int = 0, audio_seconds: float | 
 def pretrained_baseline(embedder: Embedder) -> Embedder:
     """The same backbone with its pretrained weights, average pooling and no head: what training must beat."""
     architecture = {**embedder.architecture(), "local_dimension": None, "dimension": None, "freeze": "all"}
-    architecture["attention"] = None
+    architecture["attention"] = architecture["similarity"] = None
     architecture["pooling"] = {"name": "gap", "parameters": {}}
     return assemble(architecture, pretrained=True)
 
@@ -92,14 +107,24 @@ def assemble(architecture: dict[str, Any], *, pretrained: bool, seed: int = 0) -
         features = pooling.out_channels if attention is None else attention.out_channels
         dimension = architecture["dimension"]
         head: nn.Module = nn.Identity() if dimension is None else nn.Linear(features, dimension)
-    if backbone.config is not None:
-        backbone.config["pretrained"] = wanted["pretrained"]
-    if "input" in architecture:
-        backbone.spec = InputSpec.from_dict(architecture["input"])
-    space = make_space(**architecture["space"])
-    embedder = Embedder(backbone, pooling, head, space, local=local, attention=attention)
+        if backbone.config is not None:
+            backbone.config["pretrained"] = wanted["pretrained"]
+        if "input" in architecture:
+            backbone.spec = InputSpec.from_dict(architecture["input"])
+        space = make_space(**architecture["space"])
+        embedder = Embedder(backbone, pooling, head, space, local=local, attention=attention)
+        embedder = _with_similarity(embedder, architecture.get("similarity"))
     embedder.freeze(architecture["freeze"], architecture["frozen_batch_norm"])
     return embedder
+
+
+def _with_similarity(embedder: Embedder, wanted: dict[str, Any] | None) -> Embedder:
+    """The embedder with the learned similarity that a description asks for."""
+    if wanted is None:
+        return embedder
+    options = {key: value for key, value in wanted.items() if key not in ("classes", "dense")}
+    network = PairSimilarity(embedder.dimension, **options)
+    return SimilarityModel(embedder, network, wanted["classes"], wanted["dense"])
 
 
 @torch.no_grad()

@@ -83,6 +83,10 @@ class Embedder(nn.Module):
         """Name of the backbone in the registry."""
         return type(self.backbone).__name__ if self.backbone.config is None else self.backbone.config["name"]
 
+    def taught_by_loss(self) -> list[nn.Module]:
+        """Parts that no embedding passes through: a loss that is given them teaches them."""
+        return []
+
     @property
     def pretrained(self) -> bool:
         """Whether the backbone began with pretrained weights."""

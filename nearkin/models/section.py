@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from nearkin.errors import RecipeError
 from nearkin.models.attention import Fusion, Score, check_options
 from nearkin.models.backbones.registry import check_backbone_name
 from nearkin.models.pooling.registry import check_pooling
+from nearkin.models.similarity import Symmetric
 from nearkin.spaces import make_space
 
 
@@ -80,6 +81,22 @@ class AttentionSection(BaseModel):
         return self
 
 
+class SimilaritySection(BaseModel):
+    """The network that compares two embeddings; the loss 'learned-similarity' teaches it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    hidden: int = Field(default=512, ge=1, le=65536, description="Units of its hidden layer.")
+    slope: float = Field(default=0.1, ge=0.0, le=1.0, description="Slope of its LeakyReLU below zero.")
+    dropout: float = Field(
+        default=0.25, ge=0.0, lt=1.0, description="Share of the hidden units that a training step leaves out."
+    )
+    symmetric: Symmetric | None = Field(
+        default=None,
+        description="max or mean of the similarities of both orders of a pair; null: S(enrolled, query) as it is.",
+    )
+
+
 class ModelSection(BaseModel):
     """How a sample becomes a vector."""
 
@@ -128,6 +145,11 @@ class ModelSection(BaseModel):
     )
     space: str = Field(default="sphere", description="The space embeddings live in.")
     space_parameters: dict[str, Any] = Field(default_factory=dict, description="Parameters of the space.")
+    similarity: SimilaritySection | None = Field(
+        default=None,
+        description="A learned similarity in place of the space's own distance; {}: with the usual settings; null: "
+        "none.",
+    )
     freeze: str | None = Field(
         default=None,
         description="Freeze the backbone up to and including this stage; all: the whole of it; null: nothing.",
@@ -145,14 +167,15 @@ class ModelSection(BaseModel):
         default_factory=lambda: CacheViews(), description="Views of each item in the cache."
     )
 
-    @field_validator("attention", mode="before")
+    @field_validator("attention", "similarity", mode="before")
     @classmethod
-    def _check_attention(cls, value: Any) -> Any:
-        if value is None or isinstance(value, dict | AttentionSection):
+    def _check_settings(cls, value: Any, field: ValidationInfo) -> Any:
+        if value is None or isinstance(value, dict | AttentionSection | SimilaritySection):
             return value
+        example = "score: additive" if field.field_name == "attention" else "hidden: 512"
         raise RecipeError(
-            f"model.attention is a set of settings, such as {{score: additive}}, {{}} for the usual ones or null for "
-            f"none, and not {value!r}."
+            f"model.{field.field_name} is a set of settings, such as {{{example}}}, {{}} for the usual ones or null "
+            f"for none, and not {value!r}."
         )
 
     @model_validator(mode="after")

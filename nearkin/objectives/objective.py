@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from nearkin.data.hierarchy import Hierarchy
 from nearkin.errors import DataError, RecipeError
+from nearkin.models.similarity_parts import SimilarityParts
 from nearkin.objectives.parameters import parameters_of
 from nearkin.objectives.proxy.protocols import ClassVectors, Stepped
 from nearkin.objectives.registry import BatchNeeds, EpisodeShape, LossEntry, LossShape, losses, miners, regularisers
@@ -240,6 +241,7 @@ def make_objective(
     episode: tuple[int, int] | None = None,
     class_names: Sequence[str] | None = None,
     hierarchy: Hierarchy | None = None,
+    similarity: SimilarityParts | None = None,
 ) -> Objective:
     """Build the objective that a recipe describes.
 
@@ -255,6 +257,7 @@ def make_objective(
         episode: (shot, query), the support items and the queries of each class where batches are episodes.
         class_names: of the classes 0 ... classes - 1; only what uses a hierarchy must know.
         hierarchy: a tree over (at least) these classes; only some losses must have one.
+        similarity: parts of the model that a loss of a learned similarity teaches; None: it makes its own.
     """
     if classes < 2:
         raise RecipeError(
@@ -274,7 +277,9 @@ def make_objective(
             f"{hierarchy!r}."
         )
     names = None if class_names is None else _checked_names(class_names, classes, hierarchy)
-    shape = LossShape(dimension, classes, space or Sphere(), seed, features, epoch_steps, drawn, names, hierarchy)
+    shape = LossShape(
+        dimension, classes, space or Sphere(), seed, features, epoch_steps, drawn, names, hierarchy, similarity
+    )
     entry = losses.get(section.loss)
     if entry.needs_hierarchy and (hierarchy is None or names is None):
         raise RecipeError(

@@ -9,10 +9,11 @@ from typing import Literal, TypeVar
 from torch import nn
 
 from nearkin.data.hierarchy import Hierarchy
+from nearkin.models.similarity_parts import SimilarityParts
 from nearkin.registry import Registry
 from nearkin.spaces import Space
 
-Family = Literal["pairs", "proxies", "classification", "episodes"]
+Family = Literal["pairs", "proxies", "classification", "episodes", "similarity"]
 Factory = TypeVar("Factory", bound=Callable[..., nn.Module])
 
 SPHERE = frozenset({"sphere"})
@@ -53,6 +54,7 @@ class LossShape:
         episode: how batches are episodes; None where they are not.
         class_names: of the classes 0 ... classes - 1; None where nobody said.
         hierarchy: a tree over (at least) these classes; None where there is none.
+        similarity: parts of the model that the loss teaches; None: the loss has its own.
     """
 
     dimension: int
@@ -64,6 +66,7 @@ class LossShape:
     episode: EpisodeShape | None = None
     class_names: tuple[str, ...] | None = None
     hierarchy: Hierarchy | None = None
+    similarity: SimilarityParts | None = None
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,8 @@ class LossEntry:
     Attributes:
         name: as in recipes.
         factory: `factory(shape, **parameters)` builds the module; its signature declares the parameters.
-        family: what the batch is compared with: itself, proxies, class weights behind a softmax, or its own support.
+        family: what the batch is compared with: itself, proxies, class weights behind a softmax, its own support, or
+            itself and prototypes by a similarity that is learned too.
         batch: the smallest batch it can learn from.
         spaces: names of the spaces it is defined in; None means any.
         miner: the miner used unless the recipe names another; None means that it takes no miner.

@@ -22,6 +22,7 @@ from nearkin.objectives import (  # noqa: F401
     proxy,
     ranking,
     similarity,
+    soft_pairs,
     zero_shot,
 )
 from nearkin.objectives import registry as known

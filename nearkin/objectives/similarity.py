@@ -1,78 +1,186 @@
-"""Losses on all similarities of a batch at once, by log-sum-exp: every pair counts, hard ones most."""
+"""The loss of a learned similarity: of items to prototypes, of items to each other, and a dense layer's."""
 
 from __future__ import annotations
 
-from torch import nn
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated
 
-from nearkin.objectives.distances import library, similarity_in
-from nearkin.objectives.parameters import Positive, Real
-from nearkin.objectives.registry import FLAT, PAIRS, SPHERE, LossShape, register_loss
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional
+
+from nearkin.errors import RecipeError
+from nearkin.models.prototypes import PrototypeBank
+from nearkin.models.similarity import PairSimilarity
+from nearkin.models.similarity_parts import SimilarityParts
+from nearkin.objectives.parameters import NonNegative, Portion
+from nearkin.objectives.proxy.loss import check_labels
+from nearkin.objectives.registry import PAIRS, LossShape, register_loss
+from nearkin.spaces import Space
+
+LEARNED_SIMILARITY = "learned-similarity"
+
+# Keeps the draws of dropout and targets apart from others of the same seed and step.
+_SALT = 0x51A1
+
+Spread = Annotated[float, Field(ge=0, lt=0.5)]
+"""By how much a target may miss 0 or 1 and still be told from the other."""
 
 
-@register_loss("multi-similarity", family="pairs", batch=PAIRS, spaces=FLAT, miner="all")
-def multi_similarity(shape: LossShape, *, alpha: Positive = 2.0, beta: Positive = 40.0, base: Real = 0.5) -> nn.Module:
-    """Multi-similarity: each anchor's positives and negatives, softly weighted by how hard they are.
+@register_loss(LEARNED_SIMILARITY, family="similarity", batch=PAIRS)
+def learned_similarity(
+    shape: LossShape,
+    *,
+    class_weight: NonNegative = 1.0,
+    pair_weight: NonNegative = 1.0,
+    auxiliary_weight: NonNegative = 1.0,
+    momentum: Portion = 0.9,
+    label_smoothing: Portion = 0.0,
+    target_spread: Spread = 0.0,
+) -> nn.Module:
+    """Learned similarity: cross-entropy over S(prototype, item), plus that of pairs, plus that of a dense layer.
 
-    Mean over anchors of ln(1 + sum_p exp(-alpha (s - base)))/alpha + ln(1 + sum_n exp(beta (s - base)))/beta.
+    CE(S(C, z)) + BCE(S(z_i, z_j)) over pairs of one class and of two, each kind averaged on its own, in both orders,
+    + CE(dense(z)). The prototypes C are moving averages of the batches' class means, updated before the scores.
 
-    Reference: Wang, Han, Huang, Dong, Scott 2019, Multi-similarity loss with general pair weighting.
-    Needs: at least two classes and two samples of each in a batch; class labels. Takes a miner; its own is called
-        'multi-similarity'. Sphere, Lipschitz ball or Euclidean space.
+    Reference: Learning semantic similarities for prototypical classifiers (submitted to ICLR 2021), section 3.1.
+    Needs: at least two classes and two samples of each in a batch; class labels; model.similarity in a recipe. Any
+        space; usually Euclidean.
     Inputs: raw embeddings (B, d), labels (B,).
-    Use when: you want a strong pair loss with little tuning.
+    Use when: one model shall classify, verify, retrieve and take in new classes, and an untaught distance is not
+        enough.
 
     Args:
         shape: the run's dimension, classes and space.
-        alpha: sharpness on positives.
-        beta: sharpness on negatives.
-        base: similarity from which pairs are judged.
+        class_weight: of the similarity to prototypes; 0 leaves the term out.
+        pair_weight: of pairs of the batch; 0 leaves the term out.
+        auxiliary_weight: of the dense layer; 0 leaves the term out, and the layer.
+        momentum: share of a prototype that a step keeps.
+        label_smoothing: share of the target that all classes have, of both cross-entropies over classes.
+        target_spread: pairs of one class have targets drawn from [1 - spread, 1], others from [0, spread].
 
     Example:
-        >>> section = ObjectiveSection(loss="multi-similarity", miner="multi-similarity")
+        >>> section = ObjectiveSection(loss="learned-similarity", parameters={"auxiliary_weight": 0})
         >>> objective = make_objective(section, dimension=128, classes=100)
     """
-    return library("losses").MultiSimilarityLoss(alpha=alpha, beta=beta, base=base, distance=similarity_in(shape.space))
+    if not class_weight and not pair_weight:
+        raise RecipeError(
+            f"The loss '{LEARNED_SIMILARITY}' has nothing to teach the similarity by: set class_weight or pair_weight "
+            "above 0, or choose the loss 'softmax'."
+        )
+    parts = shape.similarity
+    if parts is None:
+        dense = nn.Linear(shape.dimension, shape.classes) if auxiliary_weight else None
+        parts = SimilarityParts(PairSimilarity(shape.dimension), PrototypeBank(shape.classes, shape.dimension), dense)
+    weights = (class_weight, pair_weight, auxiliary_weight)
+    owned = shape.similarity is None
+    return SimilarityLoss(shape.space, parts, weights, momentum, label_smoothing, target_spread, shape.seed, owned)
 
 
-@register_loss("supcon", family="pairs", batch=PAIRS, spaces=FLAT, miner="all")
-def supcon(shape: LossShape, *, temperature: Positive = 0.1) -> nn.Module:
-    """Supervised contrastive: mean over anchors of -mean_p ln(exp(s_p/T) / sum over all others exp(s/T)).
-
-    Reference: Khosla et al. 2020, Supervised contrastive learning.
-    Needs: at least two classes and two samples of each in a batch, better large batches; class labels. Takes a miner.
-        Sphere, Lipschitz ball or Euclidean space.
-    Inputs: raw embeddings (B, d), labels (B,).
-    Use when: batches are large, or a backbone is trained from scratch.
+class SimilarityLoss(nn.Module):
+    """The three terms of a learned similarity: (embeddings (B, d), labels (B,)) to a scalar.
 
     Args:
-        shape: the run's dimension, classes and space.
-        temperature: low looks at the hardest pairs, high at all.
-
-    Example:
-        >>> section = ObjectiveSection(loss="supcon", parameters={"temperature": 0.07})
-        >>> objective = make_objective(section, dimension=128, classes=100)
+        space: where raw embeddings are projected.
+        parts: what is taught.
+        weights: of the terms of prototypes, of pairs and of the dense layer; 0 leaves one out.
+        momentum: share of a prototype that a step keeps.
+        label_smoothing: of both cross-entropies over classes.
+        target_spread: how far targets of pairs may lie from 0 and 1.
+        seed: of dropout and of these targets: a step's draws follow from it, and are the same in every process.
+        owned: whether the parts belong to the loss; otherwise a model has them, with their weights and their state.
     """
-    return library("losses").SupConLoss(temperature=temperature, distance=similarity_in(shape.space))
 
+    steps: Tensor
 
-@register_loss("circle", family="pairs", batch=PAIRS, spaces=SPHERE, miner="all")
-def circle(shape: LossShape, *, margin: Positive = 0.4, gamma: Positive = 80.0) -> nn.Module:
-    """Circle loss: mean over anchors of softplus(lse_p(-gamma a_p (s - 1 + m)) + lse_n(gamma a_n (s - m))).
+    def __init__(
+        self,
+        space: Space,
+        parts: SimilarityParts,
+        weights: tuple[float, float, float] = (1.0, 1.0, 1.0),
+        momentum: float = 0.9,
+        label_smoothing: float = 0.0,
+        target_spread: float = 0.0,
+        seed: int = 0,
+        owned: bool = True,
+    ) -> None:
+        super().__init__()
+        self.seed = seed
+        self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+        self.space = space
+        self.parts = parts  # no module, so what is in it is not this module's
+        self.weights = weights
+        self.momentum = momentum
+        self.label_smoothing = label_smoothing
+        self.target_spread = target_spread
+        if owned:
+            self.network, self.prototypes, self.dense = parts.network, parts.prototypes, parts.dense
+        self._told: dict[str, Tensor] = {}
 
-    The weights a_p = (1 + m - s)_+ and a_n = (s + m)_+ grow with the distance from the optimum and carry no gradient.
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        """Scalar loss of raw embeddings (B, d) and labels (B,) in 0 ... C - 1."""
+        points = self.space.project(embeddings)
+        prototypes = self.parts.prototypes
+        check_labels(labels, len(points), len(prototypes))
+        if not self.training:
+            return self._sum(points, labels)
+        prototypes.update(points.detach(), labels, self.momentum)
+        with self._drawing(points.device):
+            return self._sum(points, labels)
 
-    Reference: Sun et al. 2020, Circle loss: a unified perspective of pair similarity optimization.
-    Needs: at least two classes and two samples of each in a batch; class labels. Takes a miner. Sphere only.
-    Inputs: raw embeddings (B, d), labels (B,).
-    Use when: positives and negatives are learned at very different paces.
+    def _sum(self, points: Tensor, labels: Tensor) -> Tensor:
+        of_class, of_pairs, auxiliary = self.weights
+        terms = {}
+        if of_class:
+            terms["class_loss"] = of_class * self._cross_entropy(self.class_scores(points), labels)
+        if of_pairs:
+            terms["pair_loss"] = of_pairs * self._pairs(points, labels)
+        if auxiliary and self.parts.dense is not None:
+            terms["auxiliary_loss"] = auxiliary * self._cross_entropy(self.parts.dense(points), labels)
+        self._told = {name: term.detach() for name, term in terms.items()}
+        return torch.stack(list(terms.values())).sum()
 
-    Args:
-        shape: the run's dimension, classes and space.
-        margin: relaxation m; positives aim at 1 - m, negatives at m.
-        gamma: scale; 80 for fine-grained retrieval, 128 to 256 for people and faces.
+    @contextmanager
+    def _drawing(self, device: torch.device) -> Iterator[None]:
+        """Inside the block torch's generators draw what belongs to this step; outside they are left as they were."""
+        drawn = np.random.SeedSequence([self.seed, int(self.steps), _SALT]).generate_state(1, np.uint64)[0]
+        self.steps += 1
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            torch.manual_seed(int(drawn >> np.uint64(1)))
+            yield
 
-    Example:
-        >>> section = ObjectiveSection(loss="circle", parameters={"margin": 0.25, "gamma": 128})
-        >>> objective = make_objective(section, dimension=128, classes=100)
-    """
-    return library("losses").CircleLoss(m=margin, gamma=gamma)
+    def class_scores(self, points: Tensor) -> Tensor:
+        """Similarities (B, C) of points of the space (B, d) to the prototypes."""
+        return self.parts.class_scores(points)
+
+    def class_vectors(self) -> Tensor:
+        """The prototypes (C, d), which have no gradient."""
+        return self.parts.prototypes.points
+
+    def readings(self) -> dict[str, float]:
+        """The weighted terms of the last step."""
+        return {name: float(term) for name, term in self._told.items()}
+
+    def _cross_entropy(self, scores: Tensor, labels: Tensor) -> Tensor:
+        return functional.cross_entropy(scores, labels, label_smoothing=self.label_smoothing)
+
+    def _pairs(self, points: Tensor, labels: Tensor) -> Tensor:
+        """Cross-entropy of "one class or two?", the mean over pairs of one class plus the mean over the others."""
+        scores = self.parts.network.table(points, points)
+        same = labels[:, None] == labels
+        apart = ~same
+        same.fill_diagonal_(False)
+        genuine, impostors = scores[same], scores[apart]
+        return self._surprise(genuine) + self._surprise(-impostors)
+
+    def _surprise(self, logits: Tensor) -> Tensor:
+        """Mean cross-entropy of logits that should be high; nothing where there are none."""
+        if not len(logits):
+            return logits.sum()
+        targets = torch.ones_like(logits)
+        if self.target_spread:
+            targets -= self.target_spread * torch.rand_like(logits)
+        return functional.binary_cross_entropy_with_logits(logits, targets)

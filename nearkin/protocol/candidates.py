@@ -22,6 +22,9 @@ from nearkin.training.validation import check_validation
 _IDLE = {"data": ("val_classes", "workers"), "training": ("seed", "log_every", "validation_metrics")}
 """Keys that decide nothing about a model here: the protocol has seeds and folds, the others are not about weights."""
 
+_LATER: dict[str, dict[str, Any]] = {"data": {"test_domains": []}, "model": {"similarity": None}}
+"""Keys that recipes of old did not have, with the values that leave all as it was: a digest does not heed these."""
+
 Against = str | Mapping[str, str] | None
 """One baseline for all, or candidate to baseline; None: the first candidate of the book."""
 
@@ -151,6 +154,10 @@ def _counting(tree: dict[str, Any]) -> dict[str, Any]:
     for section, idle in _IDLE.items():
         if isinstance(counting.get(section), Mapping):
             counting[section] = {key: value for key, value in counting[section].items() if key not in idle}
+    for section, later in _LATER.items():
+        if isinstance(counting.get(section), Mapping):
+            kept = {key: value for key, value in counting[section].items() if key not in later or value != later[key]}
+            counting[section] = kept
     return counting
 
 

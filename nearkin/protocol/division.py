@@ -60,10 +60,10 @@ def divide(dataset: Dataset, section: DataSection, protocol: Protocol, folds: in
         protocol: "fair" or "conventional".
         folds: how many folds the fair protocol makes.
     """
-    if section.split == "items":
+    if section.classes_are_seen:
         raise RecipeError(
-            "The protocols judge by classes that were not trained on, and data.split 'items' trains on all: set "
-            "data.split to halves, fraction or column."
+            f"The protocols judge by classes that were not trained on, and data.split '{section.split}' trains on all: "
+            "set data.split to halves, fraction or column."
         )
     labels = dataset.labels
     plain = resolve_split(dataset.manifest, section.model_copy(update={"val_classes": 0.0}), _SEED)

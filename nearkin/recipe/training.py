@@ -122,8 +122,8 @@ class TrainingSection(BaseModel):
     patience: int | None = Field(
         default=10,
         ge=1,
-        description="Validations without a better MAP@R (accuracy, with schedule=episodic, or data.split=items and a "
-        "loss that classifies) before stopping; null: never.",
+        description="Validations without a better MAP@R (accuracy, with schedule=episodic, or data.split=items or "
+        "domains and a loss that classifies) before stopping; null: never.",
     )
     cluster_items: int | None = Field(
         default=None,

@@ -8,6 +8,8 @@ from nearkin.report.corruption import draw_corruption, draw_shift
 from nearkin.report.curves import draw_curves
 from nearkin.report.dendrogram import Dendrogram, draw_dendrograms
 from nearkin.report.det import draw_det
+from nearkin.report.domains import draw_domain_matrix
+from nearkin.report.drift import draw_novel, draw_null
 from nearkin.report.dynamics import draw_accuracies, draw_dynamics
 from nearkin.report.epochs import draw_metric_curves
 from nearkin.report.histograms import draw_histograms
@@ -44,11 +46,14 @@ __all__ = [
     "draw_curves",
     "draw_dendrograms",
     "draw_det",
+    "draw_domain_matrix",
     "draw_dynamics",
     "draw_histograms",
     "draw_map",
     "draw_metric_curves",
     "draw_neighbours",
+    "draw_novel",
+    "draw_null",
     "draw_rejection",
     "draw_reliability",
     "draw_risk_coverage",

@@ -55,8 +55,12 @@ class NeighbourRow:
     neighbours: Sequence[tuple[Thumb, float, bool]]
 
 
-def draw_neighbours(rows: Sequence[NeighbourRow]) -> bytes:
+def draw_neighbours(rows: Sequence[NeighbourRow], *, number: str = "distance") -> bytes:
     """Draw one row a query; hits have a solid green frame and a check mark, misses a dashed red one and a cross.
+
+    Args:
+        rows: the queries.
+        number: what the number of a neighbour is.
 
     Returns:
         PNG bytes, or none when there are no rows.
@@ -75,7 +79,7 @@ def draw_neighbours(rows: Sequence[NeighbourRow]) -> bytes:
         _draw_row(sheet, row, top)
         top += height
         pen.line((_MARGIN, top - 14, width - _MARGIN, top - 14), fill=GRID, width=2)
-    _draw_key(sheet, top + 2)
+    _draw_key(sheet, top + 2, number)
     buffer = io.BytesIO()
     sheet.save(buffer, format="PNG", optimize=True)
     return buffer.getvalue()
@@ -107,7 +111,7 @@ def _draw_row(sheet: Image.Image, row: NeighbourRow, top: int) -> None:
         pen.text((left, under), value_text(distance, percent=False), fill=MUTED, font=_font(_TEXT - 1))
 
 
-def _draw_key(sheet: Image.Image, top: int) -> None:
+def _draw_key(sheet: Image.Image, top: int, number: str) -> None:
     """Say what the marks mean, so that the picture can stand alone."""
     pen = ImageDraw.Draw(sheet)
     left = _MARGIN - 3
@@ -115,7 +119,7 @@ def _draw_key(sheet: Image.Image, top: int) -> None:
         _draw_badge(sheet, left, top, hit)
         pen.text((left + _BADGE + 6, top + 8), meaning, fill=MUTED, font=_font(_TEXT))
         left += _BADGE + 30 + round(_font(_TEXT).getlength(meaning))
-    pen.text((left, top + 8), "number: distance", fill=MUTED, font=_font(_TEXT))
+    pen.text((left, top + 8), f"number: {number}", fill=MUTED, font=_font(_TEXT))
 
 
 def _paste(sheet: Image.Image, image: Image.Image, left: int, top: int) -> None:

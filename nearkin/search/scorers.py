@@ -21,6 +21,40 @@ class Scorer(Protocol):
         ...
 
 
+class Sides(Protocol):
+    """A scorer taken apart: what queries and gallery items add to a score, and how two sides make one."""
+
+    @property
+    def width(self) -> int:
+        """Columns of a side."""
+        ...
+
+    def of_queries(self, points: Tensor) -> Tensor:
+        """Sides (..., width) of queries (..., d)."""
+        ...
+
+    def of_enrolled(self, points: Tensor) -> Tensor:
+        """Sides (..., width) of gallery items (..., d)."""
+        ...
+
+    def scores(self, queries: Tensor, enrolled: Tensor, out: Tensor | None = None) -> Tensor:
+        """Scores (..., q, n), the larger the nearer, of sides (..., q, width) and (..., n, width); into `out`."""
+        ...
+
+    def sizes(self, sides: Tensor) -> Tensor:
+        """Upper bounds (...) of the terms that sides (..., width) add to any score, for what rounding may do."""
+        ...
+
+
+@runtime_checkable
+class Factorised(Scorer, Protocol):
+    """A scorer whose distance is the negative score of two sides, each computed once for all its pairs."""
+
+    def sides(self, dtype: torch.dtype = torch.float32) -> Sides:
+        """The sides, computed in a precision, of the scorer as it is now and without anything random."""
+        ...
+
+
 @dataclass(frozen=True)
 class InnerProduct:
     """Ordered by the inner product, largest first: `distance = -x.y`."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nearkin.gallery.by_place import by_place
 from nearkin.gallery.store import Store
 from nearkin.gallery.values import Duplicates, Item
 from nearkin.serve.problems import Problem
@@ -60,7 +61,7 @@ def _usual_distance(store: Store) -> float:
     if len(store) < 2:
         return 0.0
     sample = store.sample(_SAMPLE, _SEED)
-    nearest = store.search(sample.vectors, 1, exclude=sample.keys).distances[:, 0]
+    nearest = by_place(store).search(sample.vectors, 1, exclude=sample.keys).distances[:, 0]
     nearest = nearest[np.isfinite(nearest)]
     return float(np.quantile(nearest, _USUAL)) if len(nearest) else 0.0
 

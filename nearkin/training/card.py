@@ -10,11 +10,14 @@ import torch
 
 from nearkin._version import __version__
 from nearkin.data.dataset import Dataset
+from nearkin.data.domain_splits import COLUMN
 from nearkin.data.hierarchy import Hierarchy
 from nearkin.data.splits import Split
 from nearkin.models import Embedder
 from nearkin.recipe import Recipe
 from nearkin.training.loop import LoopState
+
+_SEEN = "other items of the same classes"
 
 
 def make_card(
@@ -47,7 +50,8 @@ def make_card(
             "notes": list(notes),
         },
         "classes": classes,
-        "selected_on": "other items of the same classes" if recipe.data.split == "items" else _selected_on(classes),
+        **_domains(dataset, split),
+        "selected_on": _SEEN if recipe.data.classes_are_seen and classes["val"] else _selected_on(classes),
         **({} if hierarchy is None else {"hierarchy": hierarchy.to_newick()}),
         "validation": validation,
         "finished": finished,
@@ -56,6 +60,15 @@ def make_card(
         "seconds": round(state.seconds, 1),
         "versions": {"nearkin": __version__, "torch": torch.__version__, "python": platform.python_version()},
     }
+
+
+def _domains(dataset: Dataset, split: Split) -> dict[str, dict[str, list[str]]]:
+    """Which domains trained, validated and are left for the audit; nothing where the data has none."""
+    if not dataset.manifest.has(COLUMN):
+        return {}
+    domains = dataset.manifest.column(COLUMN)
+    parts = {"train": split.train, "val": split.val, "test": split.test}
+    return {"domains": {part: sorted({str(name) for name in domains[rows]}) for part, rows in parts.items()}}
 
 
 def started_from(embedder: Embedder) -> dict[str, Any]:

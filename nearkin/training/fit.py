@@ -19,9 +19,10 @@ from nearkin.data.hierarchy_files import load_hierarchy
 from nearkin.data.samplers import BalancedBatchSampler
 from nearkin.data.splits import Split, resolve_split
 from nearkin.errors import DataError, RecipeError
-from nearkin.models import Embedder, FeatureCache, build_embedder, cache_point
+from nearkin.models import Embedder, FeatureCache, SimilarityModel, build_embedder, cache_point
 from nearkin.objectives import Objective, make_objective
 from nearkin.objectives.proxy.protocols import ClassVectors
+from nearkin.objectives.similarity import LEARNED_SIMILARITY
 from nearkin.recipe import Recipe
 from nearkin.training.batches import Batches, BatchSampler, CachedBatches, DecodedBatches
 from nearkin.training.card import make_card, started_from
@@ -169,7 +170,7 @@ def train(
 def _classifier(recipe: Recipe, objective: Objective) -> Callable[[Tensor], Tensor] | None:
     """What names validation items, where their classes are those that train and the loss has scores for them."""
     loss = objective.loss
-    return loss.class_scores if recipe.data.split == "items" and isinstance(loss, ClassVectors) else None
+    return loss.class_scores if recipe.data.classes_are_seen and isinstance(loss, ClassVectors) else None
 
 
 def _start_pooling(embedder: Embedder, pool: Pool, seed: int) -> None:
@@ -208,7 +209,10 @@ def make_learner(
     """
     check_accelerator(recipe.training.accelerator)
     seed = recipe.training.seed
-    embedder = build_embedder(recipe.model, seed=seed, audio_seconds=recipe.data.audio_seconds)
+    check_similarity(recipe)
+    names = list(map(str, range(classes))) if class_names is None else class_names
+    dense = recipe.objective.parameters.get("auxiliary_weight", 1.0) > 0
+    embedder = build_embedder(recipe.model, seed, recipe.data.audio_seconds, names, dense)
     if embedder.spec.kind != kind:
         raise DataError(
             f"The backbone '{recipe.model.backbone}' takes {embedder.spec.kind} and the data is {kind}: choose a "
@@ -238,11 +242,26 @@ def make_learner(
         episode=episode,
         class_names=class_names,
         hierarchy=hierarchy,
+        similarity=embedder.parts if isinstance(embedder, SimilarityModel) else None,
     )
     objective.check_batch(batch_classes, recipe.data.per_class)
     _check_regularisers(recipe, embedder, objective)
     check_schedule(recipe.training, objective, validated)
     return embedder, objective, batch_classes
+
+
+def check_similarity(recipe: Recipe) -> None:
+    """Refuse a learned similarity without the loss that teaches it, and that loss without a similarity to teach."""
+    loss, has_similarity = recipe.objective.loss, recipe.model.similarity is not None
+    if has_similarity and loss != LEARNED_SIMILARITY:
+        raise RecipeError(
+            f"The loss '{loss}' teaches no similarity: set objective.loss to '{LEARNED_SIMILARITY}', or "
+            "model.similarity to null."
+        )
+    if loss == LEARNED_SIMILARITY and not has_similarity:
+        raise RecipeError(
+            f"The loss '{loss}' teaches a similarity, and the model has none: set model.similarity to {{}}."
+        )
 
 
 def _has_learning_batch_norm(embedder: Embedder) -> bool:

@@ -28,7 +28,10 @@ class Step(nn.Module):
         self.start = start
         self.ranks = ranks
         self.learned = [
-            p for module in (embedder.pooling, objective, schedule) for p in module.parameters() if p.requires_grad
+            parameter
+            for module in (embedder.pooling, *embedder.taught_by_loss(), objective, schedule)
+            for parameter in module.parameters()
+            if parameter.requires_grad
         ]
 
     def forward(self, inputs: Features, labels: Tensor) -> Tensor:

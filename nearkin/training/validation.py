@@ -89,7 +89,7 @@ def check_validation(recipe: Recipe, labels: np.ndarray, classified: bool = Fals
         labels: of the validation items, (n,).
         classified: whether the loss can name them, so that nothing need be retrieved.
     """
-    if len(labels) and recipe.data.split == "items" and not classified and not _has_pairs(labels):
+    if len(labels) and recipe.data.classes_are_seen and not classified and not _has_pairs(labels):
         raise DataError(
             f"Each class has one validation item, so that none has another to find: raise data.val_items (it is "
             f"{recipe.data.val_items:g}), or choose a loss that classifies, such as 'normface'."

@@ -10,7 +10,6 @@ from nearkin.data.splits import (
     check_disjoint,
     class_folds,
     drop_singletons,
-    leave_one_domain_out,
     resolve_split,
     split_classes,
     split_from_column,
@@ -252,16 +251,6 @@ def test_every_class_validates_in_exactly_one_fold(classes, data, seed):
 def test_too_many_or_too_few_folds(k):
     with pytest.raises(DataError, match="between 2 and 4"):
         class_folds(labels_of(8), k)
-
-
-def test_each_domain_is_left_out_once():
-    domains = np.array(["photo", "sketch", "photo", "art"], dtype=object)
-    out = leave_one_domain_out(domains)
-    assert list(out) == ["art", "photo", "sketch"]
-    np.testing.assert_array_equal(out["photo"][0], [1, 3])
-    np.testing.assert_array_equal(out["photo"][1], [0, 2])
-    with pytest.raises(DataError, match="at least two domains"):
-        leave_one_domain_out(["photo"] * 3)
 
 
 def test_overlapping_validation_classes_are_named():

@@ -25,6 +25,7 @@ class FakeStore:
     """Vectors in memory, searched by all distances; items are named by their row."""
 
     kind = "exact"
+    space = SPACE
 
     def __init__(self, vectors):
         points = np.asarray(vectors, np.float32)

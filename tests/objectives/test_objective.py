@@ -223,7 +223,7 @@ def test_half_precision_embeddings_leave_proxies_alone(loss, dtype):
 @pytest.mark.parametrize("loss", losses.names())
 def test_proxies_are_what_the_loss_trains(loss):
     proxies = make(loss).proxies()
-    learning = {*PROXY_LOSSES, "margin", "protonet-dr", "1nn-dr"} - {"corr", "h-spherical"}
+    learning = {*PROXY_LOSSES, "margin", "protonet-dr", "1nn-dr", "learned-similarity"} - {"corr", "h-spherical"}
     assert bool(proxies) == (loss in learning)
     assert not make("margin", parameters={"learn_beta": False}).proxies()
 

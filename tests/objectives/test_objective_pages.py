@@ -105,7 +105,8 @@ def test_recipe(name):
     objective = make_objective(section, dimension=8, classes=4, space=space, **known)
     data = {"classes_per_batch": 16, "per_class": 4} | tree.get("data", {})
     objective.check_batch(data["classes_per_batch"], data["per_class"])
-    learns = losses.get(name).family != "pairs" and bool(objective.proxies())
+    # What a learned similarity learns is part of the model.
+    learns = losses.get(name).family not in ("pairs", "similarity") and bool(objective.proxies())
     assert ("proxy_lr_factor" in tree.get("training", {})) == learns
 
 

@@ -79,6 +79,10 @@ RECIPES = {
         ["objective.regularisers=[{name: class-adversary, weight: 0.5, parameters: {epoch_steps: 4, dropout: 0.3}}]"],
     ),
     "episodes": ("protonet-dr", ["training.episodic={way: 4, shot: 1, query: 2, validation_way: 2, record_every: 5}"]),
+    "learned similarity, seen classes": (
+        "learned-similarity",
+        ["objective.parameters.target_spread=0.2", "data.split=items", "training.ema=0.9"],
+    ),
     "moving proxies and scale, seen classes": (
         "proxy-dr",
         ["objective.parameters={proxies: ema, ema_rate: 0.1, scale: dynamic}", "data.split=items"],

@@ -99,6 +99,10 @@ RECIPES["moving proxies and scale"] = (
         "data.val_items=0.3",
     ],
 )
+RECIPES["learned similarity"] = (
+    "learned-similarity",
+    [*AUGMENTED, "objective.parameters.target_spread=0.2", "objective.parameters.auxiliary_weight=0"],
+)
 HALF = ("proxy-anchor", [*AUGMENTED, "training.precision=bf16-mixed"])
 RESUMED = ("memory", "chance-constrained", "prototypes", "adversary", "episodes", "proxies")
 STOP_AT = 7

@@ -86,8 +86,9 @@ class Calibration:
 
     def judge(self, distance: float, rate: float) -> Ruling:
         """Whether two items at a distance are of one class, so that the share `rate` of others is accepted at most."""
-        if isinstance(distance, bool) or not isinstance(distance, Real) or not 0 <= float(distance) < math.inf:
-            raise DataError(f"A distance is a number from 0 on, not {distance!r}.")
+        least = -math.inf if self.identification.similarity else 0.0
+        if isinstance(distance, bool) or not isinstance(distance, Real) or not least <= float(distance) < math.inf:
+            raise DataError(f"A distance is a number{'' if least else ' from 0 on'}, not {distance!r}.")
         return self.pairs.judge(float(distance), check_rate(rate))
 
     def reliability(self) -> dict[str, Any]:

@@ -42,7 +42,8 @@ def fit_calibration(
     sample = store.sample(int(points), int(seed), labelled=True)
     sizes = class_sizes(store, sample.codes)
     k = max(1, min(MOST_NEIGHBOURS, int(sizes.sum()) - 1))
-    identification, horizon = _learn(store, sample, sizes, k, float(accept), progress)
+    similarity = bool(getattr(space, "similarity", False))
+    identification, horizon = _learn(store, sample, sizes, k, float(accept), similarity, progress)
     return Calibration(
         items,
         changes,
@@ -57,17 +58,18 @@ def fit_calibration(
 
 
 def _learn(
-    store: Store, sample: Sample, sizes: np.ndarray, k: int, accept: float, progress: bool
+    store: Store, sample: Sample, sizes: np.ndarray, k: int, accept: float, similarity: bool, progress: bool
 ) -> tuple[Identification, Horizon]:
     """What items that are left out tell; nothing is searched for where they are too few for anything."""
     mates = int((sizes[sample.codes] > 1).sum())
     little, few = too_little(int((sizes > 1).sum()), mates), too_few(mates, accept)
-    identification, horizon = Identification(items=mates, reason=little), Horizon(items=mates, reason=few)
+    identification = Identification(items=mates, reason=little, similarity=similarity)
+    horizon = Horizon(items=mates, reason=few)
     if little and few:
         return identification, horizon
     left_out = leave_out(store, sample, sizes, k, progress)
     if not little:
-        identification = fit_identification(left_out)
+        identification = fit_identification(left_out, similarity)
     if not few:
         horizon = fit_horizon(left_out, accept)
     return identification, horizon

@@ -47,6 +47,7 @@ class Identification:
         bins: of equal width in confidence, those that are not empty: "low", "high", "confidence", "accuracy", "count".
         reason: why there is no T; empty if there is one.
         notes: what a reader must know.
+        similarity: whether distances are minus a similarity S, so that S takes the place of `-d^2`.
     """
 
     temperature: float | None = None
@@ -58,6 +59,7 @@ class Identification:
     bins: tuple[dict[str, Any], ...] = ()
     reason: str = ""
     notes: tuple[str, ...] = ()
+    similarity: bool = False
 
     @property
     def ceiling(self) -> float:
@@ -77,7 +79,7 @@ class Identification:
         assert self.temperature is not None
         assert self.sharpness is not None
         there = present(distances, codes)
-        energies = np.where(there, _energies(np.where(there, distances, 0)), np.inf)
+        energies = np.where(there, _energies(np.where(there, distances, 0), self.similarity), np.inf)
         gaps = energies - energies.min(axis=1, keepdims=True)
         weights = np.exp(np.maximum(gaps / -self.temperature, _LEAST_EXPONENT))
         found = sum_by_class(np.where(there, codes, -1), np.where(there, weights * shares, 0.0))
@@ -90,7 +92,10 @@ class Identification:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
-        return {**asdict(self), "bins": [dict(part) for part in self.bins], "notes": list(self.notes)}
+        plain = {**asdict(self), "bins": [dict(part) for part in self.bins], "notes": list(self.notes)}
+        if not self.similarity:  # what was kept before there could be one stays the same
+            del plain["similarity"]
+        return plain
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> Identification:
@@ -109,8 +114,13 @@ def too_little(classes: int, items: int) -> str:
     )
 
 
-def fit_identification(left_out: LeftOut) -> Identification:
-    """Fit T and a to the items that have others of their class, and measure how sure and how right they are."""
+def fit_identification(left_out: LeftOut, similarity: bool = False) -> Identification:
+    """Fit T and a to the items that have others of their class, and measure how sure and how right they are.
+
+    Args:
+        left_out: the items.
+        similarity: whether distances are minus a similarity.
+    """
     tried = left_out.with_mates()
     filled = tried.filled()
     positive = filled.codes == filled.own[:, None]
@@ -118,16 +128,17 @@ def fit_identification(left_out: LeftOut) -> Identification:
     if reached < LEAST_ITEMS:
         return Identification(
             items=len(tried.own),
+            similarity=similarity,
             reason=(
                 f"A probability takes {LEAST_ITEMS} items that have one of their class among their neighbours, and "
                 f"only {reached:,} have: these vectors hardly tell the classes apart, or classes need more items."
             ),
         )
-    energies = _energies(filled.distances)
+    energies = _energies(filled.distances, similarity)
     plain = fit_temperature(energies, positive, lost="have no item of their class among their neighbours")
     sharp = fit_sharpened(energies, filled.codes, filled.own, plain.temperature, filled.shares)
     lonely = int((~(tried.codes == tried.own[:, None]).any(axis=1)).sum())
-    fitted = Identification(sharp.temperature, sharp.sharpness, len(tried.own), lonely)
+    fitted = Identification(sharp.temperature, sharp.sharpness, len(tried.own), lonely, similarity=similarity)
     return _measured(fitted, tried, (*(note.replace("support points", "items") for note in plain.notes), *sharp.notes))
 
 
@@ -155,9 +166,12 @@ def _measured(fitted: Identification, tried: LeftOut, notes: tuple[str, ...]) ->
         result.values["ECE"],
         bins,
         notes=notes,
+        similarity=fitted.similarity,
     )
 
 
-def _energies(distances: np.ndarray) -> np.ndarray:
-    """Squares (q, k) of distances (q, k), in float64 where float32 cannot hold them."""
+def _energies(distances: np.ndarray, similarity: bool) -> np.ndarray:
+    """Squares (q, k) of distances (q, k), in float64 where float32 cannot hold them; `-S` as it is."""
+    if similarity:
+        return np.array(distances)
     return squarable(torch.from_numpy(np.ascontiguousarray(distances))).square().numpy()

@@ -133,7 +133,7 @@ def fit_pair_rule(pairs: PairDistances) -> PairRule:
                 f"classes, and the gallery has {genuine:,} and {impostors:,}: add more items to more classes."
             ),
         )
-    thresholds, accepted = _thresholds(np.sort(pairs.impostors))
+    thresholds, accepted = _thresholds(np.sort(pairs.impostors), pairs.least)
     order = np.argsort(pairs.genuine, kind="stable")
     shares = np.concatenate([[0.0], np.cumsum(pairs.weights[order]) / pairs.weights.sum()])
     reached = shares[np.searchsorted(pairs.genuine[order], thresholds, side="right")]
@@ -147,7 +147,7 @@ def fit_pair_rule(pairs: PairDistances) -> PairRule:
     )
 
 
-def _thresholds(impostors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _thresholds(impostors: np.ndarray, least: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
     """Distances (m,), and how many of the sorted impostors (i,) each accepts (m,): dense where few are.
 
     Between two of them the lower one serves, which accepts a few percent fewer than it might and never more.
@@ -157,9 +157,9 @@ def _thresholds(impostors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     ranks = np.unique(np.floor(np.concatenate([steps, _USUAL.ravel() * n]) + 1e-9).astype(np.int64))
     values = np.unique(impostors[ranks[(ranks >= 1) & (ranks <= n)] - 1])
     values = np.union1d(impostors[:1], values)
-    if values[0] > 0:
+    if values[0] > least:
         # Where even the nearest impostors are many and equal, only what is nearer still is accepted.
-        values = np.concatenate([np.nextafter(values[:1], np.float32(0)), values])
+        values = np.concatenate([np.nextafter(values[:1], np.float32(least)), values])
     return values, np.searchsorted(impostors, values, side="right")
 
 

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from nearkin.errors import DataError
+from nearkin.gallery.index.sides import TakenApart
 from nearkin.gallery.store import Sample, Store
 from nearkin.spaces import Space
 
@@ -35,11 +37,13 @@ class PairDistances:
         weights: what each of these counts (g,); together a class counts as many times as it has items in the sample,
             however many more pairs a large class has.
         impostors: of pairs of two classes, float32 (i,), all alike.
+        least: what no distance is below; minus infinity for minus a similarity.
     """
 
     genuine: np.ndarray
     weights: np.ndarray
     impostors: np.ndarray
+    least: float = 0.0
 
 
 Places = tuple[np.ndarray, np.ndarray]
@@ -68,7 +72,8 @@ def compare_pairs(store: Store, space: Space, sample: Sample, sizes: np.ndarray,
         with suppress(DataError):
             vectors, codes = _with_mates(store, sample, sizes, rng)
         pairs, weights = genuine_pairs(codes, _MOST_GENUINE, rng)
-    return PairDistances(_distances(space, vectors, pairs), weights, impostors)
+    least = -np.inf if isinstance(space, TakenApart) else 0.0
+    return PairDistances(_distances(space, vectors, pairs), weights, impostors, least)
 
 
 def genuine_pairs(codes: np.ndarray, most: int, rng: np.random.Generator) -> tuple[Places, np.ndarray]:
@@ -142,10 +147,24 @@ def _distances(space: Space, vectors: np.ndarray, pairs: Places) -> np.ndarray:
     """Distances float32 (p,) between vectors (n, d) of pairs, a block of pairs at a time."""
     left, right = pairs
     points = torch.from_numpy(np.ascontiguousarray(vectors))
+    if isinstance(space, TakenApart):
+        return _by_sides(space, points, pairs)
     rows = max(1, _BLOCK // max(1, points.shape[1]))
     found = []
     for start in range(0, len(left), rows):
         a, b = (points[torch.from_numpy(side[start : start + rows]), None] for side in (left, right))
         # One pair as a batch of 1 x 1 matrices.
         found.append(space.distance(a, b).flatten().float().numpy())
+    return np.concatenate([np.empty(0, np.float32), *found])
+
+
+def _by_sides(space: TakenApart, points: Tensor, pairs: Places) -> np.ndarray:
+    """The same by a learned similarity, the first of a pair being the query: what each side adds is computed once."""
+    apart = space.sides()
+    queries, enrolled = apart.of_queries(points), apart.of_enrolled(points)
+    rows = max(1, _BLOCK // apart.width)
+    found = []
+    for start in range(0, len(pairs[0]), rows):
+        left, right = (torch.from_numpy(side[start : start + rows]) for side in pairs)
+        found.append(-apart.scores(queries[left, None], enrolled[right, None]).flatten().numpy())
     return np.concatenate([np.empty(0, np.float32), *found])

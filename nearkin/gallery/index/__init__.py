@@ -1,6 +1,6 @@
 """The vectors of a gallery in memory, and how they are searched: all of them, or a graph of them.
 
-- `VectorIndex`: every vector is compared; nothing is missed.
+- `VectorIndex`: every vector is compared; nothing is missed. By a learned similarity too, with its sides kept.
 - `HnswIndex`: a graph over a `VectorIndex` for galleries too large for that (faiss extra).
 """
 

@@ -91,6 +91,11 @@ class Graph:
 
 def check_space(space: Space) -> None:
     """Refuse a space that no graph can search."""
+    if space.name == "learned":
+        raise DataError(
+            "A graph cannot search by a learned similarity, which is no distance: use index='exact', or 'auto', which "
+            "is always exact for it."
+        )
     if type(space) not in (Sphere, Euclidean, LipschitzBall):
         raise DataError(
             f"A graph cannot search the space '{space.name}': it knows the sphere, Euclidean space and the Lipschitz "

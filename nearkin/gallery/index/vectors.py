@@ -12,6 +12,7 @@ from nearkin.errors import DataError
 from nearkin.gallery.index.asked import as_points, checked
 from nearkin.gallery.index.exact import search_exactly
 from nearkin.gallery.index.forms import form_of
+from nearkin.gallery.index.sides import EnrolledSides, TakenApart, search_sides
 from nearkin.gallery.index.snapshot import Snapshot
 from nearkin.gallery.store import ABSENT, UNLABELLED
 from nearkin.spaces import Space
@@ -34,6 +35,7 @@ class VectorIndex:
         self.space = space
         self.dimension = dimension
         self._form = form_of(space)
+        self._sides = EnrolledSides(space) if isinstance(space, TakenApart) else None
         self._writing = threading.Lock()
         self._snapshot = Snapshot(np.empty((0, dimension), np.float32), np.empty(0, np.float32), np.empty(0, np.int32))
 
@@ -122,7 +124,10 @@ class VectorIndex:
             exclude: a slot (q,) that a query must not find, -1 for none.
         """
         now = self._snapshot
-        return search_exactly(self.space, self._form, now, checked(now, queries, k, allowed, labelled, exclude))
+        asked = checked(now, queries, k, allowed, labelled, exclude)
+        if self._sides is not None:
+            return search_sides(self.space, self._sides, now, asked)
+        return search_exactly(self.space, self._form, now, asked)
 
     def _grow(self, n: int) -> None:
         """Room for n slots in all; arrays that readers hold stay as they are."""

@@ -33,6 +33,11 @@ def metric_of(settings: Settings) -> str:
         DataError: there is none.
     """
     name = str(settings.space.get("name"))
+    if name == "learned":
+        raise DataError(
+            "Milvus cannot search by a learned similarity, which only the model can compute: use a local gallery, such "
+            "as 'shop.gallery'."
+        )
     if name not in _METRICS:
         raise DataError(
             f"Milvus cannot search the space '{name}': use one of {', '.join(sorted(_METRICS))}, or a local gallery."

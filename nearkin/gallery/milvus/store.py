@@ -32,6 +32,7 @@ from nearkin.gallery.values import Item, Settings
 from nearkin.gallery.where import Condition
 from nearkin.gallery.where_milvus import compile as compile_where
 from nearkin.gallery.where_milvus import literal
+from nearkin.spaces import Space, make_space
 
 T = TypeVar("T")
 
@@ -104,6 +105,11 @@ class MilvusStore:
     def settings(self) -> Settings:
         """What the vectors are; looked up, for somebody else may have replaced them."""
         return self._fresh_head().settings
+
+    @property
+    def space(self) -> Space:
+        """How the vectors are compared."""
+        return make_space(**self.settings.space)
 
     @property
     def generation(self) -> int:

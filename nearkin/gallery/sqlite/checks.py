@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from nearkin.errors import DataError, suggestion
+from nearkin.gallery.kept_similarity import check_space_settings
 from nearkin.gallery.sqlite.graph import KINDS
 from nearkin.gallery.sqlite.state import DTYPES
 from nearkin.gallery.values import Settings
 from nearkin.search.vectors import as_vectors
-from nearkin.spaces import make_space
 
 
 def check_vectors(vectors: Any, n: int, dimension: int) -> np.ndarray:
@@ -32,7 +32,7 @@ def check_settings(settings: Settings) -> None:
         raise DataError(f"Vectors cannot be stored as '{settings.dtype}'.{suggestion(str(settings.dtype), DTYPES)}")
     if isinstance(settings.dimension, bool) or not isinstance(settings.dimension, int) or settings.dimension < 1:
         raise DataError(f"The dimension must be a whole number from 1 on, not {settings.dimension!r}.")
-    make_space(**settings.space)
+    check_space_settings(settings.space)
 
 
 def check_index(index: str) -> str:

@@ -9,9 +9,9 @@ from pathlib import Path
 from nearkin.errors import NearkinError, StorageError
 from nearkin.gallery.index import VectorIndex
 from nearkin.gallery.index.hnsw import HnswIndex
+from nearkin.gallery.kept_similarity import is_learned, space_of
 from nearkin.gallery.sqlite.mirror import Mirror
 from nearkin.gallery.values import Settings
-from nearkin.spaces import make_space
 
 KINDS = ("auto", "exact", "hnsw")
 """How a gallery may be searched; "auto" is by a graph where that pays and can be had, exactly else."""
@@ -44,7 +44,7 @@ class Graph:
             MissingExtraError: if faiss is not installed.
         """
         if self._wanted == "hnsw":
-            HnswIndex(VectorIndex(make_space(**settings.space), settings.dimension), None, 0)
+            HnswIndex(VectorIndex(space_of(settings), settings.dimension), None, 0)
 
     def follow(self, mirror: Mirror) -> None:
         """Take up the graph that was saved of these vectors, if they, or the file, are others than before."""
@@ -106,6 +106,8 @@ class Graph:
     def _wanted_for(self, mirror: Mirror) -> bool:
         if self._wanted != "auto":
             return self._wanted == "hnsw"
+        if is_learned(mirror.settings.space):
+            return False
         return mirror.state.items > _MANY and importlib.util.find_spec("faiss") is not None
 
     def _forgiven(self) -> tuple[type[NearkinError], ...]:

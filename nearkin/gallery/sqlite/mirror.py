@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import sqlite3
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
 from nearkin.gallery.index import VectorIndex
+from nearkin.gallery.kept_similarity import space_of
 from nearkin.gallery.sqlite import rows as rows_of_items
 from nearkin.gallery.sqlite.blocks import Blocks
 from nearkin.gallery.sqlite.state import State, read_settings, read_state
 from nearkin.gallery.store import ABSENT
 from nearkin.gallery.values import Settings
-from nearkin.spaces import make_space
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,11 +53,11 @@ class Mirror:
         return np.where(late, rows, np.where(early, near, -1))
 
 
-def refreshed(connection: sqlite3.Connection, mirror: Mirror | None) -> Mirror:
+def refreshed(connection: sqlite3.Connection, mirror: Mirror | None, directory: Path) -> Mirror:
     """The mirror of the state that the open transaction sees; what did not change since is not read again."""
     state = read_state(connection)
     if mirror is None or mirror.state.version != state.version:
-        return _loaded(connection, state)
+        return _loaded(connection, state, directory)
     if mirror.state.generation == state.generation:
         return mirror
     # Classes first: no code may be seen before its name.
@@ -65,11 +66,11 @@ def refreshed(connection: sqlite3.Connection, mirror: Mirror | None) -> Mirror:
     return replace(mirror, state=state, classes=classes)
 
 
-def _loaded(connection: sqlite3.Connection, state: State) -> Mirror:
+def _loaded(connection: sqlite3.Connection, state: State, directory: Path) -> Mirror:
     """A mirror read from the first row on."""
     settings = read_settings(connection)
     blocks = Blocks.of(settings, state.version)
-    index = VectorIndex(make_space(**settings.space), settings.dimension)
+    index = VectorIndex(space_of(settings, directory), settings.dimension)
     index.reserve(state.rows)
     codes = dict(blocks.newer(connection, -1))
     for number, points in enumerate(blocks.points(connection, 0, state.rows)):

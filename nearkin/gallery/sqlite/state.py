@@ -8,8 +8,8 @@ from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from nearkin.gallery.kept_similarity import check_space_settings
 from nearkin.gallery.values import Settings
-from nearkin.spaces import make_space
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def read_settings(connection: sqlite3.Connection) -> Settings:
     """The settings as the open transaction sees them."""
     try:
         settings = Settings.from_dict(read(connection, "settings"))
-        make_space(**settings.space)
+        check_space_settings(settings.space)
     except (TypeError, AttributeError) as error:
         raise _unreadable("settings") from error
     if settings.dtype not in DTYPES or type(settings.dimension) is not int or settings.dimension < 1:

@@ -26,6 +26,7 @@ from nearkin.gallery.store import ABSENT, UNLABELLED, Found, Record, Sample
 from nearkin.gallery.values import Item, Settings
 from nearkin.gallery.where import Condition
 from nearkin.lock import WriterLock
+from nearkin.spaces import Space
 
 _PADDED = 1000
 """Neighbours up to which an answer is as wide as was asked for, however few items there are."""
@@ -95,6 +96,7 @@ class SqliteStore:
         with database.closing_on_error(connection):
             now = store._current()
             if index == "hnsw":
+                store._graph.check(now.settings)
                 store._graph.extend(now)
         return store
 
@@ -107,6 +109,11 @@ class SqliteStore:
     def settings(self) -> Settings:
         """What the vectors are."""
         return self._current().settings
+
+    @property
+    def space(self) -> Space:
+        """How the vectors are compared."""
+        return self._current().index.space
 
     @property
     def generation(self) -> int:
@@ -335,7 +342,7 @@ class SqliteStore:
     def _one_state(self) -> Iterator[tuple[sqlite3.Connection, Mirror]]:
         """The connection and the mirror, both of the newest state and staying there."""
         with self._connected() as connection, database.transaction(connection, "DEFERRED"):
-            self._mirror = now = refreshed(connection, self._mirror)
+            self._mirror = now = refreshed(connection, self._mirror, self._directory)
             self._graph.follow(now)
             yield connection, now
 
@@ -353,7 +360,7 @@ class SqliteStore:
         """The same where the writer's lock is held already."""
         with self._connected() as connection:
             with database.transaction(connection):
-                self._mirror = refreshed(connection, self._mirror)
+                self._mirror = refreshed(connection, self._mirror, self._directory)
                 change = Change(connection, self._mirror)
                 yield change
                 change.save()

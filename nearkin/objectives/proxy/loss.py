@@ -33,7 +33,7 @@ class ProxyLoss(nn.Module):
         """Scalar loss of raw embeddings (B, d) and labels (B,) in 0 ... C - 1."""
         points = self.space.project(embeddings)
         scores = self.class_scores(points)
-        _check_labels(labels, scores)
+        check_labels(labels, *scores.shape)
         if self.training:
             self.bank.watch(points.detach(), labels)
             self.scores.watch(scores.detach(), labels)
@@ -64,8 +64,8 @@ class ProxyLoss(nn.Module):
         return self.scores.readings()
 
 
-def _check_labels(labels: Tensor, scores: Tensor) -> None:
-    rows, classes = scores.shape
+def check_labels(labels: Tensor, rows: int, classes: int) -> None:
+    """Refuse labels that are not one for each of `rows` embeddings, whole numbers below `classes`."""
     if labels.shape != (rows,) or rows == 0:
         raise DataError(
             f"The loss needs a batch of at least one embedding with one label each, and was given {rows} embeddings "

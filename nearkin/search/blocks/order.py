@@ -2,7 +2,7 @@
 
 Where the scorer allows it, scores are one matrix product in float32: of unit vectors on the sphere, of the vectors
 themselves for inner products, and `[x, -|x|^2/2, 1] . [y, 1, -|y|^2/2] = -|x - y|^2 / 2` for spaces ordered by
-Euclidean distances. What float32 cannot tell apart is told apart by the scorer's own distance in float64.
+Euclidean distances; factorised scorers combine two sides. What float32 cannot tell apart, distances in float64 do.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from nearkin.errors import DataError
-from nearkin.search.scorers import Cosine, InnerProduct, Scorer
+from nearkin.search.blocks.factorised import Factors
+from nearkin.search.scorers import Cosine, Factorised, InnerProduct, Scorer
 from nearkin.spaces import EuclideanOrder, Sphere
 
 _ROUNDING = torch.finfo(torch.float32).eps / 2
@@ -51,41 +52,55 @@ class Order:
         self._dtype = torch.promote_types(torch.promote_types(queries.dtype, gallery.dtype), torch.float32)
         self.by_product = True
         self._form: Any = None
+        self._factors: Factors | None = None
         self._noise = 0.0
         if isinstance(scorer, Sphere | Cosine) and _is_own_distance(scorer):
             self._form = _directions(queries, gallery, scorer)
             self._noise = _PARALLEL if isinstance(scorer, Sphere) else _PARALLEL**2
         elif isinstance(scorer, InnerProduct) and _is_own_distance(scorer):
             self._form = _Plain(queries, gallery)
+        elif isinstance(scorer, Factorised) and _is_own_distance(scorer):
+            self._factors = Factors(gallery, scorer)
         elif isinstance(scorer, EuclideanOrder) and _is_own_distance(scorer):
             self._form = _Euclidean(queries, gallery, scorer)
         else:
             self.by_product = False
         if self.by_product:
-            self.width += self._form.more_columns
+            self.width = self.width + self._form.more_columns if self._factors is None else self._factors.width
+
+    @property
+    def factorised(self) -> bool:
+        """Whether scores combine two sides that differ, each pair at the cost of a whole side."""
+        return self._factors is not None
 
     @property
     def symmetric(self) -> bool:
         """Whether one product serves both directions of a pair."""
-        return self.by_product and self.queries is self.gallery
+        return self._form is not None and self.queries is self.gallery
 
     @property
     def one_side(self) -> bool:
         """Whether `left` and `right` of the same points are the same."""
-        return self.by_product and self._form.more_columns == 0 and self.queries is self.gallery
+        return self.symmetric and self._form.more_columns == 0
 
     def left(self, rows: Tensor | slice) -> Tensor:
         """The queries (b, width) as the left side of the product."""
         points = self.queries[rows]
+        if self._factors is not None:
+            return self._factors.left(points)
         return self._form.sides(points)[0] if self.by_product else points.to(self._dtype)
 
     def right(self, rows: Tensor | slice) -> Tensor:
         """Gallery items (m, width) as the right side of the product."""
+        if self._factors is not None:
+            return self._factors.right(rows)
         points = self.gallery[rows]
         return self._form.sides(points)[1] if self.by_product else points.to(self._dtype)
 
     def scores(self, left: Tensor, right: Tensor, out: Tensor) -> Tensor:
         """Scores (b, m) into `out`."""
+        if self._factors is not None:
+            return self._factors.scores(left, right, out)
         if self.by_product:
             return torch.mm(left, right.T, out=out)
         distances = self.scorer.distance(left, right)
@@ -106,12 +121,16 @@ class Order:
         """By how much (b,) the scores of a query may be off through rounding; none where the scorer computes them."""
         if not self.by_product:
             return torch.zeros(len(rows), device=self.queries.device)
+        if self._factors is not None:
+            return self._factors.tolerance(self.queries[rows])
         if isinstance(self._form, _Unit):
             return torch.full((len(rows),), self._form.rounding(self.queries.shape[1]), device=self.queries.device)
         return self._form.tolerance(self.queries[rows])
 
     def distances(self, rows: Tensor, near: Tensor) -> Tensor:
         """True distances (b, c), float64, of queries (b,) to chosen gallery items (b, c)."""
+        if self._factors is not None:
+            return self._factors.distances(self.queries[rows], near)
         distances = torch.empty(near.shape, dtype=torch.float64, device=near.device)
         dense = _DENSE * near.shape[1] >= len(self.gallery) > 1
         a_row = len(self.gallery) if dense else near.shape[1] * self.queries.shape[1]
@@ -237,7 +256,7 @@ def _is_own_distance(scorer: Scorer) -> bool:
     """Whether the scorer's distance is the one its known order belongs to: a subclass may have put another in place."""
     kinds = type(scorer).__mro__
     known = next((kind for kind in kinds if kind in (Sphere, Cosine, InnerProduct)), None)
-    order = known or next(kind for kind in kinds if "as_euclidean" in vars(kind))
+    order = known or next(kind for kind in kinds if vars(kind).keys() & {"as_euclidean", "sides"})
     distance = next(kind for kind in kinds if "distance" in vars(kind))
     return kinds.index(order) <= kinds.index(distance)
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from nearkin.search.blocks.order import Order
 
 _CHUNK = 4096
+_CHUNK_ENTRIES = 2**21
 
 Consume = Callable[[np.ndarray, np.ndarray], None]
 """Takes queries (b,) and the keys of their candidates (b, c), nearest first, EMPTY where there are fewer."""
@@ -18,10 +19,11 @@ Consume = Callable[[np.ndarray, np.ndarray], None]
 
 def prepared(side: Callable[[slice], Tensor], size: int, pad: int = 16) -> Tensor:
     """One side of the product (size padded, width), filled up with copies of the last point: any scorer can take it."""
-    first = side(slice(0, min(size, _CHUNK)))
+    first = side(slice(0, 1))
     whole = torch.empty(-(-size // pad) * pad, first.shape[1], dtype=first.dtype, device=first.device)
-    for start in range(0, size, _CHUNK):
-        whole[start : min(start + _CHUNK, size)] = side(slice(start, min(start + _CHUNK, size)))
+    step = min(_CHUNK, max(1, _CHUNK_ENTRIES // first.shape[1]))
+    for start in range(0, size, step):
+        whole[start : min(start + step, size)] = side(slice(start, min(start + step, size)))
     whole[size:] = whole[size - 1]
     return whole
 

@@ -16,10 +16,11 @@ from torch import Tensor
 from nearkin.search.blocks.order import Order
 from nearkin.search.blocks.preparation import Consume, hide, padded, prepared, prepared_gallery
 from nearkin.search.blocks.reservoir import Reservoir
-from nearkin.search.blocks.workers import Queue, run_workers, worker_count
+from nearkin.search.blocks.workers import Queue, even_height, run_workers, worker_count
 
 _TILE = 1024
 _TALL = 4  # tiles that share one preparation of their items, where the gallery cannot be prepared as a whole
+_STRIP_ENTRIES = 2**22  # of the left sides of these tiles
 _SLACK = 32
 
 
@@ -38,7 +39,9 @@ def search_tiles(
     """
     size = len(order.gallery)
     whole = prepared_gallery(order, memory // 2)
-    height = _TILE if whole is not None else _TILE * _TALL
+    height = _TILE if whole is not None else _TILE * max(1, min(_TALL, _STRIP_ENTRIES // (_TILE * order.width)))
+    if order.factorised:  # scores cost far more than sides: all workers share even a few queries
+        height = even_height(len(rows), height, order.queries.device)
     strips = Queue(range(0, len(rows), height))
 
     def work(_: int) -> None:

@@ -83,6 +83,9 @@ function galleryFacts({ stats = {} }) {
 /** @param {any} told */
 function modelFacts(told) {
   const parts = facet(told.space).map(([name, value]) => (name === "name" ? value : `${name} ${shown(value)}`));
+  if (told.space?.name === "learned") {
+    parts.splice(0, 1, `learned similarity, over ${told.space.base?.name}`, "a distance is minus the similarity");
+  }
   const kinds = { vector: "vectors made elsewhere", image: "images", audio: "recordings" };
   return [
     ["Name", told.name],

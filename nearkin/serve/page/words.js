@@ -10,11 +10,12 @@ export function percent(share) {
   return `${Math.round(100 * share)} %`;
 }
 
-/** A distance with three digits that count. @param {number} value */
+/** A distance with three digits that count; minus a learned similarity may be below zero. @param {number} value */
 export function distance(value) {
   if (!Number.isFinite(value)) return "–";
-  if (value !== 0 && Math.abs(value) < 0.001) return value.toExponential(1);
-  return value >= 100 ? value.toFixed(0) : value >= 10 ? value.toFixed(1) : value.toFixed(3);
+  if (value !== 0 && Math.abs(value) < 0.001) return value.toExponential(1).replace(/^-/, "−");
+  const digits = Math.abs(value) >= 100 ? 0 : Math.abs(value) >= 10 ? 1 : 3;
+  return value.toFixed(digits).replace(/^-/, "−");
 }
 
 /** @param {number} value */

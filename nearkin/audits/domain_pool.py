@@ -1,0 +1,257 @@
+"""Items of several domains: which are asked, which are searched, and what a search finds across domains or within."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from nearkin.audits.domain_parts import DomainPart
+from nearkin.audits.subject import Subject
+from nearkin.data.domain_splits import leave_one_domain_out
+from nearkin.errors import DataError
+from nearkin.metrics import class_bootstrap, retrieval_metrics
+from nearkin.metrics.classification import classification_metrics
+from nearkin.metrics.intervals import draw_queries
+from nearkin.metrics.labels import label_codes
+
+Where = Literal["cross-domain", "in-domain"]
+ACROSS: Where = "cross-domain"
+WITHIN: Where = "in-domain"
+
+_METRICS = ("P@1", "R-precision", "MAP@R")
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """Values of the queries of one domain.
+
+    Args:
+        labels: of the queries (q,).
+        values: metric to the value (q,) of each query.
+        rows: of the queries in the pool (q,), to pair them by.
+    """
+
+    labels: np.ndarray
+    values: dict[str, np.ndarray]
+    rows: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64), repr=False)
+
+    def minus(self, other: Answers) -> Answers:
+        """Differences of the queries that both have."""
+        rows, mine, theirs = np.intersect1d(self.rows, other.rows, return_indices=True)
+        shared = [metric for metric in self.values if metric in other.values]
+        return Answers(
+            self.labels[mine], {name: self.values[name][mine] - other.values[name][theirs] for name in shared}, rows
+        )
+
+    def joined(self, values: Mapping[str, np.ndarray]) -> Answers:
+        """These, with more values of the same queries."""
+        return Answers(self.labels, {**self.values, **values}, self.rows)
+
+    def to_dict(self, resamples: int, seed: int) -> dict[str, Any]:
+        """Means, and intervals over classes and queries, as JSON can hold them."""
+        if not len(self.labels):
+            return {"queries": 0, "values": {}, "intervals": {}}
+        intervals = class_bootstrap(self.values, self.labels, resamples=resamples, seed=seed)
+        return {
+            "queries": len(self.labels),
+            "values": {name: float(values.mean()) for name, values in self.values.items()},
+            "intervals": {name: list(pair) for name, pair in intervals.items()},
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class DomainPool:
+    """Items of several domains.
+
+    Args:
+        embeddings: (n, d).
+        labels: (n,).
+        domains: (n,), strings.
+        asked: mask (n,) of the items that may be queries.
+        searched: mask (n,) of the items that may be found.
+        known: the domains that searches across domains may find; None: all.
+        baseline: features (n, F) to compare with, or None.
+        dropped: how many items have no domain and are left out.
+    """
+
+    embeddings: np.ndarray
+    labels: np.ndarray
+    domains: np.ndarray
+    asked: np.ndarray
+    searched: np.ndarray
+    known: tuple[str, ...] | None = None
+    baseline: np.ndarray | None = None
+    dropped: int = 0
+
+    @classmethod
+    def of(cls, subject: Subject) -> DomainPool:
+        """The items of a subject, and of a model with held-out domains also those that trained and validated.
+
+        Raises:
+            DataError: the subject has no domains, or fewer than two.
+        """
+        if subject.domains is None:
+            raise DataError(
+                "The domains suite needs to know which domain each item is of, and this data does not say: add a "
+                "column 'domain' to its manifest."
+            )
+        trained = subject.trained_domains
+        if trained is not None and trained.train is not None and trained.validation is not None:
+            return cls._with_training(subject, trained.train, trained.validation, trained.trained)
+        domains = np.array([str(name).strip() for name in subject.domains], dtype=object)
+        rows = np.flatnonzero(domains != "")
+        gallery = np.zeros(len(domains), dtype=bool) if subject.gallery is None else subject.gallery
+        searched = np.ones(len(domains), dtype=bool) if subject.gallery is None else subject.gallery
+        leave_one_domain_out(domains[rows])  # refuses fewer than two
+        baseline = None if subject.baseline is None else subject.baseline[rows]
+        return cls(
+            subject.embeddings[rows],
+            subject.labels[rows],
+            domains[rows],
+            ~gallery[rows],
+            searched[rows],
+            None,
+            baseline,
+            len(domains) - len(rows),
+        )
+
+    @classmethod
+    def _with_training(
+        cls, subject: Subject, train: DomainPart, validation: DomainPart, known: tuple[str, ...]
+    ) -> DomainPool:
+        """The held-out items, which are asked and searched, those that trained (searched) and validated (asked)."""
+        parts = [part for part in (train, validation) if len(part.labels)]  # a run may do without validation
+        baseline = subject.baseline
+        for part in parts:
+            more = None if baseline is None else part.baseline()
+            baseline = None if baseline is None or more is None else np.concatenate([baseline, more])
+        sizes = [len(subject.labels), len(train.labels), len(validation.labels)]
+        return cls(
+            np.concatenate([subject.embeddings, *(part.embeddings() for part in parts)]),
+            np.concatenate([subject.labels, *(part.labels for part in parts)]),
+            np.concatenate([np.asarray(subject.domains), *(part.domains for part in parts)]),
+            np.repeat([True, False, True], sizes),
+            np.repeat([True, True, False], sizes),
+            known,
+            baseline,
+        )
+
+    @property
+    def names(self) -> list[str]:
+        """The domains, sorted."""
+        return sorted(set(self.domains.tolist()))
+
+    def queries(self, domain: str) -> np.ndarray:
+        """Rows of the items of a domain that are asked."""
+        return np.flatnonzero(self.asked & (self.domains == domain))
+
+    def gallery(self, domain: str, where: Where) -> np.ndarray:
+        """Rows that are searched for items of a domain: its own, or those of the others that are known."""
+        if where == WITHIN:
+            return np.flatnonzero(self.searched & (self.domains == domain))
+        others = [name for name in (self.names if self.known is None else self.known) if name != domain]
+        return np.flatnonzero(self.searched & np.isin(self.domains, others))
+
+    def retrieve(self, features: np.ndarray, space: Any, domain: str, where: Where) -> Answers:
+        """P@1, R-precision and MAP@R of a domain's queries; a query never finds itself.
+
+        Args:
+            features: (n, F) of all items.
+            space: how they are compared.
+            domain: whose items are asked.
+            where: what is searched.
+        """
+        return self._found(features, space, self.queries(domain), self.gallery(domain, where), _METRICS)
+
+    def classify(self, features: np.ndarray, space: Any, domain: str, k: Sequence[int]) -> dict[str, np.ndarray]:
+        """Whether (q,) the nearest centroid, and votes of k, of the other domains name the queries rightly.
+
+        The queries are those that `retrieve` answers across domains.
+        """
+        asked, known = self.queries(domain), self.gallery(domain, ACROSS)
+        asked = asked[self._has_partner(asked, known)]
+        if not len(asked):
+            return {}
+        result = classification_metrics(
+            features[asked],
+            self.labels[asked],
+            reference=features[known],
+            reference_labels=self.labels[known],
+            k=k,
+            space=space,
+        )
+        return {
+            f"accuracy, {name}": (chosen == result.labels).astype(float) for name, chosen in result.predictions.items()
+        }
+
+    def matrix(self, space: Any, metric: str = "P@1") -> np.ndarray:
+        """The metric (D, D) of each domain's queries (rows) in each gallery; NaN where there is nothing to find."""
+        values = np.full((len(self.names), len(self.names)), np.nan)
+        for row, asked in enumerate(self.names):
+            for column, searched in enumerate(self.names):
+                found = self._found(
+                    self.embeddings, space, self.queries(asked), self.gallery(searched, WITHIN), (metric,)
+                )
+                if len(found.labels):
+                    values[row, column] = found.values[metric].mean()
+        return values
+
+    def _found(
+        self, features: np.ndarray, space: Any, asked: np.ndarray, known: np.ndarray, metrics: Sequence[str]
+    ) -> Answers:
+        asked = asked[self._has_partner(asked, known)]
+        if not len(asked):
+            return Answers(self.labels[asked], {name: np.empty(0) for name in metrics}, asked)
+        result = retrieval_metrics(
+            features[asked],
+            self.labels[asked],
+            gallery=features[known],
+            gallery_labels=self.labels[known],
+            metrics=list(metrics),
+            space=space,
+            exclude=_places(asked, known),
+        )
+        return Answers(result.labels, {name: result.per_query[name].astype(float) for name in metrics}, asked)
+
+    def _has_partner(self, asked: np.ndarray, known: np.ndarray) -> np.ndarray:
+        """Whether (q,) other items of the same class are searched for a query."""
+        if not len(asked) or not len(known):
+            return np.zeros(len(asked), dtype=bool)
+        codes, known_codes = label_codes(self.labels[asked], self.labels[known])
+        sizes = np.bincount(known_codes, minlength=int(codes.max()) + 1)[codes]
+        return sizes > (_places(asked, known) >= 0)
+
+
+def domain_interval(
+    values: Sequence[np.ndarray], labels: Sequence[np.ndarray], *, resamples: int, seed: int
+) -> tuple[float, float]:
+    """The 95 % interval (low, high) of a mean over domains of the mean of their queries.
+
+    Classes are drawn once for all domains, then queries in each, as `class_bootstrap` does for a single domain.
+
+    Args:
+        values: for each domain those of its queries.
+        labels: for each domain the classes of its queries.
+        resamples: how many resamples to draw.
+        seed: of the draws.
+    """
+    numbers, domains = np.concatenate(values), np.repeat(np.arange(len(values)), [len(one) for one in values])
+    (codes,) = label_codes(np.concatenate(labels))
+    means = []
+    for drawn in draw_queries(codes, resamples, seed):
+        sizes = np.bincount(domains[drawn], minlength=len(values))
+        sums = np.bincount(domains[drawn], numbers[drawn], minlength=len(values))
+        means.append((sums[sizes > 0] / sizes[sizes > 0]).mean())
+    low, high = np.quantile(means, [0.025, 0.975])
+    return float(low), float(high)
+
+
+def _places(asked: np.ndarray, known: np.ndarray) -> np.ndarray:
+    """Where each asked row (q,) is among ascending known rows, -1 where it is not."""
+    places = np.searchsorted(known, asked)
+    inside = places < len(known)
+    inside[inside] = known[places[inside]] == asked[inside]
+    return np.where(inside, places, -1)

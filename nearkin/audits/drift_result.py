@@ -1,0 +1,271 @@
+"""What a comparison of two data sets found, told and drawn."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from nearkin.data.dataset import Dataset
+from nearkin.metrics import TwoSampleResult
+from nearkin.report import Figure, MetricRow, NeighbourRow, Report, Thumb, draw_map, project_2d, write_report
+from nearkin.report.drift import draw_novel, draw_null, p_text
+from nearkin.search import exact
+from nearkin.storage import replacing, write_json
+
+NOVEL = 0.05
+"""The p-value up to which an item counts as novel."""
+
+_STRIPS, _NEAREST, _THUMBNAIL = 6, 5, 208
+_MAP_POINTS = 1500
+_MAP_SEED = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Side:
+    """One of the two data sets.
+
+    Attributes:
+        dataset: its items.
+        embeddings: their points (n, d).
+    """
+
+    dataset: Dataset
+    embeddings: np.ndarray = field(repr=False)
+
+    @property
+    def labels(self) -> np.ndarray:
+        """The class of each item (n,)."""
+        return self.dataset.labels
+
+    def __len__(self) -> int:
+        return len(self.embeddings)
+
+
+@dataclass(frozen=True)
+class ClassDrift:
+    """The test of one class.
+
+    Attributes:
+        name: of the class.
+        reference: how many items of it the reference has.
+        new: how many the new data has.
+        statistic: the squared discrepancy.
+        p_value: as if it were the only class that is looked at.
+        corrected_p: after Holm, for all classes together.
+    """
+
+    name: str
+    reference: int
+    new: int
+    statistic: float
+    p_value: float
+    corrected_p: float
+
+
+@dataclass(frozen=True, eq=False)
+class DriftResult:
+    """Whether new data differs from a reference, and which of its items are unlike it.
+
+    Attributes:
+        test: the two-sample test; x is the reference, y the new data.
+        reference: the reference with its embeddings.
+        new: the new data with its own.
+        space: how embeddings are compared.
+        novelty: of each new item (n,): its distance to the nearest reference item.
+        novelty_p: how often an item like those of the reference would be as novel (n,).
+        alpha: the p-value up to which it is called drift.
+        classes: the test of each shared class, if asked for.
+        notes: what a reader must know.
+        facts: short pairs for the page.
+    """
+
+    test: TwoSampleResult
+    reference: Side
+    new: Side
+    space: Any = field(repr=False)
+    novelty: np.ndarray = field(repr=False)
+    novelty_p: np.ndarray = field(repr=False)
+    alpha: float = 0.05
+    classes: list[ClassDrift] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    facts: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def drifted(self) -> bool:
+        """Whether the p-value is at most alpha."""
+        return self.test.p_value <= self.alpha
+
+    @property
+    def novel_share(self) -> float:
+        """Share of the new items whose novelty has a p-value of at most 0.05."""
+        return float((self.novelty_p <= NOVEL).mean())
+
+    def verdict(self) -> str:
+        """In plain words: drift or not, how sure, how much."""
+        test, p = self.test, p_text(self.test.p_value)
+        alike = (
+            f"two items are alike by {test.within_x:.3f} within the reference, {test.within_y:.3f} within the new "
+            f"data, and {test.between:.3f} across"
+        )
+        if self.drifted:
+            return f"Drift: the new data differs from the reference (p = {p}); on average {alike}."
+        return (
+            f"No drift found (p = {p}): divisions of these items at random differ as much in "
+            f"{100 * test.p_value:.0f} % of all cases; on average {alike}."
+        )
+
+    def novelty_verdict(self) -> str:
+        """How many new items are novel, in plain words."""
+        count = int((self.novelty_p <= NOVEL).sum())
+        told = (
+            f"Novel items: {count:,} of {len(self.new):,} ({100 * self.novel_share:.1f} %) at p <= {NOVEL:g}, where at "
+            f"most {100 * NOVEL:g} % are expected if nothing has shifted."
+        )
+        if 1 / (1 + len(self.reference)) > NOVEL:
+            return f"Novel items: none can be shown, as {len(self.reference)} reference items are too few."
+        return told
+
+    def rows(self) -> list[MetricRow]:
+        """The table of the page."""
+        test = self.test
+        return [
+            MetricRow("p-value", test.p_value, percent=False, note=f"drift at {self.alpha:g} or below"),
+            MetricRow("MMD²", test.statistic, percent=False, note=f"kernel: {test.kernel}"),
+            MetricRow("MMD² against chance", test.deviations, percent=False, note="in standard deviations"),
+            MetricRow("alike within the reference", test.within_x, percent=False),
+            MetricRow("alike within the new data", test.within_y, percent=False),
+            MetricRow("alike across", test.between, percent=False),
+            MetricRow("novel items", self.novel_share, note=f"of the new data, p ≤ {NOVEL:g}"),
+            *(
+                MetricRow(
+                    f"p-value, {one.name}",
+                    one.corrected_p,
+                    percent=False,
+                    note=f"after Holm; {one.reference:,} and {one.new:,} items",
+                )
+                for one in self.classes
+            ),
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The numbers, as JSON can hold them."""
+        test = self.test
+        return {
+            "drift": self.drifted,
+            "p_value": test.p_value,
+            "alpha": self.alpha,
+            "statistic": test.statistic,
+            "deviations": test.deviations,
+            "within_reference": test.within_x,
+            "within_new": test.within_y,
+            "between": test.between,
+            "kernel": str(test.kernel),
+            "novel_share": self.novel_share,
+            "novel_at": NOVEL,
+            "reference": {"name": self.reference.dataset.name, "items": len(self.reference)},
+            "new": {"name": self.new.dataset.name, "items": len(self.new)},
+            "classes": [asdict(one) for one in self.classes],
+            "facts": self.facts,
+            "notes": self.notes,
+        }
+
+    def most_novel(self, count: int = 10) -> np.ndarray:
+        """Rows of the most novel new items, first the most novel."""
+        return np.argsort(-self.novelty, kind="stable")[:count]
+
+    def figures(self) -> dict[str, Figure]:
+        """The pictures by the names of their files; where items are no images, without these."""
+        found = {"null": self._null_figure(), "map": self._map_figure()}
+        if self.new.dataset.kind == self.reference.dataset.kind == "image":
+            found["novel"] = self._novel_figure()
+        return found
+
+    def write(self, folder: str | Path) -> Path:
+        """Write drift.json, items.csv, the pictures and the page drift.html into a folder; return the page's path."""
+        out = Path(folder)
+        figures = self.figures()  # nothing is written unless everything could be drawn
+        for name, figure in figures.items():
+            with replacing(out / f"{name}.png") as temporary:
+                temporary.write_bytes(figure.png)
+        self._write_items(out / "items.csv")
+        page = Report(
+            title=f"{self.new.dataset.name} against {self.reference.dataset.name}",
+            verdict=f"{self.verdict()} {self.novelty_verdict()}",
+            metrics=self.rows(),
+            sections=list(figures.values()),
+            notes=[*self.notes, "Other shares of the same classes count as drift too, and few items hide a small one."],
+            facts={
+                "reference": f"{self.reference.dataset.name}, {len(self.reference):,} items",
+                "new": f"{self.new.dataset.name}, {len(self.new):,} items",
+                **self.facts,
+            },
+        )
+        write_report(page, out / "drift.html")
+        write_json(out / "drift.json", self.to_dict())
+        return out / "drift.html"
+
+    def _write_items(self, path: Path) -> None:
+        columns = self.new.dataset.manifest.paths, self.new.labels, self.novelty, self.novelty_p, self.test.witness_y
+        with replacing(path) as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(["path", "label", "novelty", "p_value", "witness"])
+            for row in self.most_novel(len(self.new)):
+                item, label, *numbers = (column[row] for column in columns)
+                writer.writerow([item, label, *(f"{number:.6g}" for number in numbers)])
+
+    def _null_figure(self) -> Figure:
+        return Figure(
+            "Chance, and these two sets",
+            "How far two sets of these sizes differ when all items are divided at random, and how far the reference "
+            "and the new data do: the farther right of the hill, the less it can be chance.",
+            draw_null(self.test.null, self.test.statistic, self.test.p_value),
+            "Histogram of the discrepancies of random divisions, with that of the two sets marked",
+        )
+
+    def _map_figure(self) -> Figure:
+        both = np.concatenate([self.reference.embeddings, self.new.embeddings])
+        points, kept = project_2d(both, seed=_MAP_SEED, max_points=_MAP_POINTS)
+        names = np.where(kept < len(self.reference), "reference", "new")
+        return Figure(
+            "Map of both sets",
+            f"t-SNE of {len(kept):,} items: near in the map means near in the embedding; far apart means little. Where "
+            "nothing has shifted, the two are mixed everywhere.",
+            draw_map(points, names),
+            "Two-dimensional map of the embeddings, the reference and the new data in two colours",
+        )
+
+    def _novel_figure(self) -> Figure:
+        chosen = self.most_novel(_STRIPS)
+        size = min(_NEAREST, len(self.reference))
+        distances, indices = exact(
+            torch.from_numpy(self.new.embeddings[chosen]), self.reference.embeddings, size, space=self.space
+        )
+        rows = [
+            NeighbourRow(
+                _thumb(self.new, row),
+                [
+                    (_thumb(self.reference, int(other)), float(away), False)
+                    for other, away in zip(indices[place], distances[place], strict=True)
+                ],
+            )
+            for place, row in enumerate(chosen.tolist())
+        ]
+        return Figure(
+            "The most novel items",
+            "New items that are farthest from everything in the reference, the most novel first, and what is nearest "
+            "to them there; p is how often an item of the reference is as far from all others.",
+            draw_novel(rows, [(float(self.novelty[row]), float(self.novelty_p[row])) for row in chosen]),
+            "Rows of new items with their nearest items in the reference",
+        )
+
+
+def _thumb(side: Side, row: int) -> Thumb:
+    image = side.dataset.image(row)
+    image.thumbnail((_THUMBNAIL, _THUMBNAIL), Image.Resampling.LANCZOS)
+    return Thumb(image, str(side.labels[row]))

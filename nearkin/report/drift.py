@@ -1,0 +1,138 @@
+"""Has the data shifted? What chance would give against what was found, and the items that are most unlike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nearkin.report._canvas import BLUE, FAINT, GRID, INK, MUTED, VERMILION, WIDTH, drawing, to_png
+from nearkin.report.formatting import clean, shorten, value_text
+from nearkin.report.neighbours import NeighbourRow
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.lines import Line2D
+    from PIL import Image
+
+_BINS = 40
+_LETTERS = 17
+_CELL = 118  # CSS pixels of a picture with its words
+_WORDS = 40
+
+
+def draw_null(null: np.ndarray, observed: float, p_value: float) -> bytes:
+    """Draw the discrepancies of random divisions, and that of the division at hand.
+
+    Args:
+        null: (P,) of random divisions of all items into two sets.
+        observed: of the two sets as they are.
+        p_value: how often chance gives at least as much.
+
+    Returns:
+        PNG bytes, or none when there is nothing finite to draw.
+    """
+    values = np.asarray(null, dtype=np.float64).ravel()
+    values = values[np.isfinite(values)]
+    if not len(values) or not np.isfinite(observed):
+        return b""
+    low, high = float(values.min()), float(values.max())
+    edges = np.linspace(low, high if high > low else low + 1e-12, _BINS + 1)
+    with drawing(WIDTH, 360) as figure:
+        axes = figure.add_subplot()
+        counts, _ = np.histogram(values, bins=edges)
+        axes.stairs(counts, edges, fill=True, facecolor=BLUE, edgecolor=BLUE, alpha=0.28)
+        axes.stairs(counts, edges, color=BLUE, linewidth=1.4, label=f"{len(values):,} divisions at random")
+        axes.axvline(
+            observed, color=VERMILION, linewidth=2.0, linestyle="--", label=f"these two sets, p = {p_text(p_value)}"
+        )
+        span = max(high, observed) - min(low, observed) or 1e-12
+        axes.set_xlim(min(low, observed) - 0.04 * span, max(high, observed) + 0.04 * span)
+        axes.set_ylim(0, 1.12 * counts.max())
+        axes.set_xlabel("squared discrepancy between the sets (MMD²)")
+        axes.set_ylabel("divisions")
+        figure.legend(loc="outside upper left", ncols=2, handlelength=1.8)
+        return to_png(figure)
+
+
+def draw_novel(rows: Sequence[NeighbourRow], scores: Sequence[tuple[float, float]]) -> bytes:
+    """Draw new items that are most unlike the reference, each with what is nearest to it there.
+
+    Args:
+        rows: a new item and its nearest reference items, nearest first; whether these are hits plays no part.
+        scores: of each new item its novelty and the p-value of that.
+
+    Returns:
+        PNG bytes, or none when there are no rows.
+    """
+    if not rows:
+        return b""
+    columns = max(1, *(len(row.neighbours) for row in rows))
+    width, height = (columns + 1) * _CELL + 40, len(rows) * (_CELL + _WORDS) + 34
+    with drawing(width, height) as figure:
+        figure.set_layout_engine("none")
+        sheet = _Sheet(width, height)
+        for place, (row, (score, p_value)) in enumerate(zip(rows, scores, strict=True)):
+            axes = figure.add_axes(sheet.cell(place, 0))
+            told = f"novelty {value_text(score, percent=False)}, p {p_text(p_value)}"
+            _show(axes, row.query.image, row.query.label, told, VERMILION, bold=True)
+            for column, (thumb, distance, _) in enumerate(row.neighbours):
+                axes = figure.add_axes(sheet.cell(place, column + 1))
+                _show(axes, thumb.image, thumb.label, value_text(distance, percent=False), FAINT)
+        for x, text in ((sheet.left(0), "new"), (sheet.left(1), "nearest in the reference, with their distances")):
+            figure.text(x, 1 - 10 / height, text, va="top", ha="left", fontsize=10, fontweight="bold", color=INK)
+        for place in range(1, len(rows)):
+            y = sheet.line(place)
+            figure.add_artist(_line(y, GRID))
+        return to_png(figure)
+
+
+def p_text(p_value: float) -> str:
+    """A p-value with as many digits as it needs."""
+    return f"{p_value:.3f}" if p_value < 0.1 else f"{p_value:.2f}"
+
+
+class _Sheet:
+    """Where pictures stand on a figure of a size in CSS pixels, in shares of it."""
+
+    def __init__(self, width: float, height: float) -> None:
+        self._width, self._height = width, height
+
+    def left(self, column: int) -> float:
+        return (8 + column * _CELL + (20 if column else 0)) / self._width
+
+    def cell(self, row: int, column: int) -> tuple[float, float, float, float]:
+        side = _CELL - 14
+        top = 34 + row * (_CELL + _WORDS)
+        return self.left(column), 1 - (top + side) / self._height, side / self._width, side / self._height
+
+    def line(self, row: int) -> float:
+        return 1 - (34 + row * (_CELL + _WORDS) - 8) / self._height
+
+
+def _show(axes: Axes, image: Image.Image, label: str, told: str, colour: str, bold: bool = False) -> None:
+    """A picture of any mode and shape, framed, with two lines of words below it."""
+    if image.has_transparency_data:
+        from PIL import Image as images
+
+        image = images.alpha_composite(images.new("RGBA", image.size, "white"), image.convert("RGBA"))
+    axes.imshow(np.asarray(image.convert("RGB")), interpolation="antialiased")
+    axes.set(xticks=[], yticks=[], facecolor="#eef1f4")
+    axes.grid(False)
+    longest = max(image.size) / 2
+    middle = ((image.width - 1) / 2, (image.height - 1) / 2)
+    axes.set_xlim(middle[0] - longest, middle[0] + longest)
+    axes.set_ylim(middle[1] + longest, middle[1] - longest)
+    for spine in axes.spines.values():
+        spine.set(visible=True, color=colour, linewidth=1.6 if bold else 0.8)
+    words: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points", "ha": "left", "va": "top"}
+    weight = "bold" if bold else "normal"
+    axes.annotate(shorten(label, _LETTERS), (0, 0), xytext=(0, -3), fontsize=7.5, color=INK, weight=weight, **words)
+    axes.annotate(clean(told), (0, 0), xytext=(0, -14), fontsize=6.5, color=MUTED, **words)
+
+
+def _line(y: float, colour: str) -> Line2D:
+    from matplotlib.lines import Line2D
+
+    return Line2D([0.01, 0.99], [y, y], color=colour, linewidth=1.0)

@@ -1,0 +1,91 @@
+"""`nearkin drift`: what it prints and writes, its exit codes, and its errors."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from PIL import Image, ImageOps
+
+import nearkin as nk
+
+
+@pytest.fixture(scope="module")
+def run(photos, tiny, tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs") / "tiny"
+    nk.fit(photos, "triplet", out=out, overrides=tiny, progress=False)
+    return out
+
+
+@pytest.fixture(scope="module")
+def halves(photos, tmp_path_factory):
+    """The photos of each class in two folders, and the second half once more with dark and bright exchanged."""
+    root = tmp_path_factory.mktemp("halves")
+    for file in sorted(photos.rglob("*.png")):
+        half = root / ("a" if int(file.stem) < 3 else "b")
+        (half / file.parent.name).mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, half / file.parent.name)
+        if half.name == "b":
+            (root / "dark" / file.parent.name).mkdir(parents=True, exist_ok=True)
+            dark = ImageOps.invert(Image.open(file)).point(lambda value: value // 3)
+            dark.save(root / "dark" / file.parent.name / file.name)
+    return root
+
+
+def test_no_drift_between_halves(nearkin, run, halves, tmp_path):
+    code, out, err = nearkin("drift", halves / "a", halves / "b", "--model", run, "--out", tmp_path / "o", "-q")
+    assert (code, err) == (0, "")
+    assert "No drift found (p = " in out
+    assert "Reference: a, 24 items" in out
+    assert f"Report: {tmp_path / 'o' / 'drift.html'}" in out
+    assert json.loads((tmp_path / "o" / "drift.json").read_text())["drift"] is False
+
+
+def test_drift_is_told_and_may_end_with_a_code(nearkin, run, halves, tmp_path):
+    asked = ("drift", halves / "a", halves / "dark", "--model", run, "--out", tmp_path, "-q", "--by-class")
+    code, out, err = nearkin(*asked)
+    assert (code, err) == (0, "")
+    assert "Drift: the new data differs from the reference (p = 0.001)" in out
+    assert "class07" in out
+    assert "p, Holm" in out
+    code, _, _ = nearkin(*asked, "--fail-on-drift")
+    assert code == 3
+    code, _, _ = nearkin(
+        "drift", halves / "a", halves / "b", "--model", run, "--out", tmp_path, "-q", "--fail-on-drift"
+    )
+    assert code == 0
+
+
+def test_json_alone_is_printed(nearkin, run, halves, tmp_path):
+    code, out, err = nearkin(
+        "drift", halves / "a", halves / "dark", "--model", run / "model.safetensors", "--out", tmp_path, "--json",
+        "--permutations", 99, "--limit", 10, "--seed", 4, "--kernel", "gaussian",
+    )  # fmt: skip
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    assert found["new"]["items"] == 10
+    assert found["facts"]["permutations"] == "99"
+    assert found["p_value"] >= 0.01
+    assert np.isfinite(found["statistic"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--kernel", "learned"), "needs a similarity"),
+        (("--alpha", "0.0001"), "ask for 9999 or more"),
+        (("--only-a", "domain"), "write --only-a column=value"),
+        (("--only-b", "domain=photo"), "no column 'domain'"),
+        (("--model", "resnet-of-mine"), "no run, model file or backbone"),
+        (("--out", "{file}"), "is a file, not a folder"),
+    ],
+)
+def test_errors_are_one_sentence(nearkin, run, halves, tmp_path, arguments, told):
+    (tmp_path / "file").write_text("")
+    arguments = [argument.format(file=tmp_path / "file") for argument in arguments]
+    model = () if "--model" in arguments else ("--model", run)
+    out = () if "--out" in arguments else ("--out", tmp_path / "out")
+    code, out, err = nearkin("drift", halves / "a", halves / "b", *model, *out, *arguments, "-q")
+    assert (code, out) == (1, "")
+    assert told in " ".join(err.split())
+    assert not (tmp_path / "out").exists()
