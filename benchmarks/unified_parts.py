@@ -105,11 +105,9 @@ PARTS = {
     ),
     "cifar": Part(
         "cifar100",
-        [*TRUNK, *SEEN, *_batch(32, 2, 1500, 150), "model.size=96"],
+        [*TRUNK, *SEEN, *_batch(32, 2, 1000, 100), "model.size=96"],
         (SOFTMAX, LEARNED, NO_AUXILIARY, NO_PAIRS),
         classes_named,
-        seeds=(0, 1, 2, 3, 4),
-        rates=RATES,
     ),
     "pacs": Part(
         "pacs",
@@ -122,7 +120,7 @@ PARTS = {
     ),
     "speakers": Part(
         "audiomnist",
-        [*SCRATCH, *_batch(16, 2, 160, 40), "model.backbone=tdnn", "model.pooling=stats", "model.dimension=128",
+        [*SCRATCH, *_batch(16, 2, 400, 100), "model.backbone=tdnn", "model.pooling=stats", "model.dimension=128",
          "data.flip=false", "data.audio_seconds=0.5", "data.split=column", "data.val_classes=0.15"],
         (LEARNED, SOFTMAX, NO_AUXILIARY),
         pairs_verified,

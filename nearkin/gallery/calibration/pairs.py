@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from nearkin.errors import DataError
-from nearkin.gallery.index.sides import TakenApart
 from nearkin.gallery.store import Sample, Store
+from nearkin.search.scorers import Factorised
 from nearkin.spaces import Space
 
 MOST_IMPOSTORS = 1_000_000
@@ -72,7 +72,7 @@ def compare_pairs(store: Store, space: Space, sample: Sample, sizes: np.ndarray,
         with suppress(DataError):
             vectors, codes = _with_mates(store, sample, sizes, rng)
         pairs, weights = genuine_pairs(codes, _MOST_GENUINE, rng)
-    least = -np.inf if isinstance(space, TakenApart) else 0.0
+    least = -np.inf if isinstance(space, Factorised) else 0.0
     return PairDistances(_distances(space, vectors, pairs), weights, impostors, least)
 
 
@@ -147,7 +147,7 @@ def _distances(space: Space, vectors: np.ndarray, pairs: Places) -> np.ndarray:
     """Distances float32 (p,) between vectors (n, d) of pairs, a block of pairs at a time."""
     left, right = pairs
     points = torch.from_numpy(np.ascontiguousarray(vectors))
-    if isinstance(space, TakenApart):
+    if isinstance(space, Factorised):
         return _by_sides(space, points, pairs)
     rows = max(1, _BLOCK // max(1, points.shape[1]))
     found = []
@@ -158,7 +158,7 @@ def _distances(space: Space, vectors: np.ndarray, pairs: Places) -> np.ndarray:
     return np.concatenate([np.empty(0, np.float32), *found])
 
 
-def _by_sides(space: TakenApart, points: Tensor, pairs: Places) -> np.ndarray:
+def _by_sides(space: Factorised, points: Tensor, pairs: Places) -> np.ndarray:
     """The same by a learned similarity, the first of a pair being the query: what each side adds is computed once."""
     apart = space.sides()
     queries, enrolled = apart.of_queries(points), apart.of_enrolled(points)

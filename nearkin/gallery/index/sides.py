@@ -10,7 +10,6 @@ import math
 from collections.abc import Iterator
 from functools import partial
 from threading import Lock
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -20,8 +19,8 @@ from nearkin.gallery.index.asked import Asked
 from nearkin.gallery.index.chunks import search_chunks
 from nearkin.gallery.index.pool import Pool, new_limits
 from nearkin.gallery.index.snapshot import Snapshot
-from nearkin.models.similarity import SimilaritySides
 from nearkin.search.blocks.workers import Queue, run_workers
+from nearkin.search.scorers import Factorised, Sides
 from nearkin.spaces import Space
 
 _ROUNDING = float(np.finfo(np.float32).eps) / 2
@@ -38,15 +37,6 @@ _DIGITS = 40  # binary, of the terms of a score in float64 that count
 _CPU = torch.device("cpu")
 
 
-@runtime_checkable
-class TakenApart(Protocol):
-    """A space whose distances are minus a similarity that can be taken apart."""
-
-    def sides(self, dtype: torch.dtype = torch.float32) -> SimilaritySides:
-        """What each side of a pair adds."""
-        ...
-
-
 class EnrolledSides:
     """The sides of the slots of one index, computed when a search first needs them.
 
@@ -56,7 +46,7 @@ class EnrolledSides:
         space: what compares.
     """
 
-    def __init__(self, space: TakenApart) -> None:
+    def __init__(self, space: Factorised) -> None:
         self.space = space
         self._computing = Lock()
         self._table = torch.empty(0, 0)
@@ -163,7 +153,7 @@ class _Scan:
 
 @torch.no_grad()
 def _nearest(
-    apart: SimilaritySides, queries: np.ndarray, now: Snapshot, candidates: np.ndarray, k: int
+    apart: Sides, queries: np.ndarray, now: Snapshot, candidates: np.ndarray, k: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """The k nearest of candidates (q, c) in float64, as `nearest` gives them; a slot's side is computed once a block.
 

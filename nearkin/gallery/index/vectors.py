@@ -12,9 +12,10 @@ from nearkin.errors import DataError
 from nearkin.gallery.index.asked import as_points, checked
 from nearkin.gallery.index.exact import search_exactly
 from nearkin.gallery.index.forms import form_of
-from nearkin.gallery.index.sides import EnrolledSides, TakenApart, search_sides
+from nearkin.gallery.index.sides import EnrolledSides, search_sides
 from nearkin.gallery.index.snapshot import Snapshot
 from nearkin.gallery.store import ABSENT, UNLABELLED
+from nearkin.search.scorers import Factorised
 from nearkin.spaces import Space
 
 _LEAST = 1024  # slots
@@ -35,7 +36,7 @@ class VectorIndex:
         self.space = space
         self.dimension = dimension
         self._form = form_of(space)
-        self._sides = EnrolledSides(space) if isinstance(space, TakenApart) else None
+        self._sides = EnrolledSides(space) if isinstance(space, Factorised) else None
         self._writing = threading.Lock()
         self._snapshot = Snapshot(np.empty((0, dimension), np.float32), np.empty(0, np.float32), np.empty(0, np.int32))
 
