@@ -49,11 +49,22 @@ FURTHER = (
     ),
     *(
         Claim(
-            f"SIM is better than cosine, {way}-way {shot}-shot",
+            f"SIM is better than {other}, {way}-way {shot}-shot",
             "omniglot",
             (LEARNED, f"{way}-way {shot}-shot, SIM"),
-            (LEARNED, f"{way}-way {shot}-shot, cosine"),
+            (LEARNED, f"{way}-way {shot}-shot, {other}"),
             "higher",
+        )
+        for other in ("cosine", "distance")
+        for way, shot in SETTINGS
+    ),
+    *(
+        Claim(
+            f"SIM answers as well as softmax by distance, {way}-way {shot}-shot",
+            "omniglot",
+            (LEARNED, f"{way}-way {shot}-shot, SIM"),
+            (SOFTMAX, f"{way}-way {shot}-shot, distance"),
+            "as good",
         )
         for way, shot in SETTINGS
     ),

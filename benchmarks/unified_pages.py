@@ -13,14 +13,23 @@ from typing import Any
 
 import numpy as np
 from page_tables import p_text, table
-from paired_seeds import half_width, mean_interval, paired_t
+from paired_seeds import PairedTest, half_width, mean_interval, paired_differences
 from unified import chosen_rates
 from unified_claims import CLAIMS, DOL, FURTHER, OWN, SIM
 from unified_measures import FALSE_RATES, SCORES, SETTINGS
-from unified_parts import ANCHOR, DOMAINS, LEARNED, NO_AUXILIARY, NO_PAIRS, PARTS, SOFTMAX, UNTRAINED, Cell
-from unified_statistics import Cells, Finding, Side, cells_of, findings, run_values, seed_means
+from unified_parts import ABLATIONS, ANCHOR, DOMAINS, LEARNED, PARTS, SOFTMAX, UNTRAINED, Cell
+from unified_statistics import (
+    Cells,
+    Finding,
+    Side,
+    cells_of,
+    findings,
+    of_differences,
+    run_values,
+    seed_means,
+    unit_differences,
+)
 
-from nearkin.recipe import Recipe
 from nearkin.report import Bar, Column, draw_bars, draw_det
 
 FOLDER = Path(__file__).with_name("unified")
@@ -50,8 +59,7 @@ def write_pages(lines: Sequence[Mapping[str, Any]]) -> None:
         "pacs_differences": domain_differences(parts["pacs"]),
         "omniglot": episodes_table(parts["omniglot"]),
     }
-    for part in ("fashion", "cifar", "speakers", "cub"):
-        tables[part] = measures_table(parts[part])
+    tables |= {part: measures_table(parts[part]) for part in ("fashion", "cifar", "speakers", "cub")}
     for name, text in tables.items():
         (FOLDER / f"{name}.md").write_text(text + "\n", encoding="utf-8")
         print(f"{name}\n{text}\n")
@@ -71,24 +79,25 @@ def claims_table(found: Sequence[Finding]) -> str:
         [
             one.claim.words,
             TITLES[one.claim.part],
-            f"{_points(one.test.mean)} ({_points(one.test.low)} to {_points(one.test.high)})",
-            str(one.test.seeds),
+            _difference(one.test),
+            _counted(one.test.seeds, "domain" if one.claim.part == "pacs" else "seed"),
             "–" if one.items is None else f"{_points(one.items[0])} to {_points(one.items[1])}",
-            f"{p_text(one.p)} ({p_text(one.corrected)})",
+            "–" if np.isnan(one.p) else f"{p_text(one.p)} ({p_text(one.corrected)})",
             f"**{one.verdict}**",
         ]
         for one in found
     ]
-    return table(["claim", "data", "difference (points)", "pairs", "over test items", "p (corrected)", ""], rows)
+    return table(["claim", "data", "difference (points)", "units", "over test items", "p (corrected)", ""], rows)
 
 
 def runs_table(parts: Mapping[str, Cells]) -> str:
-    """What was trained: classes, items, steps and time."""
+    """What was trained: seeds, classes, items, steps and time."""
     rows = []
     for part, cells in parts.items():
         runs = [line for name, places in cells.items() if name != UNTRAINED for line in places.values()]
         if runs:
-            recipe, seconds = _recipe(part), np.array([run["seconds"] for run in runs])
+            recipe = Cell(part, SOFTMAX, 0, PARTS[part].cases[0]).recipe()
+            seconds = np.array([run["seconds"] for run in runs])
             items = [
                 " to ".join(f"{count:,}" for count in sorted({min(counts), max(counts)}))
                 for counts in ([run["items"][kind] for run in runs] for kind in ("train", "val", "test"))
@@ -97,6 +106,7 @@ def runs_table(parts: Mapping[str, Cells]) -> str:
                 [
                     TITLES[part],
                     str(len(runs)),
+                    _seeds(cells),
                     str(runs[-1]["classes"]),
                     " / ".join(items),
                     f"{recipe.training.max_steps:,} of {recipe.data.classes_per_batch} x {recipe.data.per_class}",
@@ -104,7 +114,7 @@ def runs_table(parts: Mapping[str, Cells]) -> str:
                     f"{seconds.sum() / 60:.0f}",
                 ]
             )
-    head = ["", "models", "training classes", "training / validation / test items", "steps", "seconds a model"]
+    head = ["", "models", "seeds", "training classes", "training / validation / test items", "steps", "seconds a model"]
     return table([*head, "minutes in all"], rows)
 
 
@@ -144,8 +154,9 @@ def measures_table(cells: Cells) -> str:
         for way in dict.fromkeys(ways):
             sides = [(cell, f"{measure}, {way}") for measure in measures]
             if any(len(seed_means(cells, side)) for side in sides):
-                validated = seed_means(cells, (cell, "validation accuracy"))
-                extra = [_mean(validated)] if "validation accuracy" in named else []
+                # Weights are chosen by SIM or softmax: what they validate at is not of the dense layer.
+                validated = "" if way == "DOL" else _mean(seed_means(cells, (cell, "validation accuracy")))
+                extra = [validated] if "validation accuracy" in named else []
                 shown = [_mean(seed_means(cells, side), plain="DCF" in side[1]) for side in sides]
                 rows.append([cell, way, str(len(seed_means(cells, sides[0]))), *shown, *extra])
     heads = [
@@ -163,26 +174,23 @@ def domains_table(cells: Cells) -> str:
         seeds = seed_means(cells, (cell, measure))
         validated = _mean(seed_means(cells, (cell, "validation accuracy"))) if measure != DOL else ""
         rows.append([cell, measure.partition(", ")[2], str(len(seeds)), *shown, _mean(seeds), validated])
-    domains = [domain.replace("_", " ") for domain in DOMAINS]
-    return table(["", "by", "seeds", *domains, "mean", "training domains"], rows)
+    return table(["", "by", "seeds", *map(_spaced, DOMAINS), "mean", "training domains"], rows)
 
 
 def domain_differences(cells: Cells) -> str:
-    """The differences to softmax of each domain, by seed, and with the domains as the units."""
+    """The differences to softmax of each domain by seed, with the domains as the units, and of all pairs at once."""
     base = run_values(cells, (SOFTMAX, OWN))
     rows = []
     for cell, measure in _asked(cells, (SIM, DOL)):
         own = run_values(cells, (cell, measure))
-        shown, means = [], {}
+        shown = []
         for domain in DOMAINS:
             sides = [{place: value for place, value in one.items() if place[0] == domain} for one in (own, base)]
-            test = paired_t(*sides)
-            shown.append("–" if test is None else f"{_points(test.mean)} ({_points(test.low)} to {_points(test.high)})")
-            means |= {} if test is None else {domain: test.mean}
-        whole = paired_t(means, dict.fromkeys(means, 0.0))
-        told = "–" if whole is None else f"{_points(whole.mean)} ({_points(whole.low)} to {_points(whole.high)})"
-        rows.append([f"{cell}, {measure.partition(', ')[2]}", *shown, told])
-    return table(["minus softmax", *(domain.replace("_", " ") for domain in DOMAINS), "domains as units"], rows)
+            shown.append(_difference(of_differences(paired_differences(*sides))))
+        whole, pairs = of_differences(unit_differences(own, base)), of_differences(paired_differences(own, base))
+        told = "–" if pairs is None else f"{_difference(pairs)}, {_counted(pairs.seeds, 'pair')}"
+        rows.append([f"{cell}, {measure.partition(', ')[2]}", *shown, _difference(whole), told])
+    return table(["minus softmax", *map(_spaced, DOMAINS), "domains as units", "all pairs, not independent"], rows)
 
 
 def episodes_table(cells: Cells) -> str:
@@ -228,8 +236,10 @@ def det_picture(cells: Cells) -> bytes:
     for cell, score in [*((LEARNED, score) for score in reversed(SCORES)), (SOFTMAX, SCORES[0])]:
         rows = [line["det"][score] for line in cells.get(cell, {}).values() if score in line.get("det", {})]
         if rows:
-            curves[f"{cell}, {score}"] = (FALSE_RATES, np.mean(rows, axis=0))
-            errors[f"{cell}, {score}"] = float(seed_means(cells, (cell, f"EER, {score}")).mean())
+            name = f"{cell}, {score}"
+            name += f" ({_counted(len(rows), 'seed')})" if len(rows) < max(map(len, cells.values())) else ""
+            curves[name] = (FALSE_RATES, np.mean(rows, axis=0))
+            errors[name] = float(seed_means(cells, (cell, f"EER, {score}")).mean())
     return draw_det(curves, equal_errors=errors)
 
 
@@ -248,16 +258,34 @@ def _asked(cells: Cells, measures: Sequence[str]) -> list[Side]:
 
 
 def _ordered(cells: Cells) -> list[str]:
-    order = (SOFTMAX, LEARNED, NO_AUXILIARY, NO_PAIRS, ANCHOR, UNTRAINED)
-    return [name for name in order if name in cells]
-
-
-def _recipe(part: str) -> Recipe:
-    return Cell(part, SOFTMAX, 0, PARTS[part].cases[0]).recipe()
+    return [name for name in (SOFTMAX, LEARNED, *ABLATIONS, ANCHOR, UNTRAINED) if name in cells]
 
 
 def _left(domain: str) -> str:
-    return f"without {domain.replace('_', ' ')}"
+    return f"without {_spaced(domain)}"
+
+
+def _spaced(domain: str) -> str:
+    return domain.replace("_", " ")
+
+
+def _seeds(cells: Cells) -> str:
+    """How many seeds the cells have, with names where they differ."""
+    counts = {cell: len({seed for _, seed in cells[cell]}) for cell in _ordered(cells) if cell != UNTRAINED}
+    most = max(counts.values())
+    named = ((count, "ablations" if cell in ABLATIONS else cell) for cell, count in counts.items())
+    fewer = dict.fromkeys(f"{name} {count}" for count, name in named if count < most)
+    return f"{most} ({', '.join(fewer)})" if fewer else str(most)
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _difference(test: PairedTest | None) -> str:
+    """A difference and, where it has one, its interval."""
+    mean, *ends = ["–"] if test is None else map(_points, (test.mean, test.low, test.high))
+    return mean if test is None or test.seeds < 2 else f"{mean} ({' to '.join(ends)})"
 
 
 def _points(value: float) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from PIL import Image
 
+from nearkin.audits.learned import compared_by, shown
 from nearkin.data.dataset import Dataset
 from nearkin.metrics import TwoSampleResult
 from nearkin.report import Figure, MetricRow, NeighbourRow, Report, Thumb, draw_map, project_2d, write_report
@@ -58,6 +59,7 @@ class ClassDrift:
         statistic: the squared discrepancy.
         p_value: as if it were the only class that is looked at.
         corrected_p: after Holm, for all classes together.
+        smallest_p: what p can be at the least with so many items, before Holm.
     """
 
     name: str
@@ -66,6 +68,7 @@ class ClassDrift:
     statistic: float
     p_value: float
     corrected_p: float
+    smallest_p: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,10 +116,18 @@ class DriftResult:
             f"two items are alike by {test.within_x:.3f} within the reference, {test.within_y:.3f} within the new "
             f"data, and {test.between:.3f} across"
         )
+        sides = ", two-sided" if test.two_sided else ""
         if self.drifted:
-            return f"Drift: the new data differs from the reference (p = {p}); on average {alike}."
+            low = " by being less far apart than chance gives" if test.two_sided and test.deviations < 0 else ""
+            return f"Drift: the new data differs from the reference{low} (p = {p}{sides}); on average {alike}."
+        if test.reachable_p > self.alpha:
+            return (
+                f"No drift could be shown: with {len(self.reference)} and {len(self.new)} items p is never below "
+                f"{p_text(test.reachable_p)}, and {self.alpha:g} is asked for; on average {alike}."
+            )
+        as_far = "are as far from what is usual" if test.two_sided else "differ as much"
         return (
-            f"No drift found (p = {p}): divisions of these items at random differ as much in "
+            f"No drift found (p = {p}{sides}): divisions of these items at random {as_far} in "
             f"{100 * test.p_value:.0f} % of all cases; on average {alike}."
         )
 
@@ -135,7 +146,12 @@ class DriftResult:
         """The table of the page."""
         test = self.test
         return [
-            MetricRow("p-value", test.p_value, percent=False, note=f"drift at {self.alpha:g} or below"),
+            MetricRow(
+                "p-value",
+                test.p_value,
+                percent=False,
+                note=f"drift at {self.alpha:g} or below{'; two-sided' if test.two_sided else ''}",
+            ),
             MetricRow("MMD²", test.statistic, percent=False, note=f"kernel: {test.kernel}"),
             MetricRow("MMD² against chance", test.deviations, percent=False, note="in standard deviations"),
             MetricRow("alike within the reference", test.within_x, percent=False),
@@ -159,6 +175,8 @@ class DriftResult:
         return {
             "drift": self.drifted,
             "p_value": test.p_value,
+            "two_sided": test.two_sided,
+            "smallest_reachable_p": test.reachable_p,
             "alpha": self.alpha,
             "statistic": test.statistic,
             "deviations": test.deviations,
@@ -220,11 +238,13 @@ class DriftResult:
                 writer.writerow([item, label, *(f"{number:.6g}" for number in numbers)])
 
     def _null_figure(self) -> Figure:
+        test = self.test
+        where = "from the hill, on either side (two-sided test)," if test.two_sided else "right of the hill,"
         return Figure(
             "Chance, and these two sets",
             "How far two sets of these sizes differ when all items are divided at random, and how far the reference "
-            "and the new data do: the farther right of the hill, the less it can be chance.",
-            draw_null(self.test.null, self.test.statistic, self.test.p_value),
+            f"and the new data do: the farther {where} the less it can be chance.",
+            draw_null(test.null, test.statistic, test.p_value, test.two_sided),
             "Histogram of the discrepancies of random divisions, with that of the two sets marked",
         )
 
@@ -250,17 +270,18 @@ class DriftResult:
             NeighbourRow(
                 _thumb(self.new, row),
                 [
-                    (_thumb(self.reference, int(other)), float(away), False)
+                    (_thumb(self.reference, int(other)), float(shown(self.space, away)), False)
                     for other, away in zip(indices[place], distances[place], strict=True)
                 ],
             )
             for place, row in enumerate(chosen.tolist())
         ]
+        scores = [(float(shown(self.space, self.novelty[row])), float(self.novelty_p[row])) for row in chosen]
         return Figure(
             "The most novel items",
             "New items that are farthest from everything in the reference, the most novel first, and what is nearest "
             "to them there; p is how often an item of the reference is as far from all others.",
-            draw_novel(rows, [(float(self.novelty[row]), float(self.novelty_p[row])) for row in chosen]),
+            draw_novel(rows, scores, compared_by(self.space)),
             "Rows of new items with their nearest items in the reference",
         )
 

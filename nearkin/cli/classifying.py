@@ -31,8 +31,11 @@ def classify(
     from nearkin.cli.gallery_arguments import to_ask
     from nearkin.cli.output import percent, show_json, show_table
     from nearkin.errors import ModelError
+    from nearkin.gallery.creation import is_gallery
     from nearkin.models.similarity_model import SimilarityModel
 
+    if is_gallery(run):
+        raise ModelError(f"{run} is a gallery: ask it with `nearkin identify`.")
     model = api.load(run)
     if not isinstance(model, SimilarityModel):
         raise ModelError(

@@ -38,7 +38,7 @@ class Making:
     def _undo_directory(self, directory: Path) -> None:
         if self.store is not None:
             self.store.close()
-        elif _is_gallery(directory):
+        elif is_gallery(directory):
             return
         if self._fresh:
             shutil.rmtree(directory, ignore_errors=True)
@@ -68,7 +68,8 @@ def undone_on_error(path: str | Path) -> Iterator[Making]:
         raise
 
 
-def _is_gallery(directory: Path) -> bool:
+def is_gallery(directory: Path) -> bool:
+    """Whether there is a local gallery at a place."""
     from nearkin.gallery.sqlite import SqliteStore
 
     try:

@@ -45,8 +45,8 @@ class LearnedKernel:
     """A learned similarity, made the same both ways: `f(g(S(a, b)), g(S(b, a)))`.
 
     It need not be positive definite. A permutation test keeps its level all the same, since that needs no more than
-    exchangeable items, but a squared discrepancy may then be negative for two different distributions. What does need
-    it, such as `Novelty(method="one-class-svm")`, clips the spectrum itself.
+    exchangeable items, but a squared discrepancy may then be negative for two different distributions, so that
+    `mmd_test` looks both ways. What does need it, such as `Novelty(method="one-class-svm")`, clips the spectrum itself.
 
     Args:
         space: whose distance is minus a similarity, such as the `space` of a `SimilarityModel`.
@@ -59,6 +59,7 @@ class LearnedKernel:
     symmetry: Symmetry = "max"
     scale: Scale = "sigmoid"
     name: ClassVar[str] = "learned"
+    indefinite: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not is_similarity(as_scorer(self.space)):
@@ -113,7 +114,8 @@ class GaussianKernel:
     def fitted(self, points: Tensor, seed: int = 0) -> GaussianKernel:
         """The kernel with its bandwidth: the median distance of points (n, d), at most 1,000 of them drawn by the seed.
 
-        Whichever set a point is of plays no part, so that a permutation test stays exact.
+        Whichever set a point is of plays no part, so that a permutation test stays valid: exactly where all points
+        are taken, and over the draw of the seed where some are.
         """
         if self.bandwidth is not None:
             return self
@@ -166,6 +168,11 @@ def as_kernel(kernel: Any, space: Any = "sphere") -> Kernel:
             f"{type(kernel).__name__}."
         )
     return kernel
+
+
+def is_indefinite(kernel: Kernel) -> bool:
+    """Whether a kernel is not positive definite by its kind, so that a difference may make a discrepancy low."""
+    return bool(getattr(kernel, "indefinite", False))
 
 
 def is_similarity(scorer: Any) -> bool:

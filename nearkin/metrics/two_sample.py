@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,11 +12,14 @@ from torch import Tensor
 
 from nearkin.errors import DataError
 from nearkin.metrics.columns import as_array
-from nearkin.metrics.kernels import Kernel, as_kernel, check_dimensions, upper_blocks
+from nearkin.metrics.kernels import Kernel, as_kernel, check_dimensions, is_indefinite, upper_blocks
 from nearkin.search import as_vectors
 
 _ROUNDING = 1e-10
 """Share of the mean kernel value by which sums in another order may differ: such ties count as at least as far."""
+
+_UNCOUNTABLE = 60
+"""Points of the smaller set beyond which divisions are not counted: there are more than 10^34."""
 
 _COLUMNS = 256
 """Permutations that go into one matrix product."""
@@ -27,7 +31,8 @@ class TwoSampleResult:
 
     Attributes:
         statistic: the unbiased squared discrepancy: within x plus within y minus twice between; it may be negative.
-        p_value: how often a division of all points at random gives at least as much, this division counted with them.
+        p_value: how often a division of all points at random gives at least as much, this division counted with them;
+            of a two-sided test twice the smaller of that and of how often it gives at most as much, 1 at the most.
         null: the statistic of each random division (P,).
         within_x: mean kernel value of two different points of x.
         within_y: the same of y.
@@ -36,6 +41,7 @@ class TwoSampleResult:
         witness_y: for each point of y (n,), the same: mean to x minus mean to the other points of y. The lowest are
             the points that belong least to x.
         kernel: the kernel with its parameters.
+        two_sided: whether a statistic that is low counts too, as with a kernel that is not positive definite.
     """
 
     statistic: float
@@ -47,6 +53,7 @@ class TwoSampleResult:
     witness_x: np.ndarray = field(repr=False)
     witness_y: np.ndarray = field(repr=False)
     kernel: Kernel
+    two_sided: bool = False
 
     @property
     def deviations(self) -> float:
@@ -57,7 +64,23 @@ class TwoSampleResult:
     @property
     def smallest_p(self) -> float:
         """The smallest p that so many permutations can give."""
-        return 1 / (1 + len(self.null))
+        return min(1.0, (1 + self.two_sided) / (1 + len(self.null)))
+
+    @property
+    def reachable_p(self) -> float:
+        """The smallest p that sets of these sizes can give, by `reachable_p`."""
+        return reachable_p(len(self.witness_x), len(self.witness_y), two_sided=self.two_sided)
+
+
+def reachable_p(m: int, n: int, *, two_sided: bool = False) -> float:
+    """The smallest p that all divisions of m + n points can give: 1 / C(m + n, m), twice that where m = n.
+
+    Sets of one size may change places without a change of the statistic. A two-sided test doubles it once more. Fewer
+    divisions, drawn at random, go below it by luck alone.
+    """
+    small, large = sorted((m, n))
+    number = math.comb(small + large, min(small, _UNCOUNTABLE))  # with many points a bound, and p is as good as zero
+    return min(1.0, (1 + two_sided) * (1 + (m == n)) / number)
 
 
 def mmd_squared(matrix: Any, first: int) -> float:
@@ -90,6 +113,9 @@ def mmd_test(
     If they did, any division of all points into sets of these sizes would have been as likely, whatever the kernel:
     `p = (1 + #{null >= statistic}) / (1 + permutations)`. Equal values count as at least as far. That holds for points
     drawn independently; frames of one film are not. Other shares of the same classes are a difference too.
+
+    With a kernel that is not positive definite (`LearnedKernel`) a difference may make the statistic low as well, and
+    the test is two-sided: p is twice the smaller of this one and its twin with `<=`, 1 at the most.
 
     All permutations are one matrix product, `a' K a` for each column `a` of a 0/1 matrix; the kernel passes in blocks
     and is never held whole.
@@ -126,13 +152,14 @@ def mmd_test(
     statistics = sums.statistics(chosen, m, n)
     close = _ROUNDING * sums.size / (len(points) * (len(points) - 1))
     observed, null = float(statistics[0]), statistics[1:]
+    two_sided = is_indefinite(known)
     own = np.where(chosen[:, 0], m - 1, m), np.where(chosen[:, 0], n, n - 1)
     witness = sums.to_first / own[0] - (sums.rows - sums.to_first) / own[1]
     inside, outside = sums.inside[0], float(sums.rows[:m].sum())
     between = outside - inside
     return TwoSampleResult(
         statistic=observed,
-        p_value=(1 + int((null >= observed - close).sum())) / (1 + permutations),
+        p_value=_p_value(null, observed, close, two_sided),
         null=null,
         within_x=float(inside / (m * (m - 1))),
         within_y=float((sums.rows.sum() - inside - 2 * between) / (n * (n - 1))),
@@ -140,7 +167,15 @@ def mmd_test(
         witness_x=witness[:m],
         witness_y=witness[m:],
         kernel=known,
+        two_sided=two_sided,
     )
+
+
+def _p_value(null: np.ndarray, observed: float, close: float, two_sided: bool) -> float:
+    """Share of divisions (P,) as far as the observed one, itself counted; values apart by no more than `close` tie."""
+    upper = (1 + int((null >= observed - close).sum())) / (1 + len(null))
+    lower = (1 + int((null <= observed + close).sum())) / (1 + len(null))
+    return min(1.0, 2 * min(upper, lower)) if two_sided else upper
 
 
 @dataclass(frozen=True, eq=False)

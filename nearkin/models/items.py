@@ -40,10 +40,16 @@ class Samples(Protocol):
         ...
 
 
+def opened(items: Items) -> Items:
+    """A folder, zip or manifest as the data set it is; anything else as it was given."""
+    if isinstance(items, str | Path) and (Path(items).is_dir() or Path(items).suffix.lower() in _COLLECTIONS):
+        return open_data(items, progress=False)
+    return items
+
+
 def open_items(items: Items, spec: InputSpec) -> Samples:
     """Recognise what the user gave; see `Embedder.encode` for what may be given."""
-    if isinstance(items, str | Path) and (Path(items).is_dir() or Path(items).suffix.lower() in _COLLECTIONS):
-        items = open_data(items, progress=False)
+    items = opened(items)
     if isinstance(items, Dataset):
         if items.kind != spec.kind:
             raise DataError(f"The model takes {spec.kind} and the data is {items.kind}: choose another of the two.")

@@ -19,7 +19,7 @@ class LearnedSpace:
 
     Args:
         base: where the points live: what projects embeddings, and what their mean is.
-        similarity: what compares them, as it is at the moment of each call.
+        network: what compares them, as it is at the moment of each call.
     """
 
     name: ClassVar[str] = "learned"
@@ -40,7 +40,10 @@ class LearnedSpace:
         """Negative similarities (..., n, m) of queries (..., n, d) to enrolled points (..., m, d)."""
         if x.dtype in (torch.float16, torch.bfloat16) or y.dtype in (torch.float16, torch.bfloat16):
             x, y = x.float(), y.float()
-        return -self.network.table(x, y, at_rest=True)
+        if x.requires_grad or y.requires_grad:
+            return -self.network.table(x, y, at_rest=True)
+        with torch.no_grad():  # the network's weights learn by its loss, and a graph would hold every pair
+            return -self.network.table(x, y, at_rest=True)
 
     def mean(self, xs: Tensor) -> Tensor:
         """The mean (..., d) of points (..., n, d) of the base space."""

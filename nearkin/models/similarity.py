@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from nearkin.errors import ModelError, suggestion
+from nearkin.search.blocks.factorised import slices
 from nearkin.search.blocks.workers import Queue, run_workers
 
 Symmetric = Literal["max", "mean"]
@@ -146,10 +147,10 @@ class PairSimilarity(nn.Module):
         sides = SimilaritySides(self, queries.dtype, queries.dtype if lone else torch.float64)
         table = torch.empty(batch, rows, items, dtype=queries.dtype, device=queries.device)
         most = max(1, _SIDE_ENTRIES // sides.width)
-        for some in _slices(batch, max(1, most // max(1, rows + items))):
-            for strip in _slices(rows, most):
+        for some in slices(batch, max(1, most // max(1, rows + items))):
+            for strip in slices(rows, most):
                 left = sides.of_queries(x[some, strip])
-                for part in _slices(items, most):
+                for part in slices(items, most):
                     sides.scores(left, sides.of_enrolled(y[some, part]), table[some, strip, part])
         return table.view(shape)
 
@@ -249,7 +250,7 @@ class SimilaritySides:
         flat = points.reshape(-1, points.shape[-1])
         matrix, offset = matrix.to(points.device), offset.to(points.device)
         sides = torch.empty(len(flat), self.width, dtype=self._dtype, device=points.device)
-        for some in _slices(len(flat), max(1, _WIDE_ENTRIES // self.width)):
+        for some in slices(len(flat), max(1, _WIDE_ENTRIES // self.width)):
             sides[some] = torch.addmm(offset, flat[some].to(self._wide), matrix)
         return sides.view(*points.shape[:-1], self.width)
 
@@ -267,17 +268,13 @@ class SimilaritySides:
         return bent.view(room.shape[:-1]).add_(x[..., -1] + y[..., -1])
 
 
-def _slices(size: int, step: int) -> Iterator[slice]:
-    return (slice(start, min(start + step, size)) for start in range(0, size, step))
-
-
 def _blocks(batch: int, rows: int, items: int, pairs: int) -> Iterator[tuple[slice, slice, slice]]:
     """Blocks of about so many pairs: which of the tables, rows and columns."""
     wide = min(items, _BLOCK_ITEMS)
     tall = min(rows, max(1, pairs // max(1, wide)))
     wide = min(items, max(wide, pairs // max(1, tall)))
     whole = tall == rows and wide == items
-    for some in _slices(batch, max(1, pairs // max(1, tall * wide)) if whole else 1):
-        for part in _slices(items, max(1, wide)):
-            for strip in _slices(rows, max(1, tall)):
+    for some in slices(batch, max(1, pairs // max(1, tall * wide)) if whole else 1):
+        for part in slices(items, max(1, wide)):
+            for strip in slices(rows, max(1, tall)):
                 yield some, strip, part

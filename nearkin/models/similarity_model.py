@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -14,11 +13,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from nearkin.data.dataset import Dataset
-from nearkin.data.sources import open_data
 from nearkin.errors import DataError, ModelError, suggestion
 from nearkin.models.embedder import Embedder
 from nearkin.models.features import Features
-from nearkin.models.items import Items
+from nearkin.models.identities import places_of_same
+from nearkin.models.items import Items, opened
 from nearkin.models.learned_space import LearnedSpace
 from nearkin.models.prototypes import PrototypeBank
 from nearkin.models.similarity import PairSimilarity
@@ -110,7 +109,7 @@ class SimilarityModel(Embedder):
             points: points of the base space.
             by: "sim": the similarity to the prototypes; "dol": the dense output layer.
         """
-        return self.parts.class_scores(points, self._classifier(by))
+        return self.parts.class_scores(points, self._classifier(by), at_rest=not self.training)
 
     def log_probabilities(self, inputs: Features, by: Classifier = "sim", start: str | None = None) -> Tensor:
         """Log-probabilities (B, C) of normalised inputs, with gradients down to these: what attacks ask for.
@@ -135,7 +134,8 @@ class SimilarityModel(Embedder):
             progress: show a bar.
         """
         points = torch.from_numpy(self._points(items, batch_size, progress)).to(self._device)
-        probabilities = self._at_rest(self.class_scores, points, by).softmax(dim=1).cpu().numpy()
+        scores = self.parts.class_scores(points, self._classifier(by), at_rest=True)
+        probabilities = scores.softmax(dim=1).cpu().numpy()
         names = np.array(self.classes, dtype=object)
         return Classification(names[probabilities.argmax(axis=1)], probabilities, self.classes)
 
@@ -146,7 +146,7 @@ class SimilarityModel(Embedder):
         """A model of other classes that shares everything but the prototypes: these are means of the support.
 
         Nothing is trained, and this model stays as it is. The dense layer knows the old classes only, so the new model
-        has none.
+        has none. Encoder and similarity are the same objects in both.
 
         Args:
             support: a few items of each class: a folder of classes, a zip, manifest or Dataset, which bring their
@@ -154,16 +154,15 @@ class SimilarityModel(Embedder):
             labels: one for each item.
             progress: show a bar.
         """
+        support = opened(support)
         if labels is None:
-            if isinstance(support, str | Path):
-                support = open_data(support, progress=False)
             if not isinstance(support, Dataset):
                 raise DataError("A support without a folder of classes needs labels, one for each item: give labels=.")
-            labels = [str(name) for name in support.labels]
+            labels = list(support.labels)
         points = self._points(support, 32, progress)
-        names = np.array([str(label) for label in labels], dtype=object)
-        if len(names) != len(points) or not len(points):
-            raise DataError(f"The support has {len(points)} items and {len(names)} labels: give one label each.")
+        if not len(points):
+            raise DataError("The support has no items: give at least one of each class.")
+        names = _checked_labels(labels, len(points))
         classes = sorted(set(names))
         twin = copy.copy(self)
         twin._modules = dict(self._modules)
@@ -172,6 +171,10 @@ class SimilarityModel(Embedder):
         means = [self.base.mean(torch.from_numpy(points[names == name])) for name in classes]
         twin.prototypes.points.copy_(torch.stack(means))
         twin.dense = None
+        counts = {name: int((names == name).sum()) for name in classes}
+        # What was measured was measured with other prototypes.
+        told = {key: value for key, value in self.card.items() if key not in ("validation", "selected_on")}
+        twin.card = told | {"few_shot": {"items": counts}}
         return twin
 
     def verify(self, a: Items, b: Items, by: PairScore = "cosine+sim", *, progress: bool = False) -> np.ndarray:
@@ -190,8 +193,8 @@ class SimilarityModel(Embedder):
     def pair_scores(self, a: np.ndarray, b: np.ndarray, by: PairScore = "cosine+sim") -> np.ndarray:
         """The same of embeddings (n, d) and (n, d)."""
         _check_name(by, _PAIR_SCORES, "pairs are not scored")
-        left, right = (torch.as_tensor(points).float().to(self._device) for points in (a, b))
-        if left.shape != right.shape or left.ndim != 2:
+        left, right = (torch.from_numpy(self._vectors(points)).to(self._device) for points in (a, b))
+        if len(left) != len(right):
             raise DataError(
                 f"Pairs are compared one to one, and there are {len(left)} items on one side and {len(right)} on the "
                 "other: give as many of each."
@@ -199,7 +202,7 @@ class SimilarityModel(Embedder):
         cosine = functional.cosine_similarity(left, right)
         if by == "cosine":
             return cosine.cpu().numpy()
-        similarity = self._at_rest(self.network, left, right)
+        similarity = self.network.table(right.unsqueeze(1), left.unsqueeze(1), at_rest=True)[:, 0, 0]
         scores = similarity if by == "sim" else (similarity.sigmoid() + (1 + cosine) / 2) / 2
         return scores.cpu().numpy()
 
@@ -215,23 +218,35 @@ class SimilarityModel(Embedder):
         """The k gallery items most similar to each query: (similarities, indices), each (q, k), most similar first.
 
         A query never finds itself: without `queries` every item of the gallery is looked for among the others, and a
-        query that is the same file as an item of the gallery does not find that item.
+        query that is the same file as items of the gallery does not find those.
 
         Args:
             gallery: items as of `encode`, or embeddings, float (n, d).
             k: how many.
             queries: likewise; None: the gallery itself.
-            exclude: the index (q,) of the gallery item that a query must not find, -1 for none.
+            exclude: the index (q,) of the gallery item that a query must not find, -1 for none; None: by file.
             progress: show a bar.
         """
+        gallery = opened(gallery)
         there = self._points(gallery, 32, progress)
         if queries is None or queries is gallery:
-            distances, indices = self._at_rest(exact, there, None, k, space=self.space, exclude=exclude)
-        else:
-            hidden = _same_files(queries, gallery) if exclude is None else exclude
-            asked = self._points(queries, 32, progress)
-            distances, indices = self._at_rest(exact, asked, there, k, space=self.space, exclude=hidden)
-        return -distances.cpu().numpy(), indices.cpu().numpy()
+            _check_enough(k, len(there) - (exclude is None), "each item is looked for among the others")
+            distances, indices = exact(there, None, k, space=self.space, exclude=exclude)
+            return -distances.cpu().numpy(), indices.cpu().numpy()
+        queries = opened(queries)
+        same = places_of_same(queries, gallery) if exclude is None else None
+        most = 0 if same is None else max(map(len, same), default=0)
+        asked = self._points(queries, 32, progress)
+        _check_enough(k, len(there) - most, "a query does not find its own file" if most else "that is all there are")
+        distances, indices = exact(asked, there, k + most, space=self.space, exclude=exclude)
+        found, places = -distances.cpu().numpy(), indices.cpu().numpy()
+        if same is not None and most:
+            own = np.array([np.isin(row, hidden) for row, hidden in zip(places, same, strict=True)]).reshape(
+                places.shape
+            )
+            kept = np.argsort(own, axis=1, kind="stable")[:, :k]
+            found, places = np.take_along_axis(found, kept, axis=1), np.take_along_axis(places, kept, axis=1)
+        return found, places
 
     def architecture(self) -> dict[str, Any]:
         """Everything but the weights, as JSON-safe values from which `Embedder.load` builds the model again."""
@@ -250,22 +265,30 @@ class SimilarityModel(Embedder):
             raise ModelError("The model has no dense layer for these classes: classify by 'sim'.")
         return "dol" if by == "dol" else "sim"
 
-    def _at_rest(self, function: Any, *arguments: Any, **options: Any) -> Any:
-        """Call a function while the similarity drops nothing out."""
-        before = self.network.training
-        self.network.eval()
-        try:
-            return function(*arguments, **options)
-        finally:
-            self.network.train(before)
-
     def _points(self, items: Items, batch_size: int, progress: bool) -> np.ndarray:
-        """Embeddings float32 (n, d) of items, or of what are embeddings already."""
-        if isinstance(items, np.ndarray | Tensor) and items.ndim == 2 and items.shape[1] == self.dimension:
-            vectors = items.detach().cpu().numpy() if isinstance(items, Tensor) else items
-            if np.issubdtype(vectors.dtype, np.floating):
-                return np.ascontiguousarray(vectors, dtype=np.float32)
+        """Embeddings float32 (n, d) of items, or of what are embeddings already: every matrix of floats."""
+        if isinstance(items, Tensor) and items.ndim == 2 and items.is_floating_point():
+            return self._vectors(items)
+        if isinstance(items, np.ndarray) and items.ndim == 2 and np.issubdtype(items.dtype, np.floating):
+            return self._vectors(items)
         return self.encode(items, batch_size=batch_size, progress=progress)
+
+    def _vectors(self, points: Any) -> np.ndarray:
+        """Embeddings float32 (n, d), refused where they cannot be this model's."""
+        given = points.detach().float().cpu().numpy() if isinstance(points, Tensor) else np.asarray(points)
+        if given.ndim != 2 or given.shape[1] != self.dimension:
+            raise DataError(
+                f"Embeddings of this model have the shape (n, {self.dimension}), and these are of {given.shape}: give "
+                "such, or an image of greys as uint8."
+            )
+        vectors = np.ascontiguousarray(given, dtype=np.float32)
+        bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
+        if len(bad):
+            raise DataError(
+                f"{len(bad)} of {len(vectors)} embeddings hold NaN or infinite values, the first is row {bad[0]}: "
+                "check what made them."
+            )
+        return vectors
 
 
 def _check_name(given: str, known: Sequence[str], what: str) -> None:
@@ -273,21 +296,19 @@ def _check_name(given: str, known: Sequence[str], what: str) -> None:
         raise ModelError(f"With this model {what} by '{given}'.{suggestion(str(given), known)}")
 
 
-def _same_files(queries: Any, gallery: Any) -> np.ndarray | None:
-    """The gallery item (q,) that is the same file as each query, -1 for none; None where items are no files."""
-    asked, there = _files(queries), _files(gallery)
-    if asked is None or there is None:
-        return None
-    places = {file: place for place, file in enumerate(there)}
-    return np.array([places.get(file, -1) for file in asked], dtype=np.int64)
+def _checked_labels(labels: Sequence[Any], items: int) -> np.ndarray:
+    """One name (n,) for each item."""
+    if isinstance(labels, str) or len(labels) != items:
+        given = "one text" if isinstance(labels, str) else f"{len(labels)} labels"
+        raise DataError(f"The support has {items} items and {given}: give one label each.")
+    for place, label in enumerate(labels):
+        if label is None or label != label or str(label) == "":
+            raise DataError(f"Item {place} of the support has no label: give it one, or leave it out.")
+    return np.array([str(label) for label in labels], dtype=object)
 
 
-def _files(items: Any) -> list[str] | None:
-    """What tells files apart; None where items are something else."""
-    if isinstance(items, Dataset):
-        return [f"{items.store!r}/{path}" for path in items.manifest.paths]
-    if isinstance(items, str | Path):
-        items = [items]
-    if isinstance(items, Sequence) and all(isinstance(item, str | Path) for item in items):
-        return [str(Path(item).resolve()) for item in items]
-    return None
+def _check_enough(k: int, available: int, why: str) -> None:
+    if isinstance(k, int) and k > available:
+        raise DataError(
+            f"There are not {k} items to be found but {available} ({why}): ask for fewer, or give more items."
+        )

@@ -25,9 +25,15 @@ class SimilarityParts:
     prototypes: PrototypeBank
     dense: nn.Linear | None
 
-    def class_scores(self, points: Tensor, by: Literal["sim", "dol"] = "sim") -> Tensor:
-        """Scores (B, C) of embeddings (B, d): similarities to the prototypes, or what the dense layer gives."""
+    def class_scores(self, points: Tensor, by: Literal["sim", "dol"] = "sim", *, at_rest: bool = False) -> Tensor:
+        """Scores (B, C) of embeddings (B, d): similarities to the prototypes, or what the dense layer gives.
+
+        Args:
+            points: points of the space.
+            by: "sim" or "dol".
+            at_rest: drop nothing out, even in training mode.
+        """
         if by == "dol" and self.dense is not None:
             scores: Tensor = self.dense(points)
             return scores
-        return self.network.table(points, self.prototypes.points.to(points.dtype))
+        return self.network.table(points, self.prototypes.points.to(points.dtype), at_rest=at_rest)

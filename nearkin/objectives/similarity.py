@@ -181,6 +181,6 @@ class SimilarityLoss(nn.Module):
         if not len(logits):
             return logits.sum()
         targets = torch.ones_like(logits)
-        if self.target_spread:
+        if self.target_spread and self.training:
             targets -= self.target_spread * torch.rand_like(logits)
         return functional.binary_cross_entropy_with_logits(logits, targets)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -21,14 +21,19 @@ _LETTERS = 17
 _CELL = 118  # CSS pixels of a picture with its words
 _WORDS = 40
 
+Compared = Literal["distance", "similarity"]
+_PLURALS: dict[Compared, str] = {"distance": "distances", "similarity": "similarities"}
+_SCORES: dict[Compared, str] = {"distance": "novelty", "similarity": "similarity"}
 
-def draw_null(null: np.ndarray, observed: float, p_value: float) -> bytes:
+
+def draw_null(null: np.ndarray, observed: float, p_value: float, two_sided: bool = False) -> bytes:
     """Draw the discrepancies of random divisions, and that of the division at hand.
 
     Args:
         null: (P,) of random divisions of all items into two sets.
         observed: of the two sets as they are.
         p_value: how often chance gives at least as much.
+        two_sided: whether values that are low count as well; the legend says so.
 
     Returns:
         PNG bytes, or none when there is nothing finite to draw.
@@ -44,9 +49,8 @@ def draw_null(null: np.ndarray, observed: float, p_value: float) -> bytes:
         counts, _ = np.histogram(values, bins=edges)
         axes.stairs(counts, edges, fill=True, facecolor=BLUE, edgecolor=BLUE, alpha=0.28)
         axes.stairs(counts, edges, color=BLUE, linewidth=1.4, label=f"{len(values):,} divisions at random")
-        axes.axvline(
-            observed, color=VERMILION, linewidth=2.0, linestyle="--", label=f"these two sets, p = {p_text(p_value)}"
-        )
+        told = f"these two sets, p = {p_text(p_value)}{' (two-sided)' if two_sided else ''}"
+        axes.axvline(observed, color=VERMILION, linewidth=2.0, linestyle="--", label=told)
         span = max(high, observed) - min(low, observed) or 1e-12
         axes.set_xlim(min(low, observed) - 0.04 * span, max(high, observed) + 0.04 * span)
         axes.set_ylim(0, 1.12 * counts.max())
@@ -56,12 +60,16 @@ def draw_null(null: np.ndarray, observed: float, p_value: float) -> bytes:
         return to_png(figure)
 
 
-def draw_novel(rows: Sequence[NeighbourRow], scores: Sequence[tuple[float, float]]) -> bytes:
+def draw_novel(
+    rows: Sequence[NeighbourRow], scores: Sequence[tuple[float, float]], compared: Compared = "distance"
+) -> bytes:
     """Draw new items that are most unlike the reference, each with what is nearest to it there.
 
     Args:
-        rows: a new item and its nearest reference items, nearest first; whether these are hits plays no part.
-        scores: of each new item its novelty and the p-value of that.
+        rows: a new item and its nearest reference items, nearest first, each with its distance or similarity; whether
+            these are hits plays no part.
+        scores: of each new item its novelty, or its highest similarity, and the p-value of that.
+        compared: what the numbers are: "distance" or "similarity".
 
     Returns:
         PNG bytes, or none when there are no rows.
@@ -75,12 +83,13 @@ def draw_novel(rows: Sequence[NeighbourRow], scores: Sequence[tuple[float, float
         sheet = _Sheet(width, height)
         for place, (row, (score, p_value)) in enumerate(zip(rows, scores, strict=True)):
             axes = figure.add_axes(sheet.cell(place, 0))
-            told = f"novelty {value_text(score, percent=False)}, p {p_text(p_value)}"
+            told = f"{_SCORES[compared]} {value_text(score, percent=False)}, p {p_text(p_value)}"
             _show(axes, row.query.image, row.query.label, told, VERMILION, bold=True)
             for column, (thumb, distance, _) in enumerate(row.neighbours):
                 axes = figure.add_axes(sheet.cell(place, column + 1))
                 _show(axes, thumb.image, thumb.label, value_text(distance, percent=False), FAINT)
-        for x, text in ((sheet.left(0), "new"), (sheet.left(1), "nearest in the reference, with their distances")):
+        near = f"nearest in the reference, with their {_PLURALS[compared]}"
+        for x, text in ((sheet.left(0), "new"), (sheet.left(1), near)):
             figure.text(x, 1 - 10 / height, text, va="top", ha="left", fontsize=10, fontweight="bold", color=INK)
         for place in range(1, len(rows)):
             y = sheet.line(place)

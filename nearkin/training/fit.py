@@ -262,6 +262,11 @@ def check_similarity(recipe: Recipe) -> None:
         raise RecipeError(
             f"The loss '{loss}' teaches a similarity, and the model has none: set model.similarity to {{}}."
         )
+    if has_similarity and recipe.training.ema:
+        raise RecipeError(
+            "Averaged weights would not fit the prototypes of a learned similarity, which follow the weights of the "
+            "moment: set training.ema to null."
+        )
 
 
 def _has_learning_batch_norm(embedder: Embedder) -> bool:

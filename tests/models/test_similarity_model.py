@@ -7,6 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
+from nearkin.data.sources import open_data
 from nearkin.errors import CheckpointError, DataError, ModelError
 from nearkin.models import Embedder, LearnedSpace, ModelSection, SimilarityModel, build_embedder
 
@@ -166,6 +167,48 @@ def test_retrieve_knows_a_query_by_its_file(tmp_path, images):
     assert np.sort(among, axis=1).tolist() == [[0, 1, 2, 3]] * 4
 
 
+def test_a_query_is_known_however_its_file_is_named(tmp_path, images, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for place, image in enumerate(images):
+        folder = tmp_path / "photos" / str(place % 2)
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(folder / f"{place}.png")
+    model = make()
+    dataset = open_data("photos", progress=False)
+    paths = [tmp_path / "photos" / path for path in dataset.manifest.paths]
+    own = np.arange(len(images))[:, None]
+    for gallery, queries in [
+        (dataset, paths),
+        ("photos", paths),
+        (paths, "photos/"),
+        ("photos", str(tmp_path / "photos")),
+        (open_data(tmp_path / "photos", progress=False), dataset),
+    ]:
+        _, indices = model.retrieve(gallery, k=7, queries=queries)
+        assert (np.sort(np.hstack([indices, own]), axis=1) == np.arange(8)).all()
+    twice = [*paths, *paths]
+    _, indices = model.retrieve(twice, k=14, queries=paths)
+    assert (indices % 8 != own).all()
+    with pytest.raises(DataError, match=r"not 15 items to be found but 14 \(a query does not find its own file\)"):
+        model.retrieve(twice, k=15, queries=paths)
+
+
+def test_no_graph_is_kept_unless_points_learn(vectors):
+    model = make()
+    x = torch.from_numpy(vectors)
+    assert not model.space.distance(x, x).requires_grad
+    assert model.space.distance(x.clone().requires_grad_(True), x).requires_grad
+
+
+def test_few_shot_model_tells_what_it_is(vectors):
+    model = make()
+    model.card.update(validation={"accuracy": 0.9}, finished=True)
+    new = model.few_shot(vectors[:3], ["a", "b", "a"])
+    assert new.card["few_shot"] == {"items": {"a": 2, "b": 1}}
+    assert "validation" not in new.card
+    assert model.card["validation"] == {"accuracy": 0.9}
+
+
 def test_log_probabilities_have_gradients_down_to_the_input():
     model = make().double()
     x = torch.randn(2, 1, 28, 28, dtype=torch.double)
@@ -201,6 +244,26 @@ def test_refusals(tmp_path, vectors):
         model.verify(vectors, vectors, "cos")
     with pytest.raises(DataError, match="one to one, and there are 12 items on one side and 3 on the other"):
         model.verify(vectors, vectors[:3])
+    for wrong in (vectors[:, :4], vectors[0]):
+        with pytest.raises(DataError, match=r"have the shape \(n, 6\), and these are of"):
+            model.pair_scores(wrong, wrong)
+    with pytest.raises(DataError, match=r"have the shape \(n, 6\), and these are of \(12, 4\)"):
+        model.classify(vectors[:, :4])
+    spoilt = vectors.copy()
+    spoilt[3, 0] = np.nan
+    for call in (model.classify, lambda x: model.verify(x, x), lambda x: model.few_shot(x, ["a"] * 12)):
+        with pytest.raises(DataError, match="1 of 12 embeddings hold NaN or infinite values, the first is row 3"):
+            call(spoilt)
+    with pytest.raises(DataError, match="not 12 items to be found but 11"):
+        model.retrieve(vectors, k=12)
+    with pytest.raises(DataError, match="no items: give at least one"):
+        model.few_shot(vectors[:0], [])
+    with pytest.raises(DataError, match="3 items and one text"):
+        model.few_shot(vectors[:3], "abc")
+    for missing in (None, float("nan"), ""):
+        with pytest.raises(DataError, match="Item 1 of the support has no label"):
+            model.few_shot(vectors[:2], ["a", missing])
+    assert model.classify(torch.from_numpy(vectors).bfloat16()).probabilities.shape == (12, 3)
     with pytest.raises(DataError, match="needs labels, one for each item"):
         model.few_shot(vectors)
     with pytest.raises(DataError, match="12 items and 2 labels"):

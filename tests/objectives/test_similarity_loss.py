@@ -119,7 +119,9 @@ def test_draws_follow_from_seed_and_step_and_leave_the_global_generator_alone():
 def test_targets_are_spread_within_their_halves():
     made, (embeddings, labels) = parts(), batch()
     plain = float(SimilarityLoss(Euclidean(), made, (0, 1, 0)).eval()(embeddings, labels))
-    spread = SimilarityLoss(Euclidean(), made, (0, 1, 0), target_spread=0.4).eval()
+    spread = SimilarityLoss(Euclidean(), made, (0, 1, 0), target_spread=0.4)
+    assert float(spread.eval()(embeddings, labels)) == plain
+    spread.train()
     scores = made.network.table(embeddings, embeddings)
     same = (labels[:, None] == labels) & ~torch.eye(len(labels), dtype=torch.bool)
     # BCE is linear in its target, so the most that the spread can move it is that of all targets at the far end.

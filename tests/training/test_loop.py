@@ -81,7 +81,7 @@ RECIPES = {
     "episodes": ("protonet-dr", ["training.episodic={way: 4, shot: 1, query: 2, validation_way: 2, record_every: 5}"]),
     "learned similarity, seen classes": (
         "learned-similarity",
-        ["objective.parameters.target_spread=0.2", "data.split=items", "training.ema=0.9"],
+        ["objective.parameters.target_spread=0.2", "data.split=items"],
     ),
     "moving proxies and scale, seen classes": (
         "proxy-dr",

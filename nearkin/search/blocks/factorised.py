@@ -75,7 +75,7 @@ class Factors:
         a_row = size if dense else columns * self.width
         noise = torch.empty(len(queries), dtype=torch.float64, device=near.device)
         step = max(1, (_TABLE_ENTRIES if dense else _CHUNK_ENTRIES) // max(1, a_row))
-        for some in _slices(len(queries), step):
+        for some in slices(len(queries), step):
             left = self._exact.of_queries(queries[some])
             noise[some] = _NOISE * (self._exact.sizes(left) + self._largest())
             if dense:  # most of the gallery: no need to gather it for every query
@@ -89,7 +89,7 @@ class Factors:
         return _without_noise(distances, noise.unsqueeze(1))
 
     def _parts(self) -> Iterator[slice]:
-        return _slices(len(self._gallery), max(1, _CHUNK_ENTRIES // self.width))
+        return slices(len(self._gallery), max(1, _CHUNK_ENTRIES // self.width))
 
     def _largest(self) -> float:
         """The largest size of all gallery items; those that no search has prepared yet are looked at now."""
@@ -123,5 +123,6 @@ def _without_noise(distances: Tensor, noise: Tensor) -> Tensor:
     return torch.empty_like(distances).scatter_(1, place, ascending.cummax(dim=1).values)
 
 
-def _slices(size: int, step: int) -> Iterator[slice]:
+def slices(size: int, step: int) -> Iterator[slice]:
+    """Slices of at most `step` that cover `size`."""
     return (slice(start, min(start + step, size)) for start in range(0, size, step))

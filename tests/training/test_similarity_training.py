@@ -1,0 +1,58 @@
+"""A learned similarity in training: what is refused, and what a finished run can do."""
+
+import pytest
+import torch
+
+from nearkin.errors import RecipeError
+from nearkin.models import SimilarityModel
+from nearkin.recipe import load_recipe
+from nearkin.training import Run, train
+from nearkin.training.fit import make_learner
+
+
+@pytest.mark.parametrize(
+    ("base", "changes", "message"),
+    [
+        ("triplet", ["model.similarity={}"], "The loss 'triplet' teaches no similarity"),
+        ("learned-similarity", ["model.similarity=null"], "set model.similarity to {}"),
+        ("learned-similarity", ["training.ema=0.9"], "set training.ema to null"),
+        ("learned-similarity", ["data.per_class=1"], r"set data\.per_class to at least 2"),
+    ],
+)
+def test_refusals(base, changes, message):
+    recipe = load_recipe(base, ["model.backbone=lenet", "model.pretrained=false", "model.freeze=null",
+                                "model.cache=false", *changes])  # fmt: skip
+    with pytest.raises(RecipeError, match=message):
+        make_learner(recipe, "image", 4, validated=True)
+
+
+def test_without_the_auxiliary_loss_there_is_no_dense_layer():
+    settings = ["model.backbone=lenet", "model.pretrained=false", "model.freeze=null", "model.cache=false"]
+    recipe = load_recipe("learned-similarity", [*settings, "objective.parameters.auxiliary_weight=0"])
+    model, objective, _ = make_learner(recipe, "image", 4, validated=True, class_names=list("abcd"))
+    assert isinstance(model, SimilarityModel)
+    assert model.dense is None
+    assert model.classes == tuple("abcd")
+    assert objective.proxies() == []
+
+
+def test_a_model_without_learned_similarity_keeps_the_weights_it_began_with():
+    settings = ["model.backbone=lenet", "model.pretrained=false", "model.freeze=null", "model.cache=false"]
+    plain = make_learner(load_recipe("softmax", settings), "image", 4, validated=True)[0]
+    learned = make_learner(load_recipe("learned-similarity", settings), "image", 4, validated=True)[0]
+    for name, value in plain.state_dict().items():
+        assert torch.equal(learned.state_dict()[name], value), "both methods begin with the same encoder"
+
+
+def test_a_run_keeps_prototypes_that_have_moved(tmp_path, patterns, tiny):
+    recipe = load_recipe("learned-similarity", [*tiny, "data.split=items"])
+    run = Run(tmp_path / "run")
+    result = train(patterns, recipe, run, source="patterns", cache_directory=tmp_path, progress=False)
+    model = Run(tmp_path / "run").model()
+    assert isinstance(model, SimilarityModel)
+    assert model.classes == tuple(result.embedder.classes)
+    torch.testing.assert_close(model.prototypes.points, result.embedder.prototypes.points, rtol=0, atol=0)
+    start = make_learner(recipe, "image", len(model.classes), validated=True, class_names=model.classes)[0]
+    assert (model.prototypes.points - start.prototypes.points).abs().amin(dim=1).max() > 0
+    log = Run(tmp_path / "run").history()
+    assert {"class_loss", "pair_loss", "auxiliary_loss", "val_accuracy"} <= set().union(*log)
