@@ -216,8 +216,7 @@ def classes_picture(parts: Mapping[str, Cells]) -> bytes:
     shown = [part for part in ("fashion", "cifar") if parts[part]]
     bars = []
     for cell, measure in dict.fromkeys(side for part in shown for side in _asked(parts[part], (OWN, SIM, DOL))):
-        runs = {TITLES[part]: seed_means(parts[part], (cell, measure)) for part in shown}
-        bars.append(_bar(cell, measure, runs))
+        bars.append(_bar(cell, measure, {TITLES[part]: seed_means(parts[part], (cell, measure)) for part in shown}))
     return draw_bars(bars, [Column(TITLES[part]) for part in shown]) if bars else b""
 
 
@@ -283,9 +282,10 @@ def _counted(count: int, noun: str) -> str:
 
 
 def _difference(test: PairedTest | None) -> str:
-    """A difference and, where it has one, its interval."""
-    mean, *ends = ["–"] if test is None else map(_points, (test.mean, test.low, test.high))
-    return mean if test is None or test.seeds < 2 else f"{mean} ({' to '.join(ends)})"
+    if test is None:
+        return "–"
+    mean, low, high = map(_points, (test.mean, test.low, test.high))
+    return mean if test.seeds < 2 else f"{mean} ({low} to {high})"
 
 
 def _points(value: float) -> str:

@@ -511,6 +511,7 @@ _TABLES = {
     },
     "episodes": partial(_timed, "episodes", "milliseconds", "ms"),
     "hierarchy": partial(_timed, "hierarchy", "seconds", "s"),
+    "similarity": partial(_timed, "similarity", "seconds", "s"),
     "plankton": _plankton,
     "plankton_confusions": _plankton_confusions,
     "ccp_toy": _toy,

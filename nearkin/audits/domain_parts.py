@@ -37,7 +37,7 @@ class TrainedDomains:
     """How a model was trained on domains.
 
     Args:
-        trained: the domains with training items.
+        trained: the domains that training items are of; none if nothing was trained (0 steps).
         held_out: the domains that were left out on purpose, if the audit is of these.
         train: the training items, of a model with held-out domains.
         validation: likewise those that chose its weights.
@@ -83,4 +83,4 @@ def trained_domains(
         domains = items.manifest.column(COLUMN)
         return DomainPart(items.labels, domains, lambda: embed(items), lambda: untrained(items))
 
-    return TrainedDomains(tuple(known["train"]), tuple(known["test"]), part(divided.train), part(divided.val))
+    return TrainedDomains(trained, tuple(known["test"]), part(divided.train), part(divided.val))

@@ -100,7 +100,7 @@ class DomainPool:
             )
         trained = subject.trained_domains
         if trained is not None and trained.train is not None and trained.validation is not None:
-            return cls._with_training(subject, trained.train, trained.validation, trained.trained)
+            return cls._with_training(subject, trained.train, trained.validation)
         domains = np.array([str(name).strip() for name in subject.domains], dtype=object)
         rows = np.flatnonzero(domains != "")
         gallery = np.zeros(len(domains), dtype=bool) if subject.gallery is None else subject.gallery
@@ -119,9 +119,7 @@ class DomainPool:
         )
 
     @classmethod
-    def _with_training(
-        cls, subject: Subject, train: DomainPart, validation: DomainPart, known: tuple[str, ...]
-    ) -> DomainPool:
+    def _with_training(cls, subject: Subject, train: DomainPart, validation: DomainPart) -> DomainPool:
         """The held-out items, which are asked and searched, those that trained (searched) and validated (asked)."""
         parts = [part for part in (train, validation) if len(part.labels)]  # a run may do without validation
         baseline = subject.baseline
@@ -135,7 +133,7 @@ class DomainPool:
             np.concatenate([np.asarray(subject.domains), *(part.domains for part in parts)]),
             np.repeat([True, False, True], sizes),
             np.repeat([True, True, False], sizes),
-            known,
+            tuple(sorted(set(train.domains.tolist()))),
             baseline,
         )
 
@@ -230,7 +228,9 @@ def domain_interval(
 ) -> tuple[float, float]:
     """The 95 % interval (low, high) of a mean over domains of the mean of their queries.
 
-    Classes are drawn once for all domains, then queries in each, as `class_bootstrap` does for a single domain.
+    Classes are drawn, then queries of each from those of all domains together, as `class_bootstrap` does for a single
+    domain: how many of a class are of which domain varies from draw to draw. A domain that a draw leaves without
+    queries is left out of its mean.
 
     Args:
         values: for each domain those of its queries.

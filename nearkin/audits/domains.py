@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from nearkin.audits.domain_parts import HELD_OUT, TRAINED, UNKNOWN
+from nearkin.audits.domain_parts import HELD_OUT, NOT_TRAINED, TRAINED, UNKNOWN
 from nearkin.audits.domain_pool import ACROSS, WITHIN, Answers, DomainPool, domain_interval
 from nearkin.audits.domains_pictures import draw_accuracies, draw_domains, draw_matrix
 from nearkin.audits.subject import Subject
@@ -23,6 +23,7 @@ from nearkin.recipe import AuditSection
 from nearkin.search import exact
 from nearkin.spaces import Sphere
 
+_PARTS = (HELD_OUT, TRAINED, NOT_TRAINED)
 NEAREST = "P@1"
 GAP = "gap"
 _PER_DOMAIN = (NEAREST, "MAP@R")
@@ -64,8 +65,8 @@ def domains_suite(subject: Subject, section: AuditSection) -> SuiteResult:
     result.drawings.append(partial(draw_matrix, matrix, pool.names, roles, NEAREST))
     if own:
         result.drawings.append(partial(draw_accuracies, details["own classes"], roles))
-    gaps = tuple(name for name in result.values if name.endswith(GAP))
-    return replace(result, lower_is_better=gaps, primary=_primary(result.values, held_out))
+    # A gap is no aim: a model that is bad in its own domain as well has a small one.
+    return replace(result, primary=_primary(result.values, held_out))
 
 
 def _roles(subject: Subject, names: list[str]) -> dict[str, str]:
@@ -88,10 +89,10 @@ def _search(pool: DomainPool, features: np.ndarray, space: Any, section: AuditSe
 def _means(found: Found, roles: Mapping[str, str]) -> Iterator[tuple[str, str, list[Answers]]]:
     """What the table tells: name, metric, and the answers of the domains that the mean is over.
 
-    With held-out domains: theirs, and those of the trained ones. Otherwise: of all domains, and of each.
+    With held-out domains: theirs, and those of the other ones. Otherwise: of all domains, and of each.
     """
     if HELD_OUT in roles.values():
-        groups = {f"{title}, ": [name for name in found if roles[name] == title] for title in (HELD_OUT, TRAINED)}
+        groups = {f"{title}, ": [name for name in found if roles[name] == title] for title in _PARTS}
     else:
         groups = {"": list(found)} | {f"{name}, ": [name] for name in found}
     for before, names in groups.items():
@@ -106,7 +107,7 @@ def _means(found: Found, roles: Mapping[str, str]) -> Iterator[tuple[str, str, l
 def _own_means(own: Own, roles: Mapping[str, str]) -> Iterator[tuple[str, str, list[Answers]]]:
     """Likewise of the model's own classes."""
     for by, found in own.items():
-        for title in (HELD_OUT, TRAINED):
+        for title in _PARTS:
             answers = [one for name, one in found.items() if roles[name] == title]
             if answers:
                 yield f"accuracy {by}, {title}", "accuracy", answers
@@ -194,8 +195,8 @@ def _notes(subject: Subject, pool: DomainPool, roles: Mapping[str, str], section
     if held_out:
         notes.append(
             f"Domains: held-out figures ask all {sum(len(pool.queries(name)) for name in held_out):,} items of "
-            f"{', '.join(held_out)}; those of domains that were trained on ask the validation items. What is searched "
-            "across domains are the items that trained the model, and these are never asked."
+            f"{', '.join(held_out)}; those of the other domains ask the validation items. What is searched across "
+            "domains are the training items, and these are never asked."
         )
     elif TRAINED in roles.values() and not subject.own_data:
         notes.append(

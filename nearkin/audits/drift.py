@@ -8,7 +8,7 @@ from typing import Any
 
 from nearkin.audits.drift_classes import LEAST_ITEMS, measure_classes
 from nearkin.audits.drift_data import Choice, Only, Source, choose_items, count_copies, open_side
-from nearkin.audits.drift_result import DriftResult, Side
+from nearkin.audits.drift_result import ClassDrift, DriftResult, Side
 from nearkin.audits.subject import embed_items, seen_classes
 from nearkin.confidence import Novelty
 from nearkin.data.catalogue import cache_directory
@@ -115,7 +115,7 @@ def measure_drift(
             "The discrepancy is lower than chance gives: the learned similarity is no positive definite kernel, and "
             "shows the difference this way round, so test with the kernel 'gaussian' as well."
         )
-    classes = []
+    classes: list[ClassDrift] = []
     if by_class:
         classes, of_classes = measure_classes(
             reference, new, test, permutations=permutations, alpha=alpha, two_sided=whole.two_sided

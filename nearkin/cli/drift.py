@@ -17,7 +17,7 @@ _DATA = (
 
 
 def drift(
-    reference: Annotated[str, typer.Argument(metavar="A", help=f"The reference: {_DATA}")],
+    reference: Annotated[str, typer.Argument(metavar="A", help=f"The reference: {_DATA} Or loose files.")],
     new: Annotated[str, typer.Argument(metavar="B", help="The new data, in any of these forms.")],
     model: Annotated[str, typer.Option("--model", help="A run, a model file, or a pretrained backbone's name.")],
     out: Annotated[Path, typer.Option("--out", help="Directory for numbers, pictures and page.")] = Path("drift"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,9 +21,8 @@ _LETTERS = 17
 _CELL = 118  # CSS pixels of a picture with its words
 _WORDS = 40
 
-Compared = Literal["distance", "similarity"]
-_PLURALS: dict[Compared, str] = {"distance": "distances", "similarity": "similarities"}
-_SCORES: dict[Compared, str] = {"distance": "novelty", "similarity": "similarity"}
+_PLURALS = {"distance": "distances", "similarity": "similarities"}
+_SCORES = {"distance": "novelty", "similarity": "similarity"}
 
 
 def draw_null(null: np.ndarray, observed: float, p_value: float, two_sided: bool = False) -> bytes:
@@ -61,7 +60,7 @@ def draw_null(null: np.ndarray, observed: float, p_value: float, two_sided: bool
 
 
 def draw_novel(
-    rows: Sequence[NeighbourRow], scores: Sequence[tuple[float, float]], compared: Compared = "distance"
+    rows: Sequence[NeighbourRow], scores: Sequence[tuple[float, float]], compared: str = "distance"
 ) -> bytes:
     """Draw new items that are most unlike the reference, each with what is nearest to it there.
 

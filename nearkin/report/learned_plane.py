@@ -15,7 +15,7 @@ from nearkin.report._plane import HUES
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_HEIGHT = 430
+_HEIGHT = 450
 _WASH = 0.28  # how strongly a region has its class's colour
 _LEVELS = (-20, -10, -5, 0, 5, 10, 20)
 
@@ -57,7 +57,9 @@ def draw_learned_plane(plane: LearnedPlane) -> bytes:
         handles = [regions.scatter([], [], s=24, color=HUES[code]) for code in range(len(plane.classes))]
         handles.append(regions.scatter([], [], s=70, marker="*", color="white", edgecolors=INK))
         names = [*map(str, plane.classes), "prototype"]
-        figure.legend(handles, names, loc="outside lower center", ncols=min(11, len(names)), fontsize=9)
+        figure.legend(
+            handles, names, loc="outside lower center", ncols=6, fontsize=9, columnspacing=1.2, handletextpad=0.2
+        )
         return to_png(figure)
 
 

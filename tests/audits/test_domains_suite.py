@@ -84,7 +84,7 @@ def test_every_domain_is_searched_for_in_the_others_and_in_itself(free):
     for metric, values in means.items():
         assert result[metric] == pytest.approx(np.mean(values), abs=1e-6)
     assert result["P@1, gap"] == pytest.approx(result["P@1, in-domain"] - result["P@1, cross-domain"], abs=1e-6)
-    assert "P@1, gap" in result.lower_is_better
+    assert not result.lower_is_better  # a bad model has a small gap
     assert result.primary == "P@1, cross-domain"
     assert result["P@1, cross-domain"] < result["P@1, in-domain"]  # the domains were moved apart
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import nearkin as nk
+from nearkin.audits import drift_result
 from nearkin.audits.drift import measure_drift
 from nearkin.audits.drift_result import Side
 from nearkin.confidence import Novelty
@@ -69,7 +70,7 @@ def test_it_is_the_test_and_the_novelty_of_the_embeddings(model):
     assert found.most_novel(3).tolist() == np.argsort(-found.novelty)[:3].tolist()
 
 
-def test_a_learned_similarity_is_its_own_kernel(model):
+def test_a_learned_similarity_is_its_own_kernel(model, monkeypatch):
     torch.manual_seed(0)
     base, points = model.space, [np.random.default_rng(i).normal(size=(12, 8)).astype(np.float32) for i in range(2)]
     sides = [Side(images(12, i), points[i]) for i in range(2)]
@@ -77,7 +78,15 @@ def test_a_learned_similarity_is_its_own_kernel(model):
     try:
         found = measure_drift(model, *sides, permutations=20)
         assert found.test.kernel.name == "learned"
+        told = {}
+        monkeypatch.setattr(
+            drift_result, "draw_novel", lambda rows, scores, by: told.update(rows=rows, scores=scores, by=by) or b""
+        )
         assert set(found.figures()) == {"null", "map", "novel"}
+        assert told["by"] == "similarity"
+        likes = [row.neighbours[0][1] for row in told["rows"]]
+        assert likes == pytest.approx([score for score, _ in told["scores"]], abs=1e-4)
+        assert likes == pytest.approx(-found.novelty[found.most_novel(6)], abs=1e-4)
         assert measure_drift(model, *sides, kernel="gaussian", permutations=20).test.kernel.name == "gaussian"
     finally:
         model.space = base
@@ -98,7 +107,11 @@ def test_a_difference_that_an_indefinite_kernel_turns_round_is_noted(model, shif
     points = [(rng.normal(size=(20, 8)) + shift * i).astype(np.float32) for i in range(2)]
     sides = [Side(images(20, i), points[i]) for i in range(2)]
     found = measure_drift(model, *sides, kernel=LearnedKernel(_Backwards(), scale="logit"), permutations=50)
-    assert not found.drifted
+    assert found.drifted == told
+    assert found.to_dict()["two_sided"] is True
+    assert ("less far apart than chance gives" in found.verdict()) == told
+    assert "two-sided" in found.verdict()
+    assert "on either side" in found.figures()["null"].caption
     assert any("lower than chance gives" in note for note in found.notes) == told
 
 
@@ -156,7 +169,7 @@ def test_items_are_drawn_and_chosen(model):
     assert found.new.dataset.name == "set (day=tuesday)"
     assert "Of the reference, 10 of 20 items were drawn." in found.notes
     whole = nk.drift(model, data, data, permutations=20, limit=None, progress=False)
-    assert any("40 new items have the very embedding" in note for note in whole.notes)
+    assert any("40 new items are copies" in note for note in whole.notes)
     assert whole.test.p_value > 0.9
 
 

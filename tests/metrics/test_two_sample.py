@@ -126,10 +126,40 @@ def test_p_values_are_uniform_when_nothing_has_shifted(m, n, kind, learned_space
         p_values[place] = mmd_test(
             x.astype(np.float32), y.astype(np.float32), kernel, permutations=permutations, seed=place
         ).p_value
-    # Ten values of p: a p without its two ones lies 0.1 lower and is 0 in a tenth of all cases.
+    # Ten values of p, five of a two-sided one: a p without its ones lies a step lower and is 0 in as many cases.
     limit = 1.63 / np.sqrt(repetitions)  # of Kolmogorov and Smirnov, at a level of 0.01
-    assert discrete_uniform_gap(p_values, permutations) < limit < 0.07
-    assert discrete_uniform_gap(p_values - 0.1, permutations) > limit
+    steps = 10 if kind == "gaussian" else 5
+    assert discrete_uniform_gap(p_values, steps - 1) < limit < 0.07
+    assert discrete_uniform_gap(p_values - 1 / steps, steps - 1) > limit
+
+
+class TwoSided(Table):
+    indefinite = True
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_an_indefinite_kernel_is_tested_on_both_sides(sign):
+    values = np.full((16, 16), 0.1)
+    values[:8, :8] = values[8:, 8:] = 0.9
+    rows = np.arange(16, dtype=np.float64)[:, None]
+    one, two = (mmd_test(rows[:8], rows[8:], kind(sign * values), permutations=199) for kind in (Table, TwoSided))
+    assert (one.two_sided, two.two_sided) == (False, True)
+    assert one.p_value == (1 / 200 if sign > 0 else 1.0)
+    assert two.p_value == two.smallest_p == 2 / 200
+
+
+def test_a_two_sided_p_of_ties_is_one():
+    rows = np.arange(20, dtype=np.float64)[:, None]
+    assert mmd_test(rows[:7], rows[7:], TwoSided(np.full((20, 20), 0.1)), permutations=50).p_value == 1.0
+
+
+@pytest.mark.parametrize(
+    ("sizes", "two_sided", "p"),
+    [((3, 3), False, 0.1), ((2, 5), False, 1 / 21), ((2, 5), True, 2 / 21), ((3, 3), True, 0.2), ((2, 2), True, 2 / 3)],
+)
+def test_few_points_cannot_give_a_small_p(sizes, two_sided, p):
+    assert two_sample.reachable_p(*sizes, two_sided=two_sided) == pytest.approx(p)
+    assert two_sample.reachable_p(100_000, 100_000) < 1e-30
 
 
 @pytest.mark.parametrize("kernel", ["gaussian", GaussianKernel("euclidean", 2.0)])

@@ -62,6 +62,18 @@ def test_novel_items_stand_left_of_their_neighbours(mode):
     assert upper.sum() / lower.sum() == pytest.approx(1.5, rel=0.2)
 
 
+def test_numbers_are_called_what_they_are():
+    rows = [NeighbourRow(Thumb(Image.new("RGB", (8, 8)), "a"), [(Thumb(Image.new("RGB", (8, 8)), "b"), 2.5, False)])]
+    distances, similarities = (draw_novel(rows, [(2.5, 0.01)], compared) for compared in ("distance", "similarity"))
+    assert distances == draw_novel(rows, [(2.5, 0.01)])
+    assert distances != similarities
+
+
+def test_a_two_sided_test_is_told_in_the_legend():
+    null = np.random.default_rng(0).normal(size=50)
+    assert draw_null(null, 1.0, 0.3, True) != draw_null(null, 1.0, 0.3)
+
+
 @pytest.mark.parametrize(("p", "text"), [(0.000999, "0.001"), (0.05, "0.050"), (0.456, "0.46"), (1.0, "1.00")])
 def test_p_values_have_the_digits_they_need(p, text):
     assert p_text(p) == text
