@@ -57,6 +57,8 @@ def plane_of(model: SimilarityModel, points: np.ndarray, labels: np.ndarray) -> 
 def main() -> int:
     model = nearkin.fit(DATA, RECIPE, overrides=SETTINGS)
     assert isinstance(model, SimilarityModel)
+    if not model.card["finished"]:
+        raise SystemExit("Training was stopped, and nothing is drawn: run it again.")
     dataset = open_data(DATA, progress=False)
     points = model.encode(dataset, progress=False)
     right = float((model.classify(points).labels == dataset.labels).mean())

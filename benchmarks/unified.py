@@ -1,4 +1,4 @@
-"""One model for classification, changed domains, verification, retrieval and few-shot: what the seed of it claims.
+"""One model for classification, changed domains, verification, retrieval and few-shot: what its paper claims.
 
     python benchmarks/unified.py fashion     LeNet from random weights on Fashion-MNIST, against softmax
     python benchmarks/unified.py cifar       head on frozen EfficientNet-Lite0 features, 100 classes of CIFAR-100

@@ -22,7 +22,7 @@ CLAIMS = (
         for other in ("cosine", "SIM")
     ),
 )
-"""What the seed claims; corrected together."""
+"""What the paper claims; corrected together."""
 _EER = "EER, cosine + SIM"
 FURTHER = (
     *(
