@@ -31,15 +31,16 @@ def batch(seed=1):
 def naive_terms(made, points, labels, smoothing=0.0):
     """Class, pair and auxiliary terms, one number at a time."""
     direct = made.network
-    rows = [[float(direct(c, z)) for c in made.prototypes.points] for z in points]
+    points = points.detach()
+    rows = [[float(direct(c, z).detach()) for c in made.prototypes.points] for z in points]
     same = [
-        math.log1p(math.exp(-float(direct(points[i], points[j]))))
+        math.log1p(math.exp(-float(direct(points[i], points[j]).detach())))
         for i in range(len(points))
         for j in range(len(points))
         if i != j and labels[i] == labels[j]
     ]
     apart = [
-        math.log1p(math.exp(float(direct(points[i], points[j]))))
+        math.log1p(math.exp(float(direct(points[i], points[j]).detach())))
         for i in range(len(points))
         for j in range(len(points))
         if labels[i] != labels[j]
@@ -63,7 +64,7 @@ def cross_entropy(rows, labels, smoothing):
 
 @pytest.mark.parametrize("weights", [(1, 1, 1), (1, 0, 0), (0, 2, 0), (0.5, 0, 3)])
 @pytest.mark.parametrize("space", [Euclidean(), Sphere()], ids=["euclidean", "sphere"])
-def test_each_term_is_that_of_the_loops_and_can_be_left_out(weights, space):
+def test_each_term_of_learned_similarity_is_that_of_the_loops_and_can_be_left_out(weights, space):
     made, (embeddings, labels) = parts(), batch()
     loss = SimilarityLoss(space, made, weights, label_smoothing=0.2).eval()
     terms = naive_terms(made, space.project(embeddings), labels, smoothing=0.2)

@@ -290,17 +290,22 @@ def test_a_pool_that_cannot_be_read_leaves_the_network_training(patterns, tiny):
 
 
 def test_the_model_keeps_the_best_weights_not_the_last(patterns, tiny, tmp_path):
-    # A learning rate this large ruins what the first steps learned.
-    recipe = load_recipe("triplet", [*tiny, "training.lr=0.3", "training.max_steps=24"])
-    result = run_training(patterns, recipe, tmp_path / "run", tmp_path)
-    validations = [row for row in Run(tmp_path / "run").history() if "val_MAP@R" in row]
-    best = max(validations, key=lambda row: row["val_MAP@R"])
-    assert result.state.best_step == best["step"] < 24
     from nearkin.metrics import retrieval_metrics
 
-    val = patterns.select([label in result.embedder.card["classes"]["val"] for label in patterns.labels])
-    values = retrieval_metrics(result.embedder.encode(val, progress=False), val.labels).values
-    assert values["MAP@R"] == pytest.approx(best["val_MAP@R"], abs=1e-6)
+    # A learning rate this large ruins what the first steps learned, with most seeds.
+    settings = [*tiny, "training.lr=0.3", "training.max_steps=24"]
+    early = []
+    for seed in range(4):
+        path = tmp_path / str(seed)
+        result = run_training(patterns, load_recipe("triplet", [*settings, f"training.seed={seed}"]), path, tmp_path)
+        validations = [row for row in Run(path).history() if "val_MAP@R" in row]
+        best = max(validations, key=lambda row: row["val_MAP@R"])
+        assert result.state.best_step == best["step"]
+        val = patterns.select([label in result.embedder.card["classes"]["val"] for label in patterns.labels])
+        values = retrieval_metrics(result.embedder.encode(val, progress=False), val.labels).values
+        assert values["MAP@R"] == pytest.approx(best["val_MAP@R"], abs=1e-6)
+        early.append(best["step"] < 24 and best["val_MAP@R"] > validations[-1]["val_MAP@R"] + 1e-3)
+    assert any(early)
 
 
 def test_patience_stops_early(patterns, tiny, tmp_path):
