@@ -29,6 +29,7 @@ from nearkin.recipe import DEFAULT_RECIPE, AuditSection, Recipe, load_recipe
 from nearkin.search import Scorer, as_scorer, make_reranker
 from nearkin.spaces import Sphere
 from nearkin.training import Run, TrainingResult, train
+from nearkin.training.class_scores import run_classifier
 from nearkin.training.ranks import Ranks
 
 Source = str | Path | Dataset
@@ -187,6 +188,8 @@ def audit(
             subject = replace(subject, hierarchy=hierarchy, proxies=_run_proxies(model))
         elif "domains" in section.suites:
             subject = replace(subject, proxies=_run_proxies(model))
+        if "robustness" in section.suites and not isinstance(model, Embedder) and Path(model).is_dir():
+            subject = replace(subject, class_scores=run_classifier(Path(model), embedder))
     if hierarchy is not None:
         subject.facts[TREE_FACT] = _tree_name(tree)
     changes = _changes(usual, section)

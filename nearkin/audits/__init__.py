@@ -10,8 +10,10 @@ from nearkin.audits import (  # noqa: F401  (enter)
     corruption,
     domains,
     fewshot,
+    geometry,
     hierarchy,
     pooling,
+    robustness,
 )
 from nearkin.audits.result import AuditResult
 from nearkin.audits.subject import Subject, check_labels, subject_of_model, unseen_items

@@ -91,13 +91,13 @@ def fit_estimators(support: np.ndarray, labels: np.ndarray, space: Space) -> dic
     """
     votes: dict[str, NeighbourEstimator] = {"kNN": KNNVote(space=space), "WkNN (Dudani)": DudaniVote(space=space)}
     prototypes: dict[str, Estimator] = {}
-    if not getattr(space, "similarity", False):
+    similar = getattr(space, "similarity", False)  # minus a similarity may be negative, and has no ratio
+    if not similar:
         votes["WkNN (Gou)"] = GouVote(space=space)
     if isinstance(space, Space):
-        prototypes = {
-            "prototypes (softmax)": PrototypeSoftmax(space=space),
-            "prototypes (ratio)": PrototypeRatio(space=space),
-        }
+        prototypes["prototypes (softmax)"] = PrototypeSoftmax(space=space)
+        if not similar:
+            prototypes["prototypes (ratio)"] = PrototypeRatio(space=space)
     chosen: dict[str, Estimator] = {"1NN": NearestNeighbour(space=space)}
     for name, vote in votes.items():
         chosen[name] = vote.with_k(best_k(vote, support, labels))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,20 +13,22 @@ from nearkin.audits.calibration import OURS, divided, fit_estimators
 from nearkin.audits.confidence_pictures import draw_cells, draw_severities
 from nearkin.audits.subject import Subject
 from nearkin.audits.suites import SuiteResult, suites
-from nearkin.confidence import Estimator
+from nearkin.confidence import NED, Estimator
 from nearkin.data.corruptions import CORRUPTIONS
 from nearkin.errors import DataError
 from nearkin.metrics.binned import accuracy_and_ece, class_table, mean_intervals
+from nearkin.metrics.corruption_error import mean_corruption_error, relative_corruption_error
 from nearkin.metrics.labels import label_codes
 from nearkin.progress import Progress
 from nearkin.recipe import AuditSection
+from nearkin.spaces import Sphere
 
 _METRICS = ("accuracy", "ECE")
 
 
 @suites.register("corruption")
 def corruption_suite(subject: Subject, section: AuditSection) -> SuiteResult:
-    """Mean accuracy and ECE over 15 corruptions of the queries, of NED and what it is compared with."""
+    """Mean accuracy, ECE and corruption error over 15 corruptions of the queries, of NED and its rivals."""
     if subject.corrupted is None:
         raise DataError(
             "The corruption suite corrupts images and embeds them again: it needs a model and image data, not "
@@ -37,7 +40,50 @@ def corruption_suite(subject: Subject, section: AuditSection) -> SuiteResult:
     truth = subject.labels[rows]
     clean = tables_of(fitted, subject.embeddings[rows], truth)
     tables = corrupted_tables(subject, fitted, rows, section.severities)
-    return _result(clean, tables, section, len(rows))
+    found = _result(clean, tables, section, len(rows))
+    _add_errors(found, clean, tables)
+    if section.corruption_reference:
+        _add_reference(found, subject, support, rows, section)
+    return found
+
+
+def _add_errors(found: SuiteResult, clean: dict[str, np.ndarray], tables: dict[str, np.ndarray]) -> None:
+    """The mean corruption error of every estimator, without a reference, and that of each corruption."""
+    for name, table in tables.items():
+        errors = 1 - accuracy_and_ece(table.sum(axis=2))[0]
+        found.values[f"mean corruption error, {name}"] = mean_corruption_error(errors)
+        found.details["corruption"].setdefault("errors", {})[name] = dict(
+            zip(CORRUPTIONS, errors.mean(axis=1).tolist(), strict=True)
+        )
+
+
+def _add_reference(
+    found: SuiteResult, subject: Subject, support: np.ndarray, rows: np.ndarray, section: AuditSection
+) -> None:
+    """The errors of NED over the pretrained features in the same cells, and mCE and relative mCE against them."""
+    if subject.corrupted_baseline is None or subject.baseline is None:
+        raise DataError(
+            "There are no pretrained features to compare corruption errors with: set audit.corruption_reference to "
+            "false, or audit a model with a pretrained backbone, with its baseline."
+        )
+    reference = {OURS: NED(space=Sphere()).fit(subject.baseline[support], subject.labels[support])}
+    other = replace(subject, corrupted=subject.corrupted_baseline)
+    theirs = 1 - accuracy_and_ece(corrupted_tables(other, reference, rows, section.severities)[OURS].sum(axis=2))[0]
+    their_clean = tables_of(reference, subject.baseline[rows], subject.labels[rows])[OURS]
+    clean_error = 1 - float(accuracy_and_ece(their_clean.sum(axis=0))[0])
+    cells = found.details["corruption"]
+    ours = 1 - np.array(cells["cells"][OURS]["accuracy"])
+    own_clean = 1 - float(cells["clean"][OURS]["accuracy"])
+    values = {
+        f"mCE, {OURS}": mean_corruption_error(ours, theirs),
+        f"relative mCE, {OURS}": relative_corruption_error(ours, own_clean, theirs, clean_error),
+    }
+    found.values.update({name: value for name, value in values.items() if np.isfinite(value)})
+    found.notes.append(
+        f"mCE is the error of {OURS} under each corruption as a share of that of {OURS} over "
+        f"{subject.baseline_name}, averaged over corruptions; the relative one is of what corruption adds. Below 100 % "
+        "the model bears corruption better than they do."
+    )
 
 
 def draw_rows(queries: np.ndarray, size: int, seed: int) -> np.ndarray:
@@ -78,7 +124,13 @@ def tables_of(fitted: Mapping[str, Estimator], queries: np.ndarray, truth: np.nd
 def _result(
     clean: dict[str, np.ndarray], tables: dict[str, np.ndarray], section: AuditSection, queries: int
 ) -> SuiteResult:
-    lower = (f"ECE, same queries clean, {OURS}", *(f"ECE, corrupted, {name}" for name in tables))
+    lower = (
+        f"ECE, same queries clean, {OURS}",
+        *(f"ECE, corrupted, {name}" for name in tables),
+        *(f"mean corruption error, {name}" for name in tables),
+        f"mCE, {OURS}",
+        f"relative mCE, {OURS}",
+    )
     found = SuiteResult({}, lower_is_better=lower)
     cells = {name: accuracy_and_ece(table.sum(axis=2)) for name, table in tables.items()}
     before = {name: accuracy_and_ece(table.sum(axis=0)) for name, table in clean.items()}

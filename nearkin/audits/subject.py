@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from PIL import Image
+from torch import Tensor
 
 from nearkin.audits.corrupted import CorruptedEncoder
 from nearkin.audits.domain_parts import TrainedDomains, trained_domains
 from nearkin.audits.local_encoder import LocalEncoder
+from nearkin.audits.pixels import PixelReader
 from nearkin.audits.untrained import Untrained
 from nearkin.data.dataset import Dataset
 from nearkin.data.domain_splits import COLUMN
@@ -21,6 +24,7 @@ from nearkin.data.section import DataSection
 from nearkin.data.splits import Split, resolve_split
 from nearkin.errors import DataError, MissingWeightsError
 from nearkin.models import Embedder, FeatureCache, cache_point, pretrained_baseline
+from nearkin.models.class_scores import ClassScores
 from nearkin.models.embedder import ALL, POOLING
 from nearkin.models.similarity_model import SimilarityModel
 from nearkin.spaces import Space
@@ -47,12 +51,17 @@ class Subject:
             the weights were chosen on.
         corrupted: from a corruption, a severity and rows (r,) to the embeddings (r, d) of these items so corrupted;
             None when there are no images to corrupt.
+        corrupted_baseline: the same of the baseline embeddings; None where these are no pretrained features.
         local: gives the local features that the model pools, of any of the items; None when there is no model.
         hierarchy: a tree over the classes; None when nobody gave one.
         proxies: names of training classes and the points (C, d) that stood for them; None when there are none.
         known: gives embeddings (m, d) and labels (m,) of the items that a model of seen classes was trained on.
         untrained: gives what these items, or without them the audited ones, look like before anything is learned.
         learned: the model itself where it compares by a learned similarity; None otherwise.
+        model: what made the embeddings; None where nobody knows.
+        pixels: from rows (r,) to the pixels (r, C, H, W) in [0, 1] that the model sees of these items; None when there
+            are no images.
+        class_scores: how the loss that the model was trained by scores the classes it knew; None where nobody knows.
         domains: the domain (n,) of each item; None where the data has none.
         trained_domains: what training had to do with domains; None where nobody knows.
         progress: whether suites that take long show a bar.
@@ -70,12 +79,16 @@ class Subject:
     own_data: bool = False
     seen: dict[str, str] = field(default_factory=dict)
     corrupted: Callable[[str, int, np.ndarray], np.ndarray] | None = None
+    corrupted_baseline: Callable[[str, int, np.ndarray], np.ndarray] | None = None
     local: LocalEncoder | None = None
     hierarchy: Hierarchy | None = None
     proxies: tuple[tuple[str, ...], np.ndarray] | None = None
     known: Callable[[], tuple[np.ndarray, np.ndarray]] | None = None
     untrained: Untrained | None = None
     learned: SimilarityModel | None = None
+    model: Embedder | None = None
+    pixels: Callable[[np.ndarray], Tensor] | None = None
+    class_scores: ClassScores | None = None
     domains: np.ndarray | None = None
     trained_domains: TrainedDomains | None = None
     progress: bool = True
@@ -144,6 +157,7 @@ def subject_of_model(
         own_data=own_data,
         seen=seen,
         corrupted=CorruptedEncoder(embedder, part, cache_directory / "corrupted") if part.kind == "image" else None,
+        corrupted_baseline=_corrupted_baseline(embedder, part, cache_directory) if name == _PRETRAINED else None,
         local=LocalEncoder(embedder, part),
         known=_known_items(embedder, dataset, cache_directory, progress),
         untrained=_untrained(embedder, dataset, part, cache_directory, progress),
@@ -156,8 +170,22 @@ def subject_of_model(
             lambda items: untrained_features(embedder, items, cache_directory, progress)[1] if name else None,
         ),
         learned=embedder if isinstance(embedder, SimilarityModel) else None,
+        model=embedder,
+        pixels=PixelReader(embedder, part) if part.kind == "image" else None,
         progress=progress,
     )
+
+
+def _corrupted_baseline(
+    embedder: Embedder, part: Dataset, cache_directory: Path
+) -> Callable[[str, int, np.ndarray], np.ndarray]:
+    """What embeds corrupted items by the pretrained features; the network is made when it is first asked."""
+
+    @cache
+    def encoder() -> CorruptedEncoder:
+        return CorruptedEncoder(pretrained_baseline(embedder), part, cache_directory / "corrupted")
+
+    return lambda name, severity, rows: encoder()(name, severity, rows)
 
 
 def unseen_items(dataset: Dataset, card: dict[str, Any]) -> tuple[np.ndarray, list[str]]:

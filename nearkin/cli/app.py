@@ -1,4 +1,4 @@
-"""The `nearkin` command and its commands on models: train, audit, embed, explain, compare, dynamics, benchmark, demo.
+"""The `nearkin` command and its commands on models: train, audit, embed, explain, compare, geometry, demo and more.
 
 That on drift and those of the gallery come from their own files. Heavy imports wait until a command runs.
 """
@@ -187,6 +187,26 @@ def dynamics(
     from nearkin.cli.dynamics import dynamics_command
 
     dynamics_command(first, second, out, json, (from_step, to_step))
+
+
+@app.command()
+def geometry(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Three or more runs with a geometry audit.")],
+    against: Annotated[
+        str, typer.Option("--against", help="The metric that measures are correlated with, such as 'MC, input l2'.")
+    ] = "MAP@R",
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", help="Also write a page with a picture (.html), or the picture alone (.png).", dir_okay=False
+        ),
+    ] = None,
+    json: Annotated[Path | None, typer.Option("--json", help="Also write the numbers.", dir_okay=False)] = None,
+) -> None:
+    """Put the embedding geometry of runs side by side, and tell which measures go with a metric over these runs."""
+    from nearkin.cli.geometry import geometry_command
+
+    geometry_command(runs, against, out, json)
 
 
 @app.command()

@@ -2,12 +2,15 @@
 
 from nearkin.metrics.attributes import AttributeTransfer, attribute_transfer
 from nearkin.metrics.calibration import CalibrationResult, calibration_from_probabilities, calibration_metrics
+from nearkin.metrics.class_radius import mean_class_radius
 from nearkin.metrics.classification import ClassificationResult, classification_metrics
 from nearkin.metrics.clustering import clustering_metrics
+from nearkin.metrics.distance_structure import DistanceStructure, distance_correlation
 from nearkin.metrics.dynamics import DYNAMICS, episode_dynamics
 from nearkin.metrics.dynamics_comparison import DynamicsComparison, compare_dynamics
 from nearkin.metrics.fewshot import FewShotDifference, FewShotResult, fewshot_accuracy
-from nearkin.metrics.geometry import mean_class_radius
+from nearkin.metrics.geometry import GEOMETRY, geometry_metrics, separation_intervals
+from nearkin.metrics.geometry_correlations import CorrelationTable, MeasureCorrelation, geometry_correlations
 from nearkin.metrics.hierarchical_result import HierarchicalResult
 from nearkin.metrics.hierarchical_similarity import hierarchical_similarity
 from nearkin.metrics.hierarchy import (
@@ -25,6 +28,8 @@ from nearkin.metrics.paired import PairedResult, holm, paired_permutation
 from nearkin.metrics.reliability import ReliabilityCurve
 from nearkin.metrics.result import RetrievalResult
 from nearkin.metrics.retrieval import retrieval_metrics
+from nearkin.metrics.separation import ClassMoments, class_moments, class_separation
+from nearkin.metrics.spectrum import significant_directions, singular_spectrum, spectral_decay
 from nearkin.metrics.tree_comparison import RobinsonFoulds, cophenetic_correlation, recovered_clades, robinson_foulds
 from nearkin.metrics.tree_inference import confusion_distances, infer_tree
 from nearkin.metrics.two_sample import TwoSampleResult, mmd_squared, mmd_test
@@ -32,10 +37,14 @@ from nearkin.metrics.verification import VerificationResult, verification_from_s
 
 __all__ = [
     "DYNAMICS",
+    "GEOMETRY",
     "AttributeTransfer",
     "BoundCheck",
     "CalibrationResult",
+    "ClassMoments",
     "ClassificationResult",
+    "CorrelationTable",
+    "DistanceStructure",
     "DynamicsComparison",
     "FewShotDifference",
     "FewShotResult",
@@ -43,6 +52,7 @@ __all__ = [
     "HierarchicalResult",
     "LearnedKernel",
     "MeanCorrelation",
+    "MeasureCorrelation",
     "OpenSetResult",
     "PairedResult",
     "ReliabilityCurve",
@@ -56,14 +66,19 @@ __all__ = [
     "check_bound",
     "class_bootstrap",
     "class_distance_matrix",
+    "class_moments",
     "class_prototypes",
+    "class_separation",
     "classification_metrics",
     "clustering_metrics",
     "compare_dynamics",
     "confusion_distances",
     "cophenetic_correlation",
+    "distance_correlation",
     "episode_dynamics",
     "fewshot_accuracy",
+    "geometry_correlations",
+    "geometry_metrics",
     "hierarchical_metrics",
     "hierarchical_similarity",
     "holm",
@@ -80,6 +95,10 @@ __all__ = [
     "recovered_clades",
     "retrieval_metrics",
     "robinson_foulds",
+    "separation_intervals",
+    "significant_directions",
+    "singular_spectrum",
+    "spectral_decay",
     "verification_from_scores",
     "verification_metrics",
 ]

@@ -12,15 +12,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from nearkin.objectives.distances import OnSphere, distance_in, library, similarity_in
 from nearkin.objectives.parameters import AcuteDegrees, NonNegative, Positive
 from nearkin.objectives.registry import FLAT, SPHERE, LossShape, register_miner
-
-Choice = tuple[Tensor, ...] | None
+from nearkin.objectives.seeded import Choice, Seeded
 
 
 @register_miner("all")
@@ -36,7 +34,7 @@ def random(shape: LossShape) -> nn.Module:
     Reference: Malde, Kim 2019, Beyond image classification: zooplankton identification with deep vector space
         embeddings.
     """
-    return _Seeded(_RandomTriplets(), shape.seed)
+    return Seeded(_RandomTriplets(), shape.seed)
 
 
 @register_miner("semi-hard", inherits=frozenset({"margin"}))
@@ -124,7 +122,7 @@ def distance_weighted(shape: LossShape, *, cutoff: Positive = 0.5, far: Positive
         far: negatives beyond this distance are not drawn.
     """
     miner = library("miners").DistanceWeightedMiner(cutoff=cutoff, nonzero_loss_cutoff=far)
-    return _Seeded(miner, shape.seed)
+    return Seeded(miner, shape.seed)
 
 
 class _Every(nn.Module):
@@ -178,27 +176,3 @@ class _TripletMargin(nn.Module):
         slack = distances[a] - distances[a, p].unsqueeze(1)
         pair, n = torch.where(~same[a] & (slack > self.least) & (slack <= self.most))
         return a[pair], p[pair], n
-
-
-class _Seeded(nn.Module):
-    """Run a miner that draws from the global generators as a function of a seed and the number of calls so far.
-
-    The count is saved with the weights, so that a resumed run draws what it would have drawn.
-    """
-
-    draws: Tensor
-
-    def __init__(self, miner: nn.Module, seed: int) -> None:
-        super().__init__()
-        self.miner = miner
-        self.seed = seed
-        self.register_buffer("draws", torch.zeros((), dtype=torch.int64))
-
-    def forward(
-        self, embeddings: Tensor, labels: Tensor, ref_emb: Tensor | None = None, ref_labels: Tensor | None = None
-    ) -> Choice:
-        state = np.random.SeedSequence([self.seed, int(self.draws)]).generate_state(1, np.uint64)[0]
-        self.draws += 1
-        with torch.random.fork_rng(devices=[embeddings.device] if embeddings.is_cuda else []):
-            torch.manual_seed(int(state >> np.uint64(1)))
-            return self.miner(embeddings, labels, ref_emb, ref_labels)

@@ -22,6 +22,7 @@ from nearkin.objectives.proxy.protocols import ClassVectors, Stepped
 from nearkin.objectives.registry import BatchNeeds, EpisodeShape, LossEntry, LossShape, losses, miners, regularisers
 from nearkin.objectives.regulariser import Regulariser, Takes
 from nearkin.objectives.section import ObjectiveSection
+from nearkin.objectives.switching import switching
 from nearkin.spaces import Space, Sphere
 
 # Keeps the proxies' draws apart from those of a model initialised with the same seed.
@@ -138,8 +139,8 @@ class Objective(nn.Module):
         """The loss, without regularisers, of a batch against references instead of against itself.
 
         Anchors come from the batch, positives and negatives from the references. Reference i is never taken for sample
-        i: a copy of a sample is one more positive, except for 'contrastive-cosine', which skips copies. Gradients flow
-        to both.
+        i: a copy of a sample is one more positive, except for 'contrastive-cosine', which skips copies. Where negatives
+        are switched (`objective.switch`), references of the anchor's class take their place. Gradients flow to both.
 
         Args:
             embeddings: raw, (B, d).
@@ -359,7 +360,7 @@ def _make_miner(section: ObjectiveSection, entry: LossEntry, shape: LossShape) -
     miner = miners.get(section.miner or entry.miner)
     defaults = {name: p.default for name, p in parameters_of(entry.factory).items() if name in miner.inherits}
     inherited: dict[str, Any] = {name: section.parameters.get(name, default) for name, default in defaults.items()}
-    return miner.factory(shape, **(inherited | section.miner_parameters))
+    return switching(miner.factory(shape, **(inherited | section.miner_parameters)), section.switch, shape.seed)
 
 
 def _either(names: frozenset[str]) -> str:

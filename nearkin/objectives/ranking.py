@@ -97,7 +97,7 @@ def lifted_structure(shape: LossShape, *, pos_margin: NonNegative = 0.0, neg_mar
     )
 
 
-@register_loss("angular", family="pairs", batch=PAIRS, spaces=SPHERE, miner="all")
+@register_loss("angular", family="pairs", batch=PAIRS, spaces=SPHERE, miner="all", switchable=False)
 def angular(shape: LossShape, *, angle: AcuteDegrees = 45.0) -> nn.Module:
     """Angular loss: mean over positive pairs of ln(1 + sum_n exp(4 t (a + p).n - 2 (1 + t) a.p)), t = tan^2(angle).
 

@@ -96,6 +96,8 @@ class LossEntry:
         references: whether a batch can be compared with given vectors instead of with itself; the module then takes
             them as `ref_emb` (R, d) and `ref_labels` (R,), and so does its miner.
         needs_hierarchy: whether it cannot be built without a tree over the classes.
+        switchable: whether a negative of the miner's choice may be an item of the anchor's class; not where labels
+            decide, or where a pair is either positive or negative.
     """
 
     name: str
@@ -106,6 +108,7 @@ class LossEntry:
     miner: str | None
     references: bool
     needs_hierarchy: bool = False
+    switchable: bool = True
 
 
 @dataclass(frozen=True)
@@ -148,6 +151,7 @@ def register_loss(
     miner: str | None = None,
     references: bool | None = None,
     needs_hierarchy: bool = False,
+    switchable: bool = True,
 ) -> Callable[[Factory], Factory]:
     """File a loss factory under `name`; see `LossEntry` for the rest.
 
@@ -157,7 +161,15 @@ def register_loss(
 
     def file(factory: Factory) -> Factory:
         entry = LossEntry(
-            name, factory, family, batch or BatchNeeds(), spaces, miner, takes_references, needs_hierarchy
+            name,
+            factory,
+            family,
+            batch or BatchNeeds(),
+            spaces,
+            miner,
+            takes_references,
+            needs_hierarchy,
+            switchable,
         )
         losses.register(name)(entry)
         return factory

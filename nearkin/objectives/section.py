@@ -67,6 +67,12 @@ class ObjectiveSection(BaseModel):
         default=None, description="Which pairs or triplets of a batch count; null: the loss's own choice."
     )
     miner_parameters: dict[str, Any] = Field(default_factory=dict, description="Parameters of the miner.")
+    switch: float = Field(
+        default=0.0,
+        ge=0,
+        lt=1,
+        description="rho-regularisation: the share of mined negatives that items of the anchor's own class replace.",
+    )
     regularisers: list[RegulariserSection] = Field(default_factory=list, description="Terms added to the loss.")
 
     @field_validator("regularisers", mode="before")
@@ -90,6 +96,7 @@ class ObjectiveSection(BaseModel):
             check_parameters(loss.factory, self.parameters, owner=f"loss '{self.loss}'", key="objective.parameters")
         )
         self._check_miner(loss)
+        self._check_switch(loss)
         if self.weight == 0 and not self.regularisers:
             raise RecipeError("objective.weight is 0 and there are no regularisers: raise it, or add one.")
         names = [regulariser.name for regulariser in self.regularisers]
@@ -97,6 +104,14 @@ class ObjectiveSection(BaseModel):
             if names.count(name) > 1:
                 raise RecipeError(f"The regulariser '{name}' is named twice: keep one, with the weight you want.")
         return self
+
+    def _check_switch(self, loss: known.LossEntry) -> None:
+        if self.switch and (loss.miner is None or not loss.switchable):
+            others = [name for name in known.losses if (one := known.losses.get(name)).miner and one.switchable]
+            raise RecipeError(
+                f"The loss '{self.loss}' has no mined negatives that items of the anchor's class could replace: remove "
+                f"objective.switch ({self.switch:g}), or choose one of: {', '.join(others)}."
+            )
 
     def _check_miner(self, loss: known.LossEntry) -> None:
         if loss.miner is None:

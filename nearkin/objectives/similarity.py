@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Annotated
 
 import numpy as np
@@ -122,26 +122,35 @@ class SimilarityLoss(nn.Module):
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """Scalar loss of raw embeddings (B, d) and labels (B,) in 0 ... C - 1."""
-        points = self.space.project(embeddings)
-        prototypes = self.parts.prototypes
-        check_labels(labels, len(points), len(prototypes))
-        if not self.training:
-            return self._sum(points, labels)
-        prototypes.update(points.detach(), labels, self.momentum)
-        with self._drawing(points.device):
-            return self._sum(points, labels)
-
-    def _sum(self, points: Tensor, labels: Tensor) -> Tensor:
-        of_class, of_pairs, auxiliary = self.weights
-        terms = {}
-        if of_class:
-            terms["class_loss"] = of_class * self._cross_entropy(self.class_scores(points), labels)
-        if of_pairs:
-            terms["pair_loss"] = of_pairs * self._pairs(points, labels)
-        if auxiliary and self.parts.dense is not None:
-            terms["auxiliary_loss"] = auxiliary * self._cross_entropy(self.parts.dense(points), labels)
+        points = self._points(embeddings, labels)
+        if self.training:
+            self.parts.prototypes.update(points.detach(), labels, self.momentum)
+        terms = self._terms(points, labels)
         self._told = {name: term.detach() for name, term in terms.items()}
         return torch.stack(list(terms.values())).sum()
+
+    def unfollowed(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        """The same of points that prototypes do not follow and the log does not tell of, such as perturbed ones."""
+        terms = self._terms(self._points(embeddings, labels), labels)
+        return torch.stack(list(terms.values())).sum()
+
+    def _points(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        """Points of the space (B, d), with labels (B,) that fit."""
+        points = self.space.project(embeddings)
+        check_labels(labels, len(points), len(self.parts.prototypes))
+        return points
+
+    def _terms(self, points: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        of_class, of_pairs, auxiliary = self.weights
+        terms = {}
+        with self._drawing(points.device) if self.training else nullcontext():
+            if of_class:
+                terms["class_loss"] = of_class * self._cross_entropy(self.class_scores(points), labels)
+            if of_pairs:
+                terms["pair_loss"] = of_pairs * self._pairs(points, labels)
+            if auxiliary and self.parts.dense is not None:
+                terms["auxiliary_loss"] = auxiliary * self._cross_entropy(self.parts.dense(points), labels)
+        return terms
 
     @contextmanager
     def _drawing(self, device: torch.device) -> Iterator[None]:
@@ -153,8 +162,8 @@ class SimilarityLoss(nn.Module):
             yield
 
     def class_scores(self, points: Tensor) -> Tensor:
-        """Similarities (B, C) of points of the space (B, d) to the prototypes."""
-        return self.parts.class_scores(points)
+        """Similarities (B, C) of points of the space (B, d) to the prototypes; nothing drops out in eval mode."""
+        return self.parts.class_scores(points, at_rest=not self.training)
 
     def class_vectors(self) -> Tensor:
         """The prototypes (C, d), which have no gradient."""
@@ -169,7 +178,7 @@ class SimilarityLoss(nn.Module):
 
     def _pairs(self, points: Tensor, labels: Tensor) -> Tensor:
         """Cross-entropy of "one class or two?", the mean over pairs of one class plus the mean over the others."""
-        scores = self.parts.network.table(points, points)
+        scores = self.parts.network.table(points, points, at_rest=not self.training)
         same = labels[:, None] == labels
         apart = ~same
         same.fill_diagonal_(False)

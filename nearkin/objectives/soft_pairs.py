@@ -9,7 +9,7 @@ from nearkin.objectives.parameters import Positive, Real
 from nearkin.objectives.registry import FLAT, PAIRS, SPHERE, LossShape, register_loss
 
 
-@register_loss("multi-similarity", family="pairs", batch=PAIRS, spaces=FLAT, miner="all")
+@register_loss("multi-similarity", family="pairs", batch=PAIRS, spaces=FLAT, miner="all", switchable=False)
 def multi_similarity(shape: LossShape, *, alpha: Positive = 2.0, beta: Positive = 40.0, base: Real = 0.5) -> nn.Module:
     """Multi-similarity: each anchor's positives and negatives, softly weighted by how hard they are.
 
@@ -34,7 +34,7 @@ def multi_similarity(shape: LossShape, *, alpha: Positive = 2.0, beta: Positive 
     return library("losses").MultiSimilarityLoss(alpha=alpha, beta=beta, base=base, distance=similarity_in(shape.space))
 
 
-@register_loss("supcon", family="pairs", batch=PAIRS, spaces=FLAT, miner="all")
+@register_loss("supcon", family="pairs", batch=PAIRS, spaces=FLAT, miner="all", switchable=False)
 def supcon(shape: LossShape, *, temperature: Positive = 0.1) -> nn.Module:
     """Supervised contrastive: mean over anchors of -mean_p ln(exp(s_p/T) / sum over all others exp(s/T)).
 
@@ -55,7 +55,7 @@ def supcon(shape: LossShape, *, temperature: Positive = 0.1) -> nn.Module:
     return library("losses").SupConLoss(temperature=temperature, distance=similarity_in(shape.space))
 
 
-@register_loss("circle", family="pairs", batch=PAIRS, spaces=SPHERE, miner="all")
+@register_loss("circle", family="pairs", batch=PAIRS, spaces=SPHERE, miner="all", switchable=False)
 def circle(shape: LossShape, *, margin: Positive = 0.4, gamma: Positive = 80.0) -> nn.Module:
     """Circle loss: mean over anchors of softplus(lse_p(-gamma a_p (s - 1 + m)) + lse_n(gamma a_n (s - m))).
 

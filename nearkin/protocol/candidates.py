@@ -15,14 +15,19 @@ from nearkin.data.hierarchy_files import load_hierarchy
 from nearkin.data.splits import Split
 from nearkin.errors import DataError, NearkinError, RecipeError, UnknownNameError, suggestion
 from nearkin.protocol.cells import UNTRAINED, UNTRAINED_TITLE
-from nearkin.recipe import Recipe
+from nearkin.recipe import AdversarialSection, Recipe
 from nearkin.training.fit import make_learner, make_sampler
 from nearkin.training.validation import check_validation
 
 _IDLE = {"data": ("val_classes", "workers"), "training": ("seed", "log_every", "validation_metrics")}
 """Keys that decide nothing about a model here: the protocol has seeds and folds, the others are not about weights."""
 
-_LATER: dict[str, dict[str, Any]] = {"data": {"test_domains": []}, "model": {"similarity": None}}
+_LATER: dict[str, dict[str, Any]] = {
+    "data": {"test_domains": []},
+    "model": {"similarity": None},
+    "objective": {"switch": 0.0},
+    "training": {"adversarial": AdversarialSection().model_dump(mode="json")},
+}
 """Keys that recipes of old did not have, with the values that leave all as it was: a digest does not heed these."""
 
 Against = str | Mapping[str, str] | None

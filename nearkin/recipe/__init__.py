@@ -4,6 +4,7 @@ A recipe is YAML with five sections. The rooms above own theirs (`data`, `model`
 lie below this room, so their sections are declared here. `extends:` names another recipe to start from.
 """
 
+from nearkin.recipe.adversarial import AdversarialSection
 from nearkin.recipe.audit import AuditSection
 from nearkin.recipe.loading import DEFAULT_RECIPE, Recipe, list_recipes, load_recipe, recipe_schema
 from nearkin.recipe.training import (
@@ -15,6 +16,7 @@ from nearkin.recipe.training import (
 
 __all__ = [
     "DEFAULT_RECIPE",
+    "AdversarialSection",
     "AuditSection",
     "ChanceConstrainedSection",
     "CrossBatchMemorySection",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from nearkin.attacks.library import check_attack
 from nearkin.search.rerank import rerankers
 
 
@@ -28,6 +29,11 @@ class AuditSection(BaseModel):
     corrupted_queries: int = Field(default=1000, ge=10, description="Queries that the corruption suite corrupts.")
     severities: list[Annotated[int, Field(ge=1, le=5)]] = Field(
         default=[1, 2, 3, 4, 5], min_length=1, description="Severities of the corruption suite."
+    )
+    corruption_reference: bool = Field(
+        default=False,
+        description="Also corrupt for the pretrained features, which the mean corruption error is then relative to; "
+        "twice the work.",
     )
     pooling_classes: int = Field(default=10, ge=2, description="Classes that the pooling suite looks at.")
     pooling_items: int = Field(default=64, ge=1, description="Items of each of them.")
@@ -61,13 +67,48 @@ class AuditSection(BaseModel):
         description="Items of each class at the most for the mean correlations of pixels and of a random network in "
         "the hierarchy suite; 0: none.",
     )
+    geometry_items: int = Field(
+        default=500, ge=3, description="Items whose distances the geometry suite compares with those of their pixels."
+    )
+    attacked_queries: int = Field(default=50, ge=2, description="Queries that the robustness suite attacks.")
+    attacks: list[str] = Field(
+        default=["fgsm", "bim", "pgd"],
+        min_length=1,
+        description="Attacks of the robustness suite: fgsm, bim, pgd, deepfool, cw (l2), square (linf).",
+    )
+    attack_norm: Literal["linf", "l2"] = Field(default="linf", description="Norm of the perturbations.")
+    attack_unit: Literal["pixels", "normalised"] = Field(
+        default="pixels",
+        description="Unit of the epsilons: pixels from 0 to 1, or inputs as the model normalises them.",
+    )
+    attack_epsilons: list[Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(
+        default=[0.002, 0.004, 0.016], min_length=1, description="Sizes of the perturbations, each tried."
+    )
+    attack_steps: int = Field(default=20, ge=1, description="Steps of PGD, and of the attacks on retrieval.")
+    voronoi_items: int = Field(
+        default=500,
+        ge=0,
+        description="Items whose Voronoi cells bound the Voronoi-epsilon adversary, attacked ones included; 0: not "
+        "measured.",
+    )
+    smoothed_queries: int = Field(default=10, ge=0, description="Queries that randomised smoothing certifies; 0: none.")
+    smoothing_sigma: float = Field(
+        default=0.1, gt=0, allow_inf_nan=False, description="Standard deviation of its noise, in pixels from 0 to 1."
+    )
+    smoothing_samples: int = Field(default=200, ge=10, description="Noisy copies of each of these queries.")
     resamples: int = Field(default=1000, ge=1, description="Bootstrap resamples of the intervals.")
     seed: int = Field(default=0, ge=0, description="Seed of bootstrap, k-means, sampled pairs and episodes.")
 
-    @field_validator("severities", "fewshot_ways", "fewshot_shots", "hierarchy_similarity_at")
+    @field_validator("severities", "fewshot_ways", "fewshot_shots", "hierarchy_similarity_at", "attack_epsilons")
     @classmethod
-    def _each_once(cls, value: list[int]) -> list[int]:
+    def _each_once(cls, value: list[float]) -> list[float]:
         return sorted(set(value))
+
+    @model_validator(mode="after")
+    def _check_attacks(self) -> AuditSection:
+        for name in self.attacks:
+            check_attack(name, self.attack_norm)
+        return self
 
     @field_validator("rerank")
     @classmethod

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from nearkin.metrics.named import check_metric_name
+from nearkin.recipe.adversarial import AdversarialSection
 
 
 class CrossBatchMemorySection(BaseModel):
@@ -146,10 +147,11 @@ class TrainingSection(BaseModel):
     )
     log_every: int = Field(default=50, ge=1, description="Steps between two lines of the training log.")
     seed: int = Field(default=0, ge=0, description="Seed of everything random.")
-    schedule: Literal["plain", "cross-batch-memory", "chance-constrained", "episodic"] = Field(
+    schedule: Literal["plain", "cross-batch-memory", "chance-constrained", "episodic", "adversarial"] = Field(
         default="plain",
         description="What a batch is compared with: itself (or the loss's own proxies), also a memory of earlier "
-        "batches, sets of proxies drawn anew from the data again and again, or, as an episode, its own support items.",
+        "batches, sets of proxies drawn anew from the data again and again, or, as an episode, its own support items; "
+        "adversarial: as plain, also of inputs that an attack has perturbed.",
     )
     cross_batch_memory: CrossBatchMemorySection = Field(
         default_factory=CrossBatchMemorySection, description="With schedule=cross-batch-memory: its settings."
@@ -159,6 +161,9 @@ class TrainingSection(BaseModel):
     )
     episodic: EpisodicSection = Field(
         default_factory=EpisodicSection, description="With schedule=episodic: its settings."
+    )
+    adversarial: AdversarialSection = Field(
+        default_factory=AdversarialSection, description="With schedule=adversarial: its settings."
     )
 
     @model_validator(mode="before")
@@ -180,7 +185,7 @@ class TrainingSection(BaseModel):
 
     @model_validator(mode="after")
     def _check_used(self) -> TrainingSection:
-        for schedule in ("cross-batch-memory", "chance-constrained", "episodic"):
+        for schedule in ("cross-batch-memory", "chance-constrained", "episodic", "adversarial"):
             name = schedule.replace("-", "_")
             section = getattr(self, name)
             if self.schedule != schedule and section != type(section)():

@@ -12,6 +12,8 @@ from nearkin.report.domains import draw_domain_matrix
 from nearkin.report.drift import draw_novel, draw_null
 from nearkin.report.dynamics import draw_accuracies, draw_dynamics
 from nearkin.report.epochs import draw_metric_curves
+from nearkin.report.geometry import draw_distance_pairs, draw_reweighting, draw_spectra
+from nearkin.report.geometry_runs import draw_measures
 from nearkin.report.histograms import draw_histograms
 from nearkin.report.maps import draw_map
 from nearkin.report.neighbours import Neighbour, NeighbourRow, Thumb, draw_neighbours
@@ -46,19 +48,23 @@ __all__ = [
     "draw_curves",
     "draw_dendrograms",
     "draw_det",
+    "draw_distance_pairs",
     "draw_domain_matrix",
     "draw_dynamics",
     "draw_histograms",
     "draw_map",
+    "draw_measures",
     "draw_metric_curves",
     "draw_neighbours",
     "draw_novel",
     "draw_null",
     "draw_rejection",
     "draw_reliability",
+    "draw_reweighting",
     "draw_risk_coverage",
     "draw_sensitivity",
     "draw_shift",
+    "draw_spectra",
     "draw_sweep",
     "metric_table",
     "project_2d",

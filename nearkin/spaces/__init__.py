@@ -1,4 +1,4 @@
-"""How two vectors are compared: spaces, class scores, k-center and covering radius."""
+"""How two vectors are compared: spaces, class scores, principal directions, k-center and covering radius."""
 
 from nearkin.spaces.base import EuclideanOrder, Space
 from nearkin.spaces.cosine_scores import (
@@ -13,6 +13,7 @@ from nearkin.spaces.extremes import where_largest
 from nearkin.spaces.lipschitz import LipschitzBall
 from nearkin.spaces.pairwise import euclidean_distance
 from nearkin.spaces.poincare import PoincareBall
+from nearkin.spaces.principal import PrincipalReweighting
 from nearkin.spaces.registry import make_space, spaces
 from nearkin.spaces.representatives import Representation, class_distances
 from nearkin.spaces.scaling import Scaling, chord_targets, multidimensional_scaling
@@ -24,6 +25,7 @@ __all__ = [
     "EuclideanOrder",
     "LipschitzBall",
     "PoincareBall",
+    "PrincipalReweighting",
     "Representation",
     "Scaling",
     "Space",

@@ -246,7 +246,7 @@ def make_learner(
     )
     objective.check_batch(batch_classes, recipe.data.per_class)
     _check_regularisers(recipe, embedder, objective)
-    check_schedule(recipe.training, objective, validated)
+    check_schedule(recipe.training, objective, validated, kind, recipe.model.cache)
     return embedder, objective, batch_classes
 
 

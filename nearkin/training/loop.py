@@ -245,7 +245,7 @@ class Loop:
         if pending:
             rate = self.optimiser.param_groups[0]["lr"]
             # Read in every process: a reading begins a new count, and all hold the same state.
-            readings = self.objective.readings()
+            readings = self.objective.readings() | self.schedule.readings()
             self.logbook.add(self.state.step, loss=math.fsum(pending) / len(pending), lr=rate, **readings)
             pending.clear()
 

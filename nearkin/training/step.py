@@ -36,6 +36,7 @@ class Step(nn.Module):
 
     def forward(self, inputs: Features, labels: Tensor) -> Tensor:
         """The value to minimise, a scalar, for this process's inputs (b, ...) and labels (b,)."""
+        inputs = self.schedule.views(self.embedder, self.objective, inputs, labels)
         attributes = None
         if self.objective.takers("attributes"):
             features, attributes = self.embedder.pooled_with_attributes(inputs, start=self.start)

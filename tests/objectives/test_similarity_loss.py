@@ -159,3 +159,27 @@ def test_refusals():
     for bad in ({"momentum": 1.0}, {"target_spread": 0.5}, {"pair_weight": -1}):
         with pytest.raises(RecipeError, match=next(iter(bad))):
             ObjectiveSection(loss="learned-similarity", parameters=bad)
+
+
+def test_what_is_not_followed_has_the_same_loss_and_moves_nothing():
+    """With the draws of a step of its own, and nothing for the log."""
+    ours, theirs = (SimilarityLoss(Euclidean(), parts(dropout=0.5), momentum=1.0, target_spread=0.3) for _ in range(2))
+    for loss in (ours, theirs):
+        loss(*batch())
+    told, points = ours.readings(), ours.parts.prototypes.points.clone()
+    value = ours.unfollowed(*batch(2))
+    assert torch.equal(value, theirs(*batch(2)))  # whose prototypes stay, for their momentum is 1
+    assert ours.readings() == told != theirs.readings()
+    assert torch.equal(ours.parts.prototypes.points, points)
+    assert int(ours.steps) == 2
+
+
+def test_in_eval_mode_nothing_drops_out_whosever_the_network_is():
+    made = parts(dropout=0.5)
+    loss = SimilarityLoss(Euclidean(), made, owned=False)
+    loss.eval()
+    assert made.network.training
+    value, scores = loss(*batch()), loss.class_scores(batch()[0])
+    made.network.eval()
+    assert torch.equal(value, loss(*batch()))
+    assert torch.equal(scores, loss.class_scores(batch()[0]))

@@ -87,6 +87,23 @@ RECIPES = {
         "proxy-dr",
         ["objective.parameters={proxies: ema, ema_rate: 0.1, scale: dynamic}", "data.split=items"],
     ),
+    "adversarial": (
+        "learned-similarity",
+        ["training.schedule=adversarial", "training.adversarial={steps: 2}", "objective.parameters.target_spread=0.2"],
+    ),
+    "adversarial, moving proxies and scale": (
+        "normface",
+        [
+            "training.schedule=adversarial",
+            "training.adversarial={mode: negative-margin, steps: 2}",
+            "objective.parameters={proxies: ema, ema_rate: 0.1, scale: dynamic}",
+        ],
+    ),
+    "adversarial pairs": (
+        "triplet",
+        ["training.schedule=adversarial", "training.adversarial={attack: bim, norm: l2, eps: 0.5, steps: 2}"],
+    ),
+    "switched negatives": ("triplet", ["objective.switch=0.3"]),
     "augmented": ("supcon", ["data.jitter=0.3", "training.head_warmup_steps=5"]),
 }
 

@@ -103,8 +103,32 @@ RECIPES["learned similarity"] = (
     "learned-similarity",
     [*AUGMENTED, "objective.parameters.target_spread=0.2", "objective.parameters.auxiliary_weight=0"],
 )
+RECIPES["adversarial"] = (
+    "normface",
+    [
+        *AUGMENTED,
+        "objective.parameters={proxies: ema, ema_rate: 0.1}",
+        "training.schedule=adversarial",
+        "training.adversarial={steps: 2}",
+    ],
+)
+# What is compared with the input's own prediction or point has next to no slope there, and rounding decides the signs
+# that steps in linf are made of: smooth steps, in l2.
+RECIPES["adversarial similarity"] = (
+    "learned-similarity",
+    [*AUGMENTED, "training.schedule=adversarial", "training.adversarial={mode: trades, steps: 2, norm: l2, eps: 0.5}"],
+)
+RECIPES["adversarial pairs"] = (
+    "contrastive",
+    [
+        *FROZEN,
+        "objective.regularisers=[{name: class-adversary, weight: 0.5, parameters: {vectors: embeddings, hidden: 16}}]",
+        "training.schedule=adversarial",
+        "training.adversarial={steps: 2, norm: l2, eps: 0.5}",
+    ],
+)
 HALF = ("proxy-anchor", [*AUGMENTED, "training.precision=bf16-mixed"])
-RESUMED = ("memory", "chance-constrained", "prototypes", "adversary", "episodes", "proxies")
+RESUMED = ("memory", "chance-constrained", "prototypes", "adversary", "episodes", "adversarial", "proxies")
 STOP_AT = 7
 """Between two validations."""
 

@@ -27,3 +27,12 @@ class Stepped(Protocol):
     def stepped(self) -> None:
         """Move, right after a step of the optimiser, by what the last forward in training mode saw."""
         ...
+
+
+@runtime_checkable
+class Following(Protocol):
+    """A loss with a part that follows the points it is called with, and that draws in training mode."""
+
+    def unfollowed(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        """The loss of raw embeddings (B, d) and labels (B,), as in training, of points that nothing shall follow."""
+        ...

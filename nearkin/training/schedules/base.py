@@ -7,6 +7,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from nearkin.models import Embedder
+from nearkin.models.features import Features
 from nearkin.objectives import Objective
 
 ACCURACY = "val_accuracy"
@@ -30,6 +32,20 @@ class Schedule(nn.Module):
 
     selection: str = SELECTION_METRIC
 
+    def views(self, embedder: Embedder, objective: Objective, inputs: Features, labels: Tensor) -> Features:
+        """What goes through the network in place of this process's inputs: by default these.
+
+        Args:
+            embedder: the network.
+            objective: what is minimised.
+            inputs: (b, ...), as the embedder takes them.
+            labels: (b,) int64.
+
+        Returns:
+            One or more views of every input: first all inputs in one view, then all in the next, (v b, ...).
+        """
+        return inputs
+
     def forward(
         self,
         objective: Objective,
@@ -42,12 +58,16 @@ class Schedule(nn.Module):
 
         Args:
             objective: what is minimised.
-            embeddings: raw, (B, d).
-            labels: (B,) int64.
+            embeddings: raw, (B, d); process by process, and of each what `views` gave.
+            labels: (B,) int64, one for each input.
             attributes: (B, M) that the pooling gives, where the objective needs them.
             features: (B, F) that the head takes, where the objective needs them.
         """
         return objective(embeddings, labels, attributes, features)
+
+    def readings(self) -> dict[str, float]:
+        """What the log shall say of the steps since the last call; nothing by default."""
+        return {}
 
     def updated(self, embed: Callable[[], Tensor]) -> dict[str, float]:
         """Take in that a step has changed the weights; return what the log shall say of it, nothing if empty.

@@ -8,6 +8,7 @@ from nearkin.errors import RecipeError
 from nearkin.objectives import Objective
 from nearkin.recipe import TrainingSection
 from nearkin.training.ranks import Ranks
+from nearkin.training.schedules.adversarial import Adversarial, check_adversarial
 from nearkin.training.schedules.base import Schedule
 from nearkin.training.schedules.chance_constrained import ChanceConstrained
 from nearkin.training.schedules.episodic import Episodic
@@ -16,14 +17,21 @@ from nearkin.training.schedules.pool import Pool
 from nearkin.training.schedules.snapshots import Snapshots
 
 
-def check_schedule(section: TrainingSection, objective: Objective, validated: bool) -> None:
-    """Raise RecipeError when the schedule cannot work with the loss, or without validation classes.
+def check_schedule(
+    section: TrainingSection, objective: Objective, validated: bool, kind: str = "image", cached: bool = False
+) -> None:
+    """Raise RecipeError when the schedule cannot work with the loss, the inputs, or without validation classes.
 
     Args:
         section: the recipe's training section.
         objective: what is minimised.
         validated: whether there are validation classes.
+        kind: what the inputs are, "image" or "audio".
+        cached: whether they come from a feature cache.
     """
+    if section.schedule == "adversarial":
+        check_adversarial(section.adversarial, objective, kind, cached)
+        return
     if section.schedule in ("plain", "episodic"):
         return
     if not objective.supports_references:
@@ -61,4 +69,6 @@ def make_schedule(
         return ChanceConstrained(section.chance_constrained, pool, folder / "instance.safetensors", snapshots, ranks)
     if section.schedule == "episodic":
         return Episodic(section.episodic, pool.embedder.space)
+    if section.schedule == "adversarial":
+        return Adversarial(section.adversarial, pool.embedder.space, section.seed, ranks)
     return Schedule()

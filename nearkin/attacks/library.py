@@ -1,0 +1,192 @@
+"""Published attacks by name, through foolbox: FGSM, BIM, PGD, DeepFool, Carlini and Wagner; and Square, our own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nearkin.attacks.norms import as_norm
+from nearkin.attacks.region import PIXELS, check_bounds
+from nearkin.attacks.square import square_attack
+from nearkin.attacks.units import Unit
+from nearkin.errors import RecipeError, require, suggestion
+
+_BATCH = 32
+_SQUARE_QUERIES = 500
+
+
+@dataclass(frozen=True)
+class _Published:
+    """How foolbox calls an attack.
+
+    Args:
+        classes: its class by norm.
+        steps: how many it has, unless told otherwise; None: it has no such number.
+        sized: whether it takes the length of a step.
+        minimal: whether it looks for the smallest perturbation instead of one within epsilon.
+    """
+
+    classes: dict[str, str]
+    steps: int | None
+    sized: bool = False
+    minimal: bool = False
+
+
+_FOOLBOX = {
+    "fgsm": _Published({"linf": "LinfFastGradientAttack", "l2": "L2FastGradientAttack"}, None),
+    "bim": _Published({"linf": "LinfBasicIterativeAttack", "l2": "L2BasicIterativeAttack"}, 10, sized=True),
+    "pgd": _Published(
+        {"linf": "LinfProjectedGradientDescentAttack", "l2": "L2ProjectedGradientDescentAttack"}, 40, sized=True
+    ),
+    "deepfool": _Published({"linf": "LinfDeepFoolAttack", "l2": "L2DeepFoolAttack"}, 50, minimal=True),
+    "cw": _Published({"l2": "L2CarliniWagnerAttack"}, 200, minimal=True),
+}
+SQUARE = "square"
+ATTACKS = (*_FOOLBOX, SQUARE)
+"""Names of the attacks."""
+_CW_SEARCHES = 5
+_ROUNDINGS = 8
+"""By how many roundings of its numbers an attack may miss epsilon, besides the same share of epsilon itself."""
+
+
+@dataclass(frozen=True, eq=False)
+class Attacked:
+    """What an attack made of inputs.
+
+    Attributes:
+        pixels: (B, C, H, W) in [0, 1], what the attack ended with; the input itself where it was wrong before, or
+            where nothing was found within epsilon.
+        wrong: whether another class is named (B,), inputs that were wrong before included.
+        distances: from the inputs (B,), in the unit of epsilon.
+    """
+
+    pixels: Tensor
+    wrong: Tensor
+    distances: Tensor
+
+
+def check_attack(name: str, norm: str) -> None:
+    """Refuse an attack that there is not, or not in this norm."""
+    if name not in ATTACKS:
+        raise RecipeError(f"There is no attack '{name}'.{suggestion(str(name), ATTACKS)}")
+    norms = list(_FOOLBOX[name].classes) if name in _FOOLBOX else ["linf"]
+    if norm not in norms:
+        raise RecipeError(
+            f"The attack '{name}' is of the norm {' or '.join(norms)}, not '{norm}': choose one of these."
+        )
+
+
+def published_attack(
+    name: str,
+    classifier: Callable[[Tensor], Tensor],
+    pixels: Tensor,
+    codes: Tensor,
+    eps: float,
+    *,
+    norm: str = "linf",
+    unit: Unit | None = None,
+    steps: int | None = None,
+    step: float | None = None,
+    seed: int = 0,
+    batch_size: int = _BATCH,
+    advance: Callable[[int], None] | None = None,
+) -> Attacked:
+    """Attack a classifier as the papers do.
+
+    Only inputs that are classified rightly are attacked. FGSM, BIM and PGD give their last point, DeepFool and C&W
+    the smallest perturbation they find, which counts if it is within epsilon.
+
+    Args:
+        name: one of `ATTACKS`.
+        classifier: pixels (b, C, H, W) in [0, 1] to log-probabilities (b, C').
+        pixels: (B, C, H, W) in [0, 1].
+        codes: true classes (B,), int64.
+        eps: radius of the ball.
+        norm: "l2" or "linf"; C&W is of L2, Square of L-inf.
+        unit: of eps; None: pixels.
+        steps: how many, of attacks with steps (for Square: queries); None: 10 for BIM, 40 for PGD, 50 for DeepFool,
+            200 for C&W, 500 for Square.
+        step: length of a step of BIM and PGD, in the unit; None: 2.5 eps / steps.
+        seed: of what is drawn.
+        batch_size: inputs that are attacked together.
+        advance: told how many inputs are done.
+    """
+    check_attack(name, norm)
+    unit = Unit("pixels", torch.zeros(1), torch.ones(1)) if unit is None else unit
+    check_bounds(pixels, PIXELS)
+    measured = as_norm(norm)
+    numbers, model = unit.of_pixels(pixels).clamp(*unit.bounds), unit.taken_by(classifier)
+    rounding = _ROUNDINGS * torch.finfo(torch.float32).eps
+    most = eps * (1 + rounding) + measured.reach(pixels[:1].numel(), rounding * max(map(abs, unit.bounds)))
+    found, wrong = pixels.clone(), torch.zeros(len(pixels), dtype=torch.bool)
+    distances = torch.zeros(len(pixels), dtype=numbers.dtype)
+    run = _square(model, unit, steps, eps) if name == SQUARE else _foolbox(name, model, unit, norm, steps, step, eps)
+    for start in range(0, len(pixels), batch_size):
+        rows = torch.arange(start, min(start + batch_size, len(pixels)))
+        with torch.no_grad():
+            wrong[rows] = model(numbers[rows]).argmax(dim=1) != codes[rows]
+        held = rows[~wrong[rows]]
+        if len(held):
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(seed * 1_000_003 + start)
+                moved = unit.to_pixels(run(numbers[held], codes[held]).detach())
+            far = measured.length((unit.of_pixels(moved) - numbers[held]).flatten(1))
+            within = far <= most
+            with torch.no_grad():
+                fooled = (classifier(moved).argmax(dim=1) != codes[held]) & within
+            found[held[within]], distances[held[within]] = moved[within], far[within]
+            wrong[held[fooled]] = True
+        if advance is not None:
+            advance(len(rows))
+    return Attacked(found, wrong, distances)
+
+
+def _square(
+    model: Callable[[Tensor], Tensor], unit: Unit, steps: int | None, eps: float
+) -> Callable[[Tensor, Tensor], Tensor]:
+    queries = _SQUARE_QUERIES if steps is None else steps
+    return lambda x, codes: square_attack(model, x, codes, eps, queries=queries, bounds=unit.bounds)
+
+
+def _foolbox(
+    name: str,
+    model: Callable[[Tensor], Tensor],
+    unit: Unit,
+    norm: str,
+    steps: int | None,
+    step: float | None,
+    eps: float,
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """What attacks numbers (b, C, H, W) of classes (b,) through foolbox."""
+    foolbox: Any = require("foolbox", "audit")
+    told = _FOOLBOX[name]
+    options: dict[str, Any] = {}
+    if told.steps is not None:
+        options["steps"] = told.steps if steps is None else steps
+        if told.sized:
+            options["abs_stepsize"] = 2.5 * eps / options["steps"] if step is None else step
+    if name == "cw":
+        options["binary_search_steps"] = _CW_SEARCHES
+    published = getattr(foolbox.attacks, told.classes[norm])(**options)
+    wrapped = foolbox.PyTorchModel(_Module(model).eval(), bounds=unit.bounds, device="cpu")
+
+    def run(x: Tensor, codes: Tensor) -> Tensor:
+        raw, clipped, _ = published(wrapped, x, codes, epsilons=None if told.minimal else eps)
+        return raw if told.minimal else clipped
+
+    return run
+
+
+class _Module(torch.nn.Module):
+    """A function as the module that foolbox wants."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x)

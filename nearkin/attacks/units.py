@@ -1,0 +1,67 @@
+"""In which unit a perturbation is measured: pixels from 0 to 1, or inputs as the model's normalisation gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from nearkin.attacks.region import PIXELS, Bounds
+from nearkin.data.inputs import InputSpec
+from nearkin.errors import DataError, suggestion
+
+UnitName = Literal["pixels", "normalised"]
+_UNITS = ("pixels", "normalised")
+
+
+@dataclass(frozen=True, eq=False)
+class Unit:
+    """From pixels in [0, 1] to numbers of a unit and back: `(pixels - mean) / std`, channel by channel.
+
+    Args:
+        name: "pixels" or "normalised".
+        mean: of each channel (C,), as a model's normalisation has it; 0 for pixels.
+        std: likewise; 1 for pixels.
+    """
+
+    name: str
+    mean: Tensor
+    std: Tensor
+
+    @classmethod
+    def of(cls, name: str, spec: InputSpec) -> Unit:
+        """The unit of this name for the inputs of a model."""
+        if name not in _UNITS:
+            raise DataError(f"Perturbations are not measured in '{name}'.{suggestion(str(name), _UNITS)}")
+        if name == "pixels":
+            return cls(name, torch.zeros(1), torch.ones(1))
+        return cls(name, torch.tensor(spec.mean), torch.tensor(spec.std))
+
+    @property
+    def bounds(self) -> Bounds:
+        """Smallest and largest number that a pixel can be, of any channel."""
+        low, high = (PIXELS[0] - self.mean) / self.std, (PIXELS[1] - self.mean) / self.std
+        return float(low.min()), float(high.max())
+
+    def of_pixels(self, pixels: Tensor) -> Tensor:
+        """Pixels (B, C, H, W) in this unit."""
+        return (pixels - self._over(self.mean)) / self._over(self.std)
+
+    def to_pixels(self, numbers: Tensor) -> Tensor:
+        """Numbers (B, C, H, W) of this unit as pixels; what no pixel can be is cut.
+
+        The gradient passes the cut: black and white pixels, which rounding may put a little outside, keep theirs.
+        """
+        pixels = numbers * self._over(self.std) + self._over(self.mean)
+        return pixels.detach().clamp(*PIXELS) + (pixels - pixels.detach())
+
+    def taken_by(self, classifier: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+        """A classifier of pixels as one of numbers of this unit."""
+        return lambda numbers: classifier(self.to_pixels(numbers))
+
+    @staticmethod
+    def _over(values: Tensor) -> Tensor:
+        return values.view(1, -1, 1, 1)

@@ -1,0 +1,230 @@
+"""`nearkin geometry`."""
+
+from __future__ import annotations
+
+import json as files
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nearkin.cli.output import show_table
+from nearkin.errors import DataError, RunError, suggestion
+from nearkin.metrics.geometry import GEOMETRY
+from nearkin.metrics.geometry_correlations import CorrelationTable, MeasureCorrelation, geometry_correlations
+from nearkin.report import Figure
+from nearkin.report.comparison import p_text
+from nearkin.report.formatting import MISSING, change_text, value_text
+from nearkin.report.geometry_runs import draw_measures
+from nearkin.report.page import render_table
+from nearkin.report.values import TextTable
+from nearkin.storage import replacing, write_json, write_text
+from nearkin.training import Run
+
+_PAGES, _PICTURES = (".html", ".htm"), (".png",)
+_FEWEST = 3
+_INPUTS = ("MC, input l2", "MC, input linf")
+_RERANKED = "re-ranking"
+
+
+@dataclass(frozen=True)
+class AuditedRun:
+    """What the audits of a run tell of one data set.
+
+    Args:
+        name: what to call the run.
+        data: the data set.
+        values: metric to value.
+        numbers: the metrics that are plain numbers, not shares of 1.
+    """
+
+    name: str
+    data: str
+    values: dict[str, float]
+    numbers: frozenset[str]
+
+
+def geometry_command(paths: Sequence[Path], against: str, out: Path | None, json: Path | None) -> None:
+    """Print the geometry of audited runs and how it goes with a metric, and write page, picture or numbers."""
+    if out is not None and out.suffix.lower() not in (*_PAGES, *_PICTURES):
+        raise DataError(f"--out {out} is neither a page nor a picture: end its name in .html or .png.")
+    if len(paths) < _FEWEST:
+        raise DataError(
+            f"A correlation over runs needs at least {_FEWEST} of them, and there {_are(len(paths))}: name more."
+        )
+    if len({path.resolve() for path in paths}) < len(paths):
+        raise DataError("A run is named twice: name each once, for the same run again tells nothing new.")
+    runs = [_read(path, name, against) for path, name in zip(paths, _names(paths), strict=True)]
+    measures = [name for name in (*GEOMETRY, *_INPUTS) if name != against and all(name in run.values for run in runs)]
+    found = geometry_correlations([run.values for run in runs], measures, against)
+    tables = [_values_table(runs, measures, against), _correlation_table(found)]
+    notes = _notes(runs, found)
+    for table in tables:
+        rows = [[" ".join(cell) for cell in row] for row in table.rows]
+        show_table(table.headings, rows, numbers=table.headings[1:], title=table.title)
+        print()
+    for note in notes:
+        print(note)
+    if json is not None:
+        write_json(json, _plain(paths, runs, found, notes))
+        print(f"Numbers: {json}")
+    if out is not None:
+        _write(out, runs, found, tables, notes)
+
+
+def _are(count: int) -> str:
+    return f"is {count}" if count == 1 else f"are {count}"
+
+
+def _names(paths: Sequence[Path]) -> list[str]:
+    """The directories' names, or the whole paths where names are not enough to tell them apart."""
+    names = [path.resolve().name for path in paths]
+    return [str(path) if names.count(name) > 1 else name for path, name in zip(paths, names, strict=True)]
+
+
+def _read(path: Path, name: str, against: str) -> AuditedRun:
+    """The geometry of a run, with the metric from an audit on the same data."""
+    audits = list(_audits(path))
+    shaped = next((audit for audit in audits if all(measure in audit["values"] for measure in GEOMETRY)), None)
+    if shaped is None:
+        for audit in audits:
+            if "rho" in audit["values"]:
+                lost = ", ".join(measure for measure in GEOMETRY if measure not in audit["values"])
+                raise RunError(f"The geometry of {path} has no finite {lost}: leave the run out.")
+        raise RunError(f"{path} has no audit of its geometry: run  nearkin audit {path} --suite geometry  first.")
+    data = shaped["facts"].get("data", "")
+    same = [shaped, *(audit for audit in audits if audit is not shaped and audit["facts"].get("data", "") == data)]
+    holder = next((audit for audit in same if against in audit["values"]), None)
+    if holder is None:
+        known = {metric for audit in same for metric in audit["values"]}
+        raise RunError(
+            f"No audit of {path} on the data of its geometry ({data or 'without a name'}) has '{against}': audit it "
+            f"with a suite that gives it, or name another with --against.{suggestion(against, known)}"
+        )
+    wanted = (*GEOMETRY, *_INPUTS)
+    values = {metric: float(value) for metric, value in shaped["values"].items() if metric in wanted}
+    values[against] = float(holder["values"][against])
+    return AuditedRun(name, data, values, frozenset(holder.get("numbers", [])))
+
+
+def _audits(path: Path) -> Iterator[dict[str, Any]]:
+    """The audits of a run: its own, then those beside it that were not re-ranked, first those named after geometry."""
+    if not path.exists():
+        raise RunError(f"There is no run {path}: check the path.")
+    own = Run(path).audit_file
+    beside = sorted(path.glob("audit-*.json"), key=lambda file: ("geometry" not in file.name, file.name))
+    for file in (own, *beside):
+        if not file.exists():
+            continue
+        try:
+            stored = files.loads(file.read_text(encoding="utf-8"))
+            told = {"values": dict(stored["values"]), "facts": dict(stored["facts"])}
+        except (ValueError, KeyError, TypeError) as error:
+            raise RunError(f"{file} is damaged: run  nearkin audit {path}  again.") from error
+        if _RERANKED not in told["facts"] or file == own:
+            yield {**told, "numbers": stored.get("numbers", [])}
+
+
+def _values_table(runs: Sequence[AuditedRun], measures: Sequence[str], against: str) -> TextTable:
+    """The measures of each run."""
+    headings = ["run", against, *measures]
+    rows = [[[run.name], *([_value(run.values[metric], metric, run)] for metric in headings[1:])] for run in runs]
+    return TextTable("Geometry of runs", headings, rows)
+
+
+def _value(value: float, metric: str, run: AuditedRun) -> str:
+    if metric == "d_DoV":
+        return f"{value:.0f}"
+    plain = metric in (*GEOMETRY, *_INPUTS) or metric in run.numbers
+    return value_text(value, not plain)
+
+
+def _correlation_table(found: CorrelationTable) -> TextTable:
+    """One row a measure: both correlations, each with its p and that corrected for the table."""
+    headings = ["measure", "runs", "Pearson r", "p", "Holm p", "Spearman r", "p (ranks)", "Holm p (ranks)"]
+    rows = [[[cell] for cell in _correlation_cells(one)] for one in found.measures.values()]
+    return TextTable(f"Correlation with {found.against} over runs", headings, rows)
+
+
+def _correlation_cells(one: MeasureCorrelation) -> list[str]:
+    if one.constant:
+        return [one.measure, str(one.runs), f"constant {one.constant}", *[MISSING] * 5]
+    signed = [change_text(value, 0.0, False) for value in (one.pearson, one.spearman)]
+    p = [_p(value) for value in (one.pearson_p, one.pearson_holm, one.spearman_p, one.spearman_holm)]
+    return [one.measure, str(one.runs), signed[0], *p[:2], signed[1], *p[2:]]
+
+
+def _p(value: float) -> str:
+    return MISSING if math.isnan(value) else p_text(value).removeprefix("p ").removeprefix("= ")
+
+
+def _notes(runs: Sequence[AuditedRun], found: CorrelationTable) -> list[str]:
+    notes = [
+        f"Each of the {len(runs)} runs is one point. Holm's p is corrected for all p-values of the table, and that of "
+        "ranks is exact for up to 8 runs.",
+        "What goes together need not cause one another: recipes that differ in several ways differ in geometry too.",
+    ]
+    if {"phi", "R2"} <= found.measures.keys():
+        notes.append("phi and R2 have one order: with as many classes, one follows from the other.")
+    names = list(dict.fromkeys(run.data for run in runs))
+    if len(names) > 1:
+        told = ", ".join(name or "without a name" for name in names)
+        notes.append(f"The runs were audited on different data ({told}), whose classes alone change every measure.")
+    return notes
+
+
+def _plain(
+    paths: Sequence[Path], runs: Sequence[AuditedRun], found: CorrelationTable, notes: Sequence[str]
+) -> dict[str, Any]:
+    return {
+        "runs": [
+            {"run": str(path), "name": run.name, "data": run.data, "values": run.values}
+            for path, run in zip(paths, runs, strict=True)
+        ],
+        **found.to_dict(),
+        "notes": list(notes),
+    }
+
+
+def _write(
+    out: Path,
+    runs: Sequence[AuditedRun],
+    found: CorrelationTable,
+    tables: Sequence[TextTable],
+    notes: Sequence[str],
+) -> None:
+    """Write the page, or the picture alone."""
+    percent = not any(found.against in run.numbers for run in runs)
+    picture = draw_measures(
+        [run.values for run in runs],
+        [run.name for run in runs],
+        _titles(found.measures),
+        found.against,
+        percent=percent,
+    )
+    if out.suffix.lower() in _PICTURES:
+        if not picture:
+            raise DataError("No run has finite values of both: there is nothing to draw.")
+        with replacing(out) as temporary:
+            temporary.write_bytes(picture)
+        print(f"Picture: {out}")
+        return
+    figure = Figure(
+        f"Measures and {found.against}",
+        "Each point is a run; r is Pearson's correlation.",
+        picture,
+        f"{found.against} of runs against each measure of their geometry",
+    )
+    first, *further = tables
+    page = render_table(first.title, first.headings, first.rows, figures=[figure], notes=notes, further=further)
+    write_text(out, page)
+    print(f"Report: {out}")
+
+
+def _titles(measures: Mapping[str, MeasureCorrelation]) -> dict[str, str]:
+    """Measure to the title of its panel."""
+    return {
+        name: name if math.isnan(one.pearson) else f"{name}: r {change_text(one.pearson, 0.0, False)}"
+        for name, one in measures.items()
+    }

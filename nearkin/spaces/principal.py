@@ -1,0 +1,165 @@
+"""Principal-direction re-weighting: change how much each direction of an embedding counts, without training again.
+
+With m the mean and u_i the unit principal directions of the points fitted, `f_new = sum_i w_i ((f - m) . u_i) u_i`.
+When to use it, and what it does: docs/methods/principal-reweighting.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from numbers import Real
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nearkin.errors import DataError
+from nearkin.spaces.factor import triangular_factor
+
+_TINY = 1e-6
+"""Share of the largest singular value below which a direction holds rounding of single precision alone."""
+_SAME = 1e-12
+"""Share of the mean's largest entry below which points differ by rounding alone."""
+_BLOCK = 2**22
+"""Numbers that are held in double precision at a time."""
+
+
+class PrincipalReweighting:
+    """Weigh the principal directions of embeddings, by given weights or by a power of how much they vary.
+
+    With a power, `w_i = c s_i^(-power)`, s_i being the singular value of direction i: 0 leaves the points as they are
+    up to centring, 1 makes all directions vary alike (whitening), a negative one strengthens the strongest. The factor
+    c keeps the mean squared distance of the fitted points from their mean. A direction whose singular value is below
+    1e-6 of the largest has the weight 0 unless the power is 0, as a large one would only show rounding.
+
+    Reference: Kim 2023, section 6.2.3.
+
+    Example:
+        >>> import numpy as np
+        >>> points = np.random.default_rng(0).normal(size=(500, 3)) * [10.0, 1.0, 0.1]
+        >>> white = PrincipalReweighting(power=1.0).fit_transform(points)
+        >>> bool(np.ptp(white.std(axis=0)) < 1e-9)
+        True
+
+    Args:
+        power: how far directions are made alike; plays no part if there are weights.
+        weights: of the directions (d,), those that vary most first, none below 0; None: by the power.
+
+    Attributes:
+        mean_: of the fitted points (d,).
+        components_: the unit principal directions (d, d), one a row, those that vary most first.
+        singular_values_: of the centred fitted points (d,), descending; 0 beyond their number.
+        weights_: of the directions (d,).
+    """
+
+    mean_: np.ndarray
+    components_: np.ndarray
+    singular_values_: np.ndarray
+    weights_: np.ndarray
+
+    def __init__(self, power: float = 0.5, weights: Sequence[float] | np.ndarray | None = None) -> None:
+        self.power = power
+        self.weights = weights
+
+    def __repr__(self) -> str:
+        return f"PrincipalReweighting(power={self.power!r}, weights={self.weights!r})"
+
+    def fit(self, embeddings: Any) -> Self:
+        """Find mean, directions and weights of embeddings (n, d), array or tensor, at least two."""
+        points = _as_points(embeddings)
+        if len(points) < 2:
+            raise DataError(
+                f"Principal directions need at least two embeddings, and there are {len(points)}: add more."
+            )
+        dimension = points.shape[1]
+        self.mean_ = points.mean(axis=0, dtype=np.float64)
+        factor = triangular_factor(block - self.mean_ for block in _blocks(points))
+        _, values, directions = np.linalg.svd(factor, full_matrices=True)
+        self.singular_values_ = np.append(values, np.zeros(dimension - len(values)))
+        if self.singular_values_[0] <= _SAME * math.sqrt(len(points)) * np.abs(self.mean_).max():
+            raise DataError("All embeddings are the same point, which has no directions: fit others.")
+        self.components_ = _signed(directions)
+        self.weights_ = self._weights()
+        return self
+
+    def transform(self, embeddings: Any) -> np.ndarray:
+        """Embeddings (n, d) with their directions weighed, around zero; in the precision they were given in."""
+        if not hasattr(self, "weights_"):
+            raise DataError("This re-weighting knows no directions yet: call fit(embeddings) first.")
+        points = _as_points(embeddings)
+        if points.shape[1] != len(self.mean_):
+            raise DataError(
+                f"The embeddings have {points.shape[1]} dimensions and those fitted had {len(self.mean_)}: they must "
+                "agree."
+            )
+        change = (self.components_.T * self.weights_) @ self.components_
+        found = np.empty(points.shape, dtype=np.float32 if points.dtype == np.float32 else np.float64)
+        start = 0
+        for block in _blocks(points):
+            found[start : start + len(block)] = (block - self.mean_) @ change
+            start += len(block)
+        return found
+
+    def fit_transform(self, embeddings: Any) -> np.ndarray:
+        """Fit embeddings (n, d), and give them weighed."""
+        return self.fit(embeddings).transform(embeddings)
+
+    def _weights(self) -> np.ndarray:
+        values = self.singular_values_
+        if self.weights is not None:
+            return _as_weights(self.weights, len(values))
+        if isinstance(self.power, bool) or not isinstance(self.power, Real) or not math.isfinite(self.power):
+            raise DataError(
+                f"power must be a finite number, such as 0 (no change) or 1 (whitening), not {self.power!r}."
+            )
+        if self.power == 0:
+            return np.ones(len(values))
+        held = values > _TINY * values[0]
+        # Relative to the first, so that no power overflows.
+        weights = np.where(held, np.where(held, values / values[0], 1.0) ** -float(self.power), 0.0)
+        return weights * math.sqrt(np.square(values[held]).sum() / np.square(weights * values).sum())
+
+
+def _as_points(embeddings: Any) -> np.ndarray:
+    """Embeddings (n, d) as an array of finite numbers."""
+    given = embeddings.detach().cpu() if isinstance(embeddings, Tensor) else embeddings
+    given = given.float() if isinstance(given, Tensor) and given.dtype is torch.bfloat16 else given
+    try:
+        points = np.asarray(given)
+    except ValueError as error:
+        raise DataError(f"The embeddings must be rows of one length, a matrix of numbers ({error}).") from error
+    if points.dtype.kind not in "fiub" or points.ndim != 2 or points.shape[1] == 0:
+        raise DataError(
+            f"The embeddings must be numbers of shape (items, dimensions), not {points.dtype} of shape {points.shape}."
+        )
+    finite = np.isfinite(points).all(axis=1)
+    if not finite.all():
+        raise DataError(f"The embeddings hold NaN or infinite values, first in row {int(np.argmin(finite))}.")
+    return points
+
+
+def _as_weights(weights: Any, dimension: int) -> np.ndarray:
+    try:
+        given = np.array(weights, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"The weights must be a flat list of numbers ({error}).") from error
+    if given.shape != (dimension,):
+        raise DataError(f"There must be {dimension} weights, one for each direction, not an array of {given.shape}.")
+    if not (np.isfinite(given) & (given >= 0)).all():
+        raise DataError("The weights must be finite and none below 0.")
+    return given
+
+
+def _blocks(points: np.ndarray) -> Iterator[np.ndarray]:
+    """Points (n, d), some rows at a time, in double precision."""
+    rows = max(1, _BLOCK // points.shape[1])
+    for start in range(0, len(points), rows):
+        yield points[start : start + rows].astype(np.float64)
+
+
+def _signed(directions: np.ndarray) -> np.ndarray:
+    """Directions (d, d), the largest entry of each positive: none has a sign of its own."""
+    largest = np.abs(directions).argmax(axis=1)
+    return directions * np.where(directions[np.arange(len(directions)), largest] < 0, -1.0, 1.0)[:, None]

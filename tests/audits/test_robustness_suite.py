@@ -1,0 +1,181 @@
+"""The robustness suite: its accuracies against attacks run by hand, who is attacked, what is refused, its pictures."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import nearkin as nk
+from nearkin.attacks import PixelEmbedder, class_codes, classifier_of_estimator
+from nearkin.attacks.library import published_attack
+from nearkin.audits import Subject, run_suites, subject_of_model
+from nearkin.audits.attacked_classes import VOTES
+from nearkin.audits.attacking import make_scene
+from nearkin.audits.calibration import OURS, divided, fit_estimators
+from nearkin.audits.pixels import PixelReader
+from nearkin.audits.robustness import robustness_suite
+from nearkin.errors import DataError, RecipeError
+from nearkin.recipe import AuditSection, load_recipe
+from nearkin.spaces import Sphere
+
+QUICK = AuditSection(
+    resamples=20,
+    attacked_queries=12,
+    attacks=["fgsm", "pgd"],
+    attack_epsilons=[0.01, 0.1],
+    attack_steps=4,
+    voronoi_items=20,
+    smoothed_queries=2,
+    smoothing_samples=20,
+)
+ITEMS = ["data.split=items", "data.test_items=0.4", "data.val_items=0.2", "data.per_class=2", "training.max_steps=30"]
+
+
+@pytest.fixture(scope="module")
+def model(patterns, tiny):
+    return nk.fit(patterns, "proxy-anchor", overrides=[*tiny, "training.max_steps=24"], progress=False)
+
+
+@pytest.fixture(scope="module")
+def subject(model, patterns, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("features")
+    whole = replace(subject_of_model(model, patterns, cache_directory=folder, progress=False), progress=False)
+    reader = PixelReader(model, patterns)
+    # The model saw these classes: enough items for a sample.
+    embeddings = model.encode(patterns, progress=False)
+    return replace(
+        whole, embeddings=embeddings, labels=patterns.labels, pixels=reader, picture=patterns.image, baseline=None
+    )
+
+
+@pytest.fixture(scope="module")
+def found(subject):
+    return robustness_suite(subject, QUICK)
+
+
+def test_accuracies_are_those_of_attacks_run_by_hand(subject, found, model):
+    support, _ = divided(subject, 0)
+    scene = make_scene(subject, QUICK)
+    assert len(scene.rows) == 12
+    fitted = fit_estimators(subject.embeddings[support], subject.labels[support], subject.space)
+    embed = PixelEmbedder(model)
+    target = classifier_of_estimator(embed, fitted[OURS])
+    codes = class_codes(target.classes, subject.labels[scene.rows])
+    for eps in (0.01, 0.1):
+        done = published_attack("pgd", target, scene.pixels, codes, eps, steps=4)
+        assert found.values[f"accuracy, pgd {eps:g}, NED"] == pytest.approx(1 - done.wrong.double().mean().item())
+        with torch.no_grad():
+            moved = embed(done.pixels).numpy()
+        for name in VOTES:
+            right = fitted[name].predict(moved).labels == subject.labels[scene.rows]
+            assert found.values[f"accuracy, pgd {eps:g}, {name}"] == pytest.approx(right.mean())
+
+
+def test_larger_perturbations_do_more(found):
+    for name in ("NED", "prototypes (softmax)"):
+        clean = found.values[f"accuracy, unattacked, {name}"]
+        assert clean >= found.values[f"accuracy, pgd 0.01, {name}"] >= found.values[f"accuracy, pgd 0.1, {name}"]
+    assert found.values["P@1, unattacked"] >= found.values["P@1, pushed away 0.01"]
+    assert found.values["P@1, pushed away 0.01"] >= found.values["P@1, pushed away 0.1"]
+    assert found.values["pulled to a chosen item 0.1"] >= found.values["pulled to a chosen item 0.01"]
+
+
+def test_first_neighbours_are_right_as_often_as_a_search_says(subject, found):
+    scene = make_scene(subject, QUICK)
+    _, near = nk.search.exact(subject.embeddings[scene.rows], subject.embeddings[scene.support], 1, space=subject.space)
+    hits = subject.labels[scene.support][near[:, 0].numpy()] == subject.labels[scene.rows]
+    assert found.values["P@1, unattacked"] == pytest.approx(hits.mean())
+
+
+def test_cells_never_fall_below_balls(found):
+    cells = found.details["robustness"]["cells"]
+    assert all(voronoi >= standard for voronoi, standard in zip(cells["VAA"], cells["SAA"], strict=True))
+    assert cells["inputs"] == 12
+    assert set(QUICK.attack_epsilons) <= set(cells["epsilons"])
+
+
+def test_what_it_says_can_be_kept_and_drawn(found, subject):
+    json.dumps(found.details)
+    assert found.primary in found.values
+    assert set(found.lower_is_better) <= set(found.values)
+    assert any("masked" in note for note in found.notes)
+    assert any("pixels from 0 to 1" in note for note in found.notes)
+    figures = [draw() for draw in found.drawings]
+    assert [figure.title for figure in figures] == [
+        "Attacked queries",
+        "Accuracy under attack",
+        "Balls and Voronoi cells",
+        "Certified accuracy",
+    ]
+    for figure in figures:
+        image = Image.open(io.BytesIO(figure.png))
+        assert min(image.size) > 100
+        assert len(np.unique(np.asarray(image.convert("L")))) > 10
+
+
+def test_parts_can_be_left_out(subject):
+    section = QUICK.model_copy(update={"voronoi_items": 0, "smoothed_queries": 0, "attacks": ["fgsm"]})
+    found = robustness_suite(subject, section)
+    assert not any(name.startswith(("SAA", "VAA", "certified")) for name in found.values)
+    assert len(found.drawings) == 2
+
+
+def test_normalised_units_are_other_sizes(subject):
+    scene = make_scene(subject, QUICK.model_copy(update={"attack_unit": "normalised"}))
+    moved = published_attack(
+        "fgsm", scene.targets[OURS], scene.pixels, scene.codes(OURS), 0.1, unit=scene.unit
+    )  # fmt: skip
+    std = torch.tensor(subject.model.spec.std).view(1, -1, 1, 1)
+    changes = (moved.pixels - scene.pixels).abs().amax(dim=(0, 2, 3))
+    assert (changes <= 0.1 * std.flatten() + 1e-6).all()
+    assert changes.max() > 0.05 * std.min()
+
+
+def test_l2_has_no_square_and_square_no_l2(subject):
+    section = QUICK.model_copy(update={"attack_norm": "l2", "attack_epsilons": [0.5], "voronoi_items": 0})
+    found = robustness_suite(subject, section)
+    assert not any("Square" in name for name in found.details["robustness"]["checks"]["accuracy"])
+    with pytest.raises(RecipeError, match="norm linf, not 'l2'"):
+        AuditSection(attacks=["square"], attack_norm="l2")
+    with pytest.raises(RecipeError, match=r"no attack 'pdg'.*pgd"):
+        AuditSection(attacks=["pdg"])
+    with pytest.raises(RecipeError, match="cw"):
+        load_recipe("base", ["audit.attacks=[cw]"])
+
+
+def test_a_softmax_run_is_attacked_by_its_own_classes(patterns, tiny, tmp_path):
+    overrides = [*tiny, *ITEMS]
+    nk.fit(patterns, "softmax", overrides=overrides, out=tmp_path / "run", progress=False)
+    settings = ["audit.attacks=[fgsm]", "audit.attack_epsilons=[0.05]", "audit.voronoi_items=0"]
+    settings += ["audit.attacked_queries=10", "audit.smoothed_queries=0", "audit.attack_steps=2", "audit.resamples=10"]
+    result = nk.audit(tmp_path / "run", patterns, suites=["robustness"], overrides=settings, progress=False)
+    trained = nk.load(tmp_path / "run")
+    assert "accuracy, fgsm 0.05, softmax" in result.values
+    # The classifier that was attacked is the one that validated: it names training items as the log says.
+    scores = nk.training.class_scores.run_classifier(tmp_path / "run", trained)
+    points = torch.from_numpy(trained.encode(patterns, progress=False))
+    named = np.array(scores.names)[scores.scores(points).argmax(dim=1).numpy()]
+    assert (named == patterns.labels).mean() > 0.3
+    assert not scores.scores(points).requires_grad
+
+
+def test_a_learned_similarity_is_attacked_by_prototypes_and_dense_layer(patterns, tiny, tmp_path):
+    overrides = [*tiny, *ITEMS]
+    nk.fit(patterns, "learned-similarity", overrides=overrides, out=tmp_path / "run", progress=False)
+    settings = ["audit.attacks=[fgsm]", "audit.attack_epsilons=[0.05]", "audit.voronoi_items=0"]
+    settings += ["audit.attacked_queries=10", "audit.smoothed_queries=0", "audit.attack_steps=2", "audit.resamples=10"]
+    result = nk.audit(tmp_path / "run", patterns, suites=["robustness"], overrides=settings, progress=False)
+    assert {"accuracy, fgsm 0.05, SIM", "accuracy, fgsm 0.05, DOL", "accuracy, fgsm 0.05, NED"} <= set(result.values)
+
+
+def test_what_has_no_pixels_is_refused():
+    rng = np.random.default_rng(0)
+    vectors = rng.normal(size=(24, 4)).astype(np.float32)
+    with pytest.raises(DataError, match="needs a model and image data"):
+        run_suites(Subject(vectors, np.repeat(np.arange(4), 6), Sphere(), progress=False), QUICK, ["robustness"])

@@ -1,0 +1,327 @@
+"""Adversarial training against losses recomputed apart, its limits, what follows which points, and refusals."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import pytest
+import torch
+
+from nearkin.errors import RecipeError
+from nearkin.protocol import Candidate
+from nearkin.recipe import AdversarialSection, load_recipe
+from nearkin.training import Run, train
+from nearkin.training.fit import make_learner
+from nearkin.training.ranks import Ranks
+from nearkin.training.schedules import Adversarial, Schedule
+from nearkin.training.step import Step
+
+LABELS = torch.arange(12) % 6
+
+
+def ready(tiny, loss="normface", *overrides, **settings):
+    """A step, and one that is its equal and never used."""
+    recipe = load_recipe(loss, [*tiny, *overrides])
+    embedder, objective, _ = make_learner(recipe, "image", 6, validated=True, items=60)
+    schedule = Adversarial(AdversarialSection(steps=2, **settings), embedder.space, seed=5)
+    step = Step(embedder, objective, schedule, None, Ranks()).train()
+    return step, copy.deepcopy(step)
+
+
+def inputs(embedder):
+    return embedder.normalise(torch.rand(12, 3, 16, 16, generator=torch.Generator().manual_seed(0)))
+
+
+def embedded(step):
+    """Raw embeddings (12, d) of clean inputs and of those that the step's first attack finds, in one batch."""
+    clean = inputs(step.embedder)
+    perturbed = step.schedule.attack(step.embedder, step.objective.loss, clean, LABELS, 0)
+    return step.embedder(torch.cat([clean, perturbed])).chunk(2)
+
+
+def log_probabilities(step, embeddings):
+    """Of NormFace, point by point and class by class."""
+    proxies = [row / row.norm() for row in step.objective.loss.bank.proxies.detach()]
+    rows = []
+    for point in embeddings.detach():
+        logits = [10.0 * float(point @ proxy / point.norm()) for proxy in proxies]
+        total = math.log(sum(math.exp(value) for value in logits))
+        rows.append([value - total for value in logits])
+    return rows
+
+
+def cross_entropy(step, embeddings):
+    rows = log_probabilities(step, embeddings)
+    return -sum(row[label] for row, label in zip(rows, LABELS.tolist(), strict=True)) / len(rows)
+
+
+@pytest.mark.parametrize("alpha", [0.2, 0.5, 0.9])
+def test_mix_is_the_weighted_loss_of_both(alpha, tiny):
+    step, twin = ready(tiny, alpha=alpha)
+    clean, perturbed = embedded(twin)
+    expected = alpha * cross_entropy(twin, clean) + (1 - alpha) * cross_entropy(twin, perturbed)
+    assert step(inputs(step.embedder), LABELS).item() == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("loss", ["normface", "triplet", "proxy-anchor", "learned-similarity", "growing-triplet"])
+def test_nearly_all_weight_on_clean_inputs_is_plain_training(loss, tiny):
+    """Without batch norm, in which perturbed inputs are seen by the clean ones."""
+    step, twin = ready(tiny, loss, "model.freeze=all", alpha=1 - 1e-7)
+    twin.schedule = Schedule()
+    clean = inputs(step.embedder)
+    mixed, plain = step(clean, LABELS), twin(clean, LABELS)
+    torch.testing.assert_close(mixed, plain, rtol=1e-5, atol=1e-6)
+    mixed.backward()
+    plain.backward()
+    torch.testing.assert_close(step.embedder.head.weight.grad, twin.embedder.head.weight.grad, rtol=1e-4, atol=1e-6)
+
+
+def test_without_clean_inputs_it_is_plain_training_on_perturbed_ones(tiny):
+    step, twin = ready(tiny, alpha=0)
+    clean = inputs(step.embedder)
+    perturbed = twin.schedule.attack(twin.embedder, twin.objective.loss, clean, LABELS, 0)
+    seen = []
+    step.embedder.head.register_forward_hook(lambda *given: seen.append(given[2]) if given[0].training else None)
+    value = step(clean, LABELS)
+    twin.schedule = Schedule()
+    assert torch.equal(value, twin(perturbed, LABELS))
+    assert [len(embeddings) for embeddings in seen] == [12]
+
+
+@pytest.mark.parametrize("term", ["kl", "cross-entropy"])
+@pytest.mark.parametrize("trades_lambda", [1 / 6, 2.0])
+def test_trades_by_loops(term, trades_lambda, tiny):
+    step, twin = ready(tiny, mode="trades", trades_lambda=trades_lambda, trades_term=term)
+    clean, perturbed = embedded(twin)
+    apart = 0.0
+    for p, q in zip(log_probabilities(twin, clean), log_probabilities(twin, perturbed), strict=True):
+        apart -= sum(math.exp(a) * b for a, b in zip(p, q, strict=True))
+        if term == "kl":
+            apart += sum(math.exp(a) * a for a in p)
+    expected = cross_entropy(twin, clean) + apart / 12 / trades_lambda
+    assert step(inputs(step.embedder), LABELS).item() == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("parameters", ["{scale: 10}", "{scale: dynamic, proxies: ema}"])
+def test_negative_margin_by_loops(parameters, tiny):
+    step, twin = ready(tiny, "normface", f"objective.parameters={parameters}", mode="negative-margin", alpha=0.4)
+    clean, perturbed = embedded(twin)
+    proxies = [row.double() / row.double().norm() for row in twin.objective.loss.bank.proxies.detach()]
+    scale = float(twin.objective.loss.scores.scale())
+
+    def value(embeddings, margins):
+        total = 0.0
+        for point, label in zip(embeddings.detach().double(), LABELS.tolist(), strict=True):
+            angles = [math.acos(max(-1.0, min(1.0, float(point @ w / point.norm())))) for w in proxies]
+            angles[label] = max(angles[label] + margins[label], 0.0)
+            logits = [scale * math.cos(angle) for angle in angles]
+            total -= logits[label] - math.log(sum(map(math.exp, logits)))
+        return total / len(embeddings)
+
+    margins = [
+        -min(math.acos(float(one @ other)) for other in proxies if other is not one) / 2 + 1e-3 for one in proxies
+    ]
+    expected = 0.4 * value(clean, [0.0] * 6) + 0.6 * value(perturbed, margins)
+    assert step(inputs(step.embedder), LABELS).item() == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize(("loss", "mode"), [("triplet", "mix"), ("learned-similarity", "trades")])
+def test_other_losses_have_gradients(loss, mode, tiny):
+    step, _ = ready(tiny, loss, mode=mode)
+    step(inputs(step.embedder), LABELS).backward()
+    gradients = [parameter.grad for parameter in step.embedder.parameters() if parameter.grad is not None]
+    assert all(gradient.isfinite().all() for gradient in gradients)
+    assert step.embedder.head.weight.grad.abs().max() > 0
+
+
+def test_halves_are_told_apart_process_by_process(tiny):
+    step, _ = ready(tiny)
+    step.schedule.ranks = Ranks(world_size=2, local_world_size=2)
+    rows = torch.tensor([[0.0], [1.0], [10.0], [11.0], [2.0], [3.0], [12.0], [13.0]])
+    clean, perturbed = step.schedule._halves(rows)
+    assert clean.flatten().tolist() == [0.0, 1.0, 2.0, 3.0]
+    assert perturbed.flatten().tolist() == [10.0, 11.0, 12.0, 13.0]
+
+
+# What follows the points.
+
+
+@pytest.mark.parametrize("mode", ["mix", "trades"])
+def test_prototypes_follow_clean_points_once(mode, tiny):
+    step, twin = ready(tiny, "learned-similarity", mode=mode)
+    clean, _ = embedded(twin)
+    step(inputs(step.embedder), LABELS)
+    twin.embedder.prototypes.update(clean.detach(), LABELS, 0.9)
+    torch.testing.assert_close(step.embedder.prototypes.points, twin.embedder.prototypes.points)
+
+
+def test_prototypes_follow_perturbed_points_if_there_are_no_others(tiny):
+    step, twin = ready(tiny, "learned-similarity", alpha=0)
+    clean = inputs(step.embedder)
+    points = twin.embedder(twin.schedule.attack(twin.embedder, twin.objective.loss, clean, LABELS, 0))
+    step(clean, LABELS)
+    twin.embedder.prototypes.update(points.detach(), LABELS, 0.9)
+    torch.testing.assert_close(step.embedder.prototypes.points, twin.embedder.prototypes.points)
+
+
+@pytest.mark.parametrize("mode", ["mix", "trades", "negative-margin"])
+def test_moving_proxies_and_scale_follow_clean_points(mode, tiny):
+    step, twin = ready(tiny, "normface", "objective.parameters={proxies: ema, scale: dynamic}", mode=mode)
+    clean, _ = embedded(twin)
+    step(inputs(step.embedder), LABELS)
+    twin.objective(clean, LABELS)
+    for one in (step, twin):
+        one.objective.stepped()
+    ours, theirs = (one.objective.loss.state_dict() for one in (step, twin))
+    for name, value in ours.items():
+        torch.testing.assert_close(value, theirs[name])
+
+
+def test_a_growing_margin_counts_steps_not_batches(tiny):
+    step, _ = ready(tiny, "growing-triplet")
+    for _ in range(3):
+        step(inputs(step.embedder), LABELS)
+    assert int(step.objective.loss.steps) == 3
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.5])
+def test_regularisers_apply_once(alpha, tiny):
+    """To the clean points, or to the perturbed ones if there are no others."""
+    terms = "objective.regularisers=[{name: embedding-norm, weight: 0.5}, {name: class-adversary, weight: 0}]"
+    step, twin = ready(tiny, "normface", terms, alpha=alpha)
+    value = step(inputs(step.embedder), LABELS).item()
+    assert int(step.objective.regularisers["class-adversary"].steps) == 1
+    if alpha:
+        seen, perturbed = embedded(twin)
+    else:
+        clean = inputs(twin.embedder)
+        seen = perturbed = twin.embedder(
+            twin.schedule.attack(twin.embedder, twin.objective.loss, clean, LABELS, 0)
+        ).detach()
+    expected = alpha * cross_entropy(twin, seen) + (1 - alpha) * cross_entropy(twin, perturbed)
+    norms = [float(point @ point) for point in seen.detach()]
+    assert value == pytest.approx(expected + 0.5 * sum(norms) / 12, rel=1e-4)
+
+
+def test_attributes_of_clean_points_reach_their_regulariser(tiny):
+    recipe = ["model.backbone=resnet20", "model.local_dimension=8", "model.pooling_parameters={prototypes: 4}"]
+    step, _ = ready(tiny, "contrastive-gsp", *recipe)
+    seen = []
+    step.objective.regularisers["zero-shot"].register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    step(inputs(step.embedder), LABELS).backward()
+    assert [tuple(attributes.shape) for attributes in seen] == [(12, 4)]
+
+
+# The log and the checkpoint.
+
+
+@pytest.mark.parametrize(
+    ("loss", "settings", "names"),
+    [
+        ("normface", {}, {"clean_loss", "adv_loss", "clean_accuracy", "adv_accuracy"}),
+        ("normface", {"alpha": 0}, {"adv_loss", "adv_accuracy"}),
+        ("learned-similarity", {}, {"clean_loss", "adv_loss", "clean_accuracy", "adv_accuracy"}),
+        ("triplet", {}, {"clean_loss", "adv_loss", "adv_distance"}),
+        ("triplet", {"alpha": 0}, {"adv_loss"}),
+    ],
+)
+def test_readings_are_means_since_the_last_ones(loss, settings, names, tiny):
+    step, twin = ready(tiny, loss, **settings)
+    assert step.schedule.readings() == {}
+    clean = inputs(step.embedder)
+    once = []
+    for _ in range(2):
+        twin(clean, LABELS)
+        once.append(twin.schedule.readings())
+        step(clean, LABELS)
+    found = step.schedule.readings()
+    assert found.keys() == names
+    assert found == pytest.approx({name: (once[0][name] + once[1][name]) / 2 for name in names})
+    assert step.schedule.readings() == {}
+
+
+def test_a_schedule_goes_on_where_a_checkpoint_left_it(tiny):
+    step, twin = ready(tiny)
+    clean = inputs(step.embedder)
+    step(clean, LABELS)
+    twin.load_state_dict(step.state_dict())
+    twin.schedule.restore(step.schedule.tensors(), step.schedule.facts())
+    assert torch.equal(step(clean, LABELS), twin(clean, LABELS))
+    assert step.schedule.readings() == twin.schedule.readings()
+
+
+def test_a_run_tells_of_both_losses(patterns, tiny, tmp_path):
+    recipe = load_recipe("normface", [*tiny, "training.schedule=adversarial", "training.adversarial.steps=2"])
+    train(patterns, recipe, Run(tmp_path / "run"), source="patterns", cache_directory=tmp_path, progress=False)
+    rows = [row for row in Run(tmp_path / "run").history() if "loss" in row]
+    assert [row["step"] for row in rows] == [3, 6, 9, 12]
+    for row in rows:
+        assert row["loss"] == pytest.approx((row["clean_loss"] + row["adv_loss"]) / 2, rel=1e-5)
+        assert row["adv_loss"] > row["clean_loss"]
+        assert row["adv_accuracy"] <= row["clean_accuracy"]
+
+
+# Recipes.
+
+
+@pytest.mark.parametrize(
+    ("loss", "changes", "message"),
+    [
+        ("normface", ["model.freeze=all", "model.cache=true"], r"holds none: set model\.cache to false"),
+        ("triplet", ["training.adversarial.mode=trades"], "which the loss 'triplet' does not give"),
+        ("proxy-anchor", ["training.adversarial.mode=trades"], r"set training\.adversarial\.mode to mix"),
+        ("arcface", ["training.adversarial.mode=negative-margin"], "one of the loss 'normface', not of 'arcface'"),
+    ],
+)
+def test_refusals(loss, changes, message, tiny):
+    recipe = load_recipe(loss, [*tiny, "training.schedule=adversarial", *changes])
+    with pytest.raises(RecipeError, match=message):
+        make_learner(recipe, "image", 6, validated=True)
+
+
+def test_audio_is_refused():
+    recipe = load_recipe("audio", ["training.schedule=adversarial", "model.cache=false", "model.pretrained=false"])
+    with pytest.raises(RecipeError, match="perturbs pixels, and the data is audio"):
+        make_learner(recipe, "audio", 6, validated=True)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ("{mode: trades, alpha: 0.3}", "alpha is set, which the mode 'trades' does not use"),
+        ("{trades_lambda: 1}", "trades_lambda is set, which the mode 'mix' does not use"),
+        ("{trades_term: cross-entropy}", "trades_term is set, which the mode 'mix' does not use"),
+        ("{mode: negative-margin, alpha: 0}", "needs clean inputs, too: set alpha above 0"),
+        ("{attack: fgsm, step_size: 0.1}", "one step of eps: set steps to 1 and step_size to null"),
+        ("{attack: fgsm, steps: 3}", "one step of eps"),
+        ("{alpha: 1}", "less than 1"),
+        ("{eps: 0}", "greater than 0"),
+        ("{eps: eight}", "valid number"),
+        ("{attack: cw}", "'fgsm', 'bim' or 'pgd'"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(settings, message):
+    with pytest.raises(RecipeError, match=message):
+        load_recipe("normface", ["training.schedule=adversarial", f"training.adversarial={settings}"])
+
+
+def test_settings_without_the_schedule_are_refused():
+    with pytest.raises(RecipeError, match=r"set training\.schedule to adversarial, or leave it out"):
+        load_recipe("normface", ["training.adversarial.eps=0.1"])
+
+
+def test_fractions_are_numbers():
+    settings = load_recipe(
+        "normface",
+        ["training.schedule=adversarial", "training.adversarial={mode: trades, eps: 2/255, trades_lambda: 1/3}"],
+    ).training.adversarial
+    assert (settings.eps, settings.trades_lambda) == (2 / 255, 1 / 3)
+
+
+def test_recipes_of_old_keep_their_digests():
+    plain = Candidate("plain", load_recipe("normface"))
+    assert "adversarial" not in plain.content()["training"]
+    changed = load_recipe("normface", ["training.schedule=adversarial", "training.adversarial.eps=1/9"])
+    other = Candidate("other", changed)
+    assert other.content()["training"]["adversarial"]["eps"] == 1 / 9
