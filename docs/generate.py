@@ -201,6 +201,17 @@ def _timed(benchmark: str, key: str, unit: str) -> str:
     return f"{_bars(result)}\n\n{caption}\n\n{_table(('case', '', 'time'), rows)}"
 
 
+def _voronoi() -> str:
+    """What the last full run of the Voronoi benchmark measured, a column for each epsilon."""
+    result = _benchmark("vaa")
+    names = [name for name in result["table"][0] if name != "epsilon"]
+    told = [
+        (name, *(row[name] if isinstance(row[name], str) else f"{row[name]:.3g}" for row in result["table"]))
+        for name in names
+    ]
+    return f"{_bars(result)}\n\n{_table(('', *(row['epsilon'] for row in result['table'])), told)}"
+
+
 def _tokens() -> str:
     """The token study: means over seeds with 95 % t intervals."""
     from scipy import stats
@@ -512,6 +523,14 @@ _TABLES = {
     "episodes": partial(_timed, "episodes", "milliseconds", "ms"),
     "hierarchy": partial(_timed, "hierarchy", "seconds", "s"),
     "similarity": partial(_timed, "similarity", "seconds", "s"),
+    "vaa": _voronoi,
+    **{
+        f"robustness_{name}": partial(_made, "robustness", name)
+        for name in (
+            *("toy", "fashion", "masking", "claims", "trades"),
+            *("cifar", "changes", "correlations", "cub", "runs"),
+        )
+    },
     "plankton": _plankton,
     "plankton_confusions": _plankton_confusions,
     "ccp_toy": _toy,

@@ -1,0 +1,161 @@
+"""Attacks by name: what each must hold, analytic distances on linear models, and refusals."""
+
+import sys
+
+import pytest
+import torch
+
+from nearkin.attacks import as_norm
+from nearkin.attacks.library import ATTACKS, check_attack, published_attack
+from nearkin.attacks.units import Unit
+from nearkin.errors import DataError, MissingExtraError, RecipeError
+
+ALL = [
+    (name, norm)
+    for name in ATTACKS
+    for norm in ("linf", "l2")
+    if not (name == "cw" and norm == "linf") and not (name == "square" and norm == "l2")
+]
+every = pytest.mark.parametrize(("name", "norm"), ALL)
+SHAPE = (3, 5, 5)
+NORMALISED = Unit("normalised", torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225]))
+
+
+def network(seed=0, classes=3):
+    torch.manual_seed(seed)
+    return torch.nn.Sequential(
+        torch.nn.Conv2d(3, 6, 3),
+        torch.nn.Tanh(),
+        torch.nn.Flatten(),
+        torch.nn.Linear(54, classes),
+        torch.nn.LogSoftmax(dim=1),
+    ).requires_grad_(False)
+
+
+def linear(seed=0):
+    """Two classes; the first is ahead by `<w, x - 1/2>`."""
+    w = torch.randn(75, generator=torch.Generator().manual_seed(seed))
+
+    def classify(x):
+        margin = (x.flatten(1) - 0.5) @ w.to(x.dtype)
+        return torch.log_softmax(torch.stack([margin, torch.zeros_like(margin)], dim=1), dim=1)
+
+    return classify, w
+
+
+def pixels(count=12, low=0.0, high=1.0, seed=1):
+    return low + (high - low) * torch.rand(count, *SHAPE, generator=torch.Generator().manual_seed(seed))
+
+
+@every
+@pytest.mark.parametrize("unit", [None, NORMALISED], ids=["pixels", "normalised"])
+@pytest.mark.parametrize("eps", [0.002, 0.1, 2.0])
+def test_what_every_attack_holds(name, norm, unit, eps):
+    model, x = network(), pixels()
+    codes = model(x).argmax(dim=1)
+    codes[:2] = (codes[:2] + 1) % 3  # wrong before
+    told = []
+    found = published_attack(
+        name, model, x, codes, eps, norm=norm, unit=unit, steps=20, batch_size=5, advance=told.append
+    )
+    assert told == [5, 5, 2]
+    assert ((found.pixels >= 0) & (found.pixels <= 1)).all()
+    gap = found.pixels - x if unit is None else unit.of_pixels(found.pixels) - unit.of_pixels(x)
+    far = as_norm(norm).length(gap.flatten(1))
+    assert (far <= eps * (1 + 1e-5) + 1e-5).all()
+    torch.testing.assert_close(found.distances, far, rtol=1e-5, atol=1e-6)
+    assert torch.equal(model(found.pixels).argmax(dim=1) != codes, found.wrong)
+    assert torch.equal(found.pixels[:2], x[:2])
+    assert found.wrong[:2].all()
+    again = published_attack(name, model, x, codes, eps, norm=norm, unit=unit, steps=20, batch_size=5)
+    assert torch.equal(again.pixels, found.pixels)
+
+
+@pytest.mark.parametrize("name", ["fgsm", "bim", "pgd", "square"])
+@pytest.mark.parametrize("unit", [None, NORMALISED], ids=["pixels", "normalised"])
+@pytest.mark.parametrize("eps", [1e-4, 1e-3, 0.01])
+def test_small_epsilons_are_used_in_full(name, unit, eps):
+    """Rounding of large numbers is not small beside a small epsilon: it must not count as leaving the ball."""
+    (model, _), x = linear(), pixels(8, 0.2, 0.9)
+    codes = model(x).argmax(dim=1)
+    found = published_attack(name, model, x, codes, eps, unit=unit, steps=10)
+    torch.testing.assert_close(found.distances, torch.full((8,), eps), rtol=0.02, atol=0)
+
+
+@pytest.mark.parametrize("unit", [None, NORMALISED], ids=["pixels", "normalised"])
+@pytest.mark.parametrize("name", ["pgd", "square"])
+def test_double_precision(name, unit):
+    model, x = network().double(), pixels().double().round(decimals=1)
+    codes = model(x).argmax(dim=1)
+    found = published_attack(name, model, x, codes, 0.5, unit=unit, steps=20)
+    assert found.pixels.dtype == found.distances.dtype == torch.float64
+    assert found.wrong.any()
+
+
+def test_the_state_of_torch_s_generator_is_left_alone():
+    model, x = network(), pixels()
+    before = torch.random.get_rng_state()
+    published_attack("pgd", model, x, model(x).argmax(dim=1), 0.1, steps=2)
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+@pytest.mark.parametrize(
+    ("name", "norm", "excess"), [("deepfool", "l2", 0.03), ("deepfool", "linf", 0.03), ("cw", "l2", 0.05)]
+)
+def test_smallest_perturbations_are_about_the_distance_to_the_border(name, norm, excess):
+    (model, w), x = linear(3), pixels(10, 0.3, 0.7)
+    scores = model(x)
+    codes = scores.argmax(dim=1)
+    expected = (scores[:, 0] - scores[:, 1]).abs() / (w.norm() if norm == "l2" else w.abs().sum())
+    found = published_attack(name, model, x, codes, 3.0, norm=norm)
+    assert found.wrong.all()
+    assert (found.distances >= expected * (1 - 1e-3)).all()
+    assert (found.distances <= expected * (1 + excess) + 4e-3).all()
+    assert (found.distances < 3.0).all()
+    # The same found perturbation does not count where epsilon is smaller.
+    middle = float(expected.median()) * (1 + excess)
+    fewer = published_attack(name, model, x, codes, middle, norm=norm)
+    assert torch.equal(fewer.wrong, found.distances <= middle)
+    assert torch.equal(fewer.pixels[~fewer.wrong], x[~fewer.wrong])
+
+
+@pytest.mark.parametrize("name", ["fgsm", "bim", "pgd"])
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_the_border_of_a_linear_model_decides(name, norm):
+    (model, w), x = linear(4), pixels(40, 0.3, 0.7)
+    scores = model(x)
+    far = (scores[:, 0] - scores[:, 1]).abs() / (w.norm() if norm == "l2" else w.abs().sum())
+    eps = float(far.median()) + 1e-4
+    found = published_attack(name, model, x, scores.argmax(dim=1), eps, norm=norm, steps=60, step=eps)
+    clear = (far - eps).abs() > 1e-3 * eps
+    assert torch.equal(found.wrong[clear], (far < eps)[clear])
+
+
+@pytest.mark.parametrize(
+    ("name", "norm", "sentence"),
+    [
+        ("pdg", "linf", "no attack 'pdg'. Did you mean 'pgd'?"),
+        ("cw", "linf", "'cw' is of the norm l2, not 'linf'"),
+        ("square", "l2", "'square' is of the norm linf, not 'l2'"),
+        ("fgsm", "l1", "'fgsm' is of the norm linf or l2, not 'l1'"),
+    ],
+)
+def test_what_there_is_not_is_refused(name, norm, sentence):
+    with pytest.raises(RecipeError, match=sentence):
+        check_attack(name, norm)
+    with pytest.raises(RecipeError, match=sentence):
+        published_attack(name, network(), pixels(), torch.zeros(12, dtype=torch.int64), 0.1, norm=norm)
+
+
+def test_pixels_lie_between_0_and_1():
+    with pytest.raises(DataError, match="outside of 0 to 1"):
+        published_attack("fgsm", network(), 255 * pixels(), torch.zeros(12, dtype=torch.int64), 8.0)
+
+
+def test_the_extra_is_named_when_foolbox_is_missing(monkeypatch):
+    monkeypatch.setitem(sys.modules, "foolbox", None)
+    model, x = network(), pixels()
+    codes = model(x).argmax(dim=1)
+    with pytest.raises(MissingExtraError, match=r"nearkin\[audit\]"):
+        published_attack("fgsm", model, x, codes, 0.1)
+    assert published_attack("square", model, x, codes, 0.5, steps=5).pixels.shape == x.shape  # ours needs none
