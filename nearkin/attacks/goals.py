@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from nearkin.attacks.ascent import Goal
 from nearkin.errors import DataError, suggestion
 from nearkin.spaces import Space
 
@@ -121,3 +122,20 @@ class PullTo:
         distances = self.space.distance(self.embed(points.view(-1, *self.shape)), self.gallery)
         near = distances.gather(1, self.targets[rows].unsqueeze(1)).squeeze(1)
         return -near, near <= distances.amin(dim=1)
+
+
+class OfInputs:
+    """A goal of some of the inputs, which are counted anew.
+
+    Args:
+        goal: of all inputs.
+        chosen: which ones (b,).
+    """
+
+    def __init__(self, goal: Goal, chosen: Tensor) -> None:
+        self.goal = goal
+        self.chosen = chosen
+
+    def __call__(self, points: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """What the goal says of points (b, D) of the chosen inputs `rows` (b,)."""
+        return self.goal(points, self.chosen[rows])

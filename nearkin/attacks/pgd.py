@@ -9,7 +9,7 @@ from torch import Tensor
 
 from nearkin.attacks.ascent import Found, Goal, ascend, nothing_found, usual_step
 from nearkin.attacks.classifier import Classifier
-from nearkin.attacks.goals import Misclassify, Raised
+from nearkin.attacks.goals import Misclassify, OfInputs, Raised
 from nearkin.attacks.norms import Norm, as_norm
 from nearkin.attacks.region import PIXELS, Ball, Bounds, check_bounds
 from nearkin.errors import DataError
@@ -58,7 +58,7 @@ def attack(
     worst = nothing_found(flat)
     for start in range(0, len(flat), batch_size):
         rows = torch.arange(start, min(start + batch_size, len(flat)), device=flat.device)
-        part = _Shifted(goal, start)
+        part = OfInputs(goal, rows)
         ball = Ball(flat[rows], eps, norm, bounds)
         found = ascend(part, flat[rows], ball, steps=0, step=0.0)  # the input itself may do
         generator = torch.Generator(device=flat.device).manual_seed(seed * 1_000_003 + start)
@@ -67,7 +67,7 @@ def attack(
             if not len(left):
                 break
             begin = ball.draw(generator) if random_start else ball.centres
-            seen = ascend(_Chosen(part, left), begin[left], ball.select(left), steps=steps, step=length)
+            seen = ascend(OfInputs(part, left), begin[left], ball.select(left), steps=steps, step=length)
             found.take(left, seen.points, seen.values, seen.reached)
         worst.take(rows, found.points, found.values, found.reached)
         if advance is not None:
@@ -87,25 +87,3 @@ def attack_classifier(
     """Look for wrongly classified points near inputs (B, ...) of classes `codes` (B,); options as of `attack`."""
     goal = Misclassify(classifier, codes, tuple(inputs.shape[1:]), raised)
     return attack(goal, inputs, eps, **options)  # type: ignore[arg-type]
-
-
-class _Shifted:
-    """A goal whose inputs are counted from another one on."""
-
-    def __init__(self, goal: Goal, first: int) -> None:
-        self.goal = goal
-        self.first = first
-
-    def __call__(self, points: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-        return self.goal(points, rows + self.first)
-
-
-class _Chosen:
-    """A goal of some of the inputs."""
-
-    def __init__(self, goal: Goal, chosen: Tensor) -> None:
-        self.goal = goal
-        self.chosen = chosen
-
-    def __call__(self, points: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-        return self.goal(points, self.chosen[rows])

@@ -14,13 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nearkin.attacks.ascent import ascend, usual_step
-from nearkin.attacks.cell_region import CellRegion
 from nearkin.attacks.cells import Cells, UniqueItems, merge_duplicates
 from nearkin.attacks.classifier import class_codes
 from nearkin.attacks.goals import Misclassify, Raised
+from nearkin.attacks.hunt import Climbs, Hunt
 from nearkin.attacks.norms import Norm, as_norm
-from nearkin.attacks.region import PIXELS, Ball, Bounds, Region, check_bounds
+from nearkin.attacks.region import PIXELS, Bounds, check_bounds
 from nearkin.errors import DataError
 from nearkin.progress import Progress
 
@@ -126,15 +125,15 @@ def adversarial_accuracy(
     check_bounds(items.points, bounds)
     notes = [f"{items.merged} inputs that are there more than once were merged."] if items.merged else []
     places = np.arange(len(items.rows)) if attacked is None else _attacked(attacked, items)
-    hunt = _Hunt(
-        classifier,
+    codes, rows = class_codes(names, items.labels), torch.from_numpy(places)
+    hunt = Hunt(
+        Misclassify(classifier, codes[rows], tuple(inputs.shape[1:]), raised),
         Cells(items.points, as_norm(norm)),
-        class_codes(names, items.labels),
-        torch.from_numpy(places),
-        tuple(inputs.shape[1:]),
+        codes,
+        rows,
         items.points.dtype,
         bounds,
-        (steps, restarts, raised, seed, batch_size),
+        Climbs(steps, restarts, seed, batch_size),
     )
     sizes = [*radii, torch.inf] if whole_cells else radii
     with Progress("Attacking", len(sizes), progress) as bar:
@@ -159,136 +158,6 @@ def adversarial_accuracy(
         as_norm(norm).name,
         notes,
     )
-
-
-class _Hunt:
-    """What is known of every attacked input so far, and how more is found."""
-
-    def __init__(
-        self,
-        classifier: Callable[[Tensor], Tensor],
-        cells: Cells,
-        codes: Tensor,
-        rows: Tensor,
-        shape: tuple[int, ...],
-        dtype: torch.dtype,
-        bounds: Bounds | None,
-        settings: tuple[int, int, Raised, int, int],
-    ) -> None:
-        self.cells = cells
-        self.codes = codes
-        self.rows = rows
-        self.dtype = dtype
-        self.bounds = bounds
-        self.steps, self.restarts, raised, self.seed, self.batch_size = settings
-        self.goal = Misclassify(classifier, codes[rows], shape, raised)
-        count = len(rows)
-        self.standard_radii = torch.full((count,), torch.inf, dtype=torch.float64)
-        self.voronoi_radii = torch.full((count,), torch.inf, dtype=torch.float64)
-        self.standard_points = cells.points[rows].to(dtype)
-        self.voronoi_points = cells.points[rows].to(dtype)
-
-    def look_at_inputs(self) -> None:
-        """Inputs that are wrong as they are, and real inputs of other classes that an adversary could take."""
-        self._try(torch.arange(len(self.rows)), self.standard_points.clone(), torch.inf)
-        self._gaps, self._others = self.cells.nearest_other(self.rows, self.codes)
-        self._walk(torch.inf)
-
-    def _walk(self, eps: float) -> None:
-        """Go straight to the nearest input of another class, as far as epsilon lets: it has the other class's looks."""
-        there = torch.nonzero(self._gaps.isfinite() & (self.standard_radii > min(eps, self._far()))).squeeze(1)
-        centres, others = self.cells.points[self.rows[there]], self.cells.points[self._others[there]]
-        shares = (eps / self._gaps[there]).clamp_max(1.0).unsqueeze(1)
-        self._try(there, (centres + shares * (others - centres)).to(self.dtype), eps)
-
-    def search(self, eps: float) -> None:
-        """Attack within epsilon, first inside the cells, then in the balls; inf: inside the cells only."""
-        if eps == 0:
-            return  # the inputs were looked at
-        self._climb(
-            torch.nonzero(self.voronoi_radii > eps if eps < torch.inf else self.voronoi_radii == eps), eps, True
-        )
-        if eps < torch.inf:
-            self._walk(eps)
-            self._climb(torch.nonzero(self.standard_radii > eps), eps, False)
-
-    def _climb(self, places: Tensor, eps: float, in_cells: bool) -> None:
-        if not len(places):
-            return
-        for part in places.squeeze(1).split(self.batch_size):
-            region = self._region(part, eps, in_cells)
-            step = usual_step(min(eps, self._far()), self.steps)
-            generator = torch.Generator().manual_seed(self.seed * 1_000_003 + int(part[0]))
-            for number in range(1 + self.restarts):
-                centres = self.cells.points[self.rows[part]].to(self.dtype)
-                start = region.draw(generator).to(self.dtype) if number else centres
-                found = ascend(_Of(self.goal, part), start, region, steps=self.steps, step=step)
-                self._try(part[found.reached], found.points[found.reached], eps)
-                going = torch.nonzero(~found.reached).squeeze(1)
-                part, region = part[going], region.select(going)
-                if not len(part):
-                    break
-
-    def _region(self, part: Tensor, eps: float, in_cells: bool) -> Region:
-        rows = self.rows[part]
-        if in_cells:
-            return CellRegion(self.cells, rows, eps, self.bounds, self.dtype)
-        return Ball(self.cells.points[rows].to(self.dtype), eps, self.cells.norm, self.bounds)
-
-    def _far(self) -> float:
-        points = self.cells.points
-        low, high = (float(points.min()), float(points.max())) if self.bounds is None else self.bounds
-        return self.cells.norm.reach(points.shape[1], high - low)
-
-    def _try(self, places: Tensor, points: Tensor, eps: float) -> None:
-        """Take in points (b, D) for the inputs `places` (b,): what is wrong, how far it is, and in which regions.
-
-        Points that rounding put outside of the ball are drawn back, and looked at again.
-        """
-        if not len(places):
-            return
-        points, distances = self._into_ball(places, points, eps)
-        wrong = torch.zeros(len(places), dtype=torch.bool)
-        for some in torch.arange(len(places)).split(self.batch_size):
-            wrong[some] = self._is_wrong(points[some], places[some])
-        places, points, distances = places[wrong], points[wrong], distances[wrong]
-        self._keep(places, points, distances, self.standard_radii, self.standard_points)
-        inside = self.cells.inside(points, self.rows[places])
-        self._keep(places[inside], points[inside], distances[inside], self.voronoi_radii, self.voronoi_points)
-
-    def _into_ball(self, places: Tensor, points: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-        """Points (b, D) not farther than epsilon from their inputs in float64, and how far they are (b,)."""
-        centres = self.cells.points[self.rows[places]]
-        ways = points.double() - centres
-        distances = self.cells.norm.length(ways)
-        points, back = points.clone(), 2.0**-22
-        while bool((out := distances > eps).any()):
-            points[out] = (centres[out] + (1 - back) * ways[out]).to(self.dtype)
-            distances = self.cells.norm.length(points.double() - centres)
-            back *= 2  # 1 at the latest is the input itself
-        return points, distances
-
-    @torch.no_grad()
-    def _is_wrong(self, points: Tensor, places: Tensor) -> Tensor:
-        return self.goal(points, places)[1]
-
-    @staticmethod
-    def _keep(places: Tensor, points: Tensor, distances: Tensor, radii: Tensor, kept: Tensor) -> None:
-        """Keep what is nearer than what was known."""
-        nearer = distances < radii[places]
-        radii[places[nearer]] = distances[nearer]
-        kept[places[nearer]] = points[nearer]
-
-
-class _Of:
-    """A goal of some of the inputs."""
-
-    def __init__(self, goal: Misclassify, places: Tensor) -> None:
-        self.goal = goal
-        self.places = places
-
-    def __call__(self, points: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-        return self.goal(points, self.places[rows])
 
 
 def _attacked(rows: Any, items: UniqueItems) -> np.ndarray:
