@@ -23,8 +23,9 @@ from ned_page import SHOWN, VOTES, estimator_table, verdict, write_page
 from nearkin.api import fit_run
 from nearkin.audits import Subject, subject_of_model
 from nearkin.audits.calibration import OURS, fit_estimators, tell_strangers
-from nearkin.audits.corruption import corrupted_tables, draw_rows, tables_of
+from nearkin.audits.corruption import corrupted_tables
 from nearkin.audits.division import divide
+from nearkin.audits.tables import draw_rows, tables_of
 from nearkin.confidence import NED, NeighbourEstimator, evaluate, sweep_k
 from nearkin.confidence.evaluation import USUAL_KS
 from nearkin.data.catalogue import cache_directory

@@ -17,14 +17,14 @@ from nearkin.attacks import PixelEmbedder, class_codes, classifier_of_estimator
 from nearkin.attacks.library import published_attack
 from nearkin.attacks.units import Unit
 from nearkin.audits.calibration import OURS, fit_estimators
-from nearkin.audits.corruption import tables_of
-from nearkin.audits.pixels import PixelReader
 from nearkin.audits.subject import embed_items
+from nearkin.audits.tables import tables_of
 from nearkin.data.catalogue import cache_directory
 from nearkin.data.sources import open_data
 from nearkin.data.splits import resolve_split
 from nearkin.metrics.binned import mean_intervals
 from nearkin.metrics.halving import halves
+from nearkin.models import PixelReader
 from nearkin.training import Run, train
 
 IMAGES = 200

@@ -18,11 +18,10 @@ from nearkin.attacks import (
     classifier_of_similarity,
 )
 from nearkin.attacks.library import published_attack
-from nearkin.audits.pixels import PixelReader
 from nearkin.data.dataset import Dataset
 from nearkin.metrics.distance_structure import distance_correlation
 from nearkin.metrics.geometry import geometry_metrics
-from nearkin.models import Embedder, SimilarityModel
+from nearkin.models import Embedder, PixelReader, SimilarityModel
 
 ATTACKED = 500
 """Test items that are attacked, the same for every model."""

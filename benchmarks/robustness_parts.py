@@ -37,8 +37,8 @@ FASHION = [*UNIFIED["fashion"].changes]
 """As in unified.py: LeNet, 1,000 items a class, 1,500 steps of 10 x 6."""
 CIFAR = [
     *SCRATCH, *SEEN, "model.backbone=lenet", "model.channels=3", "model.size=32", "model.dimension=128",
-    "data.crop=centre", "data.flip=true", "data.classes_per_batch=20", "data.per_class=3", "training.max_steps=1000",
-    "training.evaluate_every=200",
+    "data.crop=centre", "data.flip=true", "data.classes_per_batch=20", "data.per_class=3", "training.max_steps=600",
+    "training.evaluate_every=150",
 ]  # fmt: skip
 CIFAR_CLASSES = 20
 BUDGETS = {

@@ -52,7 +52,7 @@ AGREEMENT = 1e-3
 """By how much margins may differ: projections on the way stop within a tolerance."""
 OURS, CROSSED_ALL = "crossed half-spaces, pruned (ours)", "crossed half-spaces, all points"
 PRUNED, ALL = "textbook, pruned", "textbook, all half-spaces"
-BAR = "pruning"
+BAR, OWN = "pruning", "pruning, of the package's own projection"
 BARS: dict[str, tuple[str, str, float]] = {
     BAR: ("all half-spaces / those within twice epsilon, 0.55 x median", ">=", 10.0),
 }
@@ -188,6 +188,7 @@ def measure(mode: str, figures: dict[str, float], table: list[dict[str, Any]]) -
     for share in SHARES:
         eps = share * median
         times, found = {}, {}
+        attacked(partial(_region, CellRegion, cells, order[:8], eps, True), model, codes, order[:8], 2)  # to warm up
         for name, (kind, pruned, counts) in CONTENDERS.items():
             some = order[: counts[mode]]
 
@@ -212,6 +213,7 @@ def measure(mode: str, figures: dict[str, float], table: list[dict[str, Any]]) -
         for what, value in row.items():
             print(f"  {what:50} {value if isinstance(value, str) else f'{value:.4g}'}")
     figures[BAR] = table[0]["textbook: all / pruned"]
+    figures[OWN] = table[0]["crossed only: all / pruned"]
 
 
 def _same(found: dict[str, Found], first: str, second: str) -> float:
@@ -253,7 +255,10 @@ def main() -> int:
     if not arguments.quick or arguments.json:
         write(arguments.json or RESULT, BARS, figures, table)
     holds = tell(BARS, figures)
-    print(f"Headline: pruning is {figures[BAR]:.3g} times faster at 0.55 x the median distance, with the same answers.")
+    print(
+        f"Headline: with the same answers, pruning is {figures[BAR]:.3g} times faster for the textbook's projection at "
+        f"0.55 x the median distance, and {figures[OWN]:.3g} times for the package's, which sweeps only what is crossed."
+    )
     return 0 if holds or not arguments.check else 1
 
 

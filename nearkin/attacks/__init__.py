@@ -12,7 +12,7 @@ from nearkin.attacks.classifier import (
 from nearkin.attacks.goals import Misclassify, PullTo, PushAway
 from nearkin.attacks.library import ATTACKS, Attacked, published_attack
 from nearkin.attacks.nearest_point import NearestPoint
-from nearkin.attacks.norms import L2, Combined, LInf, Norm, as_norm
+from nearkin.attacks.norms import L2, Combined, LInf, Norm, Scaled, as_norm
 from nearkin.attacks.pgd import attack, attack_classifier
 from nearkin.attacks.region import Ball, Region
 from nearkin.attacks.smoothing import Certified, certify
@@ -39,6 +39,7 @@ __all__ = [
     "PushAway",
     "Region",
     "RobustnessCurves",
+    "Scaled",
     "Unit",
     "adversarial_accuracy",
     "as_norm",

@@ -88,6 +88,10 @@ def ascend(goal: Goal, start: Tensor, region: Region, *, steps: int, step: float
         going = ~reached
         if left == 0 or not bool(going.any()):
             break
+        if not total.requires_grad:
+            raise DataError(
+                "What is attacked has no gradient: attack something like it that has, or use the attack 'square'."
+            )
         (gradient,) = torch.autograd.grad(total, x)
         rows = rows[going]
         points = _moved(points[going], gradient[going], region.select(rows), step)

@@ -65,8 +65,8 @@ def merge_duplicates(points: Tensor, labels: Any) -> UniqueItems:
     if len(conflict):
         row, other = int(conflict[0]), int(first[groups[conflict[0]]])
         raise DataError(
-            f"Inputs {other} and {row} are equal but have the labels {named[other]!r} and {named[row]!r}: a Voronoi "
-            "adversary needs one label for each input, so correct or remove them."
+            f"Inputs {other} and {row} are equal but have the labels {_told(named[other])} and {_told(named[row])}: a "
+            "Voronoi adversary needs one label for each input, so correct or remove them."
         )
     kept = np.sort(first)
     places = np.searchsorted(kept, first[groups])
@@ -163,11 +163,11 @@ class Cells:
             places.append(best.indices)
         return torch.cat(distances), torch.cat(places)
 
-    def smallest_distance(self) -> float:
-        """The distance of the two nearest points; inf for a single one."""
+    def smallest_distance(self, rows: Tensor) -> float:
+        """The smallest distance of the points `rows` to any other; inf where there is none."""
         least = torch.inf
-        for some, distances in self._distances(torch.arange(len(self))):
-            distances[:, some].fill_diagonal_(torch.inf)
+        for some, distances in self._distances(rows):
+            distances[torch.arange(len(distances)), rows[some]] = torch.inf
             least = min(least, float(distances.min()))
         return least
 
@@ -223,6 +223,10 @@ class Cells:
         far = self.norm.length(ways)
         slack = 1e-13 * self._reach * far + 2 * MARGIN * far.square()
         return heights - base[owners] >= lengths.square() / 2 * (1 - 2 * MARGIN) - slack[owners]
+
+
+def _told(label: Any) -> str:
+    return repr(label.item() if isinstance(label, np.generic) else label)
 
 
 def _starts(counts: Tensor) -> Tensor:

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nearkin.confidence import Estimator
+from nearkin.attacks.neighbour_scores import NeighbourScores
+from nearkin.confidence import NED, Estimator, KNNVote
 from nearkin.errors import DataError
 from nearkin.models import Embedder, SimilarityModel
 from nearkin.models.similarity_model import Classifier as Inference
@@ -73,24 +74,32 @@ def classifier_of_estimator(
 ) -> Classifier:
     """Classify by neighbours or prototypes, as a fitted estimator does: NED over a gallery, nearest prototype.
 
-    Votes have no useful gradient: attack NED over the same support and see what the votes make of what it finds.
+    NED answers as deployed and slopes as its whole support does (`NeighbourScores`). Plain votes have no gradient:
+    attack NED over the same support and see what the votes make of what it finds.
 
     Args:
         model: what embeds.
         estimator: fitted to embeddings of the same model.
         name: what to call it; None: the estimator's class.
     """
+    if isinstance(estimator, KNNVote):
+        raise DataError(
+            "A vote has no gradient to attack by: attack NED over the same support, and ask the vote what it makes of "
+            "what was found."
+        )
     classes = estimator.classes_.tolist()
-    return Classifier(_embedder(model), estimator.log_proba, classes, name or type(estimator).__name__)
+    scores = NeighbourScores(estimator) if isinstance(estimator, NED) else estimator.log_proba
+    return Classifier(_embedder(model), scores, classes, name or type(estimator).__name__)
 
 
-def classifier_of_similarity(model: SimilarityModel, by: Inference = "sim") -> Classifier:
+def classifier_of_similarity(model: SimilarityModel | PixelEmbedder, by: Inference = "sim") -> Classifier:
     """Classify by a model's own prototypes and learned similarity ("sim"), or by its dense layer ("dol")."""
-    copied = PixelEmbedder(model)
+    copied = _embedder(model)
     twin = copied.model
-    assert isinstance(twin, SimilarityModel)
+    if not isinstance(twin, SimilarityModel):
+        raise DataError("This model has no learned similarity to classify by: attack an estimator over a support.")
     twin.class_scores(twin.prototypes.points[:1], by)  # a way that the model has not is refused here, not later
-    return Classifier(copied, lambda points: twin.class_scores(points, by), model.classes, by.upper())
+    return Classifier(copied, lambda points: twin.class_scores(points, by), twin.classes, by.upper())
 
 
 def classifier_of_scores(

@@ -20,7 +20,7 @@ class Misclassify:
     """Make a classifier name another class.
 
     Args:
-        classifier: inputs (b, *shape) to log-probabilities (b, C).
+        classifier: inputs (b, *shape) to log-probabilities (b, C), or scores of which these are the softmax.
         codes: the true class of each input (B,), int64.
         shape: of one input.
         raised: "cross-entropy" of the true class, or the "margin" by which the likeliest other class is ahead: unlike
@@ -46,9 +46,9 @@ class Misclassify:
         scores = self.classifier(points.view(-1, *self.shape))
         own = self.codes[rows].unsqueeze(1)
         wrong = scores.argmax(dim=1) != own.squeeze(1)
-        of_own = scores.gather(1, own).squeeze(1)
         if self.raised == "cross-entropy":
-            return -of_own, wrong
+            return -torch.log_softmax(scores, dim=1).gather(1, own).squeeze(1), wrong
+        of_own = scores.gather(1, own).squeeze(1)
         others = scores.scatter(1, own, -torch.inf)
         return others.amax(dim=1) - of_own, wrong
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nearkin.attacks.ascent import usual_step
 from nearkin.attacks.norms import as_norm
 from nearkin.attacks.region import PIXELS, check_bounds
 from nearkin.attacks.square import square_attack
@@ -58,8 +59,8 @@ class Attacked:
     """What an attack made of inputs.
 
     Attributes:
-        pixels: (B, C, H, W) in [0, 1], what the attack ended with; the input itself where it was wrong before, or
-            where nothing was found within epsilon.
+        pixels: (B, C, H, W) in [0, 1], what the attack ended with, whether it succeeded or not; the input itself where
+            it was wrong before, or where the end lies beyond epsilon.
         wrong: whether another class is named (B,), inputs that were wrong before included.
         distances: from the inputs (B,), in the unit of epsilon.
     """
@@ -108,15 +109,17 @@ def published_attack(
         eps: radius of the ball.
         norm: "l2" or "linf"; C&W is of L2, Square of L-inf.
         unit: of eps; None: pixels.
-        steps: how many, of attacks with steps (for Square: queries); None: 10 for BIM, 40 for PGD, 50 for DeepFool,
-            200 for C&W, 500 for Square.
-        step: length of a step of BIM and PGD, in the unit; None: 2.5 eps / steps.
+        steps: how many (for Square: queries); None: 10 for BIM, 40 for PGD, 50 for DeepFool, 200 for C&W, 500 for
+            Square. FGSM always has one.
+        step: length of a step of BIM and PGD, in the unit; None: 2.5 eps / steps. Others have no such length.
         seed: of what is drawn.
         batch_size: inputs that are attacked together.
         advance: told how many inputs are done.
     """
     check_attack(name, norm)
-    unit = Unit("pixels", torch.zeros(1), torch.ones(1)) if unit is None else unit
+    if (steps is not None and steps < 1) or (step is not None and not step > 0):
+        raise RecipeError(f"An attack takes one step or more, each longer than 0, not steps={steps}, step={step}.")
+    unit = Unit.pixels() if unit is None else unit
     check_bounds(pixels, PIXELS)
     measured = as_norm(norm)
     numbers, model = unit.of_pixels(pixels).clamp(*unit.bounds), unit.taken_by(classifier)
@@ -168,7 +171,7 @@ def _foolbox(
     if told.steps is not None:
         options["steps"] = told.steps if steps is None else steps
         if told.sized:
-            options["abs_stepsize"] = 2.5 * eps / options["steps"] if step is None else step
+            options["abs_stepsize"] = usual_step(eps, options["steps"]) if step is None else step
     if name == "cw":
         options["binary_search_steps"] = _CW_SEARCHES
     published = getattr(foolbox.attacks, told.classes[norm])(**options)

@@ -192,6 +192,51 @@ class Combined(Norm):
         return side * (self.beta * dimension + 1 - self.beta)
 
 
+@dataclass(frozen=True, eq=False)
+class Scaled(Norm):
+    """Another norm of vectors whose coordinates are divided first, as a model's normalisation divides pixels.
+
+    Args:
+        base: the norm.
+        scales: what coordinates are divided by (D,), above 0.
+    """
+
+    base: Norm
+    scales: Tensor
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        """That of the other norm."""
+        return self.base.name
+
+    def _of(self, x: Tensor) -> Tensor:
+        return x / self.scales.to(x)
+
+    def length(self, x: Tensor) -> Tensor:
+        """Lengths (...) of vectors (..., D)."""
+        return self.base.length(self._of(x))
+
+    def distances(self, x: Tensor, y: Tensor) -> Tensor:
+        """Distances (B, R) of points (B, D) and (R, D)."""
+        return self.base.distances(self._of(x), self._of(y))
+
+    def project(self, x: Tensor, radius: float) -> Tensor:
+        """The points of the ball that are nearest, once divided, to vectors (B, D)."""
+        return self.base.project(self._of(x), radius) * self.scales.to(x)
+
+    def steepest(self, gradient: Tensor) -> Tensor:
+        """Vectors (B, D) of length 1 along which a function of this gradient (B, D) rises the most."""
+        return self.base.steepest(gradient * self.scales.to(gradient)) * self.scales.to(gradient)
+
+    def reach(self, dimension: int, side: float = 1.0) -> float:
+        """No less than the length of the diagonal of a cube."""
+        return self.base.reach(dimension, side / float(self.scales.min()))
+
+    def draw(self, like: Tensor, radius: float, generator: torch.Generator | None = None) -> Tensor:
+        """Random vectors of the ball, of the shape (B, D) of `like`."""
+        return self.base.draw(like, radius, generator) * self.scales.to(like)
+
+
 _NORMS: dict[str, type[L2] | type[LInf]] = {"l2": L2, "linf": LInf}
 
 

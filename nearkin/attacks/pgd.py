@@ -43,7 +43,7 @@ def attack(
         steps: how many steps each climb has. One, not from a random start, with step=eps is FGSM.
         step: length of each; None: 2.5 eps / steps, or eps if there is one step.
         restarts: how often to begin; only inputs whose aim is not reached begin again.
-        random_start: begin at a random point of the ball, not at the input.
+        random_start: begin at a random point of the ball the first time, too, not at the input.
         bounds: smallest and largest value of an input; None: any.
         seed: of the random starts.
         batch_size: inputs that are attacked together.
@@ -62,11 +62,11 @@ def attack(
         ball = Ball(flat[rows], eps, norm, bounds)
         found = ascend(part, flat[rows], ball, steps=0, step=0.0)  # the input itself may do
         generator = torch.Generator(device=flat.device).manual_seed(seed * 1_000_003 + start)
-        for _ in range(restarts):
+        for number in range(restarts):
             left = torch.nonzero(~found.reached).squeeze(1)
             if not len(left):
                 break
-            begin = ball.draw(generator) if random_start else ball.centres
+            begin = ball.draw(generator) if random_start or number else ball.centres
             seen = ascend(OfInputs(part, left), begin[left], ball.select(left), steps=steps, step=length)
             found.take(left, seen.points, seen.values, seen.reached)
         worst.take(rows, found.points, found.values, found.reached)

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from scipy import stats
 from torch import Tensor
 
 from nearkin.errors import DataError
@@ -78,6 +77,8 @@ def certify(
             f"Smoothing needs sigma above 0, alpha between 0 and 1, and at least one sample and guess, not "
             f"sigma={sigma}, alpha={alpha}, samples={samples}, guesses={guesses}."
         )
+    from scipy.stats import norm
+
     codes, radii, counts = [], [], []
     for number, x in enumerate(inputs):
         generator = torch.Generator().manual_seed(seed * 1_000_003 + number)
@@ -86,7 +87,7 @@ def certify(
         count = int(votes[guess]) if guess < len(votes) else 0
         share = share_bound(count, samples, alpha)
         codes.append(guess if share > 0.5 else -1)
-        radii.append(sigma * float(stats.norm.ppf(share)) if share > 0.5 else 0.0)
+        radii.append(sigma * float(norm.ppf(share)) if share > 0.5 else 0.0)
         counts.append(count)
         if advance is not None:
             advance(1)
@@ -97,7 +98,9 @@ def certify(
 
 def share_bound(count: int, samples: int, alpha: float) -> float:
     """What a share is at least, with confidence 1 - alpha, if so many of the samples had it (Clopper and Pearson)."""
-    return 0.0 if count == 0 else float(stats.beta.ppf(alpha, count, samples - count + 1))
+    from scipy.stats import beta
+
+    return 0.0 if count == 0 else float(beta.ppf(alpha, count, samples - count + 1))
 
 
 @torch.no_grad()

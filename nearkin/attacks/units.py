@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from nearkin.attacks.norms import Norm, Scaled, as_norm
 from nearkin.attacks.region import PIXELS, Bounds
 from nearkin.data.inputs import InputSpec
 from nearkin.errors import DataError, suggestion
@@ -36,9 +37,12 @@ class Unit:
         """The unit of this name for the inputs of a model."""
         if name not in _UNITS:
             raise DataError(f"Perturbations are not measured in '{name}'.{suggestion(str(name), _UNITS)}")
-        if name == "pixels":
-            return cls(name, torch.zeros(1), torch.ones(1))
-        return cls(name, torch.tensor(spec.mean), torch.tensor(spec.std))
+        return cls.pixels() if name == "pixels" else cls(name, torch.tensor(spec.mean), torch.tensor(spec.std))
+
+    @classmethod
+    def pixels(cls) -> Unit:
+        """Pixels from 0 to 1."""
+        return cls("pixels", torch.zeros(1), torch.ones(1))
 
     @property
     def bounds(self) -> Bounds:
@@ -57,6 +61,12 @@ class Unit:
         """
         pixels = numbers * self._over(self.std) + self._over(self.mean)
         return pixels.detach().clamp(*PIXELS) + (pixels - pixels.detach())
+
+    def measured(self, norm: str | Norm, shape: tuple[int, ...]) -> Norm:
+        """A norm of this unit as one of flat pixels of images (C, H, W): a point is then what the model sees."""
+        if self.name == "pixels":
+            return as_norm(norm)
+        return Scaled(as_norm(norm), self._over(self.std).expand(1, *shape).reshape(-1))
 
     def taken_by(self, classifier: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
         """A classifier of pixels as one of numbers of this unit."""

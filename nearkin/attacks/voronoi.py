@@ -37,12 +37,13 @@ class RobustnessCurves:
         voronoi: VAA (e,).
         accuracy: of the inputs as they are: both at epsilon 0.
         global_robustness: VAA without a ball; NaN where it was not asked for.
-        smallest_distance: of two inputs; below half of it SAA and VAA are equal.
+        smallest_distance: of an attacked input to any other; below half of it SAA and VAA are equal.
         standard_radii: distance (B,) of the nearest wrongly classified point that was found, inf for none.
         voronoi_radii: the same inside the cells.
         standard_points: these points (B, D); the input itself where there is none.
         voronoi_points: likewise.
         rows: which inputs were attacked, as rows of what was given (B,).
+        items: how many different inputs have cells.
         norm: of balls and cells.
         notes: what a reader must know.
     """
@@ -58,6 +59,7 @@ class RobustnessCurves:
     standard_points: Tensor = field(repr=False)
     voronoi_points: Tensor = field(repr=False)
     rows: np.ndarray = field(repr=False)
+    items: int = 0
     norm: str = "l2"
     notes: list[str] = field(default_factory=list)
 
@@ -72,6 +74,7 @@ class RobustnessCurves:
             "global Voronoi robustness": None if np.isnan(self.global_robustness) else self.global_robustness,
             "smallest distance": self.smallest_distance if np.isfinite(self.smallest_distance) else None,
             "inputs": len(self.rows),
+            "cells": self.items,
             "notes": self.notes,
         }
 
@@ -149,12 +152,13 @@ def adversarial_accuracy(
         np.array([float((voronoi > eps).mean()) for eps in radii]),
         accuracy,
         float((voronoi == np.inf).mean()) if whole_cells else float("nan"),
-        hunt.cells.smallest_distance(),
+        hunt.cells.smallest_distance(rows),
         standard,
         voronoi,
         hunt.standard_points,
         hunt.voronoi_points,
         items.rows[places],
+        len(items.rows),
         as_norm(norm).name,
         notes,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from nearkin.attacks.norms import as_norm
+from nearkin.attacks.norms import Norm
 from nearkin.attacks.voronoi import RobustnessCurves, adversarial_accuracy
 from nearkin.audits.attacking import Scene
 from nearkin.audits.calibration import OURS
@@ -20,38 +20,34 @@ _BATCH = 32
 
 
 def attack_cells(subject: Subject, scene: Scene, section: AuditSection) -> RobustnessCurves | None:
-    """Attack NED on the attacked queries, among the cells of these and of other queries; None if not asked for."""
+    """Attack NED on the attacked queries, among the cells of these and of other items; None if not asked for."""
     if section.voronoi_items < 2:
         return None
     assert subject.pixels is not None
     size = scene.pixels[0].numel()
     room = max(len(scene.rows), min(section.voronoi_items, _NUMBERS // size))
     more = np.random.default_rng(section.seed).permutation(scene.others)[: room - len(scene.rows)]
-    numbers = scene.unit.of_pixels(scene.pixels)
-    if len(more):
-        numbers = torch.cat([numbers, scene.unit.of_pixels(subject.pixels(more))])
-    labels = np.concatenate([scene.truth, subject.labels[more]])
-    attacked = np.arange(len(scene.rows))
-    epsilons = [*section.attack_epsilons, *(share * _typical_gap(numbers, section) for share in _SHARES)]
+    pixels = torch.cat([scene.pixels, subject.pixels(more)]) if len(more) else scene.pixels
+    # In pixels, measured by the unit: what is checked is then what the model sees.
+    norm = scene.unit.measured(section.attack_norm, tuple(pixels.shape[1:]))
+    gap = _typical_gap(pixels, norm)
     return adversarial_accuracy(
-        scene.unit.taken_by(scene.targets[OURS]),
-        numbers,
-        labels,
-        epsilons,
-        classes=scene.targets[OURS].classes,
-        norm=section.attack_norm,
-        attacked=attacked,
+        scene.targets[OURS],
+        pixels,
+        np.concatenate([scene.truth, subject.labels[more]]),
+        [*section.attack_epsilons, *(share * gap for share in _SHARES if gap < torch.inf)],
+        norm=norm,
+        attacked=np.arange(len(scene.rows)),
         steps=section.attack_steps,
-        bounds=scene.unit.bounds,
         seed=section.seed,
         batch_size=_BATCH,
         progress=subject.progress,
     )
 
 
-def _typical_gap(numbers: torch.Tensor, section: AuditSection) -> float:
-    """The median distance of an item to the nearest other one that differs from it."""
-    flat = numbers.flatten(1)
-    distances = as_norm(section.attack_norm).distances(flat, flat)
+def _typical_gap(pixels: torch.Tensor, norm: Norm) -> float:
+    """The median distance of an item to the nearest other one that differs from it; inf if all are the same."""
+    flat = pixels.flatten(1)
+    distances = norm.distances(flat, flat)
     nearest = distances.masked_fill(distances == 0, torch.inf).amin(dim=1)
     return float(nearest.median())

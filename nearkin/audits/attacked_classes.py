@@ -15,8 +15,8 @@ from nearkin.attacks import attack_classifier
 from nearkin.attacks.library import SQUARE, published_attack
 from nearkin.audits.attacking import Scene
 from nearkin.audits.calibration import OURS
-from nearkin.audits.corruption import tables_of
-from nearkin.metrics.binned import class_table, mean_intervals
+from nearkin.audits.tables import tables_of
+from nearkin.metrics.binned import accuracy_and_ece, class_table, mean_intervals
 from nearkin.metrics.labels import label_codes
 from nearkin.progress import Progress
 from nearkin.recipe import AuditSection
@@ -38,21 +38,21 @@ class AttackedClasses:
     Attributes:
         clean: name to its class table (C, bins, 3) on the queries as they are.
         tables: name to the tables under each attack and epsilon; those of votes are of what NED was attacked with.
-        pixels: what NED was attacked with (q, C, H, W), under each attack and epsilon.
-        checks: accuracy of NED under attacks that would get through masked gradients, at one epsilon.
+        pixels: what each target was attacked with (q, C, H, W), under the last attack at each epsilon.
+        checks: accuracy of NED under the strongest attack listed, first, and under attacks that would get through
+            masked gradients, at one epsilon.
         checked_eps: that epsilon.
     """
 
     clean: dict[str, np.ndarray]
     tables: dict[str, dict[Cell, np.ndarray]] = field(default_factory=dict)
-    pixels: dict[Cell, Tensor] = field(default_factory=dict)
+    pixels: dict[str, dict[float, Tensor]] = field(default_factory=dict)
     checks: dict[str, float] = field(default_factory=dict)
     checked_eps: float = 0.0
 
     def accuracy(self, name: str, cell: Cell) -> float:
         """The share of queries that are still named rightly."""
-        table = self.tables[name][cell]
-        return float(table[..., 2].sum() / table[..., 0].sum())
+        return accuracy_of(self.tables[name][cell])
 
 
 def attack_classes(scene: Scene, section: AuditSection, progress: bool) -> AttackedClasses:
@@ -60,24 +60,31 @@ def attack_classes(scene: Scene, section: AuditSection, progress: bool) -> Attac
     votes = {name: scene.fitted[name] for name in VOTES if name in scene.fitted}
     found = AttackedClasses(_tables(scene, scene.pixels, votes))
     cells = [(attack, eps) for attack in section.attacks for eps in section.attack_epsilons]
+    found.tables = {name: {} for name in (*scene.targets, *votes)}
     with Progress("Attacking", len(cells) * len(scene.targets) * len(scene.rows), progress) as bar:
         for name in scene.targets:
-            found.tables[name] = {}
+            found.pixels[name] = {}
             for attack, eps in cells:
                 pixels = _published(scene, name, attack, eps, section, bar.advance)
                 found.tables[name][attack, eps] = _table(scene, name, pixels)
+                if attack == section.attacks[-1]:
+                    found.pixels[name][eps] = pixels
                 if name == OURS:
-                    found.pixels[attack, eps] = pixels
-        found.tables |= {name: {} for name in votes}
-        for cell, pixels in found.pixels.items():
-            for name, table in tables_of(votes, scene.embedded(pixels), scene.truth).items():
-                found.tables[name][cell] = table
-    _check(found, scene, section)
+                    for vote, table in tables_of(votes, scene.embedded(pixels), scene.truth).items():
+                        found.tables[vote][attack, eps] = table
+    with Progress("Checking for masked gradients", 1, progress) as bar:
+        _check(found, scene, section)
+        bar.advance()
     return found
 
 
+def accuracy_of(table: np.ndarray) -> float:
+    """The share of right answers in a class table (C, bins, 3)."""
+    return float(accuracy_and_ece(table.sum(axis=0))[0])
+
+
 def _published(
-    scene: Scene, name: str, attack: str, eps: float, section: AuditSection, advance: Callable[[int], None] | None
+    scene: Scene, name: str, attack: str, eps: float, section: AuditSection, advance: Callable[[int], None]
 ) -> Tensor:
     """What an attack makes of the queries (q, C, H, W)."""
     steps = section.attack_steps if attack == "pgd" else None
@@ -98,25 +105,27 @@ def _published(
 
 def _check(found: AttackedClasses, scene: Scene, section: AuditSection) -> None:
     """Look for what gradients may have hidden: another loss, restarts, more steps, no gradient, another's points."""
-    last = section.attacks[-1]
+
+    def strongest(eps: float) -> str:
+        return min(section.attacks, key=lambda attack: found.accuracy(OURS, (attack, eps)))
+
     # The smallest epsilon may break everything already; where something holds, there is something to check.
-    held = [eps for eps in section.attack_epsilons if found.accuracy(OURS, (last, eps)) > 0]
+    held = [eps for eps in section.attack_epsilons if found.accuracy(OURS, (strongest(eps), eps)) > 0]
     eps = held[-1] if held else section.attack_epsilons[0]
     target, codes = scene.targets[OURS], scene.codes(OURS)
-    options: dict[str, Any] = {"norm": section.attack_norm, "seed": section.seed, "batch_size": _BATCH}
-    # Ours go by the numbers of the unit, whose classifier cuts what is no pixel.
     ours = partial(
         attack_classifier,
-        scene.unit.taken_by(target),
-        scene.unit.of_pixels(scene.pixels),
+        target,
+        scene.pixels,
         codes,
         eps,
-        bounds=scene.unit.bounds,
-        **options,
+        norm=scene.unit.measured(section.attack_norm, tuple(scene.pixels.shape[1:])),
+        seed=section.seed,
+        batch_size=_BATCH,
     )
-    steps = section.attack_steps
+    steps, last = section.attack_steps, section.attacks[-1]
     found.checked_eps = eps
-    found.checks[f"{last}, as above"] = found.accuracy(OURS, (last, eps))
+    found.checks[f"{strongest(eps)}, as above"] = found.accuracy(OURS, (strongest(eps), eps))
     found.checks[f"PGD on the margin, {_RESTARTS} restarts"] = _held(
         ours(raised="margin", steps=steps, restarts=_RESTARTS).reached
     )
@@ -126,11 +135,9 @@ def _check(found: AttackedClasses, scene: Scene, section: AuditSection) -> None:
             SQUARE, target, scene.pixels, codes, eps, unit=scene.unit, steps=_QUERIES, seed=section.seed
         )
         found.checks[f"Square, {_QUERIES} queries, no gradient"] = _held(square.wrong)
-    for name in scene.targets:
+    for name, pixels in found.pixels.items():
         if name != OURS:
-            moved = _published(scene, name, last, eps, section, None)
-            table = _table(scene, OURS, moved)
-            found.checks[f"{last} on {name}, transferred"] = float(table[..., 2].sum() / table[..., 0].sum())
+            found.checks[f"{last} on {name}, transferred"] = accuracy_of(_table(scene, OURS, pixels[eps]))
 
 
 def _held(wrong: Tensor) -> float:

@@ -26,13 +26,11 @@ class AttackedNeighbours:
         right: whether the nearest neighbour of a query is of its class (q,), unattacked.
         pushed: the same once it was pushed away from its class.
         pulled: whether the chosen item became the nearest (q,).
-        pixels: the pushed queries (q, C, H, W).
     """
 
     right: np.ndarray
     pushed: dict[float, np.ndarray]
     pulled: dict[float, np.ndarray]
-    pixels: dict[float, Tensor]
 
 
 def attack_neighbours(subject: Subject, scene: Scene, section: AuditSection) -> AttackedNeighbours:
@@ -40,32 +38,29 @@ def attack_neighbours(subject: Subject, scene: Scene, section: AuditSection) -> 
     gallery = torch.from_numpy(np.ascontiguousarray(subject.embeddings[scene.support]))
     codes, own = (torch.from_numpy(part) for part in label_codes(subject.labels[scene.support], scene.truth))
     shape = tuple(scene.pixels.shape[1:])
-    embed = scene.unit.taken_by(scene.embed)
-    numbers = scene.unit.of_pixels(scene.pixels)
-    push = PushAway(embed, gallery, codes, own, subject.space, shape)
-    pull = PullTo(embed, gallery, _strangers(codes, own, section.seed), subject.space, shape)
-    right = ~attack(push, numbers, 0.0, steps=1, bounds=scene.unit.bounds, batch_size=_BATCH).reached
-    pushed, pulled, pixels = {}, {}, {}
+    norm = scene.unit.measured(section.attack_norm, shape)
+    push = PushAway(scene.embed, gallery, codes, own, subject.space, shape)
+    pull = PullTo(scene.embed, gallery, _strangers(codes, own, section.seed), subject.space, shape)
+    right = ~attack(push, scene.pixels, 0.0, norm=norm, steps=1, batch_size=_BATCH).reached
+    pushed, pulled = {}, {}
     with Progress("Attacking neighbours", 2 * len(section.attack_epsilons), subject.progress) as bar:
         for eps in section.attack_epsilons:
             for goal in (push, pull):
                 found = attack(
                     goal,
-                    numbers,
+                    scene.pixels,
                     eps,
-                    norm=section.attack_norm,
+                    norm=norm,
                     steps=section.attack_steps,
-                    bounds=scene.unit.bounds,
                     seed=section.seed,
                     batch_size=_BATCH,
                 )
                 if goal is push:
                     pushed[eps] = ~found.reached.numpy()
-                    pixels[eps] = scene.unit.to_pixels(found.points.view(-1, *shape))
                 else:
                     pulled[eps] = found.reached.numpy()
                 bar.advance()
-    return AttackedNeighbours(right.numpy(), pushed, pulled, pixels)
+    return AttackedNeighbours(right.numpy(), pushed, pulled)
 
 
 def _strangers(codes: Tensor, own: Tensor, seed: int) -> Tensor:

@@ -18,9 +18,9 @@ from nearkin.attacks import (
 )
 from nearkin.attacks.units import Unit
 from nearkin.audits.calibration import OURS, divided, fit_estimators
-from nearkin.audits.corruption import draw_rows
 from nearkin.audits.learned import DOL, SIM
 from nearkin.audits.subject import Subject
+from nearkin.audits.tables import draw_rows
 from nearkin.confidence import Estimator
 from nearkin.errors import DataError
 from nearkin.recipe import AuditSection
@@ -36,7 +36,7 @@ class Scene:
 
     Attributes:
         rows: the attacked queries, as rows of the subject (q,).
-        others: queries that are not attacked, as rows.
+        others: all other items of the same classes, support and queries, as rows.
         support: rows of the items that the estimators were fitted to.
         pixels: of the attacked queries (q, C, H, W).
         truth: their labels (q,).
@@ -59,6 +59,10 @@ class Scene:
     def codes(self, target: str) -> Tensor:
         """True classes (q,) as the columns of a target."""
         return class_codes(self.targets[target].classes, self.truth)
+
+    def smoothed(self, section: AuditSection) -> np.ndarray:
+        """Places of the queries that smoothing certifies, drawn from all of them."""
+        return draw_rows(np.arange(len(self.rows)), section.smoothed_queries, section.seed)
 
     @torch.no_grad()
     def embedded(self, pixels: Tensor) -> np.ndarray:
@@ -85,15 +89,15 @@ def make_scene(subject: Subject, section: AuditSection) -> Scene:
     named = set(truth.tolist())
     learned = subject.learned
     if learned is not None and named <= set(learned.classes):
-        targets[SIM] = classifier_of_similarity(learned, "sim")
+        targets[SIM] = classifier_of_similarity(embed, "sim")
         if learned.dense is not None:
-            targets[DOL] = classifier_of_similarity(learned, "dol")
+            targets[DOL] = classifier_of_similarity(embed, "dol")
     elif subject.class_scores is not None and named <= set(subject.class_scores.names):
         own = subject.class_scores
         targets[SOFTMAX] = classifier_of_scores(embed, own.scores, own.names, SOFTMAX)
     return Scene(
         rows,
-        np.setdiff1d(queries, rows),
+        np.setdiff1d(np.flatnonzero(np.isin(subject.labels, subject.labels[support])), rows),
         support,
         subject.pixels(rows),
         truth,

@@ -13,12 +13,12 @@ from nearkin.audits.calibration import OURS, divided, fit_estimators
 from nearkin.audits.confidence_pictures import draw_cells, draw_severities
 from nearkin.audits.subject import Subject
 from nearkin.audits.suites import SuiteResult, suites
+from nearkin.audits.tables import draw_rows, tables_of
 from nearkin.confidence import NED, Estimator
 from nearkin.data.corruptions import CORRUPTIONS
 from nearkin.errors import DataError
-from nearkin.metrics.binned import accuracy_and_ece, class_table, mean_intervals
+from nearkin.metrics.binned import accuracy_and_ece, mean_intervals
 from nearkin.metrics.corruption_error import mean_corruption_error, relative_corruption_error
-from nearkin.metrics.labels import label_codes
 from nearkin.progress import Progress
 from nearkin.recipe import AuditSection
 from nearkin.spaces import Sphere
@@ -79,18 +79,17 @@ def _add_reference(
         f"relative mCE, {OURS}": relative_corruption_error(ours, own_clean, theirs, clean_error),
     }
     found.values.update({name: value for name, value in values.items() if np.isfinite(value)})
+    missing = [name for name, value in values.items() if not np.isfinite(value)]
+    if missing:
+        found.notes.append(
+            f"{' and '.join(missing)} cannot be told: under one of the corruptions the reference makes no errors, or "
+            "none beyond those on clean images, that ours could be a share of."
+        )
     found.notes.append(
         f"mCE is the error of {OURS} under each corruption as a share of that of {OURS} over "
         f"{subject.baseline_name}, averaged over corruptions; the relative one is of what corruption adds. Below 100 % "
         "the model bears corruption better than they do."
     )
-
-
-def draw_rows(queries: np.ndarray, size: int, seed: int) -> np.ndarray:
-    """At most `size` of the queries, ascending; the same for the same seed."""
-    if len(queries) <= size:
-        return queries
-    return np.sort(np.random.default_rng(seed).choice(queries, size, replace=False))
 
 
 def corrupted_tables(
@@ -109,16 +108,6 @@ def corrupted_tables(
                     found[name][-1].append(table)
                 bar.advance(1, corruption)
     return {name: np.array(cells) for name, cells in found.items()}
-
-
-def tables_of(fitted: Mapping[str, Estimator], queries: np.ndarray, truth: np.ndarray) -> dict[str, np.ndarray]:
-    """Every estimator's answers to queries as a class table (C, bins, 3)."""
-    (codes,) = label_codes(np.asarray(truth))
-    found = {}
-    for name, estimator in fitted.items():
-        predicted = estimator.predict(queries)
-        found[name] = class_table(predicted.confidence, predicted.labels == truth, codes)
-    return found
 
 
 def _result(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -128,13 +129,4 @@ def _finite(found: SuiteResult) -> SuiteResult:
     if lost:
         found.notes.append(f"Geometry: left out, as they are not finite: {', '.join(lost)}.")
     primary = "phi" if "phi" in found.values else next(iter(found.values), "")
-    return SuiteResult(
-        found.values,
-        found.intervals,
-        found.baseline,
-        notes=found.notes,
-        numbers=tuple(dict.fromkeys([*found.values, *found.baseline])),
-        details=found.details,
-        drawings=found.drawings,
-        primary=primary,
-    )
+    return replace(found, numbers=tuple(dict.fromkeys([*found.values, *found.baseline])), primary=primary)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,6 +18,7 @@ from nearkin.audits.calibration import OURS
 from nearkin.audits.robustness_pictures import draw_certified, draw_regions, draw_strips, draw_under_attack
 from nearkin.audits.subject import Subject
 from nearkin.audits.suites import SuiteResult, suites
+from nearkin.errors import DataError
 from nearkin.metrics import class_bootstrap
 from nearkin.progress import Progress
 from nearkin.recipe import AuditSection
@@ -35,28 +37,36 @@ def robustness_suite(subject: Subject, section: AuditSection) -> SuiteResult:
     scene = make_scene(subject, section)
     classes = attack_classes(scene, section, subject.progress)
     neighbours = attack_neighbours(subject, scene, section)
-    cells = attack_cells(subject, scene, section)
+    cells, why_not = _attacked_cells(subject, scene, section)
     certified = _certify(scene, section, subject.progress)
     last = (section.attacks[-1], section.attack_epsilons[0])
     found = SuiteResult({}, primary=f"accuracy, {_cell(*last)}, {OURS}")
-    found.notes.extend(_notes(subject, scene, section))
+    found.notes.extend([*_notes(subject, scene, section), *why_not])
     _add_classes(found, classes, section)
-    _add_checks(found, classes, section)
+    _add_checks(found, classes)
     _add_neighbours(found, neighbours, scene, section)
     if cells is not None:
         _add_cells(found, cells)
     for name, result in certified.items():
-        _add_certified(found, name, result, scene)
+        _add_certified(found, name, result, scene, section)
     found.details["robustness"] = _details(classes, neighbours, cells, certified, scene, section)
     _add_drawings(found, subject, scene, classes, cells, certified, section)
-    return SuiteResult(**{**vars(found), "lower_is_better": _lower(found.values)})
+    return replace(found, lower_is_better=_lower(found.values))
+
+
+def _attacked_cells(subject: Subject, scene: Scene, section: AuditSection) -> tuple[RobustnessCurves | None, list[str]]:
+    """SAA and VAA, or why they were not measured: items may have no cells, and all else is worth telling."""
+    try:
+        return attack_cells(subject, scene, section), []
+    except DataError as error:
+        return None, [f"SAA and VAA are not measured. {error}"]
 
 
 def _certify(scene: Scene, section: AuditSection, progress: bool) -> dict[str, Certified]:
     """Smoothed nearest prototype and NED on the first of the queries."""
     if not section.smoothed_queries:
         return {}
-    some = scene.pixels[: section.smoothed_queries]
+    some = scene.pixels[scene.smoothed(section)]
     names = [name for name in scene.targets if name in scene.fitted]
     with Progress("Smoothing", len(names) * len(some), progress) as bar:
         return {
@@ -90,14 +100,14 @@ def _add_classes(found: SuiteResult, classes: AttackedClasses, section: AuditSec
                     found.intervals[f"{metric}, {what}, {name}"] = interval
 
 
-def _add_checks(found: SuiteResult, classes: AttackedClasses, section: AuditSection) -> None:
+def _add_checks(found: SuiteResult, classes: AttackedClasses) -> None:
     """Whether attacks that need no good gradient find more than those that follow it."""
     first, *others = classes.checks.items()
     told = ", ".join(f"{name} {100 * value:.0f} %" for name, value in classes.checks.items())
     stronger = [name for name, value in others if value < first[1] - _MASKED]
     verdict = (
-        f"{' and '.join(stronger)} find{'s' if len(stronger) == 1 else ''} more, so the accuracy under "
-        f"{section.attacks[-1]} is too good to be believed"
+        f"{' and '.join(stronger)} find{'s' if len(stronger) == 1 else ''} more, so the accuracies above are too good "
+        "to be believed"
         if stronger
         else "none finds much more, so nothing speaks for masked gradients"
     )
@@ -117,16 +127,28 @@ def _add_neighbours(found: SuiteResult, result: AttackedNeighbours, scene: Scene
 
 def _add_cells(found: SuiteResult, curves: RobustnessCurves) -> None:
     for eps, standard, voronoi in zip(curves.epsilons, curves.standard, curves.voronoi, strict=True):
+        # Two epsilons that look the same are told once.
+        if f"SAA {eps:.3g}" in found.values:
+            continue
         found.values[f"SAA {eps:.3g}"] = float(standard)
         found.values[f"VAA {eps:.3g}"] = float(voronoi)
+    found.notes.append(
+        f"SAA is the accuracy of {OURS} against the worst point found in the ball, VAA against the worst that is also "
+        f"nearer to its own item than to every other one of {curves.items:,}; the attack raises the margin and "
+        "restarts once."
+    )
     found.notes.extend(curves.notes)
 
 
-def _add_certified(found: SuiteResult, name: str, result: Certified, scene: Scene) -> None:
-    truth = scene.codes(name)[: len(result.codes)].numpy()
-    for radius, value in zip((0.0, result.sigma), result.certified_accuracy(truth, np.array([0.0, result.sigma])),
-                             strict=True):  # fmt: skip
-        found.values[f"certified accuracy, l2 {radius:.3g}, {name}"] = float(value)
+def _add_certified(found: SuiteResult, name: str, result: Certified, scene: Scene, section: AuditSection) -> None:
+    places = scene.smoothed(section)
+    right = result.codes == scene.codes(name)[places].numpy()
+    for radius in (0.0, result.sigma):
+        metric, hits = f"certified accuracy, l2 {radius:.3g}, {name}", right & (result.radii >= radius)
+        found.values[metric] = float(hits.mean())
+        found.intervals[metric] = class_bootstrap(
+            hits.astype(np.float64), scene.truth[places], resamples=section.resamples, seed=section.seed
+        )
 
 
 def _lower(values: dict[str, float]) -> tuple[str, ...]:
@@ -138,18 +160,14 @@ def _notes(subject: Subject, scene: Scene, section: AuditSection) -> list[str]:
     notes = [
         f"Robustness: {len(scene.rows)} queries are attacked, in {section.attack_norm}; sizes of perturbations are in "
         f"{unit}. {', '.join(scene.targets)} are attacked for themselves, and the votes meet what {OURS} was attacked "
-        "with. Accuracies under attack are upper bounds: a stronger attack may find more."
+        "with. Accuracies under attack are upper bounds: a stronger attack may find more. An ECE of so few answers is "
+        "large by chance alone: compare it with that of the unattacked queries, not with zero."
     ]
     if section.smoothed_queries:
         notes.append(
             f"Smoothing: {min(section.smoothed_queries, len(scene.rows))} queries, noise of "
             f"{section.smoothing_sigma:g} in pixels, {section.smoothing_samples} samples each; a certificate is wrong "
             "with a chance of 0.1 % at the most."
-        )
-    if section.voronoi_items >= 2:
-        notes.append(
-            f"SAA is the accuracy of {OURS} against the worst point found in the ball, VAA against the worst that is "
-            "also nearer to its own item than to every other one; the attack raises the margin and restarts once."
         )
     return notes
 
@@ -201,4 +219,4 @@ def _add_drawings(
     if cells is not None:
         found.drawings.append(partial(draw_regions, cells, section))
     if certified:
-        found.drawings.append(partial(draw_certified, scene, certified))
+        found.drawings.append(partial(draw_certified, scene, certified, section))

@@ -10,7 +10,7 @@ from PIL import Image
 
 from nearkin.attacks.smoothing import Certified
 from nearkin.attacks.voronoi import RobustnessCurves
-from nearkin.audits.attacked_classes import AttackedClasses
+from nearkin.audits.attacked_classes import AttackedClasses, accuracy_of
 from nearkin.audits.attacking import Scene
 from nearkin.audits.calibration import OURS
 from nearkin.audits.subject import Subject
@@ -27,23 +27,20 @@ _THUMBNAIL = 112
 def draw_strips(subject: Subject, scene: Scene, classes: AttackedClasses, section: AuditSection) -> Figure:
     """Some queries that the smallest attack changed the answer for, where there are any."""
     attack = section.attacks[-1]
-    cells = [(attack, eps) for eps in section.attack_epsilons]
-    codes = scene.codes(OURS)
-    with torch.no_grad():
-        before = _named(scene, scene.pixels) == codes
-        fooled = {cell: before & (_named(scene, classes.pixels[cell]) != codes) for cell in cells}
-    cell = next((cell for cell in cells if int(fooled[cell].sum()) >= _STRIPS), cells[-1])
-    chosen = torch.nonzero(fooled[cell]).squeeze(1)
+    moved, codes = classes.pixels[OURS], scene.codes(OURS)
+    before = _named(scene, scene.pixels) == codes
+    fooled = {eps: before & (_named(scene, pixels) != codes) for eps, pixels in moved.items()}
+    eps = next((eps for eps in moved if int(fooled[eps].sum()) >= _STRIPS), section.attack_epsilons[-1])
+    chosen = torch.nonzero(fooled[eps]).squeeze(1)
     chosen = chosen if len(chosen) else torch.arange(len(codes))
     places = chosen[torch.linspace(0, len(chosen) - 1, min(_STRIPS, len(chosen))).long()].tolist()
-    pixels = classes.pixels[cell]
-    answered = ", whose answer it changed" if bool(fooled[cell].any()) else ""
+    answered = ", whose answer it changed" if bool(fooled[eps].any()) else ""
     return Figure(
         "Attacked queries",
-        f"Queries{answered}, before and after {attack} of size {cell[1]:.3g} ({section.attack_norm}) on {OURS}: what "
+        f"Queries{answered}, before and after {attack} of size {eps:.3g} ({section.attack_norm}) on {OURS}: what "
         "was added is stretched to be seen, and what the attacked query is taken for stands below it. Neighbours of "
         "the query's class are framed green, others red.",
-        draw_attacks([_strip(subject, scene, place, pixels) for place in places]),
+        draw_attacks([_strip(subject, scene, place, moved[eps]) for place in places]),
         "Rows of pictures: the query, the perturbation, the attacked query, neighbours before and after",
     )
 
@@ -85,8 +82,7 @@ def draw_under_attack(classes: AttackedClasses, section: AuditSection) -> Figure
         *((OURS, attack) for attack in section.attacks[::-1]),
         *((name, last) for name in classes.tables if name != OURS),
     ]:
-        table = classes.clean[name]
-        clean = float(table[..., 2].sum() / table[..., 0].sum())
+        clean = accuracy_of(classes.clean[name])
         held = [classes.accuracy(name, (attack, eps)) for eps in section.attack_epsilons]
         curves[f"{name}, {attack}"] = (sizes, np.array([clean, *held]))
     return Figure(
@@ -104,8 +100,8 @@ def draw_regions(curves: RobustnessCurves, section: AuditSection) -> Figure:
     return Figure(
         "Balls and Voronoi cells",
         "SAA lets the adversary go anywhere in the ball; VAA only as far as its point is nearer to its own item than "
-        "to every other one, so that no real item of another class counts as an attack. Until half of the smallest "
-        "distance of two items, both are the same.",
+        f"to every other one of {curves.items:,}, so that no real item of another class counts as an attack. Until "
+        "half of the smallest distance of an attacked item to any other, both are the same.",
         draw_robustness(
             {
                 "SAA": (sizes, np.array([curves.accuracy, *curves.standard])),
@@ -118,11 +114,11 @@ def draw_regions(curves: RobustnessCurves, section: AuditSection) -> Figure:
     )
 
 
-def draw_certified(scene: Scene, certified: Mapping[str, Certified]) -> Figure:
+def draw_certified(scene: Scene, certified: Mapping[str, Certified], section: AuditSection) -> Figure:
     """The share of queries that are right for certain, against the radius."""
     curves = {}
     for name, result in certified.items():
-        truth = scene.codes(name)[: len(result.codes)].numpy()
+        truth = scene.codes(name)[scene.smoothed(section)].numpy()
         radii = np.linspace(0, max(result.radii.max() * 1.05, result.sigma), 100)
         curves[name] = (radii, result.certified_accuracy(truth, radii))
     return Figure(

@@ -15,7 +15,6 @@ from torch import Tensor
 from nearkin.audits.corrupted import CorruptedEncoder
 from nearkin.audits.domain_parts import TrainedDomains, trained_domains
 from nearkin.audits.local_encoder import LocalEncoder
-from nearkin.audits.pixels import PixelReader
 from nearkin.audits.untrained import Untrained
 from nearkin.data.dataset import Dataset
 from nearkin.data.domain_splits import COLUMN
@@ -23,7 +22,7 @@ from nearkin.data.hierarchy import Hierarchy
 from nearkin.data.section import DataSection
 from nearkin.data.splits import Split, resolve_split
 from nearkin.errors import DataError, MissingWeightsError
-from nearkin.models import Embedder, FeatureCache, cache_point, pretrained_baseline
+from nearkin.models import Embedder, FeatureCache, PixelReader, cache_point, pretrained_baseline
 from nearkin.models.class_scores import ClassScores
 from nearkin.models.embedder import ALL, POOLING
 from nearkin.models.similarity_model import SimilarityModel

@@ -5,6 +5,7 @@ from nearkin.metrics.calibration import CalibrationResult, calibration_from_prob
 from nearkin.metrics.class_radius import mean_class_radius
 from nearkin.metrics.classification import ClassificationResult, classification_metrics
 from nearkin.metrics.clustering import clustering_metrics
+from nearkin.metrics.corruption_error import mean_corruption_error, relative_corruption_error
 from nearkin.metrics.distance_structure import DistanceStructure, distance_correlation
 from nearkin.metrics.dynamics import DYNAMICS, episode_dynamics
 from nearkin.metrics.dynamics_comparison import DynamicsComparison, compare_dynamics
@@ -86,6 +87,7 @@ __all__ = [
     "kernel_matrix",
     "mean_class_radius",
     "mean_correlation",
+    "mean_corruption_error",
     "mmd_squared",
     "mmd_test",
     "open_set_metrics",
@@ -93,6 +95,7 @@ __all__ = [
     "pcc_embedding",
     "prototype_histogram",
     "recovered_clades",
+    "relative_corruption_error",
     "retrieval_metrics",
     "robinson_foulds",
     "separation_intervals",

@@ -20,12 +20,7 @@ def mean_corruption_error(errors: Any, reference: Any | None = None) -> float:
         reference: errors of the reference in the same cells; None: nothing is divided by, and it is the mean error.
     """
     own = _cells(errors)
-    if reference is None:
-        return float(own.mean())
-    theirs = _cells(reference)
-    if own.shape != theirs.shape:
-        raise DataError(f"Errors {own.shape} and those of the reference {theirs.shape} must be of the same cells.")
-    return _mean_ratio(own.sum(axis=1), theirs.sum(axis=1))
+    return float(own.mean()) if reference is None else _mean_ratio(own, _cells(reference))
 
 
 def relative_corruption_error(errors: Any, clean: float, reference: Any, reference_clean: float) -> float:
@@ -37,13 +32,15 @@ def relative_corruption_error(errors: Any, clean: float, reference: Any, referen
         reference: errors of the reference in the same cells.
         reference_clean: its error on clean inputs.
     """
-    own, theirs = _cells(errors) - clean, _cells(reference) - reference_clean
-    return _mean_ratio(own.sum(axis=1), theirs.sum(axis=1))
+    return _mean_ratio(_cells(errors) - clean, _cells(reference) - reference_clean)
 
 
 def _mean_ratio(own: np.ndarray, theirs: np.ndarray) -> float:
-    """The mean of ratios (corruptions,); NaN where the reference never errs, for there is no ratio."""
-    return float(np.mean(own / theirs)) if (theirs > 0).all() else float("nan")
+    """The mean over corruptions of ratios of sums over severities; NaN where one of the reference is not above 0."""
+    if own.shape != theirs.shape:
+        raise DataError(f"Errors {own.shape} and those of the reference {theirs.shape} must be of the same cells.")
+    above, below = own.sum(axis=1), theirs.sum(axis=1)
+    return float(np.mean(above / below)) if (below > 0).all() else float("nan")
 
 
 def _cells(errors: Any) -> np.ndarray:

@@ -74,7 +74,7 @@ class ClassMoments:
             "D_inter": inter,
             "D_intra": intra,
             "phi": _ratio(inter, intra),
-            "pi_ratio": _ratio(self._intra_cosine(w), self._inter_cosine(w, pairs, squares)),
+            "pi_ratio": _ratio(self._intra_cosine(w), self._inter_cosine(w, pairs)),
             "R2": 1 - _ratio(intra, share * intra + (1 - share) * between),
         }
 
@@ -82,7 +82,7 @@ class ClassMoments:
         """Mean cosine distance (B,) of two items of a class: `1 - |mu|^2 = v` is that of all n^2 pairs of a class."""
         return _settled(_ratio(w @ (self.spread * self.sizes**2), w @ (self.sizes * (self.sizes - 1.0))))
 
-    def _inter_cosine(self, w: np.ndarray, pairs: np.ndarray, squares: np.ndarray) -> np.ndarray:
+    def _inter_cosine(self, w: np.ndarray, pairs: np.ndarray) -> np.ndarray:
         """Mean cosine distance (B,) of two class means; one of length 0 is at a right angle to all."""
         lengths = np.linalg.norm(self.means, axis=1)
         pointing = lengths > _ROUNDING

@@ -7,6 +7,7 @@ from nearkin.models.cache import FeatureCache, cache_point
 from nearkin.models.embedder import Embedder
 from nearkin.models.encoder import Encoder
 from nearkin.models.learned_space import LearnedSpace
+from nearkin.models.pixels import PixelReader
 from nearkin.models.pooling import Pooling, list_poolings, make_pooling, poolings
 from nearkin.models.prototypes import PrototypeBank
 from nearkin.models.section import AttentionSection, CacheViews, ModelSection, SimilaritySection
@@ -26,6 +27,7 @@ __all__ = [
     "LearnedSpace",
     "ModelSection",
     "PairSimilarity",
+    "PixelReader",
     "Pooling",
     "PrototypeBank",
     "SimilarityModel",

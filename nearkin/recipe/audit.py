@@ -108,6 +108,8 @@ class AuditSection(BaseModel):
     def _check_attacks(self) -> AuditSection:
         for name in self.attacks:
             check_attack(name, self.attack_norm)
+        if len({f"{eps:.3g}" for eps in self.attack_epsilons}) < len(self.attack_epsilons):
+            raise ValueError(f"attack_epsilons must differ within three digits, and {self.attack_epsilons} do not")
         return self
 
     @field_validator("rerank")

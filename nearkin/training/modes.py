@@ -10,7 +10,7 @@ from torch import nn
 
 @contextmanager
 def at_rest(*modules: nn.Module) -> Iterator[None]:
-    """Inside the block nothing drops out, counts, or moves a running statistic; then each part is in its own mode."""
+    """Inside the block nothing drops out or moves a running statistic; then each part is in its own mode."""
     parts = {part: part.training for module in modules for part in module.modules()}
     for module in modules:
         module.eval()

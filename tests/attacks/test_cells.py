@@ -139,8 +139,8 @@ def test_the_smallest_distance(norm):
         if norm.name in metric
         else (norm.beta * pdist(points, "cityblock") + (1 - norm.beta) * pdist(points, "chebyshev")).min()
     )
-    assert Cells(torch.from_numpy(points), norm).smallest_distance() == pytest.approx(expected)
-    assert Cells(torch.from_numpy(points[:1]), norm).smallest_distance() == float("inf")
+    assert Cells(torch.from_numpy(points), norm).smallest_distance(torch.arange(len(points))) == pytest.approx(expected)
+    assert Cells(torch.from_numpy(points[:1]), norm).smallest_distance(torch.arange(1)) == float("inf")
 
 
 @norms
@@ -194,7 +194,7 @@ def test_blocks_do_not_matter(norm, monkeypatch):
     def everything():
         near = cells.neighbours(rows, 0.4)
         crossed = cells.crossed(asked, rows, near)
-        return near.places, near.starts, crossed, cells.inside(asked, rows), torch.tensor(cells.smallest_distance())
+        return near.places, near.starts, crossed, cells.inside(asked, rows), torch.tensor(cells.smallest_distance(rows))
 
     whole = everything()
     for dense in (0.0, 2.0):  # by the product of all points, or pair by pair

@@ -152,9 +152,8 @@ def test_sounds_are_refused():
 def test_votes_have_no_gradient_to_attack(images, labels):
     model = make()
     votes = KNNVote(k=3).fit(model.encode(images, progress=False), labels)
-    x = pixels_of(images[:2]).requires_grad_(True)
-    (slope,) = torch.autograd.grad(classifier_of_estimator(model, votes)(x)[:, 0].sum(), x)
-    assert not slope.any()
+    with pytest.raises(DataError, match="vote has no gradient"):
+        classifier_of_estimator(model, votes)
 
 
 @pytest.mark.parametrize("kind", [list, np.array, tuple])

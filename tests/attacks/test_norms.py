@@ -12,6 +12,7 @@ from scipy.spatial import ConvexHull
 from scipy.spatial.distance import cdist
 
 from nearkin.attacks import L2, Combined, LInf, as_norm
+from nearkin.attacks.norms import Scaled
 from nearkin.errors import DataError
 
 NORMS = [L2(), LInf(), Combined(0.05), Combined(0.4), Combined(0.95)]
@@ -223,3 +224,19 @@ def test_norms_by_name():
     assert as_norm(mixed) is mixed
     with pytest.raises(DataError, match=r"no norm 'linv'. Did you mean 'linf'?"):
         as_norm("linv")
+
+
+@pytest.mark.parametrize("base", ["l2", "linf"])
+def test_a_scaled_norm_is_the_norm_of_what_was_divided(base):
+    scales = torch.tensor([0.5, 2.0, 1.0], dtype=torch.float64)
+    norm, plain = Scaled(as_norm(base), scales), as_norm(base)
+    x, y = torch.randn(2, 6, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).unbind()
+    torch.testing.assert_close(norm.length(x), plain.length(x / scales))
+    torch.testing.assert_close(norm.distances(x, y), plain.distances(x / scales, y / scales))
+    assert (norm.length(norm.project(x, 0.3)) <= 0.3 + 1e-12).all()
+    assert (norm.length(norm.draw(x, 0.3, torch.Generator().manual_seed(1))) <= 0.3 + 1e-12).all()
+    best = (norm.steepest(x) * x).sum(dim=1)
+    assert torch.allclose(norm.length(norm.steepest(x)), torch.ones(6, dtype=torch.float64))
+    others = norm.draw(x.repeat(200, 1), 1.0, torch.Generator().manual_seed(2)).view(200, 6, 3)
+    assert ((others * x).sum(dim=2) <= best + 1e-9).all()
+    assert norm.name == base

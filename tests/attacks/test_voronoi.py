@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from nearkin.attacks import L2, Combined, LInf
 from nearkin.attacks.nearest_point import NearestPoint
+from nearkin.attacks.units import Unit
 from nearkin.attacks.voronoi import adversarial_accuracy
+from nearkin.data.inputs import InputSpec
 from nearkin.errors import DataError
 
 A = [(-1, -1), (-2, 1), (2, -2), (1, 1), (2, -1)]
@@ -359,3 +361,26 @@ def test_conflicting_labels_are_refused_by_their_rows():
     x, labels = toy()
     with pytest.raises(DataError, match="Inputs 1 and 8 are equal but have the labels"):
         adversarial_accuracy(NearestPoint(x, labels), torch.cat([x, x[1:2]]), [*labels, "B"], [0.5], bounds=None)
+
+
+@pytest.mark.parametrize("norm", ["l2", "linf"])
+def test_the_nearest_point_holds_in_normalised_units_too(norm):
+    """Channels end at different places there: a point must be judged as the pixels that the classifier sees."""
+    rng = np.random.default_rng(0)
+    pixels = torch.from_numpy(rng.random((12, 3, 2, 2)).astype(np.float32))
+    labels = np.arange(12) % 3
+    spec = InputSpec(kind="image", channels=3, size=2, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
+    measured = Unit.of("normalised", spec).measured(norm, (3, 2, 2))
+    found = adversarial_accuracy(
+        NearestPoint(pixels, labels, measured),
+        pixels,
+        labels,
+        [0.5, 2.0, 4.0],
+        norm=measured,
+        steps=10,
+        whole_cells=True,
+    )
+    assert found.voronoi.tolist() == [1.0, 1.0, 1.0]
+    assert found.global_robustness == 1.0
+    assert found.standard[-1] < 1
+    assert found.items == 12

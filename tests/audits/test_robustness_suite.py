@@ -15,12 +15,13 @@ import nearkin as nk
 from nearkin.attacks import PixelEmbedder, class_codes, classifier_of_estimator
 from nearkin.attacks.library import published_attack
 from nearkin.audits import Subject, run_suites, subject_of_model
-from nearkin.audits.attacked_classes import VOTES
+from nearkin.audits.attacked_classes import VOTES, AttackedClasses
 from nearkin.audits.attacking import make_scene
 from nearkin.audits.calibration import OURS, divided, fit_estimators
-from nearkin.audits.pixels import PixelReader
-from nearkin.audits.robustness import robustness_suite
+from nearkin.audits.robustness import _add_checks, robustness_suite
+from nearkin.audits.suites import SuiteResult
 from nearkin.errors import DataError, RecipeError
+from nearkin.models import PixelReader
 from nearkin.recipe import AuditSection, load_recipe
 from nearkin.spaces import Sphere
 
@@ -119,6 +120,54 @@ def test_what_it_says_can_be_kept_and_drawn(found, subject):
         assert len(np.unique(np.asarray(image.convert("L")))) > 10
 
 
+def test_certified_queries_are_drawn_from_all(subject):
+    scene = make_scene(subject, QUICK)
+    section = QUICK.model_copy(update={"smoothed_queries": 4})
+    places = scene.smoothed(section)
+    assert len(set(places.tolist())) == 4
+    assert places.tolist() != [0, 1, 2, 3]
+    assert len(scene.smoothed(QUICK.model_copy(update={"smoothed_queries": 99}))) == 12
+
+
+def test_cells_are_of_support_and_queries(subject, found):
+    scene = make_scene(subject, QUICK)
+    assert set(scene.others) == set(range(len(subject.labels))) - set(scene.rows)
+    assert set(scene.support) <= set(scene.others)
+    assert found.details["robustness"]["cells"]["cells"] == 20
+    assert any("every other one of 20" in note for note in found.notes)
+
+
+def test_items_without_cells_cost_only_the_cells(subject):
+    """Equal pixels under different labels have no cells: everything else is still told."""
+    same = replace(subject, pixels=lambda rows: torch.full((len(rows), 3, 16, 16), 0.5))
+    section = QUICK.model_copy(update={"attacks": ["fgsm"], "attack_epsilons": [0.01], "smoothed_queries": 0})
+    found = robustness_suite(same, section)
+    assert any(note.startswith("SAA and VAA are not measured. Inputs") for note in found.notes)
+    assert "accuracy, fgsm 0.01, NED" in found.values
+
+
+@pytest.mark.parametrize(
+    ("others", "believed"),
+    [({"margin": 0.58, "square": 0.9}, True), ({"margin": 0.3, "square": 0.9}, False)],
+)
+def test_other_attacks_that_find_more_are_told(others, believed):
+    classes = AttackedClasses({}, checks={"pgd, as above": 0.6, **others}, checked_eps=0.1)
+    told = SuiteResult({})
+    _add_checks(told, classes)
+    assert ("nothing speaks for masked gradients" in told.notes[0]) == believed
+    assert ("margin finds more" in told.notes[0]) != believed
+
+
+def test_checks_begin_with_the_strongest_attack_listed(subject):
+    section = QUICK.model_copy(
+        update={"attacks": ["pgd", "fgsm"], "attack_epsilons": [0.05], "voronoi_items": 0, "smoothed_queries": 0}
+    )
+    found = robustness_suite(subject, section)
+    first, value = next(iter(found.details["robustness"]["checks"]["accuracy"].items()))
+    assert value == min(found.values[f"accuracy, {name} 0.05, NED"] for name in ("pgd", "fgsm"))
+    assert first.endswith(", as above")
+
+
 def test_parts_can_be_left_out(subject):
     section = QUICK.model_copy(update={"voronoi_items": 0, "smoothed_queries": 0, "attacks": ["fgsm"]})
     found = robustness_suite(subject, section)
@@ -145,6 +194,8 @@ def test_l2_has_no_square_and_square_no_l2(subject):
         AuditSection(attacks=["square"], attack_norm="l2")
     with pytest.raises(RecipeError, match=r"no attack 'pdg'.*pgd"):
         AuditSection(attacks=["pdg"])
+    with pytest.raises(ValueError, match="three digits"):
+        AuditSection(attack_epsilons=[0.1, 0.1000001])
     with pytest.raises(RecipeError, match="cw"):
         load_recipe("base", ["audit.attacks=[cw]"])
 
@@ -157,7 +208,7 @@ def test_a_softmax_run_is_attacked_by_its_own_classes(patterns, tiny, tmp_path):
     result = nk.audit(tmp_path / "run", patterns, suites=["robustness"], overrides=settings, progress=False)
     trained = nk.load(tmp_path / "run")
     assert "accuracy, fgsm 0.05, softmax" in result.values
-    # The classifier that was attacked is the one that validated: it names training items as the log says.
+    # The classifier that was attacked is one that learned these classes.
     scores = nk.training.class_scores.run_classifier(tmp_path / "run", trained)
     points = torch.from_numpy(trained.encode(patterns, progress=False))
     named = np.array(scores.names)[scores.scores(points).argmax(dim=1).numpy()]
