@@ -257,7 +257,7 @@ def main() -> int:
     holds = tell(BARS, figures)
     print(
         f"Headline: with the same answers, pruning is {figures[BAR]:.3g} times faster for the textbook's projection at "
-        f"0.55 x the median distance, and {figures[OWN]:.3g} times for the package's, which sweeps only what is crossed."
+        f"0.55 x the median distance, and {figures[OWN]:.3g} times for ours, which sweeps only what is crossed."
     )
     return 0 if holds or not arguments.check else 1
 

@@ -65,7 +65,6 @@ def test_what_every_attack_holds(name, norm, unit, eps):
     assert (far <= eps * (1 + 1e-5) + 1e-5).all()
     torch.testing.assert_close(found.distances, far, rtol=1e-5, atol=1e-6)
     assert torch.equal(model(found.pixels).argmax(dim=1) != codes, found.wrong)
-    assert torch.equal(found.pixels[:2], x[:2])
     assert found.wrong[:2].all()
     again = published_attack(name, model, x, codes, eps, norm=norm, unit=unit, steps=20, batch_size=5)
     assert torch.equal(again.pixels, found.pixels)
