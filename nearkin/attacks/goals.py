@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from nearkin.attacks.ascent import Goal
+from nearkin.attacks.checks import check_scores
 from nearkin.errors import DataError, suggestion
 from nearkin.spaces import Space
 
@@ -44,6 +45,7 @@ class Misclassify:
     def __call__(self, points: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         """What is raised (b,), and whether another class is named (b,), of points (b, D) of inputs `rows` (b,)."""
         scores = self.classifier(points.view(-1, *self.shape))
+        check_scores(scores, self.codes[rows])
         own = self.codes[rows].unsqueeze(1)
         wrong = scores.argmax(dim=1) != own.squeeze(1)
         if self.raised == "cross-entropy":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -10,11 +11,12 @@ import torch
 from torch import Tensor
 
 from nearkin.attacks.ascent import usual_step
+from nearkin.attacks.checks import as_codes, as_inputs, at_rest, check_counts, check_scores, check_size
 from nearkin.attacks.norms import as_norm
 from nearkin.attacks.region import PIXELS, check_bounds
 from nearkin.attacks.square import square_attack
 from nearkin.attacks.units import Unit
-from nearkin.errors import RecipeError, require, suggestion
+from nearkin.errors import DataError, RecipeError, require, suggestion
 
 _BATCH = 32
 _SQUARE_QUERIES = 500
@@ -118,8 +120,14 @@ def published_attack(
         advance: told how many inputs are done.
     """
     check_attack(name, norm)
-    if (steps is not None and steps < 1) or (step is not None and not step > 0):
-        raise RecipeError(f"An attack takes one step or more, each longer than 0, not steps={steps}, step={step}.")
+    check_size(eps)
+    check_counts(steps=steps, batch_size=batch_size)
+    if step is not None and not 0 < step < math.inf:
+        raise DataError(f"The length of a step is a number above 0, not {step!r}.")
+    pixels = as_inputs(pixels)
+    codes = as_codes(codes, pixels)
+    if pixels.ndim != 4:
+        raise DataError(f"Published attacks change images (n, C, H, W), not inputs of shape {tuple(pixels.shape)}.")
     unit = Unit.pixels() if unit is None else unit
     check_bounds(pixels, PIXELS)
     measured = as_norm(norm)
@@ -129,21 +137,25 @@ def published_attack(
     found, wrong = pixels.clone(), torch.zeros(len(pixels), dtype=torch.bool)
     distances = torch.zeros(len(pixels), dtype=numbers.dtype)
     run = _square(model, unit, steps, eps) if name == SQUARE else _foolbox(name, model, unit, norm, steps, step, eps)
-    for start in range(0, len(pixels), batch_size):
-        rows = torch.arange(start, min(start + batch_size, len(pixels)))
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed * 1_000_003 + start)
-            moved = unit.to_pixels(run(numbers[rows], codes[rows]).detach())
-        far = measured.length((unit.of_pixels(moved) - numbers[rows]).flatten(1))
-        with torch.no_grad():
-            before = model(numbers[rows]).argmax(dim=1) != codes[rows]
-            after = classifier(moved).argmax(dim=1) != codes[rows]
-        # Nobody would hand in what an attack put right.
-        kept = (far <= most) & (after | ~before)
-        found[rows[kept]], distances[rows[kept]] = moved[kept], far[kept]
-        wrong[rows] = before | (after & kept)
-        if advance is not None:
-            advance(len(rows))
+    with at_rest(classifier):
+        for start in range(0, len(pixels), batch_size):
+            rows = torch.arange(start, min(start + batch_size, len(pixels)))
+            with torch.no_grad():
+                scores = model(numbers[rows])
+            check_scores(scores, codes[rows])
+            before = scores.argmax(dim=1) != codes[rows]
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(seed * 1_000_003 + start)
+                moved = unit.to_pixels(run(numbers[rows], codes[rows]).detach())
+            far = measured.length((unit.of_pixels(moved) - numbers[rows]).flatten(1))
+            with torch.no_grad():
+                after = classifier(moved).argmax(dim=1) != codes[rows]
+            # Nobody would hand in what an attack put right.
+            kept = (far <= most) & (after | ~before)
+            found[rows[kept]], distances[rows[kept]] = moved[kept], far[kept]
+            wrong[rows] = before | (after & kept)
+            if advance is not None:
+                advance(len(rows))
     return Attacked(found, wrong, distances)
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from nearkin.attacks.ascent import Found, Goal, ascend, nothing_found, usual_step
+from nearkin.attacks.checks import as_codes, as_inputs, at_rest, check_counts
 from nearkin.attacks.classifier import Classifier
 from nearkin.attacks.goals import Misclassify, OfInputs, Raised
 from nearkin.attacks.norms import Norm, as_norm
@@ -51,6 +52,8 @@ def attack(
     """
     if restarts < 1:
         raise DataError(f"An attack begins at least once, not {restarts} times.")
+    check_counts(batch_size=batch_size)
+    inputs = as_inputs(inputs)
     check_bounds(inputs, bounds)
     flat = inputs.detach().flatten(1)
     norm = as_norm(norm)
@@ -85,5 +88,7 @@ def attack_classifier(
     **options: object,
 ) -> Found:
     """Look for wrongly classified points near inputs (B, ...) of classes `codes` (B,); options as of `attack`."""
-    goal = Misclassify(classifier, codes, tuple(inputs.shape[1:]), raised)
-    return attack(goal, inputs, eps, **options)  # type: ignore[arg-type]
+    inputs = as_inputs(inputs)
+    goal = Misclassify(classifier, as_codes(codes, inputs), tuple(inputs.shape[1:]), raised)
+    with at_rest(classifier):
+        return attack(goal, inputs, eps, **options)  # type: ignore[arg-type]

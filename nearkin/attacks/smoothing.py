@@ -7,6 +7,7 @@ Reference: Cohen, Rosenfeld, Kolter 2019, Certified adversarial robustness via r
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -14,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nearkin.attacks.checks import as_inputs, at_rest, check_counts, check_scores
 from nearkin.errors import DataError
 
 _BATCH = 128
@@ -41,7 +43,7 @@ class Certified:
 
     def certified_accuracy(self, truth: np.ndarray, radii: np.ndarray) -> np.ndarray:
         """The share of inputs (r,) that are named rightly for certain within each of some radii (r,)."""
-        right = self.codes == np.asarray(truth)
+        right = (self.codes == np.asarray(truth)) & (self.codes >= 0)
         return np.array([float((right & (self.radii >= radius)).mean()) for radius in radii])
 
 
@@ -72,7 +74,9 @@ def certify(
         batch_size: copies that are classified together.
         advance: told how many inputs are done.
     """
-    if not sigma > 0 or not 0 < alpha < 1 or samples < 1 or guesses < 1:
+    inputs = as_inputs(inputs)
+    check_counts(batch_size=batch_size)
+    if not 0 < sigma < math.inf or not 0 < alpha < 1 or samples < 1 or guesses < 1:
         raise DataError(
             f"Smoothing needs sigma above 0, alpha between 0 and 1, and at least one sample and guess, not "
             f"sigma={sigma}, alpha={alpha}, samples={samples}, guesses={guesses}."
@@ -82,8 +86,9 @@ def certify(
     codes, radii, counts = [], [], []
     for number, x in enumerate(inputs):
         generator = torch.Generator().manual_seed(seed * 1_000_003 + number)
-        guess = int(_votes(classifier, x, sigma, guesses, generator, batch_size).argmax())
-        votes = _votes(classifier, x, sigma, samples, generator, batch_size)
+        with at_rest(classifier):
+            guess = int(_votes(classifier, x, sigma, guesses, generator, batch_size).argmax())
+            votes = _votes(classifier, x, sigma, samples, generator, batch_size)
         count = int(votes[guess]) if guess < len(votes) else 0
         share = share_bound(count, samples, alpha)
         codes.append(guess if share > 0.5 else -1)
@@ -112,6 +117,7 @@ def _votes(
     for start in range(0, copies, size):
         shape = (min(size, copies - start), *x.shape)
         scores = classifier(x + sigma * torch.empty(shape, dtype=x.dtype).normal_(generator=generator))
+        check_scores(scores)
         found = np.bincount(scores.argmax(dim=1).numpy(), minlength=scores.shape[1])
         votes = found if not len(votes) else votes + found
     return votes

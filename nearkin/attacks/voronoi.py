@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from nearkin.attacks.cells import Cells, UniqueItems, merge_duplicates
+from nearkin.attacks.checks import as_inputs, at_rest, check_counts
 from nearkin.attacks.classifier import class_codes
 from nearkin.attacks.goals import Misclassify, Raised
 from nearkin.attacks.hunt import Climbs, Hunt
@@ -93,6 +94,7 @@ def adversarial_accuracy(
     raised: Raised = "margin",
     bounds: Bounds | None = PIXELS,
     whole_cells: bool = False,
+    candidates: Sequence[Tensor] = (),
     seed: int = 0,
     batch_size: int = _BATCH,
     progress: bool = False,
@@ -116,11 +118,14 @@ def adversarial_accuracy(
         raised: what an attack raises, see `Misclassify`.
         bounds: smallest and largest value of an input; None: any.
         whole_cells: also measure the global Voronoi robustness, without a ball: the limit of VAA.
+        candidates: points of the attacked inputs, each (B, ...) in their order, that other attacks have found.
         seed: of the random points.
         batch_size: inputs that are attacked together.
         progress: whether to show a bar.
     """
-    radii = _checked(epsilons)
+    radii, inputs = _checked(epsilons), as_inputs(inputs)
+    check_counts(steps=steps, batch_size=batch_size)
+    check_counts(0, restarts=restarts)
     names = getattr(classifier, "classes", None) if classes is None else classes
     if names is None:
         raise DataError("The classifier does not say what its classes are: give classes=, in the order of its columns.")
@@ -139,8 +144,11 @@ def adversarial_accuracy(
         Climbs(steps, restarts, seed, batch_size),
     )
     sizes = [*radii, torch.inf] if whole_cells else radii
-    with Progress("Attacking", len(sizes), progress) as bar:
+    given = np.arange(len(inputs)) if attacked is None else np.asarray(attacked)
+    with at_rest(classifier), Progress("Attacking", len(sizes), progress) as bar:
         hunt.look_at_inputs()
+        for points in candidates:
+            hunt.look_at(torch.from_numpy(np.searchsorted(places, items.places[given])), as_inputs(points).flatten(1))
         accuracy = float((hunt.standard_radii > 0).double().mean())
         for eps in sizes:
             hunt.search(float(eps))
@@ -175,7 +183,10 @@ def _attacked(rows: Any, items: UniqueItems) -> np.ndarray:
 
 def _checked(epsilons: Sequence[float]) -> list[float]:
     """Ascending radii, each once."""
-    found = sorted({float(eps) for eps in epsilons})
+    try:
+        found = sorted({float(eps) for eps in epsilons})
+    except (TypeError, ValueError):
+        found = []
     if not found or not all(0 <= eps < torch.inf for eps in found):
         raise DataError(f"The epsilons of a robustness curve are numbers from 0 on, at least one, not {epsilons!r}.")
     return found

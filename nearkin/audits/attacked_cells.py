@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 
@@ -19,7 +21,9 @@ _SHARES = (0.25, 0.5, 1.0)
 _BATCH = 32
 
 
-def attack_cells(subject: Subject, scene: Scene, section: AuditSection) -> RobustnessCurves | None:
+def attack_cells(
+    subject: Subject, scene: Scene, section: AuditSection, known: Sequence[torch.Tensor] = ()
+) -> RobustnessCurves | None:
     """Attack NED on the attacked queries, among the cells of these and of other items; None if not asked for."""
     if section.voronoi_items < 2:
         return None
@@ -38,6 +42,7 @@ def attack_cells(subject: Subject, scene: Scene, section: AuditSection) -> Robus
         [*section.attack_epsilons, *(share * gap for share in _SHARES if gap < torch.inf)],
         norm=norm,
         attacked=np.arange(len(scene.rows)),
+        candidates=known,
         steps=section.attack_steps,
         seed=section.seed,
         batch_size=_BATCH,

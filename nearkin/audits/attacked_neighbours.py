@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nearkin.attacks import PullTo, PushAway, attack
+from nearkin.attacks import Goal, PullTo, PushAway, attack
 from nearkin.audits.attacking import Scene
 from nearkin.audits.subject import Subject
 from nearkin.metrics.labels import label_codes
@@ -43,6 +43,7 @@ def attack_neighbours(subject: Subject, scene: Scene, section: AuditSection) -> 
     pull = PullTo(scene.embed, gallery, _strangers(codes, own, section.seed), subject.space, shape)
     right = ~attack(push, scene.pixels, 0.0, norm=norm, steps=1, batch_size=_BATCH).reached
     pushed, pulled = {}, {}
+    reached: dict[Goal, Tensor] = {goal: torch.zeros(len(scene.rows), dtype=torch.bool) for goal in (push, pull)}
     with Progress("Attacking neighbours", 2 * len(section.attack_epsilons), subject.progress) as bar:
         for eps in section.attack_epsilons:
             for goal in (push, pull):
@@ -55,11 +56,9 @@ def attack_neighbours(subject: Subject, scene: Scene, section: AuditSection) -> 
                     seed=section.seed,
                     batch_size=_BATCH,
                 )
-                if goal is push:
-                    pushed[eps] = ~found.reached.numpy()
-                else:
-                    pulled[eps] = found.reached.numpy()
+                reached[goal] = reached[goal] | found.reached  # what a smaller ball holds, a larger one does
                 bar.advance()
+            pushed[eps], pulled[eps] = ~reached[push].numpy(), reached[pull].numpy()
     return AttackedNeighbours(right.numpy(), pushed, pulled)
 
 

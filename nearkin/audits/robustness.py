@@ -37,7 +37,7 @@ def robustness_suite(subject: Subject, section: AuditSection) -> SuiteResult:
     scene = make_scene(subject, section)
     classes = attack_classes(scene, section, subject.progress)
     neighbours = attack_neighbours(subject, scene, section)
-    cells, why_not = _attacked_cells(subject, scene, section)
+    cells, why_not = _attacked_cells(subject, scene, section, classes)
     certified = _certify(scene, section, subject.progress)
     last = (section.attacks[-1], section.attack_epsilons[0])
     found = SuiteResult({}, primary=f"accuracy, {_cell(*last)}, {OURS}")
@@ -46,7 +46,7 @@ def robustness_suite(subject: Subject, section: AuditSection) -> SuiteResult:
     _add_checks(found, classes)
     _add_neighbours(found, neighbours, scene, section)
     if cells is not None:
-        _add_cells(found, cells)
+        _add_cells(found, cells, scene, section)
     for name, result in certified.items():
         _add_certified(found, name, result, scene, section)
     found.details["robustness"] = _details(classes, neighbours, cells, certified, scene, section)
@@ -54,10 +54,12 @@ def robustness_suite(subject: Subject, section: AuditSection) -> SuiteResult:
     return replace(found, lower_is_better=_lower(found.values))
 
 
-def _attacked_cells(subject: Subject, scene: Scene, section: AuditSection) -> tuple[RobustnessCurves | None, list[str]]:
+def _attacked_cells(
+    subject: Subject, scene: Scene, section: AuditSection, classes: AttackedClasses
+) -> tuple[RobustnessCurves | None, list[str]]:
     """SAA and VAA, or why they were not measured: items may have no cells, and all else is worth telling."""
     try:
-        return attack_cells(subject, scene, section), []
+        return attack_cells(subject, scene, section, list(classes.pixels[OURS].values())), []
     except DataError as error:
         return None, [f"SAA and VAA are not measured. {error}"]
 
@@ -125,13 +127,16 @@ def _add_neighbours(found: SuiteResult, result: AttackedNeighbours, scene: Scene
         )
 
 
-def _add_cells(found: SuiteResult, curves: RobustnessCurves) -> None:
-    for eps, standard, voronoi in zip(curves.epsilons, curves.standard, curves.voronoi, strict=True):
-        # Two epsilons that look the same are told once.
-        if f"SAA {eps:.3g}" in found.values:
-            continue
-        found.values[f"SAA {eps:.3g}"] = float(standard)
-        found.values[f"VAA {eps:.3g}"] = float(voronoi)
+def _add_cells(found: SuiteResult, curves: RobustnessCurves, scene: Scene, section: AuditSection) -> None:
+    for eps in curves.epsilons:
+        for name, radii in (("SAA", curves.standard_radii), ("VAA", curves.voronoi_radii)):
+            # Two epsilons that look the same are told once.
+            if f"{name} {eps:.3g}" not in found.values:
+                hits = (radii > eps).astype(np.float64)
+                found.values[f"{name} {eps:.3g}"] = float(hits.mean())
+                found.intervals[f"{name} {eps:.3g}"] = class_bootstrap(
+                    hits, scene.truth[curves.rows], resamples=section.resamples, seed=section.seed
+                )
     found.notes.append(
         f"SAA is the accuracy of {OURS} against the worst point found in the ball, VAA against the worst that is also "
         f"nearer to its own item than to every other one of {curves.items:,}; the attack raises the margin and "

@@ -78,6 +78,10 @@ class AdversarialSection(BaseModel):
         for name in ("trades_lambda", "trades_term"):
             if self.mode != "trades" and getattr(self, name) != _default(name):
                 raise ValueError(f"{name} is set, which the mode '{self.mode}' does not use: leave it out")
+        if self.norm == "linf" and self.eps >= 1:
+            raise ValueError(
+                f"eps is of pixels from 0 to 1 and must be below 1 in linf, as 8/255 is; {self.eps:g} is not"
+            )
         if self.mode == "negative-margin" and self.alpha == 0:
             raise ValueError("the mode 'negative-margin' needs clean inputs, too: set alpha above 0")
         if self.attack == "fgsm" and (self.step_size is not None or self.steps not in (1, _default("steps"))):

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from nearkin.attacks.library import check_attack
+from nearkin.recipe.adversarial import Fractional
 from nearkin.search.rerank import rerankers
 
 
@@ -81,15 +82,15 @@ class AuditSection(BaseModel):
         default="pixels",
         description="Unit of the epsilons: pixels from 0 to 1, or inputs as the model normalises them.",
     )
-    attack_epsilons: list[Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(
+    attack_epsilons: list[Annotated[Fractional, Field(gt=0, allow_inf_nan=False)]] = Field(
         default=[0.002, 0.004, 0.016], min_length=1, description="Sizes of the perturbations, each tried."
     )
     attack_steps: int = Field(default=20, ge=1, description="Steps of PGD, and of the attacks on retrieval.")
     voronoi_items: int = Field(
         default=500,
         ge=0,
-        description="Items whose Voronoi cells bound the Voronoi-epsilon adversary, attacked ones included; 0: not "
-        "measured.",
+        description="Items whose Voronoi cells bound the Voronoi-epsilon adversary, attacked ones included; fewer "
+        "than 2: not measured.",
     )
     smoothed_queries: int = Field(default=10, ge=0, description="Queries that randomised smoothing certifies; 0: none.")
     smoothing_sigma: float = Field(
@@ -108,6 +109,11 @@ class AuditSection(BaseModel):
     def _check_attacks(self) -> AuditSection:
         for name in self.attacks:
             check_attack(name, self.attack_norm)
+        if self.attack_norm == "linf" and self.attack_unit == "pixels" and max(self.attack_epsilons) >= 1:
+            raise ValueError(
+                f"attack_epsilons are of pixels from 0 to 1 and must be below 1 in linf, as 8/255 is; "
+                f"{max(self.attack_epsilons):g} is not"
+            )
         if len({f"{eps:.3g}" for eps in self.attack_epsilons}) < len(self.attack_epsilons):
             raise ValueError(f"attack_epsilons must differ within three digits, and {self.attack_epsilons} do not")
         return self
