@@ -55,7 +55,23 @@ class Misclassify:
         return others.amax(dim=1) - of_own, wrong
 
 
-class PushAway:
+class _InGallery:
+    """What goals of retrieval share: queries as points, and how far they are from a gallery."""
+
+    def __init__(
+        self, embed: Callable[[Tensor], Tensor], gallery: Tensor, space: Space, shape: tuple[int, ...]
+    ) -> None:
+        self.embed = embed
+        self.gallery = gallery
+        self.space = space
+        self.shape = tuple(shape)
+
+    def distances(self, points: Tensor) -> Tensor:
+        """Distances (b, n) of inputs (b, D) to the gallery."""
+        return self.space.distance(self.embed(points.view(-1, *self.shape)), self.gallery)
+
+
+class PushAway(_InGallery):
     """Make the nearest neighbour of a query one of another class.
 
     Args:
@@ -79,22 +95,19 @@ class PushAway:
         same = own.unsqueeze(1) == codes
         if not bool(same.any(dim=1).all()) or bool(same.all(dim=1).any()):
             raise DataError("A query can be pushed away from its class if the gallery has items of it, and others.")
-        self.embed = embed
-        self.gallery = gallery
+        super().__init__(embed, gallery, space, shape)
         self.same = same
-        self.space = space
-        self.shape = tuple(shape)
 
     def __call__(self, points: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         """By how much the own class is farther than the nearest other (b,), and whether it is (b,)."""
-        distances = self.space.distance(self.embed(points.view(-1, *self.shape)), self.gallery)
+        distances = self.distances(points)
         same = self.same[rows]
         own = distances.masked_fill(~same, torch.inf).amin(dim=1)
         other = distances.masked_fill(same, torch.inf).amin(dim=1)
         return own - other, own > other
 
 
-class PullTo:
+class PullTo(_InGallery):
     """Make a chosen item the nearest neighbour of a query.
 
     Args:
@@ -113,15 +126,12 @@ class PullTo:
         space: Space,
         shape: tuple[int, ...],
     ) -> None:
-        self.embed = embed
-        self.gallery = gallery
+        super().__init__(embed, gallery, space, shape)
         self.targets = targets
-        self.space = space
-        self.shape = tuple(shape)
 
     def __call__(self, points: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Minus the distance to the target (b,), and whether nothing is nearer (b,)."""
-        distances = self.space.distance(self.embed(points.view(-1, *self.shape)), self.gallery)
+        distances = self.distances(points)
         near = distances.gather(1, self.targets[rows].unsqueeze(1)).squeeze(1)
         return -near, near <= distances.amin(dim=1)
 
