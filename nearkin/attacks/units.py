@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -14,7 +13,6 @@ from nearkin.attacks.region import PIXELS, Bounds
 from nearkin.data.inputs import InputSpec
 from nearkin.errors import DataError, suggestion
 
-UnitName = Literal["pixels", "normalised"]
 _UNITS = ("pixels", "normalised")
 
 
