@@ -16,7 +16,7 @@ setup: $(STAMP)
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet -c constraints.txt --upgrade pip
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[train,audio,audit,faiss,serve,milvus,dev,docs]'
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[all,dev,docs]'
 	touch $(STAMP)
 
 demo: setup
