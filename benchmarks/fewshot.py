@@ -41,6 +41,7 @@ from nearkin.protocol import Candidate
 from nearkin.recipe import Recipe, load_recipe
 from nearkin.training import Run, train
 from nearkin.training.batches import DecodedBatches
+from nearkin.training.deferred import whole
 from nearkin.training.fit import make_learner, make_sampler
 
 LEDGER = Path(__file__).with_suffix(".jsonl")
@@ -186,7 +187,7 @@ def first_square(task: str, data_root: Path | None) -> float:
     batches = DecodedBatches(items, items.class_ids(), transform, augment, view, sampler, recipe.training.seed, 0)
     inputs, _ = next(iter(batches.stream(1, 1)))
     with torch.no_grad():
-        return float(torch.pdist(embedder.train()(inputs)).square().mean())
+        return float(torch.pdist(embedder.train()(whole(inputs))).square().mean())
 
 
 def name_of(task: str, loss: str, shot: int) -> str:

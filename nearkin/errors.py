@@ -52,6 +52,10 @@ class TrainingError(NearkinError):
     """Training cannot go on."""
 
 
+class LostProcessError(TrainingError):
+    """Another process of the same training is gone, or does not answer."""
+
+
 class StorageError(NearkinError):
     """A file could not be written; what was there before is untouched."""
 

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from nearkin.api import fit_run
 from nearkin.cli.exits import INTERRUPTED
-from nearkin.errors import NearkinError
+from nearkin.errors import LostProcessError, NearkinError
 from nearkin.recipe import load_recipe
 from nearkin.training import Run
 from nearkin.training.ranks import Ranks
@@ -90,6 +90,8 @@ def _one_voice(ranks: Ranks) -> Iterator[None]:
     """
     try:
         yield
+    except LostProcessError:
+        raise  # the first may be the one that is lost
     except NearkinError:
         if not ranks.is_first:
             time.sleep(_FIRST_SPEAKS)

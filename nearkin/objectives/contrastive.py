@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from nearkin.objectives.anchor_blocks import AnchorBlocks, cosine_terms, hinge_terms
 from nearkin.objectives.distances import distance_in, library
 from nearkin.objectives.parameters import NonNegative, Positive, Real
 from nearkin.objectives.registry import PAIRS, SPHERE, LossShape, register_loss
@@ -32,9 +33,9 @@ def contrastive(shape: LossShape, *, pos_margin: NonNegative = 0.0, neg_margin: 
         >>> section = ObjectiveSection(loss="contrastive", parameters={"pos_margin": 0.2652, "neg_margin": 0.5409})
         >>> objective = make_objective(section, dimension=128, classes=98)
     """
-    return library("losses").ContrastiveLoss(
-        pos_margin=pos_margin, neg_margin=neg_margin, distance=distance_in(shape.space)
-    )
+    distance = distance_in(shape.space)
+    loss = library("losses").ContrastiveLoss(pos_margin=pos_margin, neg_margin=neg_margin, distance=distance)
+    return AnchorBlocks(loss, distance, hinge_terms(pos_margin, neg_margin))
 
 
 @register_loss("contrastive-cosine", family="pairs", batch=PAIRS, spaces=SPHERE)
@@ -54,7 +55,7 @@ def contrastive_cosine(shape: LossShape, *, margin: Real = 0.5) -> nn.Module:
         >>> section = ObjectiveSection(loss="contrastive-cosine")
         >>> objective = make_objective(section, dimension=128, classes=100)
     """
-    return ContrastiveCosine(margin)
+    return AnchorBlocks(ContrastiveCosine(margin), _cosines, cosine_terms(margin, ContrastiveCosine.SAME))
 
 
 class ContrastiveCosine(nn.Module):
@@ -64,8 +65,8 @@ class ContrastiveCosine(nn.Module):
         margin: cosine below which negatives are far enough.
     """
 
-    # Positives this close to 1 are the sample itself or its copy: nothing to pull, and noise in single precision.
-    _SAME = 1 - 1e-5
+    SAME = 1 - 1e-5
+    """Positives this close to 1 are the sample itself or its copy: nothing to pull, and noise in single precision."""
 
     def __init__(self, margin: float = 0.5) -> None:
         super().__init__()
@@ -87,6 +88,11 @@ class ContrastiveCosine(nn.Module):
         return self._of(unit @ F.normalize(ref_emb).T, same, ~same)
 
     def _of(self, cosines: Tensor, positives: Tensor, negatives: Tensor) -> Tensor:
-        pull = (1 - cosines)[positives & (cosines < self._SAME)].sum()
+        pull = (1 - cosines)[positives & (cosines < self.SAME)].sum()
         push = F.relu(cosines - self.margin)[negatives].sum()
         return (pull + push) / len(cosines)
+
+
+def _cosines(rows: Tensor, others: Tensor) -> Tensor:
+    """Cosines (b, R) of raw vectors (b, d) and (R, d)."""
+    return F.normalize(rows) @ F.normalize(others).T

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
+from nearkin.objectives.anchor_blocks import AnchorBlocks, multi_similarity_terms, supcon_terms
 from nearkin.objectives.distances import library, similarity_in
 from nearkin.objectives.parameters import Positive, Real
 from nearkin.objectives.registry import FLAT, PAIRS, SPHERE, LossShape, register_loss
@@ -31,7 +32,9 @@ def multi_similarity(shape: LossShape, *, alpha: Positive = 2.0, beta: Positive 
         >>> section = ObjectiveSection(loss="multi-similarity", miner="multi-similarity")
         >>> objective = make_objective(section, dimension=128, classes=100)
     """
-    return library("losses").MultiSimilarityLoss(alpha=alpha, beta=beta, base=base, distance=similarity_in(shape.space))
+    similarity = similarity_in(shape.space)
+    loss = library("losses").MultiSimilarityLoss(alpha=alpha, beta=beta, base=base, distance=similarity)
+    return AnchorBlocks(loss, similarity, multi_similarity_terms(alpha, beta, base))
 
 
 @register_loss("supcon", family="pairs", batch=PAIRS, spaces=FLAT, miner="all", switchable=False)
@@ -52,7 +55,9 @@ def supcon(shape: LossShape, *, temperature: Positive = 0.1) -> nn.Module:
         >>> section = ObjectiveSection(loss="supcon", parameters={"temperature": 0.07})
         >>> objective = make_objective(section, dimension=128, classes=100)
     """
-    return library("losses").SupConLoss(temperature=temperature, distance=similarity_in(shape.space))
+    similarity = similarity_in(shape.space)
+    loss = library("losses").SupConLoss(temperature=temperature, distance=similarity)
+    return AnchorBlocks(loss, similarity, supcon_terms(temperature))
 
 
 @register_loss("circle", family="pairs", batch=PAIRS, spaces=SPHERE, miner="all", switchable=False)

@@ -145,6 +145,17 @@ class TrainingSection(BaseModel):
     ema: float | None = Field(
         default=None, gt=0, lt=1, description="Decay of the moving average of weights; null: none."
     )
+    gradient_cache: int | None = Field(
+        default=None,
+        ge=1,
+        description="Items that go through the network at once, twice, so that a large batch needs the memory of so "
+        "many; null: the whole batch, once.",
+    )
+    sync_batch_norm: bool = Field(
+        default=True,
+        description="In several processes: batch norms that learn take their statistics from the whole batch, as in "
+        "one; false: from the slice of their process.",
+    )
     log_every: int = Field(default=50, ge=1, description="Steps between two lines of the training log.")
     seed: int = Field(default=0, ge=0, description="Seed of everything random.")
     schedule: Literal["plain", "cross-batch-memory", "chance-constrained", "episodic", "adversarial"] = Field(
@@ -193,6 +204,11 @@ class TrainingSection(BaseModel):
                     f"{name} is set, which the schedule '{self.schedule}' does not use: set training.schedule to "
                     f"{schedule}, or leave it out"
                 )
+        if self.gradient_cache is not None and self.schedule == "adversarial":
+            raise ValueError(
+                "gradient_cache is set, and the schedule 'adversarial' attacks whole batches: set "
+                "training.gradient_cache to null"
+            )
         return self
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -21,6 +22,7 @@ from nearkin.models import FeatureCache
 from nearkin.models.features import Features
 from nearkin.models.prefetch import batches, stacked
 from nearkin.models.tuning import as_channels_last
+from nearkin.training.deferred import Deferred, Inputs
 
 _PLAIN = 64
 """Items that are normalised together when they are not a training batch."""
@@ -45,7 +47,7 @@ class Batches(Protocol):
     start: str | None
     """Where in the embedder the inputs enter: None for images, else the cached stage."""
 
-    def stream(self, first: int, last: int) -> Iterator[tuple[Features, Tensor]]:
+    def stream(self, first: int, last: int) -> Iterator[tuple[Inputs, Tensor]]:
         """Yield (inputs, labels) of the steps first..last, counted from 1."""
         ...
 
@@ -123,8 +125,8 @@ class DecodedBatches:
         self.sampler = sampler
         self.workers = workers
 
-    def stream(self, first: int, last: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield (inputs, labels) of the steps first..last, counted from 1."""
+    def stream(self, first: int, last: int) -> Iterator[tuple[Deferred, Tensor]]:
+        """Yield (inputs, labels) of the steps first..last, counted from 1; inputs are augmented when they are taken."""
         loader = DataLoader(
             self.items,
             batch_sampler=_StepSampler(self.sampler, first, last),
@@ -134,9 +136,13 @@ class DecodedBatches:
             # A seed for the workers, which have no use for it, would else be drawn from the global random state.
             generator=torch.Generator(),
         )
-        begin, whole = _slice(self.sampler)
         for step, (samples, chosen) in enumerate(loader, start=first):
-            yield as_channels_last(self.augment(samples, step, begin, whole)), self.class_ids[chosen]
+            yield Deferred(samples, partial(self._augmented, step)), self.class_ids[chosen]
+
+    def _augmented(self, step: int, samples: Tensor, place: int) -> Tensor:
+        """Inputs of some samples of this process's slice of a step, the first of them at `place` in it."""
+        begin, whole = _slice(self.sampler)
+        return as_channels_last(self.augment(samples, step, begin + place, whole))
 
     def plain(self, positions: np.ndarray) -> Tensor:
         """Inputs (n, ...) of the training items at positions (n,), as evaluation sees them."""

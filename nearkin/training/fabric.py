@@ -10,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from nearkin.errors import RecipeError, require
 from nearkin.recipe import TrainingSection
-from nearkin.training.ranks import Ranks
+from nearkin.training.ranks import Ranks, step_group
 
 
 def check_accelerator(asked: str) -> None:
@@ -29,16 +29,24 @@ def check_accelerator(asked: str) -> None:
 def make_fabric(section: TrainingSection, ranks: Ranks) -> Any:
     """Lightning Fabric for one process, or for all of them with DistributedDataParallel.
 
+    With gradient caching every process is on its own: what they add up, they do so after the last part.
+
     Args:
         section: the recipe's training section.
         ranks: the processes, which have met.
     """
     fabric = require("lightning_fabric", extra="train")
+    strategies = require("lightning_fabric.strategies", extra="train")
     accelerator = ranks.accelerator(section.accelerator)
     if ranks.world_size == 1:
         return fabric.Fabric(accelerator=accelerator, devices=1, precision=section.precision)
-    # Statistics of batch norm stay with their process, where only the first one's are ever used; memories are equal.
-    strategy = require("lightning_fabric.strategies", extra="train").DDPStrategy(**{_buffers_in_step(): False})
+    if section.gradient_cache is not None:
+        device = torch.device("cpu") if accelerator == "cpu" else torch.device("cuda", ranks.local_rank)
+        alone = strategies.SingleDeviceStrategy(device)
+        return fabric.Fabric(accelerator=accelerator, devices=1, strategy=alone, precision=section.precision)
+    # Statistics of batch norm are equal, or stay with their process, where only the first one's are ever used.
+    options = {_buffers_in_step(): False, "process_group": step_group()}
+    strategy = strategies.DDPStrategy(**options)
     shared = fabric.Fabric(
         accelerator=accelerator,
         devices=ranks.local_world_size,

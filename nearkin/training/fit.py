@@ -224,11 +224,11 @@ def make_learner(
     batch_classes = recipe.data.classes_per_batch
     if episode is None:
         batch_classes = _batch_classes(batch_classes, classes, processes)
-    elif processes > 1 and _has_learning_batch_norm(embedder):
+    elif processes > 1 and not section.sync_batch_norm and _has_learning_batch_norm(embedder):
         raise RecipeError(
             f"{processes} processes share an episode by its classes, and batch norm that learns would see the classes "
-            "of one process alone, which hides what tells classes apart: start one process, or set "
-            "model.frozen_batch_norm to true for a pretrained backbone."
+            "of one process alone, which hides what tells classes apart: set training.sync_batch_norm to true, or "
+            "start one process."
         )
     batch_size = batch_classes * recipe.data.per_class
     objective = make_objective(

@@ -44,5 +44,17 @@ def restore_generator(tensors: Mapping[str, Tensor], seed: int, ranks: Ranks, st
         torch.cuda.set_rng_state(of_gpu.clone())
 
 
+def generator_state(device: torch.device) -> list[Tensor]:
+    """The state that draws on the CPU, and on a GPU if that is the device, go on from."""
+    return [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
+
+
+def set_generator_state(state: list[Tensor], device: torch.device) -> None:
+    """Put back what `generator_state` gave."""
+    torch.set_rng_state(state[0])
+    for of_gpu in state[1:]:
+        torch.cuda.set_rng_state(of_gpu, device)
+
+
 def _name(kind: str, rank: int) -> str:
     return f"{kind}/{rank}" if rank else kind

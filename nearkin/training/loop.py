@@ -15,16 +15,19 @@ from torch import Tensor, nn
 
 from nearkin.errors import RunError, TrainingError
 from nearkin.models import Embedder
-from nearkin.models.features import Features, to_device
+from nearkin.models.features import to_device
 from nearkin.models.tuning import channels_last, tune_allocator
 from nearkin.objectives import Objective
 from nearkin.objectives.proxy.protocols import ClassVectors
 from nearkin.progress import Progress
 from nearkin.recipe import TrainingSection
+from nearkin.training.batch_norm import synchronised
 from nearkin.training.batches import Batches
+from nearkin.training.deferred import Inputs, part
 from nearkin.training.ema import WeightAverage
 from nearkin.training.fabric import make_fabric
 from nearkin.training.generators import generator_tensors, restore_generator, seed_generator
+from nearkin.training.gradients import GradientCache, Gradients, WholeBatch, unmoved
 from nearkin.training.interrupt import StopRequest
 from nearkin.training.logbook import Logbook
 from nearkin.training.optimisers import make_optimiser, set_learning_rates
@@ -99,6 +102,11 @@ class Loop:
 
         An interrupted run has `state.step` short of the end and can be resumed to bit-equal results.
         """
+        shared = self.ranks.world_size > 1 and self.section.sync_batch_norm
+        with synchronised(self.embedder, self.ranks) if shared else nullcontext():
+            return self._train(resume)
+
+    def _train(self, resume: bool) -> LoopState:
         self._set_up()
         if resume and self.run.state_file.exists():
             self._restore()
@@ -137,15 +145,23 @@ class Loop:
         optimiser = make_optimiser(self.embedder, self.objective, self.section, self.schedule)
         self.module: nn.Module
         self.optimiser: torch.optim.Optimizer
-        self.backward: Callable[[Tensor], None]
+        backward: Callable[[Tensor], None] = self.fabric.backward
         if self.section.precision == "32-true" and self.fabric.world_size == 1:
             # Fabric's wrappers convert precisions and synchronise ranks; with neither to do, they only cost time.
-            self.module, self.optimiser, self.backward = self.fabric.to_device(step), optimiser, Tensor.backward
+            self.module, self.optimiser, backward = self.fabric.to_device(step), optimiser, Tensor.backward
         else:
             self.module, self.optimiser = self.fabric.setup(step, optimiser)
-            self.backward = self.fabric.backward
+        if self.fabric.world_size == 1:
+            self.ranks.agree(step)  # else the wrapper sees to it
+        self.gradients = self._make_gradients(step, backward)
         self.average = WeightAverage(self.embedder, self.section.ema) if self.section.ema else None
         self.best, self.best_loss = self._weights(), self._loss_state()
+
+    def _make_gradients(self, step: Step, backward: Callable[[Tensor], None]) -> Gradients:
+        device, size = self.fabric.device, self.section.gradient_cache
+        if size is None:
+            return WholeBatch(self.module, backward, device)
+        return GradientCache(step, backward, device, size, self.fabric.autocast)
 
     def _open_logbook(self) -> Logbook:
         if not self.ranks.is_first:
@@ -161,7 +177,7 @@ class Loop:
                 break
             losses.append(self._step(inputs, labels))
             state.step += 1
-            if moved := self.schedule.updated(partial(self._embedded_again, inputs)):
+            if moved := self.schedule.updated(partial(self._embedded_again, inputs, len(labels))):
                 self.logbook.add(state.step, **moved)
             validating = state.step % section.evaluate_every == 0 or state.step == section.max_steps
             self.interrupted = self.ranks.any(stop.requested)
@@ -180,31 +196,28 @@ class Loop:
             if self.interrupted:
                 break
 
-    def _step(self, inputs: Features, labels: Tensor) -> Tensor:
+    def _step(self, inputs: Inputs, labels: Tensor) -> Tensor:
         """One update; the loss comes back detached and unread, so that a GPU is never waited for."""
         set_learning_rates(self.optimiser, self.state.step + 1, self.section)
-        device = self.fabric.device
-        loss = self.module(to_device(inputs, device, non_blocking=True), labels.to(device, non_blocking=True))
         self.optimiser.zero_grad(set_to_none=True)
-        self.backward(loss)
+        loss = self.gradients(inputs, labels)
         if self.section.clip is not None:
             self._clip(self.section.clip)
         self.optimiser.step()
         self.objective.stepped()
         if self.average is not None:
             self.average.update()
-        return loss.detach()
+        return loss
 
     @torch.no_grad()
-    def _embedded_again(self, inputs: Features) -> Tensor:
+    def _embedded_again(self, inputs: Inputs, count: int) -> Tensor:
         """Raw embeddings (B, d) of this step's inputs by the weights of now, as training sees them, without a trace."""
-        device = self.fabric.device
-        kept = [buffer.clone() for buffer in self.embedder.buffers()]  # batch norms count whatever passes
-        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), self.fabric.autocast():
-            embeddings = self.embedder(to_device(inputs, device), start=self.batches.start)
-        for buffer, before in zip(self.embedder.buffers(), kept, strict=True):
-            buffer.copy_(before)
-        return self.ranks.gather_labels(embeddings.float())
+        device, size = self.fabric.device, self.section.gradient_cache or count
+        gpus = [device] if device.type == "cuda" else []
+        with unmoved(self.embedder), torch.random.fork_rng(devices=gpus), self.fabric.autocast():
+            parts = [to_device(part(inputs, first, first + size), device) for first in range(0, count, size)]
+            embeddings = torch.cat([self.embedder(one, start=self.batches.start).float() for one in parts])
+        return self.ranks.gather_labels(embeddings)
 
     def _clip(self, limit: float) -> None:
         norm = self.fabric.clip_gradients(self.module, self.optimiser, max_norm=limit, error_if_nonfinite=False)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import atexit
 import gc
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -20,15 +20,23 @@ import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 
-from nearkin.errors import TrainingError
+from nearkin.errors import LostProcessError, TrainingError
 
 T = TypeVar("T")
 
 _LAUNCHED = "TORCHELASTIC_RUN_ID"
 """Only torchrun sets it; clusters set RANK and WORLD_SIZE for purposes of their own."""
 
+_TIMEOUT = "NEARKIN_PROCESS_TIMEOUT"
+"""Seconds that a step waits for the other processes."""
+
+_USUAL_TIMEOUT = 1800.0
+
 _LONGEST_WAIT = timedelta(hours=24)
-"""The others wait while the first process computes a feature cache; torchrun ends them at once if one fails."""
+"""The others wait while the first process computes a feature cache, or validates."""
+
+_step_groups: list[dist.ProcessGroup] = []
+"""The second connection of this process, beside the one that PyTorch keeps; for the life of the process, too."""
 
 
 @dataclass(frozen=True)
@@ -40,12 +48,14 @@ class Ranks:
         world_size: how many there are.
         local_rank: its number on its machine.
         local_world_size: how many there are on each machine.
+        timeout: seconds that a step waits for the others before this one gives up.
     """
 
     rank: int = 0
     world_size: int = 1
     local_rank: int = 0
     local_world_size: int = 1
+    timeout: float = _USUAL_TIMEOUT
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Ranks:
@@ -53,7 +63,7 @@ class Ranks:
         if _LAUNCHED not in environment:
             return cls()
         names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-        ranks = cls(*(int(environment[name]) for name in names))
+        ranks = cls(*(int(environment[name]) for name in names), timeout=_read_timeout(environment))
         if ranks.world_size % ranks.local_world_size:
             raise TrainingError(
                 f"{ranks.world_size} processes are not shared equally by the machines, of which one has "
@@ -103,6 +113,8 @@ class Ranks:
             if accelerator != "cpu":
                 torch.cuda.set_device(self.local_rank)
             dist.init_process_group(backend, timeout=_LONGEST_WAIT)
+            # Steps are short: there the others are missed sooner than while one of them works alone.
+            _step_groups.append(dist.new_group(backend=backend, timeout=timedelta(seconds=self.timeout)))
             atexit.register(_part)
         self.barrier()
 
@@ -118,6 +130,19 @@ class Ranks:
             return embeddings
         gathered: Tensor = _Gather.apply(embeddings, self)
         return gathered
+
+    def average(self, tensors: Sequence[Tensor]) -> None:
+        """Replace tensors by their means over the processes, in place, in one message for each type of number."""
+        if self.world_size == 1:
+            return
+        for dtype in {tensor.dtype for tensor in tensors}:
+            some = [tensor for tensor in tensors if tensor.dtype == dtype]
+            flat = torch.cat([tensor.reshape(-1) for tensor in some])
+            with together():
+                dist.all_reduce(flat, group=step_group())
+            flat /= self.world_size
+            for tensor, mean in zip(some, flat.split([tensor.numel() for tensor in some]), strict=True):
+                tensor.copy_(mean.view(tensor.shape))
 
     def reach(self, loss: Tensor, parameters: Iterable[nn.Parameter]) -> Tensor:
         """The same loss, known to what synchronises weights as one of all the parameters.
@@ -139,20 +164,22 @@ class Ranks:
         if self.world_size == 1:
             return flag
         shared = torch.tensor(int(flag))
-        with _together():
-            dist.all_reduce(shared, dist.ReduceOp.MAX)
+        with together():
+            dist.all_reduce(shared, dist.ReduceOp.MAX, group=step_group())
         return bool(shared)
 
     def barrier(self) -> None:
-        """Wait until every process is here."""
-        self.any(False)
+        """Wait until every process is here, however long one of them works alone."""
+        if self.world_size > 1:
+            with together():
+                dist.all_reduce(torch.zeros(1))
 
     def broadcast(self, tensor: Tensor) -> Tensor:
         """The first process's tensor; the others give one of the same shape, which is left alone."""
         if self.world_size == 1:
             return tensor
         shared = tensor.detach().clone(memory_format=torch.contiguous_format)
-        with _together():
+        with together():
             dist.broadcast(shared, src=0)
         return shared
 
@@ -161,7 +188,7 @@ class Ranks:
         if self.world_size == 1:
             return value
         shared: list[Any] = [value if self.is_first else None]
-        with _together():
+        with together():
             dist.broadcast_object_list(shared, src=0, device=torch.device("cpu"))
         taken: T = shared[0]
         return taken
@@ -214,8 +241,8 @@ class _Reach(torch.autograd.Function):
 def _gathered(rows: Tensor, world_size: int) -> Tensor:
     """Rows (b, ...) of every process one below the other, (b * world_size, ...)."""
     whole = rows.new_empty(len(rows) * world_size, *rows.shape[1:])
-    with _together():
-        dist.all_gather(list(whole.chunk(world_size)), rows.detach().contiguous())
+    with together():
+        dist.all_gather(list(whole.chunk(world_size)), rows.detach().contiguous(), group=step_group())
     return whole
 
 
@@ -224,17 +251,44 @@ def _part() -> None:
 
     What synchronised weights holds on to the connection, and may be waiting for the garbage collector.
     """
+    _step_groups.clear()
     gc.collect()
     if dist.is_initialized():
         dist.destroy_process_group()
 
 
+def step_group() -> dist.ProcessGroup | None:
+    """What the processes exchange in every step goes through here; None: through PyTorch's own connection."""
+    return _step_groups[-1] if _step_groups else None
+
+
 @contextmanager
-def _together() -> Iterator[None]:
-    """Turn a connection that broke, because another process did, into a sentence."""
+def together() -> Iterator[None]:
+    """Turn a connection that broke, because another process did, into a sentence; let any other error pass."""
     try:
         yield
     except RuntimeError as error:
-        raise TrainingError(
+        told = str(error)
+        if not isinstance(error, dist.DistError) and "gloo" not in told:
+            raise
+        if "imed out" in told or "imeout" in told:
+            raise LostProcessError(
+                f"Another process of this training did not answer in time ({_TIMEOUT} sets how many seconds it has): "
+                "see whether it, or its machine, hangs, then continue with --resume."
+            ) from error
+        raise LostProcessError(
             "Another process of this training stopped: read what it said, then continue with --resume."
         ) from error
+
+
+def _read_timeout(environment: Mapping[str, str]) -> float:
+    given = environment.get(_TIMEOUT, "")
+    if not given:
+        return _USUAL_TIMEOUT
+    try:
+        seconds = float(given)
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds <= _LONGEST_WAIT.total_seconds():
+        raise TrainingError(f"{_TIMEOUT} is {given!r}: set it to a number of seconds, at most a day.")
+    return seconds

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import torch
 from torch import Tensor, nn
 
@@ -10,6 +13,29 @@ from nearkin.models.features import Features
 from nearkin.objectives import Objective
 from nearkin.training.ranks import Ranks
 from nearkin.training.schedules import Schedule
+
+
+class Outputs(NamedTuple):
+    """What the network makes of inputs, as far as the objective takes it.
+
+    Attributes:
+        embeddings: raw, (b, d).
+        attributes: (b, M) that the pooling gives, where the objective needs them.
+        features: (b, F) that the head takes, where the objective needs them.
+    """
+
+    embeddings: Tensor
+    attributes: Tensor | None = None
+    features: Tensor | None = None
+
+    def given(self) -> list[Tensor]:
+        """Those that are there."""
+        return [one for one in self if one is not None]
+
+    @classmethod
+    def joined(cls, parts: Sequence[Outputs]) -> Outputs:
+        """Parts of a batch as one, without their graphs, ready to collect gradients."""
+        return cls(*(None if one[0] is None else torch.cat(one).requires_grad_() for one in zip(*parts, strict=True)))
 
 
 class Step(nn.Module):
@@ -36,23 +62,24 @@ class Step(nn.Module):
 
     def forward(self, inputs: Features, labels: Tensor) -> Tensor:
         """The value to minimise, a scalar, for this process's inputs (b, ...) and labels (b,)."""
-        inputs = self.schedule.views(self.embedder, self.objective, inputs, labels)
+        return self.loss(self.represent(self.schedule.views(self.embedder, self.objective, inputs, labels)), labels)
+
+    def represent(self, inputs: Features) -> Outputs:
+        """What the network makes of inputs (b, ...)."""
         attributes = None
         if self.objective.takers("attributes"):
             features, attributes = self.embedder.pooled_with_attributes(inputs, start=self.start)
         else:
             features = self.embedder.pooled(inputs, start=self.start)
         embeddings = self.embedder.head(features)
-        seen = features if self.objective.takers("features") else None
-        with torch.autocast(embeddings.device.type, enabled=False):
-            return self._loss(embeddings, labels, attributes, seen)
+        return Outputs(embeddings, attributes, features if self.objective.takers("features") else None)
 
-    def _loss(self, embeddings: Tensor, labels: Tensor, attributes: Tensor | None, features: Tensor | None) -> Tensor:
-        loss: Tensor = self.schedule(
-            self.objective,
-            self.ranks.gather(embeddings.float()),
-            self.ranks.gather_labels(labels),
-            None if attributes is None else self.ranks.gather(attributes.float()),
-            None if features is None else self.ranks.gather(features.float()),
-        )
+    def loss(self, outputs: Outputs, labels: Tensor) -> Tensor:
+        """The value to minimise, of what this process's network made of its inputs and of their labels (b,)."""
+        with torch.autocast(outputs.embeddings.device.type, enabled=False):
+            gathered = [None if one is None else self.ranks.gather(one.float()) for one in outputs]
+            embeddings, attributes, features = gathered
+            loss: Tensor = self.schedule(
+                self.objective, embeddings, self.ranks.gather_labels(labels), attributes, features
+            )
         return self.ranks.reach(loss, self.learned)

@@ -1,0 +1,109 @@
+"""Batch norm of a batch that several processes share: statistics of all of it, as in one process.
+
+PyTorch's own works on GPUs only. Each process gives the mean and the spread of its slice; put together they are those
+of the batch, and the gradient flows through them to every slice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nearkin.training.ranks import Ranks
+
+
+class _Shared(nn.modules.batchnorm._BatchNorm):
+    """A batch norm whose batch is that of all processes; in eval mode it is as any other."""
+
+    ranks: Ranks
+
+    def forward(self, input: Tensor) -> Tensor:
+        if not self.training:
+            return super().forward(input)
+        self._check_input_dim(input)
+        normed, mean, variance, count = _SharedNorm.apply(input, self.weight, self.bias, self.eps, self.ranks)
+        if self.running_mean is not None and self.running_var is not None and self.num_batches_tracked is not None:
+            self.num_batches_tracked.add_(1)
+            factor = 1.0 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
+            self.running_mean.lerp_(mean.to(self.running_mean), factor)
+            self.running_var.lerp_((variance * count / (count - 1)).to(self.running_var), factor)
+        return normed  # type: ignore[no-any-return]
+
+
+class _Shared1d(_Shared, nn.BatchNorm1d):
+    pass
+
+
+class _Shared2d(_Shared, nn.BatchNorm2d):
+    pass
+
+
+_FORMS: dict[type[nn.Module], type[nn.Module]] = {nn.BatchNorm1d: _Shared1d, nn.BatchNorm2d: _Shared2d}
+
+
+@contextmanager
+def synchronised(module: nn.Module, ranks: Ranks) -> Iterator[None]:
+    """Inside the block batch norms that learn take the statistics of all processes' batches; then they are as before.
+
+    The modules stay the same objects, so optimisers, averages and saved weights know nothing of it.
+
+    Args:
+        module: the network, in place.
+        ranks: the processes, each of which must pass its equal slice through the same norms in the same order.
+    """
+    changed = [norm for norm in module.modules() if type(norm) in _FORMS]
+    for norm in changed:
+        norm.ranks = ranks  # type: ignore[assignment]
+        norm.__class__ = _FORMS[type(norm)]
+    try:
+        yield
+    finally:
+        plain = {shared: own for own, shared in _FORMS.items()}
+        for norm in changed:
+            norm.__class__ = plain[type(norm)]
+            del norm.ranks
+
+
+class _SharedNorm(torch.autograd.Function):
+    """(x - mean) / sqrt(variance + eps) * weight + bias, by mean and variance of all processes' x (b, C, ...)."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, ranks: Ranks
+    ) -> tuple[Tensor, Tensor, Tensor, float]:
+        variance, mean = torch.var_mean(x.float(), dim=_all_but_channels(x), correction=0)
+        own = torch.full_like(mean, x.numel() / x.shape[1])
+        counts, means, spreads = ranks.gather_labels(torch.stack([own, mean, variance])[None]).unbind(1)
+        count = counts.sum(dim=0)
+        mean = (counts * means).sum(dim=0) / count
+        # Within the slices, and between their means: no difference of large squares.
+        variance = (counts * (spreads + (means - mean).square())).sum(dim=0) / count
+        ctx.save_for_backward(x, weight, mean, torch.rsqrt(variance + eps))
+        ctx.ranks, ctx.count = ranks, count
+        ctx.mark_non_differentiable(mean, variance)
+        return F.batch_norm(x, mean, variance, weight, bias, False, 0.0, eps), mean, variance, float(count[0])
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, outer: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+        x, weight, mean, scale = ctx.saved_tensors
+        dims, shape = _all_but_channels(x), (1, -1, *[1] * (x.ndim - 2))
+        slope = outer.float()
+        standard = (x.float() - mean.view(shape)).mul_(scale.view(shape))
+        of_bias, of_weight = slope.sum(dim=dims), (slope * standard).sum(dim=dims)
+        # Every x moves the mean and the variance of the whole batch.
+        pulls = ctx.ranks.gather_labels(torch.stack([of_bias, of_weight])[None]).sum(dim=0) / ctx.count
+        slope = slope - pulls[0].view(shape) - standard.mul_(pulls[1].view(shape))
+        slope = slope.mul_((scale if weight is None else scale * weight).view(shape)).to(x.dtype)
+        if weight is None:
+            return slope, None, None, None, None
+        return slope, of_weight.to(weight.dtype), of_bias.to(weight.dtype), None, None
+
+
+def _all_but_channels(x: Tensor) -> list[int]:
+    return [place for place in range(x.ndim) if place != 1]
