@@ -181,4 +181,3 @@ def _soft_count(exponents: Tensor, chosen: Tensor) -> Tensor:
     """ln(1 + sum of exp over the chosen), (b,); the 1 alone, which is 0, where none is."""
     masked = exponents.masked_fill(~chosen, -torch.inf)
     return torch.logsumexp(F.pad(masked, (0, 1)), dim=1)
-

@@ -115,7 +115,7 @@ def train(
             if ranks.is_first:
                 run.prepare(recipe, resume)
                 run.save_model(embedder)
-            ranks.barrier()
+            ranks.await_first()
             return TrainingResult(embedder, objective, LoopState(), interrupted=False)
         batches, encode = _plumb(dataset, split, train_set, embedder, recipe, sampler, cache_directory, progress, ranks)
         validate = None
@@ -163,7 +163,7 @@ def train(
             run.save_model(embedder)
             if isinstance(objective.loss, ClassVectors):
                 write_class_vectors(run.path, train_set.classes, objective.loss.class_vectors())
-        ranks.barrier()  # whoever leaves early may have torchrun end the one that writes
+        ranks.await_first()  # whoever leaves early may have torchrun end the one that writes
         return TrainingResult(embedder, objective, state, loop.interrupted)
 
 

@@ -174,22 +174,36 @@ class Ranks:
             with together():
                 dist.all_reduce(torch.zeros(1))
 
+    def await_first(self) -> None:
+        """Wait for the first process, however long it works alone; it misses the others as soon as in any step."""
+        if self.world_size == 1:
+            return
+        token = torch.zeros(1)
+        with together():
+            if self.is_first:
+                sent = [dist.isend(token, other) for other in range(1, self.world_size)]
+            else:
+                dist.recv(token, src=0)
+        self.any(False)
+        if self.is_first:
+            for one in sent:
+                one.wait()
+
     def broadcast(self, tensor: Tensor) -> Tensor:
         """The first process's tensor; the others give one of the same shape, which is left alone."""
         if self.world_size == 1:
             return tensor
-        shared = tensor.detach().clone(memory_format=torch.contiguous_format)
-        with together():
-            dist.broadcast(shared, src=0)
-        return shared
+        self.await_first()
+        return _sent_by_first(tensor)
 
     def broadcast_object(self, value: T) -> T:
         """The first process's value, of any kind that can be pickled."""
         if self.world_size == 1:
             return value
         shared: list[Any] = [value if self.is_first else None]
+        self.await_first()
         with together():
-            dist.broadcast_object_list(shared, src=0, device=torch.device("cpu"))
+            dist.broadcast_object_list(shared, src=0, group=step_group(), device=torch.device("cpu"))
         taken: T = shared[0]
         return taken
 
@@ -198,8 +212,9 @@ class Ranks:
         """Give every process the first one's parameters and buffers, in place."""
         if self.world_size == 1:
             return
+        self.await_first()
         for tensor in chain(module.parameters(), module.buffers()):
-            tensor.copy_(self.broadcast(tensor))
+            tensor.copy_(_sent_by_first(tensor))
 
     def in_turn(self, make: Callable[[], T]) -> T:
         """Call `make` in the first process, then in the first of every other machine, then in the rest.
@@ -236,6 +251,14 @@ class _Reach(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor | None, ...]:
         return outer[0], *[None] * ctx.parameters
+
+
+def _sent_by_first(tensor: Tensor) -> Tensor:
+    """The first process's tensor, as a new one."""
+    shared = tensor.detach().clone(memory_format=torch.contiguous_format)
+    with together():
+        dist.broadcast(shared, src=0, group=step_group())
+    return shared
 
 
 def _gathered(rows: Tensor, world_size: int) -> Tensor:

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -259,20 +257,6 @@ def draws(ranks: Ranks) -> list[torch.Tensor]:
 # What they are compared with.
 
 
-def launch(*command: object, processes: int = 2) -> subprocess.Popen[str]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    torchrun = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={processes}", f"--master-port={port}"]
-    return subprocess.Popen(
-        [*torchrun, *map(str, command)],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
@@ -281,10 +265,10 @@ def cache(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def done(tmp_path_factory, photos, tiny, cache) -> Path:
+def done(tmp_path_factory, photos, tiny, cache, torchrun) -> Path:
     """A folder with what two processes left."""
     folder = tmp_path_factory.mktemp("ranks")
-    process = launch(__file__, folder, photos, *tiny)
+    process = torchrun(__file__, folder, photos, *tiny)
     _, errors = process.communicate(timeout=240)
     assert process.returncode == 0, errors
     return folder
@@ -399,9 +383,9 @@ def command(photos: Path, out: Path, sets: list[str], *more: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_the_command_stops_with_torchrun(photos, tiny, cache, tmp_path):
+def test_the_command_stops_with_torchrun(photos, tiny, cache, torchrun, tmp_path):
     sets = [*tiny, *AUGMENTED, "training.max_steps=100000", "training.patience=null", "data.workers=1"]
-    process = launch(*command(photos, tmp_path / "run", sets))
+    process = torchrun(*command(photos, tmp_path / "run", sets))
     run = Run(tmp_path / "run")
     deadline = time.monotonic() + 60
     while not run.state_file.exists() and process.poll() is None and time.monotonic() < deadline:
@@ -415,8 +399,8 @@ def test_the_command_stops_with_torchrun(photos, tiny, cache, tmp_path):
     assert not list(run.path.glob(".*tmp"))
 
 
-def test_wrong_input_is_refused_once(photos, tiny, cache, tmp_path):
-    process = launch(*command(photos, tmp_path / "run", [*tiny, "data.classes_per_batch=3"]))
+def test_wrong_input_is_refused_once(photos, tiny, cache, torchrun, tmp_path):
+    process = torchrun(*command(photos, tmp_path / "run", [*tiny, "data.classes_per_batch=3"]))
     _, errors = process.communicate(timeout=60)
     assert process.returncode != 0
     assert errors.count("nearkin: ") == 1
