@@ -26,13 +26,13 @@ class _Shared(nn.modules.batchnorm._BatchNorm):
         if not self.training:
             return super().forward(input)
         self._check_input_dim(input)
-        normed, mean, variance, count = _SharedNorm.apply(input, self.weight, self.bias, self.eps, self.ranks)
+        shared, mean, variance, count = _SharedNorm.apply(input, self.weight, self.bias, self.eps, self.ranks)
         if self.running_mean is not None and self.running_var is not None and self.num_batches_tracked is not None:
             self.num_batches_tracked.add_(1)
             factor = 1.0 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
             self.running_mean.lerp_(mean.to(self.running_mean), factor)
             self.running_var.lerp_((variance * count / (count - 1)).to(self.running_var), factor)
-        return normed  # type: ignore[no-any-return]
+        return shared
 
 
 class _Shared1d(_Shared, nn.BatchNorm1d):

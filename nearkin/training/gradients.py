@@ -46,7 +46,7 @@ class WholeBatch:
                 to_device(whole(inputs), self.device, non_blocking=True), labels.to(self.device, non_blocking=True)
             )
             self.backward(loss)
-        return loss.detach()  # type: ignore[no-any-return]
+        return loss.detach()
 
 
 class GradientCache:
@@ -105,13 +105,13 @@ class GradientCache:
 
     def _go_back(self, outputs: Outputs, cached: Outputs, first: int) -> None:
         """Take the loss's gradients at the embeddings of a part on to the weights."""
-        known = [
-            (one, all_of_them.grad[first : first + len(one)].to(one.dtype))
+        known = {
+            one: all_of_them.grad[first : first + len(one)].to(one.dtype)
             for one, all_of_them in zip(outputs.given(), cached.given(), strict=True)
             if one.requires_grad and all_of_them.grad is not None
-        ]
+        }
         if known:
-            torch.autograd.backward(*map(list, zip(*known, strict=True)))
+            torch.autograd.backward(list(known), list(known.values()))
 
     def _gpus(self) -> list[torch.device]:
         return [self.device] if self.device.type == "cuda" else []

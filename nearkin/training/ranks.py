@@ -62,8 +62,10 @@ class Ranks:
         """The place that torchrun gave to this process; without torchrun, the only one."""
         if _LAUNCHED not in environment:
             return cls()
-        names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-        ranks = cls(*(int(environment[name]) for name in names), timeout=_read_timeout(environment))
+        names = {"rank": "RANK", "world_size": "WORLD_SIZE"}
+        names |= {f"local_{field}": f"LOCAL_{name}" for field, name in names.items()}
+        places = {field: int(environment[name]) for field, name in names.items()}
+        ranks = cls(**places, timeout=_read_timeout(environment))
         if ranks.world_size % ranks.local_world_size:
             raise TrainingError(
                 f"{ranks.world_size} processes are not shared equally by the machines, of which one has "
@@ -180,14 +182,12 @@ class Ranks:
             return
         token = torch.zeros(1)
         with together():
-            if self.is_first:
-                sent = [dist.isend(token, other) for other in range(1, self.world_size)]
-            else:
+            if not self.is_first:
                 dist.recv(token, src=0)
+            # Not waited for: whether they arrived, the next exchange tells.
+            sent = [dist.isend(token, other) for other in range(1, self.world_size)] if self.is_first else []
         self.any(False)
-        if self.is_first:
-            for one in sent:
-                one.wait()
+        del sent
 
     def broadcast(self, tensor: Tensor) -> Tensor:
         """The first process's tensor; the others give one of the same shape, which is left alone."""

@@ -35,7 +35,14 @@ class Outputs(NamedTuple):
     @classmethod
     def joined(cls, parts: Sequence[Outputs]) -> Outputs:
         """Parts of a batch as one, without their graphs, ready to collect gradients."""
-        return cls(*(None if one[0] is None else torch.cat(one).requires_grad_() for one in zip(*parts, strict=True)))
+        embeddings = torch.cat([one.embeddings for one in parts]).requires_grad_()
+        return cls(embeddings, _joined([one.attributes for one in parts]), _joined([one.features for one in parts]))
+
+
+def _joined(parts: Sequence[Tensor | None]) -> Tensor | None:
+    """Parts as one tensor that collects gradients; None where they are not there."""
+    there = [part for part in parts if part is not None]
+    return torch.cat(there).requires_grad_() if there else None
 
 
 class Step(nn.Module):
