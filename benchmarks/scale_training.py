@@ -1,0 +1,223 @@
+"""Training beyond one batch and one process: gradient caching, and two processes on the cores of one.
+
+`benchmarks/scale.py` runs these parts, each in a process of its own, so that memory is that of the part.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nearkin.data.augment import BatchAugment
+from nearkin.models import Embedder, build_embedder
+from nearkin.models.section import ModelSection
+from nearkin.models.tuning import as_channels_last
+from nearkin.objectives import Objective, make_objective
+from nearkin.objectives.section import ObjectiveSection
+from nearkin.recipe import TrainingSection
+from nearkin.training import Loop, Run
+from nearkin.training.deferred import Deferred
+from nearkin.training.ranks import Ranks
+
+SEED = 0
+NETWORK = ModelSection(backbone="resnet20", channels=3, size=32, dimension=128)
+LOSS = "multi-similarity"
+PER_CLASS = 4
+SMALL = 64
+"""The batch whose memory is the measure."""
+LARGE = 4096
+PART = 32
+"""Items of a large batch that go through the network together."""
+WARM = 8
+"""Items of the step after which a process counts as idle: libraries have then made what they keep."""
+MEMORY_STEPS = 2
+TIME_ROUNDS = 3
+QUICK_LARGE = 1024
+
+PROCESSES = 2
+PROCESS_BATCH = 128
+PROCESS_STEPS = {"full": 25, "quick": 8}
+PROCESS_ROUNDS = {"full": 3, "quick": 1}
+
+
+class Bytes:
+    """The same random images in every step, kept as bytes and normalised when they are taken.
+
+    Args:
+        count: items of the whole batch.
+        ranks: of which this process has its slice.
+    """
+
+    start: str | None = None
+
+    def __init__(self, count: int, ranks: Ranks | None = None) -> None:
+        ranks = Ranks() if ranks is None else ranks
+        generator = torch.Generator().manual_seed(SEED)
+        size = (NETWORK.channels, NETWORK.size, NETWORK.size)
+        samples = torch.randint(0, 256, (count, *size), dtype=torch.uint8, generator=generator)
+        labels = torch.arange(count // PER_CLASS).repeat_interleave(PER_CLASS)
+        self.samples, self.labels = (whole.chunk(ranks.world_size)[ranks.rank].clone() for whole in (samples, labels))
+        self.times: list[float] = []
+
+    def stream(self, first: int, last: int) -> Iterator[tuple[Deferred, Tensor]]:
+        """Yield the batch of each step, noting when it is asked for."""
+        for step in range(first, last + 1):
+            self.times.append(time.perf_counter())
+            yield Deferred(self.samples, partial(prepared, step)), self.labels
+        self.times.append(time.perf_counter())
+
+    def seconds(self) -> list[float]:
+        """Of each step but the first."""
+        return [later - earlier for earlier, later in zip(self.times[1:], self.times[2:], strict=False)]
+
+
+AUGMENT = BatchAugment(build_embedder(NETWORK).spec, flip=False)
+
+
+def prepared(step: int, samples: Tensor, place: int) -> Tensor:
+    return as_channels_last(AUGMENT(samples, step))
+
+
+def learner(classes: int) -> tuple[Embedder, Objective]:
+    embedder = build_embedder(NETWORK, seed=SEED)
+    return embedder, make_objective(ObjectiveSection(loss=LOSS), dimension=embedder.dimension, classes=classes)
+
+
+def run_steps(count: int, part: int | None, steps: int, ranks: Ranks | None = None) -> list[float]:
+    """Train on batches of `count` items, `part` at a time; seconds of each step but the first."""
+    embedder, objective = learner(count // PER_CLASS)
+    batches = Bytes(count, ranks)
+    section = TrainingSection(max_steps=steps, evaluate_every=steps, patience=None, gradient_cache=part)
+    with tempfile.TemporaryDirectory() as folder:
+        Loop(embedder, objective, batches, section, Run(folder), None, progress=False, ranks=ranks).train()
+    return batches.seconds()
+
+
+# ---------------------------------------------------------------- gradient caching
+
+
+def peak_memory(count: int, part: int | None) -> dict[str, float]:
+    """What training with such batches adds to the resident memory of an idle process, in MB, at its peak."""
+    run_steps(WARM, None, 2)
+    idle = _status("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    run_steps(count, part, MEMORY_STEPS)
+    return {"MB": _status("VmHWM") - idle, "idle MB": idle}
+
+
+def _status(name: str) -> float:
+    """A line of /proc/self/status, in MB."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(name)) / 1024
+
+
+def caching_times(large: int) -> dict[str, float]:
+    """Seconds a sample of a small batch as a whole, and of a large one in parts of that size; in turns."""
+    times: dict[str, list[float]] = {"small": [], "large": []}
+    contenders: dict[str, Callable[[], list[float]]] = {
+        "small": lambda: [seconds / SMALL for seconds in run_steps(SMALL, None, large // SMALL + 1)],
+        "large": lambda: [seconds / large for seconds in run_steps(large, PART, 2)],
+    }
+    for turn in range(TIME_ROUNDS):
+        for name in list(contenders)[:: 1 if turn % 2 == 0 else -1]:
+            times[name] += contenders[name]()
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+PARTS: dict[str, Callable[[], dict[str, float]]] = {
+    "memory small": lambda: peak_memory(SMALL, None),
+    "memory large": lambda: peak_memory(LARGE, PART),
+    "memory large in parts of the small": lambda: peak_memory(LARGE, SMALL),
+    "memory large as a whole": lambda: peak_memory(LARGE, None),
+    "time": lambda: caching_times(LARGE),
+    "time quick": lambda: caching_times(QUICK_LARGE),
+}
+
+
+def run_part(name: str) -> dict[str, float]:
+    """A part in a process of its own."""
+    done = subprocess.run([sys.executable, __file__, "--part", name], stdout=subprocess.PIPE, text=True, check=True)
+    figures: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
+    print(f"{name}: " + ", ".join(f"{key} {value:.4g}" for key, value in figures.items()), flush=True)
+    return figures
+
+
+def measure_caching(quick: bool) -> tuple[list[dict[str, Any]], dict[str, float]]:
+    """Rows of the table and figures of gradient caching."""
+    figures: dict[str, float] = {}
+    table: list[dict[str, Any]] = []
+    seconds = run_part("time quick" if quick else "time")
+    figures["caching time"] = seconds["large"] / seconds["small"]
+    large = QUICK_LARGE if quick else LARGE
+    table.append({"what": f"batch {SMALL}, whole", "ms a sample": 1e3 * seconds["small"]})
+    table.append({"what": f"batch {large}, parts of {PART}", "ms a sample": 1e3 * seconds["large"]})
+    if quick:
+        return table, {}  # another size than the bar's
+    names = ("small", "large", "large in parts of the small", "large as a whole")
+    small, parts, larger_parts, whole = (run_part(f"memory {name}")["MB"] for name in names)
+    figures["caching memory"] = parts / small
+    table[0]["peak MB"], table[1]["peak MB"] = small, parts
+    table.append({"what": f"batch {LARGE}, parts of {SMALL}", "peak MB": larger_parts})
+    table.append({"what": f"batch {LARGE}, whole", "peak MB": whole})
+    return table, figures
+
+
+# ---------------------------------------------------------------- two processes
+
+
+def measure_processes(quick: bool) -> tuple[list[dict[str, Any]], dict[str, float]]:
+    """One process with two threads against two processes with one each, the same batch; in turns."""
+    size = "quick" if quick else "full"
+    seconds: dict[int, list[float]] = {1: [], PROCESSES: []}
+    for turn in range(PROCESS_ROUNDS[size]):
+        for processes in (1, PROCESSES) if turn % 2 == 0 else (PROCESSES, 1):
+            seconds[processes] += _launched(processes, PROCESS_STEPS[size])
+    alone, together = (statistics.median(seconds[count]) for count in (1, PROCESSES))
+    table = [
+        {"what": f"batch {PROCESS_BATCH}, 1 process with {PROCESSES} threads", "ms a step": 1e3 * alone},
+        {"what": f"batch {PROCESS_BATCH}, {PROCESSES} processes with 1 thread each", "ms a step": 1e3 * together},
+    ]
+    return table, {"processes": alone / together}
+
+
+def _launched(processes: int, steps: int) -> list[float]:
+    """Seconds of the steps, as the first process sees them."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={processes}", f"--master-port={port}"]
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "seconds.json"
+        environment = {**os.environ, "OMP_NUM_THREADS": str(PROCESSES // processes)}
+        subprocess.run([*command, __file__, "--steps", str(steps), str(out)], check=True, env=environment)
+        found: list[float] = json.loads(out.read_text())
+    return found
+
+
+def one_of_several(steps: int, out: Path) -> None:
+    """The program of a process."""
+    ranks = Ranks.from_environment()
+    ranks.meet("cpu")
+    seconds = run_steps(PROCESS_BATCH, None, steps, ranks)
+    if ranks.is_first:
+        out.write_text(json.dumps(seconds))
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "--steps":
+        one_of_several(int(sys.argv[2]), Path(sys.argv[3]))
+    else:
+        print(json.dumps(PARTS[sys.argv[2]]()))
