@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from numbers import Real
 from typing import Any, Self
 
@@ -24,6 +25,42 @@ _SAME = 1e-12
 """Share of the mean's largest entry below which points differ by rounding alone."""
 _BLOCK = 2**22
 """Numbers that are held in double precision at a time."""
+
+
+@dataclass(frozen=True, eq=False)
+class PrincipalDirections:
+    """In which directions points lie away from a centre.
+
+    Attributes:
+        centre: (d,).
+        components: the unit principal directions (d, d), one a row, those that vary most first.
+        singular_values: of the points minus the centre (d,), descending; 0 beyond their number.
+    """
+
+    centre: np.ndarray
+    components: np.ndarray
+    singular_values: np.ndarray
+
+
+def principal_directions(embeddings: Any, *, around_zero: bool = False) -> PrincipalDirections:
+    """The principal directions of embeddings (n, d), array or tensor, at least two.
+
+    Args:
+        embeddings: finite numbers.
+        around_zero: take zero for the centre, not the mean: directions then keep inner products best, not distances.
+    """
+    points = as_points(embeddings)
+    if len(points) < 2:
+        raise DataError(f"Principal directions need at least two embeddings, and there are {len(points)}: add more.")
+    dimension = points.shape[1]
+    mean = points.mean(axis=0, dtype=np.float64)
+    centre = np.zeros(dimension) if around_zero else mean
+    factor = triangular_factor(block - centre for block in blocks_of(points))
+    _, values, directions = np.linalg.svd(factor, full_matrices=True)
+    values = np.append(values, np.zeros(dimension - len(values)))
+    if values[0] <= _SAME * math.sqrt(len(points)) * np.abs(mean).max():
+        raise DataError("All embeddings are the same point, which has no directions: fit others.")
+    return PrincipalDirections(centre, _signed(directions), values)
 
 
 class PrincipalReweighting:
@@ -68,19 +105,8 @@ class PrincipalReweighting:
 
     def fit(self, embeddings: Any) -> Self:
         """Find mean, directions and weights of embeddings (n, d), array or tensor, at least two."""
-        points = _as_points(embeddings)
-        if len(points) < 2:
-            raise DataError(
-                f"Principal directions need at least two embeddings, and there are {len(points)}: add more."
-            )
-        dimension = points.shape[1]
-        self.mean_ = points.mean(axis=0, dtype=np.float64)
-        factor = triangular_factor(block - self.mean_ for block in _blocks(points))
-        _, values, directions = np.linalg.svd(factor, full_matrices=True)
-        self.singular_values_ = np.append(values, np.zeros(dimension - len(values)))
-        if self.singular_values_[0] <= _SAME * math.sqrt(len(points)) * np.abs(self.mean_).max():
-            raise DataError("All embeddings are the same point, which has no directions: fit others.")
-        self.components_ = _signed(directions)
+        found = principal_directions(embeddings)
+        self.mean_, self.components_, self.singular_values_ = found.centre, found.components, found.singular_values
         self.weights_ = self._weights()
         return self
 
@@ -88,7 +114,7 @@ class PrincipalReweighting:
         """Embeddings (n, d) with their directions weighed, around zero; in the precision they were given in."""
         if not hasattr(self, "weights_"):
             raise DataError("This re-weighting knows no directions yet: call fit(embeddings) first.")
-        points = _as_points(embeddings)
+        points = as_points(embeddings)
         if points.shape[1] != len(self.mean_):
             raise DataError(
                 f"The embeddings have {points.shape[1]} dimensions and those fitted had {len(self.mean_)}: they must "
@@ -97,7 +123,7 @@ class PrincipalReweighting:
         change = (self.components_.T * self.weights_) @ self.components_
         found = np.empty(points.shape, dtype=np.float32 if points.dtype == np.float32 else np.float64)
         start = 0
-        for block in _blocks(points):
+        for block in blocks_of(points):
             found[start : start + len(block)] = (block - self.mean_) @ change
             start += len(block)
         return found
@@ -122,7 +148,7 @@ class PrincipalReweighting:
         return weights * math.sqrt(np.square(values[held]).sum() / np.square(weights * values).sum())
 
 
-def _as_points(embeddings: Any) -> np.ndarray:
+def as_points(embeddings: Any) -> np.ndarray:
     """Embeddings (n, d) as an array of finite numbers."""
     given = embeddings.detach().cpu() if isinstance(embeddings, Tensor) else embeddings
     given = given.float() if isinstance(given, Tensor) and given.dtype is torch.bfloat16 else given
@@ -152,7 +178,7 @@ def _as_weights(weights: Any, dimension: int) -> np.ndarray:
     return given
 
 
-def _blocks(points: np.ndarray) -> Iterator[np.ndarray]:
+def blocks_of(points: np.ndarray) -> Iterator[np.ndarray]:
     """Points (n, d), some rows at a time, in double precision."""
     rows = max(1, _BLOCK // points.shape[1])
     for start in range(0, len(points), rows):

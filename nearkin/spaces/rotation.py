@@ -1,0 +1,96 @@
+"""Principal components: embeddings turned so that their first dimensions hold as much as any so many can.
+
+`f_new = U (f - c)`, the rows of U being the unit principal directions of the points fitted. On the sphere the centre c
+is zero: angles are seen from there, and then the first k dimensions keep the inner products of the points as well as
+any k can (Eckart, Young 1936). In Euclidean space c is the mean, and it is distances that are kept. Turning changes
+neither; cutting short what was turned is PCA. When to use it: docs/guide/short-embeddings.md.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+import torch
+
+from nearkin.errors import DataError
+from nearkin.spaces.euclidean import Euclidean
+from nearkin.spaces.principal import as_points, blocks_of, principal_directions
+from nearkin.spaces.sphere import Sphere
+
+_SPHERE = Sphere()
+
+
+class PrincipalRotation:
+    """Turn embeddings onto their principal directions, those that vary most first.
+
+    Example:
+        >>> import numpy as np
+        >>> from nearkin.spaces import Euclidean
+        >>> points = np.random.default_rng(0).normal(size=(500, 3)) * [0.1, 10.0, 1.0]
+        >>> turned = PrincipalRotation(Euclidean()).fit_transform(points)
+        >>> [round(float(deviation)) for deviation in turned.std(axis=0)]
+        [10, 1, 0]
+
+    Args:
+        space: where embeddings are compared, the sphere or Euclidean space: in others, what is left of a point has no
+            linear form.
+
+    Attributes:
+        centre_: what is taken off (d,): zero on the sphere, else the mean of the fitted points.
+        components_: the unit principal directions (d, d), one a row.
+        kept_: the share (d,) of the squared distances from the centre that the first 1 ... d dimensions keep.
+        items_: how many points were fitted; directions beyond their number are arbitrary.
+    """
+
+    centre_: np.ndarray
+    components_: np.ndarray
+    kept_: np.ndarray
+    items_: int
+
+    def __init__(self, space: Any = _SPHERE) -> None:
+        self.space = space
+
+    def __repr__(self) -> str:
+        return f"PrincipalRotation(space={self.space!r})"
+
+    def fit(self, embeddings: Any) -> Self:
+        """Find the directions of embeddings (n, d), array or tensor, at least two."""
+        check_turnable(self.space)
+        points = as_points(embeddings)
+        on_sphere = isinstance(self.space, Sphere)
+        if on_sphere:
+            points = self.space.project(torch.from_numpy(np.asarray(points, dtype=np.float64))).numpy()
+        found = principal_directions(points, around_zero=on_sphere)
+        self.centre_, self.components_, self.items_ = found.centre, found.components, len(points)
+        squares = np.square(found.singular_values)
+        self.kept_ = np.cumsum(squares) / squares.sum()
+        return self
+
+    def transform(self, embeddings: Any) -> np.ndarray:
+        """Embeddings (n, d), turned, in the precision they were given in; the first k dimensions are PCA to k."""
+        if not hasattr(self, "components_"):
+            raise DataError("This rotation knows no directions yet: call fit(embeddings) first.")
+        points = as_points(embeddings)
+        if points.shape[1] != len(self.centre_):
+            raise DataError(
+                f"The embeddings have {points.shape[1]} dimensions and those fitted had {len(self.centre_)}: they must "
+                "agree."
+            )
+        turned = [(block - self.centre_) @ self.components_.T for block in blocks_of(points)]
+        precision = np.float32 if points.dtype == np.float32 else np.float64
+        return np.concatenate([np.empty((0, points.shape[1])), *turned]).astype(precision, copy=False)
+
+    def fit_transform(self, embeddings: Any) -> np.ndarray:
+        """Fit embeddings (n, d), and give them turned."""
+        return self.fit(embeddings).transform(embeddings)
+
+
+def check_turnable(space: Any) -> None:
+    """Refuse a space other than the sphere and Euclidean space."""
+    if not isinstance(space, Sphere | Euclidean):
+        name = getattr(space, "name", type(space).__name__)
+        raise DataError(
+            f"Embeddings are cut short on the sphere or in Euclidean space, where a part of a vector is enough to "
+            f"compare it, and these are compared in '{name}': choose one of both as the space."
+        )
