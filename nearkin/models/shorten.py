@@ -31,7 +31,7 @@ def first_dimensions(embedder: Embedder, dimension: int) -> Embedder:
         embedder: any model but one with a learned similarity; in any space.
         dimension: how many dimensions are left, below the model's own.
     """
-    _check(embedder, dimension)
+    check_shorter(embedder, dimension)
     rows = np.eye(dimension, embedder.dimension)
     return _with_head(embedder, rows, np.zeros(embedder.dimension), {"method": "prefix"})
 
@@ -50,7 +50,7 @@ def principal_components(
         dimension: how many dimensions are left, below the model's own.
         fitted_on: what these items are, for the card.
     """
-    _check(embedder, dimension)
+    check_shorter(embedder, dimension)
     check_turnable(embedder.space)
     if len(points) < dimension:
         raise DataError(
@@ -68,7 +68,8 @@ def principal_components(
     return _with_head(embedder, rotation.components_[:dimension], rotation.centre_, facts)
 
 
-def _check(embedder: Embedder, dimension: int) -> None:
+def check_shorter(embedder: Embedder, dimension: int) -> None:
+    """Refuse a model that cannot be shortened, and a size that is not below its own."""
     from nearkin.models.similarity_model import SimilarityModel
 
     if isinstance(embedder, SimilarityModel):
