@@ -34,7 +34,7 @@ def shorten_command(
     kept = ""
     if "kept" in facts:
         kept = (
-            f", principal components that keep {100 * facts['kept']:.1f} % of the {facts['kept_of']}, fitted on "
+            f", principal components that keep {100 * facts['kept']:.1f} % of the variance, fitted on "
             f"{facts['items']:,} {facts['fitted_on']}"
         )
     print(f"Wrote a model of {dimension} of {model.dimension} dimensions{kept}: {out}")

@@ -61,7 +61,6 @@ def principal_components(
     facts = {
         "method": "pca",
         "kept": round(float(rotation.kept_[dimension - 1]), 6),
-        "kept_of": "variance" if np.any(rotation.centre_) else "squared length",
         "fitted_on": fitted_on,
         "items": len(points),
     }

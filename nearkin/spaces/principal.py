@@ -29,38 +29,32 @@ _BLOCK = 2**22
 
 @dataclass(frozen=True, eq=False)
 class PrincipalDirections:
-    """In which directions points lie away from a centre.
+    """In which directions points lie away from their mean.
 
     Attributes:
-        centre: (d,).
+        mean: (d,).
         components: the unit principal directions (d, d), one a row, those that vary most first.
-        singular_values: of the points minus the centre (d,), descending; 0 beyond their number.
+        singular_values: of the points minus the mean (d,), descending; 0 beyond their number.
     """
 
-    centre: np.ndarray
+    mean: np.ndarray
     components: np.ndarray
     singular_values: np.ndarray
 
 
-def principal_directions(embeddings: Any, *, around_zero: bool = False) -> PrincipalDirections:
-    """The principal directions of embeddings (n, d), array or tensor, at least two.
-
-    Args:
-        embeddings: finite numbers.
-        around_zero: take zero for the centre, not the mean: directions then keep inner products best, not distances.
-    """
+def principal_directions(embeddings: Any) -> PrincipalDirections:
+    """The principal directions of embeddings (n, d), array or tensor, at least two."""
     points = as_points(embeddings)
     if len(points) < 2:
         raise DataError(f"Principal directions need at least two embeddings, and there are {len(points)}: add more.")
     dimension = points.shape[1]
     mean = points.mean(axis=0, dtype=np.float64)
-    centre = np.zeros(dimension) if around_zero else mean
-    factor = triangular_factor(block - centre for block in blocks_of(points))
+    factor = triangular_factor(block - mean for block in blocks_of(points))
     _, values, directions = np.linalg.svd(factor, full_matrices=True)
     values = np.append(values, np.zeros(dimension - len(values)))
     if values[0] <= _SAME * math.sqrt(len(points)) * np.abs(mean).max():
         raise DataError("All embeddings are the same point, which has no directions: fit others.")
-    return PrincipalDirections(centre, _signed(directions), values)
+    return PrincipalDirections(mean, _signed(directions), values)
 
 
 class PrincipalReweighting:
@@ -106,7 +100,7 @@ class PrincipalReweighting:
     def fit(self, embeddings: Any) -> Self:
         """Find mean, directions and weights of embeddings (n, d), array or tensor, at least two."""
         found = principal_directions(embeddings)
-        self.mean_, self.components_, self.singular_values_ = found.centre, found.components, found.singular_values
+        self.mean_, self.components_, self.singular_values_ = found.mean, found.components, found.singular_values
         self.weights_ = self._weights()
         return self
 

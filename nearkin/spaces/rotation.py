@@ -1,9 +1,9 @@
 """Principal components: embeddings turned so that their first dimensions hold as much as any so many can.
 
-`f_new = U (f - c)`, the rows of U being the unit principal directions of the points fitted. On the sphere the centre c
-is zero: angles are seen from there, and then the first k dimensions keep the inner products of the points as well as
-any k can (Eckart, Young 1936). In Euclidean space c is the mean, and it is distances that are kept. Turning changes
-neither; cutting short what was turned is PCA. When to use it: docs/guide/short-embeddings.md.
+`f_new = U (f - c)`, the rows of U being the unit principal directions of the points fitted: those in which points vary
+most around their mean. In Euclidean space c is the mean. On the sphere c is zero: angles are seen from there, and what
+is turned around it keeps them all, while taking the mean off changes them. Turning by itself changes no neighbour;
+cutting short what was turned is PCA. What else was tried, and when to use it: docs/guide/short-embeddings.md.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class PrincipalRotation:
     Attributes:
         centre_: what is taken off (d,): zero on the sphere, else the mean of the fitted points.
         components_: the unit principal directions (d, d), one a row.
-        kept_: the share (d,) of the squared distances from the centre that the first 1 ... d dimensions keep.
+        kept_: the share (d,) of the variance that the first 1 ... d dimensions keep.
         items_: how many points were fitted; directions beyond their number are arbitrary.
     """
 
@@ -61,8 +61,9 @@ class PrincipalRotation:
         on_sphere = isinstance(self.space, Sphere)
         if on_sphere:
             points = self.space.project(torch.from_numpy(np.asarray(points, dtype=np.float64))).numpy()
-        found = principal_directions(points, around_zero=on_sphere)
-        self.centre_, self.components_, self.items_ = found.centre, found.components, len(points)
+        found = principal_directions(points)
+        self.centre_ = np.zeros_like(found.mean) if on_sphere else found.mean
+        self.components_, self.items_ = found.components, len(points)
         squares = np.square(found.singular_values)
         self.kept_ = np.cumsum(squares) / squares.sum()
         return self
