@@ -26,7 +26,6 @@ from sizes_page import summarise, table_rows, write_page
 
 from nearkin.api import fit_run
 from nearkin.audits.subject import embed_items
-from nearkin.audits.training_items import training_rows
 from nearkin.data.catalogue import cache_directory
 from nearkin.data.sources import open_data
 from nearkin.metrics import retrieval_metrics
@@ -53,11 +52,8 @@ def run_cell(dataset: Any, loss: str, training: str, seed: int) -> dict[str, Any
     recipe = load_recipe(loss, [*SETTINGS, f"training.seed={seed}", *trainings()[training]])
     with tempfile.TemporaryDirectory() as folder:
         result = fit_run(dataset, recipe, Run(Path(folder) / "run"), progress=False)
-    model, classes = result.embedder, result.embedder.card["classes"]
-    parts = {part: dataset.select(np.isin(dataset.labels, classes[part])) for part in ("val", "test")}
-    parts["train"] = dataset.select(training_rows(dataset, model.card))
-    points = {part: embed(model, items) for part, items in parts.items()}
-    labels = {part: items.labels for part, items in parts.items()}
+    model = result.embedder
+    points, labels = embed_parts(model, dataset)
     cell: dict[str, Any] = {"loss": loss, "training": training, "seed": seed}
     cell |= {"steps": result.state.step, "seconds": round(result.state.seconds, 1)}
     if model.dimension < WHOLE:
@@ -66,27 +62,39 @@ def run_cell(dataset: Any, loss: str, training: str, seed: int) -> dict[str, Any
     for way, vectors in (("first", points["test"]), ("PCA", turned)):
         cell[way] = {str(size): per_class(vectors[:, :size], labels["test"]) for size in (*SIZES, WHOLE)}
     if training == "plain":
-        cell["validation"] = compare_centres(model, parts, points, labels["val"])
+        flat = copy.deepcopy(model)
+        flat.space = Euclidean()
+        cell["validation"] = compare_centres(points, embed_parts(flat, dataset)[0], labels["val"])
     return cell
 
 
-def embed(model: Embedder, items: Any) -> np.ndarray:
-    return embed_items(model, items, cache_directory() / "features", progress=True)
+def embed_parts(model: Embedder, dataset: Any) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Embeddings and labels of the classes that trained, chose the weights, and test.
+
+    The first two are embedded together: which is which depends on the seed, and features are cached by data set.
+    """
+    classes = model.card["classes"]
+    tests = np.isin(dataset.labels, classes["test"])
+    points, labels = {}, {}
+    for mask, parts in ((~tests, ("train", "val")), (tests, ("test",))):
+        items = dataset.select(mask)
+        vectors = embed_items(model, items, cache_directory() / "features", progress=True)
+        for part in parts:
+            rows = np.isin(items.labels, classes[part])
+            points[part], labels[part] = vectors[rows], items.labels[rows]
+    return points, labels
 
 
-def per_class(vectors: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """MAP@R of each class, by cosine."""
+def per_class(vectors: np.ndarray, labels: np.ndarray) -> list[float]:
+    """MAP@R of each class by cosine, classes in the order of their names."""
     found = retrieval_metrics(vectors, labels, metrics=["MAP@R"]).per_class("MAP@R")
-    return {name: round(value, 4) for name, value in found.items()}
+    return [round(found[name], 4) for name in sorted(found)]
 
 
 def compare_centres(
-    model: Embedder, parts: dict[str, Any], points: dict[str, np.ndarray], labels: np.ndarray
+    points: dict[str, np.ndarray], raw: dict[str, np.ndarray], labels: np.ndarray
 ) -> dict[str, dict[str, float]]:
     """MAP@R of the validation classes by ways to take principal components, and size."""
-    flat = copy.deepcopy(model)
-    flat.space = Euclidean()
-    raw = {part: embed(flat, parts[part]) for part in ("train", "val")}
     _, _, around_zero = np.linalg.svd(points["train"].astype(np.float64), full_matrices=False)
     ways = {
         "directions around the mean, nothing taken off": PrincipalRotation(Sphere())

@@ -31,8 +31,8 @@ def summarise(cells: list[dict[str, Any]]) -> Values:
         for way, (training, cut) in WAYS.items():
             if cell["training"].split()[0] != training:
                 continue
-            for size, classes in cell[cut].items():
-                values = np.array([classes[name] for name in sorted(classes)])
+            for size, of_classes in cell[cut].items():
+                values = np.array(of_classes)
                 found.setdefault((cell["loss"], way, int(size)), []).append(values)
                 if training == "plain" and cut == "first" and int(size) == max(map(int, cell["first"])):
                     # The whole is a model of that size, too.
@@ -113,6 +113,7 @@ def write_page(cells: list[dict[str, Any]]) -> None:
         values=table(head, table_rows(values)),
         differences=table(head, difference_rows(values)),
         centres=table(head, centre_rows(cells)),
+        verdict=_verdict(values, losses, sizes),
         cost=_cost(values, losses, sizes[-1]),
         seconds=_seconds(cells, losses),
         shorter="\n".join(f"- {_smallest(values, loss, way, sizes)}" for loss in losses for way in shown),
@@ -125,6 +126,20 @@ def _percent(values: np.ndarray | None) -> str:
     return "–" if values is None else f"{100 * float(values.mean()):.1f}"
 
 
+def _verdict(values: Values, losses: list[str], sizes: list[int]) -> str:
+    """Where PCA is ahead of trained prefixes by its interval, where behind, and where neither can be said."""
+    told = []
+    for loss in losses:
+        where: dict[str, list[str]] = {"ahead of": [], "behind": [], "not surely apart from": []}
+        for size in sizes[:-1]:
+            _, low, high = interval(values[loss, "PCA", size] - values[loss, "trained prefixes", size])
+            where["ahead of" if low > 0 else "behind" if high < 0 else "not surely apart from"].append(str(size))
+        words = [f"{how} trained prefixes at {', '.join(found)}" for how, found in where.items() if found]
+        told.append(f"with {loss}, PCA is {' and '.join(words)}")
+    text = "; ".join(told)
+    return f"{text[0].upper()}{text[1:]}."
+
+
 def _cost(values: Values, losses: list[str], whole: int) -> str:
     gaps = {loss: values[loss, "trained prefixes", whole] - values[loss, "first dimensions", whole] for loss in losses}
     return "; ".join(f"{loss} {points(*interval(gap))}" for loss, gap in gaps.items())
@@ -133,7 +148,8 @@ def _cost(values: Values, losses: list[str], whole: int) -> str:
 def _seconds(cells: list[dict[str, Any]], losses: list[str]) -> str:
     def milliseconds(loss: str, training: str) -> float:
         mine = [cell for cell in cells if (cell["loss"], cell["training"]) == (loss, training)]
-        return float(np.mean([1000 * cell["seconds"] / cell["steps"] for cell in mine]))
+        # The fastest: others may have been at work on the same machine.
+        return min(1000 * cell["seconds"] / cell["steps"] for cell in mine)
 
     return "; ".join(
         f"{loss} {milliseconds(loss, 'prefixes'):.0f} ms a step instead of {milliseconds(loss, 'plain'):.0f}"
@@ -190,11 +206,12 @@ The smallest size that loses at most one point against the whole plain model, by
 
 {shorter}
 
-Here PCA is the better way to cut at every size: with a linear head on frozen features, prefixes learn to tell the
-training classes apart in few dimensions, and these are not the dimensions that unseen classes need most. Prefixes
-that were trained are far ahead of those that were not, and they do no harm to the whole embedding; trained prefixes
-minus plain at {whole} dimensions: {cost}. Whether models gain more from prefixes if their backbone trains along, this
-page does not measure.
+{verdict} With a linear head on frozen features, a prefix can only learn to tell the training classes
+apart, and PCA keeps whatever varies among them, which seems to serve unseen classes better.
+
+Prefixes that were trained are far ahead of those that were not. At full size they neither cost nor gain much; trained
+prefixes minus plain at {whole} dimensions: {cost}.
+Whether models gain more from prefixes if their backbone trains along, this page does not measure.
 
 Training prefixes takes time for each of them: {seconds}, features being cached. Where the backbone is trained, its
 time is most of a step.

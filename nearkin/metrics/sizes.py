@@ -95,7 +95,8 @@ def size_curve(
         >>> curve = size_curve(points, labels, [10])
         >>> curve.sizes
         (10, 20)
-        >>> curve.values["MAP@R"][0] < curve.values["MAP@R"][1]
+        >>> short, whole = curve.values["MAP@R"]
+        >>> short < whole
         True
 
     Args:

@@ -102,5 +102,6 @@ def _with_head(embedder: Embedder, rows: np.ndarray, centre: np.ndarray, facts: 
         # A bias even where there was none: a saved linear head has one.
         head.bias.copy_(shift)
     shorter.head = head.train(embedder.head.training)
-    shorter.card["shortened"] = {"of": embedder.fingerprint(), "dimension": embedder.dimension} | facts
+    before = {"before": shorter.card["shortened"]} if "shortened" in shorter.card else {}
+    shorter.card["shortened"] = {"of": embedder.fingerprint(), "dimension": embedder.dimension} | facts | before
     return shorter

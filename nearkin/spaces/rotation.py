@@ -29,8 +29,8 @@ class PrincipalRotation:
         >>> from nearkin.spaces import Euclidean
         >>> points = np.random.default_rng(0).normal(size=(500, 3)) * [0.1, 10.0, 1.0]
         >>> turned = PrincipalRotation(Euclidean()).fit_transform(points)
-        >>> [round(float(deviation)) for deviation in turned.std(axis=0)]
-        [10, 1, 0]
+        >>> bool(np.all(np.diff(turned.std(axis=0)) < 0))
+        True
 
     Args:
         space: where embeddings are compared, the sphere or Euclidean space: in others, what is left of a point has no

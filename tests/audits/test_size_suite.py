@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -135,6 +137,12 @@ def test_vectors_of_ones_own_and_the_report(tmp_path):
     page = result.report(tmp_path / "size.html").read_text()
     assert "How short may embeddings be?" in page
     result.save(tmp_path / "size.json")
+
+
+def test_the_guide_runs(capsys):
+    page = (Path(__file__).parents[2] / "docs" / "guide" / "short-embeddings.md").read_text(encoding="utf-8")
+    exec(re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0], {})
+    assert "principal components are fitted on 20 of the 40 classes" in capsys.readouterr().out
 
 
 def test_pictures_with_near_sizes_and_without_any():

@@ -85,6 +85,9 @@ def test_frozen_parts_stay_frozen_and_a_shorter_model_can_be_shortened_again(mak
     embedder = make_embedder(dimension=12, freeze="all")
     twice = embedder.shortened(6).shortened(3)
     assert twice.frozen_upto == "all"
+    facts = twice.card["shortened"]
+    assert (facts["dimension"], facts["before"]["dimension"]) == (6, 12)
+    assert facts["before"]["of"] == embedder.fingerprint()
     np.testing.assert_allclose(raw(twice.eval()), raw(embedder.eval())[:, :3], atol=1e-6)
 
 
