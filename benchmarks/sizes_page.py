@@ -20,6 +20,7 @@ WAYS = {
     "PCA of a model with trained prefixes": ("prefixes", "PCA"),
     "a model of that size": ("at", "first"),
 }
+_DRAWN = ("PCA", "first dimensions", "trained prefixes")
 Values = dict[tuple[str, str, int], np.ndarray]
 """(loss, way, size) to MAP@R of each test class, averaged over seeds."""
 
@@ -94,21 +95,26 @@ def centre_rows(cells: list[dict[str, Any]]) -> list[list[str]]:
 def write_page(cells: list[dict[str, Any]]) -> None:
     """Write `docs/results/sizes.md` and its picture."""
     values = summarise(cells)
-    losses = list(dict.fromkeys(loss for loss, _, _ in values))
-    sizes = sorted({size for _, _, size in values})
-    shown = list(WAYS)[:3]
+    losses, sizes = _losses_and_sizes(values)
     series: dict[str, Any] = {}
     ends: dict[str, Any] = {}
     for loss in losses:
-        found = {way: [interval(values[loss, way, size]) for size in sizes] for way in shown}
+        found = {way: [interval(values[loss, way, size]) for size in sizes] for way in _DRAWN}
         series[f"MAP@R, {loss},"] = {way: (sizes, [row[0] for row in rows]) for way, rows in found.items()}
         ends[f"MAP@R, {loss},"] = {way: tuple(zip(*rows, strict=True))[1:] for way, rows in found.items()}
     with replacing(DOCS / "images" / "sizes.png") as temporary:
         temporary.write_bytes(draw_sizes(series, intervals=ends, of="unseen birds"))
+    with replacing(DOCS / "results" / "sizes.md") as temporary:
+        temporary.write_text(page_text(cells), encoding="utf-8")
+
+
+def page_text(cells: list[dict[str, Any]]) -> str:
+    """The page in Markdown."""
+    values = summarise(cells)
+    losses, sizes = _losses_and_sizes(values)
     head = ["loss", "way", *map(str, sizes)]
-    seeds = len({cell["seed"] for cell in cells})
-    text = _PAGE.format(
-        seeds=seeds,
+    return _PAGE.format(
+        seeds=len({cell["seed"] for cell in cells}),
         whole=sizes[-1],
         values=table(head, table_rows(values)),
         differences=table(head, difference_rows(values)),
@@ -116,10 +122,12 @@ def write_page(cells: list[dict[str, Any]]) -> None:
         verdict=_verdict(values, losses, sizes),
         cost=_cost(values, losses, sizes[-1]),
         seconds=_seconds(cells, losses),
-        shorter="\n".join(f"- {_smallest(values, loss, way, sizes)}" for loss in losses for way in shown),
+        shorter="\n".join(f"- {_smallest(values, loss, way, sizes)}" for loss in losses for way in _DRAWN),
     )
-    with replacing(DOCS / "results" / "sizes.md") as temporary:
-        temporary.write_text(text, encoding="utf-8")
+
+
+def _losses_and_sizes(values: Values) -> tuple[list[str], list[int]]:
+    return list(dict.fromkeys(loss for loss, _, _ in values)), sorted({size for _, _, size in values})
 
 
 def _percent(values: np.ndarray | None) -> str:

@@ -49,7 +49,7 @@ def principal_directions(embeddings: Any) -> PrincipalDirections:
         raise DataError(f"Principal directions need at least two embeddings, and there are {len(points)}: add more.")
     dimension = points.shape[1]
     mean = points.mean(axis=0, dtype=np.float64)
-    factor = triangular_factor(block - mean for block in blocks_of(points))
+    factor = triangular_factor(block - mean for block in _blocks(points))
     _, values, directions = np.linalg.svd(factor, full_matrices=True)
     values = np.append(values, np.zeros(dimension - len(values)))
     if values[0] <= _SAME * math.sqrt(len(points)) * np.abs(mean).max():
@@ -108,19 +108,7 @@ class PrincipalReweighting:
         """Embeddings (n, d) with their directions weighed, around zero; in the precision they were given in."""
         if not hasattr(self, "weights_"):
             raise DataError("This re-weighting knows no directions yet: call fit(embeddings) first.")
-        points = as_points(embeddings)
-        if points.shape[1] != len(self.mean_):
-            raise DataError(
-                f"The embeddings have {points.shape[1]} dimensions and those fitted had {len(self.mean_)}: they must "
-                "agree."
-            )
-        change = (self.components_.T * self.weights_) @ self.components_
-        found = np.empty(points.shape, dtype=np.float32 if points.dtype == np.float32 else np.float64)
-        start = 0
-        for block in blocks_of(points):
-            found[start : start + len(block)] = (block - self.mean_) @ change
-            start += len(block)
-        return found
+        return moved(embeddings, self.mean_, (self.components_.T * self.weights_) @ self.components_)
 
     def fit_transform(self, embeddings: Any) -> np.ndarray:
         """Fit embeddings (n, d), and give them weighed."""
@@ -140,6 +128,21 @@ class PrincipalReweighting:
         # Relative to the first, so that no power overflows.
         weights = np.where(held, np.where(held, values / values[0], 1.0) ** -float(self.power), 0.0)
         return weights * math.sqrt(np.square(values[held]).sum() / np.square(weights * values).sum())
+
+
+def moved(embeddings: Any, centre: np.ndarray, change: np.ndarray) -> np.ndarray:
+    """Embeddings (n, d) minus a centre (d,), times a matrix (d, d); in the precision they were given in."""
+    points = as_points(embeddings)
+    if points.shape[1] != len(centre):
+        raise DataError(
+            f"The embeddings have {points.shape[1]} dimensions and those fitted had {len(centre)}: they must agree."
+        )
+    found = np.empty(points.shape, dtype=np.float32 if points.dtype == np.float32 else np.float64)
+    start = 0
+    for block in _blocks(points):
+        found[start : start + len(block)] = (block - centre) @ change
+        start += len(block)
+    return found
 
 
 def as_points(embeddings: Any) -> np.ndarray:
@@ -172,7 +175,7 @@ def _as_weights(weights: Any, dimension: int) -> np.ndarray:
     return given
 
 
-def blocks_of(points: np.ndarray) -> Iterator[np.ndarray]:
+def _blocks(points: np.ndarray) -> Iterator[np.ndarray]:
     """Points (n, d), some rows at a time, in double precision."""
     rows = max(1, _BLOCK // points.shape[1])
     for start in range(0, len(points), rows):

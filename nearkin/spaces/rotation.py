@@ -15,7 +15,7 @@ import torch
 
 from nearkin.errors import DataError
 from nearkin.spaces.euclidean import Euclidean
-from nearkin.spaces.principal import as_points, blocks_of, principal_directions
+from nearkin.spaces.principal import as_points, moved, principal_directions
 from nearkin.spaces.sphere import Sphere
 
 _SPHERE = Sphere()
@@ -72,15 +72,7 @@ class PrincipalRotation:
         """Embeddings (n, d), turned, in the precision they were given in; the first k dimensions are PCA to k."""
         if not hasattr(self, "components_"):
             raise DataError("This rotation knows no directions yet: call fit(embeddings) first.")
-        points = as_points(embeddings)
-        if points.shape[1] != len(self.centre_):
-            raise DataError(
-                f"The embeddings have {points.shape[1]} dimensions and those fitted had {len(self.centre_)}: they must "
-                "agree."
-            )
-        turned = [(block - self.centre_) @ self.components_.T for block in blocks_of(points)]
-        precision = np.float32 if points.dtype == np.float32 else np.float64
-        return np.concatenate([np.empty((0, points.shape[1])), *turned]).astype(precision, copy=False)
+        return moved(embeddings, self.centre_, self.components_.T)
 
     def fit_transform(self, embeddings: Any) -> np.ndarray:
         """Fit embeddings (n, d), and give them turned."""
