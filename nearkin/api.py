@@ -171,7 +171,7 @@ def audit(
         section = audit_section(usual, overrides=overrides, suites=suites, rerank=rerank)
         hierarchy = _audit_tree(tree, section, {})
         subject = _subject_of_vectors(model, data, Sphere() if space is None else as_scorer(space))
-        subject = replace(subject, hierarchy=hierarchy)
+        subject = replace(subject, hierarchy=hierarchy, progress=progress)
     else:
         embedder = model if isinstance(model, Embedder) else load(model)
         usual = AuditSection.model_validate(embedder.card.get("recipe", {}).get("audit", {}))

@@ -133,7 +133,9 @@ def _notes(curves: dict[str, SizeCurve], division: _Division) -> list[str]:
     for way, curve in curves.items():
         whole, size = curve.sizes[-1], curve.smallest_within(_POINT)
         if size == whole:
-            notes.append(f"Size: by {_in_words(way)}, no size measured is sure to lose at most 1 point of MAP@R.")
+            notes.append(
+                f"Size: by {_in_words(way)}, no smaller size measured is sure to lose at most 1 point of MAP@R."
+            )
             continue
         lost, low, high = curve.losses["MAP@R"][curve.sizes.index(size)]
         notes.append(

@@ -84,6 +84,7 @@ def check_turnable(space: Any) -> None:
     if not isinstance(space, Sphere | Euclidean):
         name = getattr(space, "name", type(space).__name__)
         raise DataError(
-            f"Embeddings are cut short on the sphere or in Euclidean space, where a part of a vector is enough to "
-            f"compare it, and these are compared in '{name}': choose one of both as the space."
+            f"Embeddings are measured and turned for being cut short on the sphere or in Euclidean space, and these "
+            f"are compared by '{name}': compare them in one of both, or shorten the model to its first dimensions "
+            "(method prefix) and audit that."
         )

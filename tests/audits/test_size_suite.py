@@ -142,7 +142,9 @@ def test_vectors_of_ones_own_and_the_report(tmp_path):
 def test_the_guide_runs(capsys):
     page = (Path(__file__).parents[2] / "docs" / "guide" / "short-embeddings.md").read_text(encoding="utf-8")
     exec(re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0], {})
-    assert "principal components are fitted on 20 of the 40 classes" in capsys.readouterr().out
+    told = capsys.readouterr()
+    assert "principal components are fitted on 20 of the 40 classes" in told.out
+    assert not told.err
 
 
 def test_pictures_with_near_sizes_and_without_any():
