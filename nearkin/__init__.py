@@ -9,7 +9,7 @@ from nearkin._version import __version__
 from nearkin.errors import NearkinError
 
 if TYPE_CHECKING:
-    from nearkin.api import audit, explain, fit, load
+    from nearkin.api import audit, explain, fit, load, shorten
     from nearkin.audits import AuditResult
     from nearkin.audits.drift import drift
     from nearkin.data import Dataset, Manifest, open_data
@@ -34,6 +34,7 @@ __all__ = [
     "load",
     "load_recipe",
     "open_data",
+    "shorten",
 ]
 
 # torch takes a second to import: names are fetched when first used.
@@ -52,6 +53,7 @@ _HOMES = {
     "load": "nearkin.api",
     "load_recipe": "nearkin.recipe",
     "open_data": "nearkin.data.sources",
+    "shorten": "nearkin.api",
 }
 
 

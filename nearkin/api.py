@@ -1,4 +1,4 @@
-"""First use: fit, load, audit, explain."""
+"""First use: fit, load, audit, shorten, explain."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from nearkin.audits import AuditResult, Subject, run_suites, subject_of_model, u
 from nearkin.audits import suites as known_suites
 from nearkin.audits.explaining import Explanation, Pictures, explain_images
 from nearkin.audits.hierarchy import TREE_FACT, needed_tree
+from nearkin.audits.shortening import components_of_training
 from nearkin.data.catalogue import cache_directory
 from nearkin.data.checking import drop_bad
 from nearkin.data.dataset import Dataset
@@ -22,7 +23,7 @@ from nearkin.data.hierarchy import Hierarchy
 from nearkin.data.hierarchy_files import load_hierarchy
 from nearkin.data.sources import open_data
 from nearkin.data.splits import check_classes, drop_singletons
-from nearkin.errors import DataError, RecipeError, RunError
+from nearkin.errors import DataError, ModelError, RecipeError, RunError
 from nearkin.metrics.labels import label_array
 from nearkin.models import Embedder
 from nearkin.recipe import DEFAULT_RECIPE, AuditSection, Recipe, load_recipe
@@ -170,7 +171,7 @@ def audit(
         section = audit_section(usual, overrides=overrides, suites=suites, rerank=rerank)
         hierarchy = _audit_tree(tree, section, {})
         subject = _subject_of_vectors(model, data, Sphere() if space is None else as_scorer(space))
-        subject = replace(subject, hierarchy=hierarchy)
+        subject = replace(subject, hierarchy=hierarchy, progress=progress)
     else:
         embedder = model if isinstance(model, Embedder) else load(model)
         usual = AuditSection.model_validate(embedder.card.get("recipe", {}).get("audit", {}))
@@ -269,6 +270,45 @@ def explain(
     """
     embedder = model if isinstance(model, Embedder) else load(model)
     return explain_images(embedder, images, what, batch_size=batch_size, progress=progress)
+
+
+def shorten(
+    model: Embedder | str | Path,
+    dimension: int,
+    method: str = "pca",
+    *,
+    data: Source | None = None,
+    skip_bad: bool = False,
+    data_root: str | Path | None = None,
+    progress: bool = True,
+) -> Embedder:
+    """A copy of a model that gives shorter embeddings, at no cost when it encodes.
+
+    Args:
+        model: a model, or the path of a run or model file.
+        dimension: how many dimensions are left.
+        method: "pca": principal components of the items that the model was trained on; "prefix": the first dimensions,
+            for a model trained with `objective.prefixes`.
+        data: for "pca", data with items of the training classes, as in `fit`; None: what the card names.
+        skip_bad: leave out files that cannot be read.
+        data_root: where catalogue data is found.
+        progress: whether to show progress bars.
+    """
+    embedder = model if isinstance(model, Embedder) else load(model)
+    if method == "prefix":
+        return embedder.shortened(dimension)
+    if method != "pca":
+        raise ModelError(f"Embeddings are shortened by pca or by prefix, not by '{method}'.")
+    trained_on = embedder.card.get("data", {})
+    source = data if data is not None else trained_on.get("source")
+    if source is None:
+        raise DataError("The model's card does not say which data it was trained on: give that data.")
+    # What training left out is left out here too.
+    skip_bad = skip_bad or (data is None and bool(trained_on.get("notes")))
+    dataset, _ = open_readable(source, skip_bad=skip_bad, data_root=data_root, progress=progress)
+    return components_of_training(
+        embedder, dataset, dimension, cache_directory=cache_directory() / "features", progress=progress
+    )
 
 
 def audit_section(

@@ -14,6 +14,7 @@ from nearkin.audits import (  # noqa: F401  (enter)
     hierarchy,
     pooling,
     robustness,
+    sizes,
 )
 from nearkin.audits.result import AuditResult
 from nearkin.audits.subject import Subject, check_labels, subject_of_model, unseen_items

@@ -15,12 +15,11 @@ from torch import Tensor
 from nearkin.audits.corrupted import CorruptedEncoder
 from nearkin.audits.domain_parts import TrainedDomains, trained_domains
 from nearkin.audits.local_encoder import LocalEncoder
+from nearkin.audits.training_items import item_split, trained_embeddings
 from nearkin.audits.untrained import Untrained
 from nearkin.data.dataset import Dataset
 from nearkin.data.domain_splits import COLUMN
 from nearkin.data.hierarchy import Hierarchy
-from nearkin.data.section import DataSection
-from nearkin.data.splits import Split, resolve_split
 from nearkin.errors import DataError, MissingWeightsError
 from nearkin.models import Embedder, FeatureCache, PixelReader, cache_point, pretrained_baseline
 from nearkin.models.class_scores import ClassScores
@@ -63,6 +62,7 @@ class Subject:
         class_scores: how the loss that the model was trained by scores the classes it knew; None where nobody knows.
         domains: the domain (n,) of each item; None where the data has none.
         trained_domains: what training had to do with domains; None where nobody knows.
+        trained: gives embeddings (m, d) of other items, which the model was trained on; None where there are none.
         progress: whether suites that take long show a bar.
     """
 
@@ -90,6 +90,7 @@ class Subject:
     class_scores: ClassScores | None = None
     domains: np.ndarray | None = None
     trained_domains: TrainedDomains | None = None
+    trained: Callable[[], np.ndarray] | None = None
     progress: bool = True
 
 
@@ -164,9 +165,12 @@ def subject_of_model(
         trained_domains=trained_domains(
             card,
             dataset,
-            _item_split(dataset, card),
+            item_split(dataset, card),
             lambda items: embed_items(embedder, items, cache_directory, progress),
             lambda items: untrained_features(embedder, items, cache_directory, progress)[1] if name else None,
+        ),
+        trained=trained_embeddings(
+            dataset, card, chosen, lambda items: embed_items(embedder, items, cache_directory, progress)
         ),
         learned=embedder if isinstance(embedder, SimilarityModel) else None,
         model=embedder,
@@ -195,7 +199,7 @@ def unseen_items(dataset: Dataset, card: dict[str, Any]) -> tuple[np.ndarray, li
     """
     classes = card.get("classes", {})
     labels = dataset.labels
-    divided = _item_split(dataset, card)
+    divided = item_split(dataset, card)
     if divided is not None and card["recipe"]["data"]["split"] == "domains":
         absent = _named_domains(card)
         return divided.test, [
@@ -225,18 +229,9 @@ def unseen_items(dataset: Dataset, card: dict[str, Any]) -> tuple[np.ndarray, li
     ]
 
 
-def _item_split(dataset: Dataset, card: dict[str, Any]) -> Split | None:
-    """How the items of a model of seen classes were divided; None for other models and for other data."""
-    recipe = card.get("recipe", {})
-    section = DataSection.model_validate(recipe.get("data", {}))
-    if not section.classes_are_seen or dataset.fingerprint() != card.get("data", {}).get("fingerprint"):
-        return None
-    return resolve_split(dataset.manifest, section, int(recipe["training"]["seed"]))
-
-
 def _data_name(part: Dataset, dataset: Dataset, card: dict[str, Any]) -> str:
     """The data's name, with the domains that an audit of held-out ones is of: two such audits are of different data."""
-    divided = _item_split(dataset, card)
+    divided = item_split(dataset, card)
     if divided is None or card["recipe"]["data"]["split"] != "domains":
         return part.name
     return f"{part.name}, {_named_domains(card)}"
@@ -252,7 +247,7 @@ def _known_items(
     embedder: Embedder, dataset: Dataset, cache_directory: Path, progress: bool
 ) -> Callable[[], tuple[np.ndarray, np.ndarray]] | None:
     """What gives the training items of a model of seen classes; None for other models and for other data."""
-    divided = _item_split(dataset, embedder.card)
+    divided = item_split(dataset, embedder.card)
     if divided is None:
         return None
     part = dataset.select(divided.train)
@@ -265,7 +260,7 @@ def _known_items(
 
 def _untrained(embedder: Embedder, dataset: Dataset, part: Dataset, cache_directory: Path, progress: bool) -> Untrained:
     """Views of the training items of a model of seen classes, or else of the audited part."""
-    divided = _item_split(dataset, embedder.card)
+    divided = item_split(dataset, embedder.card)
     reference = part if divided is None else dataset.select(divided.train)
 
     def baseline() -> np.ndarray | None:

@@ -1,4 +1,4 @@
-"""The `nearkin` command and its commands on models: train, audit, embed, explain, compare, geometry, demo and more.
+"""The `nearkin` command and its commands on models: train, audit, embed, shorten, explain, compare, geometry and more.
 
 That on drift and those of the gallery come from their own files. Heavy imports wait until a command runs.
 """
@@ -125,6 +125,32 @@ def embed(
     from nearkin.cli.embedding import embed_command
 
     embed_command(run, data, out, batch_size, skip_bad, data_root, not quiet)
+
+
+@app.command()
+def shorten(
+    run: Annotated[Path, typer.Argument(help="A run directory, or a model file.")],
+    dimension: Annotated[int, typer.Option("--dimension", help="How many dimensions are left.")],
+    out: Annotated[Path, typer.Option("--out", help="The .safetensors file of the shorter model.", dir_okay=False)],
+    method: Annotated[
+        str,
+        typer.Option(
+            "--method",
+            help="pca: principal components of the items that trained; prefix: the first dimensions, for models that "
+            "were trained with objective.prefixes.",
+        ),
+    ] = "pca",
+    data: Annotated[
+        str | None, typer.Option("--data", help="For pca: data with the training classes; default: the run's own.")
+    ] = None,
+    skip_bad: SkipBad = False,
+    data_root: DataRoot = None,
+    quiet: Quiet = False,
+) -> None:
+    """Write a copy of a run's model that gives shorter embeddings; `nearkin audit RUN --suite size` tells how short."""
+    from nearkin.cli.shortening import shorten_command
+
+    shorten_command(run, dimension, out, method, data, skip_bad, data_root, not quiet)
 
 
 @app.command()

@@ -30,6 +30,7 @@ from nearkin.metrics.reliability import ReliabilityCurve
 from nearkin.metrics.result import RetrievalResult
 from nearkin.metrics.retrieval import retrieval_metrics
 from nearkin.metrics.separation import ClassMoments, class_moments, class_separation
+from nearkin.metrics.sizes import SizeCurve, halved_sizes, size_curve
 from nearkin.metrics.spectrum import significant_directions, singular_spectrum, spectral_decay
 from nearkin.metrics.tree_comparison import RobinsonFoulds, cophenetic_correlation, recovered_clades, robinson_foulds
 from nearkin.metrics.tree_inference import confusion_distances, infer_tree
@@ -59,6 +60,7 @@ __all__ = [
     "ReliabilityCurve",
     "RetrievalResult",
     "RobinsonFoulds",
+    "SizeCurve",
     "TwoSampleResult",
     "VerificationResult",
     "attribute_transfer",
@@ -80,6 +82,7 @@ __all__ = [
     "fewshot_accuracy",
     "geometry_correlations",
     "geometry_metrics",
+    "halved_sizes",
     "hierarchical_metrics",
     "hierarchical_similarity",
     "holm",
@@ -101,6 +104,7 @@ __all__ = [
     "separation_intervals",
     "significant_directions",
     "singular_spectrum",
+    "size_curve",
     "spectral_decay",
     "verification_from_scores",
     "verification_metrics",

@@ -11,6 +11,7 @@ from nearkin.models.pixels import PixelReader
 from nearkin.models.pooling import Pooling, list_poolings, make_pooling, poolings
 from nearkin.models.prototypes import PrototypeBank
 from nearkin.models.section import AttentionSection, CacheViews, ModelSection, SimilaritySection
+from nearkin.models.shorten import first_dimensions, principal_components
 from nearkin.models.similarity import PairSimilarity
 from nearkin.models.similarity_model import Classification, SimilarityModel
 from nearkin.models.similarity_parts import SimilarityParts
@@ -39,6 +40,7 @@ __all__ = [
     "build_embedder",
     "cache_point",
     "channels_last",
+    "first_dimensions",
     "fold_batch_norm",
     "inference_copy",
     "list_backbones",
@@ -47,5 +49,6 @@ __all__ = [
     "make_pooling",
     "poolings",
     "pretrained_baseline",
+    "principal_components",
     "tune_allocator",
 ]

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from nearkin.data.augment import Normalise
 from nearkin.data.inputs import InputSpec
 from nearkin.errors import ModelError
-from nearkin.models import checkpoint
+from nearkin.models import checkpoint, shorten
 from nearkin.models.attention import StageAttention
 from nearkin.models.backbones.base import Backbone
 from nearkin.models.encoder import Encoder
@@ -248,6 +248,10 @@ class Embedder(nn.Module):
         """Features before the head, float32 (n, F), not projected; arguments as of `encode`."""
         encoder = Encoder(self, at=POOLING)
         return encoder.encode(items, batch_size=batch_size, progress=progress, workers=workers)
+
+    def shortened(self, dimension: int) -> Embedder:
+        """A copy that gives the first dimensions of the raw embeddings; see `nearkin.models.shorten` for PCA."""
+        return shorten.first_dimensions(self, dimension)
 
     def architecture(self) -> dict[str, Any]:
         """Everything but the weights, as JSON-safe values from which `Embedder.load` builds the model again."""

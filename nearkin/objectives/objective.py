@@ -18,6 +18,7 @@ from nearkin.data.hierarchy import Hierarchy
 from nearkin.errors import DataError, RecipeError
 from nearkin.models.similarity_parts import SimilarityParts
 from nearkin.objectives.parameters import parameters_of
+from nearkin.objectives.prefixes import PrefixLoss, compared, make_prefixes
 from nearkin.objectives.proxy.protocols import ClassVectors, Stepped
 from nearkin.objectives.registry import BatchNeeds, EpisodeShape, LossEntry, LossShape, losses, miners, regularisers
 from nearkin.objectives.regulariser import Regulariser, Takes
@@ -55,6 +56,7 @@ class Objective(nn.Module):
         regularisers: name to (weight, module).
         supports_references: whether the loss and the miner take `ref_emb` and `ref_labels`, so that `against` works.
         loss_weight: what the loss itself is multiplied by.
+        prefixes: losses of the first dimensions of embeddings, which the loss is averaged with.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class Objective(nn.Module):
         regularisers: Mapping[str, tuple[float, nn.Module]] | None = None,
         supports_references: bool = False,
         loss_weight: float = 1.0,
+        prefixes: Sequence[PrefixLoss] = (),
     ) -> None:
         super().__init__()
         self.name = name
@@ -74,6 +77,7 @@ class Objective(nn.Module):
         self.miner = miner
         self.supports_references = supports_references
         self.loss_weight = loss_weight
+        self.prefixes = nn.ModuleList(prefixes)
         terms = regularisers or {}
         self.weights = {name: weight for name, (weight, _) in terms.items()}
         self.regularisers = nn.ModuleDict({name: module for name, (_, module) in terms.items()})
@@ -108,11 +112,7 @@ class Objective(nn.Module):
         if self.takers("proxies") and isinstance(self.loss, ClassVectors):
             given["proxies"] = self.loss.class_vectors()
         self._check_given(given, len(labels))
-        if self.miner is None:
-            loss = self.loss(embeddings, labels)
-        else:
-            loss = self.loss(embeddings, labels, self.miner(embeddings, labels))
-        terms = {"loss": self._weighted(loss)}
+        terms = {"loss": self._weighted_loss(embeddings, labels)}
         for name, module in self.regularisers.items():
             terms[name] = self.weights[name] * module(given[_taken(module)], labels)
         return terms
@@ -132,8 +132,15 @@ class Objective(nn.Module):
                     f"{' and the width that it was built for' if width else ''}, and was given {shape}."
                 )
 
-    def _weighted(self, loss: Tensor) -> Tensor:
-        return self.loss_weight * loss.reshape(())
+    def _weighted_loss(self, embeddings: Tensor, labels: Tensor, **given: Tensor) -> Tensor:
+        """The loss times its weight, averaged with those of the prefixes where there are any."""
+        loss = compared(self.loss, self.miner, embeddings, labels, **given)
+        for prefix in self._prefixes():
+            loss = loss + prefix.weight * prefix(embeddings, labels, **given)
+        return self.loss_weight / (1 + sum(prefix.weight for prefix in self._prefixes())) * loss
+
+    def _prefixes(self) -> list[PrefixLoss]:
+        return [module for module in self.prefixes if isinstance(module, PrefixLoss)]
 
     def against(self, embeddings: Tensor, labels: Tensor, references: Tensor, reference_labels: Tensor) -> Tensor:
         """The loss, without regularisers, of a batch against references instead of against itself.
@@ -160,11 +167,7 @@ class Objective(nn.Module):
             return nothing
         # The library takes one tensor given twice for a batch compared with itself: hand it others.
         given = {"ref_emb": references.view_as(references), "ref_labels": reference_labels.view_as(reference_labels)}
-        if self.miner is None:
-            loss = self.loss(embeddings, labels, **given)
-        else:
-            loss = self.loss(embeddings, labels, self.miner(embeddings, labels, **given), **given)
-        return self._weighted(loss) + nothing
+        return self._weighted_loss(embeddings, labels, **given) + nothing
 
     def proxies(self) -> list[nn.Parameter]:
         """The trainable parameters of the loss and its like: proxies, class weights, learned margins."""
@@ -178,13 +181,20 @@ class Objective(nn.Module):
 
     def stepped(self) -> None:
         """Take in that the optimiser has made a step: proxies and scales that move by rules of their own do so now."""
-        if isinstance(self.loss, Stepped):
-            self.loss.stepped()
+        for loss in (self.loss, *(prefix.loss for prefix in self._prefixes())):
+            if isinstance(loss, Stepped):
+                loss.stepped()
 
     def readings(self) -> dict[str, float]:
-        """What the log shall say of the steps since the last call: the loss's words, then `<regulariser>_<what>`."""
-        of_loss: dict[str, float] = self.loss.readings() if isinstance(self.loss, Told) else {}
-        return of_loss | {
+        """What the log shall say of the steps since the last call.
+
+        The loss's words, those of its prefixes as `<what>_first_<size>`, then `<regulariser>_<what>`.
+        """
+        told: dict[str, float] = self.loss.readings() if isinstance(self.loss, Told) else {}
+        for prefix in self._prefixes():
+            words = prefix.loss.readings() if isinstance(prefix.loss, Told) else {}
+            told |= {f"{what}_first_{prefix.size}": value for what, value in words.items()}
+        return told | {
             f"{name}_{what}": value
             for name, module in self.regularisers.items()
             if isinstance(module, Regulariser)
@@ -296,8 +306,16 @@ def make_objective(
             for term in section.regularisers
         }
         miner = _make_miner(section, entry, shape)
+        # Last: what was drawn before is drawn alike without them.
+        prefixes = make_prefixes(
+            section.prefixes,
+            section.weights_of_prefixes(),
+            shape,
+            lambda cut: entry.factory(cut, **section.parameters),
+            lambda cut: _make_miner(section, entry, cut),
+        )
     _check_proxies(loss, terms)
-    return Objective(section.loss, loss, entry.batch, miner, terms, entry.references, section.weight)
+    return Objective(section.loss, loss, entry.batch, miner, terms, entry.references, section.weight, prefixes)
 
 
 def _check_proxies(loss: nn.Module, terms: Mapping[str, tuple[float, nn.Module]]) -> None:

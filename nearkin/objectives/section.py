@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -73,6 +73,14 @@ class ObjectiveSection(BaseModel):
         lt=1,
         description="rho-regularisation: the share of mined negatives that items of the anchor's own class replace.",
     )
+    prefixes: list[Annotated[int, Field(ge=2)]] = Field(
+        default_factory=list,
+        description="Sizes, below the model's dimension, whose first dimensions the loss teaches to serve alone.",
+    )
+    prefix_weights: list[Annotated[float, Field(gt=0, allow_inf_nan=False)]] | None = Field(
+        default=None,
+        description="What the loss of each of these counts beside that of whole embeddings; null: as much, 1.",
+    )
     regularisers: list[RegulariserSection] = Field(default_factory=list, description="Terms added to the loss.")
 
     @field_validator("regularisers", mode="before")
@@ -97,6 +105,7 @@ class ObjectiveSection(BaseModel):
         )
         self._check_miner(loss)
         self._check_switch(loss)
+        self._check_prefixes(loss)
         if self.weight == 0 and not self.regularisers:
             raise RecipeError("objective.weight is 0 and there are no regularisers: raise it, or add one.")
         names = [regulariser.name for regulariser in self.regularisers]
@@ -112,6 +121,24 @@ class ObjectiveSection(BaseModel):
                 f"The loss '{self.loss}' has no mined negatives that items of the anchor's class could replace: remove "
                 f"objective.switch ({self.switch:g}), or choose one of: {', '.join(others)}."
             )
+
+    def _check_prefixes(self, loss: known.LossEntry) -> None:
+        if self.prefixes and loss.family == "similarity":
+            raise RecipeError(
+                f"The loss '{self.loss}' teaches a network that compares whole embeddings: remove objective.prefixes, "
+                "or choose another loss."
+            )
+        if len(set(self.prefixes)) < len(self.prefixes):
+            raise RecipeError(f"objective.prefixes names a size twice: {self.prefixes}.")
+        if self.prefix_weights is not None and len(self.prefix_weights) != len(self.prefixes):
+            raise RecipeError(
+                f"objective.prefixes has {len(self.prefixes)} sizes and objective.prefix_weights "
+                f"{len(self.prefix_weights)} weights: give one each."
+            )
+
+    def weights_of_prefixes(self) -> list[float]:
+        """What the loss of each prefix counts."""
+        return [1.0] * len(self.prefixes) if self.prefix_weights is None else self.prefix_weights
 
     def _check_miner(self, loss: known.LossEntry) -> None:
         if loss.miner is None:

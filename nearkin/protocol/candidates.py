@@ -25,7 +25,7 @@ _IDLE = {"data": ("val_classes", "workers"), "training": ("seed", "log_every", "
 _LATER: dict[str, dict[str, Any]] = {
     "data": {"test_domains": []},
     "model": {"similarity": None},
-    "objective": {"switch": 0.0},
+    "objective": {"switch": 0.0, "prefixes": [], "prefix_weights": None},
     "training": {"adversarial": AdversarialSection().model_dump(mode="json")},
 }
 """Keys that recipes of old did not have, with the values that leave all as it was: a digest does not heed these."""

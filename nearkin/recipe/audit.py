@@ -71,6 +71,9 @@ class AuditSection(BaseModel):
     geometry_items: int = Field(
         default=500, ge=3, description="Items whose distances the geometry suite compares with those of their pixels."
     )
+    sizes: list[Annotated[int, Field(ge=1)]] = Field(
+        default=[], description="Dimensions kept in the size suite; empty: all, and halves of it down to 4."
+    )
     attacked_queries: int = Field(default=50, ge=2, description="Queries that the robustness suite attacks.")
     attacks: list[str] = Field(
         default=["fgsm", "bim", "pgd"],
@@ -100,7 +103,9 @@ class AuditSection(BaseModel):
     resamples: int = Field(default=1000, ge=1, description="Bootstrap resamples of the intervals.")
     seed: int = Field(default=0, ge=0, description="Seed of bootstrap, k-means, sampled pairs and episodes.")
 
-    @field_validator("severities", "fewshot_ways", "fewshot_shots", "hierarchy_similarity_at", "attack_epsilons")
+    @field_validator(
+        "severities", "fewshot_ways", "fewshot_shots", "hierarchy_similarity_at", "sizes", "attack_epsilons"
+    )
     @classmethod
     def _each_once(cls, value: list[float]) -> list[float]:
         return sorted(set(value))

@@ -16,6 +16,7 @@ from nearkin.spaces.poincare import PoincareBall
 from nearkin.spaces.principal import PrincipalReweighting
 from nearkin.spaces.registry import make_space, spaces
 from nearkin.spaces.representatives import Representation, class_distances
+from nearkin.spaces.rotation import PrincipalRotation
 from nearkin.spaces.scaling import Scaling, chord_targets, multidimensional_scaling
 from nearkin.spaces.scores import distance_ratio_scores, distance_scores, sd_softmax_scores
 from nearkin.spaces.sphere import Sphere
@@ -26,6 +27,7 @@ __all__ = [
     "LipschitzBall",
     "PoincareBall",
     "PrincipalReweighting",
+    "PrincipalRotation",
     "Representation",
     "Scaling",
     "Space",

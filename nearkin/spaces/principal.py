@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from numbers import Real
 from typing import Any, Self
 
@@ -24,6 +25,36 @@ _SAME = 1e-12
 """Share of the mean's largest entry below which points differ by rounding alone."""
 _BLOCK = 2**22
 """Numbers that are held in double precision at a time."""
+
+
+@dataclass(frozen=True, eq=False)
+class PrincipalDirections:
+    """In which directions points lie away from their mean.
+
+    Attributes:
+        mean: (d,).
+        components: the unit principal directions (d, d), one a row, those that vary most first.
+        singular_values: of the points minus the mean (d,), descending; 0 beyond their number.
+    """
+
+    mean: np.ndarray
+    components: np.ndarray
+    singular_values: np.ndarray
+
+
+def principal_directions(embeddings: Any) -> PrincipalDirections:
+    """The principal directions of embeddings (n, d), array or tensor, at least two."""
+    points = as_points(embeddings)
+    if len(points) < 2:
+        raise DataError(f"Principal directions need at least two embeddings, and there are {len(points)}: add more.")
+    dimension = points.shape[1]
+    mean = points.mean(axis=0, dtype=np.float64)
+    factor = triangular_factor(block - mean for block in _blocks(points))
+    _, values, directions = np.linalg.svd(factor, full_matrices=True)
+    values = np.append(values, np.zeros(dimension - len(values)))
+    if values[0] <= _SAME * math.sqrt(len(points)) * np.abs(mean).max():
+        raise DataError("All embeddings are the same point, which has no directions: fit others.")
+    return PrincipalDirections(mean, _signed(directions), values)
 
 
 class PrincipalReweighting:
@@ -68,19 +99,8 @@ class PrincipalReweighting:
 
     def fit(self, embeddings: Any) -> Self:
         """Find mean, directions and weights of embeddings (n, d), array or tensor, at least two."""
-        points = _as_points(embeddings)
-        if len(points) < 2:
-            raise DataError(
-                f"Principal directions need at least two embeddings, and there are {len(points)}: add more."
-            )
-        dimension = points.shape[1]
-        self.mean_ = points.mean(axis=0, dtype=np.float64)
-        factor = triangular_factor(block - self.mean_ for block in _blocks(points))
-        _, values, directions = np.linalg.svd(factor, full_matrices=True)
-        self.singular_values_ = np.append(values, np.zeros(dimension - len(values)))
-        if self.singular_values_[0] <= _SAME * math.sqrt(len(points)) * np.abs(self.mean_).max():
-            raise DataError("All embeddings are the same point, which has no directions: fit others.")
-        self.components_ = _signed(directions)
+        found = principal_directions(embeddings)
+        self.mean_, self.components_, self.singular_values_ = found.mean, found.components, found.singular_values
         self.weights_ = self._weights()
         return self
 
@@ -88,19 +108,7 @@ class PrincipalReweighting:
         """Embeddings (n, d) with their directions weighed, around zero; in the precision they were given in."""
         if not hasattr(self, "weights_"):
             raise DataError("This re-weighting knows no directions yet: call fit(embeddings) first.")
-        points = _as_points(embeddings)
-        if points.shape[1] != len(self.mean_):
-            raise DataError(
-                f"The embeddings have {points.shape[1]} dimensions and those fitted had {len(self.mean_)}: they must "
-                "agree."
-            )
-        change = (self.components_.T * self.weights_) @ self.components_
-        found = np.empty(points.shape, dtype=np.float32 if points.dtype == np.float32 else np.float64)
-        start = 0
-        for block in _blocks(points):
-            found[start : start + len(block)] = (block - self.mean_) @ change
-            start += len(block)
-        return found
+        return moved(embeddings, self.mean_, (self.components_.T * self.weights_) @ self.components_)
 
     def fit_transform(self, embeddings: Any) -> np.ndarray:
         """Fit embeddings (n, d), and give them weighed."""
@@ -122,7 +130,22 @@ class PrincipalReweighting:
         return weights * math.sqrt(np.square(values[held]).sum() / np.square(weights * values).sum())
 
 
-def _as_points(embeddings: Any) -> np.ndarray:
+def moved(embeddings: Any, centre: np.ndarray, change: np.ndarray) -> np.ndarray:
+    """Embeddings (n, d) minus a centre (d,), times a matrix (d, d); in the precision they were given in."""
+    points = as_points(embeddings)
+    if points.shape[1] != len(centre):
+        raise DataError(
+            f"The embeddings have {points.shape[1]} dimensions and those fitted had {len(centre)}: they must agree."
+        )
+    found = np.empty(points.shape, dtype=np.float32 if points.dtype == np.float32 else np.float64)
+    start = 0
+    for block in _blocks(points):
+        found[start : start + len(block)] = (block - centre) @ change
+        start += len(block)
+    return found
+
+
+def as_points(embeddings: Any) -> np.ndarray:
     """Embeddings (n, d) as an array of finite numbers."""
     given = embeddings.detach().cpu() if isinstance(embeddings, Tensor) else embeddings
     given = given.float() if isinstance(given, Tensor) and given.dtype is torch.bfloat16 else given

@@ -103,6 +103,7 @@ RECIPES = {
         "triplet",
         ["training.schedule=adversarial", "training.adversarial={attack: bim, norm: l2, eps: 0.5, steps: 2}"],
     ),
+    "prefixes": ("normface", ["objective.prefixes=[4, 8]", "objective.parameters={proxies: ema, scale: dynamic}"]),
     "switched negatives": ("triplet", ["objective.switch=0.3"]),
     "augmented": ("supcon", ["data.jitter=0.3", "training.head_warmup_steps=5"]),
 }

@@ -43,6 +43,7 @@ RECIPES = {
         "contrastive-xbm",
         [*CACHED, "training.cross_batch_memory={batches: 2, warmup_steps: 3}"],
     ),
+    "prefixes": ("proxy-anchor", [*CACHED, "objective.prefixes=[4, 8]", "objective.prefix_weights=[0.5, 1.0]"]),
     "chance-constrained": (
         "contrastive-ccp",
         [

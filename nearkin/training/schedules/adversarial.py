@@ -56,6 +56,11 @@ def check_adversarial(section: AdversarialSection, objective: Objective, kind: s
         raise RecipeError(
             "The schedule 'adversarial' perturbs pixels, and a feature cache holds none: set model.cache to false."
         )
+    if len(objective.prefixes):
+        raise RecipeError(
+            "The schedule 'adversarial' attacks whole embeddings and would leave their first dimensions undefended: "
+            "remove objective.prefixes, or set training.schedule to plain."
+        )
     if section.mode == "negative-margin" and objective.name != _NEGATIVE_MARGIN_LOSS:
         raise RecipeError(
             f"The mode 'negative-margin' is one of the loss '{_NEGATIVE_MARGIN_LOSS}', not of '{objective.name}': set "

@@ -1,0 +1,58 @@
+"""`nearkin shorten` and `nearkin audit --suite size` on a folder."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+import nearkin as nk
+
+
+@pytest.fixture(scope="module")
+def run(photos, tiny, tmp_path_factory):
+    path = tmp_path_factory.mktemp("runs") / "run"
+    nk.fit(photos, "triplet", out=path, overrides=[*tiny, "training.max_steps=4"], progress=False)
+    return path
+
+
+def test_a_run_is_audited_by_size_and_cut(nearkin, run, photos, tmp_path):
+    code, out, err = nearkin("audit", run, "--suite", "size", "--set", "audit.resamples=20", "-q")
+    assert code == 0, err
+    assert "MAP@R, first 8" in out
+    assert "which the model was trained on" in " ".join(out.split())
+    assert json.loads((run / "audit-size.json").read_text())["details"]["size"]["first"]["sizes"] == [4, 8, 16]
+    short = tmp_path / "new" / "short.safetensors"
+    code, out, err = nearkin("shorten", run, "--dimension", 4, "--out", short, "-q")
+    assert code == 0, err
+    assert "4 of 16 dimensions" in out
+    assert "of the variance" in out
+    model = nk.load(short)
+    assert model.encode(photos, progress=False).shape == (48, 4)
+    code, _, err = nearkin("shorten", run, "--dimension", 3, "--method", "prefix", "--out", tmp_path / "p.safetensors")
+    assert code == 0, err
+    full, first = (nk.load(path).encode(photos, progress=False) for path in (run, tmp_path / "p.safetensors"))
+    cut = full[:, :3] / np.linalg.norm(full[:, :3], axis=1, keepdims=True)
+    np.testing.assert_allclose(first, cut, atol=1e-4)
+    code, out, err = nearkin("embed", short, photos, "--out", tmp_path / "v.npy", "-q")
+    assert code == 0, err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--dimension", "16", "--out", "a.safetensors"], "1 to 15 dimensions"),
+        (["--dimension", "0", "--out", "a.safetensors"], "1 to 15 dimensions"),
+        (["--dimension", "4", "--out", "a.onnx"], "unknown ending"),
+        (["--dimension", "4", "--out", "{run}/model.safetensors"], "choose another file"),
+        (["--dimension", "4", "--method", "svd", "--out", "a.safetensors"], "pca or by prefix"),
+        (["--dimension", "4", "--data", "nowhere", "--out", "a.safetensors"], "nowhere"),
+    ],
+)
+def test_what_cannot_be_shortened_is_one_sentence(nearkin, run, tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = nearkin("shorten", run, *[part.format(run=run) for part in arguments], "-q")
+    assert code == 2
+    assert message in " ".join(err.split())
+    assert not list(tmp_path.iterdir())
