@@ -10,6 +10,7 @@ import numpy as np
 
 from nearkin.data.dataset import Dataset
 from nearkin.data.stores import UnreadableError
+from nearkin.data.urls import shown
 from nearkin.errors import DataError
 from nearkin.progress import track
 from nearkin.storage import write_text
@@ -30,7 +31,7 @@ class BadFile:
     reason: str
 
     def __str__(self) -> str:
-        return f"{self.path} {self.reason}"
+        return f"{shown(self.path)} {self.reason}"
 
 
 def find_bad(dataset: Dataset, progress: bool = True, workers: int = 2) -> list[BadFile]:

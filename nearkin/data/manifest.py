@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nearkin.data.urls import file_name, shown
 from nearkin.errors import DataError, suggestion
 from nearkin.storage import replacing
 
@@ -121,7 +122,7 @@ def read_manifest(path: str | Path) -> Manifest:
 
 def parse_manifest(raw: bytes, name: str) -> Manifest:
     """Read a manifest held in memory; `name` tells the format by its suffix and is used in messages."""
-    suffix = Path(name).suffix.lower()
+    suffix = Path(file_name(name)).suffix.lower()
     if suffix == ".csv":
         table = _parse_csv(raw, name)
     elif suffix == ".parquet":
@@ -244,7 +245,8 @@ def _checked(table: pa.Table, name: str) -> Manifest:
     for row, value in enumerate(columns["path"], start=2):
         if seen.setdefault(value, row) != row:
             raise DataError(
-                f"The manifest {name} names {value} twice, in rows {seen[value]} and {row} (the header is row 1)."
+                f"The manifest {name} names {shown(value)} twice, in rows {seen[value]} and {row} "
+                "(the header is row 1)."
             )
     return Manifest(columns)
 
