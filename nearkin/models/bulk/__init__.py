@@ -2,7 +2,14 @@
 
 from nearkin.models.bulk.embedding import Encodes, ShardReport, embed_shards
 from nearkin.models.bulk.parts import Facts, LeftOut
-from nearkin.models.bulk.reading import Embeddings, ShardState, embedding_batches, read_embeddings, shard_states
+from nearkin.models.bulk.reading import (
+    Embeddings,
+    ShardState,
+    embedding_batches,
+    part_files,
+    read_embeddings,
+    shard_states,
+)
 from nearkin.models.bulk.shards import shard_rows
 
 __all__ = [
@@ -14,6 +21,7 @@ __all__ = [
     "ShardState",
     "embed_shards",
     "embedding_batches",
+    "part_files",
     "read_embeddings",
     "shard_rows",
     "shard_states",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -64,14 +65,6 @@ class ShardState:
     reason: str = ""
 
 
-def is_parts(place: str | os.PathLike[str]) -> bool:
-    """Whether there is a folder at a path or URL that holds parts."""
-    try:
-        return any(parsed_part(name) for name in open_folder(place).names())
-    except DataError:
-        return False
-
-
 def read_embeddings(place: str | os.PathLike[str]) -> Embeddings:
     """All parts of a folder, or of its URL, as one.
 
@@ -98,12 +91,15 @@ def embedding_batches(place: str | os.PathLike[str]) -> tuple[list[Facts], Itera
     """
     folder = open_folder(place)
     names = _complete(folder)
-    told = [_facts(folder, name) for name in names]
-    for name, facts in zip(names, told, strict=True):
-        difference = facts.difference(told[0])
-        if difference is not None:
-            raise DataError(f"{folder.place(name)} is of {difference}, unlike {names[0]}: keep each work in a folder.")
-    return told, _batches(folder, names)
+    return _of_one_work(folder, names), _batches(folder, names)
+
+
+def part_files(folder: str | os.PathLike[str]) -> list[Path]:
+    """The parts of a folder of this machine, in order, each a Parquet file; errors as of `read_embeddings`."""
+    there = open_folder(folder)
+    names = _complete(there)
+    _of_one_work(there, names)
+    return [Path(there.place(name)) for name in names]
 
 
 def shard_states(
@@ -148,6 +144,16 @@ def _complete(folder: Folder) -> list[str]:
             "that made the others."
         )
     return [part_name(shard, counts[0]) for shard in range(counts[0])]
+
+
+def _of_one_work(folder: Folder, names: list[str]) -> list[Facts]:
+    """What each part says of itself; all must be by one model, of one data set."""
+    told = [_facts(folder, name) for name in names]
+    for name, facts in zip(names, told, strict=True):
+        difference = facts.difference(told[0])
+        if difference is not None:
+            raise DataError(f"{folder.place(name)} is of {difference}, unlike {names[0]}: keep each work in a folder.")
+    return told
 
 
 def _facts(folder: Folder, name: str) -> Facts:
