@@ -114,11 +114,13 @@ def embed(
     run: RunArgument,
     data: Annotated[str, typer.Argument(help=DATA_HELP)],
     out: Annotated[
-        str,
+        str | None,
         typer.Option(
-            "--out", help="A .parquet (path, label, embedding), .npz or .npy file; with --shards a folder or its URL."
+            "--out",
+            help="A .parquet (path, label, embedding), .npz or .npy file; with --shards a folder or its URL. Default: "
+            "embeddings.parquet, or the folder embeddings.",
         ),
-    ] = "embeddings.parquet",
+    ] = None,
     shards: Annotated[
         int | None, typer.Option("--shards", min=1, help="Divide the data into so many parts, each a file of --out.")
     ] = None,
@@ -151,11 +153,13 @@ def embed(
 
     choices = embedding.Choices(batch_size, workers, skip_bad, data_root, not quiet)
     if shards is not None:
-        embedding.shards_command(run, data, out, choices, embedding.Shards(shards, shard, status, overwrite))
+        embedding.shards_command(
+            run, data, out or "embeddings", choices, embedding.Shards(shards, shard, status, overwrite)
+        )
     elif shard is not None or status or overwrite:
         raise typer.BadParameter("--shard, --status and --overwrite are of parts: say of how many with --shards.")
     else:
-        embedding.file_command(run, data, out, choices)
+        embedding.file_command(run, data, out or "embeddings.parquet", choices)
 
 
 @app.command()
