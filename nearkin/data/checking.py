@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from nearkin.data.dataset import Dataset
-from nearkin.data.stores import UnreadableError
+from nearkin.data.stores import RemoteStore, UnreadableError
 from nearkin.data.urls import shown
 from nearkin.errors import DataError
 from nearkin.progress import track
@@ -34,8 +34,16 @@ class BadFile:
         return f"{shown(self.path)} {self.reason}"
 
 
-def find_bad(dataset: Dataset, progress: bool = True, workers: int = 2) -> list[BadFile]:
-    """Decode every item in a pool of threads and return those that cannot be, in the manifest's order."""
+def find_bad(dataset: Dataset, progress: bool = True, workers: int | None = None) -> list[BadFile]:
+    """Decode every item in a pool of threads and return those that cannot be, in the manifest's order.
+
+    Args:
+        dataset: what to check.
+        progress: show a bar.
+        workers: threads; None: two, and more where they mostly wait for items that are far away.
+    """
+    if workers is None:
+        workers = 16 if isinstance(dataset.store, RemoteStore) else 2
 
     def check(index: int) -> BadFile | None:
         try:

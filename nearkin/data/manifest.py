@@ -153,7 +153,7 @@ def manifest_bytes(manifest: Manifest) -> bytes:
     try:
         return text.getvalue().encode("utf-8")
     except UnicodeEncodeError as error:
-        raise _not_unicode(error) from error
+        raise not_unicode(error) from error
 
 
 def _parquet_bytes(manifest: Manifest) -> bytes:
@@ -164,12 +164,13 @@ def _parquet_bytes(manifest: Manifest) -> bytes:
     try:
         columns = {name: pa.array(values, pa.string()) for name, values in manifest.columns.items()}
     except UnicodeEncodeError as error:
-        raise _not_unicode(error) from error
+        raise not_unicode(error) from error
     pq.write_table(pa.table(columns), sink)
     return sink.getvalue().to_pybytes()
 
 
-def _not_unicode(error: UnicodeEncodeError) -> DataError:
+def not_unicode(error: UnicodeEncodeError) -> DataError:
+    """What to say of a text that no file of text can hold."""
     around = error.object[max(0, error.start - 20) : error.end + 20]
     return DataError(f"A path or label is not valid Unicode (at {around!r}): rename that file or class.")
 

@@ -93,13 +93,14 @@ class UrlStore:
         """Raise a `DataError` if a path may not be read here, or needs a package that is missing; nothing is read."""
         seen: set[tuple[str, ...]] = set()
         for path in paths:
-            url = self._url(path)
+            url = self.url(path)
             links = tuple(protocols(url))
             if links not in seen:
                 seen.add(links)
                 check_protocols(url)
 
-    def _url(self, path: str) -> str:
+    def url(self, path: str) -> str:
+        """The whole URL of an item; a `DataError` if it may not be read here."""
         if not is_url(path):
             if self.manifest is None:
                 raise DataError(f"The path {path!r} is no URL, among others that are: use one of the two throughout.")
@@ -149,7 +150,7 @@ class UrlStore:
         return lock[1]
 
     def _trying(self, path: str, call: Callable[[str], T]) -> T:
-        url = self._url(path)
+        url = self.url(path)
         for attempt in range(1, self.tries + 1):
             try:
                 return call(url)

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from nearkin.data import find_bad, open_data, url_store
+from nearkin.data import drop_bad, find_bad, open_data, url_store
+from nearkin.data.export import export_dataset
 from nearkin.data.stores import UnreadableError
 from nearkin.data.url_store import UnreachableError, UrlStore
 from nearkin.errors import DataError, MissingExtraError
@@ -309,3 +310,26 @@ def test_a_file_url_is_the_file(tmp_path):
     (tmp_path / "a.png").write_bytes(picture(7))
     (tmp_path / "manifest.csv").write_text("path,label\na.png,x\n")
     assert shades(open_data(f"file://{tmp_path}/manifest.csv")) == [7]
+
+
+def test_a_manifest_of_urls_can_be_written_out(server, tmp_path):
+    server.files |= {"/data/x/1.png": picture(1), "/data/x/2.png": picture(2)}
+    server.files["/data/manifest.csv"] = b"path,label\nx/1.png,one\nx/2.png,two\n"
+    for name in ("out.csv", "out.parquet", "out.zip"):
+        export_dataset(open_data(f"{server.url}/data/manifest.csv"), tmp_path / name, progress=False)
+        again = open_data(tmp_path / name)
+        assert (shades(again), again.labels.tolist()) == ([1, 2], ["one", "two"])
+    export_dataset(open_data(tmp_path / "out.csv"), tmp_path / "whole.zip", progress=False)  # entries called by URL
+    server.files.clear()
+    assert shades(open_data(tmp_path / "whole.zip")) == [1, 2]
+
+
+def test_items_that_are_out_of_reach_stop_the_check(server):
+    server.files |= {f"/{shade}.png": picture(shade) for shade in range(40)}
+    server.files["/3.png"] = b"no picture"
+    server.files["/manifest.csv"] = b"path,label\n" + b"".join(b"%d.png,x\n" % shade for shade in range(40))
+    dataset = open_data(f"{server.url}/manifest.csv")
+    assert [bad.path for bad in find_bad(dataset, progress=False)] == ["3.png"]
+    server.failures["/5.png"] = [401]
+    with pytest.raises(UnreachableError, match=r"5\.png"):
+        drop_bad(dataset, skip_bad=True, progress=False)

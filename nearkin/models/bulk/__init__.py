@@ -1,7 +1,7 @@
 """Embedding more than one process should: shards of a data set, each written as one part, and read back as one."""
 
 from nearkin.models.bulk.embedding import Encodes, ShardReport, embed_shards
-from nearkin.models.bulk.parts import Facts, LeftOut
+from nearkin.models.bulk.parts import Facts
 from nearkin.models.bulk.reading import (
     Embeddings,
     ShardState,
@@ -16,7 +16,6 @@ __all__ = [
     "Embeddings",
     "Encodes",
     "Facts",
-    "LeftOut",
     "ShardReport",
     "ShardState",
     "embed_shards",

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from PIL import Image
 
+from nearkin.data.checking import BadFile
 from nearkin.data.dataset import SAMPLE_RATE, Dataset
 from nearkin.data.stores import UnreadableError
 from nearkin.errors import DataError
-from nearkin.models.bulk.folders import Folder, open_folder
-from nearkin.models.bulk.parts import Batch, DamagedError, Facts, LeftOut, read_facts, read_part, write_part
-from nearkin.models.bulk.shards import check_shard, parsed_part, part_name, shard_rows, unfinished_name
+from nearkin.models.bulk.folders import Folder, check_division, open_folder
+from nearkin.models.bulk.parts import Batch, DamagedError, Facts, read_facts, read_part, write_part
+from nearkin.models.bulk.shards import check_shard, part_name, shard_rows, unfinished_name
 from nearkin.models.encoder import Encoder
 from nearkin.progress import Progress
 
@@ -49,7 +50,7 @@ class ShardReport:
 
     place: str
     rows: int
-    left_out: tuple[LeftOut, ...]
+    left_out: tuple[BadFile, ...]
     written: bool
 
 
@@ -99,13 +100,14 @@ def embed_shards(
     if chunk < 1:
         raise DataError(f"A chunk has at least one item, not {chunk}.")
     folder = open_folder(out)
-    _check_division(folder, shards)
+    there = check_division(folder, shards)
     facts = Facts.of(model, dataset, shards, name)
     worker = _Worker(dataset, folder, facts, chunk, batch_size, workers, skip_bad, overwrite, progress)
     reports = []
     for shard in range(shards) if only is None else only:
         report = worker.finished(shard)
-        if report is None:
+        # A worker that was killed at the very end leaves its chunks beside the part.
+        if report is None or unfinished_name(shard, shards) in there:
             encoder = Encoder(model) if encoder is None else encoder
             report = worker.embed(shard, encoder)
         reports.append(report)
@@ -228,7 +230,7 @@ class _Lenient(Dataset):
 
     def __init__(self, dataset: Dataset, skip_bad: bool, bar: Progress) -> None:
         super().__init__(dataset.manifest, dataset.store, dataset.kind, dataset.name)
-        self.bad: dict[int, LeftOut] = {}
+        self.bad: dict[int, BadFile] = {}
         self._skip_bad = skip_bad
         self._bar = bar
         self._lock = threading.Lock()
@@ -241,7 +243,7 @@ class _Lenient(Dataset):
         except UnreadableError as error:
             if not self._skip_bad:
                 raise
-            bad = LeftOut(error.path, error.reason)
+            bad = BadFile(error.path, error.reason)
             return Image.new("RGB", (32, 32)) if self.kind == "image" else np.zeros(SAMPLE_RATE, dtype=np.float32)
         finally:
             with self._lock:
@@ -262,13 +264,3 @@ def _read_chunk(chunks: Folder, name: str) -> Iterator[Batch]:
 
 def _chunk_name(start: int) -> str:
     return f"rows-{start:010d}.parquet"
-
-
-def _check_division(folder: Folder, shards: int) -> None:
-    """Refuse a folder whose parts are of another number of shards."""
-    others = {of for part in map(parsed_part, folder.names()) if part is not None for of in part[1:] if of != shards}
-    if others:
-        raise DataError(
-            f"{folder.place('')} holds parts of {min(others)} shards, not {shards}: give that number, or write to "
-            "another folder."
-        )

@@ -16,6 +16,7 @@ from nearkin.data.url_store import check_protocols
 from nearkin.data.urls import file_name, is_url, protocols, shown, without_secrets
 from nearkin.errors import DataError, NearkinError, StorageError
 from nearkin.lock import WriterLock
+from nearkin.models.bulk.shards import parsed_part
 from nearkin.storage import replacing, storing
 
 _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
@@ -59,6 +60,18 @@ def open_folder(place: str | os.PathLike[str]) -> Folder:
     if not is_url(text):
         return LocalFolder(Path(text).expanduser())
     return LocalFolder(Path(file_name(text))) if protocols(text) == ["file"] else UrlFolder(text)
+
+
+def check_division(folder: Folder, shards: int) -> list[str]:
+    """What is in a folder; refuse one whose parts are of another number of shards."""
+    names = folder.names()
+    others = {part[1] for part in map(parsed_part, names) if part is not None and part[1] != shards}
+    if others:
+        raise DataError(
+            f"{folder.place('')} holds parts of {min(others)} shards, not {shards}: give that number, or write to "
+            "another folder."
+        )
+    return names
 
 
 class LocalFolder:

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nearkin._version import __version__
+from nearkin.data.checking import BadFile
 from nearkin.data.dataset import Dataset
+from nearkin.data.manifest import not_unicode
 from nearkin.data.urls import shown
 from nearkin.models.bulk.folders import Folder
 
@@ -27,22 +29,6 @@ FORMAT = 1
 
 class DamagedError(Exception):
     """A part, or a chunk of one, that is not whole, or no such file at all; never seen by users."""
-
-
-@dataclass(frozen=True)
-class LeftOut:
-    """An item that could not be read.
-
-    Args:
-        path: as the manifest names it.
-        reason: what is wrong, to be read after the path.
-    """
-
-    path: str
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{shown(self.path)} {self.reason}"
 
 
 @dataclass(frozen=True)
@@ -74,7 +60,7 @@ class Facts:
     shard: int = 0
     first: int = 0
     stop: int = 0
-    left_out: tuple[LeftOut, ...] = ()
+    left_out: tuple[BadFile, ...] = ()
     nearkin: str = __version__
 
     @classmethod
@@ -95,7 +81,7 @@ class Facts:
         """How many embeddings there must be."""
         return self.stop - self.first - len(self.left_out)
 
-    def over(self, shard: int, rows: range, left_out: Sequence[LeftOut] = ()) -> Facts:
+    def over(self, shard: int, rows: range, left_out: Sequence[BadFile] = ()) -> Facts:
         """The same work's facts of some rows."""
         return replace(self, shard=shard, first=rows.start, stop=rows.stop, left_out=tuple(left_out))
 
@@ -109,7 +95,7 @@ class Facts:
 
     def encoded(self) -> bytes:
         """As JSON."""
-        return json.dumps({"format": FORMAT, **asdict(self)}, ensure_ascii=False).encode()
+        return json.dumps({"format": FORMAT, **asdict(self)}).encode("ascii")
 
     @classmethod
     def decoded(cls, raw: bytes) -> Facts:
@@ -119,7 +105,7 @@ class Facts:
             if told["format"] != FORMAT:
                 raise DamagedError(f"it is of format {told['format']}, and this nearkin reads {FORMAT}")
             values = {field.name: told[field.name] for field in fields(cls)}
-            return cls(**{**values, "left_out": tuple(LeftOut(**item) for item in values["left_out"])})
+            return cls(**{**values, "left_out": tuple(BadFile(**item) for item in values["left_out"])})
         except (ValueError, KeyError, TypeError) as error:
             raise DamagedError("what it says of itself is damaged") from error
 
@@ -204,6 +190,10 @@ def _schema(facts: Facts) -> pa.Schema:
 def _table(paths: list[str], labels: list[str], embeddings: np.ndarray, schema: pa.Schema) -> pa.Table:
     import pyarrow as pa
 
+    try:
+        texts = [pa.array(paths, pa.string()), pa.array(labels, pa.string())]
+    except UnicodeEncodeError as error:
+        raise not_unicode(error) from error
     flat = pa.array(np.ascontiguousarray(embeddings, dtype=np.float32).reshape(-1))
     vectors = pa.FixedSizeListArray.from_arrays(flat, schema.field("embedding").type.list_size)
-    return pa.Table.from_arrays([pa.array(paths, pa.string()), pa.array(labels, pa.string()), vectors], schema=schema)
+    return pa.Table.from_arrays([*texts, vectors], schema=schema)

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from nearkin.data.checking import BadFile
 from nearkin.data.dataset import Dataset
 from nearkin.errors import DataError
-from nearkin.models.bulk.folders import Folder, open_folder
-from nearkin.models.bulk.parts import Batch, DamagedError, Facts, LeftOut, read_facts, read_part
+from nearkin.models.bulk.folders import Folder, check_division, open_folder
+from nearkin.models.bulk.parts import Batch, DamagedError, Facts, read_facts, read_part
 from nearkin.models.bulk.shards import parsed_part, part_name, unfinished_name
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class Embeddings:
     vectors: np.ndarray
     labels: np.ndarray
     paths: np.ndarray
-    left_out: tuple[LeftOut, ...]
+    left_out: tuple[BadFile, ...]
     facts: Facts
 
     def __len__(self) -> int:
@@ -61,7 +62,7 @@ class ShardState:
     shard: int
     state: State
     rows: int = 0
-    left_out: tuple[LeftOut, ...] = ()
+    left_out: tuple[BadFile, ...] = ()
     reason: str = ""
 
 
@@ -107,7 +108,7 @@ def shard_states(
 ) -> Iterator[ShardState]:
     """How far each shard of a work has come; finished ones are read to the end and their checksums compared."""
     folder, wanted = open_folder(place), Facts.of(model, dataset, shards)
-    there = set(folder.names())
+    there = set(check_division(folder, shards))
     for shard in range(shards):
         name = part_name(shard, shards)
         if name not in there:

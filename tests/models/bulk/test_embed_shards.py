@@ -113,6 +113,17 @@ def test_a_shard_goes_on_after_its_last_chunk(model, make_images, tmp_path, call
     assert tree(tmp_path / "out") == tree(tmp_path / "whole")
 
 
+def test_chunks_left_beside_a_part_are_removed(model, make_images, tmp_path):
+    dataset = make_images(30)
+    with pytest.raises(RuntimeError):
+        embed(model, dataset, tmp_path / "begun", encoder=Counting(model, 3))
+    embed(model, dataset, tmp_path / "out")
+    before = tree(tmp_path / "out")
+    (tmp_path / "begun" / unfinished_name(0, 1)).rename(tmp_path / "out" / unfinished_name(0, 1))
+    assert not embed(model, dataset, tmp_path / "out")[0].written
+    assert tree(tmp_path / "out") == before
+
+
 WORKER = """
 import sys, time, numpy as np
 from pathlib import Path
@@ -174,6 +185,8 @@ def test_parts_of_another_work_are_refused_until_told_otherwise(model, make_embe
         assert states == ["other", "other"]
     with pytest.raises(DataError, match="parts of 2 shards, not 3"):
         embed(model, dataset, tmp_path, shards=3)
+    with pytest.raises(DataError, match="parts of 2 shards, not 3"):
+        list(shard_states(model, dataset, tmp_path, shards=3))
     assert tree(tmp_path) == before
     embed(other, dataset, tmp_path, shards=2, only=[0], overwrite=True)
     with pytest.raises(DataError, match="another model"):
@@ -340,6 +353,21 @@ def test_places_that_cannot_be_written_are_told_of(model, make_images, tmp_path)
         embed(model, make_images(3), tmp_path / "file")
     with pytest.raises(StorageError):
         embed(model, make_images(3), f"zip://a::file://{tmp_path}/none.zip")
+
+
+def test_names_that_no_table_can_hold_are_told_of(model, make_images, tmp_path):
+    images = make_images(3)
+    named = images.manifest.with_column("label", ["a", "b", "\udcff"])
+    with pytest.raises(DataError, match="not valid Unicode"):
+        embed(model, Dataset(named, images.store), tmp_path)
+
+
+def test_a_disk_without_locks_will_do(model, make_images, tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    assert embed(model, make_images(10), tmp_path)[0].rows == 10
 
 
 def test_folders_that_are_not_complete_are_not_read(model, make_images, tmp_path):
