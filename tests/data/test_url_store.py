@@ -3,6 +3,7 @@
 import importlib
 import io
 import pickle
+import tarfile
 import threading
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from nearkin.api import source_name
 from nearkin.data import drop_bad, find_bad, open_data, url_store
 from nearkin.data.export import export_dataset
 from nearkin.data.stores import UnreadableError
@@ -34,6 +36,7 @@ class Server:
         self.failures: dict[str, list[int]] = {}
         self.asked: list[tuple[str, str]] = []
         self.hang = threading.Event()
+        self.sent = 0
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -42,6 +45,9 @@ class Server:
                 name = self.path.partition("?")[0]
                 if name == "/hang":
                     outer.hang.wait(20)
+                if name == "/endless":
+                    self.send_endlessly()
+                    return
                 failures = outer.failures.get(name)
                 status = failures.pop(0) if failures else 200 if name in outer.files else 404
                 if status == 0:
@@ -62,6 +68,13 @@ class Server:
                 self.end_headers()
                 if self.command == "GET":
                     self.wfile.write(raw)
+
+            def send_endlessly(self):
+                self.send_response(200)
+                self.end_headers()
+                while outer.sent < 200_000_000:
+                    self.wfile.write(bytes(100_000))
+                    outer.sent += 100_000
 
             do_HEAD = do_GET
 
@@ -142,16 +155,31 @@ def test_a_manifest_inside_a_zip_behind_a_url(server):
     assert shades(open_data(f"zip://in/manifest.csv::{server.url}/photos.zip")) == [9]
 
 
-def test_many_threads_read_one_archive(server):
+def archived(kind: str) -> bytes:
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        for shade in range(60):
-            archive.writestr(f"{shade}.png", picture(shade))
-    server.files["/photos.zip"] = buffer.getvalue()
-    store = quick()
-    urls = [f"zip://{shade}.png::{server.url}/photos.zip" for shade in range(60)]
-    with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(store.read, urls)) == [picture(shade) for shade in range(60)]
+    names = {f"{shade}.png": picture(shade) + bytes(5000) for shade in range(100)}
+    if kind == "zip":
+        with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+            for name, raw in names.items():
+                archive.writestr(name, raw)
+        return buffer.getvalue()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for name, raw in names.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(raw)
+            archive.addfile(entry, io.BytesIO(raw))
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("kind", ["zip", "tar"])
+def test_many_threads_read_one_archive(tmp_path, server, kind):
+    server.files["/photos"] = archived(kind)
+    (tmp_path / "photos").write_bytes(archived(kind))
+    for place in (f"{server.url}/photos", f"file://{tmp_path}/photos"):
+        store = quick()
+        urls = [f"{kind}://{shade}.png::{place}" for shade in range(100)]
+        with ThreadPoolExecutor(8) as pool:
+            assert list(pool.map(store.read, urls)) == [picture(shade) + bytes(5000) for shade in range(100)]
 
 
 LOCAL = ["file:///etc/hostname", "local:///etc/hostname", "zip://a::/etc/b.zip", "zip://a::file:///etc/b.zip"]
@@ -242,6 +270,13 @@ def test_no_item_is_larger_than_the_limit(server, memory, monkeypatch):
                     quick().read(url)
 
 
+def test_a_server_that_sends_without_end_is_cut_off(server, monkeypatch):
+    monkeypatch.setattr(url_store, "MAX_ITEM_BYTES", 100_000)
+    with pytest.raises(UnreadableError, match="too large"):
+        quick().read(f"{server.url}/endless")
+    assert server.sent < 100_000_000
+
+
 def test_errors_show_no_credentials(server, tmp_path):
     url = f"http://ann:secret@{server.host}"
     server.files["/text.png"] = b"no picture"
@@ -261,6 +296,11 @@ def test_errors_show_no_credentials(server, tmp_path):
         with pytest.raises(DataError) as caught:
             open_data(source)
         told.append(str(caught.value))
+    server.files["/manifest.csv"] = b"path,name\na.png,x\n"
+    with pytest.raises(DataError, match="no column 'label'") as caught:
+        open_data(f"{url}/manifest.csv?secret")
+    told.append(str(caught.value))
+    told.append(source_name(f"{url}/manifest.csv?secret"))  # what a card keeps
     assert not [text for text in told if "secret" in text or "ann" in text]
 
 
