@@ -5,6 +5,7 @@ import io
 import pickle
 import tarfile
 import threading
+import time
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -373,3 +374,24 @@ def test_items_that_are_out_of_reach_stop_the_check(server):
     server.failures["/5.png"] = [401]
     with pytest.raises(UnreachableError, match=r"5\.png"):
         drop_bad(dataset, skip_bad=True, progress=False)
+
+
+class Narrow(fsspec.AbstractFileSystem):
+    """A filesystem of one connection, which two readers at once would break."""
+
+    protocol = "narrow"
+    busy = threading.Lock()
+
+    def cat_file(self, path, start=None, end=None, **_):
+        if not self.busy.acquire(blocking=False):
+            raise ValueError("two at once")
+        time.sleep(0.01)
+        self.busy.release()
+        return path.encode()
+
+
+def test_filesystems_of_one_connection_are_read_by_one_thread_at_a_time():
+    fsspec.register_implementation("narrow", Narrow, clobber=True)
+    store = quick()
+    with ThreadPoolExecutor(8) as pool:
+        assert len(list(pool.map(store.read, [f"narrow://{item}" for item in range(20)]))) == 20
