@@ -71,7 +71,10 @@ def drop_bad(
     Raises:
         DataError: there are such items and `skip_bad` is False, or nothing would be left.
     """
-    whole = memory / dataset.fingerprint() if memory is not None else None
+    try:
+        whole = memory / dataset.fingerprint() if memory is not None else None
+    except UnreadableError:  # an item is missing, and the check names it
+        whole = None
     if whole is not None and whole.exists():
         return dataset, []
     bad = find_bad(dataset, progress)

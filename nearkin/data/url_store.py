@@ -127,7 +127,7 @@ class UrlStore:
 
     def _facts(self, url: str) -> dict[str, Any]:
         filesystem, place = _opened(url)
-        return self._called(filesystem, lambda: filesystem.info(place), lambda: filesystem._info(place))
+        return self._called(filesystem, lambda: filesystem.info(place), lambda: _asked(filesystem, place))
 
     def _called(self, filesystem: Any, now: Callable[[], T], later: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """What a call gives, within the time-out if the filesystem can be awaited."""
@@ -203,6 +203,21 @@ async def _downloaded(filesystem: Any, place: str) -> bytes:
             if len(raw) > MAX_ITEM_BYTES:
                 break
     return bytes(raw)
+
+
+async def _asked(filesystem: Any, place: str) -> dict[str, Any]:
+    """What there is to know of a file without reading it."""
+    if "https" not in filesystem.protocol:
+        return await filesystem._info(place)
+    session = await filesystem.set_session()
+    options = {**filesystem.kwargs, "headers": {**filesystem.kwargs.get("headers", {}), "Accept-Encoding": "identity"}}
+    async with session.head(filesystem.encode_url(place), allow_redirects=True, **options) as answer:
+        if answer.ok:
+            return {"size": answer.content_length, **answer.headers}
+    # A signed URL, and some servers, allow nothing but GET; its body is left where it is.
+    async with session.get(filesystem.encode_url(place), **options) as answer:
+        answer.raise_for_status()
+        return {"size": answer.content_length, **answer.headers}
 
 
 def _version(facts: dict[str, Any]) -> str:

@@ -8,7 +8,6 @@ import threading
 import time
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import fsspec
 import numpy as np
@@ -27,80 +26,6 @@ def picture(shade: int) -> bytes:
     buffer = io.BytesIO()
     Image.new("RGB", (8, 8), (shade, 0, 0)).save(buffer, "PNG")
     return buffer.getvalue()
-
-
-class Server:
-    """A web server that counts what it is asked for, and fails as told."""
-
-    def __init__(self):
-        self.files: dict[str, bytes] = {}
-        self.failures: dict[str, list[int]] = {}
-        self.asked: list[tuple[str, str]] = []
-        self.hang = threading.Event()
-        self.sent = 0
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self):
-                outer.asked.append((self.command, self.path))
-                name = self.path.partition("?")[0]
-                if name == "/hang":
-                    outer.hang.wait(20)
-                if name == "/endless":
-                    self.send_endlessly()
-                    return
-                failures = outer.failures.get(name)
-                status = failures.pop(0) if failures else 200 if name in outer.files else 404
-                if status == 0:
-                    self.close_connection = True
-                    self.connection.close()
-                    return
-                raw = outer.files.get(name, b"") if status == 200 else b""
-                tag, whole = f'"{hash(raw):x}"', len(raw)
-                wanted = self.headers.get("Range")
-                if wanted and raw:
-                    first, last = wanted.removeprefix("bytes=").split("-")
-                    raw, status = raw[int(first) : int(last) + 1], 206
-                self.send_response(status)
-                if status == 206:
-                    self.send_header("Content-Range", f"bytes {first}-{int(first) + len(raw) - 1}/{whole}")
-                self.send_header("Content-Length", str(len(raw)))
-                self.send_header("ETag", tag)
-                self.end_headers()
-                if self.command == "GET":
-                    self.wfile.write(raw)
-
-            def send_endlessly(self):
-                self.send_response(200)
-                self.end_headers()
-                while outer.sent < 200_000_000:
-                    self.wfile.write(bytes(100_000))
-                    outer.sent += 100_000
-
-            do_HEAD = do_GET
-
-            def log_message(self, *_):
-                pass
-
-        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.http.daemon_threads = True
-        self.http.handle_error = lambda *_: None  # clients that give up are part of the tests
-        self.host = f"127.0.0.1:{self.http.server_port}"
-        self.url = f"http://{self.host}"
-        threading.Thread(target=self.http.serve_forever, args=(0.02,), daemon=True).start()
-
-    def count(self, command: str) -> int:
-        return sum(one == command for one, _ in self.asked)
-
-
-@pytest.fixture
-def server():
-    pytest.importorskip("aiohttp")
-    made = Server()
-    yield made
-    made.hang.set()
-    made.http.shutdown()
-    made.http.server_close()
 
 
 @pytest.fixture
@@ -317,6 +242,30 @@ def test_signatures_change_with_the_content_and_read_nothing(server, memory, tmp
     assert server.count("GET") == 0
 
 
+def test_missing_items_are_left_out_as_bad_ones_are(server, tmp_path):
+    server.files |= {"/1.png": picture(1), "/2.png": picture(2)}
+    server.files["/manifest.csv"] = b"path,label\n1.png,x\nnone.png,x\n2.png,x\n"
+    dataset = open_data(f"{server.url}/manifest.csv")
+    with pytest.raises(DataError, match=r"none\.png is not there"):
+        drop_bad(dataset, skip_bad=False, progress=False, memory=tmp_path)
+    kept, bad = drop_bad(dataset, skip_bad=True, progress=False, memory=tmp_path)
+    assert (shades(kept), [item.path for item in bad]) == ([1, 2], ["none.png"])
+    drop_bad(kept, skip_bad=False, progress=False, memory=tmp_path)
+    server.asked.clear()
+    drop_bad(kept, skip_bad=False, progress=False, memory=tmp_path)  # remembered
+    assert server.count("GET") == 0
+
+
+def test_servers_that_know_only_get_tell_versions_too(server):
+    server.files["/a.png"] = picture(1)
+    usual = quick().signature(f"{server.url}/a.png")
+    server.failures["/a.png"] = [403]  # to HEAD, as of a signed URL
+    assert quick().signature(f"{server.url}/a.png") == usual
+    server.failures["/a.png"] = [503] * 99
+    with pytest.raises(UnreachableError):
+        quick().signature(f"{server.url}/a.png")
+
+
 def test_a_fingerprint_asks_once_for_each_item(server):
     server.files |= {f"/{shade}.png": picture(shade) for shade in range(5)}
     server.files["/manifest.csv"] = b"path,label\n" + b"".join(b"%d.png,x\n" % shade for shade in range(5))
@@ -371,6 +320,8 @@ def test_items_that_are_out_of_reach_stop_the_check(server):
     server.files["/manifest.csv"] = b"path,label\n" + b"".join(b"%d.png,x\n" % shade for shade in range(40))
     dataset = open_data(f"{server.url}/manifest.csv")
     assert [bad.path for bad in find_bad(dataset, progress=False)] == ["3.png"]
+    kept, bad = drop_bad(dataset, skip_bad=True, progress=False)
+    assert (len(kept), len(bad)) == (39, 1)
     server.failures["/5.png"] = [401]
     with pytest.raises(UnreachableError, match=r"5\.png"):
         drop_bad(dataset, skip_bad=True, progress=False)

@@ -84,7 +84,7 @@ def embed_shards(
         shards: how many parts the data is divided into.
         only: which of them to do; None: all, one after the other.
         encoder: what embeds; None: the model's own `Encoder`.
-        name: what people call the data; None: the data set's own name.
+        name: what people call the data; empty: the data set's own name.
         batch_size: items that go through the network together.
         workers: threads that read and decode.
         chunk: items between two writes.
@@ -95,7 +95,9 @@ def embed_shards(
     Returns:
         What became of each shard.
     """
-    for shard in only if only is not None else range(1):
+    check_shard(0, shards)
+    chosen = range(shards) if only is None else only
+    for shard in chosen:
         check_shard(shard, shards)
     if chunk < 1:
         raise DataError(f"A chunk has at least one item, not {chunk}.")
@@ -104,7 +106,7 @@ def embed_shards(
     facts = Facts.of(model, dataset, shards, name)
     worker = _Worker(dataset, folder, facts, chunk, batch_size, workers, skip_bad, overwrite, progress)
     reports = []
-    for shard in range(shards) if only is None else only:
+    for shard in chosen:
         report = worker.finished(shard)
         # A worker that was killed at the very end leaves its chunks beside the part.
         if report is None or unfinished_name(shard, shards) in there:

@@ -16,6 +16,7 @@ from nearkin.data.checking import BadFile
 from nearkin.data.dataset import Dataset
 from nearkin.data.manifest import not_unicode
 from nearkin.data.urls import shown
+from nearkin.errors import StorageError
 from nearkin.models.bulk.folders import Folder
 
 if TYPE_CHECKING:
@@ -146,6 +147,7 @@ def read_facts(folder: Folder, name: str) -> Facts:
     Raises:
         FileNotFoundError: there is none.
         DamagedError: it is not whole, as far as its end tells.
+        StorageError: it is there, and may not be read.
     """
     with _opened(folder, name) as (facts, _):
         return facts
@@ -166,16 +168,17 @@ def _opened(folder: Folder, name: str) -> Iterator[tuple[Facts, Any]]:
     from pyarrow import parquet
 
     try:
-        with (
-            folder.open(name) as handle,
-            parquet.ParquetFile(handle, page_checksum_verification=True) as file,
-        ):
+        handle = folder.open(name)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise StorageError(f"{folder.place(name)} cannot be read ({error.strerror or error}): check it.") from error
+    try:
+        with handle, parquet.ParquetFile(handle, page_checksum_verification=True) as file:
             facts = Facts.decoded((file.schema_arrow.metadata or {}).get(KEY, b""))
             if not file.schema_arrow.equals(_schema(facts)) or file.metadata.num_rows != facts.rows:
                 raise DamagedError("its columns and rows are not what it says of itself")
             yield facts, file
-    except FileNotFoundError:
-        raise
     except (OSError, pa.ArrowException) as error:
         raise DamagedError(str(error).partition("\n")[0].rstrip(".")) from error
 

@@ -89,3 +89,15 @@ def test_a_part_with_fewer_rows_than_it_says_is_not_whole(model, make_images, tm
         else:
             with pytest.raises(DamagedError):
                 read_facts(folder, "a.parquet")
+
+
+def test_a_part_that_may_not_be_read_is_not_made_again(embed, model, make_images, tmp_path, monkeypatch):
+    embed(model, make_images(6), tmp_path)
+
+    def refuse(*_):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(LocalFolder, "open", refuse)
+    for call in (lambda: embed(model, make_images(6), tmp_path), lambda: read_embeddings(tmp_path)):
+        with pytest.raises(StorageError, match=r"cannot be read \(Permission denied"):
+            call()
