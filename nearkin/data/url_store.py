@@ -104,8 +104,11 @@ class UrlStore:
         if not is_url(path):
             if self.manifest is None:
                 raise DataError(f"The path {path!r} is no URL, among others that are: use one of the two throughout.")
+            folder = shown(beside(self.manifest, ""))
             for spelling in (path, unquote(path)):
-                check_inside(spelling, shown(beside(self.manifest, "")))
+                check_inside(spelling, folder)
+                if "::" in spelling:  # it would be a link of its own once it stands beside the manifest
+                    raise DataError(f"The path {path!r} in {folder} holds '::', which chains URLs: rename the file.")
             return beside(self.manifest, path)
         if self.manifest is not None:
             *links, source = protocols(path)

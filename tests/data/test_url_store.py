@@ -134,6 +134,17 @@ def test_no_path_climbs_out_of_the_manifests_folder(server, item):
         open_data(f"{server.url}/data/manifest.csv")
 
 
+@pytest.mark.parametrize("item", ["x.png::file:///{zip}", "x.png::{zip}", "x.png%3A%3Afile:///{zip}", "x.y::z.png"])
+def test_no_path_smuggles_in_another_link(server, tmp_path, item):
+    (tmp_path / "own.zip").write_bytes(archived("zip"))
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("manifest.csv", f"path,label\n{item.format(zip=tmp_path / 'own.zip')},x\n")
+    server.files["/photos.zip"] = buffer.getvalue()
+    with pytest.raises(DataError, match=r"'::', which chains URLs|points outside"):
+        open_data(f"zip://manifest.csv::{server.url}/photos.zip")
+
+
 def test_a_manifest_does_not_mix_urls_and_paths(tmp_path, memory):
     rows = b"path,label\nmemory://a.png,x\nb.png,x\n"
     (tmp_path / "manifest.csv").write_bytes(rows)
