@@ -23,6 +23,7 @@ from nearkin.data.hierarchy import Hierarchy
 from nearkin.data.hierarchy_files import load_hierarchy
 from nearkin.data.sources import open_data
 from nearkin.data.splits import check_classes, drop_singletons
+from nearkin.data.urls import is_url, shown
 from nearkin.errors import DataError, ModelError, RecipeError, RunError
 from nearkin.metrics.labels import label_array
 from nearkin.models import Embedder
@@ -381,7 +382,9 @@ def _as_vectors(given: Any) -> np.ndarray:
 
 
 def source_name(data: Source) -> str:
-    """What the card calls the data: an absolute path, a catalogue name, or the data set's own name."""
+    """What the card calls the data: an absolute path, a URL, a catalogue name, or the data set's own name."""
     if isinstance(data, Dataset):
         return data.name
+    if is_url(str(data)):
+        return shown(str(data))
     return str(Path(data).absolute()) if Path(data).exists() else str(data)

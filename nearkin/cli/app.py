@@ -33,8 +33,8 @@ app.add_typer(hierarchy_app, name="hierarchy")
 
 RunArgument = Annotated[Path, typer.Argument(help="A run directory, as `nearkin train` makes it.")]
 DATA_HELP = (
-    "A folder with one folder per class, a CSV or Parquet manifest, a zip, a Hugging Face data set directory, "
-    "or a catalogue name (see `nearkin data list`)."
+    "A folder with one folder per class, a CSV or Parquet manifest or its URL, a zip, a Hugging Face data set "
+    "directory, or a catalogue name (see `nearkin data list`)."
 )
 
 
@@ -113,18 +113,53 @@ def audit(
 def embed(
     run: RunArgument,
     data: Annotated[str, typer.Argument(help=DATA_HELP)],
-    out: Annotated[Path, typer.Option("--out", help="A .parquet (path, label, embedding), .npz or .npy file.")] = Path(
-        "embeddings.parquet"
-    ),
+    out: Annotated[
+        str | None,
+        typer.Option(
+            "--out",
+            help="A .parquet (path, label, embedding), .npz or .npy file; with --shards a folder or its URL. Default: "
+            "embeddings.parquet, or the folder embeddings.",
+        ),
+    ] = None,
+    shards: Annotated[
+        int | None, typer.Option("--shards", min=1, help="Divide the data into so many parts, each a file of --out.")
+    ] = None,
+    shard: Annotated[
+        str | None,
+        typer.Option(
+            "--shard",
+            help="Embed this part alone, counted from 0, or `auto`: the task number that Slurm, Kubernetes or AWS "
+            "Batch gives. Default: every part that is missing.",
+        ),
+    ] = None,
+    status: Annotated[
+        bool, typer.Option("--status", help="Only tell which parts are there; exit code 3 unless all are.")
+    ] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace parts of another model or other data instead of refusing.")
+    ] = False,
     batch_size: Annotated[int, typer.Option(min=1, help="Items encoded at once.")] = 64,
+    workers: Annotated[int, typer.Option(min=0, help="Threads that read and decode.")] = 2,
     skip_bad: SkipBad = False,
     data_root: DataRoot = None,
     quiet: Quiet = False,
 ) -> None:
-    """Turn DATA into vectors with a run's model."""
-    from nearkin.cli.embedding import embed_command
+    """Turn DATA into vectors with a run's model: into one file, or, of much data, into parts by any number of workers.
 
-    embed_command(run, data, out, batch_size, skip_bad, data_root, not quiet)
+    A part that was interrupted goes on where it stopped, and one that is there is left alone: give the same command
+    again.
+    """
+    from nearkin.cli import embedding
+
+    choices = embedding.Choices(batch_size, workers, skip_bad, data_root, not quiet)
+    if shards is not None:
+        embedding.shards_command(
+            run, data, out or "embeddings", choices, embedding.Shards(shards, shard, status, overwrite)
+        )
+    elif shard is not None or status or overwrite:
+        raise typer.BadParameter("--shard, --status and --overwrite are of parts: say of how many with --shards.")
+    else:
+        embedding.file_command(run, data, out or "embeddings.parquet", choices)
 
 
 @app.command()

@@ -30,7 +30,8 @@ Items = Annotated[
     str | None,
     typer.Argument(
         metavar="ITEMS",
-        help="Data in any form `nearkin train` takes, or a folder of loose files; for vectors a .parquet file.",
+        help="Data in any form `nearkin train` takes, or a folder of loose files; for vectors a .parquet file, "
+        "or the folder of  nearkin embed --shards.",
     ),
 ]
 Vectors = Annotated[

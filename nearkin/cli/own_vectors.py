@@ -1,17 +1,20 @@
-"""Vectors that the user brings: .npy files with their labels, or a Parquet table as `nearkin embed` writes it."""
+"""Vectors that the user brings: .npy files with their labels, or Parquet tables as `nearkin embed` writes them."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from nearkin.errors import DataError
+
+if TYPE_CHECKING:
+    from nearkin.gallery.store import Record
 
 _NAMES = ("label", "id")
 
@@ -62,18 +65,14 @@ def read_labelled(vectors: Path, labels: Path | None) -> Arguments:
 
 
 def read_table(file: Path) -> Arguments:
-    """Vectors of a Parquet file as `nearkin embed` writes it: embedding, label, id, path; others are metadata."""
-    from nearkin.gallery.parquet import read_items
+    """Vectors of a Parquet file as `nearkin embed` writes it: embedding, label, id, path; others are metadata.
 
-    if file.suffix.lower() != ".parquet":
-        raise DataError(
-            f"This gallery holds vectors, which cannot be made from {file}: give a .parquet file with the column "
-            "'embedding', or --vectors."
-        )
-    settings, batches = read_items(file)
-    if settings is not None:
-        raise DataError(f"{file} is the export of a gallery: take it in with  nearkin gallery import.")
-    parts = list(batches)
+    A folder as `nearkin embed --shards` writes it is read as one table.
+    """
+    from nearkin.models.bulk import part_files
+
+    files = part_files(file) if file.is_dir() else [file]
+    parts = [part for one in files for part in _batches(one)]
     records = [record for some, _ in parts for record in some]
     if not records:
         raise DataError(f"{file} has no rows.")
@@ -83,6 +82,21 @@ def read_table(file: Path) -> Arguments:
         "metadata": [{**({"path": record.source} if record.source else {}), **record.metadata} for record in records],
         "ids": [record.id for record in records],
     }
+
+
+def _batches(file: Path) -> Iterator[tuple[list[Record], np.ndarray]]:
+    """Items with vectors float32 (n, d) of one Parquet file, some at a time."""
+    from nearkin.gallery.parquet import read_items
+
+    if file.suffix.lower() != ".parquet":
+        raise DataError(
+            f"This gallery holds vectors, which cannot be made from {file}: give a .parquet file with the column "
+            "'embedding', a folder of such from  nearkin embed --shards, or --vectors."
+        )
+    settings, batches = read_items(file)
+    if settings is not None:
+        raise DataError(f"{file} is the export of a gallery: take it in with  nearkin gallery import.")
+    return batches
 
 
 def value_of(text: str) -> Any:

@@ -29,6 +29,8 @@ _LAZY = {
     "Normalise": "augment",
     "Split": "splits",
     "TrainTransform": "augment",
+    "UnreachableError": "url_store",
+    "UrlStore": "url_store",
     "check_disjoint": "splits",
     "class_folds": "splits",
     "data_directory": "catalogue",

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from nearkin.data.dataset import Dataset
-from nearkin.data.stores import UnreadableError
+from nearkin.data.stores import RemoteStore, UnreadableError
+from nearkin.data.urls import shown
 from nearkin.errors import DataError
 from nearkin.progress import track
 from nearkin.storage import write_text
@@ -30,11 +31,19 @@ class BadFile:
     reason: str
 
     def __str__(self) -> str:
-        return f"{self.path} {self.reason}"
+        return f"{shown(self.path)} {self.reason}"
 
 
-def find_bad(dataset: Dataset, progress: bool = True, workers: int = 2) -> list[BadFile]:
-    """Decode every item in a pool of threads and return those that cannot be, in the manifest's order."""
+def find_bad(dataset: Dataset, progress: bool = True, workers: int | None = None) -> list[BadFile]:
+    """Decode every item in a pool of threads and return those that cannot be, in the manifest's order.
+
+    Args:
+        dataset: what to check.
+        progress: show a bar.
+        workers: threads; None: two, and more where they mostly wait for items that are far away.
+    """
+    if workers is None:
+        workers = 16 if isinstance(dataset.store, RemoteStore) else 2
 
     def check(index: int) -> BadFile | None:
         try:
@@ -62,7 +71,10 @@ def drop_bad(
     Raises:
         DataError: there are such items and `skip_bad` is False, or nothing would be left.
     """
-    whole = memory / dataset.fingerprint() if memory is not None else None
+    try:
+        whole = memory / dataset.fingerprint() if memory is not None else None
+    except UnreadableError:  # an item is missing, and the check names it
+        whole = None
     if whole is not None and whole.exists():
         return dataset, []
     bad = find_bad(dataset, progress)

@@ -12,7 +12,7 @@ from PIL import Image
 
 from nearkin.data.decode import decode_audio, decode_image
 from nearkin.data.manifest import Manifest
-from nearkin.data.stores import Store
+from nearkin.data.stores import Store, signatures
 from nearkin.errors import DataError
 
 Kind = Literal["image", "audio"]
@@ -92,9 +92,6 @@ class Dataset:
 
     def fingerprint(self) -> str:
         """A sha256, in hex, of every row's path, label and content signature; row order counts."""
-        signature = self.store.signature
-        rows = [
-            (path, label, signature(path))
-            for path, label in zip(self.manifest.paths, self.manifest.labels, strict=True)
-        ]
+        paths = self.manifest.paths.tolist()
+        rows = list(zip(paths, self.manifest.labels, signatures(self.store, paths), strict=True))
         return hashlib.sha256(json.dumps(rows).encode("ascii")).hexdigest()

@@ -13,6 +13,7 @@ from PIL import Image
 from nearkin.data.dataset import Dataset
 from nearkin.data.manifest import Manifest, manifest_bytes, write_manifest
 from nearkin.data.stores import FolderStore
+from nearkin.data.url_store import UrlStore
 from nearkin.errors import DataError
 from nearkin.progress import track
 from nearkin.storage import replacing
@@ -23,7 +24,8 @@ def export_dataset(dataset: Dataset, out: str | Path, progress: bool = True) -> 
 
     Args:
         dataset: what to write.
-        out: a .zip for a copy of everything, or a .csv or .parquet manifest inside the folder that holds the files.
+        out: a .zip for a copy of everything, or a .csv or .parquet manifest inside the folder that holds the files; of
+            items behind URLs, anywhere.
         progress: whether to show a bar.
     """
     out = Path(out)
@@ -50,8 +52,12 @@ def _write_zip(dataset: Dataset, out: Path, progress: bool) -> None:
 
 
 def _relative_to(dataset: Dataset, folder: Path) -> Manifest:
+    if isinstance(dataset.store, UrlStore):
+        return dataset.manifest.with_column("path", [dataset.store.url(path) for path in dataset.manifest.paths])
     if not isinstance(dataset.store, FolderStore):
-        raise DataError("Only data in loose files can have a manifest beside them: write to a .zip file instead.")
+        raise DataError(
+            "Only data in loose files or behind URLs can have a manifest beside them: write to a .zip file instead."
+        )
     root = dataset.store.root.resolve()
     prefix = os.path.relpath(root, folder.resolve())
     if prefix.startswith(".."):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nearkin.data.urls import file_name, shown
 from nearkin.errors import DataError, suggestion
 from nearkin.storage import replacing
 
@@ -121,7 +122,7 @@ def read_manifest(path: str | Path) -> Manifest:
 
 def parse_manifest(raw: bytes, name: str) -> Manifest:
     """Read a manifest held in memory; `name` tells the format by its suffix and is used in messages."""
-    suffix = Path(name).suffix.lower()
+    suffix = Path(file_name(name)).suffix.lower()
     if suffix == ".csv":
         table = _parse_csv(raw, name)
     elif suffix == ".parquet":
@@ -152,7 +153,7 @@ def manifest_bytes(manifest: Manifest) -> bytes:
     try:
         return text.getvalue().encode("utf-8")
     except UnicodeEncodeError as error:
-        raise _not_unicode(error) from error
+        raise not_unicode(error) from error
 
 
 def _parquet_bytes(manifest: Manifest) -> bytes:
@@ -163,12 +164,13 @@ def _parquet_bytes(manifest: Manifest) -> bytes:
     try:
         columns = {name: pa.array(values, pa.string()) for name, values in manifest.columns.items()}
     except UnicodeEncodeError as error:
-        raise _not_unicode(error) from error
+        raise not_unicode(error) from error
     pq.write_table(pa.table(columns), sink)
     return sink.getvalue().to_pybytes()
 
 
-def _not_unicode(error: UnicodeEncodeError) -> DataError:
+def not_unicode(error: UnicodeEncodeError) -> DataError:
+    """What to say of a text that no file of text can hold."""
     around = error.object[max(0, error.start - 20) : error.end + 20]
     return DataError(f"A path or label is not valid Unicode (at {around!r}): rename that file or class.")
 
@@ -244,7 +246,8 @@ def _checked(table: pa.Table, name: str) -> Manifest:
     for row, value in enumerate(columns["path"], start=2):
         if seen.setdefault(value, row) != row:
             raise DataError(
-                f"The manifest {name} names {value} twice, in rows {seen[value]} and {row} (the header is row 1)."
+                f"The manifest {name} names {shown(value)} twice, in rows {seen[value]} and {row} "
+                "(the header is row 1)."
             )
     return Manifest(columns)
 

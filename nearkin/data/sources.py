@@ -13,6 +13,8 @@ from nearkin.data.dataset import Dataset, Kind
 from nearkin.data.decode import AUDIO_SUFFIXES, IMAGE_SUFFIXES
 from nearkin.data.manifest import Manifest, parse_manifest, read_manifest
 from nearkin.data.stores import FolderStore, UnreadableError, ZipStore
+from nearkin.data.url_store import UrlStore
+from nearkin.data.urls import file_name, is_url, protocols, shown
 from nearkin.errors import DataError, suggestion
 
 MANIFEST_NAMES = ("manifest.csv", "manifest.parquet")
@@ -28,7 +30,8 @@ def open_data(source: str | Path | Dataset, *, data_root: Path | None = None, pr
         source: a `Dataset` (returned as it is); a folder with one sub-folder a class (nested ones give labels such
             as "birds/owl"; top folders called train, val and test give splits), with a `manifest.csv` or
             `manifest.parquet`, or in a Hugging Face layout; a CSV or Parquet manifest, its paths relative to its
-            folder; a zip of class folders or with a manifest inside; or a name from the catalogue.
+            folder or URLs; the URL of such a manifest; a zip of class folders or with a manifest inside; or a name
+            from the catalogue.
         data_root: where the catalogue looks for its data sets.
         progress: show a bar if a data set of the catalogue is downloaded.
 
@@ -39,6 +42,10 @@ def open_data(source: str | Path | Dataset, *, data_root: Path | None = None, pr
         return source
     if not str(source).strip():
         raise DataError("The name of the data is empty: give a folder, a file or a name from `nearkin data list`.")
+    if isinstance(source, str) and is_url(source):
+        if protocols(source) != ["file"]:
+            return _open_url(source)
+        source = file_name(source)
     path = Path(source).expanduser()
     try:
         if path.is_dir():
@@ -54,13 +61,15 @@ def kind_of(paths: Iterable[str], place: str | Path) -> Kind:
     """Whether files are images or recordings, by their suffixes; files of neither kind do not count."""
     audio = image = ""
     for path in paths:
-        suffix = os.path.splitext(path)[1].lower()
+        suffix = os.path.splitext(file_name(path))[1].lower()
         if suffix in AUDIO_SUFFIXES:
             audio = audio or path
         elif suffix in IMAGE_SUFFIXES:
             image = image or path
     if audio and image:
-        raise DataError(f"{place} mixes images ({image}) and audio ({audio}): keep them apart and choose one.")
+        raise DataError(
+            f"{place} mixes images ({shown(image)}) and audio ({shown(audio)}): keep them apart and choose one."
+        )
     return "audio" if audio else "image"
 
 
@@ -97,9 +106,39 @@ def _open_file(path: Path) -> Dataset:
 
 def _open_manifest(path: Path, name: str) -> Dataset:
     manifest = read_manifest(path)
-    store = FolderStore(path.parent)
+    store = UrlStore() if _names_urls(manifest, path) else FolderStore(path.parent)
     _check_listed(manifest, store, str(path))
     return Dataset(manifest, store, kind_of(manifest.paths, path), name)
+
+
+def _open_url(url: str) -> Dataset:
+    """A manifest on another machine, and what it names there."""
+    path = PurePosixPath(file_name(url))
+    if path.suffix.lower() not in (".csv", ".parquet"):
+        raise DataError(
+            f"{shown(url)} is not the URL of a manifest: give that of a .csv or .parquet file, in a zip as "
+            "zip://manifest.csv::https://…/photos.zip."
+        )
+    try:
+        raw = UrlStore().read(url)
+    except UnreadableError as error:
+        raise DataError(f"The manifest {shown(url)} {error.reason}: check the URL.") from error
+    manifest = parse_manifest(raw, shown(url))
+    _names_urls(manifest, shown(url))
+    store = UrlStore(url)
+    _check_listed(manifest, store, shown(url))
+    return Dataset(manifest, store, kind_of(manifest.paths, shown(url)), path.stem)
+
+
+def _names_urls(manifest: Manifest, place: str | Path) -> bool:
+    """Whether the items of a manifest are behind URLs: all of them or none."""
+    urls = [is_url(path) for path in manifest.paths]
+    if any(urls) and not all(urls):
+        url, path = manifest.paths[urls.index(True)], manifest.paths[urls.index(False)]
+        raise DataError(
+            f"The manifest {place} names items by URL ({shown(url)}) and by path ({path}): use one of the two."
+        )
+    return all(urls)
 
 
 def _open_zip(path: Path) -> Dataset:
@@ -119,12 +158,12 @@ def _open_zip(path: Path) -> Dataset:
     return Dataset(manifest, store, kind_of(manifest.paths, path), path.stem)
 
 
-def _check_listed(manifest: Manifest, store: FolderStore | ZipStore, name: str) -> None:
+def _check_listed(manifest: Manifest, store: FolderStore | ZipStore | UrlStore, name: str) -> None:
     try:
         store.check(manifest.paths)
     except UnreadableError as error:
         raise DataError(
-            f"The manifest {name} lists {error.path}, which {error.reason}: add the file or remove the row."
+            f"The manifest {name} lists {shown(error.path)}, which {error.reason}: add the file or remove the row."
         ) from error
 
 

@@ -1,5 +1,7 @@
 """Stores: where the bytes of each item are, whether loose files, a zip, Arrow shards or arrays in memory.
 
+Items behind URLs have theirs in `url_store`.
+
 Every store can be pickled for worker processes and opens its files when first read, in the process that reads.
 """
 
@@ -12,10 +14,11 @@ import zipfile
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from nearkin.data.urls import shown
 from nearkin.errors import DataError
 
 MAX_ITEM_BYTES = 1 << 30
@@ -43,7 +46,7 @@ class UnreadableError(DataError):
         self.reason = reason
 
     def __str__(self) -> str:
-        return f"{self.path} {self.reason}."
+        return f"{shown(self.path)} {self.reason}."
 
 
 class Store(Protocol):
@@ -56,6 +59,20 @@ class Store(Protocol):
     def signature(self, path: str) -> str:
         """A short string, cheap to get, that changes with the item's content."""
         ...
+
+
+@runtime_checkable
+class RemoteStore(Store, Protocol):
+    """A store far away, which is asked for many signatures at once."""
+
+    def signatures(self, paths: Sequence[str]) -> list[str]:
+        """The signature of each path."""
+        ...
+
+
+def signatures(store: Store, paths: Sequence[str]) -> list[str]:
+    """The signature of each path."""
+    return store.signatures(paths) if isinstance(store, RemoteStore) else [store.signature(path) for path in paths]
 
 
 def check_inside(path: str, root: str | Path) -> None:

@@ -18,6 +18,7 @@ from nearkin.data.dataset import Dataset
 from nearkin.data.decode import AUDIO_SUFFIXES, IMAGE_SUFFIXES, MAX_PIXELS, decode_audio, decode_image
 from nearkin.data.sources import MANIFEST_NAMES, kind_of, open_data
 from nearkin.data.stores import MAX_ITEM_BYTES, FolderStore
+from nearkin.data.urls import shown
 from nearkin.errors import DataError
 from nearkin.gallery.arrays import check_pixels, several
 from nearkin.gallery.checks import (
@@ -92,7 +93,7 @@ class Listed:
     def name(self, row: int) -> str:
         """What errors call an item: its path, or "Item 3"."""
         if self.names is not None:
-            return str(self.names[row])
+            return shown(str(self.names[row]))
         item = self.items[row]
         return str(item) if isinstance(item, str | Path) else f"Item {row}"
 

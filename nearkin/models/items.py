@@ -20,6 +20,7 @@ from nearkin.data.decode import decode_audio, decode_image
 from nearkin.data.inputs import InputSpec
 from nearkin.data.padding import fitting, margins
 from nearkin.data.sources import open_data
+from nearkin.data.urls import is_url
 from nearkin.errors import DataError
 from nearkin.models.prefetch import batches
 
@@ -41,7 +42,9 @@ class Samples(Protocol):
 
 
 def opened(items: Items) -> Items:
-    """A folder, zip or manifest as the data set it is; anything else as it was given."""
+    """A folder, zip or manifest as the data set it is, a URL as that of a manifest; anything else as it was given."""
+    if isinstance(items, str) and is_url(items):
+        return open_data(items, progress=False)
     if isinstance(items, str | Path) and (Path(items).is_dir() or Path(items).suffix.lower() in _COLLECTIONS):
         return open_data(items, progress=False)
     return items

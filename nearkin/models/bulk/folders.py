@@ -1,0 +1,213 @@
+"""Folders that parts are written to, on this machine or behind a URL: each file appears whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+from nearkin.data.url_store import check_protocols
+from nearkin.data.urls import file_name, is_url, protocols, shown, without_secrets
+from nearkin.errors import DataError, NearkinError, StorageError
+from nearkin.lock import WriterLock
+from nearkin.models.bulk.shards import parsed_part
+from nearkin.storage import replacing, storing
+
+_NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
+
+
+class Folder(Protocol):
+    """Where files are, one level deep."""
+
+    def names(self) -> list[str]:
+        """What is in it, sorted; nothing if it is not there."""
+        ...
+
+    def open(self, name: str) -> BinaryIO:
+        """A file to read from, at any position; an `OSError` if there is none."""
+        ...
+
+    def writing(self, name: str) -> Any:
+        """A context with a temporary local path, which becomes the file if the block succeeds."""
+        ...
+
+    def held(self) -> Any:
+        """A context in which no other process of this machine, or of a shared disk that has locks, writes here."""
+        ...
+
+    def below(self, name: str) -> Folder:
+        """A folder inside, which need not be there."""
+        ...
+
+    def discard(self) -> None:
+        """Remove the folder and all that is in it."""
+        ...
+
+    def place(self, name: str) -> str:
+        """What messages call a file."""
+        ...
+
+
+def open_folder(place: str | os.PathLike[str]) -> Folder:
+    """The folder at a path or URL; it is made when something is written."""
+    text = os.fspath(place)
+    if not is_url(text):
+        return LocalFolder(Path(text).expanduser())
+    return LocalFolder(Path(file_name(text))) if protocols(text) == ["file"] else UrlFolder(text)
+
+
+def check_division(folder: Folder, shards: int) -> list[str]:
+    """What is in a folder; refuse one whose parts are of another number of shards."""
+    names = folder.names()
+    others = {part[1] for part in map(parsed_part, names) if part is not None and part[1] != shards}
+    if others:
+        raise DataError(
+            f"{folder.place('')} holds parts of {min(others)} shards, not {shards}: give that number, or write to "
+            "another folder."
+        )
+    return names
+
+
+class LocalFolder:
+    """A folder of this machine, or of a disk that it shares.
+
+    Args:
+        root: its path.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def names(self) -> list[str]:
+        """What is in it, sorted; nothing if it is not there."""
+        try:
+            return sorted(os.listdir(self.root))
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise DataError(f"{self.root} is not a folder that can be read ({error.strerror}).") from error
+
+    def open(self, name: str) -> BinaryIO:
+        """A file to read from."""
+        return open(self.root / name, "rb")
+
+    @contextmanager
+    def writing(self, name: str) -> Iterator[Path]:
+        """A temporary path that is synced and renamed."""
+        with replacing(self.root / name) as temporary:
+            yield temporary
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold the folder's lock; another process that asks for it meanwhile is told to come back."""
+        with storing(self.root):
+            self.root.mkdir(parents=True, exist_ok=True)
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(WriterLock(self.root).held())
+            except StorageError as error:
+                # Some shared disks have no locks. Without one, two processes only do the same work twice.
+                if getattr(error.__cause__, "errno", None) not in _NO_LOCKS:
+                    raise
+            yield
+
+    def below(self, name: str) -> LocalFolder:
+        """A folder inside."""
+        return LocalFolder(self.root / name)
+
+    def discard(self) -> None:
+        """Remove it with all that is in it, as far as the disk lets go of it: a shared one may keep what is open."""
+        shutil.rmtree(self.root, ignore_errors=True)
+
+    def place(self, name: str) -> str:
+        """The path of a file."""
+        return str(self.root / name)
+
+
+class UrlFolder:
+    """A folder behind a URL. There are no locks: of two that write one file, the later wins, and it is whole.
+
+    Args:
+        url: its URL; a filesystem that can be written to.
+    """
+
+    def __init__(self, url: str) -> None:
+        import fsspec
+
+        self.url = url.rstrip("/") if url.partition("://")[2] else url
+        check_protocols(url)
+        with _told(shown(url)):
+            self._files, self._root = fsspec.core.url_to_fs(self.url)
+
+    def names(self) -> list[str]:
+        """What is in it, sorted; nothing if it is not there."""
+        with _told(shown(self.url)):
+            self._files.invalidate_cache()
+            try:
+                found = self._files.ls(self._root, detail=False)
+            except FileNotFoundError:
+                return []
+        return sorted(name for name in {path.rstrip("/").rpartition("/")[2] for path in found} if name)
+
+    def open(self, name: str) -> BinaryIO:
+        """A file to read from."""
+        try:
+            return self._files.open(f"{self._root}/{name}", "rb")
+        except OSError:
+            raise
+        except Exception as error:  # each filesystem has exceptions of its own
+            raise OSError(without_secrets(str(error))) from None
+
+    @contextmanager
+    def writing(self, name: str) -> Iterator[Path]:
+        """A temporary path that is uploaded under another name and moved."""
+        arriving = f"{self._root}/.{name}.{uuid.uuid4().hex[:8]}.tmp"
+        with tempfile.TemporaryDirectory(prefix="nearkin-") as folder:
+            temporary = Path(folder) / name
+            with storing(temporary):
+                yield temporary
+            with _told(self.place(name)):
+                self._files.makedirs(self._root, exist_ok=True)
+                self._files.put_file(str(temporary), arriving)
+                self._files.mv(arriving, f"{self._root}/{name}")
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Nothing is held."""
+        yield
+
+    def below(self, name: str) -> UrlFolder:
+        """A folder inside."""
+        return UrlFolder(f"{self.url}/{name}")
+
+    def discard(self) -> None:
+        """Remove it with all that is in it."""
+        with _told(shown(self.url)):
+            self._files.invalidate_cache()
+            if self._files.exists(self._root):
+                self._files.rm(self._root, recursive=True)
+
+    def place(self, name: str) -> str:
+        """The URL of a file, without secrets."""
+        return f"{shown(self.url)}/{name}"
+
+
+@contextmanager
+def _told(place: str) -> Iterator[None]:
+    """Turn what a filesystem raises, each its own, into a sentence that names the place and no credentials."""
+    try:
+        yield
+    except NearkinError:
+        raise
+    except Exception as error:
+        reason = without_secrets(str(error).partition("\n")[0]) or type(error).__name__
+        raise StorageError(
+            f"{place} cannot be written or listed ({reason}): check the address, your rights and that its protocol "
+            "can be written to."
+        ) from None
