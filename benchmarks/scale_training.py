@@ -45,7 +45,6 @@ WARM = 8
 """Items of the step after which a process counts as idle: libraries have then made what they keep."""
 MEMORY_STEPS = 2
 TIME_ROUNDS = 3
-QUICK_LARGE = 1024
 
 PROCESSES = 2
 PROCESS_BATCH = 128
@@ -124,12 +123,12 @@ def _status(name: str) -> float:
     return next(int(line.split()[1]) for line in lines if line.startswith(name)) / 1024
 
 
-def caching_times(large: int) -> dict[str, float]:
+def caching_times() -> dict[str, float]:
     """Seconds a sample of a small batch as a whole, and of a large one in parts of that size; in turns."""
     times: dict[str, list[float]] = {"small": [], "large": []}
     contenders: dict[str, Callable[[], list[float]]] = {
-        "small": lambda: [seconds / SMALL for seconds in run_steps(SMALL, None, large // SMALL + 1)],
-        "large": lambda: [seconds / large for seconds in run_steps(large, PART, 2)],
+        "small": lambda: [seconds / SMALL for seconds in run_steps(SMALL, None, LARGE // SMALL + 1)],
+        "large": lambda: [seconds / LARGE for seconds in run_steps(LARGE, PART, 2)],
     }
     for turn in range(TIME_ROUNDS):
         for name in list(contenders)[:: 1 if turn % 2 == 0 else -1]:
@@ -142,8 +141,7 @@ PARTS: dict[str, Callable[[], dict[str, float]]] = {
     "memory large": lambda: peak_memory(LARGE, PART),
     "memory large in parts of the small": lambda: peak_memory(LARGE, SMALL),
     "memory large as a whole": lambda: peak_memory(LARGE, None),
-    "time": lambda: caching_times(LARGE),
-    "time quick": lambda: caching_times(QUICK_LARGE),
+    "time": caching_times,
 }
 
 
@@ -155,24 +153,18 @@ def run_part(name: str) -> dict[str, float]:
     return figures
 
 
-def measure_caching(quick: bool) -> tuple[list[dict[str, Any]], dict[str, float]]:
+def measure_caching() -> tuple[list[dict[str, Any]], dict[str, float]]:
     """Rows of the table and figures of gradient caching."""
-    figures: dict[str, float] = {}
-    table: list[dict[str, Any]] = []
-    seconds = run_part("time quick" if quick else "time")
-    figures["caching time"] = seconds["large"] / seconds["small"]
-    large = QUICK_LARGE if quick else LARGE
-    table.append({"what": f"batch {SMALL}, whole", "ms a sample": 1e3 * seconds["small"]})
-    table.append({"what": f"batch {large}, parts of {PART}", "ms a sample": 1e3 * seconds["large"]})
-    if quick:
-        return table, {}  # another size than the bar's
+    seconds = run_part("time")
     names = ("small", "large", "large in parts of the small", "large as a whole")
     small, parts, larger_parts, whole = (run_part(f"memory {name}")["MB"] for name in names)
-    figures["caching memory"] = parts / small
-    table[0]["peak MB"], table[1]["peak MB"] = small, parts
-    table.append({"what": f"batch {LARGE}, parts of {SMALL}", "peak MB": larger_parts})
-    table.append({"what": f"batch {LARGE}, whole", "peak MB": whole})
-    return table, figures
+    table = [
+        {"what": f"batch {SMALL}, whole", "peak MB": small, "ms a sample": 1e3 * seconds["small"]},
+        {"what": f"batch {LARGE:,}, parts of {PART}", "peak MB": parts, "ms a sample": 1e3 * seconds["large"]},
+        {"what": f"batch {LARGE:,}, parts of {SMALL}", "peak MB": larger_parts},
+        {"what": f"batch {LARGE:,}, whole", "peak MB": whole},
+    ]
+    return table, {"caching memory": parts / small, "caching time": seconds["large"] / seconds["small"]}
 
 
 # ---------------------------------------------------------------- two processes
