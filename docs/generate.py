@@ -212,6 +212,22 @@ def _voronoi() -> str:
     return f"{_bars(result)}\n\n{_table(('', *(row['epsilon'] for row in result['table'])), told)}"
 
 
+def _scale() -> str:
+    """The bars of the last full run of the benchmark of scale."""
+    result = _benchmark("scale")
+    machine = result["machine"]
+    return f"{machine['cpu']}, {machine['threads']} threads, torch {machine['torch']}:\n\n{_bars(result)}"
+
+
+def _scale_part(part: str) -> str:
+    """The rows of one part of the benchmark of scale."""
+    rows = [row for row in _benchmark("scale")["table"] if row["part"] == part]
+    names = list(dict.fromkeys(name for row in rows for name in row if name != "part"))
+    told = [[row.get(name, "") for name in names] for row in rows]
+    cells = [[f"{value:.3g}" if isinstance(value, float) else str(value) for value in line] for line in told]
+    return _table(("" if name == "what" else name for name in names), cells)
+
+
 def _tokens() -> str:
     """The token study: means over seeds with 95 % t intervals."""
     from scipy import stats
@@ -488,6 +504,9 @@ _TABLES = {
     "service": _service,
     "suspects": _suspects,
     "poolings": _poolings,
+    "scale": _scale,
+    "scale_caching": partial(_scale_part, "gradient caching"),
+    "scale_processes": partial(_scale_part, "two processes"),
     "ccp": _ccp,
     "adversary": _adversary,
     "gsp": _gsp,

@@ -26,7 +26,11 @@ _LATER: dict[str, dict[str, Any]] = {
     "data": {"test_domains": []},
     "model": {"similarity": None},
     "objective": {"switch": 0.0, "prefixes": [], "prefix_weights": None},
-    "training": {"adversarial": AdversarialSection().model_dump(mode="json")},
+    "training": {
+        "adversarial": AdversarialSection().model_dump(mode="json"),
+        "gradient_cache": None,
+        "sync_batch_norm": True,
+    },
 }
 """Keys that recipes of old did not have, with the values that leave all as it was: a digest does not heed these."""
 
