@@ -553,8 +553,9 @@ def test_halves_come_back_from_bytes_as_a_server_gives_them():
     half = items.encode(vectors, replace(EUCLIDEAN, dtype="float16"), lite=False)
     assert half.dtype == np.float16
     expected = half.astype(np.float32)
-    np.testing.assert_array_equal(items.decode([[row.tobytes()] for row in half], 4), expected)
-    np.testing.assert_array_equal(items.decode([row.tobytes() for row in half], 4), expected)
+    kind = replace(EUCLIDEAN, dtype="float16")
+    np.testing.assert_array_equal(items.decode([[row.tobytes()] for row in half], kind), expected)
+    np.testing.assert_array_equal(items.decode([row.tobytes() for row in half], kind), expected)
     np.testing.assert_array_equal(items.encode(vectors, replace(EUCLIDEAN, dtype="float16"), lite=True), expected)
     field = items.schema(replace(EUCLIDEAN, dtype="float16"), lite=False).fields[-1]
     assert field.dtype == pymilvus.DataType.FLOAT16_VECTOR

@@ -70,7 +70,7 @@ def _loaded(connection: sqlite3.Connection, state: State, directory: Path) -> Mi
     """A mirror read from the first row on."""
     settings = read_settings(connection)
     blocks = Blocks.of(settings, state.version)
-    index = VectorIndex(space_of(settings, directory), settings.dimension)
+    index = VectorIndex(space_of(settings, directory), settings.dimension, settings.dtype)
     index.reserve(state.rows)
     codes = dict(blocks.newer(connection, -1))
     for number, points in enumerate(blocks.points(connection, 0, state.rows)):
