@@ -25,6 +25,7 @@ pymilvus = pytest.importorskip("pymilvus", exc_type=ImportError)
 pytest.importorskip("milvus_lite", exc_type=ImportError)
 
 EUCLIDEAN = Settings("mine", 4, {"name": "euclidean"})
+FLAT = {"index_type": "FLAT", "metric_type": "L2"}
 _numbers = itertools.count()
 
 
@@ -219,7 +220,7 @@ def test_leftovers_of_a_rebuild_are_dropped_by_the_next(store):
     store.write(OLD, points(5))
     connection = store._connection
     prefix = connection.address.collection + "__items_"
-    table.make(connection, prefix + "0badc0de", items.schema(EUCLIDEAN, lite=True), "vector", "L2")
+    table.make(connection, prefix + "0badc0de", items.schema(EUCLIDEAN, lite=True), "vector", FLAT)
     store.replace_vectors(EUCLIDEAN, iter([([record.id for record in OLD], points(5, 9))]))
     mine = [name for name in connection.call("list_collections") if name.startswith(prefix)]
     assert mine == [store._head.collection]
@@ -523,7 +524,7 @@ def test_a_gallery_that_was_never_finished_is_told_and_can_be_made_again(address
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"schema": 2}, "schema version 2, and this version of nearkin reads 1"),
+        ({"schema": 3}, "schema version 3, and this version of nearkin reads up to 2"),
         ({"settings": replace(EUCLIDEAN, dimension=5).to_dict()}, "vectors of 4 dimensions and not of 5"),
         ({"collection": "nowhere"}, "are gone"),
     ],

@@ -59,7 +59,9 @@ def building(layout: Layout, settings: Settings, *, lite: bool) -> dict[str, Any
         made["m"] = _codes(layout, settings)
     if index == "hnsw-sq8":
         made["sq_type"] = "SQ8"
-    return {"index_type": _NAMES.get(index, "AUTOINDEX"), "metric_type": metric_of(settings), "params": made}
+    # Milvus Lite reads parameters as one document, a server one by one.
+    told = {"params": {"params": made} if lite else made} if made else {}
+    return {"index_type": _NAMES.get(index, "AUTOINDEX"), "metric_type": metric_of(settings), **told}
 
 
 def searching(layout: Layout, k: int) -> dict[str, Any]:
