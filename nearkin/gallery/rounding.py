@@ -22,7 +22,7 @@ SCALE_BYTES = 4
 
 _LARGEST = 127
 _DIGITS = 17
-_NOT_INT8 = ("poincare",)
+_NOT_INT8 = ("poincare-ball",)
 
 
 def check_dtype(dtype: Any, space: dict[str, Any]) -> None:

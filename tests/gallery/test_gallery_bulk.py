@@ -252,7 +252,7 @@ def test_files_are_found_in_folders_and_by_patterns(shards, tmp_path):
 
 
 def test_bad_imports_are_told_before_anything_is_written(tmp_path, shards):
-    folder, vectors = shards
+    folder, _ = shards
     empty = tmp_path / "empty"
     empty.mkdir()
     nameless = [write_shard(tmp_path / f"n{number}.parquet", rows_of(3, number)) for number in range(2)]
@@ -276,9 +276,9 @@ def test_bad_imports_are_told_before_anything_is_written(tmp_path, shards):
             gallery.import_files(folder)
         assert len(gallery) == 0
         gallery.export(tmp_path / "mine.parquet")
-    with Gallery.create(tmp_path / "o.gallery", dimension=DIMENSION, name="other", space="euclidean") as other:
-        with pytest.raises(ModelError, match="mean nothing"):
-            other.import_files(tmp_path / "mine.parquet")
+    other = Gallery.create(tmp_path / "o.gallery", dimension=DIMENSION, name="other", space="euclidean")
+    with other, pytest.raises(ModelError, match="mean nothing"):
+        other.import_files(tmp_path / "mine.parquet")
 
 
 def test_originals_and_thumbnails_come_along_and_what_they_replace_is_forgotten(request, tmp_path):

@@ -115,9 +115,8 @@ def test_an_import_survives_the_death_of_its_server(server, shards, monkeypatch,
     batches.kill_after = 3
     told = r"^The import stopped after 300 of 600 rows .* run the same import again, and it goes on from there\.$"
     kind = {"dimension": DIMENSION, "name": "mine", "space": "euclidean", "index": "exact"}
-    with Gallery.create(address, **kind, partition=partition) as gallery:
-        with pytest.raises(StorageError, match=told):
-            gallery.import_files(folder)
+    with Gallery.create(address, **kind, partition=partition) as gallery, pytest.raises(StorageError, match=told):
+        gallery.import_files(folder)
     server.start()
 
     with Gallery.open(address) as again:

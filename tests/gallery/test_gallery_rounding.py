@@ -127,7 +127,7 @@ def test_a_graph_over_int8_finds_nearly_all(tmp_path):
     [
         ("int4", {}, "'float32', 'float16' or 'int8', not 'int4'"),
         (8, {}, "not 8"),
-        ("int8", {"name": "poincare"}, "poincare"),
+        ("int8", {"name": "poincare-ball"}, "poincare"),
     ],
 )
 def test_what_cannot_be_stored_is_refused(dtype, space, told):
