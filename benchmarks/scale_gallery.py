@@ -150,7 +150,7 @@ def main() -> None:
     rows = measure(chosen.data_root, quick=chosen.quick)
     print(shown(rows))
     if not chosen.quick:
-        RESULT.write_text(json.dumps({"machine": machine(), "table": rows}, indent=2) + "\n")
+        RESULT.write_text(json.dumps({"machine": machine(), "table": rows, "page": shown(rows)}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

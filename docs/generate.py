@@ -487,6 +487,7 @@ _TABLES = {
     "gallery": _gallery,
     "service": _service,
     "suspects": _suspects,
+    "scale_gallery": lambda: _benchmark("scale_gallery")["page"],
     "poolings": _poolings,
     "ccp": _ccp,
     "adversary": _adversary,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +12,11 @@ import pytest
 
 from nearkin.errors import DataError, ModelError, StorageError
 from nearkin.gallery import Gallery, bulk, parquet
+from nearkin.gallery.milvus.table import Table
 from nearkin.gallery.shards import parquet_files
 
 DIMENSION = 5
 ROWS = 90
-_numbers = itertools.count()
 
 
 def rows_of(n: int, seed: int = 0) -> np.ndarray:
@@ -49,20 +47,10 @@ def shards(tmp_path) -> tuple[Path, np.ndarray]:
     return folder, vectors
 
 
-@pytest.fixture(scope="module")
-def database(tmp_path_factory) -> Iterator[str]:
-    """A Milvus Lite database that is served from the first test to the last."""
-    pytest.importorskip("pymilvus", exc_type=ImportError)
-    pytest.importorskip("milvus_lite", exc_type=ImportError)
-    path = str(tmp_path_factory.mktemp("milvus") / "all.db")
-    with Gallery.create(path, dimension=2, name="kept open"):
-        yield path
-
-
 def place(kind: str, request, tmp_path: Path) -> str:
     if kind == "sqlite":
         return str(tmp_path / "g.gallery")
-    return f"{request.getfixturevalue('database')}#b{next(_numbers)}"
+    return str(request.getfixturevalue("address"))
 
 
 def created(path: str, **other: Any) -> Gallery:
@@ -99,6 +87,14 @@ class Power:
                 raise StorageError("The disk is gone.")
 
         return call
+
+
+def cut_off(path: Path, folder: Path, after: int) -> None:
+    """Make a gallery whose import is lost after some calls."""
+    with created(str(path)) as gallery:
+        Power(gallery.store, after, heard=True)
+        with pytest.raises(StorageError):
+            gallery.import_files(folder)
 
 
 class Line:
@@ -178,10 +174,7 @@ def test_a_finished_import_leaves_no_journal_and_can_be_repeated(request, tmp_pa
 
 def test_a_file_that_was_changed_is_imported_anew(tmp_path, shards, small):
     folder, vectors = shards
-    with created(str(tmp_path / "g.gallery")) as gallery:
-        Power(gallery.store, 8, heard=True)
-        with pytest.raises(StorageError):
-            gallery.import_files(folder)
+    cut_off(tmp_path / "g.gallery", folder, after=8)
     changed = rows_of(40, seed=9)
     columns = {"path": [f"photos/{row}.jpg" for row in range(40)], "label": [f"c{row % 4}" for row in range(40)]}
     write_shard(folder / "part-00000-of-00003.parquet", changed, **columns, price=np.arange(40) / 4)
@@ -192,10 +185,7 @@ def test_a_file_that_was_changed_is_imported_anew(tmp_path, shards, small):
 
 def test_anew_writes_everything(tmp_path, shards, small):
     folder, vectors = shards
-    with created(str(tmp_path / "g.gallery")) as gallery:
-        Power(gallery.store, 4, heard=True)
-        with pytest.raises(StorageError):
-            gallery.import_files(folder)
+    cut_off(tmp_path / "g.gallery", folder, after=4)
     with Gallery.open(tmp_path / "g.gallery") as again:
         assert again.import_files(folder, anew=True).resumed == 0
         check_whole(again, vectors)
@@ -292,4 +282,6 @@ def test_originals_and_thumbnails_come_along_and_what_they_replace_is_forgotten(
         assert (gallery.store.original("a"), gallery.thumbnail("a")) == (b"1", jpeg)
         gallery.import_files(second)
         assert [gallery.store.original(id) for id in "abc"] == [None, b"2", None]
+        beside = Table(gallery.store._connection, gallery.store._documents.name, "key")
+        assert len(beside.page([], where='kind == "part"', limit=10)) == 1
         assert len(gallery) == 3

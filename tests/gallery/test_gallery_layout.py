@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -26,20 +25,6 @@ pytest.importorskip("milvus_lite", exc_type=ImportError)
 SPHERE = Settings("mine", 8, {"name": "sphere"})
 EUCLIDEAN = Settings("mine", 8, {"name": "euclidean"})
 SHOPS = ("north", "south", 'the "old" one')
-_numbers = itertools.count()
-
-
-@pytest.fixture(scope="module")
-def database(tmp_path_factory) -> Iterator[str]:
-    path = str(tmp_path_factory.mktemp("milvus") / "all.db")
-    keep = MilvusStore.create(path, EUCLIDEAN)
-    yield path
-    keep.close()
-
-
-@pytest.fixture
-def address(database) -> str:
-    return f"{database}#l{next(_numbers)}"
 
 
 def points(n: int, seed: int = 0) -> np.ndarray:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -26,21 +25,6 @@ pytest.importorskip("milvus_lite", exc_type=ImportError)
 
 EUCLIDEAN = Settings("mine", 4, {"name": "euclidean"})
 FLAT = {"index_type": "FLAT", "metric_type": "L2"}
-_numbers = itertools.count()
-
-
-@pytest.fixture(scope="module")
-def database(tmp_path_factory) -> Iterator[str]:
-    """One database for all galleries here, served from the first test to the last."""
-    path = str(tmp_path_factory.mktemp("milvus") / "all.db")
-    keep = MilvusStore.create(path, EUCLIDEAN)
-    yield path
-    keep.close()
-
-
-@pytest.fixture
-def address(database) -> str:
-    return f"{database}#g{next(_numbers)}"
 
 
 @pytest.fixture
@@ -287,8 +271,8 @@ def test_threads_may_share_a_store(store):
 
 @pytest.mark.parametrize("space", [{"name": "sphere", "metric": "chord"}, {"name": "sphere", "metric": "angle"}])
 @pytest.mark.parametrize("apart", [1e-4, 1e-2, 1.0])
-def test_distances_on_the_sphere_are_true_ones_however_small(database, space, apart):
-    store = MilvusStore.create(f"{database}#s{next(_numbers)}", Settings("mine", 32, space))
+def test_distances_on_the_sphere_are_true_ones_however_small(address, space, apart):
+    store = MilvusStore.create(address, Settings("mine", 32, space))
     made = make_space(**space)
     centre = points(1, 3, 32)
     around = made.project(torch.from_numpy(centre + apart * points(30, 4, 32))).numpy()

@@ -70,6 +70,18 @@ def items_prefix(gallery: str) -> str:
     return f"{gallery}__items_"
 
 
+def make_documents(connection: Connection, documents: Documents) -> None:
+    """Make the collection beside the items, or take over one that was never finished."""
+    if documents.usable():
+        if documents.head() is not None:
+            shown = connection.address.shown
+            raise StorageError(f"There is a gallery at {shown} already: open it, or use another name.")
+        return
+    if documents.exists():
+        connection.call("drop_collection", documents.name)
+    documents.make()
+
+
 def make_items(connection: Connection, settings: Settings, layout: Layout) -> Head:
     """Make an empty collection of items; nobody knows of it until the head is written."""
     check_layout(layout, settings, lite=connection.lite)

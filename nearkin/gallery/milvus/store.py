@@ -27,7 +27,7 @@ from nearkin.gallery.milvus.classes import Classes
 from nearkin.gallery.milvus.connection import Connection, MissingCollectionError, Sleep
 from nearkin.gallery.milvus.documents import Documents
 from nearkin.gallery.milvus.expressions import all_of
-from nearkin.gallery.milvus.head import Head, check_settings, documents_name, make_items, read_head
+from nearkin.gallery.milvus.head import Head, check_settings, documents_name, make_documents, make_items, read_head
 from nearkin.gallery.milvus.indexes import building, check_layout, searching
 from nearkin.gallery.milvus.loading import Loading
 from nearkin.gallery.milvus.table import LARGEST_ANSWER, Table
@@ -90,7 +90,7 @@ class MilvusStore:
         connection = Connection(place, sleep=sleep)
         try:
             documents = Documents(connection, documents_name(connection.address.collection))
-            _make_documents(connection, documents)
+            make_documents(connection, documents)
             rebuild.drop_others(connection, None)
             head = make_items(connection, settings, layout)
             documents.set_head(head.to_dict())
@@ -385,18 +385,6 @@ class MilvusStore:
         except MissingCollectionError:
             self._head = read_head(self._connection, self._documents)
             return action(Table(self._connection, self._head.collection, "id"))
-
-
-def _make_documents(connection: Connection, documents: Documents) -> None:
-    """Make the collection beside the items, or take over one that was never finished."""
-    if documents.usable():
-        if documents.head() is not None:
-            shown = connection.address.shown
-            raise StorageError(f"There is a gallery at {shown} already: open it, or use another name.")
-        return
-    if documents.exists():
-        connection.call("drop_collection", documents.name)
-    documents.make()
 
 
 def _of_label(label: Any) -> str:

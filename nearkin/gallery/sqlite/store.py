@@ -20,7 +20,7 @@ from nearkin.gallery.sqlite import rows as items
 from nearkin.gallery.sqlite.change import Change
 from nearkin.gallery.sqlite.checks import check_index, check_layout, check_settings, check_vectors
 from nearkin.gallery.sqlite.graph import KINDS, Graph
-from nearkin.gallery.sqlite.mirror import Mirror, refreshed
+from nearkin.gallery.sqlite.mirror import Mirror, codes_of, refreshed
 from nearkin.gallery.sqlite.rebuild import NewVectors, compact
 from nearkin.gallery.sqlite.state import State, read_index, save, save_settings, save_state
 from nearkin.gallery.store import ABSENT, UNLABELLED, Found, Load, Record, Sample
@@ -251,7 +251,7 @@ class SqliteStore:
         codes = now.index.codes
         k = k if k <= _PADDED else min(k, max(_PADDED, now.index.count))
         distances, rows = index.search(queries, k, allowed=allowed, labelled=labelled, exclude=hidden)
-        return Found(distances, now.slots(rows), _codes_of(rows, codes, now.index.codes))
+        return Found(distances, now.slots(rows), codes_of(rows, codes, now.index.codes))
 
     def sample(self, n: int, seed: int, *, labelled: bool = False) -> Sample:
         """At most n items, drawn at random without replacement; all of them, in order, if there are no more."""
@@ -392,17 +392,3 @@ class SqliteStore:
                 yield change
                 change.save()
             self._current()
-
-
-def _codes_of(rows: np.ndarray, before: np.ndarray, after: np.ndarray) -> np.ndarray:
-    """Codes int32 of the rows that a search found, given all codes before and after it.
-
-    Others may write while it runs: a row that was removed meanwhile has the code it was found with.
-    """
-    codes = np.full(rows.shape, ABSENT, np.int32)
-    there = rows >= 0
-    codes[there] = after[rows[there]]
-    there &= rows < len(before)
-    earlier = before[rows[there]]
-    codes[there] = np.where(earlier == ABSENT, codes[there], earlier)
-    return codes
