@@ -73,6 +73,7 @@ def import_files(
                 bar.advance(first)
                 done, resumed = done + first, resumed + first
                 for records, vectors in _batches(table, first, store.settings.dimension):
+                    _check_distinct(records, table)
                     # What a gallery exported lies in the space already; projected once more it would differ a little.
                     load(records, vectors if table.settings is not None else projected(space, vectors))
                     first, done = first + len(records), done + len(records)
@@ -133,6 +134,21 @@ def _opened(store: Store, file: Path, id_column: str | None, *, several: bool) -
             )
         return open_table(file, table.source)
     return table
+
+
+def _check_distinct(records: Sequence[Record], table: Table) -> None:
+    """Refuse rows that a column names alike; only those of one batch are looked at, the last of others counts."""
+    if table.id_column is None:
+        return
+    seen: set[str] = set()
+    for record in records:
+        if record.id in seen:
+            told = f" ({record.source})" if record.source else ""
+            raise DataError(
+                f"The column '{table.id_column}' of {table.path} names two items alike{told}: name a column that tells "
+                "them apart."
+            )
+        seen.add(record.id)
 
 
 def _batches(table: Table, first: int, dimension: int) -> Iterator[tuple[list[Record], np.ndarray]]:

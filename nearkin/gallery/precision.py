@@ -122,7 +122,8 @@ def precision_loss(
 
 def _recalls(distances: np.ndarray, true: np.ndarray) -> dict[int, float]:
     """Recall by k, from the float32 distances (q, deepest) to what was found, and to the true neighbours."""
-    return {k: float((distances[:, :k] <= true[:, k - 1 : k] * (1 + _TIE)).sum(axis=1).mean() / k) for k in NEIGHBOURS}
+    limits = true + _TIE * np.abs(true)
+    return {k: float((distances[:, :k] <= limits[:, k - 1 : k]).sum(axis=1).mean() / k) for k in NEIGHBOURS}
 
 
 def _distances(space: Space, queries: np.ndarray, near: np.ndarray) -> np.ndarray:

@@ -232,6 +232,17 @@ def test_shards_made_anew_in_another_number_replace_the_same_items(tmp_path, sha
         check_whole(gallery, -vectors)
 
 
+def test_two_rows_of_one_name_are_told_by_their_path(tmp_path):
+    files = [
+        write_shard(tmp_path / f"{number}.parquet", rows_of(3, number), path=["a/1", "a/2", f"a/{number}"])
+        for number in (3, 2)
+    ]
+    with created(str(tmp_path / "g.gallery")) as gallery:
+        with pytest.raises(DataError, match=r"The column 'path' of .*2\.parquet names two items alike \(a/2\)"):
+            gallery.import_files(files)
+        assert len(gallery) == 3
+
+
 def test_files_are_found_in_folders_and_by_patterns(shards, tmp_path):
     folder, _ = shards
     names = [folder / f"part-{shard:05d}-of-00003.parquet" for shard in range(3)]

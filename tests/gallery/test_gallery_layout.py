@@ -12,8 +12,9 @@ import pytest
 from nearkin.errors import DataError
 from nearkin.gallery import Gallery
 from nearkin.gallery.layout import BUILDING, PARTITIONS, Layout, layout_of
-from nearkin.gallery.milvus import MilvusStore, items
+from nearkin.gallery.milvus import MilvusStore, items, neighbours
 from nearkin.gallery.milvus.indexes import building, check_layout, searching
+from nearkin.gallery.milvus.table import Table
 from nearkin.gallery.store import Record
 from nearkin.gallery.values import Item, Settings
 from nearkin.gallery.where import parse
@@ -134,6 +135,36 @@ def test_int8_on_a_server_is_of_angles_and_by_a_graph():
     cosines = (back * vectors).sum(axis=1) / np.linalg.norm(vectors, axis=1)
     assert cosines.min() > 0.9999
     assert not items.decode([np.zeros(8, np.int8).tobytes()], small).any()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "part"), [("float32", "float_vector"), ("float16", "float16_vector"), ("int8", "int8_vector")]
+)
+def test_a_server_is_sent_vectors_and_queries_of_one_type(dtype, part):
+    from pymilvus.client.prepare import Prepare
+    from pymilvus.grpc_gen import common_pb2
+
+    settings = replace(SPHERE, dtype=dtype)
+    encoded = items.encode(points(3), settings, lite=False)
+    fields = items.schema(settings, lite=False).to_dict()["fields"]
+    rows = [items.to_row(Record(f"i{row}", None), encoded[row]) for row in range(3)]
+    sent = Prepare.row_upsert_param("c", rows, "", fields, enable_dynamic=False).fields_data
+    assert [field.vectors.WhichOneof("data") for field in sent if field.field_name == "vector"] == [part]
+
+    class Server:
+        lite = False
+
+        def call(self, method: str, *_: Any, **given: Any) -> list[Any]:
+            assert method == "search"
+            self.asked = given["data"]
+            return [[] for _ in given["data"]]
+
+    server = Server()
+    neighbours.search(server, Table(server, "c", "id"), settings, points(3), 2, "", None, {})
+    np.testing.assert_array_equal(np.stack(server.asked), encoded)
+    group = common_pb2.PlaceholderGroup.FromString(Prepare._prepare_placeholder_str(server.asked))
+    kinds = {"float32": "FloatVector", "float16": "Float16Vector", "int8": "Int8Vector"}
+    assert common_pb2.PlaceholderType.Name(group.placeholders[0].type) == kinds[dtype]
 
 
 # Indexes at work.

@@ -70,7 +70,8 @@ def search(
     if k > most:
         raise DataError(f"Milvus finds at most {most:,} neighbours of a query, not {k:,}: ask for fewer.")
     step = _LITE_QUERIES[metric_of(settings)] if connection.lite else _SERVER_QUERIES
-    asked = items.encode(queries, settings, lite=False) if settings.dtype == "int8" and not connection.lite else queries
+    # A server compares what is of one type; Milvus Lite has float32 alone, and queries need not be rounded there.
+    asked = queries if connection.lite else items.encode(queries, settings, lite=False)
     ids, labels = _proposals(connection, table, asked, k + (exclude is not None), where, step, effort)
     if exclude is not None:
         ids[np.equal(ids, np.asarray(exclude, object)[:, None])] = None
