@@ -503,6 +503,7 @@ _TABLES = {
     "gallery": _gallery,
     "service": _service,
     "suspects": _suspects,
+    "scale_gallery": lambda: _benchmark("scale_gallery")["page"],
     "poolings": _poolings,
     "scale": _scale,
     "scale_caching": partial(_scale_part, "gradient caching"),

@@ -8,10 +8,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nearkin.cli import gallery_views
+from nearkin.cli import gallery_scale, gallery_views
 from nearkin.cli.counting import counted
 from nearkin.cli.exits import GalleryCommand
-from nearkin.cli.gallery_options import GalleryPath, Items, Json, Labels, Model, Only, Parameters, Vectors, Where
+from nearkin.cli.gallery_options import (
+    GalleryPath,
+    IndexParameters,
+    Items,
+    Json,
+    Labels,
+    Model,
+    Only,
+    Parameters,
+    Vectors,
+    Where,
+)
+from nearkin.cli.gallery_scale import Index
 from nearkin.cli.options import Quiet
 
 if TYPE_CHECKING:
@@ -35,14 +47,7 @@ class Dtype(StrEnum):
 
     float32 = "float32"
     float16 = "float16"
-
-
-class Index(StrEnum):
-    """How a local gallery is searched."""
-
-    auto = "auto"
-    exact = "exact"
-    hnsw = "hnsw"
+    int8 = "int8"
 
 
 class Missing(StrEnum):
@@ -77,8 +82,15 @@ def create(
     ] = None,
     dtype: Annotated[Dtype, typer.Option("--dtype", help="How vectors are stored.")] = Dtype.float32,
     index: Annotated[
-        Index, typer.Option("--index", help="exact, hnsw (approximate), or auto: hnsw for large ones.")
+        Index,
+        typer.Option("--index", help="exact, hnsw (approximate), or auto: hnsw for large ones; the others in Milvus."),
     ] = Index.auto,
+    index_parameters: IndexParameters = None,
+    partition: Annotated[
+        str | None,
+        typer.Option("--partition-by", metavar="KEY", help="In Milvus: keep items apart by this fact of theirs."),
+    ] = None,
+    partitions: Annotated[int | None, typer.Option("--partitions", min=1, help="Into how many; default: 64.")] = None,
     skip_bad: SkipBad = False,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -88,7 +100,7 @@ def create(
         raise typer.BadParameter("Give --model, or --dimension for vectors of your own.", param_hint="--model")
     if vectors is not None and model is not None:
         raise typer.BadParameter("A gallery with a model makes its own vectors: leave one out.", param_hint="--vectors")
-    from nearkin.cli.gallery_arguments import to_enrol
+    from nearkin.cli.gallery_arguments import to_enrol, values_of
     from nearkin.gallery import Gallery
 
     given = to_enrol(items, vectors, labels, only, of_vectors=model is None)
@@ -101,6 +113,9 @@ def create(
         space=space,
         dtype=dtype.value,
         index=index.value,
+        index_parameters=values_of(index_parameters, "--index-param"),
+        partition=partition,
+        partitions=partitions,
         skip_bad=skip_bad,
         progress=not (quiet or as_json),
     ) as gallery:
@@ -241,20 +256,6 @@ def recalibrate(
     gallery_views.show_calibration(calibration, as_json=as_json)
 
 
-@gallery_app.command("import", cls=GalleryCommand)
-def import_(
-    path: GalleryPath,
-    file: Annotated[Path, typer.Argument(metavar="IN.parquet", help="What `nearkin gallery export` wrote.")],
-    as_json: Json = False,
-) -> None:
-    """Add the items of an export, with their vectors as they are; ids that exist are replaced."""
-    from nearkin.cli.gallery_arguments import open_gallery
-
-    with open_gallery(path) as gallery:
-        count = gallery.import_(file)
-        _report(gallery, as_json, f"Imported {counted(count, 'item')}; {_size(gallery)} now.", imported=count)
-
-
 def _size(gallery: Gallery) -> str:
     return f"{counted(len(gallery), 'item')} of {counted(len(gallery.stats().classes), 'class')}"
 
@@ -269,6 +270,9 @@ def _report(gallery: Gallery, as_json: bool, sentence: str, **facts: Any) -> Non
         print(printable(sentence))
 
 
+gallery_app.command("import", cls=GalleryCommand)(gallery_scale.import_)
+gallery_app.command("index", cls=GalleryCommand)(gallery_scale.index)
+gallery_app.command("precision", cls=GalleryCommand)(gallery_scale.precision)
 gallery_app.command("info", cls=GalleryCommand)(gallery_views.info)
 gallery_app.command("items", cls=GalleryCommand)(gallery_views.items)
 gallery_app.command("duplicates", cls=GalleryCommand)(gallery_views.duplicates)

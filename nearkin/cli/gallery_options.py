@@ -50,3 +50,7 @@ Only = Annotated[
     typer.Option("--only", metavar="COLUMN=VALUE", help="Only rows of ITEMS with this value; may be repeated."),
 ]
 Limit = Annotated[int, typer.Option("--limit", min=1, help="Show at most so many.")]
+IndexParameters = Annotated[
+    list[str] | None,
+    typer.Option("--index-param", metavar="NAME=VALUE", help="Of an index in Milvus, e.g. M=16; may be repeated."),
+]

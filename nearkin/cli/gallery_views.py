@@ -177,6 +177,7 @@ def _facts(stats: Stats) -> dict[str, object]:
         "vectors": f"{settings.dimension} x {settings.dtype}, {space_in_words(settings.space)}",
         "kind": settings.kind,
         "search": stats.index,
+        "index": stats.layout,
         "size": None if stats.size is None else f"{stats.size / 1e6:,.1f} MB",
         "writes": stats.generation,
     }

@@ -99,6 +99,20 @@ def _batches(file: Path) -> Iterator[tuple[list[Record], np.ndarray]]:
     return batches
 
 
+def read_tables(source: str) -> tuple[np.ndarray, list[str | None]]:
+    """Vectors float32 (n, d) and labels of Parquet files, or of a folder or pattern of them."""
+    from nearkin.gallery.parquet import read_items
+    from nearkin.gallery.shards import parquet_files
+
+    parts = [part for file in parquet_files(source) for part in read_items(file)[1]]
+    widths = sorted({rows.shape[1] for _, rows in parts})
+    if len(widths) != 1:
+        told = f"vectors of {' and '.join(map(str, widths))} dimensions" if widths else "no rows"
+        raise DataError(f"{source} has {told}: give vectors of one kind.")
+    labels = [record.label for records, _ in parts for record in records]
+    return np.concatenate([rows for _, rows in parts]), labels
+
+
 def value_of(text: str) -> Any:
     """The JSON value that a text is, or the text itself; NaN and infinities are no JSON."""
     try:

@@ -1,7 +1,10 @@
 """Enrolled items that answer: what is this, and what is it like?"""
 
+from nearkin.gallery.bulk import Imported
 from nearkin.gallery.calibration import Calibration
 from nearkin.gallery.gallery import Gallery
+from nearkin.gallery.layout import Layout
+from nearkin.gallery.precision import PrecisionLoss, precision_loss
 from nearkin.gallery.values import (
     Candidate,
     Duplicates,
@@ -20,12 +23,16 @@ __all__ = [
     "Candidate",
     "Duplicates",
     "Gallery",
+    "Imported",
     "Item",
+    "Layout",
     "MapPoint",
     "Match",
     "Neighbour",
+    "PrecisionLoss",
     "Settings",
     "Stats",
     "Suspect",
     "Verification",
+    "precision_loss",
 ]

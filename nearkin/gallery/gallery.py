@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from nearkin.errors import DataError, ModelError
+from nearkin.gallery.bulk import Imported, import_files
 from nearkin.gallery.creation import undone_on_error
 from nearkin.gallery.encoding import QueryEncoder, open_model
 from nearkin.gallery.enrolment import Enrolment, enrol_items, enrol_vectors
 from nearkin.gallery.inputs import check_label, check_metadata, listed, vector_rows
+from nearkin.gallery.layout import Layout, layout_of
 from nearkin.gallery.parquet import export_items
 from nearkin.gallery.places import check_free, check_place, create_store, is_local, open_store
 from nearkin.gallery.projecting import projected
 from nearkin.gallery.questions import ids_of
 from nearkin.gallery.reading import GalleryReader, Where
-from nearkin.gallery.rebuilding import check_kind, check_missing, import_items, rebuild, replace_vectors
+from nearkin.gallery.rebuilding import check_kind, check_missing, rebuild, replace_vectors
+from nearkin.gallery.shards import Given, parquet_files
 from nearkin.gallery.tie import forget_other_models, keep_model, matching_model, model_kept_on_success, settings_of
 from nearkin.gallery.where import condition
 from nearkin.models import Embedder
@@ -62,6 +66,9 @@ class Gallery(GalleryReader):
         space: str | Space | None = None,
         dtype: str = "float32",
         index: str = "auto",
+        index_parameters: Mapping[str, int] | None = None,
+        partition: str | None = None,
+        partitions: int | None = None,
         skip_bad: bool = False,
         progress: bool = True,
     ) -> Gallery:
@@ -79,8 +86,14 @@ class Gallery(GalleryReader):
             dimension: size of the vectors you bring.
             name: what made these vectors, such as "clip-vit-b32"; for a model a name of your own.
             space: how vectors you bring are compared: "sphere" (by angle, the default), "euclidean", or a space.
-            dtype: how vectors are stored: "float32", or "float16" for half of the disk.
-            index: how a local gallery is searched: "exact", "hnsw", or "auto": exact up to 500,000 items.
+            dtype: how vectors are stored: "float32", "float16" for half of the disk, or "int8" for a quarter of disk
+                and memory; `precision_loss` says what that costs.
+            index: how the gallery is searched: "exact", "hnsw", or "auto": exact up to 500,000 items, in Milvus as the
+                server thinks best. Milvus also has "hnsw-sq8", "ivf-flat", "ivf-sq8", "ivf-pq" and "diskann".
+            index_parameters: of an index of Milvus, such as {"M": 16, "ef": 64}.
+            partition: in Milvus, a metadata key by whose value, a text that every item must have, items are kept apart:
+                a condition on it then searches its partition alone.
+            partitions: into how many partitions the values are sorted; None: 64.
             skip_bad: leave out items that cannot be read instead of stopping.
             progress: show a progress bar.
         """
@@ -88,11 +101,12 @@ class Gallery(GalleryReader):
         if items is None and any(given is not None for given in (labels, metadata, ids)):
             raise DataError("There are labels, metadata or ids and no items that they are of: give the items too.")
         embedder = None if model is None else open_model(model)
+        layout = layout_of(index, index_parameters, partition, partitions)
         settings = settings_of(embedder, dimension, name, space, dtype)
         with undone_on_error(path) as making:
             if embedder is not None and is_local(path):
                 settings = keep_model(Path(path), settings, embedder)
-            making.store = create_store(path, settings, index)
+            making.store = create_store(path, settings, layout)
             gallery = cls(path, making.store, _encoder(embedder))
             if items is not None:
                 gallery.add(items, labels, metadata, ids=ids, skip_bad=skip_bad, progress=progress)
@@ -256,18 +270,41 @@ class Gallery(GalleryReader):
         settings = settings_of(None, rows.shape[1], called, kind, self.settings.dtype)
         replace_vectors(self.store, settings, ids_of(ids), projected(make_space(**settings.space), rows))
 
+    def set_index(self, index: str, parameters: Mapping[str, int] | None = None) -> None:
+        """Have the gallery searched by another index, from now on and by whoever opens it; as in `create`."""
+        before = self.store.layout
+        self.store.set_layout(replace(layout_of(index, parameters), **_shelves(before)))
+
     def export(self, path: str | Path) -> int:
         """Write all items with vectors and thumbnails as one Parquet file; how many there were."""
         check_place(path)
         return export_items(self.store, path)
 
-    def import_(self, path: str | Path) -> int:
-        """Add the items of a Parquet file that `export` wrote, or that holds vectors of your own; how many there were.
+    def import_(self, path: Given) -> int:
+        """`import_files` of files that `export` or `nearkin embed` wrote; how many rows they have."""
+        return self.import_files(path).rows
 
-        Items whose id is there already are replaced. Vectors of another model are refused.
+    def import_files(
+        self, path: Given, *, id_column: str | None = None, anew: bool = False, progress: bool = False
+    ) -> Imported:
+        """Add the items of Parquet files that `export` or `nearkin embed` wrote, or that hold vectors of your own.
+
+        Items whose id is there already are replaced. Vectors of another model are refused. Only some rows are held in
+        memory at a time; if it is cut off, the same call again goes on where it stopped, on whichever machine.
+
+        Args:
+            path: a file, a folder of them, a pattern such as "vectors/part-*.parquet", or several of these.
+            id_column: which column names the items; None: the column id. Without it, items of several files are named
+                by their path, and those of one file by path, row and vector.
+            anew: write everything again, also what an import that was cut off has written.
+            progress: show a progress bar.
         """
-        check_place(path)
-        return import_items(self.store, self.space, path)
+        files = parquet_files(path)
+        return import_files(self.store, self.space, files, id_column=id_column, anew=anew, progress=progress)
+
+
+def _shelves(layout: Layout) -> dict[str, Any]:
+    return {"partition": layout.partition, "partitions": layout.partitions}
 
 
 def _encoder(embedder: Embedder | None) -> QueryEncoder | None:

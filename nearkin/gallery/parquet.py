@@ -17,6 +17,7 @@ from nearkin.errors import DataError
 from nearkin.gallery.checks import check_ids, check_label, check_metadata, vector_rows
 from nearkin.gallery.store import Record, Store
 from nearkin.gallery.values import Item, Settings
+from nearkin.models.bulk import parts
 from nearkin.storage import replacing
 
 if TYPE_CHECKING:
@@ -52,12 +53,23 @@ def export_items(store: Store, path: str | Path) -> int:
 
 
 def read_items(path: str | Path) -> tuple[Settings | None, Iterator[tuple[list[Record], np.ndarray]]]:
-    """What a file's vectors are, if it says so, and its items with vectors float32 (n, d), some at a time.
+    """What a file's vectors are, if it says so, and its items with vectors float32 (n, d), some at a time."""
+    table = open_table(path)
+    return table.settings, table.read()
+
+
+def open_table(path: str | Path, id_column: str | None = None) -> Table:
+    """Look into a file; nothing of its rows is read yet.
 
     A file need not be ours: it must have a column vector or embedding, as `nearkin embed` writes it; id, label, source
     or path, metadata (JSON), added, thumbnail and original are taken as in ours if they are there, and every other
     column of texts, numbers, truth values or times becomes metadata. Without ids, items get ones that stay the same if
     the file is read again.
+
+    Args:
+        path: the file.
+        id_column: which column names the items, instead of id; a text that cannot be an id, such as a path, stands for
+            its digest.
 
     Raises:
         DataError: it is not such a file, now or while reading.
@@ -66,12 +78,11 @@ def read_items(path: str | Path) -> tuple[Settings | None, Iterator[tuple[list[R
     import pyarrow.parquet as pq
 
     try:
-        file = pq.ParquetFile(path)
-        settings = _settings(file.schema_arrow.metadata or {}, path)
-        columns = _columns(file.schema_arrow, path)
+        with pq.ParquetFile(path) as file:
+            told, columns = file.schema_arrow.metadata or {}, _columns(file.schema_arrow, path, id_column)
+            return Table(Path(path), _settings(told, path), file.metadata.num_rows, columns, _model(told, path))
     except (OSError, pa.ArrowException) as error:
         raise DataError(f"{path} is not a readable Parquet file ({_first_line(error)}).") from error
-    return settings, _records(file, columns, settings, path)
 
 
 def _schema(settings: Settings) -> pa.Schema:
@@ -135,6 +146,16 @@ def _settings(told: dict[bytes, bytes], path: str | Path) -> Settings | None:
     return settings
 
 
+def _model(told: dict[bytes, bytes], path: str | Path) -> str | None:
+    """The fingerprint of the model that `nearkin embed --shards` made the vectors with; None where no one says."""
+    if parts.KEY not in told:
+        return None
+    try:
+        return parts.Facts.decoded(told[parts.KEY]).model
+    except parts.DamagedError as error:
+        raise DataError(f"{path} is a shard of nearkin embed, but {error}: embed it again.") from error
+
+
 @dataclass(frozen=True)
 class _Columns:
     """Which columns of a table mean what."""
@@ -143,12 +164,85 @@ class _Columns:
     source: str | None
     own: frozenset[str]
     facts: tuple[str, ...]
+    id: str | None = None
+    width: int | None = None
 
     def read(self) -> list[str]:
-        return list(dict.fromkeys([self.vector, *([self.source] if self.source else []), *self.own, *self.facts]))
+        named = [name for name in (self.source, self.id) if name is not None]
+        return list(dict.fromkeys([self.vector, *named, *self.own, *self.facts]))
 
 
-def _columns(schema: pa.Schema, path: str | Path) -> _Columns:
+@dataclass(frozen=True)
+class Table:
+    """A file of items that was looked into.
+
+    Attributes:
+        path: where it is.
+        settings: what its vectors are, if it says so.
+        rows: how many it has.
+        columns: which of its columns mean what.
+        model: the fingerprint of the model that made its vectors, if it is a shard of embeddings.
+    """
+
+    path: Path
+    settings: Settings | None
+    rows: int
+    columns: _Columns
+    model: str | None = None
+
+    @property
+    def dimension(self) -> int | None:
+        """Size of its vectors, if that is known without reading them."""
+        return self.columns.width if self.settings is None else self.settings.dimension
+
+    @property
+    def source(self) -> str | None:
+        """The column that says where an item was read from."""
+        return self.columns.source
+
+    @property
+    def id_column(self) -> str | None:
+        """The column that was chosen to name the items."""
+        return self.columns.id
+
+    @property
+    def named(self) -> bool:
+        """Whether a column names the items."""
+        return self.columns.id is not None or "id" in self.columns.own
+
+    def read(self, first: int = 0) -> Iterator[tuple[list[Record], np.ndarray]]:
+        """Items from a row on with vectors float32 (n, d), some at a time.
+
+        Raises:
+            DataError: the file is damaged, or a row cannot be an item.
+        """
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        dimension, done = self.dimension, 0
+        try:
+            with pq.ParquetFile(self.path) as file:
+                groups, done = _groups_from(file, first)
+                for whole in file.iter_batches(batch_size=_ROWS, columns=self.columns.read(), row_groups=groups):
+                    batch = whole.slice(max(0, first - done))
+                    start, done = done + whole.num_rows - batch.num_rows, done + whole.num_rows
+                    if batch.num_rows:
+                        vectors = _vectors(batch.column(self.columns.vector), dimension, start, self.path)
+                        dimension = vectors.shape[1]
+                        yield _rows(batch, self.columns, vectors, start, self.path), vectors
+        except (OSError, pa.ArrowException) as error:
+            raise DataError(f"{self.path} is damaged after row {done} ({_first_line(error)}): make it anew.") from error
+
+
+def _groups_from(file: pq.ParquetFile, first: int) -> tuple[list[int], int]:
+    """The row groups that hold the rows from one on, and the first row of them."""
+    sizes = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
+    ends = np.cumsum(sizes)
+    skipped = int(np.searchsorted(ends, first, side="right"))
+    return list(range(skipped, len(sizes))), int(ends[skipped - 1]) if skipped else 0
+
+
+def _columns(schema: pa.Schema, path: str | Path, id: str | None) -> _Columns:
     import pyarrow as pa
 
     names = schema.names
@@ -164,7 +258,11 @@ def _columns(schema: pa.Schema, path: str | Path) -> _Columns:
     source = next((name for name in _SOURCE_NAMES if name in names), None)
     facts = [name for name in names if name not in _OWN and not name.startswith("__index_level_")]
     own = frozenset({"id", "label", "metadata", "added", "thumbnail", "original"} & set(names))
-    return _Columns(vector, source, own, tuple(name for name in facts if _is_scalar(schema.field(name).type)))
+    if id is not None and (id not in names or not _is_scalar(schema.field(id).type)):
+        raise DataError(f"{path} has no column '{id}' of texts or whole numbers to name the items by.")
+    told = tuple(name for name in facts if _is_scalar(schema.field(name).type))
+    width = kind.list_size if pa.types.is_fixed_size_list(kind) else None
+    return _Columns(vector, source, own, told, None if id == "id" else id, width)
 
 
 def _is_scalar(kind: pa.DataType) -> bool:
@@ -174,25 +272,6 @@ def _is_scalar(kind: pa.DataType) -> bool:
         kind = kind.value_type
     tests = (types.is_string, types.is_large_string, types.is_boolean, types.is_integer, types.is_floating)
     return any(test(kind) for test in (*tests, types.is_temporal, types.is_decimal)) and not types.is_duration(kind)
-
-
-def _records(
-    file: pq.ParquetFile, columns: _Columns, settings: Settings | None, path: str | Path
-) -> Iterator[tuple[list[Record], np.ndarray]]:
-    import pyarrow as pa
-
-    dimension = None if settings is None else settings.dimension
-    first = 0
-    try:
-        for batch in file.iter_batches(batch_size=_ROWS, columns=columns.read()):
-            vectors = _vectors(batch.column(columns.vector), dimension, first, path)
-            dimension = vectors.shape[1]
-            yield _rows(batch, columns, vectors, first, path), vectors
-            first += batch.num_rows
-    except (OSError, pa.ArrowException) as error:
-        raise DataError(f"{path} is damaged after row {first} ({_first_line(error)}): make it anew.") from error
-    finally:
-        file.close()
 
 
 def _vectors(column: pa.Array, dimension: int | None, first: int, path: str | Path) -> np.ndarray:
@@ -228,7 +307,10 @@ def _rows(batch: pa.RecordBatch, columns: _Columns, vectors: np.ndarray, first: 
         own = {name: values[name][row] for name in columns.own}
         facts = {name: _plain(values[name][row]) for name in columns.facts}
         try:
-            id = _id(own["id"]) if "id" in own else _made_id(first + row, sources[row], vectors[row])
+            if columns.id is not None:
+                id = _named_id(values[columns.id][row])
+            else:
+                id = _id(own["id"]) if "id" in own else _made_id(first + row, sources[row], vectors[row])
             found.append(_record(id, own, facts, sources[row]))
         except DataError as error:
             raise DataError(f"{path}, row {first + row}: {error}") from error
@@ -251,6 +333,16 @@ def _record(id: str, own: dict[str, Any], facts: dict[str, Any], source: str | N
 def _id(value: Any) -> str:
     whole = isinstance(value, int) and not isinstance(value, bool)
     return check_ids([str(value) if whole else value], 1)[0]
+
+
+def _named_id(value: Any) -> str:
+    """An id from what a column says: itself if it can be one, a digest of it else, as of a path."""
+    if value is None or value == "":
+        raise DataError("The column that names the items is empty here: fill it, or name another one.")
+    try:
+        return _id(value)
+    except DataError:
+        return hashlib.sha256(str(value).encode("utf-8", "replace")).hexdigest()[:24]
 
 
 def _made_id(row: int, source: str | None, vector: np.ndarray) -> str:

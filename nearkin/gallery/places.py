@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from nearkin.errors import DataError, StorageError
+from nearkin.gallery.layout import Layout
 from nearkin.gallery.store import Store
 from nearkin.gallery.values import Settings
 
@@ -30,6 +31,11 @@ def place_of(path: str | Path) -> Path | None:
     if text.startswith(_REMOTE):
         return None
     return Path(text if is_local(text) else text.partition("#")[0])
+
+
+def is_gallery_place(path: str) -> bool:
+    """Whether a path is, or can only be, that of a gallery, and not that of files of vectors."""
+    return not is_local(path) or (Path(path) / "gallery.sqlite").exists()
 
 
 def check_place(path: Any) -> None:
@@ -62,16 +68,18 @@ def check_free(path: str | Path) -> None:
             raise StorageError(f"{path} is there already: open it, remove it, or choose another path.")
 
 
-def create_store(path: str | Path, settings: Settings, index: str) -> Store:
+def create_store(path: str | Path, settings: Settings, layout: Layout) -> Store:
     """An empty store at a path or address."""
     with _usable(path):
         if is_local(path):
             from nearkin.gallery.sqlite import SqliteStore
+            from nearkin.gallery.sqlite.checks import check_layout
 
-            return SqliteStore.create(Path(path), settings, index=index)
+            check_layout(layout)
+            return SqliteStore.create(Path(path), settings, index=layout.index)
         from nearkin.gallery.milvus import MilvusStore
 
-        return MilvusStore.create(str(path), settings, token=_token())
+        return MilvusStore.create(str(path), settings, layout=layout, token=_token())
 
 
 def open_store(path: str | Path, index: str | None) -> Store:

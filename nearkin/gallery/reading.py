@@ -254,6 +254,7 @@ class GalleryReader:
             size=self.store.size(),
             calibration=None if fitted is None else fitted.to_dict(),
             notes=() if fitted is None else tuple(fitted.notes),
+            layout=self.store.layout.in_words(),
         )
 
     def map(self, limit: int = 2000) -> list[MapPoint]:

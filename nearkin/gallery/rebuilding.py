@@ -1,4 +1,4 @@
-"""Moving a gallery: to another model, to other vectors, from a file."""
+"""Moving a gallery: to another model, to other vectors."""
 
 from __future__ import annotations
 
@@ -12,13 +12,9 @@ from torch import Tensor
 
 from nearkin.errors import DataError, ModelError
 from nearkin.gallery.encoding import QueryEncoder
-from nearkin.gallery.inputs import vector_rows
-from nearkin.gallery.parquet import read_items
-from nearkin.gallery.projecting import projected
-from nearkin.gallery.store import Record, Store
+from nearkin.gallery.store import Store
 from nearkin.gallery.values import Item, Settings
 from nearkin.progress import Progress
-from nearkin.spaces import Space
 
 _BATCH = 64
 _MISSING = ("error", "drop")
@@ -69,41 +65,6 @@ def replace_vectors(store: Store, settings: Settings, ids: list[str], vectors: n
     if len(ids) != len(vectors):
         raise DataError(f"There are {len(ids):,} ids and {len(vectors):,} vectors: give one for each.")
     store.replace_vectors(settings, iter([(ids, vectors)]))
-
-
-def import_items(store: Store, space: Space, path: str | Path) -> int:
-    """Add the items of a Parquet file in one transaction; how many there were."""
-    settings, batches = read_items(path)
-    _check_same(store.settings, settings, path)
-    records: list[Record] = []
-    vectors: list[np.ndarray] = []
-    for some, rows in batches:
-        records += some
-        vectors.append(vector_rows(rows, store.settings.dimension))
-    if not records:
-        return 0
-    rows = np.concatenate(vectors)
-    # What a gallery exported lies in the space already; projected once more it would come back a little different.
-    store.write(records, rows if settings is not None else projected(space, rows))
-    return len(records)
-
-
-def _check_same(mine: Settings, other: Settings | None, path: str | Path) -> None:
-    """Refuse vectors that another model made."""
-    if other is None:
-        if mine.kind != "vector":
-            raise ModelError(
-                f"{path} does not say which model made its vectors, and this gallery is tied to one: export it from a "
-                "gallery of the same model, or create a gallery of your own vectors, with a dimension and a name."
-            )
-        return
-    tie: tuple[Any, Any] = (mine.fingerprint or mine.name, other.fingerprint or other.name)
-    if tie[0] != tie[1] or mine.dimension != other.dimension or mine.space != other.space:
-        raise ModelError(
-            f"The vectors of {path} were made by '{other.name}' ({other.dimension} dimensions, {other.space['name']}) "
-            f"and those of the gallery by '{mine.name}' ({mine.dimension}, {mine.space['name']}), and distances "
-            "between them mean nothing: take them into a gallery of their own."
-        )
 
 
 def _encoded(

@@ -6,12 +6,14 @@ its business.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 
+from nearkin.gallery.layout import Layout
 from nearkin.gallery.values import Item, Metadata, Settings
 from nearkin.gallery.where import Condition
 from nearkin.spaces import Space
@@ -76,6 +78,10 @@ class Sample:
     codes: np.ndarray
 
 
+Load = Callable[[Sequence[Record], np.ndarray], None]
+"""What writes a batch: `Store.write`, or something like it."""
+
+
 class Store(Protocol):
     """Where items live.
 
@@ -100,6 +106,11 @@ class Store(Protocol):
         ...
 
     @property
+    def layout(self) -> Layout:
+        """By which index they are searched, and how they are partitioned."""
+        ...
+
+    @property
     def generation(self) -> int:
         """Grows with every write, by anyone."""
         ...
@@ -121,6 +132,10 @@ class Store(Protocol):
 
     def write(self, records: Sequence[Record], vectors: np.ndarray) -> None:
         """Add items with vectors float32 (n, d), points of the space; ids that exist are replaced."""
+        ...
+
+    def loading(self) -> AbstractContextManager[Load]:
+        """A way to write very many items, batch after batch; each batch is as durable as a `write`."""
         ...
 
     def remove(self, ids: Sequence[str]) -> int:
@@ -213,6 +228,14 @@ class Store(Protocol):
             batches: ids and vectors (n, d), each id once; every item must come but those dropped.
             drop: ids of items that are removed in the same moment; read after the last batch, so that whoever makes
                 the batches may add to them.
+        """
+        ...
+
+    def set_layout(self, layout: Layout) -> None:
+        """Have the items searched by another index; partitions stay as they are.
+
+        Raises:
+            DataError: the store has no such index for these vectors.
         """
         ...
 

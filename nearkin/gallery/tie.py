@@ -12,6 +12,7 @@ import numpy as np
 from nearkin.errors import DataError, ModelError, StorageError
 from nearkin.gallery.encoding import open_model
 from nearkin.gallery.places import is_local
+from nearkin.gallery.rounding import check_dtype
 from nearkin.gallery.values import Settings
 from nearkin.models import Embedder
 from nearkin.models.learned_space import LearnedSpace
@@ -22,8 +23,7 @@ _LONGEST_NAME = 200
 
 def settings_of(embedder: Embedder | None, dimension: int | None, name: str | None, space: Any, dtype: str) -> Settings:
     """What a gallery is tied to, from what `create` was given."""
-    if dtype not in ("float32", "float16"):
-        raise DataError(f"Vectors are stored as 'float32' or 'float16', not {dtype!r}.")
+    check_dtype(dtype, {})
     if embedder is not None:
         if dimension is not None or space is not None:
             raise DataError("The model decides the dimension and the space: leave both out.")

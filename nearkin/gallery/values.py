@@ -145,7 +145,7 @@ class Settings:
         name: what made the vectors: a model's name, or what the user calls theirs.
         dimension: size of a vector.
         space: how vectors are compared, as `Space.to_dict` gives it.
-        dtype: how vectors are stored: "float32" or "float16".
+        dtype: how vectors are stored: "float32", "float16" or "int8".
         fingerprint: of the model that made the vectors; None for vectors the user brings.
         kind: what the model eats, "image" or "audio"; "vector" for vectors the user brings.
         model: name of the model file beside the store, if it is kept there.
@@ -183,6 +183,7 @@ class Stats:
         size: bytes on disk; None where that is not known.
         calibration: what was learned of the gallery itself, as plain values; None if nothing was yet.
         notes: what a reader must know.
+        layout: the index it was made with, its parameters and partitions, in words.
     """
 
     settings: Settings
@@ -194,3 +195,4 @@ class Stats:
     size: int | None
     calibration: dict[str, Any] | None
     notes: Sequence[str] = ()
+    layout: str = ""

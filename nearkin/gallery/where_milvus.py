@@ -28,6 +28,9 @@ from nearkin.gallery.where_nodes import (
     like_parts,
 )
 
+PARTITION_FIELD = "shelf"
+"""Where an item of a partitioned gallery has the value that sorts it."""
+
 _KINDS = {"text": "t", "number": "n", "bool": "b"}
 _NULLABLE = ("label", "source")
 _OPPOSITES = {"=": "!=", "<": ">=", "<=": ">", ">": "<=", ">=": "<"}
@@ -56,12 +59,38 @@ def facts(item: Item | Record) -> dict[str, str | int | float]:
     return found
 
 
-def compile(condition: Condition) -> str:
+def compile(condition: Condition, partition: str | None = None) -> str:
     """A Milvus filter, equal to `Condition.matches`, over `facts` and the fields `OWN_NAMES`.
 
-    The fields are texts, of which label and source may be null.
+    The fields are texts, of which label and source may be null. If items are partitioned by a metadata key, whose value
+    each has in a field of its own, and the condition leaves only some values of it, the filter names them first: Milvus
+    then looks into their partitions alone.
     """
-    return _compiled(condition, True)
+    test = _compiled(condition, True)
+    values = None if partition is None else _values_left(condition, partition)
+    if values is None:
+        return test
+    if not values:
+        return _NEVER
+    return f"{PARTITION_FIELD} in [{', '.join(map(literal, values))}] and {test}"
+
+
+def _values_left(condition: Condition, key: str) -> list[str] | None:
+    """The texts that a metadata key can have where a condition holds; None if it may have any."""
+    match condition:
+        case Compare(Name(key=name, own=False), "=", value) if name == key:
+            return [value] if isinstance(value, str) else []
+        case OneOf(Name(key=name, own=False), values) if name == key:
+            return [value for value in values if isinstance(value, str)]
+        case All(parts):
+            found = [left for part in parts if (left := _values_left(part, key)) is not None]
+            return [value for value in found[0] if all(value in other for other in found)] if found else None
+        case Any(parts):
+            each = [_values_left(part, key) for part in parts]
+            if any(left is None for left in each):
+                return None
+            return list(dict.fromkeys(value for left in each for value in left or ()))
+    return None
 
 
 def literal(value: Scalar) -> str:

@@ -231,7 +231,8 @@ def test_an_export_can_be_imported(nearkin, done, parts, tmp_path):
     assert done("gallery", "export", parts, file) == {"exported": 480, "path": str(file)}
     copy = tmp_path / "copy.gallery"
     assert done("gallery", "create", copy, "--dimension", WIDTH, "--name", "made-up")["items"] == 0
-    assert done("gallery", "import", copy, file) == {"imported": 480, "items": 480}
+    expected = {"imported": 480, "resumed": 0, "replaced": 0, "items": 480}
+    assert done("gallery", "import", copy, file) == expected
     assert done("gallery", "items", copy, "--limit", "5") == done("gallery", "items", parts, "--limit", "5")
     other = tmp_path / "other.gallery"
     done("gallery", "create", other, "--dimension", WIDTH, "--name", "another")
@@ -327,7 +328,7 @@ def test_what_is_wrong_is_told_in_one_sentence(nearkin, parts, model, tmp_path, 
         "gallery create x.gallery --model m --dimension 3",
         "gallery create x.gallery --model m --vectors v.npy",
         "gallery create x.gallery --dimension 0 --name x",
-        "gallery create x.gallery --dimension 3 --dtype int8",
+        "gallery create x.gallery --dimension 3 --dtype int4",
         "gallery create x.gallery --dimension 3 --index tree",
         "gallery add x.gallery",
         "gallery remove x.gallery",

@@ -85,7 +85,7 @@ def test_a_sound_calibration_is_not_learned_again(place):
         ("settings", "[]"),
         ("settings", '{"name": "x"}'),
         ("settings", '{"name": "x", "dimension": "12", "space": {"name": "sphere"}}'),
-        ("settings", '{"name": "x", "dimension": 12, "space": {"name": "sphere"}, "dtype": "int8"}'),
+        ("settings", '{"name": "x", "dimension": 12, "space": {"name": "sphere"}, "dtype": "int4"}'),
         ("settings", '{"name": "x", "dimension": 12, "space": "sphere"}'),
         ("index", "[1]"),
         ("index", '"fast"'),

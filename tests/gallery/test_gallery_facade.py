@@ -345,7 +345,7 @@ def test_reliability_tells_of_the_gallery_itself(vectors):
         ({"dimension": 4}, "give a model, or a dimension and a name"),
         ({"dimension": 0, "name": "x"}, "dimension"),
         ({"dimension": True, "name": "x"}, "dimension"),
-        ({"dimension": 4, "name": "x", "dtype": "int8"}, "float16"),
+        ({"dimension": 4, "name": "x", "dtype": "int4"}, "float16"),
         ({"dimension": 4, "name": "x", "space": 3}, "space"),
         ({"dimension": 4, "name": "x", "space": "spere"}, "spere"),
         ({"dimension": 4, "name": "x", "index": "fast"}, "fast"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -25,21 +24,7 @@ pymilvus = pytest.importorskip("pymilvus", exc_type=ImportError)
 pytest.importorskip("milvus_lite", exc_type=ImportError)
 
 EUCLIDEAN = Settings("mine", 4, {"name": "euclidean"})
-_numbers = itertools.count()
-
-
-@pytest.fixture(scope="module")
-def database(tmp_path_factory) -> Iterator[str]:
-    """One database for all galleries here, served from the first test to the last."""
-    path = str(tmp_path_factory.mktemp("milvus") / "all.db")
-    keep = MilvusStore.create(path, EUCLIDEAN)
-    yield path
-    keep.close()
-
-
-@pytest.fixture
-def address(database) -> str:
-    return f"{database}#g{next(_numbers)}"
+FLAT = {"index_type": "FLAT", "metric_type": "L2"}
 
 
 @pytest.fixture
@@ -219,7 +204,7 @@ def test_leftovers_of_a_rebuild_are_dropped_by_the_next(store):
     store.write(OLD, points(5))
     connection = store._connection
     prefix = connection.address.collection + "__items_"
-    table.make(connection, prefix + "0badc0de", items.schema(EUCLIDEAN, lite=True), "vector", "L2")
+    table.make(connection, prefix + "0badc0de", items.schema(EUCLIDEAN, lite=True), "vector", FLAT)
     store.replace_vectors(EUCLIDEAN, iter([([record.id for record in OLD], points(5, 9))]))
     mine = [name for name in connection.call("list_collections") if name.startswith(prefix)]
     assert mine == [store._head.collection]
@@ -286,8 +271,8 @@ def test_threads_may_share_a_store(store):
 
 @pytest.mark.parametrize("space", [{"name": "sphere", "metric": "chord"}, {"name": "sphere", "metric": "angle"}])
 @pytest.mark.parametrize("apart", [1e-4, 1e-2, 1.0])
-def test_distances_on_the_sphere_are_true_ones_however_small(database, space, apart):
-    store = MilvusStore.create(f"{database}#s{next(_numbers)}", Settings("mine", 32, space))
+def test_distances_on_the_sphere_are_true_ones_however_small(address, space, apart):
+    store = MilvusStore.create(address, Settings("mine", 32, space))
     made = make_space(**space)
     centre = points(1, 3, 32)
     around = made.project(torch.from_numpy(centre + apart * points(30, 4, 32))).numpy()
@@ -523,7 +508,7 @@ def test_a_gallery_that_was_never_finished_is_told_and_can_be_made_again(address
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"schema": 2}, "schema version 2, and this version of nearkin reads 1"),
+        ({"schema": 3}, "schema version 3, and this version of nearkin reads up to 2"),
         ({"settings": replace(EUCLIDEAN, dimension=5).to_dict()}, "vectors of 4 dimensions and not of 5"),
         ({"collection": "nowhere"}, "are gone"),
     ],
@@ -553,8 +538,9 @@ def test_halves_come_back_from_bytes_as_a_server_gives_them():
     half = items.encode(vectors, replace(EUCLIDEAN, dtype="float16"), lite=False)
     assert half.dtype == np.float16
     expected = half.astype(np.float32)
-    np.testing.assert_array_equal(items.decode([[row.tobytes()] for row in half], 4), expected)
-    np.testing.assert_array_equal(items.decode([row.tobytes() for row in half], 4), expected)
+    kind = replace(EUCLIDEAN, dtype="float16")
+    np.testing.assert_array_equal(items.decode([[row.tobytes()] for row in half], kind), expected)
+    np.testing.assert_array_equal(items.decode([row.tobytes() for row in half], kind), expected)
     np.testing.assert_array_equal(items.encode(vectors, replace(EUCLIDEAN, dtype="float16"), lite=True), expected)
     field = items.schema(replace(EUCLIDEAN, dtype="float16"), lite=False).fields[-1]
     assert field.dtype == pymilvus.DataType.FLOAT16_VECTOR

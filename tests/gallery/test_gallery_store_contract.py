@@ -30,6 +30,7 @@ class StoreFactory:
 
     def __init__(self, kind: str, root: Path) -> None:
         self.kind = kind
+        self._store, _, self._dtype = kind.partition(" ")
         self._root = root
         self._made = 0
         self._open: list[Store] = []
@@ -38,7 +39,9 @@ class StoreFactory:
     def create(self, values: Settings | None = None) -> Store:
         self._made += 1
         place, made = self._root / f"{self._made}", values or euclidean()
-        if self.kind == "sqlite":
+        if self._dtype and made.dtype == "float32":
+            made = replace(made, dtype=self._dtype)
+        if self._store == "sqlite":
             from nearkin.gallery.sqlite import SqliteStore
 
             return self._keep(place, SqliteStore.create(place, made))
@@ -51,7 +54,7 @@ class StoreFactory:
         """Close a store and open what it left on disk."""
         place = self._places[id(store)]
         store.close()
-        if self.kind == "sqlite":
+        if self._store == "sqlite":
             from nearkin.gallery.sqlite import SqliteStore
 
             return self._keep(place, SqliteStore.open(place))
@@ -70,14 +73,14 @@ class StoreFactory:
         gc.collect()
 
 
-@pytest.fixture(scope="module", params=["sqlite", "milvus"])
+@pytest.fixture(scope="module", params=["sqlite", "sqlite int8", "milvus"])
 def store_factory(request, tmp_path_factory) -> Iterator[StoreFactory]:
-    if request.param == "milvus":
+    if request.param.startswith("milvus"):
         for module in ("pymilvus", "milvus_lite"):
             pytest.importorskip(module, exc_type=ImportError)
         if importlib.util.find_spec("nearkin.gallery.milvus") is None:
             pytest.skip("there is no Milvus store")
-    factory = StoreFactory(request.param, tmp_path_factory.mktemp(request.param))
+    factory = StoreFactory(request.param, tmp_path_factory.mktemp(request.param.replace(" ", "-")))
     yield factory
     factory.close()
 
@@ -87,7 +90,11 @@ def euclidean(**other: Any) -> Settings:
 
 
 def vectors_of(n: int, seed: int = 0, dimension: int = DIMENSION) -> np.ndarray:
-    return np.random.default_rng(seed).normal(size=(n, dimension)).astype(np.float32)
+    """Vectors that every dtype keeps as they are: whole numbers over 64, with one of 127 in each row."""
+    rng = np.random.default_rng(seed)
+    whole = np.clip(np.rint(40 * rng.normal(size=(n, dimension))), -126, 126)
+    whole[np.arange(n), rng.integers(dimension, size=n)] = 127
+    return (whole / 64).astype(np.float32)
 
 
 def records_of(n: int, start: int = 0, **other: Any) -> list[Record]:
@@ -176,7 +183,7 @@ def test_items_come_back_as_they_were_given_also_after_reopening(store_factory):
     store, records, points = filled(store_factory)
     for opened in now_and_later(store_factory, store):
         assert len(opened) == 40
-        assert opened.settings == euclidean()
+        assert opened.settings == euclidean(dtype=opened.settings.dtype)
         assert opened.get([record.id for record in records]) == [item_of(record) for record in records]
         np.testing.assert_array_equal(opened.vectors([record.id for record in records]), points)
         assert opened.get(["no such", "id0003"]) == [None, item_of(records[3])]
@@ -428,12 +435,15 @@ def test_excluded_items_are_not_found(store_factory):
         assert all(int(name[2:]) < 20 and int(name[2:]) % 4 != 3 for name in line)
 
 
-def test_half_precision_is_within_its_rounding(store_factory):
-    store, records, points = filled(store_factory, 40, dtype="float16")
+@pytest.mark.parametrize("dtype", ["float16", "int8"])
+def test_smaller_forms_are_within_their_rounding(store_factory, dtype):
+    store, records, _ = filled(store_factory, 40, dtype=dtype)
+    points = np.random.default_rng(5).normal(size=(40, DIMENSION)).astype(np.float32)
+    store.write(records, points)
     for opened in now_and_later(store_factory, store):
         stored = opened.vectors([record.id for record in records])
         assert stored.dtype == np.float32
-        np.testing.assert_allclose(stored, points, rtol=2e-3, atol=1e-3)
+        np.testing.assert_allclose(stored, points, rtol=2e-3, atol=1e-3 if dtype == "float16" else 2e-2)
         found = opened.search(points, 1)
         assert found_ids(opened, found.keys) == [[record.id] for record in records]
 

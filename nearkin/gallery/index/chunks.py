@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from nearkin.gallery.index.nearest import nearest
+from nearkin.gallery.index.packed import Vectors
 from nearkin.search import exact
 from nearkin.spaces import Space
 
@@ -16,7 +17,7 @@ _MEMORY_MB = 64
 def search_chunks(
     space: Space,
     queries: np.ndarray,
-    vectors: np.ndarray,
+    vectors: Vectors,
     allowed: np.ndarray | None,
     k: int,
     exclude: np.ndarray | None,
@@ -28,7 +29,7 @@ def search_chunks(
     Args:
         space: any space.
         queries: float32 (q, d).
-        vectors: float32 (n, d).
+        vectors: (n, d).
         allowed: which (n,) may be found; None: all.
         k: how many; if there are fewer the rest is infinity and -1.
         exclude: a slot (q,) that a query must not find, -1 for none.
@@ -46,7 +47,7 @@ def search_chunks(
 
 
 def _of_chunk(
-    space: Space, queries: np.ndarray, vectors: np.ndarray, allowed: np.ndarray | None, k: int, first: int
+    space: Space, queries: np.ndarray, vectors: Vectors, allowed: np.ndarray | None, k: int, first: int
 ) -> np.ndarray:
     """The k nearest slots (q, at most k) of one chunk."""
     chunk = vectors[first : first + _ROWS]

@@ -8,6 +8,7 @@ from nearkin.gallery.index.asked import Asked
 from nearkin.gallery.index.chunks import search_chunks
 from nearkin.gallery.index.forms import Form
 from nearkin.gallery.index.nearest import nearest
+from nearkin.gallery.index.packed import stretch
 from nearkin.gallery.index.scan import Scan
 from nearkin.gallery.index.snapshot import Snapshot
 from nearkin.spaces import Space
@@ -42,6 +43,6 @@ def search_exactly(space: Space, form: Form | None, now: Snapshot, asked: Asked)
     rest = np.concatenate(left)
     if len(rest):
         without = None if exclude is None else exclude[rest]
-        found = search_chunks(space, queries[rest], now.vectors[: now.count], asked.allowed, k, without)
+        found = search_chunks(space, queries[rest], stretch(now.vectors, 0, now.count), asked.allowed, k, without)
         distances[rest], slots[rest] = found
     return distances, slots

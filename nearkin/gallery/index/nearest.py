@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 import torch
 
+from nearkin.gallery.index.packed import Vectors
 from nearkin.search.blocks.order import settled_array
 from nearkin.spaces import Euclidean, LipschitzBall, Space, Sphere
 
@@ -17,7 +18,7 @@ _PARALLEL = 1e-14  # a chord in float64 of what is one direction
 
 
 def nearest(
-    space: Space, queries: np.ndarray, vectors: np.ndarray, candidates: np.ndarray, k: int
+    space: Space, queries: np.ndarray, vectors: Vectors, candidates: np.ndarray, k: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """The k nearest candidates of every query: (distances float32, slots int64), each (q, k).
 
@@ -26,7 +27,7 @@ def nearest(
     Args:
         space: what tells distances.
         queries: float32 (q, d).
-        vectors: float32 (n, d).
+        vectors: (n, d).
         candidates: slots (q, c), -1 where there is none.
         k: how many; if there are fewer candidates the rest is infinity and -1.
     """
@@ -46,7 +47,7 @@ def nearest(
     return distances, slots
 
 
-def _distances(space: Space, queries: np.ndarray, vectors: np.ndarray, near: np.ndarray) -> np.ndarray:
+def _distances(space: Space, queries: np.ndarray, vectors: Vectors, near: np.ndarray) -> np.ndarray:
     """Distances (q, c), float64, of queries (q, d) to the vectors numbered by `near` (q, c)."""
     distances = np.empty(near.shape)
     width = max(1, min(near.shape[1], _ENTRIES // queries.shape[1]))

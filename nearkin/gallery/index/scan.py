@@ -13,12 +13,14 @@ import numpy as np
 import torch
 
 from nearkin.gallery.index.forms import Form
+from nearkin.gallery.index.packed import PackedRows
 from nearkin.gallery.index.pool import Pool, new_limits
 from nearkin.gallery.index.snapshot import Snapshot
 from nearkin.search.blocks.workers import Queue, run_workers
 
 _ONE_ENTRIES = 2**21  # of the vectors of a block: 8 MB
 _FEW_ENTRIES = 2**19  # smaller, as each query passes over it
+_PACKED_ENTRIES = 2**17  # smaller still: what was widened is to be in the cache when it is multiplied
 _MANY_ENTRIES = 2**18  # of the scores of a block
 _FEW = 6  # queries, up to which a product row by row is faster than a product of matrices
 _MOST_QUERIES = 256
@@ -74,7 +76,10 @@ class Scan:
 
     def _look_few(self, left: np.ndarray, new_pool: Callable[[], Pool]) -> list[Pool]:
         """Offer all scores of a few queries, row by row, on all workers."""
-        size = max(1, (_ONE_ENTRIES if len(left) == 1 else _FEW_ENTRIES) // left.shape[1])
+        entries = _ONE_ENTRIES if len(left) == 1 else _FEW_ENTRIES
+        if isinstance(self._snapshot.vectors, PackedRows):
+            entries = _PACKED_ENTRIES
+        size = max(1, entries // left.shape[1])
         blocks = Queue(self._blocks(size))
         pools: list[Pool] = []
 

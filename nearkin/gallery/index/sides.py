@@ -17,6 +17,7 @@ from torch import Tensor
 
 from nearkin.gallery.index.asked import Asked
 from nearkin.gallery.index.chunks import search_chunks
+from nearkin.gallery.index.packed import stretch
 from nearkin.gallery.index.pool import Pool, new_limits
 from nearkin.gallery.index.snapshot import Snapshot
 from nearkin.search.blocks.workers import Queue, run_workers
@@ -103,7 +104,7 @@ def search_sides(space: Space, enrolled: EnrolledSides, now: Snapshot, asked: As
     rest = np.concatenate(left)
     if len(rest):
         without = None if exclude is None else exclude[rest]
-        found = search_chunks(space, queries[rest], now.vectors[: now.count], asked.allowed, k, without)
+        found = search_chunks(space, queries[rest], stretch(now.vectors, 0, now.count), asked.allowed, k, without)
         distances[rest], slots[rest] = found
     return distances, slots
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from nearkin.gallery.index.packed import Vectors, stretch
 from nearkin.gallery.store import ABSENT, UNLABELLED
 
 
@@ -14,7 +15,7 @@ class Snapshot:
     """The first `count` slots of arrays that may be longer; what lies beyond belongs to the writer.
 
     Attributes:
-        vectors: float32 (capacity, d).
+        vectors: (capacity, d), float32 where they are indexed.
         extra: what the product needs besides, float32 (capacity,): see `scan`.
         codes: int32 (capacity,).
         count: how many slots there are.
@@ -24,7 +25,7 @@ class Snapshot:
         tame: whether all vectors can be scored in float32.
     """
 
-    vectors: np.ndarray
+    vectors: Vectors
     extra: np.ndarray
     codes: np.ndarray
     count: int = 0
@@ -43,5 +44,5 @@ class Snapshot:
 
     def since(self, slot: int) -> Snapshot:
         """The slots from this one on, numbered from 0; `absent` and `unlabelled` are then upper bounds."""
-        parts = self.vectors[slot:], self.extra[slot:], self.codes[slot:]
+        parts = stretch(self.vectors, slot), self.extra[slot:], self.codes[slot:]
         return replace(self, vectors=parts[0], extra=parts[1], codes=parts[2], count=self.count - slot)

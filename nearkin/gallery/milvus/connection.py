@@ -117,7 +117,7 @@ class Connection:
 
 def quiet() -> None:
     """Keep the packages from printing tracebacks of what we tell in a sentence, unless somebody set their level."""
-    for name in ("pymilvus.decorators", "milvus_lite.server_manager"):
+    for name in ("pymilvus.decorators", "pymilvus.client.connection_manager", "milvus_lite.server_manager"):
         logger = logging.getLogger(name)
         if logger.level == logging.NOTSET:
             logger.setLevel(logging.CRITICAL)

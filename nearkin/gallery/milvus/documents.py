@@ -46,7 +46,8 @@ class Documents:
         schema.add_field("number", kinds.INT64)
         schema.add_field("text", kinds.VARCHAR, max_length=table.TEXT_BYTES)
         schema.add_field("nowhere", kinds.FLOAT_VECTOR, dim=2)  # Milvus has no collection without vectors.
-        table.make(self._connection, self.name, schema, "nowhere", "L2")
+        kind = "FLAT" if self._connection.lite else "AUTOINDEX"
+        table.make(self._connection, self.name, schema, "nowhere", {"index_type": kind, "metric_type": "L2"})
 
     def exists(self) -> bool:
         """Whether there is such a collection."""
@@ -145,6 +146,10 @@ class Documents:
             ]
         )
         return tokens
+
+    def has_parts(self) -> bool:
+        """Whether any long text is kept."""
+        return bool(self._table.page([], where='kind == "part"', limit=1))
 
     def parts(self, owner: str, token: str) -> str | None:
         """Long text by its token; None if parts of it are gone."""

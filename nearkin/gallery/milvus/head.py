@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from nearkin.errors import DataError, StorageError
+from nearkin.gallery.layout import Layout
 from nearkin.gallery.milvus import items, table
 from nearkin.gallery.milvus.connection import Connection, MissingCollectionError
 from nearkin.gallery.milvus.documents import Documents
+from nearkin.gallery.milvus.indexes import building, check_layout
 from nearkin.gallery.milvus.neighbours import metric_of
+from nearkin.gallery.rounding import check_dtype
 from nearkin.gallery.values import Settings
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+"""A gallery without partitions says 1, so that a nearkin that knows none can read it."""
 
 _LARGEST_DIMENSION = 32_768
 
@@ -25,21 +30,32 @@ class Head:
     Attributes:
         settings: what the vectors are.
         collection: where the items are; it changes when all vectors are replaced.
+        layout: by which index they are searched, and how they are partitioned.
     """
 
     settings: Settings
     collection: str
+    layout: Layout = field(default_factory=Layout)
+
+    def is_still(self, plain: Mapping[str, Any]) -> bool:
+        """Whether what was read says the same of where the items are and how they are laid out."""
+        known = Layout.from_dict(plain.get("layout", {}))
+        return bool(plain.get("collection") == self.collection and known == self.layout)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values, with the version."""
-        return {"schema": SCHEMA_VERSION, "settings": self.settings.to_dict(), "collection": self.collection}
+        return {
+            "schema": 1 if self.layout.partition is None else SCHEMA_VERSION,
+            "settings": self.settings.to_dict(),
+            "collection": self.collection,
+            "layout": self.layout.to_dict(),
+        }
 
 
 def check_settings(settings: Settings) -> None:
     """Raise DataError unless Milvus can keep and search such vectors."""
     metric_of(settings)
-    if settings.dtype not in ("float32", "float16"):
-        raise DataError(f"Vectors can be stored as 'float32' or 'float16', not '{settings.dtype}'.")
+    check_dtype(settings.dtype, settings.space)
     if not 1 <= settings.dimension <= _LARGEST_DIMENSION:
         raise DataError(f"Milvus keeps vectors of 1 to {_LARGEST_DIMENSION:,} dimensions, not {settings.dimension:,}.")
 
@@ -54,12 +70,26 @@ def items_prefix(gallery: str) -> str:
     return f"{gallery}__items_"
 
 
-def make_items(connection: Connection, settings: Settings) -> Head:
+def make_documents(connection: Connection, documents: Documents) -> None:
+    """Make the collection beside the items, or take over one that was never finished."""
+    if documents.usable():
+        if documents.head() is not None:
+            shown = connection.address.shown
+            raise StorageError(f"There is a gallery at {shown} already: open it, or use another name.")
+        return
+    if documents.exists():
+        connection.call("drop_collection", documents.name)
+    documents.make()
+
+
+def make_items(connection: Connection, settings: Settings, layout: Layout) -> Head:
     """Make an empty collection of items; nobody knows of it until the head is written."""
-    metric = metric_of(settings)
+    check_layout(layout, settings, lite=connection.lite)
     name = items_prefix(connection.address.collection) + secrets.token_hex(4)
-    table.make(connection, name, items.schema(settings, lite=connection.lite), "vector", metric)
-    return Head(settings, name)
+    schema = items.schema(settings, lite=connection.lite, partition=layout.partition)
+    index = building(layout, settings, lite=connection.lite)
+    table.make(connection, name, schema, "vector", index, partitions=layout.partitions)
+    return Head(settings, name, layout)
 
 
 def read_head(connection: Connection, documents: Documents) -> Head:
@@ -74,12 +104,13 @@ def read_head(connection: Connection, documents: Documents) -> Head:
     plain = documents.head() if documents.usable() else None
     if plain is None:
         raise StorageError(f"The gallery at {shown} was never finished: create it again.")
-    if plain.get("schema") != SCHEMA_VERSION:
+    if plain.get("schema") not in range(1, SCHEMA_VERSION + 1):
         raise StorageError(
             f"The gallery at {shown} has schema version {plain.get('schema')}, and this version of nearkin reads "
-            f"{SCHEMA_VERSION}: use the version of nearkin that made it."
+            f"up to {SCHEMA_VERSION}: use the version of nearkin that made it."
         )
-    head = Head(Settings.from_dict(plain["settings"]), str(plain["collection"]))
+    layout = Layout.from_dict(plain.get("layout", {}))
+    head = Head(Settings.from_dict(plain["settings"]), str(plain["collection"]), layout)
     try:
         described = connection.call("describe_collection", head.collection)
     except MissingCollectionError as error:

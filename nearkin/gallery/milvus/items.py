@@ -12,9 +12,10 @@ import numpy as np
 
 from nearkin.errors import DataError, require
 from nearkin.gallery.milvus.table import LARGEST_ANSWER, TEXT_BYTES, Row, schema_class
+from nearkin.gallery.rounding import halves, quantised, rounded
 from nearkin.gallery.store import Record
 from nearkin.gallery.values import Item, Settings
-from nearkin.gallery.where_milvus import facts
+from nearkin.gallery.where_milvus import PARTITION_FIELD, facts
 from nearkin.search import as_vectors
 
 ID_BYTES = 1_024
@@ -22,6 +23,9 @@ LABEL_BYTES = 8_192
 SOURCE_BYTES = 8_192
 THUMBNAIL_BYTES = TEXT_BYTES // 4 * 3
 """The largest thumbnail: it is kept as base64 in a text field."""
+
+PARTITION_BYTES = 1_024
+"""The longest value of a partition key."""
 
 _JSON_BYTES = 65_000
 _VALUES_AT_ONCE = 2**21
@@ -37,8 +41,11 @@ ALL_FIELDS = [*_ITEM_FIELDS, "facts", "thumbnail", "original", "vector"]
 """All fields beside the id."""
 
 
-def schema(settings: Settings, *, lite: bool) -> Any:
-    """The schema of a collection of items. Milvus Lite has no half precision: there the rounded values are float32."""
+def schema(settings: Settings, *, lite: bool, partition: str | None = None) -> Any:
+    """The schema of a collection of items, with a field to sort them into partitions by if they have a key for that.
+
+    Milvus Lite has neither float16 nor int8: rounded values are float32 there.
+    """
     kinds = require("pymilvus", "milvus").DataType
     made = schema_class().create_schema(auto_id=False, enable_dynamic_field=False)
     made.add_field("id", kinds.VARCHAR, is_primary=True, max_length=ID_BYTES)
@@ -50,8 +57,11 @@ def schema(settings: Settings, *, lite: bool) -> Any:
     made.add_field("pictured", kinds.BOOL)
     made.add_field("thumbnail", kinds.VARCHAR, max_length=TEXT_BYTES, nullable=True)
     made.add_field("original", kinds.VARCHAR, max_length=128, nullable=True)
-    half = settings.dtype == "float16" and not lite
-    made.add_field("vector", kinds.FLOAT16_VECTOR if half else kinds.FLOAT_VECTOR, dim=settings.dimension)
+    if partition is not None:
+        made.add_field(PARTITION_FIELD, kinds.VARCHAR, max_length=PARTITION_BYTES, is_partition_key=True)
+    narrow = {"float16": "FLOAT16_VECTOR", "int8": "INT8_VECTOR"}
+    kind = "FLOAT_VECTOR" if lite else narrow.get(settings.dtype, "FLOAT_VECTOR")
+    made.add_field("vector", getattr(kinds, kind), dim=settings.dimension)
     return made
 
 
@@ -120,27 +130,33 @@ def at_once(dimension: int) -> int:
 
 
 def encode(vectors: np.ndarray, settings: Settings, *, lite: bool) -> np.ndarray:
-    """Vectors (n, d) as they are stored.
+    """Vectors (n, d) as they are stored, and as a server wants queries: int8 without scale, since only angles count.
 
     Raises:
         DataError: a value is too large for half precision.
     """
-    if settings.dtype == "float32":
-        return vectors
-    with np.errstate(over="ignore"):
-        halves = vectors.astype(np.float16)
-    if not np.isfinite(halves).all():
-        raise DataError("The vectors hold values beyond 65,504, which float16 cannot keep: use dtype='float32'.")
-    return halves.astype(np.float32) if lite else halves
+    if lite:
+        return rounded(vectors, settings.dtype)
+    if settings.dtype == "int8":
+        return quantised(vectors)[1]
+    return halves(vectors) if settings.dtype == "float16" else vectors
 
 
-def decode(stored: Sequence[Any], dimension: int) -> np.ndarray:
-    """Vectors float32 (n, d) of what Milvus gives back: lists of numbers, or the bytes of half precision."""
+def decode(stored: Sequence[Any], settings: Settings) -> np.ndarray:
+    """Vectors float32 (n, d) of what Milvus gives back: lists of numbers, or the bytes of halves or of int8.
+
+    Of int8 a server keeps the direction alone, which comes back with length one.
+    """
     if not len(stored):
-        return np.zeros((0, dimension), np.float32)
-    if isinstance(plain(stored[0]), bytes):
-        return np.stack([np.frombuffer(plain(one), np.float16) for one in stored]).astype(np.float32)
-    return np.asarray(stored, np.float32)
+        return np.zeros((0, settings.dimension), np.float32)
+    if not isinstance(plain(stored[0]), bytes):
+        return np.asarray(stored, np.float32)
+    kind = np.float16 if settings.dtype == "float16" else np.int8
+    vectors = np.stack([np.frombuffer(plain(one), kind) for one in stored]).astype(np.float32)
+    if settings.dtype == "int8":
+        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+        vectors /= np.where(lengths == 0, 1, lengths)
+    return vectors
 
 
 def described(record: Record) -> Row:
@@ -165,8 +181,27 @@ def described(record: Record) -> Row:
     return {"label": record.label, **made}
 
 
+def shelved(row: Row, partition: str | None) -> Row:
+    """A row with what sorts it into a partition: the value of a metadata key, if the gallery goes by one.
+
+    Raises:
+        DataError: the item has no such value, or it is no text.
+    """
+    if partition is None:
+        return row
+    value = row["metadata"].get(partition)
+    if not isinstance(value, str) or not value:
+        told = "has none" if value is None else f"has {str(value)[:40]!r}"
+        raise DataError(
+            f"The gallery is partitioned by '{partition}', and the item '{row['id']}' {told}: give every item a text "
+            "there."
+        )
+    _fits(f"partition '{partition}'", row["id"], value, PARTITION_BYTES)
+    return {**row, PARTITION_FIELD: value}
+
+
 def plain(stored: Any) -> Any:
-    """A vector as Milvus gives it and takes it; half precision comes as a list of one bytes object."""
+    """A vector as Milvus gives it and takes it; halves and int8 come as a list of one bytes object."""
     return stored[0] if isinstance(stored, list) and stored and isinstance(stored[0], bytes) else stored
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from nearkin.errors import DataError
+from nearkin.gallery.milvus import items
 from nearkin.gallery.milvus.connection import Connection
 from nearkin.gallery.milvus.items import at_once, decode
 from nearkin.gallery.milvus.table import LARGEST_ANSWER, Table
@@ -53,8 +54,11 @@ def search(
     k: int,
     where: str,
     exclude: np.ndarray | None,
+    effort: dict[str, int],
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The k nearest rows that fulfil an expression, without the id that `exclude` (q,) gives for each query.
+
+    `effort` is what the index is searched with.
 
     Returns:
         Distances float32 (q, k), infinite beyond the last; ids (q, k) and labels (q, k), objects, None there.
@@ -66,7 +70,9 @@ def search(
     if k > most:
         raise DataError(f"Milvus finds at most {most:,} neighbours of a query, not {k:,}: ask for fewer.")
     step = _LITE_QUERIES[metric_of(settings)] if connection.lite else _SERVER_QUERIES
-    ids, labels = _proposals(connection, table, queries, k + (exclude is not None), where, step)
+    # A server compares what is of one type; Milvus Lite has float32 alone, and queries need not be rounded there.
+    asked = queries if connection.lite else items.encode(queries, settings, lite=False)
+    ids, labels = _proposals(connection, table, asked, k + (exclude is not None), where, step, effort)
     if exclude is not None:
         ids[np.equal(ids, np.asarray(exclude, object)[:, None])] = None
     distances = _true_distances(table, settings, queries, ids)
@@ -78,7 +84,13 @@ def search(
 
 
 def _proposals(
-    connection: Connection, table: Table, queries: np.ndarray, k: int, where: str, at_once: int
+    connection: Connection,
+    table: Table,
+    queries: np.ndarray,
+    k: int,
+    where: str,
+    at_once: int,
+    effort: dict[str, int],
 ) -> tuple[np.ndarray, np.ndarray]:
     """Ids and labels (q, k), objects, of what Milvus finds, asked for `at_once` queries; None beyond the last."""
     ids = np.full((len(queries), k), None, object)
@@ -86,13 +98,14 @@ def _proposals(
     step = max(1, min(_HITS_AT_ONCE // k, at_once))
     for start in range(0, len(queries), step):
         part = queries[start : start + step]
-        for row, hits in enumerate(_hits(connection, table.name, part, k, where), start):
+        for row, hits in enumerate(_hits(connection, table.name, part, k, where, effort), start):
             ids[row, : len(hits)] = [hit["id"] for hit in hits]
             labels[row, : len(hits)] = [hit["entity"]["label"] for hit in hits]
     return ids, labels
 
 
-def _hits(connection: Connection, name: str, queries: np.ndarray, k: int, where: str) -> Any:
+def _hits(connection: Connection, name: str, queries: np.ndarray, k: int, where: str, effort: dict[str, int]) -> Any:
+    chosen = {"search_params": {"params": effort}} if effort else {}
     return connection.call(
         "search",
         name,
@@ -102,6 +115,7 @@ def _hits(connection: Connection, name: str, queries: np.ndarray, k: int, where:
         filter=where,
         output_fields=["label"],
         consistency_level="Strong",
+        **chosen,
     )
 
 
@@ -110,7 +124,7 @@ def _true_distances(table: Table, settings: Settings, queries: np.ndarray, ids: 
     names = list(dict.fromkeys(name for name in ids.ravel() if name is not None))
     found = table.get(names, ["vector"], at_once=at_once(settings.dimension))
     names = [name for name in names if name in found]
-    vectors = decode([found[name]["vector"] for name in names], settings.dimension)
+    vectors = decode([found[name]["vector"] for name in names], settings)
     places = {name: place for place, name in enumerate(names)}
     slots = np.array([places.get(name, -1) for name in ids.ravel()], np.int64).reshape(ids.shape)
     distances = np.full(ids.shape, np.inf, np.float32)

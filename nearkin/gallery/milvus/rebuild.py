@@ -37,9 +37,9 @@ def replace_vectors(
     drop_others(connection, head)
     documents.forget_notes(head.collection)
     old = Table(connection, head.collection, "id")
-    made = make_items(connection, settings)
+    made = make_items(connection, settings, head.layout)
     try:
-        moved = _fill(old, Table(connection, made.collection, "id"), settings, batches, connection.lite)
+        moved = _fill(old, Table(connection, made.collection, "id"), made, batches, connection.lite)
         dropped = old.get(drop, ["original"])
         _check_complete(old, moved, set(dropped))
     except BaseException:
@@ -68,12 +68,13 @@ def owner(id: str) -> str:
     return f"item:{id}"
 
 
-def _fill(old: Table, new: Table, settings: Settings, batches: Batches, lite: bool) -> set[str]:
+def _fill(old: Table, new: Table, made: Head, batches: Batches, lite: bool) -> set[str]:
     """Copy items with their new vectors; their ids."""
     moved: set[str] = set()
     fields = [field for field in items.ALL_FIELDS if field != "vector"]
     for ids, vectors in batches:
-        points = items.encode(items.checked_vectors(vectors, len(ids), settings.dimension), settings, lite=lite)
+        given = items.checked_vectors(vectors, len(ids), made.settings.dimension)
+        points = items.encode(given, made.settings, lite=lite)
         for start in range(0, len(ids), items.WHOLE_ROWS):
             part = ids[start : start + items.WHOLE_ROWS]
             known = old.get(part, fields)
@@ -83,7 +84,8 @@ def _fill(old: Table, new: Table, settings: Settings, batches: Batches, lite: bo
                 if id not in known:
                     raise _no_item(id)
                 moved.add(id)
-            new.upsert([{**known[id], "vector": points[start + at]} for at, id in enumerate(part)])
+            whole = [{**known[id], "vector": points[start + at]} for at, id in enumerate(part)]
+            new.upsert([items.shelved(row, made.layout.partition) for row in whole])
     return moved
 
 

@@ -11,23 +11,28 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
 
 from nearkin.errors import DataError, StorageError
 from nearkin.gallery.disk import size_of
+from nearkin.gallery.layout import Layout
 from nearkin.gallery.milvus import items as rows
-from nearkin.gallery.milvus import neighbours, rebuild
+from nearkin.gallery.milvus import neighbours, rebuild, table
 from nearkin.gallery.milvus.address import parse_address
 from nearkin.gallery.milvus.classes import Classes
 from nearkin.gallery.milvus.connection import Connection, MissingCollectionError, Sleep
 from nearkin.gallery.milvus.documents import Documents
 from nearkin.gallery.milvus.expressions import all_of
-from nearkin.gallery.milvus.head import Head, check_settings, documents_name, make_items, read_head
+from nearkin.gallery.milvus.head import Head, check_settings, documents_name, make_documents, make_items, read_head
+from nearkin.gallery.milvus.indexes import building, check_layout, searching
+from nearkin.gallery.milvus.loading import Loading
 from nearkin.gallery.milvus.table import LARGEST_ANSWER, Table
 from nearkin.gallery.milvus.writing import remove, update, write
-from nearkin.gallery.store import Found, Record, Sample
+from nearkin.gallery.store import Found, Load, Record, Sample
 from nearkin.gallery.values import Item, Settings
 from nearkin.gallery.where import Condition
 from nearkin.gallery.where_milvus import compile as compile_where
@@ -35,6 +40,8 @@ from nearkin.gallery.where_milvus import literal
 from nearkin.spaces import Space, make_space
 
 T = TypeVar("T")
+
+_USUAL = Layout()
 
 
 class MilvusStore:
@@ -55,7 +62,13 @@ class MilvusStore:
 
     @classmethod
     def create(
-        cls, address: str, settings: Settings, *, token: str | None = None, sleep: Sleep = time.sleep
+        cls,
+        address: str,
+        settings: Settings,
+        *,
+        layout: Layout = _USUAL,
+        token: str | None = None,
+        sleep: Sleep = time.sleep,
     ) -> MilvusStore:
         """Make an empty gallery.
 
@@ -63,6 +76,7 @@ class MilvusStore:
             address: `milvus://[user:password@]host[:port]/[database/]collection`, `milvus+tls://…`, or the path of a
                 Milvus Lite database, `something.db` or `something.db#collection`.
             settings: what the vectors are.
+            layout: by which index they are searched, and by which metadata key they are partitioned.
             token: "user:password" or an API key.
             sleep: waits between tries.
 
@@ -71,12 +85,14 @@ class MilvusStore:
             StorageError: nothing answers there, or there is a gallery already.
         """
         check_settings(settings)
-        connection = Connection(parse_address(address, token), sleep=sleep)
+        place = parse_address(address, token)
+        check_layout(layout, settings, lite=place.path is not None)
+        connection = Connection(place, sleep=sleep)
         try:
             documents = Documents(connection, documents_name(connection.address.collection))
-            _make_documents(connection, documents)
+            make_documents(connection, documents)
             rebuild.drop_others(connection, None)
-            head = make_items(connection, settings)
+            head = make_items(connection, settings, layout)
             documents.set_head(head.to_dict())
         except BaseException:
             connection.close()
@@ -112,6 +128,11 @@ class MilvusStore:
         return make_space(**self.settings.space)
 
     @property
+    def layout(self) -> Layout:
+        """By which index they are searched, and how they are partitioned."""
+        return self._fresh_head().layout
+
+    @property
     def generation(self) -> int:
         """Grows with every write, by anyone."""
         return self._documents.counters()[0]
@@ -141,7 +162,17 @@ class MilvusStore:
             points = rows.checked_vectors(vectors, len(records), settings.dimension)
             if records:
                 encoded = rows.encode(points, settings, lite=self._connection.lite)
-                self._on_items(lambda table: write(table, self._documents, records, encoded))
+                self._on_items(
+                    lambda table: write(table, self._documents, records, encoded, self._head.layout.partition)
+                )
+
+    @contextmanager
+    def loading(self) -> Iterator[Load]:
+        """A way to write very many items, batch after batch, that asks less than `write`."""
+        with self._writing:
+            load = Loading(self._connection, self._documents, self._fresh_head())
+            yield load.write
+            load.finish()
 
     def remove(self, ids: Sequence[str]) -> int:
         """Remove items; how many there were. Ids that do not exist are left alone."""
@@ -151,7 +182,9 @@ class MilvusStore:
     def update(self, ids: Sequence[str], *, label: Any = ..., metadata: Any = ...) -> int:
         """Give items another label (or None), or other metadata, or both; how many there were. `...`: unchanged."""
         with self._writing:
-            return self._on_items(lambda table: update(table, self._documents, ids, label, metadata))
+            return self._on_items(
+                lambda table: update(table, self._documents, ids, label, metadata, self._head.layout.partition)
+            )
 
     def get(self, ids: Sequence[str]) -> list[Item | None]:
         """Items by id, None where there is none."""
@@ -168,7 +201,7 @@ class MilvusStore:
         """Items in the order of their ids, those after the id `after`; that item need not exist any more."""
         if limit < 1:
             raise DataError(f"A page must hold at least one item, not {limit}.")
-        expression = _expression(where)
+        expression = self._expression(where)
         found: list[Item] = []
         while len(found) < limit:
             size = min(limit - len(found), LARGEST_ANSWER)
@@ -181,7 +214,7 @@ class MilvusStore:
 
     def ids_where(self, where: Condition | None = None, *, label: Any = ...) -> list[str]:
         """Ids of all items that fulfil a condition, and have a label if one is given (None: the unlabelled)."""
-        expression = all_of(_expression(where), _of_label(label))
+        expression = all_of(self._expression(where), _of_label(label))
         return self._on_items(lambda table: [row["id"] for page in table.pages([], where=expression) for row in page])
 
     def thumbnail(self, id: str) -> bytes | None:
@@ -207,7 +240,7 @@ class MilvusStore:
         missing = next((id for id in ids if id not in found), None)
         if missing is not None:
             raise DataError(f"There is no item '{missing}' in the gallery.")
-        return rows.decode([found[id]["vector"] for id in ids], self._head.settings.dimension)
+        return rows.decode([found[id]["vector"] for id in ids], self._head.settings)
 
     def search(
         self,
@@ -225,11 +258,18 @@ class MilvusStore:
         """
         if k < 1:
             raise DataError(f"At least one neighbour must be asked for, not {k}.")
-        expression = all_of(_expression(where), "label is not null" if labelled else "")
+        expression = all_of(self._expression(where), "label is not null" if labelled else "")
         points = rows.checked_vectors(queries, None, self.settings.dimension)
         distances, ids, labels = self._on_items(
             lambda table: neighbours.search(
-                self._connection, table, self._head.settings, points, k, expression, exclude
+                self._connection,
+                table,
+                self._head.settings,
+                points,
+                k,
+                expression,
+                exclude,
+                searching(self._head.layout, k + (exclude is not None)),
             )
         )
         return Found(distances, ids, self._classes.codes(labels, present=np.isfinite(distances)))
@@ -246,7 +286,7 @@ class MilvusStore:
             found = table.get(ids, ["label", "vector"], at_once=rows.at_once(self._head.settings.dimension))
             kept = [id for id in ids if id in found]
             labels = np.array([found[id]["label"] for id in kept], object)
-            vectors = rows.decode([found[id]["vector"] for id in kept], self._head.settings.dimension)
+            vectors = rows.decode([found[id]["vector"] for id in kept], self._head.settings)
             return Sample(
                 np.array(kept, object), vectors, self._classes.codes(labels, present=np.ones(len(kept), bool))
             )
@@ -260,7 +300,7 @@ class MilvusStore:
         while page := self._rows_after(after, "", rows.at_once(self._head.settings.dimension), "vector"):
             for start in range(0, len(page), size):
                 part = page[start : start + size]
-                vectors = rows.decode([row["vector"] for row in part], self._head.settings.dimension)
+                vectors = rows.decode([row["vector"] for row in part], self._head.settings)
                 yield [rows.to_item(row) for row in part], vectors
             after = page[-1]["id"]
 
@@ -292,6 +332,21 @@ class MilvusStore:
                 self._connection, self._documents, self._fresh_head(), settings, batches, drop
             )
 
+    def set_layout(self, layout: Layout) -> None:
+        """Have the items searched by another index, which is built from now on; partitions stay as they are.
+
+        Raises:
+            DataError: Milvus has no such index for these vectors.
+        """
+        with self._writing:
+            head = replace(self._fresh_head(), layout=layout)
+            check_layout(layout, head.settings, lite=self._connection.lite)
+            index = building(layout, head.settings, lite=self._connection.lite)
+            # Said first: if what follows is cut off, doing it again completes it.
+            self._documents.set_head(head.to_dict())
+            table.rebuild(self._connection, head.collection, "vector", index)
+            self._head = head
+
     def size(self) -> int | None:
         """Bytes of a Milvus Lite database, all its galleries together; None for a server."""
         path = self._connection.address.path
@@ -314,9 +369,12 @@ class MilvusStore:
         fields = [*rows.ITEM_FIELDS, *more]
         return self._on_items(lambda table: table.page(fields, where=where, after=after, limit=size))
 
+    def _expression(self, where: Condition | None) -> str:
+        return "" if where is None else compile_where(where, self._head.layout.partition)
+
     def _fresh_head(self) -> Head:
         plain = self._documents.head()
-        if plain is None or plain.get("collection") != self._head.collection:
+        if plain is None or not self._head.is_still(plain):
             self._head = read_head(self._connection, self._documents)
         return self._head
 
@@ -327,22 +385,6 @@ class MilvusStore:
         except MissingCollectionError:
             self._head = read_head(self._connection, self._documents)
             return action(Table(self._connection, self._head.collection, "id"))
-
-
-def _make_documents(connection: Connection, documents: Documents) -> None:
-    """Make the collection beside the items, or take over one that was never finished."""
-    if documents.usable():
-        if documents.head() is not None:
-            shown = connection.address.shown
-            raise StorageError(f"There is a gallery at {shown} already: open it, or use another name.")
-        return
-    if documents.exists():
-        connection.call("drop_collection", documents.name)
-    documents.make()
-
-
-def _expression(where: Condition | None) -> str:
-    return "" if where is None else compile_where(where)
 
 
 def _of_label(label: Any) -> str:

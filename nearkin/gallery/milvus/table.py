@@ -24,13 +24,36 @@ _LOAD_SECONDS = 300.0
 Row = dict[str, Any]
 
 
-def make(connection: Connection, name: str, schema: Any, vector: str, metric: str) -> None:
-    """Make a collection, indexed and loaded: exact in Milvus Lite, as the server thinks best elsewhere."""
+def make(connection: Connection, name: str, schema: Any, vector: str, index: Row, *, partitions: int = 0) -> None:
+    """Make a collection, indexed and loaded.
+
+    Args:
+        connection: to the server.
+        name: of the collection.
+        schema: its fields.
+        vector: the field that is searched.
+        index: what is built for it, as `add_index` of pymilvus takes it.
+        partitions: into how many the values of its partition key are sorted; 0: it has none.
+    """
+    sorted_into = {"num_partitions": partitions} if partitions else {}
+    connection.call("create_collection", name, schema=schema, consistency_level="Strong", **sorted_into)
+    build(connection, name, vector, index)
+    load(connection, name)
+
+
+def build(connection: Connection, name: str, vector: str, index: Row) -> None:
+    """Have an index built; that of an empty collection is there at once, and waiting for it would only sleep."""
     indexes = schema_class().prepare_index_params()
-    indexes.add_index(field_name=vector, index_type="FLAT" if connection.lite else "AUTOINDEX", metric_type=metric)
-    connection.call("create_collection", name, schema=schema, consistency_level="Strong")
-    # An empty collection's index is there at once; waiting for it would only sleep.
+    indexes.add_index(field_name=vector, **index)
     connection.call("create_index", name, indexes, sync=False)
+
+
+def rebuild(connection: Connection, name: str, vector: str, index: Row) -> None:
+    """Put another index in the place of one; meanwhile the collection is not there to be searched."""
+    connection.call("release_collection", name, timeout=_LOAD_SECONDS)
+    for old in connection.call("list_indexes", name):
+        connection.call("drop_index", name, old)
+    build(connection, name, vector, index)
     load(connection, name)
 
 
@@ -58,9 +81,9 @@ class Table:
         self.name = name
         self._key = key
 
-    def upsert(self, rows: Sequence[Row]) -> None:
+    def upsert(self, rows: Sequence[Row], *, at_once: int = _ROWS_AT_ONCE) -> None:
         """Write rows in batches; those that exist are replaced. A batch may fail while those before it stay."""
-        for batch in _batches(rows):
+        for batch in _batches(rows, at_once):
             self._connection.call("upsert", self.name, batch)
 
     def delete(self, keys: Sequence[str]) -> None:
@@ -111,13 +134,13 @@ class Table:
         return list(answer)
 
 
-def _batches(rows: Sequence[Row]) -> Iterator[list[Row]]:
+def _batches(rows: Sequence[Row], at_once: int) -> Iterator[list[Row]]:
     """Rows in parts that a message can carry."""
     batch: list[Row] = []
     size = 0
     for row in rows:
         weight = sum(_weight(value) for value in row.values())
-        if batch and (len(batch) >= _ROWS_AT_ONCE or size + weight > _BYTES_AT_ONCE):
+        if batch and (len(batch) >= at_once or size + weight > _BYTES_AT_ONCE):
             yield batch
             batch, size = [], 0
         batch.append(row)

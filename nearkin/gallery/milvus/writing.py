@@ -20,18 +20,18 @@ from nearkin.gallery.milvus.table import Row, Table
 from nearkin.gallery.store import Record
 
 
-def write(table: Table, documents: Documents, records: Sequence[Record], vectors: np.ndarray) -> None:
+def write(
+    table: Table, documents: Documents, records: Sequence[Record], vectors: np.ndarray, partition: str | None
+) -> None:
     """Add records with their encoded vectors (n, d), or replace those of the same ids.
+
+    `partition` is the metadata key that partitions go by, if they do.
 
     Raises:
         DataError: an id comes twice, or something does not fit; nothing is written then.
     """
-    ids = [record.id for record in records]
-    [(commonest, times)] = Counter(ids).most_common(1)
-    if times > 1:
-        raise DataError(f"Item '{commonest}' comes {times} times: give every item an id of its own.")
-    rows = [items.to_row(record, vector) for record, vector in zip(records, vectors, strict=True)]
-    before = table.get(ids, ["original"])
+    rows = rows_of(records, vectors, partition)
+    before = table.get([record.id for record in records], ["original"])
     kept = {record.id: items.to_text(record.original) for record in records if record.original is not None}
     tokens = dict(zip(kept, documents.put_parts([(owner(id), text) for id, text in kept.items()]), strict=True))
     rows = [{**row, "original": tokens.get(row["id"])} for row in rows]
@@ -39,6 +39,19 @@ def write(table: Table, documents: Documents, records: Sequence[Record], vectors
     table.upsert(rows)
     documents.count(len(rows))
     _forget(documents, before, {row["id"]: row["original"] for row in rows})
+
+
+def rows_of(records: Sequence[Record], vectors: np.ndarray, partition: str | None) -> list[Row]:
+    """Records with their encoded vectors (n, d) as rows, without originals.
+
+    Raises:
+        DataError: an id comes twice, or something does not fit.
+    """
+    [(commonest, times)] = Counter(record.id for record in records).most_common(1)
+    if times > 1:
+        raise DataError(f"Item '{commonest}' comes {times} times: give every item an id of its own.")
+    made = (items.to_row(record, vector) for record, vector in zip(records, vectors, strict=True))
+    return [items.shelved(row, partition) for row in made]
 
 
 def remove(table: Table, documents: Documents, ids: Sequence[str]) -> int:
@@ -51,13 +64,15 @@ def remove(table: Table, documents: Documents, ids: Sequence[str]) -> int:
     return len(before)
 
 
-def update(table: Table, documents: Documents, ids: Sequence[str], label: Any, metadata: Any) -> int:
+def update(
+    table: Table, documents: Documents, ids: Sequence[str], label: Any, metadata: Any, partition: str | None
+) -> int:
     """Give items another label or other metadata, unless these are `...`; how many there were."""
     wanted = list(dict.fromkeys(ids))
     done = 0
     for start in range(0, len(wanted), items.WHOLE_ROWS):
         found = table.get(wanted[start : start + items.WHOLE_ROWS], items.ALL_FIELDS)
-        changed = [_changed(row, label, metadata) for row in found.values()]
+        changed = [items.shelved(_changed(row, label, metadata), partition) for row in found.values()]
         if changed and not done and label is not ... and label is not None:
             documents.add_classes([label])
         table.upsert(changed)

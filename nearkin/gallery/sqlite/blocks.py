@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nearkin.errors import DataError
+from nearkin.gallery.rounding import SCALE_BYTES, halves, packed
 from nearkin.gallery.store import ABSENT
 from nearkin.gallery.values import Settings
 
@@ -26,7 +26,7 @@ class Blocks:
     Attributes:
         version: which.
         dimension: size of a vector.
-        dtype: how a number is stored.
+        dtype: how a number is stored; of int8 there are some more in a row, which are the bytes of its scale.
     """
 
     version: int
@@ -39,9 +39,14 @@ class Blocks:
         return cls(version, settings.dimension, np.dtype(settings.dtype).newbyteorder("<"))
 
     @property
+    def columns(self) -> int:
+        """How many numbers a row holds."""
+        return self.dimension + (SCALE_BYTES if self.dtype == np.int8 else 0)
+
+    @property
     def width(self) -> int:
         """Bytes of a vector."""
-        return self.dimension * self.dtype.itemsize
+        return self.columns * self.dtype.itemsize
 
     @property
     def rows(self) -> int:
@@ -49,21 +54,19 @@ class Blocks:
         return min(_MOST_ROWS, 2 ** max(0, (_BYTES // self.width).bit_length() - 1))
 
     def stored(self, vectors: np.ndarray) -> np.ndarray:
-        """Vectors (n, d) as they are stored.
+        """Vectors (n, d) as they are stored, (n, columns).
 
         Raises:
             DataError: if a number is too large for that.
         """
-        with np.errstate(over="ignore"):
-            points = np.ascontiguousarray(vectors, self.dtype)
-        if points.dtype.itemsize < 4 and not np.isfinite(points).all():
-            raise DataError("Some numbers of the vectors are too large for float16: store them as float32.")
-        return points
+        if self.dtype == np.int8:
+            return packed(vectors)
+        return np.ascontiguousarray(halves(vectors) if self.dtype.itemsize == 2 else vectors, self.dtype)
 
     def append(
         self, connection: sqlite3.Connection, generation: int, first: int, points: np.ndarray, codes: np.ndarray
     ) -> None:
-        """Write stored points (n, d) with codes (n,) to the rows from `first`, the end, on."""
+        """Write stored points (n, columns) with codes (n,) to the rows from `first`, the end, on."""
         done = 0
         while done < len(points):
             number, start = divmod(first + done, self.rows)
@@ -81,7 +84,7 @@ class Blocks:
         whole, marks = points, np.full(self.rows, ABSENT, "<i4")
         marks[: len(codes)] = codes
         if len(points) < self.rows:
-            whole = np.zeros((self.rows, self.dimension), self.dtype)
+            whole = np.zeros((self.rows, self.columns), self.dtype)
             whole[: len(points)] = points
         key = self._insert_codes(connection, generation, number, marks)
         connection.execute("INSERT INTO vectors VALUES (?, ?)", (key, whole.data))
@@ -132,7 +135,7 @@ class Blocks:
             yield number, self._as_codes(number, codes)
 
     def points(self, connection: sqlite3.Connection, first: int, end: int) -> Iterator[np.ndarray]:
-        """The stored points of the rows from `first` up to `end`, (n, d) of a block at a time."""
+        """The stored points of the rows from `first` up to `end`, (n, columns) of a block at a time."""
         while first < end:
             number, start = divmod(first, self.rows)
             n = min(end - first, self.rows - start)
@@ -141,11 +144,11 @@ class Blocks:
                     raise sqlite3.DatabaseError(f"block {number} of the vectors has the wrong size")
                 blob.seek(start * self.width)
                 read = blob.read(n * self.width)
-            yield np.frombuffer(read, self.dtype).reshape(n, self.dimension)
+            yield np.frombuffer(read, self.dtype).reshape(n, self.columns)
             first += n
 
     def scatter(self, connection: sqlite3.Connection, rows: np.ndarray, points: np.ndarray) -> None:
-        """Write stored points (n, d) to any rows (n,); blocks that are not there yet are made, without items."""
+        """Write stored points (n, columns) to any rows (n,); blocks that are not there yet are made, without items."""
         order = np.argsort(rows, kind="stable")
         rows, points = rows[order], np.ascontiguousarray(points[order])
         begins = np.flatnonzero(np.diff(rows, prepend=-2) != 1)

@@ -8,8 +8,9 @@ import numpy as np
 
 from nearkin.errors import DataError, suggestion
 from nearkin.gallery.kept_similarity import check_space_settings
+from nearkin.gallery.layout import Layout
+from nearkin.gallery.rounding import check_dtype
 from nearkin.gallery.sqlite.graph import KINDS
-from nearkin.gallery.sqlite.state import DTYPES
 from nearkin.gallery.values import Settings
 from nearkin.search.vectors import as_vectors
 
@@ -28,11 +29,23 @@ def check_vectors(vectors: Any, n: int, dimension: int) -> np.ndarray:
 
 def check_settings(settings: Settings) -> None:
     """Refuse settings of vectors that cannot be stored."""
-    if settings.dtype not in DTYPES:
-        raise DataError(f"Vectors cannot be stored as '{settings.dtype}'.{suggestion(str(settings.dtype), DTYPES)}")
+    check_dtype(settings.dtype, settings.space)
     if isinstance(settings.dimension, bool) or not isinstance(settings.dimension, int) or settings.dimension < 1:
         raise DataError(f"The dimension must be a whole number from 1 on, not {settings.dimension!r}.")
     check_space_settings(settings.space)
+
+
+def check_layout(layout: Layout) -> None:
+    """Refuse a layout that is none of a local gallery."""
+    if layout.partition is not None:
+        raise DataError(
+            "A local gallery has no partitions: a condition is looked up in its table, however large it is; leave the "
+            "partition key out, or use Milvus."
+        )
+    if layout.index not in KINDS:
+        raise DataError(f"The index '{layout.index}' is one of Milvus: a local gallery has {', '.join(KINDS)}.")
+    if layout.parameters:
+        raise DataError("The index of a local gallery has no parameters to set: leave them out, or use Milvus.")
 
 
 def check_index(index: str) -> str:

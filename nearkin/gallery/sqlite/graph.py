@@ -30,7 +30,7 @@ class Graph:
 
     def __init__(self, directory: Path, wanted: str) -> None:
         self._directory = directory
-        self._wanted = wanted
+        self.wanted = wanted
         self._index: HnswIndex | None = None
         self._tried: VectorIndex | None = None
         self._saved = 0
@@ -43,7 +43,7 @@ class Graph:
             DataError: if their space has none.
             MissingExtraError: if faiss is not installed.
         """
-        if self._wanted == "hnsw":
+        if self.wanted == "hnsw":
             HnswIndex(VectorIndex(space_of(settings), settings.dimension), None, 0)
 
     def follow(self, mirror: Mirror) -> None:
@@ -104,12 +104,12 @@ class Graph:
         return file.st_ino, file.st_mtime_ns
 
     def _wanted_for(self, mirror: Mirror) -> bool:
-        if self._wanted != "auto":
-            return self._wanted == "hnsw"
+        if self.wanted != "auto":
+            return self.wanted == "hnsw"
         if is_learned(mirror.settings.space):
             return False
         return mirror.state.items > _MANY and importlib.util.find_spec("faiss") is not None
 
     def _forgiven(self) -> tuple[type[NearkinError], ...]:
         """Only who asked for a graph is told that a space has none."""
-        return (NearkinError,) if self._wanted == "auto" else ()
+        return (NearkinError,) if self.wanted == "auto" else ()

@@ -66,11 +66,25 @@ def refreshed(connection: sqlite3.Connection, mirror: Mirror | None, directory: 
     return replace(mirror, state=state, classes=classes)
 
 
+def codes_of(rows: np.ndarray, before: np.ndarray, after: np.ndarray) -> np.ndarray:
+    """Codes int32 of the rows that a search found, given all codes before and after it.
+
+    Others may write while it runs: a row that was removed meanwhile has the code it was found with.
+    """
+    codes = np.full(rows.shape, ABSENT, np.int32)
+    there = rows >= 0
+    codes[there] = after[rows[there]]
+    there &= rows < len(before)
+    earlier = before[rows[there]]
+    codes[there] = np.where(earlier == ABSENT, codes[there], earlier)
+    return codes
+
+
 def _loaded(connection: sqlite3.Connection, state: State, directory: Path) -> Mirror:
     """A mirror read from the first row on."""
     settings = read_settings(connection)
     blocks = Blocks.of(settings, state.version)
-    index = VectorIndex(space_of(settings, directory), settings.dimension)
+    index = VectorIndex(space_of(settings, directory), settings.dimension, settings.dtype)
     index.reserve(state.rows)
     codes = dict(blocks.newer(connection, -1))
     for number, points in enumerate(blocks.points(connection, 0, state.rows)):

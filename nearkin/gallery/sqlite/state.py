@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from nearkin.gallery.kept_similarity import check_space_settings
+from nearkin.gallery.rounding import DTYPES
 from nearkin.gallery.values import Settings
 
 
@@ -31,10 +32,6 @@ class State:
     slots: int = 0
     rows: int = 0
     items: int = 0
-
-
-DTYPES = ("float32", "float16")
-"""How the numbers of vectors may be stored."""
 
 
 def read(connection: sqlite3.Connection, key: str) -> Any:

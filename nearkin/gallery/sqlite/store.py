@@ -14,15 +14,16 @@ import numpy as np
 
 from nearkin.errors import DataError, StorageError
 from nearkin.gallery.disk import size_of
+from nearkin.gallery.layout import Layout
 from nearkin.gallery.sqlite import connection as database
 from nearkin.gallery.sqlite import rows as items
 from nearkin.gallery.sqlite.change import Change
-from nearkin.gallery.sqlite.checks import check_index, check_settings, check_vectors
+from nearkin.gallery.sqlite.checks import check_index, check_layout, check_settings, check_vectors
 from nearkin.gallery.sqlite.graph import KINDS, Graph
-from nearkin.gallery.sqlite.mirror import Mirror, refreshed
+from nearkin.gallery.sqlite.mirror import Mirror, codes_of, refreshed
 from nearkin.gallery.sqlite.rebuild import NewVectors, compact
 from nearkin.gallery.sqlite.state import State, read_index, save, save_settings, save_state
-from nearkin.gallery.store import ABSENT, UNLABELLED, Found, Record, Sample
+from nearkin.gallery.store import ABSENT, UNLABELLED, Found, Load, Record, Sample
 from nearkin.gallery.values import Item, Settings
 from nearkin.gallery.where import Condition
 from nearkin.lock import WriterLock
@@ -116,6 +117,11 @@ class SqliteStore:
         return self._current().index.space
 
     @property
+    def layout(self) -> Layout:
+        """By which index they are searched."""
+        return Layout(self._graph.wanted)
+
+    @property
     def generation(self) -> int:
         """Grows with every write, by anyone."""
         return self._current().state.generation
@@ -146,6 +152,11 @@ class SqliteStore:
         with self._writing() as change:
             change.add(records, rows, check_vectors(vectors, len(records), change.before.settings.dimension))
             compact(change)
+
+    @contextmanager
+    def loading(self) -> Iterator[Load]:
+        """A way to write very many items, batch after batch, each in a transaction of its own."""
+        yield self.write
 
     def remove(self, ids: Sequence[str]) -> int:
         """Remove items; how many there were. Ids that do not exist are left alone."""
@@ -240,7 +251,7 @@ class SqliteStore:
         codes = now.index.codes
         k = k if k <= _PADDED else min(k, max(_PADDED, now.index.count))
         distances, rows = index.search(queries, k, allowed=allowed, labelled=labelled, exclude=hidden)
-        return Found(distances, now.slots(rows), _codes_of(rows, codes, now.index.codes))
+        return Found(distances, now.slots(rows), codes_of(rows, codes, now.index.codes))
 
     def sample(self, n: int, seed: int, *, labelled: bool = False) -> Sample:
         """At most n items, drawn at random without replacement; all of them, in order, if there are no more."""
@@ -307,6 +318,22 @@ class SqliteStore:
                 raise
             self._graph.extend(self._current())
 
+    def set_layout(self, layout: Layout) -> None:
+        """Have the items searched by another index, now and by whoever opens the gallery later.
+
+        Raises:
+            DataError: a local gallery has no such index.
+        """
+        check_layout(layout)
+        with self._writer.held():
+            now = self._current()
+            graph = Graph(self._directory, layout.index)
+            graph.check(now.settings)
+            with self._connected() as connection, database.transaction(connection):
+                save(connection, "index", layout.index)
+            self._graph = graph
+            self._graph.extend(now)
+
     def size(self) -> int | None:
         """Bytes on disk."""
         return size_of(self._directory)
@@ -365,17 +392,3 @@ class SqliteStore:
                 yield change
                 change.save()
             self._current()
-
-
-def _codes_of(rows: np.ndarray, before: np.ndarray, after: np.ndarray) -> np.ndarray:
-    """Codes int32 of the rows that a search found, given all codes before and after it.
-
-    Others may write while it runs: a row that was removed meanwhile has the code it was found with.
-    """
-    codes = np.full(rows.shape, ABSENT, np.int32)
-    there = rows >= 0
-    codes[there] = after[rows[there]]
-    there &= rows < len(before)
-    earlier = before[rows[there]]
-    codes[there] = np.where(earlier == ABSENT, codes[there], earlier)
-    return codes
