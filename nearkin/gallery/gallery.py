@@ -20,6 +20,7 @@ from nearkin.gallery.rebuilding import check_kind, check_missing, import_items, 
 from nearkin.gallery.tie import forget_other_models, keep_model, matching_model, model_kept_on_success, settings_of
 from nearkin.gallery.where import condition
 from nearkin.models import Embedder
+from nearkin.models.engines import TORCH, check_engine
 from nearkin.spaces import Space, make_space
 
 
@@ -62,6 +63,7 @@ class Gallery(GalleryReader):
         space: str | Space | None = None,
         dtype: str = "float32",
         index: str = "auto",
+        engine: str = TORCH,
         skip_bad: bool = False,
         progress: bool = True,
     ) -> Gallery:
@@ -81,35 +83,48 @@ class Gallery(GalleryReader):
             space: how vectors you bring are compared: "sphere" (by angle, the default), "euclidean", or a space.
             dtype: how vectors are stored: "float32", or "float16" for half of the disk.
             index: how a local gallery is searched: "exact", "hnsw", or "auto": exact up to 500,000 items.
+            engine: what runs the model until the gallery is closed: "torch", or "onnx" for ONNX Runtime.
             skip_bad: leave out items that cannot be read instead of stopping.
             progress: show a progress bar.
         """
         check_free(path)
+        check_engine(engine)
         if items is None and any(given is not None for given in (labels, metadata, ids)):
             raise DataError("There are labels, metadata or ids and no items that they are of: give the items too.")
         embedder = None if model is None else open_model(model)
         settings = settings_of(embedder, dimension, name, space, dtype)
+        encoder = None if embedder is None else QueryEncoder(embedder, engine)
         with undone_on_error(path) as making:
             if embedder is not None and is_local(path):
                 settings = keep_model(Path(path), settings, embedder)
             making.store = create_store(path, settings, index)
-            gallery = cls(path, making.store, _encoder(embedder))
+            gallery = cls(path, making.store, encoder)
             if items is not None:
                 gallery.add(items, labels, metadata, ids=ids, skip_bad=skip_bad, progress=progress)
         return gallery
 
     @classmethod
-    def open(cls, path: str | Path, model: Embedder | str | Path | None = None, *, index: str | None = None) -> Gallery:
+    def open(
+        cls,
+        path: str | Path,
+        model: Embedder | str | Path | None = None,
+        *,
+        index: str | None = None,
+        engine: str = TORCH,
+    ) -> Gallery:
         """Come back to a gallery.
 
         Args:
             path: as in `create`.
             model: the model it was made with, where the store does not keep it (Milvus): needed to ask with images.
             index: search in another way than the gallery was made for: "exact", "hnsw" or "auto".
+            engine: what runs the model: "torch", or "onnx" for ONNX Runtime.
         """
+        check_engine(engine)
         store = open_store(path, index)
         try:
-            return cls(path, store, _encoder(matching_model(path, store.settings, model)))
+            embedder = matching_model(path, store.settings, model)
+            return cls(path, store, None if embedder is None else QueryEncoder(embedder, engine))
         except BaseException:
             store.close()
             raise
@@ -228,7 +243,7 @@ class Gallery(GalleryReader):
             )
         check_missing(missing)
         embedder = open_model(model)
-        encoder = QueryEncoder(embedder)
+        encoder = QueryEncoder(embedder, self._engine)
         check_kind(self.store, encoder)
         settings = settings_of(embedder, None, None, None, self.settings.dtype)
         with model_kept_on_success(self.path, settings, embedder) as settings:
@@ -268,7 +283,3 @@ class Gallery(GalleryReader):
         """
         check_place(path)
         return import_items(self.store, self.space, path)
-
-
-def _encoder(embedder: Embedder | None) -> QueryEncoder | None:
-    return None if embedder is None else QueryEncoder(embedder)

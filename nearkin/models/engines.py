@@ -30,6 +30,15 @@ def make_encoder(embedder: Embedder, engine: str = TORCH) -> BatchEncoder:
     return engines.get(engine)(embedder)
 
 
+def check_engine(engine: str) -> None:
+    """Refuse a name that no engine has.
+
+    Raises:
+        UnknownNameError: there is no such engine.
+    """
+    engines.get(engine)
+
+
 def list_engines() -> list[str]:
     """Names of the engines, sorted."""
     return engines.names()

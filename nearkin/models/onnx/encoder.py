@@ -58,7 +58,7 @@ class OnnxEncoder:
         if not len(batch):
             return torch.empty(0, self.dimension)
         try:
-            (points,) = self._session.run(None, {self._input: _samples(batch)})
+            (points,) = self._session.run(None, {self._input: as_samples(batch)})
         except Exception as error:  # the runtime has exceptions of its own
             raise ModelError(
                 f"The model takes samples of {self.spec.channels} x {self.spec.size} and was given a batch of "
@@ -71,7 +71,7 @@ class OnnxEncoder:
         return encode_items(self, items, batch_size=batch_size, progress=progress, workers=workers)
 
 
-def _samples(batch: Tensor) -> np.ndarray:
+def as_samples(batch: Tensor) -> np.ndarray:
     """A batch as the graph takes it: float32, rows of pixels one after the other, in [0, 1]."""
     if batch.dtype != torch.uint8:
         return batch.detach().to("cpu", torch.float32).contiguous().numpy()

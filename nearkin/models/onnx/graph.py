@@ -9,6 +9,7 @@ import copy
 import io
 import logging
 import warnings
+from ast import literal_eval
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from functools import partial
@@ -32,6 +33,8 @@ OPSET = 20
 """Of the operators; ONNX Runtime 1.17 and later know them."""
 
 _USUAL_FRAMES = 100
+_SCOPES = "pkg.torch.onnx.name_scopes"
+"""Under which the exporter notes the layers that a node is inside of, outermost first."""
 
 
 class EmbeddingGraph(nn.Module):
@@ -77,6 +80,7 @@ def build_graph(embedder: Embedder) -> Any:
         proto = translated(module, (samples,), sizes)
     except Exception as error:  # the exporter raises whatever its parts do
         raise refusal(module, samples, error, translated) from error
+    _name_nodes(proto.graph)
     _strip(proto.graph)
     return proto
 
@@ -141,6 +145,14 @@ def _least_frames(module: nn.Module, samples: Tensor) -> int:
             continue
         return max(2, frames)
     return samples.shape[3]
+
+
+def _name_nodes(graph: Any) -> None:
+    """Call nodes by the layers they come from: `backbone.stages.stem.0/node_conv2d`."""
+    for node in graph.node:
+        noted = {entry.key: entry.value for entry in node.metadata_props}.get(_SCOPES, "[]")
+        layers = [scope.removeprefix("embedder.") for scope in literal_eval(noted) if scope.startswith("embedder.")]
+        node.name = f"{layers[-1] if layers else ''}/{node.name}"
 
 
 def _strip(graph: Any) -> None:
