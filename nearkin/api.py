@@ -22,7 +22,7 @@ from nearkin.data.hierarchy import Hierarchy
 from nearkin.data.hierarchy_files import load_hierarchy
 from nearkin.data.sources import open_data
 from nearkin.data.splits import check_classes, drop_singletons
-from nearkin.errors import DataError, RecipeError, RunError
+from nearkin.errors import DataError, ModelError, RecipeError, RunError
 from nearkin.metrics.labels import label_array
 from nearkin.models import Embedder
 from nearkin.recipe import DEFAULT_RECIPE, AuditSection, Recipe, load_recipe
@@ -130,6 +130,11 @@ def open_readable(
 def load(path: str | Path) -> Embedder:
     """Load a trained model from a run directory or a model file."""
     path = Path(path)
+    if path.suffix == ".onnx":
+        raise ModelError(
+            f"{path} is an exported model, which is only run: encode with `nearkin embed` or "
+            "nearkin.models.onnx.OnnxEncoder, or load the run it came from."
+        )
     return Run(path).model() if path.is_dir() else Embedder.load(path)
 
 

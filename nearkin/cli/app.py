@@ -16,7 +16,7 @@ from nearkin.cli.data import data_app
 from nearkin.cli.exits import CODES, GalleryCommand
 from nearkin.cli.gallery import gallery_app
 from nearkin.cli.hierarchy import hierarchy_app
-from nearkin.cli.options import DataRoot, Quiet, SkipBad
+from nearkin.cli.options import DataRoot, Engine, Quiet, SkipBad
 from nearkin.cli.recipes import recipes_app
 
 app = typer.Typer(
@@ -111,12 +111,13 @@ def audit(
 
 @app.command()
 def embed(
-    run: RunArgument,
+    run: Annotated[Path, typer.Argument(help="A run directory, a model file, or an .onnx file of `nearkin export`.")],
     data: Annotated[str, typer.Argument(help=DATA_HELP)],
     out: Annotated[Path, typer.Option("--out", help="A .parquet (path, label, embedding), .npz or .npy file.")] = Path(
         "embeddings.parquet"
     ),
     batch_size: Annotated[int, typer.Option(min=1, help="Items encoded at once.")] = 64,
+    engine: Engine = "torch",
     skip_bad: SkipBad = False,
     data_root: DataRoot = None,
     quiet: Quiet = False,
@@ -124,7 +125,31 @@ def embed(
     """Turn DATA into vectors with a run's model."""
     from nearkin.cli.embedding import embed_command
 
-    embed_command(run, data, out, batch_size, skip_bad, data_root, not quiet)
+    embed_command(run, data, out, batch_size, engine, skip_bad, data_root, not quiet)
+
+
+@app.command()
+def export(
+    run: Annotated[Path, typer.Argument(help="A run directory, or a model file.")],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="An .onnx file; default: model.onnx, or model.int8.onnx, in the run directory."),
+    ] = None,
+    int8: Annotated[
+        bool, typer.Option("--int8", help="In 8 bits: smaller and faster; what that costs is measured.")
+    ] = False,
+    data: Annotated[
+        str | None,
+        typer.Option("--data", help="With --int8: data to calibrate and to measure on; default: the run's own."),
+    ] = None,
+    skip_bad: SkipBad = False,
+    data_root: DataRoot = None,
+    quiet: Quiet = False,
+) -> None:
+    """Write a run's model as an ONNX file, for other languages and ONNX Runtime, and check that it gives the same."""
+    from nearkin.cli.exporting import export_command
+
+    export_command(run, out, int8, data, skip_bad, data_root, not quiet)
 
 
 @app.command()

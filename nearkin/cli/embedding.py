@@ -9,20 +9,30 @@ import numpy as np
 from nearkin import api
 from nearkin.data.dataset import Dataset
 from nearkin.errors import DataError
+from nearkin.models.engines import check_engine, make_encoder
+from nearkin.models.onnx import OnnxEncoder
 from nearkin.storage import replacing
 
 _SUFFIXES = (".parquet", ".npz", ".npy")
 
 
 def embed_command(
-    run: Path, data: str, out: Path, batch_size: int, skip_bad: bool, data_root: Path | None, progress: bool
+    run: Path,
+    data: str,
+    out: Path,
+    batch_size: int,
+    engine: str,
+    skip_bad: bool,
+    data_root: Path | None,
+    progress: bool,
 ) -> None:
     """Encode data and write the vectors."""
     if out.suffix not in _SUFFIXES:
         raise DataError(f"{out} has an unknown ending: write to a {', '.join(_SUFFIXES[:-1])} or {_SUFFIXES[-1]} file.")
-    model = api.load(run)
+    check_engine(engine)
+    encoder = OnnxEncoder(run) if run.suffix == ".onnx" else make_encoder(api.load(run), engine)
     dataset, notes = api.open_readable(data, skip_bad=skip_bad, data_root=data_root, progress=progress)
-    embeddings = model.encode(dataset, batch_size=batch_size, progress=progress)
+    embeddings = encoder.encode(dataset, batch_size=batch_size, progress=progress)
     write_embeddings(embeddings, dataset, out)
     for note in notes:
         print(f"Note: {note}")

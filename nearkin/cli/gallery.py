@@ -12,7 +12,7 @@ from nearkin.cli import gallery_views
 from nearkin.cli.counting import counted
 from nearkin.cli.exits import GalleryCommand
 from nearkin.cli.gallery_options import GalleryPath, Items, Json, Labels, Model, Only, Parameters, Vectors, Where
-from nearkin.cli.options import Quiet
+from nearkin.cli.options import Engine, Quiet
 
 if TYPE_CHECKING:
     from nearkin.gallery import Gallery
@@ -79,6 +79,7 @@ def create(
     index: Annotated[
         Index, typer.Option("--index", help="exact, hnsw (approximate), or auto: hnsw for large ones.")
     ] = Index.auto,
+    engine: Engine = "torch",
     skip_bad: SkipBad = False,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -101,6 +102,7 @@ def create(
         space=space,
         dtype=dtype.value,
         index=index.value,
+        engine=engine,
         skip_bad=skip_bad,
         progress=not (quiet or as_json),
     ) as gallery:
@@ -115,6 +117,7 @@ def add(
     labels: Labels = None,
     only: Only = None,
     model: Model = None,
+    engine: Engine = "torch",
     skip_bad: SkipBad = False,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -124,7 +127,7 @@ def add(
         raise typer.BadParameter("Say what to add: ITEMS or --vectors.", param_hint="ITEMS")
     from nearkin.cli.gallery_arguments import open_gallery, to_enrol
 
-    with open_gallery(path, model) as gallery:
+    with open_gallery(path, model, engine) as gallery:
         given = to_enrol(items, vectors, labels, only, of_vectors=gallery.settings.kind == "vector")
         ids = gallery.add(**given, skip_bad=skip_bad, progress=not (quiet or as_json))
         _report(gallery, as_json, f"Added {counted(len(ids), 'item')}; {_size(gallery)} now.", ids=ids)

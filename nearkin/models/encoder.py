@@ -64,9 +64,7 @@ class Encoder:
 
     def encode(self, items: Items, *, batch_size: int = 32, progress: bool = True, workers: int = 2) -> np.ndarray:
         """Encode anything that `Embedder.encode` takes: float32 (n, d), or maps (n, C, H, W) if `at` is a stage."""
-        return encode_items(
-            self, items, batch_size=batch_size, progress=progress, workers=workers, padded=self.compile
-        )
+        return encode_items(self, items, batch_size=batch_size, progress=progress, workers=workers, padded=self.compile)
 
     def _features(self, batch: Tensor) -> Tensor:
         x = self._normalised(batch)

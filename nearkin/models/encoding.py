@@ -19,12 +19,14 @@ class BatchEncoder(Protocol):
 
     Attributes:
         spec: what the model eats.
-        dimension: size of a vector.
-        divides: whether parts of a batch are best run by several threads of the caller, each with one of torch's.
     """
 
     spec: InputSpec
-    divides: bool
+
+    @property
+    def divides(self) -> bool:
+        """Whether parts of a batch are best run by several threads of the caller, each with one of torch's."""
+        ...
 
     @property
     def dimension(self) -> int:

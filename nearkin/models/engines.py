@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 TORCH = "torch"
 
-engines: Registry[Callable[["Embedder"], BatchEncoder]] = Registry("engine")
+engines: Registry[Callable[[Embedder], BatchEncoder]] = Registry("engine")
 
 
 def make_encoder(embedder: Embedder, engine: str = TORCH) -> BatchEncoder:

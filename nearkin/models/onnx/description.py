@@ -91,7 +91,9 @@ def described(path: str | Path, properties: Mapping[str, str]) -> Description:
     if version != str(VERSION):
         newer = version.isdecimal() and int(version) > VERSION
         advice = "upgrade nearkin to read it" if newer else "export the model again"
-        raise CheckpointError(f"{path} has the format {version or 'nothing'} and this nearkin reads {VERSION}: {advice}.")
+        raise CheckpointError(
+            f"{path} has the format {version or 'nothing'} and this nearkin reads {VERSION}: {advice}."
+        )
     try:
         fields = {name: _value(name, properties) for name in Description.__dataclass_fields__}
         description = Description(**fields)

@@ -15,7 +15,8 @@ from nearkin.models.encoding import encode_items
 from nearkin.models.items import Items
 from nearkin.models.onnx.description import Description, described
 
-_ERRORS_ONLY = 3
+ERRORS_ONLY = 3
+"""Of what the runtime would print, by its own count."""
 
 
 class OnnxEncoder:
@@ -88,7 +89,7 @@ def _session(name: str, file: str | Path | bytes) -> Any:
     options.intra_op_num_threads = torch.get_num_threads()
     options.inter_op_num_threads = 1
     options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_ENABLE_ALL
-    options.log_severity_level = _ERRORS_ONLY
+    options.log_severity_level = ERRORS_ONLY
     # Threads that wait for the next batch by spinning take the cores from those that decode it.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     try:

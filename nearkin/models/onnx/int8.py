@@ -20,7 +20,7 @@ from torch import Tensor
 
 from nearkin.errors import ModelError, require
 from nearkin.models.onnx.description import Description
-from nearkin.models.onnx.encoder import as_samples
+from nearkin.models.onnx.encoder import ERRORS_ONLY, as_samples
 from nearkin.models.onnx.file import with_properties
 from nearkin.models.onnx.graph import INPUT
 
@@ -44,6 +44,7 @@ def quantise(content: bytes, description: Description, batches: Iterable[Tensor]
     """
     onnx = require("onnx", "onnx")
     quantization = require("onnxruntime.quantization", "onnx")
+    require("onnxruntime", "onnx").set_default_logger_severity(ERRORS_ONLY)
     if description.precision != "float32":
         raise ModelError(f"The model is in {description.precision} already: quantise the one in float32.")
     with tempfile.TemporaryDirectory(prefix="nearkin-") as folder, redirect_stdout(StringIO()):
@@ -79,7 +80,7 @@ def _reader(quantization: Any, batches: Iterable[Tensor]) -> Any:
     """Samples as the calibration asks for them."""
     given = _given(batches)
 
-    class Reader(quantization.CalibrationDataReader):  # type: ignore[misc]
+    class Reader(quantization.CalibrationDataReader):
         def get_next(self) -> dict[str, np.ndarray] | None:
             return next(given, None)
 

@@ -35,7 +35,9 @@ def refusal(module: nn.Module, samples: Tensor, error: Exception, export: Export
     )
 
 
-def _innermost(module: nn.Module, samples: Tensor, error: Exception, export: Export) -> tuple[str, nn.Module, Exception]:
+def _innermost(
+    module: nn.Module, samples: Tensor, error: Exception, export: Export
+) -> tuple[str, nn.Module, Exception]:
     """The name of the innermost layer that fails by itself, the layer, and how it fails."""
     calls = _calls(module, samples)
     name, culprit = "", module
