@@ -129,9 +129,8 @@ def main() -> int:
     more, others = measure_int8(size)
     figures |= more
     for row in (*rows, *others):
-        print(
-            ", ".join(f"{name} {value:.4g}" if isinstance(value, float) else f"{value}" for name, value in row.items())
-        )
+        cells = [f"{name} {value:.4g}" if isinstance(value, float) else str(value) for name, value in row.items()]
+        print(", ".join(cells))
     told = processor()
     print(f"{told['name']}, {told['threads']} threads, {' '.join(told['flags'])}")
     holds = tell(BARS, figures)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from nearkin.models.embedder import Embedder
 
 TOLERANCE = 1e-4
-"""Largest difference of a coordinate between the file's vectors and the model's."""
+"""Largest difference of a coordinate between the file's vectors and the model's, as `parity` counts it."""
 
 _BATCH = 3
 _SEED = 0
@@ -31,7 +31,7 @@ class Exported:
 
     Attributes:
         path: the file.
-        difference: the largest difference of a coordinate to the model's vectors, of random samples.
+        difference: the largest difference of a coordinate to the model's vectors, as `parity` counts it.
         description: what the file says of itself.
     """
 
@@ -91,13 +91,17 @@ def checked(embedder: Embedder, content: bytes) -> float:
 
 @torch.no_grad()
 def parity(embedder: Embedder, encoder: OnnxEncoder) -> float:
-    """The largest difference of a coordinate between two ways to run a model, on random samples."""
+    """The largest difference of a coordinate between two ways to run a model, on random samples.
+
+    Of vectors longer than one it counts relative to their length: single precision has seven digits.
+    """
     from nearkin.models.encoder import Encoder
 
     shape = (_BATCH, *example(embedder.spec).shape[1:])
     samples = torch.rand(shape, generator=torch.Generator().manual_seed(_SEED))
     ours = Encoder(embedder)(samples).float().cpu().numpy()
-    return float(np.abs(ours - encoder(samples).numpy()).max())
+    lengths = np.linalg.norm(ours, axis=1, keepdims=True)
+    return float((np.abs(ours - encoder(samples).numpy()) / np.maximum(lengths, 1)).max())
 
 
 def sidecar(path: Path) -> Path:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -12,8 +13,18 @@ from torch import Tensor, nn
 from nearkin.errors import ModelError
 
 _OPERATOR = re.compile(r"torch\.ops\.([\w.]+)")
+_MODEL = "embedder"
 _SAID = 160
 """Characters of a foreign message that a sentence repeats."""
+
+
+class _Failure(NamedTuple):
+    """A layer that cannot be exported by itself, its name in the model, and why."""
+
+    name: str
+    layer: nn.Module
+    error: Exception
+
 
 Export = Callable[[nn.Module, tuple[Any, ...]], Any]
 
@@ -22,58 +33,59 @@ def refusal(module: nn.Module, samples: Tensor, error: Exception, export: Export
     """The sentence that names the layer for which a whole model could not be exported.
 
     Args:
-        module: the model.
+        module: a graph's module, with the model as its `embedder`.
         samples: inputs it takes.
         error: why it could not be exported.
         export: tries a part with its own inputs.
     """
-    name, culprit, error = _innermost(module, samples, error, export)
-    layer = f"its layer '{name.removeprefix('embedder.')}' ({type(culprit).__name__})" if name else "it as a whole"
+    found = _innermost(module, samples, error, export)
+    name = found.name.removeprefix(f"{_MODEL}.")
+    layer = "it as a whole" if name == _MODEL else f"its layer '{name}' ({type(found.layer).__name__})"
     return ModelError(
-        f"The model cannot be exported to ONNX: {layer} uses {_reason(error)}: choose another layer there, or run the "
-        "model with the engine 'torch'."
+        f"The model cannot be exported to ONNX: {layer} uses {_reason(found.error)}: choose another layer there, or "
+        "run the model with the engine 'torch'."
     )
 
 
-def _innermost(
-    module: nn.Module, samples: Tensor, error: Exception, export: Export
-) -> tuple[str, nn.Module, Exception]:
-    """The name of the innermost layer that fails by itself, the layer, and how it fails."""
+def _innermost(module: nn.Module, samples: Tensor, error: Exception, export: Export) -> _Failure:
+    """The innermost layer that fails by itself."""
     calls = _calls(module, samples)
-    name, culprit = "", module
-    searching = True
-    while searching:
-        searching = False
-        for child, layer in culprit.named_children():
-            path = f"{name}.{child}" if name else child
-            failure = next((found for found in _failures(path, layer, calls, export)), None)
+    found = _Failure(_MODEL, module.get_submodule(_MODEL), error)
+    while (inner := _first_failure(found.name, found.layer, calls, export)) is not None:
+        found = inner
+    return found
+
+
+def _first_failure(name: str, layer: nn.Module, calls: dict[str, tuple[Any, ...]], export: Export) -> _Failure | None:
+    """The first layer inside another that fails by itself; looked for inside those that only hold others, too."""
+    for child, inner in sorted(layer.named_children(), key=lambda named: _is_usual(named[1])):
+        path = f"{name}.{child}"
+        if path not in calls:
+            failure = _first_failure(path, inner, calls, export)
             if failure is not None:
-                name, culprit, error = failure
-                searching = True
-                break
-    return name, culprit, error
+                return failure
+            continue
+        try:
+            export(inner, calls[path])
+        except Exception as error:  # the exporter raises whatever its parts do
+            return _Failure(path, inner, error)
+    return None
 
 
-def _failures(path: str, layer: nn.Module, calls: dict[str, tuple[Any, ...]], export: Export) -> list[Any]:
-    """What fails of a layer that was called; of one that only holds others, the first of these."""
-    if path not in calls:
-        inner = (_failures(f"{path}.{name}", child, calls, export) for name, child in layer.named_children())
-        return next((found for found in inner if found), [])
-    try:
-        export(layer, calls[path])
-    except Exception as error:  # the exporter raises whatever its parts do
-        return [(path, layer, error)]
-    return []
+def _is_usual(layer: nn.Module) -> bool:
+    """Whether what a layer consists of comes with torch: such are tried last, since they hardly ever fail."""
+    parts = [part for part in layer.modules() if not any(part.children())]
+    return all(type(part).__module__.startswith("torch.nn.") for part in parts)
 
 
 def _calls(module: nn.Module, samples: Tensor) -> dict[str, tuple[Any, ...]]:
     """The inputs of every layer that a run of the model calls, by name."""
     calls: dict[str, tuple[Any, ...]] = {}
 
-    def note(name: str) -> Callable[..., None]:
-        return lambda layer, inputs: calls.setdefault(name, inputs) and None
+    def note(name: str, _: nn.Module, inputs: tuple[Any, ...]) -> None:
+        calls.setdefault(name, inputs)
 
-    hooks = [layer.register_forward_pre_hook(note(name)) for name, layer in module.named_modules() if name]
+    hooks = [layer.register_forward_pre_hook(partial(note, name)) for name, layer in module.named_modules() if name]
     try:
         with torch.no_grad():
             module(samples)
