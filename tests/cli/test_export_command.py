@@ -13,11 +13,6 @@ for package in ("onnx", "onnxruntime", "onnxscript"):
     pytest.importorskip(package)
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
 @pytest.fixture
 def model(tmp_path, photos):
     """A model file whose card says which classes of the photos trained it."""

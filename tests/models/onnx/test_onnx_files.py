@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import sys
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -194,3 +196,16 @@ def test_a_missing_package_is_named_with_its_extra(package, small, small_file, t
     if package == "onnxruntime":
         with pytest.raises(MissingExtraError, match=r"nearkin\[onnx\]"):
             OnnxEncoder(small_file[0])
+
+
+def test_packages_are_imported_only_where_they_are_used():
+    """`threshold.py` is read by onnxscript, and itself imported where a model is exported."""
+    imported = {}
+    for path in Path(files.__file__).parent.glob("*.py"):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module] if isinstance(node, ast.ImportFrom) else []
+            imported.setdefault(path.name, set()).update(name.partition(".")[0] for name in names)
+    optional = {"onnx", "onnxruntime", "onnxscript"}
+    assert {name for name, found in imported.items() if found & optional} == {"threshold.py"}
+    assert not any("threshold" in str(name) for found in imported.values() for name in found)

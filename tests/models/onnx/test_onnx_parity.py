@@ -16,7 +16,6 @@ from nearkin.models.pooling._budget import spend
 from nearkin.models.pooling.registry import Pooling
 from nearkin.models.similarity_model import SimilarityModel
 from nearkin.spaces import make_space
-from tests.models.onnx.conftest import shaken
 
 LIMIT = 1e-4
 UNSUPPORTED = {"generalized-max"}
@@ -53,10 +52,8 @@ def exported(embedder):
     return OnnxEncoder(serialised(embedder)[0])
 
 
-@pytest.mark.parametrize(("backbone", "pooling"), [("lenet", "gap"), ("tdnn", "stats")])
-def test_other_backbones(backbone, pooling):
-    """Conv4, ResNet and EfficientNet-Lite are in the tests below."""
-    section = ModelSection(backbone=backbone, size=10 if backbone == "tdnn" else None, pooling=pooling, dimension=6)
+def test_audio_of_any_length(shaken):
+    section = ModelSection(backbone="tdnn", size=10, pooling="stats", dimension=6)
     embedder = shaken(build_embedder(section, audio_seconds=0.3))
     assert differences(embedder, exported(embedder)) < LIMIT
 
@@ -83,7 +80,7 @@ class Together(Pooling):
         return torch.cat([part(features) for part in self.parts], dim=1)
 
 
-def test_every_pooling_that_can():
+def test_every_pooling_that_can(shaken):
     names = [name for name in list_poolings() if name not in UNSUPPORTED]
     embedder = build_embedder(ModelSection(backbone="resnet20", size=32, dimension=None, space="euclidean"))
     embedder.pooling = Together(embedder.backbone.channels, names, 8)
@@ -115,7 +112,7 @@ class Several(nn.Module):
         return {}
 
 
-def test_every_attention():
+def test_every_attention(shaken):
     options = [
         {"score": "additive"},
         {"score": "additive", "matrices": 2, "hidden": 5, "fusion": "sum", "normalise": True},
@@ -129,10 +126,9 @@ def test_every_attention():
     assert differences(embedder, exported(embedder)) < LIMIT
 
 
-@pytest.mark.parametrize("name", ["lipschitz-ball", "poincare-ball"])
-def test_other_spaces(name):
+def test_a_curved_space(shaken):
     embedder = build_embedder(ModelSection(backbone="conv4", size=16, dimension=8, channels=1))
-    embedder.space = make_space(name)
+    embedder.space = make_space("poincare-ball")
     shaken(embedder)
     embedder.head.weight.data.mul_(30)  # so far out that there is something to project
     encoder = exported(embedder)
@@ -172,7 +168,7 @@ def test_the_solver_of_gsp_at_any_sharpness():
             assert np.allclose(weights.sum(axis=2), 1, atol=1e-5)
 
 
-def test_a_learned_similarity_exports_its_embedding_and_says_what_it_leaves_out():
+def test_a_learned_similarity_exports_its_embedding_and_says_what_it_leaves_out(shaken):
     section = ModelSection(backbone="conv4", size=16, dimension=8, similarity={})
     embedder = shaken(build_embedder(section, classes=["a", "b"]))
     assert isinstance(embedder, SimilarityModel)
