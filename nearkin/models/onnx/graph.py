@@ -6,6 +6,7 @@ The graph normalises its inputs itself, batch norm is folded into the convolutio
 from __future__ import annotations
 
 import copy
+import inspect
 import io
 import logging
 import warnings
@@ -19,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from nearkin.data.inputs import InputSpec
-from nearkin.errors import require
+from nearkin.errors import ModelError, require
 from nearkin.models.backbones.layers import SameConv2d
 from nearkin.models.onnx.unsupported import refusal
 from nearkin.models.tuning import fold_batch_norm
@@ -67,11 +68,13 @@ def build_graph(embedder: Embedder) -> Any:
     """The model as an `onnx.ModelProto` without metadata.
 
     Raises:
-        ModelError: a layer has no counterpart in ONNX; it is named.
+        ModelError: a layer has no counterpart in ONNX, and is named; or PyTorch is too old.
         MissingExtraError: onnx or onnxscript is not installed.
     """
     require("onnx", "onnx")
     require("onnxscript", "onnx")
+    if "custom_translation_table" not in inspect.signature(torch.onnx.export).parameters:
+        raise ModelError(f"Exporting to ONNX needs PyTorch 2.6 or later, and this is {torch.__version__}: upgrade it.")
     module, samples = EmbeddingGraph(embedder), example(embedder.spec)
     sizes = {0: torch.export.Dim("batch")}
     if embedder.spec.kind == "audio":
