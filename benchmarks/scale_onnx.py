@@ -20,13 +20,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from bars import in_turns, tell
 from torch import Tensor
 
 from nearkin.allocator import tune_allocator
-
-sys.path.insert(0, str(Path(__file__).parent))
-from bars import in_turns, tell
-
 from nearkin.audits.quantised import calibration_batches, compare_quantised, divide_for_int8, processor
 from nearkin.data import open_data
 from nearkin.models import Encoder, ModelSection, build_embedder
