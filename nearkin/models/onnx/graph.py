@@ -83,6 +83,7 @@ def build_graph(embedder: Embedder) -> Any:
         proto = translated(module, (samples,), sizes)
     except Exception as error:  # the exporter raises whatever its parts do
         raise refusal(module, samples, error, translated) from error
+    _fold_casts(proto.graph)
     _name_nodes(proto.graph)
     _strip(proto.graph)
     return proto
@@ -148,6 +149,25 @@ def _least_frames(module: nn.Module, samples: Tensor) -> int:
             continue
         return max(2, frames)
     return samples.shape[3]
+
+
+def _fold_casts(graph: Any) -> None:
+    """Make constants of numbers that are cast to the type of another value, where that type is known, in place.
+
+    ONNX Runtime merges an activation into the convolution before it only if it sees that its limits are constants.
+    """
+    onnx = require("onnx", "onnx")
+    numbers = {
+        node.output[0]: node.attribute[0].f
+        for node in graph.node
+        if node.op_type == "Constant" and node.attribute[0].name == "value_float"
+    }
+    types = {value.name: value.type.tensor_type.elem_type for value in (*graph.value_info, *graph.input)}
+    for node in list(graph.node):
+        if node.op_type == "CastLike" and node.input[0] in numbers and types.get(node.input[1]):
+            kind, number = types[node.input[1]], numbers[node.input[0]]
+            graph.initializer.append(onnx.helper.make_tensor(node.output[0], kind, [], [number]))
+            graph.node.remove(node)
 
 
 def _name_nodes(graph: Any) -> None:
