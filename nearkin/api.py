@@ -132,6 +132,11 @@ def open_readable(
 def load(path: str | Path) -> Embedder:
     """Load a trained model from a run directory or a model file."""
     path = Path(path)
+    if path.suffix == ".onnx":
+        raise ModelError(
+            f"{path} is an exported model, which is only run: encode with `nearkin embed` or "
+            "nearkin.models.onnx.OnnxEncoder, or load the run it came from."
+        )
     return Run(path).model() if path.is_dir() else Embedder.load(path)
 
 

@@ -16,7 +16,7 @@ from nearkin.cli.data import data_app
 from nearkin.cli.exits import CODES, GalleryCommand
 from nearkin.cli.gallery import gallery_app
 from nearkin.cli.hierarchy import hierarchy_app
-from nearkin.cli.options import DataRoot, Quiet, SkipBad
+from nearkin.cli.options import DataRoot, Engine, Quiet, SkipBad
 from nearkin.cli.recipes import recipes_app
 
 app = typer.Typer(
@@ -111,7 +111,7 @@ def audit(
 
 @app.command()
 def embed(
-    run: RunArgument,
+    run: Annotated[Path, typer.Argument(help="A run directory, a model file, or an .onnx file of `nearkin export`.")],
     data: Annotated[str, typer.Argument(help=DATA_HELP)],
     out: Annotated[
         str | None,
@@ -140,6 +140,7 @@ def embed(
     ] = False,
     batch_size: Annotated[int, typer.Option(min=1, help="Items encoded at once.")] = 64,
     workers: Annotated[int, typer.Option(min=0, help="Threads that read and decode.")] = 2,
+    engine: Engine = "torch",
     skip_bad: SkipBad = False,
     data_root: DataRoot = None,
     quiet: Quiet = False,
@@ -151,7 +152,7 @@ def embed(
     """
     from nearkin.cli import embedding
 
-    choices = embedding.Choices(batch_size, workers, skip_bad, data_root, not quiet)
+    choices = embedding.Choices(batch_size, workers, engine, skip_bad, data_root, not quiet)
     if shards is not None:
         embedding.shards_command(
             run, data, out or "embeddings", choices, embedding.Shards(shards, shard, status, overwrite)
@@ -186,6 +187,30 @@ def shorten(
     from nearkin.cli.shortening import shorten_command
 
     shorten_command(run, dimension, out, method, data, skip_bad, data_root, not quiet)
+
+
+@app.command()
+def export(
+    run: Annotated[Path, typer.Argument(help="A run directory, or a model file.")],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="An .onnx file; default: model.onnx, or model.int8.onnx, in the run directory."),
+    ] = None,
+    int8: Annotated[
+        bool, typer.Option("--int8", help="In 8 bits: smaller and faster; what that costs is measured.")
+    ] = False,
+    data: Annotated[
+        str | None,
+        typer.Option("--data", help="With --int8: data to calibrate and to measure on; default: the run's own."),
+    ] = None,
+    skip_bad: SkipBad = False,
+    data_root: DataRoot = None,
+    quiet: Quiet = False,
+) -> None:
+    """Write a run's model as an ONNX file, for other languages and ONNX Runtime, and check that it gives the same."""
+    from nearkin.cli.exporting import export_command
+
+    export_command(run, out, int8, data, skip_bad, data_root, not quiet)
 
 
 @app.command()

@@ -18,6 +18,8 @@ from nearkin.data.sources import open_data
 from nearkin.data.urls import is_url
 from nearkin.errors import DataError
 from nearkin.models.bulk import ShardState, embed_shards, shard_states
+from nearkin.models.engines import check_engine, make_encoder
+from nearkin.models.onnx import OnnxEncoder
 from nearkin.storage import replacing
 
 _SUFFIXES = (".parquet", ".npz", ".npy")
@@ -37,6 +39,7 @@ class Choices:
     Args:
         batch_size: items encoded at once.
         workers: threads that read and decode.
+        engine: what runs the model.
         skip_bad: leave out files that cannot be read.
         data_root: where catalogue data is found.
         progress: draw bars.
@@ -44,6 +47,7 @@ class Choices:
 
     batch_size: int
     workers: int
+    engine: str
     skip_bad: bool
     data_root: Path | None
     progress: bool
@@ -74,11 +78,12 @@ def file_command(run: Path, data: str, out: str, choices: Choices) -> None:
             f"{out} has an unknown ending: write to a {', '.join(_SUFFIXES[:-1])} or {_SUFFIXES[-1]} file, or into a "
             "folder with --shards."
         )
-    model = api.load(run)
+    check_engine(choices.engine)
+    encoder = OnnxEncoder(run) if run.suffix == ".onnx" else make_encoder(api.load(run), choices.engine)
     dataset, notes = api.open_readable(
         data, skip_bad=choices.skip_bad, data_root=choices.data_root, progress=choices.progress
     )
-    embeddings = model.encode(
+    embeddings = encoder.encode(
         dataset, batch_size=choices.batch_size, workers=choices.workers, progress=choices.progress
     )
     write_embeddings(embeddings, dataset, file)
@@ -92,6 +97,11 @@ def shards_command(run: Path, data: str, out: str, choices: Choices, shards: Sha
     if Path(out).suffix in _SUFFIXES:
         raise DataError(f"With --shards, --out is the folder of the parts, not a file such as {out}.")
     only = None if shards.one is None else [_number(shards.one, os.environ)]
+    check_engine(choices.engine)
+    if run.suffix == ".onnx":
+        raise DataError(
+            f"Parts are tied to a model, which {run} is only a translation of: give the run, and --engine onnx."
+        )
     model = api.load(run)
     dataset = open_data(data, data_root=choices.data_root, progress=choices.progress)
     if shards.status:
@@ -103,6 +113,7 @@ def shards_command(run: Path, data: str, out: str, choices: Choices, shards: Sha
         out,
         shards=shards.count,
         only=only,
+        encoder=make_encoder(model, choices.engine),
         name=api.source_name(data),
         batch_size=choices.batch_size,
         workers=choices.workers,

@@ -24,7 +24,7 @@ from nearkin.cli.gallery_options import (
     Where,
 )
 from nearkin.cli.gallery_scale import Index
-from nearkin.cli.options import Quiet
+from nearkin.cli.options import Engine, Quiet
 
 if TYPE_CHECKING:
     from nearkin.gallery import Gallery
@@ -91,6 +91,7 @@ def create(
         typer.Option("--partition-by", metavar="KEY", help="In Milvus: keep items apart by this fact of theirs."),
     ] = None,
     partitions: Annotated[int | None, typer.Option("--partitions", min=1, help="Into how many; default: 64.")] = None,
+    engine: Engine = "torch",
     skip_bad: SkipBad = False,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -116,6 +117,7 @@ def create(
         index_parameters=values_of(index_parameters, "--index-param"),
         partition=partition,
         partitions=partitions,
+        engine=engine,
         skip_bad=skip_bad,
         progress=not (quiet or as_json),
     ) as gallery:
@@ -130,6 +132,7 @@ def add(
     labels: Labels = None,
     only: Only = None,
     model: Model = None,
+    engine: Engine = "torch",
     skip_bad: SkipBad = False,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -139,7 +142,7 @@ def add(
         raise typer.BadParameter("Say what to add: ITEMS or --vectors.", param_hint="ITEMS")
     from nearkin.cli.gallery_arguments import open_gallery, to_enrol
 
-    with open_gallery(path, model) as gallery:
+    with open_gallery(path, model, engine) as gallery:
         given = to_enrol(items, vectors, labels, only, of_vectors=gallery.settings.kind == "vector")
         ids = gallery.add(**given, skip_bad=skip_bad, progress=not (quiet or as_json))
         _report(gallery, as_json, f"Added {counted(len(ids), 'item')}; {_size(gallery)} now.", ids=ids)

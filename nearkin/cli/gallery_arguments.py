@@ -33,11 +33,11 @@ class Queries:
     vectors: np.ndarray | None = None
 
 
-def open_gallery(path: str, model: str | None = None) -> Gallery:
+def open_gallery(path: str, model: str | None = None, engine: str = "torch") -> Gallery:
     """The gallery at a path or address; a model only where its store keeps none."""
     from nearkin.gallery import Gallery
 
-    return Gallery.open(path, model)
+    return Gallery.open(path, model, engine=engine)
 
 
 def values_of(assignments: Sequence[str] | None, option: str) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from nearkin.cli.gallery_options import GalleryPath, Json, Model
+from nearkin.cli.options import Engine
 
 _KEYS = "NEARKIN_API_KEYS"
 
@@ -44,6 +45,7 @@ def serve(
     max_body: Annotated[int, typer.Option("--max-body", min=1, help="Bytes a request may have.")] = 20_000_000,
     timeout: Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds a request may take.")] = 30.0,
     model: Model = None,
+    engine: Engine = "torch",
 ) -> None:
     """Answer over HTTP, with a web page at /; Ctrl-C finishes what was accepted and ends it."""
     from nearkin.serve.run import serve as run
@@ -60,7 +62,7 @@ def serve(
         rate=rate,
         audit_log=audit_log,
     )
-    run(path, settings, model=model)
+    run(path, settings, model=model, engine=engine)
 
 
 def key(

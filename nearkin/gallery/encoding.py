@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from nearkin.errors import ModelError, suggestion
-from nearkin.models import Embedder, Encoder, ModelSection, build_embedder, list_backbones
+from nearkin.models import Embedder, ModelSection, build_embedder, list_backbones
+from nearkin.models.engines import TORCH, make_encoder
 from nearkin.models.items import Item, ItemLoader
 from nearkin.models.prefetch import batches, stacked
 from nearkin.search.blocks.workers import lone_threads
@@ -29,13 +30,15 @@ class QueryEncoder:
 
     Args:
         embedder: the model; later training does not reach this copy.
+        engine: what runs it: "torch" or "onnx".
     """
 
-    def __init__(self, embedder: Embedder) -> None:
+    def __init__(self, embedder: Embedder, engine: str = TORCH) -> None:
         self.embedder = embedder
+        self.engine = engine
         self.spec = embedder.spec
         self.dimension = embedder.dimension
-        self._encoder = Encoder(embedder)
+        self._encoder = make_encoder(embedder, engine)
         self._load = ItemLoader(embedder.spec)
         # Two batches at once would fight over the cores and take longer than one after the other.
         self._network = Lock()
@@ -64,14 +67,14 @@ class QueryEncoder:
         return np.concatenate([self._through(batch) for batch in samples])
 
     def _through(self, batch: Tensor) -> np.ndarray:
-        """Vectors (B, d) of a batch, a share of it in each of as many threads as torch has.
+        """Vectors (B, d) of a batch, with torch a share of it in each of as many threads as torch has.
 
         Within one batch torch's threads wait for each other after every layer, and all of them for one whose core does
         something else meanwhile: decoding, or answering. Shares wait for each other once.
         """
         with self._network:
             count = torch.get_num_threads()
-            if count == 1 or len(batch) < 2 * count or self._encoder.device.type != "cpu":
+            if count == 1 or len(batch) < 2 * count or not self._encoder.divides:
                 return self._encoder(batch).float().cpu().numpy()
             if self._threads is None:
                 self._threads = lone_threads(count, "nearkin-encode")
@@ -94,6 +97,11 @@ def open_model(model: Any) -> Embedder:
     path = Path(model)
     if path.is_dir():
         return Embedder.load(path / _MODEL_FILE)
+    if path.suffix == ".onnx":
+        raise ModelError(
+            f"A gallery keeps a model that can be loaded again, which {path} cannot: give the run or model file it was "
+            "exported from, with the engine 'onnx'."
+        )
     if path.exists():
         return Embedder.load(path)
     names = list_backbones()

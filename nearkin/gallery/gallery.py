@@ -24,6 +24,7 @@ from nearkin.gallery.shards import Given, parquet_files
 from nearkin.gallery.tie import forget_other_models, keep_model, matching_model, model_kept_on_success, settings_of
 from nearkin.gallery.where import condition
 from nearkin.models import Embedder
+from nearkin.models.engines import TORCH, check_engine
 from nearkin.spaces import Space, make_space
 
 
@@ -69,6 +70,7 @@ class Gallery(GalleryReader):
         index_parameters: Mapping[str, int] | None = None,
         partition: str | None = None,
         partitions: int | None = None,
+        engine: str = TORCH,
         skip_bad: bool = False,
         progress: bool = True,
     ) -> Gallery:
@@ -94,36 +96,49 @@ class Gallery(GalleryReader):
             partition: in Milvus, a metadata key by whose value, a text that every item must have, items are kept apart:
                 a condition on it then searches its partition alone.
             partitions: into how many partitions the values are sorted; None: 64.
+            engine: what runs the model until the gallery is closed: "torch", or "onnx" for ONNX Runtime.
             skip_bad: leave out items that cannot be read instead of stopping.
             progress: show a progress bar.
         """
         check_free(path)
+        check_engine(engine)
         if items is None and any(given is not None for given in (labels, metadata, ids)):
             raise DataError("There are labels, metadata or ids and no items that they are of: give the items too.")
         embedder = None if model is None else open_model(model)
         layout = layout_of(index, index_parameters, partition, partitions)
         settings = settings_of(embedder, dimension, name, space, dtype)
+        encoder = None if embedder is None else QueryEncoder(embedder, engine)
         with undone_on_error(path) as making:
             if embedder is not None and is_local(path):
                 settings = keep_model(Path(path), settings, embedder)
             making.store = create_store(path, settings, layout)
-            gallery = cls(path, making.store, _encoder(embedder))
+            gallery = cls(path, making.store, encoder)
             if items is not None:
                 gallery.add(items, labels, metadata, ids=ids, skip_bad=skip_bad, progress=progress)
         return gallery
 
     @classmethod
-    def open(cls, path: str | Path, model: Embedder | str | Path | None = None, *, index: str | None = None) -> Gallery:
+    def open(
+        cls,
+        path: str | Path,
+        model: Embedder | str | Path | None = None,
+        *,
+        index: str | None = None,
+        engine: str = TORCH,
+    ) -> Gallery:
         """Come back to a gallery.
 
         Args:
             path: as in `create`.
             model: the model it was made with, where the store does not keep it (Milvus): needed to ask with images.
             index: search in another way than the gallery was made for: "exact", "hnsw" or "auto".
+            engine: what runs the model: "torch", or "onnx" for ONNX Runtime.
         """
+        check_engine(engine)
         store = open_store(path, index)
         try:
-            return cls(path, store, _encoder(matching_model(path, store.settings, model)))
+            embedder = matching_model(path, store.settings, model)
+            return cls(path, store, None if embedder is None else QueryEncoder(embedder, engine))
         except BaseException:
             store.close()
             raise
@@ -242,7 +257,7 @@ class Gallery(GalleryReader):
             )
         check_missing(missing)
         embedder = open_model(model)
-        encoder = QueryEncoder(embedder)
+        encoder = QueryEncoder(embedder, self._engine)
         check_kind(self.store, encoder)
         settings = settings_of(embedder, None, None, None, self.settings.dtype)
         with model_kept_on_success(self.path, settings, embedder) as settings:
@@ -305,7 +320,3 @@ class Gallery(GalleryReader):
 
 def _shelves(layout: Layout) -> dict[str, Any]:
     return {"partition": layout.partition, "partitions": layout.partitions}
-
-
-def _encoder(embedder: Embedder | None) -> QueryEncoder | None:
-    return None if embedder is None else QueryEncoder(embedder)

@@ -24,6 +24,7 @@ from nearkin.gallery.suspects import suspicious_labels
 from nearkin.gallery.tie import matching_model
 from nearkin.gallery.values import Duplicates, Item, MapPoint, Match, Neighbour, Settings, Stats, Suspect, Verification
 from nearkin.gallery.where import condition
+from nearkin.models.engines import TORCH
 from nearkin.spaces import Space
 
 Where = str | Mapping[str, Any] | None
@@ -43,6 +44,7 @@ class GalleryReader:
         self.store = store
         self._answers = Answers(store)
         self._landscape = Landscape(store)
+        self._engine = TORCH if encoder is None else encoder.engine
         self._take(encoder)
 
     @property
@@ -54,7 +56,7 @@ class GalleryReader:
         settings = self.store.settings
         if settings.fingerprint != self._tied.fingerprint:
             embedder = matching_model(self.path, settings, None)
-            self._take(None if embedder is None else QueryEncoder(embedder))
+            self._take(None if embedder is None else QueryEncoder(embedder, self._engine))
         return self._encoder
 
     def _take(self, encoder: QueryEncoder | None) -> None:

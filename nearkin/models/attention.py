@@ -171,7 +171,7 @@ class _Average(nn.Module):
 
     def forward(self, map_: Tensor, u: Tensor) -> Tensor:
         """Scores (B, 1, H, W) of a map (B, C, H, W)."""
-        return map_.new_zeros(len(map_), 1, *map_.shape[2:])
+        return map_.new_zeros(map_.shape[0], 1, *map_.shape[2:])
 
 
 def check_options(score: str, matrices: int, hidden: int | None) -> None:

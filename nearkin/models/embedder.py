@@ -15,6 +15,7 @@ from nearkin.models import checkpoint, shorten
 from nearkin.models.attention import StageAttention
 from nearkin.models.backbones.base import Backbone
 from nearkin.models.encoder import Encoder
+from nearkin.models.engines import TORCH, make_encoder
 from nearkin.models.features import Features
 from nearkin.models.items import Items
 from nearkin.models.pooling.registry import Pooling
@@ -225,6 +226,7 @@ class Embedder(nn.Module):
         progress: bool = True,
         workers: int = 2,
         compile: bool = False,
+        engine: str = TORCH,
     ) -> np.ndarray:
         """Embed anything: float32 (n, d), points of the space, in the order given.
 
@@ -239,8 +241,12 @@ class Embedder(nn.Module):
             progress: show a bar.
             workers: threads that decode.
             compile: use `torch.compile`: a slow start, then somewhat faster; needs a C++ compiler.
+            engine: what runs the network: "torch", or "onnx", for ONNX Runtime: faster on a CPU, vectors equal to 1e-4.
         """
-        return Encoder(self, compile=compile).encode(items, batch_size=batch_size, progress=progress, workers=workers)
+        if compile and engine != TORCH:
+            raise ModelError(f"Only the engine '{TORCH}' compiles: leave compile out, or the engine '{engine}'.")
+        encoder = Encoder(self, compile=True) if compile else make_encoder(self, engine)
+        return encoder.encode(items, batch_size=batch_size, progress=progress, workers=workers)
 
     def encode_pooled(
         self, items: Items, *, batch_size: int = 32, progress: bool = True, workers: int = 2

@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 
 from nearkin.data.inputs import InputSpec
-from nearkin.errors import ModelError
-from nearkin.models.items import Items, open_items
+from nearkin.models.encoding import encode_items
+from nearkin.models.items import Items
 from nearkin.models.tuning import as_channels_last, compiled, inference_copy
-from nearkin.progress import Progress
 
 if TYPE_CHECKING:
     from nearkin.models.embedder import Embedder
@@ -39,6 +38,16 @@ class Encoder:
         self._run: Callable[[Tensor], Tensor] = compiled(self._features) if compile else self._features
 
     @property
+    def dimension(self) -> int:
+        """Size of an embedding."""
+        return self.embedder.dimension
+
+    @property
+    def divides(self) -> bool:
+        """Whether parts of a batch are best run by several threads: within one batch torch's wait for each other."""
+        return self.device.type == "cpu"
+
+    @property
     def device(self) -> torch.device:
         """Where it computes."""
         return self._scale.device
@@ -55,23 +64,7 @@ class Encoder:
 
     def encode(self, items: Items, *, batch_size: int = 32, progress: bool = True, workers: int = 2) -> np.ndarray:
         """Encode anything that `Embedder.encode` takes: float32 (n, d), or maps (n, C, H, W) if `at` is a stage."""
-        if batch_size < 1 or workers < 0:
-            raise ModelError(
-                f"Encoding needs a batch size of at least 1 and workers of at least 0, not {batch_size}, {workers}."
-            )
-        samples = open_items(items, self.spec)
-        rows = np.empty((len(samples), self.embedder.dimension), dtype=np.float32)
-        done = 0
-        with Progress("Encoding", len(samples), progress) as bar:
-            for batch in samples.batches(batch_size, workers):
-                count = len(batch)
-                features = self(self._full(batch, batch_size))[:count].float().cpu().numpy()
-                if done == 0:
-                    rows = np.empty((len(samples), *features.shape[1:]), dtype=np.float32)
-                rows[done : done + count] = features
-                done += count
-                bar.advance(count)
-        return rows
+        return encode_items(self, items, batch_size=batch_size, progress=progress, workers=workers, padded=self.compile)
 
     def _features(self, batch: Tensor) -> Tensor:
         x = self._normalised(batch)
@@ -80,11 +73,6 @@ class Encoder:
     def _normalised(self, batch: Tensor) -> Tensor:
         scale = self._scale / 255.0 if batch.dtype == torch.uint8 else self._scale
         return as_channels_last(batch).to(torch.float32, copy=True).mul_(scale).add_(self._shift)
-
-    def _full(self, batch: Tensor, batch_size: int) -> Tensor:
-        """Fill up a last, smaller batch if another shape would be compiled anew."""
-        missing = batch_size - len(batch) if self.compile else 0
-        return torch.cat([batch, batch[:1].expand(missing, -1, -1, -1)]) if missing else batch
 
 
 def _normalisation(spec: InputSpec, device: torch.device) -> tuple[Tensor, Tensor]:

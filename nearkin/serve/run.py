@@ -16,13 +16,14 @@ from nearkin.serve.settings import ServeSettings, parse_keys
 KEYS_VARIABLE = "NEARKIN_API_KEYS"
 
 
-def serve(path: str | Path, settings: ServeSettings | None = None, *, model: Any = None) -> None:
+def serve(path: str | Path, settings: ServeSettings | None = None, *, model: Any = None, engine: str = "torch") -> None:
     """Serve a gallery until SIGINT or SIGTERM; requests that were accepted are then finished.
 
     Args:
         path: of the gallery.
         settings: where to listen and what to allow; without keys, those of NEARKIN_API_KEYS are taken.
         model: the model of the gallery, where its store does not keep it.
+        engine: what runs the model: "torch", or "onnx" for ONNX Runtime.
 
     Raises:
         DataError: if it would be open to other machines without keys, or the address is taken.
@@ -35,7 +36,7 @@ def serve(path: str | Path, settings: ServeSettings | None = None, *, model: Any
         require(module, "serve")
     from nearkin.gallery.gallery import Gallery
 
-    with _listen(settings) as listener, Gallery.open(path, model) as gallery:
+    with _listen(settings) as listener, Gallery.open(path, model, engine=engine) as gallery:
         settings = replace(settings, port=listener.getsockname()[1])
         _serve(gallery, settings, listener)
 

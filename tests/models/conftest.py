@@ -23,6 +23,12 @@ def make_embedder():
     return make
 
 
+@pytest.fixture(scope="session")
+def shake():
+    """Gives the batch norms of a network statistics and weights that matter."""
+    return shake_batch_norm
+
+
 @pytest.fixture
 def make_images():
     """A data set of random colour images of different sizes."""

@@ -16,12 +16,36 @@ class SameConv2d(nn.Conv2d):
 
     def forward(self, input: Tensor) -> Tensor:
         """Convolve (B, C, H, W) to (B, C', ceil(H / stride), ceil(W / stride))."""
-        rows, columns = (_same_padding(input.shape[2 + i], self.kernel_size[i], self.stride[i]) for i in (0, 1))
+        weight, padding = self._padded(input.shape[2], input.shape[3])
+        return F.conv2d(input, weight, self.bias, self.stride, padding, self.dilation, self.groups)
+
+    def plain(self, height: int, width: int) -> nn.Conv2d:
+        """The same for maps of one size only: a plain convolution whose kernel holds the zeros."""
+        weight, padding = self._padded(height, width)
+        twin = nn.Conv2d(
+            self.in_channels,
+            self.out_channels,
+            weight.shape[2:],  # type: ignore[arg-type]
+            self.stride,  # type: ignore[arg-type]
+            padding,
+            self.dilation,  # type: ignore[arg-type]
+            self.groups,
+            bias=self.bias is not None,
+        ).requires_grad_(False)
+        twin.weight.copy_(weight)
+        if twin.bias is not None and self.bias is not None:
+            twin.bias.copy_(self.bias)
+        return twin
+
+    def _padded(self, height: int, width: int) -> tuple[Tensor, tuple[int, int]]:
+        """The kernel for maps (H, W), and the zeros to add on either side of them."""
+        rows, columns = (
+            _same_padding(length, self.kernel_size[i], self.stride[i]) for i, length in enumerate((height, width))
+        )
         weight = self.weight
         if rows % 2 or columns % 2:
             weight = F.pad(weight, (columns % 2, 0, rows % 2, 0))
-        padding = ((rows + 1) // 2, (columns + 1) // 2)
-        return F.conv2d(input, weight, self.bias, self.stride, padding, self.dilation, self.groups)
+        return weight, ((rows + 1) // 2, (columns + 1) // 2)
 
 
 def _same_padding(length: int, kernel: int, stride: int) -> int:

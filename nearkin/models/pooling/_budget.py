@@ -16,10 +16,10 @@ from torch.nn import functional
 
 from nearkin.models.pooling._precision import doubled
 
-_STEPS = 100
+STEPS = 100
 """Far more than it takes: half a dozen steps are usual, and bisection alone would need about sixty."""
 
-_TOLERANCE = 1e-12
+TOLERANCE = 1e-12
 """On the mean gate, relative to the budget or to what it leaves."""
 
 
@@ -57,8 +57,8 @@ def threshold(scores: Tensor, budget: float) -> Tensor:
     goal = math.log(budget) - math.log1p(-budget)
     low, high = goal - scores.amax(1, keepdim=True), goal - scores.amin(1, keepdim=True)
     tau = goal - scores.mean(1, keepdim=True)
-    accepted = _TOLERANCE * min(budget, 1 - budget)
-    for _ in range(_STEPS):
+    accepted = TOLERANCE * min(budget, 1 - budget)
+    for _ in range(STEPS):
         gates = torch.sigmoid(scores + tau)
         spent = gates.mean(1, keepdim=True)
         excess = spent - budget

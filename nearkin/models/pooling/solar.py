@@ -53,7 +53,8 @@ class SolarPooling(Pooling):
         queries = widen(self.queries(features)).clamp(-_LARGEST, _LARGEST)
         keys = widen(self.keys(features)).clamp(-_LARGEST, _LARGEST)
         values = widen(self.values(features))
-        seen = functional.scaled_dot_product_attention(_rows(queries), _rows(keys), _rows(values))
+        # With an axis for its one head: exporters know attention in no other form.
+        seen = functional.scaled_dot_product_attention(_rows(queries), _rows(keys), _rows(values)).squeeze(1)
         return features + self.back(seen.mT.unflatten(2, features.shape[2:]))
 
     def forward(self, features: Tensor) -> Tensor:
@@ -63,5 +64,5 @@ class SolarPooling(Pooling):
 
 
 def _rows(features: Tensor) -> Tensor:
-    """Local features (B, N, C) of a map (B, C, H, W)."""
-    return features.flatten(2).mT
+    """Local features (B, 1, N, C) of a map (B, C, H, W)."""
+    return features.flatten(2).mT.unsqueeze(1)

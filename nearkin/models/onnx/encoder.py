@@ -1,0 +1,103 @@
+"""A model that ONNX Runtime runs, with the contract of `Encoder`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nearkin.data.inputs import InputSpec
+from nearkin.errors import CheckpointError, ModelError, require
+from nearkin.models.encoding import encode_items
+from nearkin.models.items import Items
+from nearkin.models.onnx.description import Description, described
+
+ERRORS_ONLY = 3
+"""Of what the runtime would print, by its own count."""
+
+
+class OnnxEncoder:
+    """Turns items into vectors with ONNX Runtime, on the CPU; safe to call from several threads.
+
+    Args:
+        file: the path of a file that `nearkin export` wrote, or its content.
+
+    Attributes:
+        description: what the file says of itself.
+
+    Raises:
+        CheckpointError: the file is missing, damaged, or not one of ours.
+        MissingExtraError: onnxruntime is not installed.
+    """
+
+    divides = False
+    """Its threads share a batch well among themselves: parts of it need not be given to threads of the caller."""
+
+    def __init__(self, file: str | Path | bytes) -> None:
+        name = "The model" if isinstance(file, bytes) else str(file)
+        self._session = _session(name, file)
+        self.description: Description = described(name, self._session.get_modelmeta().custom_metadata_map)
+        self.spec: InputSpec = self.description.spec
+        self.dimension: int = self.description.dimension
+        self._input = self._session.get_inputs()[0].name
+
+    @property
+    def fingerprint(self) -> str | None:
+        """Of the model whose vectors these are; None where they are those of no model that has one, as with int8."""
+        return self.description.fingerprint if self.description.precision == "float32" else None
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+        return torch.device("cpu")
+
+    def __call__(self, batch: Tensor) -> Tensor:
+        """Points of the space (B, d) of samples (B, C, H, W) as loaded: uint8 or float in [0, 1], or log-mel values."""
+        if not len(batch):
+            return torch.empty(0, self.dimension)
+        try:
+            (points,) = self._session.run(None, {self._input: as_samples(batch)})
+        except Exception as error:  # the runtime has exceptions of its own
+            raise ModelError(
+                f"The model takes samples of {self.spec.channels} x {self.spec.size} and was given a batch of "
+                f"{tuple(batch.shape)}: bring them to that size ({_first_line(error)})."
+            ) from error
+        return torch.from_numpy(points)
+
+    def encode(self, items: Items, *, batch_size: int = 32, progress: bool = True, workers: int = 2) -> np.ndarray:
+        """Encode anything that `Embedder.encode` takes: float32 (n, d), points of the space."""
+        return encode_items(self, items, batch_size=batch_size, progress=progress, workers=workers)
+
+
+def as_samples(batch: Tensor) -> np.ndarray:
+    """A batch as the graph takes it: float32, rows of pixels one after the other, in [0, 1]."""
+    if batch.dtype != torch.uint8:
+        return batch.detach().to("cpu", torch.float32).contiguous().numpy()
+    samples = torch.empty(batch.shape, dtype=torch.float32)
+    torch.div(batch.cpu(), 255.0, out=samples)
+    return samples.numpy()
+
+
+def _session(name: str, file: str | Path | bytes) -> Any:
+    runtime = require("onnxruntime", "onnx")
+    if not isinstance(file, bytes) and not Path(file).is_file():
+        raise CheckpointError(f"There is no ONNX file {file}: check the path.")
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    options.inter_op_num_threads = 1
+    options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_ENABLE_ALL
+    options.log_severity_level = ERRORS_ONLY
+    # Threads that wait for the next batch by spinning take the cores from those that decode it.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    try:
+        content = file if isinstance(file, bytes) else str(file)
+        return runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # the runtime has exceptions of its own
+        raise CheckpointError(f"{name} is not an ONNX file, or it is damaged ({_first_line(error)}).") from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [""])[0].removeprefix("[ONNXRuntimeError] : ").rstrip(".")[:200]

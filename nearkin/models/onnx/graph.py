@@ -1,0 +1,205 @@
+"""From an embedder to an ONNX graph: samples as they are loaded in, points of the space out.
+
+The graph normalises its inputs itself, batch norm is folded into the convolutions, and the batch may have any size.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import io
+import logging
+import warnings
+from ast import literal_eval
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from nearkin.data.inputs import InputSpec
+from nearkin.errors import ModelError, require
+from nearkin.models.backbones.layers import SameConv2d
+from nearkin.models.onnx.unsupported import refusal
+from nearkin.models.tuning import fold_batch_norm
+
+if TYPE_CHECKING:
+    from nearkin.models.embedder import Embedder
+
+INPUT = "samples"
+OUTPUT = "embeddings"
+OPSET = 20
+"""Of the operators; ONNX Runtime 1.17 and later know them."""
+
+_USUAL_FRAMES = 100
+_SCOPES = "pkg.torch.onnx.name_scopes"
+"""Under which the exporter notes the layers that a node is inside of, outermost first."""
+
+
+class EmbeddingGraph(nn.Module):
+    """A copy of an embedder, from samples (B, C, H, W) as the file takes them to points of the space (B, d).
+
+    Args:
+        embedder: what to copy; later training does not reach the copy.
+    """
+
+    scale: Tensor
+    shift: Tensor
+
+    def __init__(self, embedder: Embedder) -> None:
+        super().__init__()
+        spec = embedder.spec
+        std = torch.tensor(spec.std).view(1, -1, 1, 1)
+        self.embedder = fold_batch_norm(copy.deepcopy(embedder).cpu().eval().requires_grad_(False))
+        self.register_buffer("scale", 1.0 / std)
+        self.register_buffer("shift", -torch.tensor(spec.mean).view(1, -1, 1, 1) / std)
+        if spec.kind == "image":
+            _plain_convolutions(self, example(spec))
+        self.eval()
+
+    def forward(self, samples: Tensor) -> Tensor:
+        """Points (B, d) of samples in [0, 1], for audio log-mel values."""
+        return self.embedder.embed(samples * self.scale + self.shift)
+
+
+def build_graph(embedder: Embedder) -> Any:
+    """The model as an `onnx.ModelProto` without metadata.
+
+    Raises:
+        ModelError: a layer has no counterpart in ONNX, and is named; or PyTorch is too old.
+        MissingExtraError: onnx or onnxscript is not installed.
+    """
+    require("onnx", "onnx")
+    require("onnxscript", "onnx")
+    if "custom_translation_table" not in inspect.signature(torch.onnx.export).parameters:
+        raise ModelError(f"Exporting to ONNX needs PyTorch 2.6 or later, and this is {torch.__version__}: upgrade it.")
+    module, samples = EmbeddingGraph(embedder), example(embedder.spec)
+    sizes = {0: torch.export.Dim("batch")}
+    if embedder.spec.kind == "audio":
+        sizes[3] = torch.export.Dim("frames", min=_least_frames(module, samples))
+    try:
+        proto = translated(module, (samples,), sizes)
+    except Exception as error:  # the exporter raises whatever its parts do
+        raise refusal(module, samples, error, translated) from error
+    _fold_casts(proto.graph)
+    _name_nodes(proto.graph)
+    _strip(proto.graph)
+    return proto
+
+
+def example(spec: InputSpec) -> Tensor:
+    """Two samples of the shape that a model eats, all grey."""
+    width = spec.size if spec.kind == "image" else spec.frames or _USUAL_FRAMES
+    return torch.full((2, spec.channels, spec.size, width), 0.5)
+
+
+def translated(module: nn.Module, inputs: tuple[Any, ...], sizes: dict[int, Any] | None = None) -> Any:
+    """A module as an `onnx.ModelProto`; `sizes` names the axes of its one input that may vary."""
+    from nearkin.models.onnx.threshold import threshold
+
+    with torch.no_grad(), _quiet():
+        program = torch.onnx.export(
+            module,
+            inputs,
+            input_names=None if sizes is None else [INPUT],
+            output_names=None if sizes is None else [OUTPUT],
+            opset_version=OPSET,
+            dynamo=True,
+            dynamic_shapes=None if sizes is None else (sizes,),
+            custom_translation_table={torch.ops.nearkin.threshold.default: threshold},
+            # It takes an addition of 1e-10, which keeps a division sound, for one of nothing, and leaves it out.
+            optimize=False,
+            verbose=False,
+        )
+    if program is None:
+        raise RuntimeError("the exporter gave nothing")
+    return program.model_proto
+
+
+def _plain_convolutions(module: nn.Module, samples: Tensor) -> None:
+    """Write the padding of SAME convolutions into their kernels, in place.
+
+    A graph that pads a kernel is correct, but ONNX Runtime takes that for padding of the map and fails.
+    """
+    sizes: dict[str, tuple[int, int]] = {}
+
+    def note(name: str, _: nn.Module, inputs: tuple[Tensor]) -> None:
+        sizes[name] = (inputs[0].shape[2], inputs[0].shape[3])
+
+    found = {name: layer for name, layer in module.named_modules() if isinstance(layer, SameConv2d)}
+    hooks = [layer.register_forward_pre_hook(partial(note, name)) for name, layer in found.items()]
+    with torch.no_grad():
+        module(samples)
+    for hook in hooks:
+        hook.remove()
+    for name, size in sizes.items():
+        parent, _, child = name.rpartition(".")
+        setattr(module.get_submodule(parent), child, found[name].plain(*size))
+
+
+@torch.no_grad()
+def _least_frames(module: nn.Module, samples: Tensor) -> int:
+    """The shortest log-mel input that a model of audio can take."""
+    for frames in range(1, samples.shape[3]):
+        try:
+            module(samples[..., :frames])
+        except RuntimeError:
+            continue
+        return max(2, frames)
+    return samples.shape[3]
+
+
+def _fold_casts(graph: Any) -> None:
+    """Make constants of numbers that are cast to the type of another value, where that type is known, in place.
+
+    ONNX Runtime merges an activation into the convolution before it only if it sees that its limits are constants.
+    """
+    onnx = require("onnx", "onnx")
+    numbers = {
+        node.output[0]: node.attribute[0].f
+        for node in graph.node
+        if node.op_type == "Constant" and node.attribute[0].name == "value_float"
+    }
+    types = {value.name: value.type.tensor_type.elem_type for value in (*graph.value_info, *graph.input)}
+    for node in list(graph.node):
+        if node.op_type == "CastLike" and node.input[0] in numbers and types.get(node.input[1]):
+            kind, number = types[node.input[1]], numbers[node.input[0]]
+            graph.initializer.append(onnx.helper.make_tensor(node.output[0], kind, [], [number]))
+            graph.node.remove(node)
+
+
+def _name_nodes(graph: Any) -> None:
+    """Call nodes by the layers they come from: `backbone.stages.stem.0/node_conv2d`."""
+    for node in graph.node:
+        noted = {entry.key: entry.value for entry in node.metadata_props}.get(_SCOPES, "[]")
+        layers = [scope.removeprefix("embedder.") for scope in literal_eval(noted) if scope.startswith("embedder.")]
+        node.name = f"{layers[-1] if layers else ''}/{node.name}"
+
+
+def _strip(graph: Any) -> None:
+    """Remove what the exporter noted about source files from a graph and those inside it."""
+    for part in (*graph.node, *graph.value_info, *graph.input, *graph.output, *graph.initializer, graph):
+        del part.metadata_props[:]
+        part.doc_string = ""
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                _strip(attribute.g)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep to itself what the exporter tells its own developers, by every way it has."""
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.fx", "torch.export", "torch._export")]
+    before = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, before, strict=True):
+            logger.setLevel(level)
