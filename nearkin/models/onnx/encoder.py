@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,13 @@ from nearkin.errors import CheckpointError, ModelError, require
 from nearkin.models.encoding import encode_items
 from nearkin.models.items import Items
 from nearkin.models.onnx.description import Description, described
+from nearkin.search.blocks.workers import lone_threads
 
 ERRORS_ONLY = 3
 """Of what the runtime would print, by its own count."""
+
+_SHARE = 4
+"""Samples that one thread takes at a time: few enough for their maps to stay near the processor."""
 
 
 class OnnxEncoder:
@@ -34,11 +40,13 @@ class OnnxEncoder:
     """
 
     divides = False
-    """Its threads share a batch well among themselves: parts of it need not be given to threads of the caller."""
+    """It shares a batch among threads itself: parts of it need not be given to threads of the caller."""
 
     def __init__(self, file: str | Path | bytes) -> None:
         name = "The model" if isinstance(file, bytes) else str(file)
-        self._session = _session(name, file)
+        self._file = file
+        self._count = torch.get_num_threads()
+        self._session = _session(name, file, self._count)
         self.description: Description = described(name, self._session.get_modelmeta().custom_metadata_map)
         self.spec: InputSpec = self.description.spec
         self.dimension: int = self.description.dimension
@@ -59,13 +67,38 @@ class OnnxEncoder:
         if not len(batch):
             return torch.empty(0, self.dimension)
         try:
-            (points,) = self._session.run(None, {self._input: as_samples(batch)})
+            points = self._points(as_samples(batch))
         except Exception as error:  # the runtime has exceptions of its own
             raise ModelError(
                 f"The model takes samples of {self.spec.channels} x {self.spec.size} and was given a batch of "
                 f"{tuple(batch.shape)}: bring them to that size ({_first_line(error)})."
             ) from error
         return torch.from_numpy(points)
+
+    def _points(self, samples: np.ndarray) -> np.ndarray:
+        """Points (B, d) of samples (B, C, H, W): all threads at one of them, or a share to each thread.
+
+        Within one batch threads wait for each other after every layer; shares wait for each other once.
+        """
+        if self._count == 1 or len(samples) < 2 * self._count:
+            return self._run(self._session, samples)
+        size = min(_SHARE, len(samples) // self._count)
+        shares = [samples[first : first + size] for first in range(0, len(samples), size)]
+        return np.concatenate(list(self._threads.map(partial(self._run, self._lone_session), shares)))
+
+    def _run(self, session: Any, samples: np.ndarray) -> np.ndarray:
+        (points,) = session.run(None, {self._input: samples})
+        found: np.ndarray = points
+        return found
+
+    @cached_property
+    def _lone_session(self) -> Any:
+        """For threads that each compute alone."""
+        return _session("The model", self._file, 1)
+
+    @cached_property
+    def _threads(self) -> ThreadPoolExecutor:
+        return lone_threads(self._count, "nearkin-onnx")
 
     def encode(self, items: Items, *, batch_size: int = 32, progress: bool = True, workers: int = 2) -> np.ndarray:
         """Encode anything that `Embedder.encode` takes: float32 (n, d), points of the space."""
@@ -77,21 +110,22 @@ def as_samples(batch: Tensor) -> np.ndarray:
     if batch.dtype != torch.uint8:
         return batch.detach().to("cpu", torch.float32).contiguous().numpy()
     samples = torch.empty(batch.shape, dtype=torch.float32)
-    torch.div(batch.cpu(), 255.0, out=samples)
-    return samples.numpy()
+    return samples.copy_(batch).div_(255.0).numpy()
 
 
-def _session(name: str, file: str | Path | bytes) -> Any:
+def _session(name: str, file: str | Path | bytes, threads: int) -> Any:
     runtime = require("onnxruntime", "onnx")
     if not isinstance(file, bytes) and not Path(file).is_file():
         raise CheckpointError(f"There is no ONNX file {file}: check the path.")
     options = runtime.SessionOptions()
-    options.intra_op_num_threads = torch.get_num_threads()
+    options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_ENABLE_ALL
     options.log_severity_level = ERRORS_ONLY
-    # Threads that wait for the next batch by spinning take the cores from those that decode it.
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    # Threads spin from layer to layer, which is faster than being woken; but not from batch to batch, where they would
+    # take the cores from those that decode.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "1")
+    options.add_session_config_entry("session.force_spinning_stop", "1")
     try:
         content = file if isinstance(file, bytes) else str(file)
         return runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from nearkin.data.inputs import InputSpec
 from nearkin.errors import ModelError, require
 from nearkin.models.backbones.layers import SameConv2d
+from nearkin.models.onnx.kernels import crop_kernels
 from nearkin.models.onnx.unsupported import refusal
 from nearkin.models.tuning import fold_batch_norm
 
@@ -84,6 +85,7 @@ def build_graph(embedder: Embedder) -> Any:
     except Exception as error:  # the exporter raises whatever its parts do
         raise refusal(module, samples, error, translated) from error
     _fold_casts(proto.graph)
+    crop_kernels(proto.graph)
     _name_nodes(proto.graph)
     _strip(proto.graph)
     return proto
