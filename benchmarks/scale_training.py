@@ -95,11 +95,15 @@ def learner(classes: int) -> tuple[Embedder, Objective]:
     return embedder, make_objective(ObjectiveSection(loss=LOSS), dimension=embedder.dimension, classes=classes)
 
 
-def run_steps(count: int, part: int | None, steps: int, ranks: Ranks | None = None) -> list[float]:
+def run_steps(
+    count: int, part: int | None, steps: int, ranks: Ranks | None = None, shared_norms: bool = True
+) -> list[float]:
     """Train on batches of `count` items, `part` at a time; seconds of each step but the first."""
     embedder, objective = learner(count // PER_CLASS)
     batches = Bytes(count, ranks)
-    section = TrainingSection(max_steps=steps, evaluate_every=steps, patience=None, gradient_cache=part)
+    section = TrainingSection(
+        max_steps=steps, evaluate_every=steps, patience=None, gradient_cache=part, sync_batch_norm=shared_norms
+    )
     with tempfile.TemporaryDirectory() as folder:
         Loop(embedder, objective, batches, section, Run(folder), None, progress=False, ranks=ranks).train()
     return batches.seconds()
@@ -173,19 +177,26 @@ def measure_caching() -> tuple[list[dict[str, Any]], dict[str, float]]:
 def measure_processes(quick: bool) -> tuple[list[dict[str, Any]], dict[str, float]]:
     """One process with two threads against two processes with one each, the same batch; in turns."""
     size = "quick" if quick else "full"
-    seconds: dict[int, list[float]] = {1: [], PROCESSES: []}
+    contenders = {"1 process": (1, True), f"{PROCESSES} processes": (PROCESSES, True)}
+    if not quick:
+        contenders[f"{PROCESSES} processes, norms not synchronised"] = (PROCESSES, False)
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
     for turn in range(PROCESS_ROUNDS[size]):
-        for processes in (1, PROCESSES) if turn % 2 == 0 else (PROCESSES, 1):
-            seconds[processes] += _launched(processes, PROCESS_STEPS[size])
-    alone, together = (statistics.median(seconds[count]) for count in (1, PROCESSES))
+        for name in list(contenders)[:: 1 if turn % 2 == 0 else -1]:
+            seconds[name] += _launched(*contenders[name], PROCESS_STEPS[size])
+    medians = {name: statistics.median(found) for name, found in seconds.items()}
     table = [
-        {"what": f"batch {PROCESS_BATCH}, 1 process with {PROCESSES} threads", "ms a step": 1e3 * alone},
-        {"what": f"batch {PROCESS_BATCH}, {PROCESSES} processes with 1 thread each", "ms a step": 1e3 * together},
+        {
+            "what": f"{name}, {PROCESSES // contenders[name][0]} threads each",
+            "ms a step": 1e3 * found,
+            "efficiency": medians["1 process"] / found,
+        }
+        for name, found in medians.items()
     ]
-    return table, {"processes": alone / together}
+    return table, {"processes": medians["1 process"] / medians[f"{PROCESSES} processes"]}
 
 
-def _launched(processes: int, steps: int) -> list[float]:
+def _launched(processes: int, shared_norms: bool, steps: int) -> list[float]:
     """Seconds of the steps, as the first process sees them."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -194,22 +205,23 @@ def _launched(processes: int, steps: int) -> list[float]:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "seconds.json"
         environment = {**os.environ, "OMP_NUM_THREADS": str(PROCESSES // processes)}
-        subprocess.run([*command, __file__, "--steps", str(steps), str(out)], check=True, env=environment)
+        options = ["--steps", str(steps), str(out), "shared" if shared_norms else "own"]
+        subprocess.run([*command, __file__, *options], check=True, env=environment)
         found: list[float] = json.loads(out.read_text())
     return found
 
 
-def one_of_several(steps: int, out: Path) -> None:
+def one_of_several(steps: int, out: Path, shared_norms: bool) -> None:
     """The program of a process."""
     ranks = Ranks.from_environment()
     ranks.meet("cpu")
-    seconds = run_steps(PROCESS_BATCH, None, steps, ranks)
+    seconds = run_steps(PROCESS_BATCH, None, steps, ranks, shared_norms)
     if ranks.is_first:
         out.write_text(json.dumps(seconds))
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "--steps":
-        one_of_several(int(sys.argv[2]), Path(sys.argv[3]))
+        one_of_several(int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4] == "shared")
     else:
         print(json.dumps(PARTS[sys.argv[2]]()))

@@ -23,7 +23,7 @@ from nearkin.training.ranks import Ranks
 from nearkin.training.state import load_state
 
 # Adam divides by the size of a gradient: of one that is rounding alone it makes a whole step.
-LEARNING = ["training.optimizer=sgd", "training.lr=0.002", "data.flip=true"]
+LEARNING = ["training.optimizer=sgd", "training.lr=0.002", "training.max_steps=8", "data.flip=true"]
 MEMORY = "training.cross_batch_memory={batches: 2, warmup_steps: 2}"
 
 RECIPES = {
