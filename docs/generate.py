@@ -231,12 +231,13 @@ def _scale_part(part: str) -> str:
 def _scale_int8() -> str:
     """What 8 bits gave and cost in the last full run of the benchmark of scale."""
     [row] = [row for row in _benchmark("scale")["table"] if row["part"] == "int8 model"]
+    bits = f"{row['MAP@R float32']:.4f} in float32 and {row['MAP@R int8']:.4f} in 8 bits"
+    change = f"{row['difference']:+.4f}, 95 % interval {row['low']:+.4f} to {row['high']:+.4f}"
     return (
-        f"Pretrained features of EfficientNet-Lite0 on {row['items']:,} images of the {row['classes']} held-out classes "
-        f"of CUB-200-2011 had a MAP@R of {row['MAP@R float32']:.4f} in float32 and {row['MAP@R int8']:.4f} in 8 bits: a "
-        f"difference of {row['difference']:+.4f}, 95 % interval {row['low']:+.4f} to {row['high']:+.4f}. The file has "
-        f"{row['MB int8']:.1f} MB instead of {row['MB float32']:.1f}, and encodes {row['x eager']:.1f} times as fast as "
-        f"PyTorch on a processor with the flags `{row['flags']}` (`python benchmarks/scale.py`)."
+        f"Pretrained features of EfficientNet-Lite0 on {row['items']:,} images of the {row['classes']} held-out "
+        f"classes of CUB-200-2011 had a MAP@R of {bits}: a difference of {change}. The file has "
+        f"{row['MB int8']:.1f} MB instead of {row['MB float32']:.1f}, and encodes {row['x eager']:.1f} times as fast "
+        f"as PyTorch on a processor with the flags `{row['flags']}` (`python benchmarks/scale.py`)."
     )
 
 
