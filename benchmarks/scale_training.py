@@ -187,7 +187,7 @@ def measure_processes(quick: bool) -> tuple[list[dict[str, Any]], dict[str, floa
     medians = {name: statistics.median(found) for name, found in seconds.items()}
     table = [
         {
-            "what": f"{name}, {PROCESSES // contenders[name][0]} threads each",
+            "what": f"{name}, threads of each: {PROCESSES // contenders[name][0]}",
             "ms a step": 1e3 * found,
             "efficiency": medians["1 process"] / found,
         }

@@ -172,13 +172,6 @@ def norms(ranks: Ranks) -> dict[str, object]:
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        yield
-
-
-@pytest.fixture(scope="module")
 def done(tmp_path_factory, photos, tiny, cache, torchrun) -> Path:
     """A folder with what two processes left, after one process had begun some of it."""
     folder = tmp_path_factory.mktemp("ranks") / "runs"

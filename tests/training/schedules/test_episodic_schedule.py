@@ -16,6 +16,7 @@ from nearkin.metrics.fewshot import fewshot_accuracy
 from nearkin.recipe import load_recipe
 from nearkin.spaces import Sphere
 from nearkin.training import Run, train
+from nearkin.training.deferred import whole
 from nearkin.training.fit import make_learner
 from nearkin.training.loop import Loop
 
@@ -89,12 +90,12 @@ def test_the_record_is_of_the_episode_before_and_after_its_update(patterns, tiny
         self.module.train()
         kept = {name: value.clone() for name, value in self.embedder.state_dict().items()}
         with torch.no_grad():
-            before = self.embedder(inputs)
+            before = self.embedder(whole(inputs))
         self.embedder.load_state_dict(kept)
         loss = plain(self, inputs, labels)
         kept = {name: value.clone() for name, value in self.embedder.state_dict().items()}
         with torch.no_grad():
-            after = self.embedder(inputs)
+            after = self.embedder(whole(inputs))
         self.embedder.load_state_dict(kept)
         seen.append((before, after))
         return loss
@@ -140,9 +141,10 @@ def test_more_processes_must_share_the_classes():
         EpisodeBatchSampler(np.repeat(np.arange(8), 4), 5, 1, 2, rank=0, world_size=3)
 
 
-def test_several_processes_are_refused_where_batch_norm_learns(tiny):
-    """It would see the classes of one process alone; a frozen network has no such norm."""
-    recipe = load_recipe("protonet-dr", [*tiny, EPISODES])
+def test_several_processes_are_refused_where_batch_norm_learns_by_itself(tiny):
+    """By itself it would see the classes of one process alone; a frozen network has no such norm."""
+    make_learner(load_recipe("protonet-dr", [*tiny, EPISODES]), "image", 6, validated=True, processes=2)
+    recipe = load_recipe("protonet-dr", [*tiny, EPISODES, "training.sync_batch_norm=false"])
     with pytest.raises(RecipeError, match="2 processes share an episode by its classes, and batch norm"):
         make_learner(recipe, "image", 6, validated=True, processes=2)
     make_learner(recipe, "image", 6, validated=True, processes=1)
