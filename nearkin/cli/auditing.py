@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -39,6 +40,21 @@ def audit_command(
 ) -> None:
     """Audit a run and write what was found."""
     api.audit_section(AuditSection(), overrides=overrides, suites=names, rerank=rerank)  # told before a run is read
+    if path.is_file():
+        _audit_file(
+            path,
+            data,
+            out,
+            suites=names,
+            rerank=rerank,
+            tree=tree,
+            overrides=overrides,
+            baseline=baseline,
+            skip_bad=skip_bad,
+            data_root=data_root,
+            progress=progress,
+        )
+        return
     run = Run(path)
     result = audit_run(
         run,
@@ -66,6 +82,22 @@ def audit_command(
     if out is not None:
         report, numbers = out, out.with_suffix(".json")
     write_audit(run, result, report, numbers)
+    show_audit(result, Console(highlight=False, markup=False))
+    print(f"Report: {report}")
+
+
+def _audit_file(path: Path, data: str | None, out: Path | None, **options: Any) -> None:
+    """Audit a model file, such as a shortened one, which has no run beside it."""
+    if path.suffix == ".onnx":
+        raise RunError(
+            f"{path} is a translation of a model: audit the run, or the model file, that it was exported from."
+        )
+    if data is None:
+        raise RunError(f"{path} is a model without a run: name the data to audit it on with --data.")
+    result = api.audit(path, data, **options)
+    report = path.with_name(f"{path.stem}-report.html") if out is None else out
+    result.report(report, title=path.stem)
+    result.save(report.with_suffix(".json"))
     show_audit(result, Console(highlight=False, markup=False))
     print(f"Report: {report}")
 

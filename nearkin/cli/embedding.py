@@ -18,6 +18,7 @@ from nearkin.data.sources import open_data
 from nearkin.data.urls import is_url
 from nearkin.errors import DataError
 from nearkin.models.bulk import ShardState, embed_shards, shard_states
+from nearkin.models.bulk.shards import check_shard
 from nearkin.models.engines import check_engine, make_encoder
 from nearkin.models.onnx import OnnxEncoder
 from nearkin.storage import replacing
@@ -98,6 +99,8 @@ def shards_command(run: Path, data: str, out: str, choices: Choices, shards: Sha
         raise DataError(f"With --shards, --out is the folder of the parts, not a file such as {out}.")
     only = None if shards.one is None else [_number(shards.one, os.environ)]
     check_engine(choices.engine)
+    for number in only or []:
+        check_shard(number, shards.count)
     if run.suffix == ".onnx":
         raise DataError(
             f"Parts are tied to a model, which {run} is only a translation of: give the run, and --engine onnx."

@@ -137,6 +137,10 @@ def _partitioned(key: Any, count: Any) -> tuple[str | None, int]:
         return None, 0
     if not isinstance(key, str) or not 1 <= len(key) <= MAX_KEY:
         raise DataError(f"Partitions go by a metadata key, a text of 1 to {MAX_KEY} characters, not {key!r}.")
+    if key in ("id", "label"):
+        raise DataError(
+            f"Partitions go by a metadata key, and '{key}' is none: keep it in the metadata, under another name."
+        )
     if count is None:
         return key, PARTITIONS
     _in_range("The number of partitions", count, 1, _MOST_PARTITIONS)

@@ -221,7 +221,7 @@ class Table:
 
         dimension, done = self.dimension, 0
         try:
-            with pq.ParquetFile(self.path) as file:
+            with pq.ParquetFile(self.path, page_checksum_verification=True) as file:
                 groups, done = _groups_from(file, first)
                 for whole in file.iter_batches(batch_size=_ROWS, columns=self.columns.read(), row_groups=groups):
                     batch = whole.slice(max(0, first - done))

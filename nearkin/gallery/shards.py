@@ -37,6 +37,8 @@ def parquet_files(given: Given) -> list[Path]:
             found = (
                 [path] if path.exists() or not glob.has_magic(str(path)) else sorted(map(Path, glob.glob(str(path))))
             )
+        if found == [path] and not path.exists():
+            raise DataError(f"There is no file or folder {one}: check the path.")
         if not found:
             raise DataError(f"There is no .parquet file in {one}: check the path.")
         _check_complete(found, one)

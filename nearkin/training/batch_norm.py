@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from nearkin.errors import TrainingError
 from nearkin.training.ranks import Ranks
 
 
@@ -57,6 +58,7 @@ def synchronised(module: nn.Module, ranks: Ranks) -> Iterator[None]:
         ranks: the processes, each of which must pass its equal slice through the same norms in the same order.
     """
     changed = [norm for norm in module.modules() if type(norm) in _FORMS]
+    _check_known(module)
     for norm in changed:
         norm.ranks = ranks  # type: ignore[assignment]
         norm.__class__ = _FORMS[type(norm)]
@@ -67,6 +69,23 @@ def synchronised(module: nn.Module, ranks: Ranks) -> Iterator[None]:
         for norm in changed:
             norm.__class__ = plain[type(norm)]
             del norm.ranks
+
+
+def _check_known(module: nn.Module) -> None:
+    """Refuse batch norms that learn and are of a kind of their own."""
+    before = module.training
+    others = [
+        name
+        for name, norm in module.train().named_modules()
+        if isinstance(norm, nn.modules.batchnorm._BatchNorm) and norm.training and type(norm) not in _FORMS
+    ]
+    module.train(before)
+    if others:
+        raise TrainingError(
+            f"The batch norm '{others[0]}' is a {type(module.get_submodule(others[0])).__name__}, which several "
+            "processes cannot share: set training.sync_batch_norm to false, freeze it with model.frozen_batch_norm, or "
+            "start one process."
+        )
 
 
 class _SharedNorm(torch.autograd.Function):

@@ -215,7 +215,7 @@ class Loop:
         device, size = self.fabric.device, self.section.gradient_cache or count
         gpus = [device] if device.type == "cuda" else []
         with unmoved(self.embedder), torch.random.fork_rng(devices=gpus), self.fabric.autocast():
-            parts = [to_device(part(inputs, first, first + size), device) for first in range(0, count, size)]
+            parts = (to_device(part(inputs, first, first + size), device) for first in range(0, count, size))
             embeddings = torch.cat([self.embedder(one, start=self.batches.start).float() for one in parts])
         return self.ranks.gather_labels(embeddings)
 

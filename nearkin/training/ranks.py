@@ -137,7 +137,7 @@ class Ranks:
         """Replace tensors by their means over the processes, in place, in one message for each type of number."""
         if self.world_size == 1:
             return
-        for dtype in {tensor.dtype for tensor in tensors}:
+        for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):  # in the same order in every process
             some = [tensor for tensor in tensors if tensor.dtype == dtype]
             flat = torch.cat([tensor.reshape(-1) for tensor in some])
             with together():

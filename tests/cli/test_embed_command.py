@@ -57,6 +57,14 @@ def test_shards_one_by_one_are_the_file(nearkin, model, photos, tmp_path, monkey
     assert whole["paths"].tolist() == found.paths.tolist()
 
 
+@pytest.mark.parametrize("more", [(), ("--status",)])
+def test_a_shard_that_there_is_not_is_refused(nearkin, model, photos, tmp_path, more):
+    code, _, error = nearkin("embed", model, photos, "--out", tmp_path / "v", "--shards", 4, "--shard", 9, *more, "-q")
+    assert code == 2
+    assert "There is no shard 9 of 4" in error
+    assert not (tmp_path / "v").exists()
+
+
 def test_one_process_does_what_is_missing(nearkin, model, photos, tmp_path):
     command = ("embed", model, photos, "--out", tmp_path / "vectors", "--shards", 3, "-q")
     assert nearkin(*command, "--shard", 2)[0] == 0

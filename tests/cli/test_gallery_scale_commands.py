@@ -119,7 +119,7 @@ def test_what_has_no_float32_any_more_is_told(nearkin, tmp_path, shards):
     for arguments, told in (
         ((path,), "keeps its vectors as int8, and what they were before is gone"),
         ((tmp_path / "nothing.npy",), "there is no such file"),
-        ((tmp_path / "nothing.parquet",), "not a readable Parquet file"),
+        ((tmp_path / "nothing.parquet",), "There is no file or folder"),
         ((shards, "--dtype", "int3"), "not 'int3'"),
         ((shards, "--space", "nowhere"), "nowhere"),
     ):
@@ -129,3 +129,11 @@ def test_what_has_no_float32_any_more_is_told(nearkin, tmp_path, shards):
         assert "Traceback" not in err
     code, _, err = nearkin("gallery", "precision", shards, "--labels", tmp_path / "l.txt")
     assert code == 2
+
+
+def test_labels_are_no_partitions(nearkin, tmp_path):
+    path = tmp_path / "g.db"
+    code, _, err = nearkin("gallery", "create", path, "--dimension", 4, "--name", "x", "--partition-by", "label")
+    assert code == 1
+    assert "Partitions go by a metadata key, and 'label' is none" in err
+    assert not path.exists()

@@ -37,6 +37,34 @@ def test_a_run_is_audited_by_size_and_cut(nearkin, run, photos, tmp_path):
     np.testing.assert_allclose(first, cut, atol=1e-4)
     code, out, err = nearkin("embed", short, photos, "--out", tmp_path / "v.npy", "-q")
     assert code == 0, err
+    code, out, err = nearkin(
+        "audit", short, "--data", photos, "--suite", "retrieval", "--set", "audit.resamples=20", "-q"
+    )
+    assert code == 0, err
+    assert "MAP@R" in out
+    assert "MAP@R" in json.loads((short.parent / "short-report.json").read_text())["values"]
+    assert (short.parent / "short-report.html").stat().st_size > 1000
+
+
+def test_prefixes_that_were_not_trained_are_told(nearkin, run, tmp_path):
+    out = tmp_path / "p.safetensors"
+    code, told, _ = nearkin("shorten", run, "--dimension", 3, "--method", "prefix", "--out", out)
+    assert code == 0
+    assert "was not trained for its first 3 dimensions" in " ".join(told.split())
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "message"),
+    [
+        ("a.safetensors", [], "name the data to audit it on with --data"),
+        ("a.onnx", ["--data", "x"], "is a translation"),
+    ],
+)
+def test_files_that_cannot_be_audited_are_told(nearkin, tmp_path, name, more, message):
+    (tmp_path / name).write_bytes(b"anything")
+    code, _, err = nearkin("audit", tmp_path / name, "--suite", "retrieval", *more, "-q")
+    assert code == 2
+    assert message in " ".join(err.split())
 
 
 @pytest.mark.parametrize(
@@ -48,6 +76,7 @@ def test_a_run_is_audited_by_size_and_cut(nearkin, run, photos, tmp_path):
         (["--dimension", "4", "--out", "{run}/model.safetensors"], "choose another file"),
         (["--dimension", "4", "--method", "svd", "--out", "a.safetensors"], "pca or by prefix"),
         (["--dimension", "4", "--data", "nowhere", "--out", "a.safetensors"], "nowhere"),
+        (["--dimension", "4", "--method", "prefix", "--data", "x", "--out", "a.safetensors"], "leave out --data"),
     ],
 )
 def test_what_cannot_be_shortened_is_one_sentence(nearkin, run, tmp_path, monkeypatch, arguments, message):

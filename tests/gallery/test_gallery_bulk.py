@@ -264,7 +264,7 @@ def test_bad_imports_are_told_before_anything_is_written(tmp_path, shards):
         for given, told in (
             (empty, r"no \.parquet file"),
             (tmp_path / "*.nothing", "no .parquet file"),
-            (tmp_path / "nowhere.parquet", "not a readable Parquet file"),
+            (tmp_path / "nowhere.parquet", "There is no file or folder"),
             ([], "nothing to import"),
             (nameless, "neither a column 'id' nor 'path'"),
             ([folder, wide], "6 dimensions and those of the gallery 5"),

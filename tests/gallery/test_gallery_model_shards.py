@@ -67,3 +67,36 @@ def test_a_shard_that_says_nonsense_of_itself_is_refused(model, shards, tmp_path
         pytest.raises(DataError, match=r"is a shard of nearkin embed, but .*: embed it again"),
     ):
         gallery.import_files(shards)
+
+
+def damage_a_page(file) -> None:
+    """Change the last vector and leave all else of the file as it is."""
+    import pyarrow.parquet as pq
+
+    group = pq.read_metadata(file).row_group(0)
+    vectors = group.column(group.num_columns - 1)
+    end = (vectors.dictionary_page_offset or vectors.data_page_offset) + vectors.total_compressed_size
+    content = bytearray(file.read_bytes())
+    content[end - 8 : end] = bytes(byte ^ 0xFF for byte in content[end - 8 : end])
+    file.write_bytes(bytes(content))
+
+
+def test_a_damaged_shard_is_refused_and_made_again(model, patterns, shards, tmp_path):
+    file = shards / "part-00001-of-00003.parquet"
+    whole = file.read_bytes()
+    damage_a_page(file)
+    with Gallery.create(tmp_path / "tied.gallery", model) as gallery:
+        with pytest.raises(DataError, match=r"part-00001-of-00003.parquet is damaged .*: make it anew"):
+            gallery.import_files(shards)
+        reports = embed_shards(model, patterns, shards, shards=3, progress=False)
+        assert [report.written for report in reports] == [False, True, False]
+        assert file.read_bytes() == whole
+        assert gallery.import_files(shards).items == 80
+
+
+def test_what_is_not_there_is_not_called_damaged(model, tmp_path):
+    with (
+        Gallery.create(tmp_path / "tied.gallery", model) as gallery,
+        pytest.raises(DataError, match="There is no file or folder"),
+    ):
+        gallery.import_files(tmp_path / "nope")

@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch import nn
 
+from nearkin.errors import TrainingError
 from nearkin.recipe import load_recipe
 from nearkin.training import Run, loop
 from nearkin.training.batch_norm import synchronised
@@ -251,6 +252,17 @@ def test_only_the_first_process_writes(done):
     first, second = (one["written"] for one in seen(done))
     assert any("last.safetensors" in path for path in first)
     assert second == []
+
+
+class OwnNorm(nn.BatchNorm2d):
+    """As timm has them, with an activation inside."""
+
+
+def test_norms_of_another_kind_are_refused_if_they_learn():
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), OwnNorm(4))
+    with pytest.raises(TrainingError, match=r"'1' is a OwnNorm, .* set training\.sync_batch_norm to false"):
+        synchronised(net, Ranks(world_size=2)).__enter__()
+    assert type(net[1]) is OwnNorm
 
 
 if __name__ == "__main__":

@@ -134,7 +134,7 @@ class _Worker:
         """The report of a shard whose part is there, or None."""
         name = part_name(shard, self.facts.shards)
         facts = self._kept(self.folder, name, self._expected(shard))
-        if facts is None:
+        if facts is None or not _is_whole(self.folder, name):
             return None
         if facts.left_out and not self.skip_bad:
             raise DataError(
@@ -175,12 +175,7 @@ class _Worker:
         """What a chunk says that was embedded before and is whole, or None."""
         name = _chunk_name(wanted.first)
         found = self._kept(chunks, name, wanted)
-        if found is None or (found.left_out and not self.skip_bad):
-            return None
-        try:
-            for _ in read_part(chunks, name):  # its checksums are compared
-                pass
-        except (FileNotFoundError, DamagedError):
+        if found is None or (found.left_out and not self.skip_bad) or not _is_whole(chunks, name):
             return None
         return found
 
@@ -222,6 +217,16 @@ class _Worker:
             )
         same = (found.shard, found.first, found.stop) == (wanted.shard, wanted.first, wanted.stop)
         return found if same else None
+
+
+def _is_whole(folder: Folder, name: str) -> bool:
+    """Whether all pages of a part have the checksums they were written with."""
+    try:
+        for _ in read_part(folder, name):
+            pass
+    except (FileNotFoundError, DamagedError):
+        return False
+    return True
 
 
 class _Lenient(Dataset):
