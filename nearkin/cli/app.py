@@ -31,7 +31,9 @@ app.add_typer(recipes_app, name="recipes")
 app.add_typer(gallery_app, name="gallery")
 app.add_typer(hierarchy_app, name="hierarchy")
 
-RunArgument = Annotated[Path, typer.Argument(help="A run directory, as `nearkin train` makes it.")]
+RunArgument = Annotated[
+    Path, typer.Argument(help="A run directory, as `nearkin train` makes it; or, with --data, a model file.")
+]
 DATA_HELP = (
     "A folder with one folder per class, a CSV or Parquet manifest or its URL, a zip, a Hugging Face data set "
     "directory, or a catalogue name (see `nearkin data list`)."

@@ -40,34 +40,20 @@ def audit_command(
 ) -> None:
     """Audit a run and write what was found."""
     api.audit_section(AuditSection(), overrides=overrides, suites=names, rerank=rerank)  # told before a run is read
+    options: dict[str, Any] = {
+        "rerank": rerank,
+        "tree": tree,
+        "overrides": overrides,
+        "baseline": baseline,
+        "skip_bad": skip_bad,
+        "data_root": data_root,
+        "progress": progress,
+    }
     if path.is_file():
-        _audit_file(
-            path,
-            data,
-            out,
-            suites=names,
-            rerank=rerank,
-            tree=tree,
-            overrides=overrides,
-            baseline=baseline,
-            skip_bad=skip_bad,
-            data_root=data_root,
-            progress=progress,
-        )
+        _audit_file(path, data, out, suites=names, **options)
         return
     run = Run(path)
-    result = audit_run(
-        run,
-        data,
-        names,
-        rerank=rerank,
-        tree=tree,
-        overrides=overrides,
-        baseline=baseline,
-        skip_bad=skip_bad,
-        data_root=data_root,
-        progress=progress,
-    )
+    result = audit_run(run, data, names, **options)
     own = run.recipe().audit
     section = api.audit_section(own, overrides=overrides, suites=names, rerank=rerank)
     foreign = data is not None and not result.subject.own_data
