@@ -90,6 +90,7 @@ class _BlockwiseMeans(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, embeddings: Tensor, others: Tensor, size: int, block: Callable[..., Added]) -> Tensor:
+        # References may be remembered vectors, which need none.
         wanted = ctx.needs_input_grad[:2]
         against = others.detach().requires_grad_(wanted[1])
         sums: list[Tensor] = []
@@ -107,11 +108,11 @@ class _BlockwiseMeans(torch.autograd.Function):
                 counts[place] += count
                 if not any(wanted):
                     continue
-                of_anchors, of_others = torch.autograd.grad(
-                    total, (anchors, against), retain_graph=place + 1 < len(added), materialize_grads=True
-                )
-                slopes[place][0][first : first + size] = of_anchors
-                slopes[place][1].add_(of_others)
+                asked = [one for one in (anchors, against) if one.requires_grad]
+                found = torch.autograd.grad(total, asked, retain_graph=place + 1 < len(added), materialize_grads=True)
+                for one, gradient in zip(asked, found, strict=True):
+                    rows = slopes[place][0][first : first + size] if one is anchors else slopes[place][1]
+                    rows += gradient
         counts = [count.clamp(min=1) for count in counts]
         ctx.slopes = [(mine / count, theirs / count) for (mine, theirs), count in zip(slopes, counts, strict=True)]
         return torch.stack([total / count for total, count in zip(sums, counts, strict=True)]).sum()

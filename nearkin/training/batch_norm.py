@@ -71,15 +71,21 @@ def synchronised(module: nn.Module, ranks: Ranks) -> Iterator[None]:
             del norm.ranks
 
 
-def _check_known(module: nn.Module) -> None:
-    """Refuse batch norms that learn and are of a kind of their own."""
+def learning_norms(module: nn.Module) -> list[str]:
+    """Names of the batch norms that take their statistics from the batch in training."""
     before = module.training
-    others = [
+    norms = [
         name
         for name, norm in module.train().named_modules()
-        if isinstance(norm, nn.modules.batchnorm._BatchNorm) and norm.training and type(norm) not in _FORMS
+        if isinstance(norm, nn.modules.batchnorm._BatchNorm) and norm.training
     ]
     module.train(before)
+    return norms
+
+
+def _check_known(module: nn.Module) -> None:
+    """Refuse batch norms that learn and are of a kind of their own."""
+    others = [name for name in learning_norms(module) if type(module.get_submodule(name)) not in _FORMS]
     if others:
         raise TrainingError(
             f"The batch norm '{others[0]}' is a {type(module.get_submodule(others[0])).__name__}, which several "
@@ -96,7 +102,7 @@ class _SharedNorm(torch.autograd.Function):
         ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, ranks: Ranks
     ) -> tuple[Tensor, Tensor, Tensor, float]:
         # PyTorch's own kernels, which are several times as fast as the same in steps.
-        mean, variance = torch.batch_norm_update_stats(x, None, None, 0.0)
+        mean, variance = torch.batch_norm_update_stats(x.float(), None, None, 0.0)
         own = torch.full_like(mean, x.numel() / x.shape[1])
         counts, means, spreads = ranks.gather_labels(torch.stack([own, mean, variance])[None]).unbind(1)
         count = counts.sum(dim=0)

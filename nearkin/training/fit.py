@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from torch import Tensor, nn
+from torch import Tensor
 
 from nearkin.data.augment import BatchAugment, transform_for
 from nearkin.data.dataset import Dataset
@@ -24,6 +24,7 @@ from nearkin.objectives import Objective, make_objective
 from nearkin.objectives.proxy.protocols import ClassVectors
 from nearkin.objectives.similarity import LEARNED_SIMILARITY
 from nearkin.recipe import Recipe
+from nearkin.training.batch_norm import learning_norms
 from nearkin.training.batches import Batches, BatchSampler, CachedBatches, DecodedBatches
 from nearkin.training.card import make_card, started_from
 from nearkin.training.class_vectors import write_class_vectors
@@ -224,7 +225,7 @@ def make_learner(
     batch_classes = recipe.data.classes_per_batch
     if episode is None:
         batch_classes = _batch_classes(batch_classes, classes, processes)
-    elif processes > 1 and not section.sync_batch_norm and _has_learning_batch_norm(embedder):
+    elif processes > 1 and not section.sync_batch_norm and learning_norms(embedder):
         raise RecipeError(
             f"{processes} processes share an episode by its classes, and batch norm that learns would see the classes "
             "of one process alone, which hides what tells classes apart: set training.sync_batch_norm to true, or "
@@ -267,15 +268,6 @@ def check_similarity(recipe: Recipe) -> None:
             "Averaged weights would not fit the prototypes of a learned similarity, which follow the weights of the "
             "moment: set training.ema to null."
         )
-
-
-def _has_learning_batch_norm(embedder: Embedder) -> bool:
-    """Whether a batch norm takes its statistics from the batch in training."""
-    before = embedder.training
-    norms = [module for module in embedder.train().modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
-    found = any(norm.training for norm in norms)
-    embedder.train(before)
-    return found
 
 
 def _check_regularisers(recipe: Recipe, embedder: Embedder, objective: Objective) -> None:

@@ -65,6 +65,23 @@ def test_references_get_gradients_too(loss):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-9)
 
 
+@pytest.mark.parametrize("learned", ["anchors", "references"])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_one_side_may_need_no_gradient(loss, learned):
+    """Remembered vectors need none; nor do the anchors where only proxies learn."""
+    labels, their_labels = LABELS["balanced"], torch.tensor([0, 1, 2, 7, 7])
+    results = []
+    for at_once in (7, None):
+        sides = {"anchors": vectors(len(labels)), "references": vectors(5, seed=1)}
+        for name, side in sides.items():
+            side.requires_grad_(name == learned)
+        value = objective(loss, at_once=at_once).against(sides["anchors"], labels, sides["references"], their_labels)
+        value.backward()
+        results.append((value, sides[learned].grad))
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-9)
+
+
 @pytest.mark.parametrize("space", ["euclidean", "poincare-ball", "lipschitz-ball"])
 def test_any_space(space):
     labels = LABELS["balanced"]

@@ -254,6 +254,24 @@ def test_only_the_first_process_writes(done):
     assert second == []
 
 
+@pytest.mark.parametrize("affine", [True, False])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 0.04)])
+def test_of_one_process_it_is_the_plain_norm_in_any_precision(dtype, tolerance, affine):
+    plain, shared = (nn.BatchNorm2d(4, affine=affine) for _ in range(2))
+    generator = torch.Generator().manual_seed(4)
+    pixels, outer = (torch.randn(6, 4, 5, 5, generator=generator).to(dtype) for _ in range(2))
+    inputs = [pixels.clone().requires_grad_() for _ in range(2)]
+    with synchronised(shared, Ranks()):
+        outputs = [norm(x) for norm, x in zip((plain, shared), inputs, strict=True)]
+        for output in outputs:
+            output.backward(outer)
+    torch.testing.assert_close(*outputs, rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(inputs[0].grad, inputs[1].grad, rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(plain.running_var, shared.running_var, rtol=1e-5, atol=1e-5)
+    for theirs, ours in zip(plain.parameters(), shared.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad, rtol=tolerance, atol=tolerance)
+
+
 class OwnNorm(nn.BatchNorm2d):
     """As timm has them, with an activation inside."""
 
