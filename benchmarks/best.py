@@ -101,18 +101,56 @@ def upper() -> list[Candidate]:
         "proxy-anchor": (base, ()),
         "backbone at 3e-4": (base, ("training.backbone_lr_factor=0.3",)),
         "moving average": (base, ("training.ema=0.98",)),
+        "backbone at 3e-5": (base, ("training.backbone_lr_factor=0.03",)),
+        "head and backbone at 1e-4, proxies at 1e-2": (
+            base,
+            ("training.lr=1e-4", "training.backbone_lr_factor=1", "training.proxy_lr_factor=100"),
+        ),
         "batch norm learns": (base, ("model.frozen_batch_norm=false",)),
         "GSP + zero-shot loss": (base, GSP),
         "attention": (base, ("model.attention={}",)),
         "attention + adversary": (base, ("model.attention={}", ADVERSARY)),
-        "contrastive + CCP": ("contrastive-cosine-ccp", PAIRS),
+        "contrastive on cosines + CCP": (
+            "contrastive-cosine-ccp",
+            (*PAIRS, "training.evaluate_every=30", "training.chance_constrained.patience=1"),
+        ),
         "multi-similarity": ("multi-similarity", PAIRS),
         "arcface": ("arcface", ()),
     }
     return [Candidate(name, recipe, (*UPPER, *settings), (1,)) for name, (recipe, settings) in changes.items()]
 
 
-STUDIES = {"trunk": trunk, "upper": upper}
+HEAD = (
+    "model.backbone=efficientnet-lite2",
+    "model.size=224",
+    "model.cache_views={flip: true, crops: 2, crop_scale: [0.4, 1.0]}",
+    "training.max_steps=1000",
+    "training.evaluate_every=50",
+    "training.patience=8",
+)
+"""Only a head learns, from cached vectors."""
+
+
+def head() -> list[Candidate]:
+    """Losses and averages behind a trunk that stays as it is."""
+    pairs = ("data.classes_per_batch=8", "data.per_class=4", "training.lr=1e-4", "training.max_steps=3000")
+    slow = ("training.lr=1e-4", "training.max_steps=3000")
+    changes: dict[str, tuple[str, tuple[str, ...]]] = {
+        "proxy-anchor": ("proxy-anchor", ()),
+        "proxy-anchor, lr 1e-4": ("proxy-anchor", slow),
+        "proxy-anchor, moving average": ("proxy-anchor", ("training.ema=0.98",)),
+        "proxy-anchor, 512 dimensions": ("proxy-anchor", ("model.dimension=512",)),
+        "arcface": ("arcface", ()),
+        "arcface, lr 1e-4": ("arcface", slow),
+        "normalized-softmax": ("normalized-softmax", ()),
+        "multi-similarity": ("multi-similarity", pairs),
+        "multi-similarity + CCP": ("multi-similarity-ccp", pairs),
+        "contrastive on cosines + CCP": ("contrastive-cosine-ccp", pairs),
+    }
+    return [Candidate(name, recipe, (*HEAD, *settings)) for name, (recipe, settings) in changes.items()]
+
+
+STUDIES = {"trunk": trunk, "head": head, "upper": upper}
 
 
 def measure(vectors: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
