@@ -171,13 +171,13 @@ def test_titles_differ():
 
 
 AMERICAN = re.compile(
-    r"\b(?:colors?|colou?red color|behavior\w*|neighbor\w*|center(?:s|ed)?|gray\w*|analyz\w+|optimiz\w+|normaliz\w+|"
+    r"\b(?:colors?|behavior\w*|neighbor\w*|center(?:s|ed)?|gray\w*|analyz\w+|optimiz\w+|normaliz\w+|"
     r"regulariz\w+|initializ\w+|recogniz\w+|generaliz\w+|organiz\w+|randomiz\w+|summariz\w+|visualiz\w+|penaliz\w+|"
     r"minimiz\w+|maximiz\w+|quantiz\w+|labeled|labeling|modeled|modeling|favor\w*|enroll(?:s|ment)?|fulfill|judgment|"
-    r"artifacts?|catalogs?|dialogs?|licensed? under the licence)\b",
+    r"artifacts?|catalogs?|dialogs?)\b",
     re.IGNORECASE,
 )
-NAMES = ("generalized sum pooling", "generalized-sum", "generalized max")  # methods, as their papers spell them
+NAMES = ("generalized sum pooling", "generalized max", "k-center")  # as their papers spell them
 CODE = re.compile(r"^```.*?^```|`[^`\n]*`|\]\([^)]*\)|\$[^$\n]*\$|<!--.*?-->", re.MULTILINE | re.DOTALL)
 
 

@@ -1,0 +1,56 @@
+"""Messages that the page on troubles quotes are ones that nearkin has, so that a search for one finds it."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+LEAST = 20  # characters of a message that are fixed; fewer would fit anything
+
+
+def quoted():
+    """Sentences in blocks of text, and those in the first column of tables; commands are none."""
+    blocks = re.findall(r"^```text\n(.*?)\n```", PAGE, flags=re.MULTILINE | re.DOTALL)
+    cells = re.findall(r"^\| `([^`]+)` \|", PAGE, flags=re.MULTILINE)
+    return [text for text in (*blocks, *cells) if re.match(r"[A-Z0-9]|runs/|g\.gallery|cat\.jpg", text)]
+
+
+@cache
+def templates():
+    """Every text of the package that could be a message, what it puts in standing for anything."""
+    found = []
+    for file in (ROOT / "nearkin").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.JoinedStr):
+                parts = [part.value if isinstance(part, ast.Constant) else None for part in node.values]
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                parts = [node.value]
+            else:
+                continue
+            if sum(len(part or "") for part in parts) >= LEAST:
+                found.append(re.compile("".join(".*" if part is None else re.escape(part) for part in parts)))
+    return found
+
+
+def is_of_nearkin(message):
+    return any(template.match(message) for template in templates())
+
+
+@pytest.mark.parametrize("message", quoted(), ids=lambda message: message[:40])
+def test_a_quoted_message_is_in_the_source(message):
+    assert is_of_nearkin(message)
+
+
+def test_other_sentences_are_not():
+    assert not is_of_nearkin("runs/a is there already: take another name.")
+    assert not is_of_nearkin("The loss became nan at step 2: lower the rate.")
+
+
+def test_enough_is_quoted():
+    assert len(quoted()) > 25
