@@ -7,10 +7,12 @@ import types
 
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import nn
 
-from nearkin.errors import MissingExtraError, ModelError
-from nearkin.models import ModelSection, build_embedder, make_backbone
+from nearkin.errors import CheckpointError, MissingExtraError, ModelError
+from nearkin.models import Embedder, ModelSection, build_embedder, make_backbone
 
 
 class FakeInfo:
@@ -134,6 +136,37 @@ def test_one_stage_leaves_nothing_to_attend_to(attention):
 def test_an_unknown_model_is_named():
     with pytest.raises(ModelError, match="timm could not make 'resnet5'"):
         make_backbone("timm/resnet5")
+
+
+@pytest.mark.parametrize(
+    "address", ["hf-hub:owner/model", "hf_hub:owner/model", "local-dir:/tmp/model", "../chain", ""]
+)
+@pytest.mark.parametrize("pretrained", [False, True])
+def test_addresses_of_models_elsewhere_never_reach_timm(monkeypatch, address, pretrained):
+    """What is there may be a pickle, and the name may come from a stranger's model file."""
+    module = types.ModuleType("timm")
+    module.create_model = lambda *_, **__: pytest.fail("timm was asked")
+    monkeypatch.setitem(sys.modules, "timm", module)
+    with pytest.raises(ModelError, match="is no name of a model of timm"):
+        make_backbone(f"timm/{address}", pretrained=pretrained)
+
+
+@pytest.mark.usefixtures("timm")
+def test_a_model_file_that_names_an_address_is_refused(tmp_path):
+    path = tmp_path / "model.safetensors"
+    build_embedder(ModelSection(backbone="timm/chain", dimension=4)).save(path)
+    with safe_open(path, framework="pt") as file:
+        metadata, weights = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    metadata["architecture"] = metadata["architecture"].replace("timm/chain", "timm/hf-hub:owner/model")
+    save_file(weights, path, metadata)
+    with pytest.raises(CheckpointError, match="'hf-hub:owner/model' is no name of a model of timm"):
+        Embedder.load(path)
+
+
+@pytest.mark.usefixtures("timm")
+def test_a_tag_of_weights_may_follow_the_name():
+    with pytest.raises(ModelError, match=r"timm could not make 'resnet5\.a1_in1k'"):
+        make_backbone("timm/resnet5.a1_in1k")
 
 
 def test_without_timm_the_extra_is_named(monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from torch import Tensor, nn
@@ -11,6 +12,10 @@ from nearkin.errors import ModelError, require
 from nearkin.models.backbones.base import Backbone
 
 PREFIX = "timm/"
+
+# timm also takes addresses ("hf-hub:owner/model", "local-dir:/folder") and may unpickle what is there. A name can come
+# from a stranger's model file, so only names of models that timm itself has are passed on.
+_NAME = re.compile(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)?")
 
 
 class _LastMap(nn.Module):
@@ -33,13 +38,15 @@ def timm_backbone(name: str, *, pretrained: bool, channels: int | None, size: in
     transformers, for one) become a single stage "trunk". Normalisation and size follow the model's own configuration.
 
     Args:
-        name: "timm/" and a name that timm knows.
+        name: "timm/" and a name that timm itself has; no address of a model elsewhere.
         pretrained: load timm's weights, which may download them.
         channels: input channels; None is 3.
         size: side of the input; None: the model's own.
     """
     timm = require("timm", extra="timm")
     wanted = name.removeprefix(PREFIX)
+    if not _NAME.fullmatch(wanted):
+        raise ModelError(f"'{wanted}' is no name of a model of timm: addresses are not taken, see timm.list_models().")
     channels = 3 if channels is None else channels
     try:
         extractor = timm.create_model(wanted, pretrained=pretrained, features_only=True, in_chans=channels)
