@@ -2,37 +2,164 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from page_tables import table
+from paired_seeds import mean_interval
 
 from nearkin.metrics import class_bootstrap
+from nearkin.report.comparison import ComparisonRow, draw_comparison
 
+BENCHMARKS = Path(__file__).parent
+DOCS = BENCHMARKS.parent / "docs"
 Rows = Sequence[dict[str, Any]]
+Interval = tuple[float, float, float]
+"""Mean and the ends of its 95 % interval."""
+
+SEED_SEPARATE, SEED_CONCATENATED = 22.67, 28.02
+"""C2+CCP-L on CUB with a fine-tuned BN-Inception (Gürbüz 2022, table 3.1): MAP@R at 128 and 512 dimensions."""
+
+FOLDS = (1, 2, 3, 4)
+UNTRAINED, TOGETHER, RERANKED = "untrained", "concatenated", "concatenated, re-ranked"
+EARLIER = (
+    ("CCP", "contrastive on cosines", "cub", "contrastive-cosine-ccp", "contrastive-cosine"),
+    ("CCP", "multi-similarity", "cub", "multi-similarity-ccp", "multi-similarity"),
+    (
+        "CCP, rate 1e-4 for both",
+        "multi-similarity",
+        "cub",
+        "multi-similarity-ccp, lr 1e-4",
+        "multi-similarity, lr 1e-4",
+    ),
+    ("GSP + zero-shot loss", "proxy-anchor", "gsp-cub", "proxy-anchor + GSP + ZS", "proxy-anchor"),
+    ("GSP + zero-shot loss", "multi-similarity", "gsp-cub", "multi-similarity + GSP + ZS", "multi-similarity"),
+    ("attention", "ProxyNCA", "adversary-cub", "proxy-nca + GDFL", "proxy-nca"),
+    ("attention + adversary", "ProxyNCA", "adversary-cub", "proxy-nca + Adapt-Adv", "proxy-nca"),
+)
+"""Parts that earlier books tried behind a frozen EfficientNet-Lite0: part, loss, book, candidate, without it."""
 
 
-def per_class(rows: Rows, study: str, candidate: str, folds: Sequence[int] | None = None) -> dict[str, float]:
-    """MAP@R of each class; a class is measured in one fold."""
-    found: dict[str, float] = {}
+def per_class(rows: Rows, study: str, candidate: str, folds: Sequence[int | str]) -> dict[str, float]:
+    """MAP@R of each class in percent; where several folds measured it, their mean."""
+    found: dict[str, list[float]] = {}
     for row in rows:
-        if (row["study"], row["candidate"]) == (study, candidate) and (folds is None or row["fold"] in folds):
-            found |= row["classes"]
-    return found
+        if (row["study"], row["candidate"]) == (study, candidate) and row["fold"] in folds:
+            for name, value in row["classes"].items():
+                found.setdefault(name, []).append(100 * value)
+    return {name: float(np.mean(values)) for name, values in sorted(found.items())}
 
 
-def difference(ours: dict[str, float], theirs: dict[str, float]) -> tuple[float, float, float]:
-    """Mean over the classes that both have of the difference in MAP@R, in points, with its 95 % interval."""
-    names = sorted(set(ours) & set(theirs))
-    values = 100 * np.array([ours[name] - theirs[name] for name in names])
-    return float(values.mean()), *class_bootstrap(values, np.array(names))
+def over_classes(values: dict[str, float]) -> Interval:
+    """Mean over classes with its 95 % interval, classes drawn anew."""
+    points = np.array(list(values.values()))
+    return float(points.mean()), *class_bootstrap(points, np.array(list(values)))
 
 
-def mean(values: dict[str, float]) -> tuple[float, float, float]:
-    """Mean over classes in percent, with its 95 % interval."""
-    points = 100 * np.array([values[name] for name in sorted(values)])
-    return float(points.mean()), *class_bootstrap(points, np.array(sorted(values)))
+def difference(ours: dict[str, float], theirs: dict[str, float]) -> Interval:
+    """Mean difference over the classes that both have."""
+    return over_classes({name: ours[name] - theirs[name] for name in sorted(set(ours) & set(theirs))})
 
 
-def write_page(rows: Rows) -> None:
-    """To be."""
+def earlier(book: str, candidate: str, base: str) -> Interval:
+    """What a part added to the validation MAP@R of an earlier book, over its four folds."""
+    lines = (BENCHMARKS / "books" / book / "ledger.jsonl").read_text(encoding="utf-8").splitlines()
+    found: dict[tuple[str, int], float] = {}
+    for row in map(json.loads, lines):
+        if row["kind"] == "separate":
+            found[row["recipe"], row["fold"]] = 100 * row["validation_MAP@R"]
+    return mean_interval(np.array([found[candidate, fold] - found[base, fold] for fold in FOLDS]))
+
+
+def plain(interval: Interval) -> str:
+    mean, low, high = interval
+    return f"{mean:.1f} ({low:.1f} to {high:.1f})"
+
+
+def signed(interval: Interval) -> str:
+    mean, low, high = interval
+    return f"{mean:+.1f} ({low:+.1f} to {high:+.1f})"
+
+
+def trunk_table(rows: Rows) -> str:
+    """Raw features of each backbone."""
+    names = [row["candidate"] for row in rows if row["study"] == "trunk"]
+    first = per_class(rows, "trunk", names[0], (0,))
+    lines = []
+    for name in names:
+        mine = per_class(rows, "trunk", name, (0,))
+        against = "" if name == names[0] else signed(difference(mine, first))
+        lines.append([name, plain(over_classes(mine)), against])
+    return table(["backbone", "MAP@R", f"difference to {names[0]}"], lines)
+
+
+def study_table(rows: Rows, study: str, base: str, folds: Sequence[int]) -> str:
+    """Candidates of a study on the validation classes, the best first, each against the base."""
+    names = dict.fromkeys(row["candidate"] for row in rows if row["study"] == study)
+    whole = {name: per_class(rows, study, name, folds) for name in names}
+    ranked = sorted(names, key=lambda name: -np.mean(list(whole[name].values())))
+    lines = []
+    for name in ranked:
+        mine = [row for row in rows if (row["study"], row["candidate"]) == (study, name) and row["fold"] in folds]
+        if {row["fold"] for row in mine} != set(folds):
+            continue
+        against = "" if name == base else signed(difference(whole[name], whole[base]))
+        steps = ", ".join(str(row["best step"]) for row in mine)
+        seconds = np.mean([row["seconds"] for row in mine])
+        lines.append([name, plain(over_classes(whole[name])), against, steps, f"{seconds:.0f}"])
+    return table(["candidate", "MAP@R", f"difference to {base}", "best step", "seconds a model"], lines)
+
+
+def report_table(rows: Rows) -> str:
+    """The chosen recipes on the test classes."""
+    lines = []
+    for name in ("best-frozen", "best"):
+        raw = per_class(rows, "report", name, (UNTRAINED,))
+        for what, folds in (("separate, 128 dimensions", FOLDS), ("concatenated, 512", (TOGETHER,)),
+                            ("concatenated and re-ranked", (RERANKED,))):  # fmt: skip
+            mine = per_class(rows, "report", name, folds)
+            lines.append([f"`{name}`", what, plain(over_classes(mine)), signed(difference(mine, raw)),
+                          f"{100 * precision(rows, name, folds):.1f}"])  # fmt: skip
+    raw = per_class(rows, "report", "best", (UNTRAINED,))
+    lines.append(
+        ["raw features", "1280", plain(over_classes(raw)), "", f"{100 * precision(rows, 'best', (UNTRAINED,)):.1f}"]
+    )
+    return table(["recipe", "embedding", "MAP@R", "gain over raw features", "P@1"], lines)
+
+
+def precision(rows: Rows, name: str, folds: Sequence[int | str]) -> float:
+    return float(
+        np.mean(
+            [
+                row["P@1"]
+                for row in rows
+                if row["study"] == "report" and row["candidate"] == name and row["fold"] in folds
+            ]
+        )
+    )
+
+
+def minutes(rows: Rows, name: str) -> float:
+    """Of training one model."""
+    mine = [
+        row["seconds"] for row in rows if row["study"] == "report" and row["candidate"] == name and row["fold"] in FOLDS
+    ]
+    return float(np.mean(mine)) / 60
+
+
+def picture(rows: Rows) -> bytes:
+    """Every embedding of the report with its interval, and the seed's two numbers."""
+    shown = []
+    for name in ("best-frozen", "best"):
+        for what, folds in (("one model", FOLDS), ("four together", (TOGETHER,)), ("four, re-ranked", (RERANKED,))):
+            values = tuple(value / 100 for value in over_classes(per_class(rows, "report", name, folds)))
+            shown.append(ComparisonRow(f"{name}, {what}", name, {"MAP@R": values}))
+    raw = tuple(value / 100 for value in over_classes(per_class(rows, "report", "best", (UNTRAINED,))))
+    shown.append(ComparisonRow("raw features", "", {"MAP@R": raw}))
+    for what, value in (("one model", SEED_SEPARATE), ("four together", SEED_CONCATENATED)):
+        shown.append(ComparisonRow(f"Gürbüz 2022, {what}", "", {"MAP@R": (value / 100, math.nan, math.nan)}))
+    return draw_comparison(shown, "MAP@R")
