@@ -20,6 +20,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from places import BENCHMARKS
+
 from nearkin.allocator import tune_allocator
 
 tune_allocator()  # as the nearkin command does, before anything is imported that starts threads
@@ -36,7 +38,7 @@ from nearkin.models import Embedder, FeatureCache, cache_point
 from nearkin.recipe import load_recipe
 from nearkin.training import Run, train
 
-LEDGER = Path(__file__).with_suffix(".jsonl")
+LEDGER = BENCHMARKS / "gsp_attributes.jsonl"
 SETTINGS = [
     "data.split=column",
     "data.val_classes=0.15",

@@ -23,6 +23,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from places import BENCHMARKS, IMAGES
+
 from nearkin.allocator import tune_allocator
 
 tune_allocator()  # as the nearkin command does, before anything is imported that starts threads
@@ -40,8 +42,7 @@ from nearkin.report.clusters import draw_clusters
 from nearkin.report.f1 import draw_f1
 from nearkin.training import Run, train
 
-LEDGER = Path(__file__).with_suffix(".jsonl")
-IMAGES = Path(__file__).parent.parent / "docs" / "images"
+LEDGER = BENCHMARKS / "plankton.jsonl"
 RECIPE = "plankton-triplet"
 SETTINGS = [
     "data.split=fraction",

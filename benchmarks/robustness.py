@@ -23,6 +23,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from places import BENCHMARKS
+
 from nearkin.allocator import tune_allocator
 
 tune_allocator()  # as the nearkin command does, before anything is imported that starts threads
@@ -37,7 +39,7 @@ from nearkin.data.sources import open_data
 from nearkin.data.splits import resolve_split
 from nearkin.training import Run, train
 
-LEDGER = Path(__file__).with_suffix(".jsonl")
+LEDGER = BENCHMARKS / "robustness.jsonl"
 MEASURES = {"fashion": under_attack, "trades": under_attack, "cifar": geometry_of}
 SMOKE = ["training.max_steps=4", "training.evaluate_every=2"]
 

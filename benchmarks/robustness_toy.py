@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from places import IMAGES
 from torch import Tensor
 
 from nearkin.attacks.nearest_point import NearestPoint
@@ -21,11 +22,11 @@ CLASS_B = ((0, 0), (2, 1), (1, -1))
 TOY_EPSILONS = (0.25, 0.49, 0.51, 0.75, 1.0, 2.0, 3.5)
 SHARES = (0.25, 0.45, 0.55, 0.75, 1.0, 2.0)
 """Epsilons of real images, as shares of the median distance to the nearest other one."""
-IMAGES, STEPS, SEED = 300, 20, 0
+ITEMS, STEPS, SEED = 300, 20, 0
 PANELS = ((0.5, False), (1.0, False), (0.5, True), (1.0, True), (3.5, True))
 """Epsilon, and whether cells bound the adversary: figures 1b, 1c and 2a to 2c."""
 COLOURS = {"A": (0.90, 0.45, 0.75), "B": (0.35, 0.75, 0.90), "both": (0.55, 0.35, 0.75)}
-IMAGE = Path(__file__).parent.parent / "docs" / "images" / "voronoi-toy.png"
+IMAGE = IMAGES / "voronoi-toy.png"
 
 
 def toy() -> tuple[Tensor, np.ndarray]:
@@ -44,7 +45,7 @@ def run_toy(data_root: Path | None, keep: Callable[[dict[str, Any]], None]) -> N
         )
         _keep(keep, "toy", norm, found.to_dict(), began)
     dataset = open_data("fashion-mnist", data_root=data_root, progress=False)
-    rows = np.random.default_rng(SEED).choice(len(dataset), IMAGES, replace=False)
+    rows = np.random.default_rng(SEED).choice(len(dataset), ITEMS, replace=False)
     pixels = torch.stack(
         [torch.from_numpy(np.asarray(dataset.image(int(row)).convert("L"), np.float32).ravel() / 255) for row in rows]
     )
