@@ -102,6 +102,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("part", nargs="?", choices=["toy", "fashion", "cifar", "cub", "trades"], help="what to measure")
     parser.add_argument("--seeds", nargs="+", default=[], type=int, help="only these seeds")
+    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="of the toy: only these cells")
     parser.add_argument("--smoke", action="store_true", help="a few steps; keeps nothing")
     parser.add_argument("--pages", action="store_true", help="tables and pictures from what is finished")
     parser.add_argument("--data-root", type=Path, help="where the data is; default: NEARKIN_DATA")
@@ -118,9 +119,11 @@ def main() -> int:
 
         run_cub(arguments.data_root, read_ledger(), keep)
     elif arguments.part == "toy":
-        from robustness_toy import run_toy
+        from robustness_toy import TOYS, run_toy
 
-        run_toy(arguments.data_root, keep)
+        if unknown := set(arguments.only) - set(TOYS):
+            parser.error(f"toy has no cell {min(unknown)!r}: it has {'; '.join(TOYS)}")
+        run_toy(arguments.data_root, read_ledger(), keep, arguments.only)
     if arguments.pages:
         from robustness_pages import write_pages
 
