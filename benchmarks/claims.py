@@ -67,6 +67,11 @@ class Compared:
         """Whether the whole interval lies where the claim does not."""
         return (self.above is not None and self.high < self.above) or (self.below is not None and self.low > self.below)
 
+    @property
+    def state(self) -> str:
+        """What the interval says, in words."""
+        return "shown" if self.shown else "the opposite is shown" if self.opposed else "not shown"
+
 
 @dataclass(frozen=True)
 class Evidence:
