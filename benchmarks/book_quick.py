@@ -36,29 +36,35 @@ def _rows(sample: Sample, line: Mapping[str, Any], kept: Path) -> Iterator[tuple
     same = [other for other in sample.study.lines(kept) if key.items() <= other.items()]
     cell = ", ".join(f"{name} {value}" for name, value in key.items() if value is not None)
     for place in sample.figures:
-        ours = dict(numbers(line, place))
         theirs = dict(numbers(same[-1], place)) if same else {}
-        for name, value in ours.items():
-            if name in theirs:
-                yield cell, name, f"{value:.4g}", f"{theirs[name]:.4g}", f"{value - theirs[name]:+.2g}"
-            else:
-                yield cell, name, f"{value:.4g}", "none", ""
+        for name, values in numbers(line, place):
+            yield cell, name, _told(values), _told(theirs.get(name, [])), _apart(values, theirs.get(name, []))
 
 
-def numbers(line: Mapping[str, Any], place: Sequence[str]) -> Iterator[tuple[str, float]]:
-    """The numbers at a place of a line, each with its name; those of lists and mappings one by one."""
+def _told(values: Sequence[float]) -> str:
+    return " ".join(f"{value:.4g}" for value in values) or "none"
+
+
+def _apart(ours: Sequence[float], theirs: Sequence[float]) -> str:
+    """The difference that is farthest from zero; nothing where they cannot be compared."""
+    if len(ours) != len(theirs):
+        return ""
+    return f"{max((a - b for a, b in zip(ours, theirs, strict=True)), key=abs):+.2g}"
+
+
+def numbers(line: Mapping[str, Any], place: Sequence[str]) -> Iterator[tuple[str, list[float]]]:
+    """The numbers at a place of a line, alone or in a list, with their name; those of mappings one by one."""
     found: Any = line
     for step in place:
         found = found[step]
     yield from _flat(found, " ".join(place))
 
 
-def _flat(found: Any, name: str) -> Iterator[tuple[str, float]]:
+def _flat(found: Any, name: str) -> Iterator[tuple[str, list[float]]]:
     if isinstance(found, Mapping):
         for key, value in found.items():
             yield from _flat(value, f"{name} {key}")
-    elif isinstance(found, list):
-        for number, value in enumerate(found, start=1):
-            yield from _flat(value, f"{name} {number}")
-    elif isinstance(found, int | float):
-        yield name, float(found)
+    else:
+        values = found if isinstance(found, list) else [found]
+        if values and all(isinstance(value, int | float) for value in values):
+            yield name, [float(value) for value in values]

@@ -150,14 +150,14 @@ def _sample(
 
 _MAPR = ("MAP@R",)
 SAMPLES = (
-    _sample("robustness-toy", '--only "1-NN, toy"', 2, ("cell", "norm"), (("SAA",), ("VAA",)), 4),
+    _sample("robustness-toy", '--only "1-NN, toy"', 2, ("cell", "norm"), (("SAA",), ("VAA",)), 8),
     _sample(
         "taxonomy-omniglot",
-        '--only "NormFace, standard" "ProxyDR, standard" --seeds 2',
-        2,
+        '--only "ProxyDR, standard" --seeds 2',
+        1,
         ("cell", "seed"),
         (("values", "top-1"), ("values", "MC prototypes")),
-        162,
+        79,
     ),
     _sample("unified-omniglot", "--seeds 1", 2, ("cell", "seed"), (("values",),), 154),
     _sample("ccp-toy", "--seeds 1", 6, ("variant", "seed"), (_MAPR, ("covering radius",)), 125),
@@ -176,6 +176,6 @@ SAMPLES = (
         1,
         ("data", "part"),
         (("means", "NED", "accuracy"), ("means", "NED", "ECE"), ("means", "1NN", "ECE")),
-        60,
+        130,
     ),
 )

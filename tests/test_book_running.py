@@ -129,7 +129,7 @@ def test_the_quick_page_has_both_figures(tmp_path):
     one = studies.Study("a", "python x.py", "a.jsonl", 2, 1, ("paper",))
     page = quick.quick_page([studies.Sample(one, ("cell", "seed"), (("values",),), 1)], now, kept)
     assert "| cell x, seed 1 | values top | 0.5 | 0.25 | +0.25 |" in page
-    assert "| cell x, seed 1 | values list 2 | 2.5 | 2 | +0.5 |" in page
+    assert "| cell x, seed 1 | values list | 1 2.5 | 1 2 | +0.5 |" in page
     assert "seed 2" not in page
 
 
