@@ -96,6 +96,8 @@ def train_cell(
     recipe = load_recipe("contrastive", [*SETTINGS, *VARIANTS[variant], f"training.seed={seed}", *settings])
     cache = cache_directory() / "features"
     result = train(dataset, recipe, run, source=dataset.name, cache_directory=cache, split=split)
+    if result.interrupted:
+        raise SystemExit(130)  # a model that was not trained to its end is not kept
     instances = [row for row in run.history() if row.get("instance") is not None]
     # The weights that were kept belong to the instance that validated best.
     best = max(instances, key=lambda row: row["instance_MAP@R"], default=None)

@@ -50,6 +50,8 @@ def run_cell(dataset: Any, loss: str, seed: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         began = time.monotonic()
         result = fit_run(dataset, recipe, Run(Path(folder) / "run"), progress=True)
+        if result.interrupted:
+            raise SystemExit(130)  # a model that was not trained to its end is not kept
         seconds = time.monotonic() - began
     subject = subject_of_model(result.embedder, dataset, cache_directory=cache_directory() / "features")
     values, gain = compare(subject)

@@ -70,7 +70,10 @@ def cell(dataset: Dataset, prototypes: int, mixture: float, seed: int) -> dict[s
     features = cache_directory() / "features"
     with tempfile.TemporaryDirectory() as folder:
         run = Run(Path(folder) / "run")
-        embedder = train(dataset, recipe, run, source="cub200", cache_directory=features).embedder
+        result = train(dataset, recipe, run, source="cub200", cache_directory=features)
+        if result.interrupted:
+            raise SystemExit(130)  # a model that was not trained to its end is not kept
+        embedder = result.embedder
     held_out = dataset.select(resolve_split(dataset.manifest, recipe.data, seed).test)
     attributes, embeddings = describe(embedder, held_out, features)
     found = attribute_transfer(attributes, embeddings, held_out.labels, splits=SPLITS, seed=seed)

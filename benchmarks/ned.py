@@ -50,7 +50,9 @@ def open_subject(data: str, data_root: Path | None) -> Subject:
     """The unseen classes of a data set, embedded by the model of its recipe, trained if it is not there yet."""
     run, dataset = Run(models() / "ned" / RECIPES[data]), open_data(data, data_root=data_root)
     if not (run.path / "card.json").exists():
-        fit_run(dataset, load_recipe(RECIPES[data]), run, resume=run.exists)
+        result = fit_run(dataset, load_recipe(RECIPES[data]), run, resume=run.exists)
+        if result.interrupted:
+            raise SystemExit(130)
     return subject_of_model(run.model(), dataset, cache_directory=cache_directory() / "features", baseline=False)
 
 

@@ -83,7 +83,10 @@ def cell(learned: Dataset, asked: dict[str, Dataset], recipe: Recipe, pictures: 
     features = cache_directory() / "features"
     with tempfile.TemporaryDirectory() as folder:
         run = Run(Path(folder) / "run")
-        embedder = train(learned, recipe, run, source="cub200", cache_directory=features).embedder
+        result = train(learned, recipe, run, source="cub200", cache_directory=features)
+        if result.interrupted:
+            raise SystemExit(130)  # a model that was not trained to its end is not kept
+        embedder = result.embedder
         clusters = run.clusters()
     if clusters is None:
         raise SystemExit(f"The recipe {recipe.name} keeps no clusters: set training.cluster_items.")

@@ -53,6 +53,8 @@ def run_cell(dataset: Any, loss: str, training: str, seed: int) -> dict[str, Any
     recipe = load_recipe(loss, [*SETTINGS, f"training.seed={seed}", *trainings()[training]])
     with tempfile.TemporaryDirectory() as folder:
         result = fit_run(dataset, recipe, Run(Path(folder) / "run"), progress=False)
+        if result.interrupted:
+            raise SystemExit(130)  # a model that was not trained to its end is not kept
     model = result.embedder
     points, labels = embed_parts(model, dataset)
     cell: dict[str, Any] = {"loss": loss, "training": training, "seed": seed}

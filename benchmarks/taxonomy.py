@@ -196,6 +196,8 @@ def cell(dataset: Dataset, tree: Hierarchy, recipe: Recipe) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         run = Run(Path(folder) / "run")
         result = train(dataset, recipe, run, source="benchmark", cache_directory=features)
+        if result.interrupted:
+            raise SystemExit(130)  # a model that was not trained to its end is not kept
         curves = [
             {"step": row["step"], **{name: round(row[name], 5) for name in CURVES if name in row}}
             for row in run.history()
