@@ -52,6 +52,7 @@ def open_subject(data: str, data_root: Path | None) -> Subject:
     if not (run.path / "card.json").exists():
         result = fit_run(dataset, load_recipe(RECIPES[data]), run, resume=run.exists)
         if result.interrupted:
+            (run.path / "card.json").unlink(missing_ok=True)  # it says that the model is finished
             raise SystemExit(130)
     return subject_of_model(run.model(), dataset, cache_directory=cache_directory() / "features", baseline=False)
 
