@@ -1,5 +1,7 @@
 # make demo: train and prove an embedding on a small real data set. make test: the whole test suite.
 # Both set up .venv first. make test-browser: the web page in a real browser (installs Debian's chromium if there is none).
+# make book: every study behind the book of results (hours; finished cells are kept), and its pages.
+# make book-quick: some of their cells from nothing, in less than 20 minutes, beside what the book has.
 # NEARKIN_DATA names the directory with real data; without it the tests that need it skip.
 
 PYTHON ?= python3
@@ -9,7 +11,7 @@ STAMP := $(VENV)/.installed
 SHARED := $(abspath ../shared/data)
 export NEARKIN_DATA ?= $(if $(wildcard $(SHARED)),$(SHARED),)
 
-.PHONY: setup demo test test-browser lint types layers docs bench clean
+.PHONY: setup demo test test-browser lint types layers docs bench book book-quick clean
 
 setup: $(STAMP)
 
@@ -45,6 +47,12 @@ docs: setup
 
 bench: setup
 	$(BIN)/python benchmarks/overhead.py --check
+
+book: setup
+	$(BIN)/python benchmarks/book.py
+
+book-quick: setup
+	$(BIN)/python benchmarks/book.py --quick
 
 clean:
 	rm -rf $(VENV) build dist site

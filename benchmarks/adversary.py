@@ -23,6 +23,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from places import BENCHMARKS
+
 from nearkin.allocator import tune_allocator
 
 tune_allocator()  # as the nearkin command does, before anything is imported that starts threads
@@ -51,7 +53,7 @@ BASE, BOTH = "base", "GDFL + adversary"
 BARS: dict[str, tuple[str, str, float]] = {
     f"{BOTH}, 224 px": (f"training step of EfficientNet-Lite0 at 224 px, batch 32: {BOTH} / base", "<=", 1.25),
 }
-RESULT = Path(__file__).with_suffix(".json")
+RESULT = BENCHMARKS / "adversary.json"
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@
                                                    triplets also each part alone, and what else attention could be
     python benchmarks/adversary_books.py cifar     the same on CIFAR-100, a network trained from scratch, and triplets
                                                    with Adapt-Adv of several weights
+    python benchmarks/adversary_books.py cifar --only triplet "triplet + Soft-Adv"
 
 Each book is a directory of `benchmarks/books` with a ledger, tables and a picture; a stopped one goes on where it was.
 Needs the data: NEARKIN_DATA or --data-root.
@@ -27,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from places import BENCHMARKS, IMAGES
 
 from nearkin.data.catalogue import cache_directory
 from nearkin.data.sources import open_data
@@ -36,8 +38,7 @@ from nearkin.recipe import load_recipe
 from nearkin.report import draw_sweep
 from nearkin.storage import replacing
 
-BOOKS = Path(__file__).with_name("books")
-IMAGES = Path(__file__).parents[1] / "docs" / "images"
+BOOKS = BENCHMARKS / "books"
 SEEDS = 1
 
 LOSSES = {
@@ -252,10 +253,17 @@ def tell(differences: list[dict[str, Any]]) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("book", choices=list(STUDIES))
+    parser.add_argument(
+        "--only", nargs="+", default=[], metavar="NAME", help="only these lines; the table, no pictures"
+    )
     parser.add_argument("--data-root", type=Path, help="where the data is; default: NEARKIN_DATA")
     arguments = parser.parse_args()
     study, book = STUDIES[arguments.book], BOOKS / f"adversary-{arguments.book}"
     candidates = study.candidates(study.data)
+    names = [one.name for one in candidates]
+    if unknown := set(arguments.only) - set(names):
+        parser.error(f"the book has no line {min(unknown)!r}: it has {', '.join(names)}")
+    candidates = [one for one in candidates if not arguments.only or one.name in arguments.only]
     done = run_benchmark(
         open_data(study.data.source, data_root=arguments.data_root),
         candidates,
@@ -263,12 +271,14 @@ def main() -> int:
         cache_directory=cache_directory() / "features",
         folds=study.data.folds,
         seeds=SEEDS,
-        against={one.name: base for one in candidates if (base := plain(one.name)) is not None},
+        against=None if arguments.only else {name: base for name in names if (base := plain(name)) is not None},
         source=study.data.source,
     )
     print(done.tables.markdown())
     if done.interrupted or done.failures:
         return 130 if done.interrupted else 1
+    if arguments.only:
+        return 0
     (IMAGES / f"{book.name}.png").write_bytes((book / "comparison.png").read_bytes())
     if arguments.book == "cifar":
         (IMAGES / "adversary-lambda.png").write_bytes(draw_lambdas(done))

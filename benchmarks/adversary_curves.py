@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from adversary_books import CIFAR, CUB, IMAGES, LOSSES, of_loss
+from places import BENCHMARKS
 
 from nearkin.data.catalogue import cache_directory
 from nearkin.data.dataset import Dataset
@@ -43,7 +44,7 @@ METHODS = (PLAIN, "Energy", "Soft-Adv", "Adapt-Adv")
 METRICS = ("NMI", "Recall@1")
 ADVERSARY = (COEFFICIENT, LOSS, ACCURACY)
 """What the log says of the adversary, every 50 steps; kept beside the curves."""
-LEDGER = Path(__file__).with_suffix(".jsonl")
+LEDGER = BENCHMARKS / "adversary_curves.jsonl"
 
 
 def recipes_of(data: str, loss: str) -> dict[str, Recipe]:

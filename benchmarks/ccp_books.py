@@ -27,6 +27,7 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
+from places import BENCHMARKS, IMAGES
 
 from nearkin.data.catalogue import cache_directory
 from nearkin.data.dataset import Dataset
@@ -36,8 +37,7 @@ from nearkin.metrics import holm, paired_permutation
 from nearkin.protocol import Candidate, run_benchmark
 from nearkin.recipe import load_recipe
 
-BOOKS = Path(__file__).with_name("books")
-IMAGES = Path(__file__).parents[1] / "docs" / "images"
+BOOKS = BENCHMARKS / "books"
 FOLDS = 4
 
 BUDGET = ["training.max_steps=3000", "training.evaluate_every=25", "training.patience=60"]

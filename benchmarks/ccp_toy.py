@@ -4,6 +4,7 @@
     python benchmarks/ccp_toy.py --check       exit code 0 only if the bars hold
     python benchmarks/ccp_toy.py --quick       two variants, one seed, few steps; ledger and pictures are not touched
     python benchmarks/ccp_toy.py --pictures    draw the pictures again
+    python benchmarks/ccp_toy.py --seeds 1     only these seeds; draws nothing
 
 A LeNet learns 2-D embeddings of all ten classes (Gürbüz 2022, section 3.3.1, there of MNIST): 500 images a class train,
 100 others choose the weights and end the instances, 200 others are measured. The proxies of the single problem start
@@ -27,6 +28,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from places import BENCHMARKS, IMAGES
 
 from nearkin.audits.instances import proxy_panels
 from nearkin.data.catalogue import cache_directory, open_named
@@ -71,9 +73,8 @@ VARIANTS = {
 SPREAD, RADIUS = "proxies' spread", "covering radius"
 MEASURES = (SPREAD, RADIUS, "distance between classes", "MAP@R")
 
-LEDGER = Path(__file__).with_suffix(".jsonl")
-_IMAGES = Path(__file__).parents[1] / "docs" / "images"
-GEOMETRY, INSTANCES = _IMAGES / "ccp-geometry.png", _IMAGES / "ccp-instances.png"
+LEDGER = BENCHMARKS / "ccp_toy.jsonl"
+GEOMETRY, INSTANCES = IMAGES / "ccp-geometry.png", IMAGES / "ccp-instances.png"
 _TRAIN, _VAL, _TEST = 500, 100, 200
 
 
@@ -95,6 +96,8 @@ def train_cell(
     recipe = load_recipe("contrastive", [*SETTINGS, *VARIANTS[variant], f"training.seed={seed}", *settings])
     cache = cache_directory() / "features"
     result = train(dataset, recipe, run, source=dataset.name, cache_directory=cache, split=split)
+    if result.interrupted:
+        raise SystemExit(130)  # a model that was not trained to its end is not kept
     instances = [row for row in run.history() if row.get("instance") is not None]
     # The weights that were kept belong to the instance that validated best.
     best = max(instances, key=lambda row: row["instance_MAP@R"], default=None)
@@ -173,6 +176,7 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="fail unless the bars hold")
     parser.add_argument("--quick", action="store_true", help="two variants, one seed, few steps")
     parser.add_argument("--pictures", action="store_true", help="draw the pictures, be they there or not")
+    parser.add_argument("--seeds", nargs="+", default=[], type=int, help="only these seeds; draws nothing")
     parser.add_argument("--data-root", type=Path, help="where Fashion-MNIST is; default: NEARKIN_DATA")
     arguments = parser.parse_args()
     dataset, split = draw_items(open_named("fashion-mnist", arguments.data_root))
@@ -180,7 +184,7 @@ def main() -> int:
     settings = ["training.max_steps=800"] if arguments.quick else []
     wanted = [(variant, 0) for variant in (SINGLE, CCP)]
     if not arguments.quick:
-        wanted = [(variant, seed) for seed in SEEDS for variant in VARIANTS]
+        wanted = [(variant, seed) for seed in arguments.seeds or SEEDS for variant in VARIANTS]
     done = {(cell["variant"], cell["seed"]) for cell in cells}
     for variant, seed in wanted:
         if (variant, seed) not in done:
@@ -189,7 +193,8 @@ def main() -> int:
             if not arguments.quick:
                 with open(LEDGER, "a", encoding="utf-8") as ledger:
                     ledger.write(json.dumps(cells[-1]) + "\n")
-    if not arguments.quick and (arguments.pictures or not (GEOMETRY.exists() and INSTANCES.exists())):
+    missing = not (arguments.seeds or (GEOMETRY.exists() and INSTANCES.exists()))
+    if not arguments.quick and (arguments.pictures or missing):
         draw_pictures(dataset, split)
     found = summarise(cells)
     print_table(found)

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 
-BENCHMARKS = Path(__file__).parent
+from places import BENCHMARKS  # noqa: F401  (evidence reads the ledgers there)
 
 
 class Verdict(StrEnum):
@@ -67,6 +66,11 @@ class Compared:
     def opposed(self) -> bool:
         """Whether the whole interval lies where the claim does not."""
         return (self.above is not None and self.high < self.above) or (self.below is not None and self.low > self.below)
+
+    @property
+    def state(self) -> str:
+        """What the interval says, in words."""
+        return "shown" if self.shown else "the opposite is shown" if self.opposed else "not shown"
 
 
 @dataclass(frozen=True)

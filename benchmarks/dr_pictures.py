@@ -16,11 +16,11 @@ import math
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from places import BENCHMARKS, IMAGES
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -46,8 +46,7 @@ _PIXELS = 400
 _STARTS = 9  # an axis
 _FRONT = (1.0, 1.0, math.sqrt(2) * math.tan(math.radians(73)))  # 73 degrees north: the representatives and all peaks
 VIEWS = (_FRONT, tuple(-part for part in _FRONT))
-ROOT = Path(__file__).parents[1]
-IMAGES, FOUND = ROOT / "docs" / "images", ROOT / "benchmarks" / "dr_pictures.json"
+FOUND = BENCHMARKS / "dr_pictures.json"
 
 Scores = Callable[[Tensor], Tensor]
 

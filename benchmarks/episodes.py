@@ -27,6 +27,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from places import BENCHMARKS
+
 from nearkin.allocator import tune_allocator
 
 tune_allocator()  # as the nearkin command does, before anything is imported that starts threads
@@ -68,7 +70,7 @@ BARS: dict[str, tuple[str, str, float]] = {
     BARRED: (f"{EPISODES} 5-way 1-shot episodes, 64 numbers: loop over episodes / ours", ">=", 20.0),
     TRAINING: ("training episode, Conv4 at 28 px: ours / bare PyTorch ProtoNet", "<=", 1.05),
 }
-RESULT = Path(__file__).with_suffix(".json")
+RESULT = BENCHMARKS / "episodes.json"
 
 
 # ---------------------------------------------------------------- testing

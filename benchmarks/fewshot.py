@@ -28,6 +28,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from places import BENCHMARKS
 
 from nearkin.data.augment import BatchAugment, transform_for
 from nearkin.data.catalogue import cache_directory
@@ -44,8 +45,8 @@ from nearkin.training.batches import DecodedBatches
 from nearkin.training.deferred import whole
 from nearkin.training.fit import make_learner, make_sampler
 
-LEDGER = Path(__file__).with_suffix(".jsonl")
-EPISODES = Path(__file__).with_suffix("")
+LEDGER = BENCHMARKS / "fewshot.jsonl"
+EPISODES = BENCHMARKS / "fewshot"
 TEST_EPISODES, TEST_QUERIES, TEST_SEED = 600, 15, 9
 CURVES = ("accuracy", "loss", "rho", "val_accuracy", *DYNAMICS)
 

@@ -6,16 +6,15 @@ The tables are written to `fewshot/*.md`, where the docs take them from, the pic
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+from places import BENCHMARKS, IMAGES
 
 from nearkin.metrics import compare_dynamics
 from nearkin.report import draw_accuracies, draw_dynamics
 
-FOLDER = Path(__file__).with_name("fewshot")
-IMAGES = Path(__file__).parents[1] / "docs" / "images"
+FOLDER = BENCHMARKS / "fewshot"
 TASKS = {"omniglot": "Omniglot", "cub": "CUB"}
 NAMES = {"protonet": "ProtoNet", "1nn": "1-NN"}
 SHOTS = (1, 5)

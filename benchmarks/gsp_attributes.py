@@ -20,6 +20,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from places import BENCHMARKS
+
 from nearkin.allocator import tune_allocator
 
 tune_allocator()  # as the nearkin command does, before anything is imported that starts threads
@@ -36,7 +38,7 @@ from nearkin.models import Embedder, FeatureCache, cache_point
 from nearkin.recipe import load_recipe
 from nearkin.training import Run, train
 
-LEDGER = Path(__file__).with_suffix(".jsonl")
+LEDGER = BENCHMARKS / "gsp_attributes.jsonl"
 SETTINGS = [
     "data.split=column",
     "data.val_classes=0.15",
@@ -68,7 +70,10 @@ def cell(dataset: Dataset, prototypes: int, mixture: float, seed: int) -> dict[s
     features = cache_directory() / "features"
     with tempfile.TemporaryDirectory() as folder:
         run = Run(Path(folder) / "run")
-        embedder = train(dataset, recipe, run, source="cub200", cache_directory=features).embedder
+        result = train(dataset, recipe, run, source="cub200", cache_directory=features)
+        if result.interrupted:
+            raise SystemExit(130)  # a model that was not trained to its end is not kept
+        embedder = result.embedder
     held_out = dataset.select(resolve_split(dataset.manifest, recipe.data, seed).test)
     attributes, embeddings = describe(embedder, held_out, features)
     found = attribute_transfer(attributes, embeddings, held_out.labels, splits=SPLITS, seed=seed)

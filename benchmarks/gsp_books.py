@@ -18,13 +18,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from places import BENCHMARKS, IMAGES
+
 from nearkin.data.catalogue import cache_directory
 from nearkin.data.sources import open_data
 from nearkin.protocol import Candidate, run_benchmark
 from nearkin.recipe import load_recipe
 
-BOOKS = Path(__file__).with_name("books")
-IMAGES = Path(__file__).parents[1] / "docs" / "images"
+BOOKS = BENCHMARKS / "books"
 FOLDS, SEEDS = 4, 1
 CUB = [
     "data.split=column",

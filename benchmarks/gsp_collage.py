@@ -33,8 +33,8 @@ from pathlib import Path
 import numpy as np
 from gsp_collage_maker import SUPER_CLASSES, Cast, Collages, cast_classes, make_collages
 from gsp_collage_pictures import draw_bars, draw_looks, foreground_share
+from places import BENCHMARKS, IMAGES, models
 
-from nearkin.data.catalogue import cache_directory
 from nearkin.data.dataset import Dataset
 from nearkin.data.manifest import Manifest
 from nearkin.data.sources import open_data
@@ -57,8 +57,6 @@ from nearkin.report.protocol import SEPARATE
 from nearkin.spaces import Sphere
 from nearkin.storage import replacing, write_json, write_text
 from nearkin.training import Run, train
-
-ROOT = Path(__file__).parents[1]
 
 
 @dataclass(frozen=True)
@@ -461,7 +459,7 @@ def main() -> int:
     arguments = parser.parse_args()
     try:
         if not arguments.quick:
-            places = Places(ROOT / "benchmarks" / "books" / "collage", cache_directory(), ROOT / "docs" / "images")
+            places = Places(BENCHMARKS / "books" / "collage", models(), IMAGES)
             return run(arguments, places, FULL)
         with tempfile.TemporaryDirectory() as folder:
             base = Path(folder)

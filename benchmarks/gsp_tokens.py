@@ -3,6 +3,7 @@
     python benchmarks/gsp_tokens.py            finish the cells, draw the picture, print the table
     python benchmarks/gsp_tokens.py --check    exit code 0 only if the bars hold
     python benchmarks/gsp_tokens.py --quick    one seed, few epochs; ledger and picture are not touched
+    python benchmarks/gsp_tokens.py --seeds 0  only these seeds; draws nothing
 
 Each of 16 classes has 4 tokens of its own, and all share 4 more (Gürbüz 2022, section 5.3.1). A sample is a map of 50
 tokens, a share N(0.5, 0.1) of them drawn from the class, the rest from the shared ones. Tokens are points of the plane
@@ -28,11 +29,11 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from places import BENCHMARKS, IMAGES
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -62,8 +63,8 @@ VARIANTS: dict[str, Callable[[], Pooling]] = {
 OVERLAP, SHARED = "inside another hull", "weight on shared tokens"
 MEASURES = ("MAP@R", OVERLAP, SHARED)
 
-LEDGER = Path(__file__).with_suffix(".jsonl")
-PICTURE = Path(__file__).parents[1] / "docs" / "images" / "gsp-tokens.png"
+LEDGER = BENCHMARKS / "gsp_tokens.jsonl"
+PICTURE = IMAGES / "gsp-tokens.png"
 _SPACE = Euclidean()
 _MEASURING = 1_000_003  # sets the samples that are measured apart from those that trained
 
@@ -248,10 +249,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--check", action="store_true", help="fail unless the bars hold")
     parser.add_argument("--quick", action="store_true", help="GAP and GSP, one seed, few epochs")
+    parser.add_argument("--seeds", nargs="+", default=[], type=int, help="only these seeds; draws nothing")
     parser.add_argument("--picture", action="store_true", help="draw the picture, be it there or not")
     arguments = parser.parse_args()
     cells = [] if arguments.quick else read_ledger()
-    wanted = [(variant, seed) for variant in VARIANTS for seed in SEEDS]
+    wanted = [(variant, seed) for variant in VARIANTS for seed in arguments.seeds or SEEDS]
     if arguments.quick:
         wanted = [(GAP, 0), (GSP, 0)]
     done = {(cell["pooling"], cell["seed"]) for cell in cells}
@@ -261,7 +263,8 @@ def main() -> int:
             if not arguments.quick:
                 with open(LEDGER, "a", encoding="utf-8") as ledger:
                     ledger.write(json.dumps(cells[-1]) + "\n")
-    if not arguments.quick and (arguments.picture or not PICTURE.exists()):
+    missing = not (arguments.seeds or PICTURE.exists())
+    if not arguments.quick and (arguments.picture or missing):
         shown = [cell for name in (GAP, GSP) for cell in cells if (cell["pooling"], cell["seed"]) == (name, SEEDS[0])]
         with replacing(PICTURE) as part:
             part.write_bytes(draw(shown))

@@ -14,11 +14,11 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from places import IMAGES
 from scipy.optimize import linprog
 from scipy.sparse import csr_array, eye_array, hstack, kron, vstack
 
@@ -39,7 +39,7 @@ OFF_COLOUR = 0.3
 PROTOTYPES = np.eye(3)[[0, 2]]
 LINEAR = "linear program"
 
-PICTURE = Path(__file__).parents[1] / "docs" / "images" / "gsp-toy.png"
+PICTURE = IMAGES / "gsp-toy.png"
 _COLOURED, _LEAST, _RATIO = 0.95, 0.5, 5.0  # bars at SHOWN
 
 

@@ -27,6 +27,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from places import BENCHMARKS
+
 from nearkin.allocator import tune_allocator
 
 tune_allocator()  # as the nearkin command does, before anything is imported that starts threads
@@ -53,7 +55,7 @@ BARS: dict[str, tuple[str, str, float]] = {
     SIMILARITY: (f"{SIMILARITY} of {IMAGES:,} images, {CLASSES} classes: loop over queries / ours", ">=", 30.0),
     CORRELATION: (f"mean correlation of {MANY_CLASSES:,} classes, seconds", "<=", 1.0),
 }
-RESULT = Path(__file__).with_suffix(".json")
+RESULT = BENCHMARKS / "hierarchy.json"
 
 
 def tree_distances(classes: int, groups: int) -> np.ndarray:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+from places import DOCS
 from scipy import stats
 
 from nearkin.audits.calibration import OURS
@@ -28,7 +28,6 @@ SHOWN = (
 VOTES = ("kNN", "WkNN (Dudani)", "WkNN (Gou)")
 FACTOR = 2.0
 """How many times lower NED's ECE is than a vote's, as the paper finds."""
-DOCS = Path(__file__).parent.parent / "docs"
 PAGE = DOCS / "results" / "confidence.md"
 
 Cells = dict[str, dict[str, Any]]

@@ -23,6 +23,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from places import BENCHMARKS, IMAGES
+
 from nearkin.allocator import tune_allocator
 
 tune_allocator()  # as the nearkin command does, before anything is imported that starts threads
@@ -40,8 +42,7 @@ from nearkin.report.clusters import draw_clusters
 from nearkin.report.f1 import draw_f1
 from nearkin.training import Run, train
 
-LEDGER = Path(__file__).with_suffix(".jsonl")
-IMAGES = Path(__file__).parent.parent / "docs" / "images"
+LEDGER = BENCHMARKS / "plankton.jsonl"
 RECIPE = "plankton-triplet"
 SETTINGS = [
     "data.split=fraction",
@@ -82,7 +83,10 @@ def cell(learned: Dataset, asked: dict[str, Dataset], recipe: Recipe, pictures: 
     features = cache_directory() / "features"
     with tempfile.TemporaryDirectory() as folder:
         run = Run(Path(folder) / "run")
-        embedder = train(learned, recipe, run, source="cub200", cache_directory=features).embedder
+        result = train(learned, recipe, run, source="cub200", cache_directory=features)
+        if result.interrupted:
+            raise SystemExit(130)  # a model that was not trained to its end is not kept
+        embedder = result.embedder
         clusters = run.clusters()
     if clusters is None:
         raise SystemExit(f"The recipe {recipe.name} keeps no clusters: set training.cluster_items.")

@@ -23,6 +23,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from places import BENCHMARKS
+
 from nearkin.allocator import tune_allocator
 
 tune_allocator()  # as the nearkin command does, before anything is imported that starts threads
@@ -37,7 +39,7 @@ from nearkin.data.sources import open_data
 from nearkin.data.splits import resolve_split
 from nearkin.training import Run, train
 
-LEDGER = Path(__file__).with_suffix(".jsonl")
+LEDGER = BENCHMARKS / "robustness.jsonl"
 MEASURES = {"fashion": under_attack, "trades": under_attack, "cifar": geometry_of}
 SMOKE = ["training.max_steps=4", "training.evaluate_every=2"]
 
@@ -100,6 +102,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("part", nargs="?", choices=["toy", "fashion", "cifar", "cub", "trades"], help="what to measure")
     parser.add_argument("--seeds", nargs="+", default=[], type=int, help="only these seeds")
+    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="of the toy: only these cells")
     parser.add_argument("--smoke", action="store_true", help="a few steps; keeps nothing")
     parser.add_argument("--pages", action="store_true", help="tables and pictures from what is finished")
     parser.add_argument("--data-root", type=Path, help="where the data is; default: NEARKIN_DATA")
@@ -116,9 +119,11 @@ def main() -> int:
 
         run_cub(arguments.data_root, read_ledger(), keep)
     elif arguments.part == "toy":
-        from robustness_toy import run_toy
+        from robustness_toy import TOYS, run_toy
 
-        run_toy(arguments.data_root, keep)
+        if unknown := set(arguments.only) - set(TOYS):
+            parser.error(f"toy has no cell {min(unknown)!r}: it has {'; '.join(TOYS)}")
+        run_toy(arguments.data_root, read_ledger(), keep, arguments.only)
     if arguments.pages:
         from robustness_pages import write_pages
 

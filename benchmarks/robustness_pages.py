@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from page_tables import p_text, table
 from paired_seeds import half_width, paired_t
+from places import BENCHMARKS, IMAGES
 from robustness_cub import ATTACKS, EPSILONS, ESTIMATORS, SMALL
 from robustness_measures import EPSILONS as ATTACK_EPSILONS
 from robustness_measures import SQUARE, STRONG, WORST
@@ -27,8 +27,7 @@ from nearkin.metrics import holm
 from nearkin.metrics.geometry_correlations import geometry_correlations
 from nearkin.report.robustness import draw_robustness
 
-FOLDER = Path(__file__).parent / "robustness"
-IMAGES = Path(__file__).parent.parent / "docs" / "images"
+FOLDER = BENCHMARKS / "robustness"
 Lines = Sequence[Mapping[str, Any]]
 WAYS = (
     (SOFTMAX, "softmax"), (LEARNED, "DOL"), (LEARNED, "SIM"), (SOFTMAX_AT, "softmax"), (LEARNED_AT, "DOL"),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from places import IMAGES
 from torch import Tensor
 
 from nearkin.attacks.nearest_point import NearestPoint
@@ -21,11 +22,12 @@ CLASS_B = ((0, 0), (2, 1), (1, -1))
 TOY_EPSILONS = (0.25, 0.49, 0.51, 0.75, 1.0, 2.0, 3.5)
 SHARES = (0.25, 0.45, 0.55, 0.75, 1.0, 2.0)
 """Epsilons of real images, as shares of the median distance to the nearest other one."""
-IMAGES, STEPS, SEED = 300, 20, 0
+ITEMS, STEPS, SEED = 300, 20, 0
 PANELS = ((0.5, False), (1.0, False), (0.5, True), (1.0, True), (3.5, True))
 """Epsilon, and whether cells bound the adversary: figures 1b, 1c and 2a to 2c."""
 COLOURS = {"A": (0.90, 0.45, 0.75), "B": (0.35, 0.75, 0.90), "both": (0.55, 0.35, 0.75)}
-IMAGE = Path(__file__).parent.parent / "docs" / "images" / "voronoi-toy.png"
+IMAGE = IMAGES / "voronoi-toy.png"
+TOYS = ("1-NN, toy", "1-NN, Fashion-MNIST")
 
 
 def toy() -> tuple[Tensor, np.ndarray]:
@@ -34,35 +36,52 @@ def toy() -> tuple[Tensor, np.ndarray]:
     return points, np.array(["A"] * len(CLASS_A) + ["B"] * len(CLASS_B))
 
 
-def run_toy(data_root: Path | None, keep: Callable[[dict[str, Any]], None]) -> None:
-    """Measure 1-NN on the toy and on images in both norms, and draw the regions."""
+def run_toy(
+    data_root: Path | None,
+    lines: Sequence[Mapping[str, Any]],
+    keep: Callable[[dict[str, Any]], None],
+    only: Sequence[str] = (),
+) -> None:
+    """Measure 1-NN on the toy and on images in both norms where that is missing, and draw the regions.
+
+    Args:
+        data_root: where the data is.
+        lines: what is finished.
+        keep: called with each new line.
+        only: of `TOYS`; none for all, and the picture.
+    """
+    done = {(line["cell"], line["norm"]) for line in lines if line["part"] == "toy"}
+    missing = [(cell, norm) for cell in only or TOYS for norm in ("l2", "linf") if (cell, norm) not in done]
+    for cell, norm in missing:
+        began = time.perf_counter()
+        found = _on_toy(norm) if cell == TOYS[0] else _on_images(norm, data_root)
+        seconds = round(time.perf_counter() - began, 1)
+        keep({"part": "toy", "cell": cell, "seed": SEED, **found, "seconds": seconds})
+        print(cell, norm, found["SAA"], found["VAA"], flush=True)
+    if not only:
+        draw(IMAGE)
+
+
+def _on_toy(norm: str) -> dict[str, Any]:
     points, labels = toy()
-    began = time.perf_counter()
-    for norm in ("l2", "linf"):
-        found = adversarial_accuracy(
-            NearestPoint(points, labels, norm), points, labels, TOY_EPSILONS, norm=norm, bounds=None, whole_cells=True
-        )
-        _keep(keep, "toy", norm, found.to_dict(), began)
+    model = NearestPoint(points, labels, norm)
+    return adversarial_accuracy(model, points, labels, TOY_EPSILONS, norm=norm, bounds=None, whole_cells=True).to_dict()
+
+
+def _on_images(norm: str, data_root: Path | None) -> dict[str, Any]:
     dataset = open_data("fashion-mnist", data_root=data_root, progress=False)
-    rows = np.random.default_rng(SEED).choice(len(dataset), IMAGES, replace=False)
+    rows = np.random.default_rng(SEED).choice(len(dataset), ITEMS, replace=False)
     pixels = torch.stack(
         [torch.from_numpy(np.asarray(dataset.image(int(row)).convert("L"), np.float32).ravel() / 255) for row in rows]
     )
-    names = dataset.labels[rows]
-    for norm in ("l2", "linf"):
-        model = NearestPoint(pixels, names, norm)
-        gaps = model.norm.distances(model.points, model.points).fill_diagonal_(torch.inf)
-        median = float(gaps.amin(dim=1).median())
-        epsilons = [share * median for share in SHARES]
-        found = adversarial_accuracy(model, pixels, names, epsilons, norm=norm, steps=STEPS, whole_cells=True)
-        _keep(keep, "Fashion-MNIST", norm, {**found.to_dict(), "median distance": median}, began)
-    draw(IMAGE)
-
-
-def _keep(keep: Callable[[dict[str, Any]], None], data: str, norm: str, found: dict[str, Any], began: float) -> None:
-    line = {"part": "toy", "cell": f"1-NN, {data}", "seed": SEED, **found}
-    keep({**line, "seconds": round(time.perf_counter() - began, 1)})
-    print(data, norm, found["SAA"], found["VAA"], flush=True)
+    model = NearestPoint(pixels, dataset.labels[rows], norm)
+    gaps = model.norm.distances(model.points, model.points).fill_diagonal_(torch.inf)
+    median = float(gaps.amin(dim=1).median())
+    epsilons = [share * median for share in SHARES]
+    found = adversarial_accuracy(
+        model, pixels, dataset.labels[rows], epsilons, norm=norm, steps=STEPS, whole_cells=True
+    )
+    return {**found.to_dict(), "median distance": median}
 
 
 def draw(path: Path) -> None:

@@ -28,6 +28,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from places import BENCHMARKS
+
 from nearkin.allocator import tune_allocator
 
 tune_allocator()  # as the nearkin command does, before anything is imported that starts threads
@@ -58,7 +60,7 @@ BARS: dict[str, tuple[str, str, float]] = {
     SCORING: (f"scoring {QUERIES:,} x {ITEMS:,}: concatenating pairs / ours", ">=", 8.0),
     MEMORY: (f"peak extra memory of a search, {MANY_ITEMS:,} / {ITEMS:,} items", "<=", 1.25),
 }
-RESULT = Path(__file__).with_suffix(".json")
+RESULT = BENCHMARKS / "similarity.json"
 
 
 def network() -> PairSimilarity:

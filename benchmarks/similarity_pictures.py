@@ -6,10 +6,10 @@ python benchmarks/similarity_pictures.py       train for about a minute and draw
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import numpy as np
 import torch
+from places import IMAGES
 
 import nearkin
 from nearkin.data.sources import open_data
@@ -37,7 +37,7 @@ SETTINGS = (
     "training.evaluate_every=100",
 )
 PIXELS, MARGIN = 300, 0.08
-PICTURE = Path(__file__).parents[1] / "docs" / "images" / "learned-similarity.png"
+PICTURE = IMAGES / "learned-similarity.png"
 
 
 def plane_of(model: SimilarityModel, points: np.ndarray, labels: np.ndarray) -> LearnedPlane:

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 from cub_frozen import SETTINGS
+from places import BENCHMARKS
 from sizes_page import summarise, table_rows, write_page
 
 from nearkin.api import fit_run
@@ -38,7 +39,7 @@ LOSSES = ("proxy-anchor", "multi-similarity")
 SEEDS = (0, 1, 2)
 WHOLE, SIZES = 128, (8, 16, 32, 64)
 PREFIXES = f"objective.prefixes={list(SIZES)}"
-LEDGER = Path(__file__).with_suffix(".jsonl")
+LEDGER = BENCHMARKS / "sizes.jsonl"
 
 
 def trainings() -> dict[str, list[str]]:
@@ -52,6 +53,8 @@ def run_cell(dataset: Any, loss: str, training: str, seed: int) -> dict[str, Any
     recipe = load_recipe(loss, [*SETTINGS, f"training.seed={seed}", *trainings()[training]])
     with tempfile.TemporaryDirectory() as folder:
         result = fit_run(dataset, recipe, Run(Path(folder) / "run"), progress=False)
+        if result.interrupted:
+            raise SystemExit(130)  # a model that was not trained to its end is not kept
     model = result.embedder
     points, labels = embed_parts(model, dataset)
     cell: dict[str, Any] = {"loss": loss, "training": training, "seed": seed}

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from page_tables import table
+from places import DOCS
 
 from nearkin.metrics import class_bootstrap
 from nearkin.report.sizes import draw_sizes
 from nearkin.storage import replacing
 
-DOCS = Path(__file__).parents[1] / "docs"
 WAYS = {
     "PCA": ("plain", "PCA"),
     "first dimensions": ("plain", "first"),

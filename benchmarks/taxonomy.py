@@ -3,6 +3,7 @@
     python benchmarks/taxonomy.py cifar      head on frozen EfficientNet-Lite0 features: every model and option
     python benchmarks/taxonomy.py omniglot   Conv4 from random weights, 964 characters of 30 alphabets
     python benchmarks/taxonomy.py spaces     mean correlations without training: input space, random and pretrained
+    python benchmarks/taxonomy.py omniglot --only "NormFace, standard" --seeds 1
     python benchmarks/taxonomy.py --quick    a few steps of two cells, to see whether it runs; keeps nothing
     python benchmarks/taxonomy.py --pages    tables and pictures from what is finished
 
@@ -18,10 +19,12 @@ import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from places import BENCHMARKS
 
 from nearkin.allocator import tune_allocator
 
@@ -51,7 +54,7 @@ from nearkin.recipe import Recipe, load_recipe
 from nearkin.spaces import Euclidean, Sphere
 from nearkin.training import Run, train
 
-LEDGER = Path(__file__).with_suffix(".jsonl")
+LEDGER = BENCHMARKS / "taxonomy.jsonl"
 CURVES = ("val_accuracy", "MC_proxies", "MC_prototypes", "scale")
 OPTIONS = {
     "standard": [],
@@ -193,6 +196,8 @@ def cell(dataset: Dataset, tree: Hierarchy, recipe: Recipe) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         run = Run(Path(folder) / "run")
         result = train(dataset, recipe, run, source="benchmark", cache_directory=features)
+        if result.interrupted:
+            raise SystemExit(130)  # a model that was not trained to its end is not kept
         curves = [
             {"step": row["step"], **{name: round(row[name], 5) for name in CURVES if name in row}}
             for row in run.history()
@@ -294,14 +299,14 @@ def keep(line: dict[str, Any]) -> None:
         file.write(json.dumps(line) + "\n")
 
 
-def run_task(name: str, data_root: Path | None) -> None:
+def run_task(name: str, data_root: Path | None, only: Sequence[str], seeds: Sequence[int]) -> None:
     """Train every cell of a task that is not in the ledger, seed by seed, so that what is there is comparable."""
     task = TASKS[name]
     done = {(line["cell"], line["seed"], line["recipe"]) for line in read_ledger() if line["task"] == name}
     with tempfile.TemporaryDirectory() as folder:
         dataset, tree, path = open_task(task, data_root, Path(folder))
-        for seed in task.seeds:
-            for title in task.cells:
+        for seed in seeds or task.seeds:
+            for title in only or task.cells:
                 recipe = recipe_of(task, title, seed, path)
                 if (title, seed, digest(recipe)) in done:
                     continue
@@ -338,6 +343,8 @@ def run_quick(data_root: Path | None) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("task", nargs="?", choices=[*TASKS, "spaces"], help="what to run")
+    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="only these cells")
+    parser.add_argument("--seeds", nargs="+", default=[], type=int, help="only these seeds")
     parser.add_argument("--quick", action="store_true", help="a few steps; keeps nothing")
     parser.add_argument("--pages", action="store_true", help="tables and pictures from what is finished")
     parser.add_argument("--data-root", type=Path, help="where the data is; default: NEARKIN_DATA")
@@ -347,7 +354,10 @@ def main() -> int:
     elif arguments.task == "spaces":
         run_spaces(arguments.data_root)
     elif arguments.task:
-        run_task(arguments.task, arguments.data_root)
+        known = TASKS[arguments.task].cells
+        if unknown := set(arguments.only) - set(known):
+            parser.error(f"{arguments.task} has no cell {min(unknown)!r}: it has {'; '.join(known)}")
+        run_task(arguments.task, arguments.data_root, arguments.only, arguments.seeds)
     if arguments.pages:
         from taxonomy_pages import write_pages
 

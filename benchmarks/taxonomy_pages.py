@@ -7,18 +7,17 @@ finished is left out.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from page_tables import p_text, table
 from paired_seeds import PairedTest, half_width, mean_interval
+from places import BENCHMARKS, IMAGES
 from taxonomy_statistics import Cells, cells_of, family, rank_correlation, seed_values
 
 from nearkin.report import Bar, Column, draw_bars, draw_metric_curves
 
-FOLDER = Path(__file__).with_name("taxonomy")
-IMAGES = Path(__file__).parents[1] / "docs" / "images"
+FOLDER = BENCHMARKS / "taxonomy"
 TASKS = {"cifar": "CIFAR-100", "omniglot": "Omniglot"}
 BATCHES = {"cifar": 32, "omniglot": 64}
 """Items a step (`data.classes_per_batch` of the tasks), to tell steps in epochs."""

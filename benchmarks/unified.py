@@ -25,6 +25,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from places import BENCHMARKS
+
 from nearkin.allocator import tune_allocator
 
 tune_allocator()  # as the nearkin command does, before anything is imported that starts threads
@@ -36,7 +38,7 @@ from unified_parts import LEARNED, PARTS, SOFTMAX, UNTRAINED, Cell, cells_of, ra
 from nearkin.data.dataset import Dataset
 from nearkin.data.sources import open_data
 
-LEDGER = Path(__file__).with_suffix(".jsonl")
+LEDGER = BENCHMARKS / "unified.jsonl"
 SMOKE = ["training.max_steps=4", "training.evaluate_every=2"]
 
 

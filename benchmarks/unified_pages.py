@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from page_tables import p_text, table
 from paired_seeds import PairedTest, half_width, mean_interval, paired_differences
+from places import BENCHMARKS, IMAGES
 from unified import chosen_rates
 from unified_claims import CLAIMS, DOL, FURTHER, OWN, SIM
 from unified_measures import FALSE_RATES, SCORES, SETTINGS
@@ -32,9 +32,8 @@ from unified_statistics import (
 
 from nearkin.report import Bar, Column, draw_bars, draw_det
 
-FOLDER = Path(__file__).with_name("unified")
-IMAGES = Path(__file__).parents[1] / "docs" / "images"
-FEWSHOT = Path(__file__).with_name("fewshot.jsonl")
+FOLDER = BENCHMARKS / "unified"
+FEWSHOT = BENCHMARKS / "fewshot.jsonl"
 TITLES = {
     "fashion": "Fashion-MNIST",
     "cifar": "CIFAR-100",

@@ -24,6 +24,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from places import BENCHMARKS
+
 from nearkin.allocator import tune_allocator
 
 tune_allocator()  # as the nearkin command does, before anything is imported that starts threads
@@ -56,7 +58,7 @@ BAR, OWN = "pruning", "pruning, of the package's own projection"
 BARS: dict[str, tuple[str, str, float]] = {
     BAR: ("all half-spaces / those within twice epsilon, 0.55 x median", ">=", 10.0),
 }
-RESULT = Path(__file__).with_suffix(".json")
+RESULT = BENCHMARKS / "vaa.json"
 
 
 def images() -> tuple[Tensor, np.ndarray, str]:

@@ -1,0 +1,181 @@
+"""The studies behind the claims of the book: what makes each ledger, how much there is to do, and for whom."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from places import BENCHMARKS
+
+KIM, SIMILARITY, GENERALIZE, ADVERSARY, NED = "distance", "prototypes", "generalize", "adversary", "confidence"
+
+
+@dataclass(frozen=True)
+class Study:
+    """A script with its ledger.
+
+    Args:
+        name: short, unique.
+        command: as typed at the prompt from the root of a clone.
+        ledger: file below `benchmarks` with a line for each finished cell; one that is not JSON lines counts as one.
+        cells: how many lines it has when all is finished.
+        minutes: rough time from nothing on two cores.
+        documents: slugs of those whose claims it serves.
+        where: the lines that are this study's, by their values.
+    """
+
+    name: str
+    command: str
+    ledger: str
+    cells: int
+    minutes: float
+    documents: tuple[str, ...]
+    where: Mapping[str, Any] = field(default_factory=dict)
+
+    def lines(self, benchmarks: Path = BENCHMARKS) -> list[dict[str, Any]]:
+        """Its finished lines; a last one that is cut short does not count."""
+        path = benchmarks / self.ledger
+        if not path.exists():
+            return []
+        if path.suffix != ".jsonl":
+            return [{}]
+        return [line for line in read_lines(path) if self.where.items() <= line.items()]
+
+    def finished(self, benchmarks: Path = BENCHMARKS) -> bool:
+        """Whether every cell is in the ledger."""
+        return len(self.lines(benchmarks)) >= self.cells
+
+
+def read_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The lines of a ledger up to one that is not whole."""
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            yield json.loads(line)
+        except ValueError:
+            return
+
+
+def _part(script: str, part: str, cells: int, minutes: float, *documents: str, key: str = "part") -> Study:
+    """A part of a script that keeps all its parts in one ledger."""
+    command = f"python benchmarks/{script}.py {part}"
+    return Study(f"{script}-{part}", command, f"{script}.jsonl", cells, minutes, documents, {key: part})
+
+
+def _book(script: str, book: str, name: str, cells: int, minutes: float, document: str) -> Study:
+    """A book of `nearkin benchmark`."""
+    command = f"python benchmarks/{script}.py {book}"
+    return Study(name, command, f"books/{name}/ledger.jsonl", cells, minutes, (document,))
+
+
+STUDIES = (
+    Study("dr-pictures", "python benchmarks/dr_pictures.py", "dr_pictures.json", 1, 1, (KIM,)),
+    Study("plankton", "python benchmarks/plankton.py", "plankton.jsonl", 3, 5, (KIM,)),
+    _part("fewshot", "omniglot", 6, 18, KIM, key="task"),
+    _part("fewshot", "cub", 6, 38, KIM, key="task"),
+    _part("fewshot", "omniglot-scaled", 1, 3, KIM, key="task"),
+    _part("fewshot", "cub-scaled", 1, 8, KIM, key="task"),
+    _part("fewshot", "omniglot-long", 1, 7, KIM, key="task"),
+    _part("taxonomy", "cifar", 80, 20, KIM, key="task"),
+    _part("taxonomy", "omniglot", 21, 29, KIM, key="task"),
+    _part("taxonomy", "spaces", 15, 10, KIM, key="task"),
+    _part("robustness", "toy", 4, 6, KIM),
+    _part("robustness", "cifar", 15, 15, KIM),
+    _part("robustness", "fashion", 12, 54, SIMILARITY, KIM),
+    _part("robustness", "trades", 2, 8, KIM, SIMILARITY),
+    _part("robustness", "cub", 1, 26, NED),
+    _part("unified", "fashion", 22, 25, SIMILARITY),
+    _part("unified", "cifar", 6, 10, SIMILARITY),
+    _part("unified", "pacs", 54, 20, SIMILARITY),
+    _part("unified", "speakers", 3, 10, SIMILARITY),
+    _part("unified", "cub", 10, 10, SIMILARITY),
+    _part("unified", "omniglot", 4, 6, SIMILARITY),
+    Study("ccp-toy", "python benchmarks/ccp_toy.py", "ccp_toy.jsonl", 18, 8, (GENERALIZE,)),
+    Study("cub-frozen", "python benchmarks/cub_frozen.py", "cub_frozen.jsonl", 51, 11, (GENERALIZE,)),
+    _book("ccp_books", "rates", "rates", 76, 16, GENERALIZE),
+    _book("ccp_books", "cub", "cub", 116, 21, GENERALIZE),
+    _book("ccp_books", "omniglot", "omniglot", 36, 19, GENERALIZE),
+    _book("ccp_books", "ablation", "ablation", 76, 16, GENERALIZE),
+    Study("ccp-best", "python benchmarks/ccp_books.py best", "books/cub/best.json", 1, 1, (GENERALIZE,)),
+    Study("gsp-toy", "python benchmarks/gsp_toy.py", "../docs/images/gsp-toy.png", 1, 1, (GENERALIZE,)),
+    Study("gsp-tokens", "python benchmarks/gsp_tokens.py", "gsp_tokens.jsonl", 15, 6, (GENERALIZE,)),
+    Study("gsp-attributes", "python benchmarks/gsp_attributes.py", "gsp_attributes.jsonl", 18, 12, (GENERALIZE,)),
+    _book("gsp_books", "cub", "gsp-cub", 91, 26, GENERALIZE),
+    _book("gsp_collage", "all", "collage", 24, 45, GENERALIZE),
+    _book("adversary_books", "cub", "adversary-cub", 96, 28, ADVERSARY),
+    _book("adversary_books", "cifar", "adversary-cifar", 49, 23, ADVERSARY),
+    *(
+        Study(
+            f"adversary-curves-{data}-{loss}",
+            f"python benchmarks/adversary_curves.py {data} --loss {loss}",
+            "adversary_curves.jsonl",
+            4,
+            minutes,
+            (ADVERSARY,),
+            {"data": data, "loss": loss},
+        )
+        for data, loss, minutes in (("cub", "triplet", 6), ("cub", "proxy-nca", 6), ("cifar", "triplet", 5))
+    ),
+    Study("ned", "python benchmarks/ned.py", "ned.jsonl", 6, 40, (NED,)),
+)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Some cells of a study, to see in minutes that the book reproduces.
+
+    Args:
+        study: whose cells they are; `command` and `cells` are the sample's own.
+        key: what tells cells apart.
+        figures: what is compared: the places of numbers, or of lists of numbers, in a line.
+        seconds: what the committed lines recorded, or the script was seen to take.
+    """
+
+    study: Study
+    key: tuple[str, ...]
+    figures: tuple[tuple[str, ...], ...]
+    seconds: float
+
+
+def _sample(
+    name: str, options: str, cells: int, key: tuple[str, ...], figures: tuple[tuple[str, ...], ...], seconds: float
+) -> Sample:
+    [whole] = [study for study in STUDIES if study.name == name]
+    command = f"{whole.command} {options}".strip()
+    some = Study(name, command, whole.ledger, cells, seconds / 60, whole.documents, whole.where)
+    return Sample(some, key, figures, seconds)
+
+
+_MAPR = ("MAP@R",)
+SAMPLES = (
+    _sample("robustness-toy", '--only "1-NN, toy"', 2, ("cell", "norm"), (("SAA",), ("VAA",)), 8),
+    _sample(
+        "taxonomy-omniglot",
+        '--only "ProxyDR, standard" --seeds 2',
+        1,
+        ("cell", "seed"),
+        (("values", "top-1"), ("values", "MC prototypes")),
+        79,
+    ),
+    _sample("unified-omniglot", "--seeds 1", 2, ("cell", "seed"), (("values",),), 154),
+    _sample("ccp-toy", "--seeds 1", 6, ("variant", "seed"), (_MAPR, ("covering radius",)), 125),
+    _sample("gsp-tokens", "--seeds 0", 3, ("pooling", "seed"), (_MAPR, ("inside another hull",)), 46),
+    _sample(
+        "adversary-cifar",
+        '--only triplet "triplet + Soft-Adv"',
+        7,
+        ("recipe", "kind", "seed", "fold"),
+        (_MAPR, ("P@1",)),
+        180,
+    ),
+    _sample(
+        "ned",
+        '--only "omniglot clean"',
+        1,
+        ("data", "part"),
+        (("means", "NED", "accuracy"), ("means", "NED", "ECE"), ("means", "1NN", "ECE")),
+        130,
+    ),
+)
