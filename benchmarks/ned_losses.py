@@ -1,4 +1,4 @@
-"""NED behind other losses, and at every k: table 4 and figures 1 and 2 of its paper, on the unseen birds of CUB-200-2011.
+"""NED behind other losses, and at every k: table 4, figures 1 and 2 of its paper, on unseen birds of CUB-200-2011.
 
     python benchmarks/ned_losses.py            finish what is missing (some minutes)
     python benchmarks/ned_losses.py --quick    one loss, one division; the ledger is not touched

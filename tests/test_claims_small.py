@@ -158,7 +158,9 @@ def test_a_spread_is_centred_on_what_was_found(modules):
     evidence = modules["seeds.confidence_evidence"]
     cell = {"asked by class": [10] * 40}
     hits = np.random.default_rng(0).integers(0, 10, (5, 40))
-    value, low, high = evidence.resampled(cell, lambda w: np.ptp([evidence.share(cell, row, w) for row in hits], axis=0))
+    value, low, high = evidence.resampled(
+        cell, lambda w: np.ptp([evidence.share(cell, row, w) for row in hits], axis=0)
+    )
     assert value == pytest.approx(np.ptp(hits.sum(axis=1)) / 400)
     assert low < value < high
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+from typing import Any
+
 from claims import Claim, Document, Table
 from ned_page import VOTES
 
@@ -23,9 +26,9 @@ from seeds.confidence_models import ATTACKED, LOSSES, PAGE
 
 NED_COMMAND, LOSSES_COMMAND = "python benchmarks/ned.py", "python benchmarks/ned_losses.py"
 BIRDS = (
-    "A head of 128 dimensions on frozen EfficientNet-Lite0 features, far less accurate than the paper's network trained "
-    "throughout: once by the paper's normalised softmax, once by ProxyAnchor. Half of each of the 100 unseen classes is "
-    "the support; five divisions, intervals over classes."
+    "A head of 128 dimensions on frozen EfficientNet-Lite0 features, far below the paper's network, which is "
+    "trained throughout: once by its normalised softmax, once by ProxyAnchor. Half of each of the 100 unseen classes "
+    "is the support; five divisions, intervals over classes."
 )
 OTHERS = (
     "CUB-200-2011 (head on frozen features), and instead of CARS196, SOP and In-shop two data sets with small networks "
@@ -62,9 +65,9 @@ LEAST_GAIN, LEAST_ECE, LEAST_SHIFTED = 0.3, 3.0, 1.6
 """Points that the text names as the least."""
 
 
-def _claim(key: str, text: str, where: str, theirs: Table | None, **more: object) -> Claim:
+def _claim(key: str, text: str, where: str, theirs: Table | None, **more: Any) -> Claim:
     """A claim that the page on confidence says more of."""
-    return Claim(key, text, where, theirs, page=PAGE, **more)  # type: ignore[arg-type]
+    return Claim(key, text, where, theirs, page=PAGE, **more)
 
 
 TABLE_1 = (
@@ -180,7 +183,7 @@ FIGURES = (
         "All bins of NED's reliability diagram are well calibrated, which those of votes are not.",
         "section 4, figure 1",
         None,
-        setting=f"{ONE_LOSS} The figure is of CARS196. Compared is the worst bin with a hundredth of the queries or more.",
+        setting=f"{ONE_LOSS} The figure is of CARS196. Compared is the worst bin that holds 1 % of the queries.",
         evidence=bins_calibrated,
         command=LOSSES_COMMAND,
         remark=NO_FIGURE,
@@ -222,9 +225,7 @@ FIGURES = (
         "section 4, figure 2",
         None,
         setting=f"{ONE_LOSS} Steps from k = 5 to 200, the temperature fitted anew at each.",
-        evidence=lambda: over_ks(
-            [((OURS, after), (OURS, before)) for before, after in zip(RISING_KS, RISING_KS[1:], strict=False)], above=0
-        ),
+        evidence=lambda: over_ks([((OURS, after), (OURS, before)) for before, after in pairwise(RISING_KS)], above=0),
         command=LOSSES_COMMAND,
         remark=NO_FIGURE,
     ),

@@ -53,7 +53,12 @@ def birds() -> dict[str, Cell]:
 
 
 def against(
-    cells: Mapping[str, Cell], rivals: Sequence[str], metric: str, *, above: float | None = None, below: float | None = None
+    cells: Mapping[str, Cell],
+    rivals: Sequence[str],
+    metric: str,
+    *,
+    above: float | None = None,
+    below: float | None = None,
 ) -> Evidence:
     """NED minus each rival on each data set."""
     found = [
@@ -108,7 +113,9 @@ def gain_grows() -> Evidence:
     return Evidence(found, means_table(sets("corrupted")))
 
 
-def under_attack(rivals: Sequence[str], metric: str, *, above: float | None = None, below: float | None = None) -> Evidence:
+def under_attack(
+    rivals: Sequence[str], metric: str, *, above: float | None = None, below: float | None = None
+) -> Evidence:
     """NED minus each rival under each attack on birds, from the interval of each."""
     (line,) = (line for line in robustness.read_ledger() if line["part"] == "cub")
     attacks = [f"{name} {eps:g}" for eps in (*SMALL, *EPSILONS) for name in ATTACKS]
@@ -136,7 +143,9 @@ def resampled(cell: Cell, statistic: Callable[[np.ndarray], Any]) -> Interval:
 
 def share(cell: Cell, sums: Sequence[float], weights: np.ndarray) -> np.ndarray:
     """Sums over classes (C,) as a share of the queries (r,), by weights of the classes (r, C)."""
-    return weights @ np.asarray(sums, dtype=np.float64) / (weights @ np.asarray(cell["asked by class"], dtype=np.float64))
+    return (
+        weights @ np.asarray(sums, dtype=np.float64) / (weights @ np.asarray(cell["asked by class"], dtype=np.float64))
+    )
 
 
 def votes_over_one() -> Evidence:

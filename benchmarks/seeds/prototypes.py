@@ -134,17 +134,17 @@ PAIRS = (
                 ["theirs, cosine + SIM", "2.45", "2.55", "4.39"],
             ],
         ),
-        why_not="VoxCeleb is not among our data, and neither are the published systems; softmax by cosine on AudioMNIST "
-        "is not run either: python benchmarks/unified.py speakers --only softmax, about 8 minutes of one core.",
+        why_not="VoxCeleb is not among our data, and neither are the published systems; softmax by cosine on "
+        "AudioMNIST is not run: python benchmarks/unified.py speakers --only softmax, about 8 minutes of one core.",
     ),
     Claim(
         "retrieval-cub",
         "On unseen birds of CUB-200-2011 the similarity retrieves about as well as strong methods made for retrieval.",
         "section 4.3, figure 2",
         None,
-        setting="A head of 128 dimensions on frozen EfficientNet-Lite0 features of 128 px instead of a ResNet-50 trained "
-        "throughout, 1,000 steps, three seeds; against softmax and ProxyAnchor with the same head, by no more than a "
-        "point below.",
+        setting="A head of 128 dimensions on frozen EfficientNet-Lite0 features of 128 px instead of a ResNet-50 "
+        "trained throughout, 1,000 steps, three seeds; against softmax and ProxyAnchor with the same head, by no more "
+        "than a point below.",
         evidence=retrieves,
         command="python benchmarks/unified.py cub",
         page=PAGE,
@@ -160,7 +160,7 @@ PAIRS = (
     ),
     Claim(
         "few-shot",
-        "New classes are recognised competitively from a few items when only the prototypes are replaced by their means.",
+        "New classes are recognised competitively from a few items if only the prototypes are replaced by their means.",
         "abstract, contribution 3, section 3.2",
         None,
         setting="Omniglot for miniImageNet, which is not among our data: Conv4 at 28 px, 500 steps, two seeds, 600 "
@@ -178,16 +178,16 @@ WHOLE = (
         "The auxiliary classification loss makes training converge faster in every evaluation.",
         "section 3.1",
         None,
-        why_not="not run: the ledgers keep the chosen step but no validation curves; training with and without the loss "
-        "on Fashion-MNIST and PACS with curves kept costs about 6 minutes of one core.",
+        why_not="not run: the ledgers keep the chosen step but no validation curves; training with and without the "
+        "loss on Fashion-MNIST and PACS with curves kept costs about 6 minutes of one core.",
     ),
     Claim(
         "auxiliary-matters",
         "The auxiliary classification loss is important for the accuracy reached.",
         "section 4, ablation on ImageNet in the appendix",
         None,
-        setting="Fashion-MNIST (LeNet, three seeds) and PACS (head on frozen features, three seeds of four domains) for "
-        "ImageNet.",
+        setting="Fashion-MNIST (LeNet, three seeds) and PACS (head on frozen features, three seeds of four domains) "
+        "for ImageNet.",
         evidence=auxiliary_helps,
         command="python benchmarks/unified.py fashion && python benchmarks/unified.py pacs",
         page=PAGE,

@@ -232,7 +232,9 @@ def keeps_clean(data: str) -> Evidence:
     found = []
     for way in ("SIM", "DOL"):
         own = _minus(lost[LEARNED_AT, way], lost[LEARNED, way])
-        found.append(_of(f"what AT changes of {way}'s clean accuracy minus what it changes of softmax's", own, standard))
+        found.append(
+            _of(f"what AT changes of {way}'s clean accuracy minus what it changes of softmax's", own, standard)
+        )
     return Evidence(found, attack_table(data, list(lost), []))
 
 

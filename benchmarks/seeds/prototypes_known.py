@@ -50,7 +50,7 @@ CLASSIFICATION = (
         "The similarity to prototypes classifies MNIST as well as a standard classifier.",
         "abstract, contribution 1, table 1",
         Table(["", "clean"], [["undefended", "99.20"], ["theirs, DOL", "99.31"], ["theirs, SIM", "99.36"]]),
-        setting="Fashion-MNIST for MNIST, LeNet, 1,000 images a class, five seeds; as well is no more than a point below.",
+        setting="Fashion-MNIST for MNIST, LeNet, 1,000 images a class, five seeds; as well: at most a point below.",
         evidence=partial(classifies, "fashion"),
         command="python benchmarks/unified.py fashion",
         picture="unified-classes.png",
@@ -153,15 +153,13 @@ ATTACKS = (
         command="python benchmarks/similarity_attacks.py",
         **_cifar_attacked(
             (SOFTMAX_AT, LEARNED_AT),
-            withstands(
-                "cifar", [(SIM_AT, PLAIN_AT), (DOL_AT, PLAIN_AT)], CIFAR_ATTACKS, [PLAIN_AT, DOL_AT, SIM_AT]
-            ),
+            withstands("cifar", [(SIM_AT, PLAIN_AT), (DOL_AT, PLAIN_AT)], CIFAR_ATTACKS, [PLAIN_AT, DOL_AT, SIM_AT]),
             10,
         ),
     ),
     Claim(
         "defended-others",
-        "With adversarial training, it also keeps more than other defences (ALP, TLA, TRADES) against several attackers.",
+        "With adversarial training it keeps more than other defences (ALP, TLA, TRADES) against several attackers.",
         "section 4.1.1, table 1",
         Table(
             ["", *MNIST_HEAD[1:], *(f"CIFAR-10 {name}" for name in CIFAR_HEAD[1:])],
@@ -174,7 +172,7 @@ ATTACKS = (
             ],
         ),
         why_not="adversarial logit pairing and triplet adversarial training are not implemented here, and TRADES was "
-        "trained at 0.1 with one seed only; not run: TRADES at 0.3 with three seeds costs about 15 minutes of one core.",
+        "trained at 0.1 with one seed only; not run: TRADES at 0.3, three seeds, costs about 15 minutes of one core.",
         remark="In the document's own table TRADES (6) keeps more than SIM + AT on CIFAR-10 under PGD (20) and FGSM.",
     ),
     Claim(
