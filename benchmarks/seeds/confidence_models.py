@@ -13,7 +13,7 @@ from seeds.confidence_evidence import RIVALS, against, finished, losses, under_a
 PAGE, ROBUSTNESS = "results/confidence.md", "results/robustness.md"
 BIRDS_ATTACKED = (
     "200 images of unseen birds for CARS196, a ProxyAnchor head on frozen features; epsilons of 0.1 and 0.3 in "
-    "normalised units, since the paper names none, and 0.01. Attacks go through NED; votes meet the same images. The "
+    "normalised units, since the paper names none. Attacks go through NED; votes meet the same images. The "
     "ledger has an interval of each estimator, not of differences: half widths add up."
 )
 TABLE_3 = Table(
