@@ -121,7 +121,7 @@ def test_what_adversarial_training_costs_is_a_difference_of_differences(claims):
         own = clean["learned similarity + AT", "SIM", seed] - clean["learned similarity", "SIM", seed]
         gaps.append(own - (clean["softmax + AT", "softmax", seed] - clean["softmax", "softmax", seed]))
     found = claims["prototypes", "defended-clean-mnist"].evidence().compared[0]
-    assert told(found) == pytest.approx(students(gaps), abs=1e-6)
+    assert told(found) == pytest.approx(students(gaps), abs=1e-3)
 
 
 def test_ned_against_others_turns_the_ledgers_sign(claims):
