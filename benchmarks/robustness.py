@@ -19,7 +19,7 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,8 +74,10 @@ def run_part(part: str, data_root: Path | None, seeds: Sequence[int]) -> None:
         print(f"{part} {cell.name}, seed {cell.seed} ({line['seconds']} s): {told}", flush=True)
 
 
-def run_cell(dataset: Dataset, cell: Cell, more: Sequence[str] = ()) -> dict[str, Any]:
-    """Train one model and judge it."""
+def run_cell(
+    dataset: Dataset, cell: Cell, more: Sequence[str] = (), measure: Callable[..., dict[str, Any]] | None = None
+) -> dict[str, Any]:
+    """Train one model and judge it, as its part does unless another measure is given."""
     torch.set_num_threads(1)
     recipe = cell.recipe(more)
     split = resolve_split(dataset.manifest, recipe.data, recipe.training.seed)
@@ -87,7 +89,8 @@ def run_cell(dataset: Dataset, cell: Cell, more: Sequence[str] = ()) -> dict[str
         raise SystemExit(130)
     known, asked = dataset.select(split.train), dataset.select(split.test)
     began = time.perf_counter()
-    found = MEASURES[cell.part](result.embedder.eval(), result.objective.loss, asked, known, tuple(known.classes))
+    measure = measure or MEASURES[cell.part]
+    found = measure(result.embedder.eval(), result.objective.loss, asked, known, tuple(known.classes))
     return {
         "seconds": round(result.state.seconds, 1),
         "measuring_seconds": round(time.perf_counter() - began, 1),

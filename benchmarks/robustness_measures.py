@@ -57,7 +57,7 @@ def under_attack(
     codes = class_codes(names, asked.labels[rows])
     hits: dict[str, np.ndarray] = {}
     for way, classifier in ways.items():
-        hits[f"{way}, clean"] = _right(classifier, pixels, codes)
+        hits[f"{way}, clean"] = answered(classifier, pixels, codes)
         for eps in EPSILONS:
             hits |= _attacked(way, classifier, pixels, codes, eps, ways)
     return {
@@ -86,14 +86,15 @@ def _attacked(
     for other, source in ways.items():
         if other != way:
             moved = published_attack("pgd", source, pixels, codes, eps, steps=100, seed=SEED, batch_size=250).pixels
-            held[f"{way}, transferred from {other} {eps:g}"] = _right(classifier, moved, codes)
-    clean = _right(classifier, pixels, codes)
+            held[f"{way}, transferred from {other} {eps:g}"] = answered(classifier, moved, codes)
+    clean = answered(classifier, pixels, codes)
     held[f"{way}, {WORST} {eps:g}"] = np.logical_and.reduce([clean, *held.values()])
     return held
 
 
 @torch.no_grad()
-def _right(classifier: Classifier, pixels: Tensor, codes: Tensor) -> np.ndarray:
+def answered(classifier: Classifier, pixels: Tensor, codes: Tensor) -> np.ndarray:
+    """Which images (n,) are named right."""
     return torch.cat([classifier(part).argmax(dim=1) for part in pixels.split(250)]).eq(codes).numpy()
 
 
@@ -105,7 +106,7 @@ def geometry_of(
     pixels = PixelReader(embedder, asked)(rows)
     (classifier,) = classifiers_of(embedder, loss, names).values()
     codes = class_codes(names, asked.labels[rows])
-    values = {"accuracy": float(_right(classifier, pixels, codes).mean())}
+    values = {"accuracy": float(answered(classifier, pixels, codes).mean())}
     for norm, eps in (("l2", 0.5), ("linf", 8 / 255)):
         done = attack_classifier(classifier, pixels, codes, eps, norm=norm, raised="margin", steps=40, batch_size=250)
         values[f"accuracy, {norm} {eps:.3g}"] = float((~done.reached).float().mean())
