@@ -21,9 +21,14 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from nearkin.allocator import tune_allocator
+
+tune_allocator()  # as the nearkin command does, before anything is imported that starts threads
+
 import numpy as np
 from best_candidates import FOLDS, STUDIES, Candidate
 from best_page import write_page
+from places import BENCHMARKS
 
 from nearkin.audits.subject import embed_items
 from nearkin.data.catalogue import cache_directory
@@ -38,7 +43,7 @@ from nearkin.spaces import Sphere
 from nearkin.storage import replacing
 from nearkin.training import Run, TrainingResult, train
 
-LEDGER = Path(__file__).with_suffix(".jsonl")
+LEDGER = BENCHMARKS / "best.jsonl"
 RUNS = Path("runs") / "best"
 CHOSEN = [Candidate("best-frozen", "best-frozen"), Candidate("best", "best")]
 UNTRAINED, TOGETHER, RERANKED = "untrained", "concatenated", "concatenated, re-ranked"

@@ -18,7 +18,7 @@ class Candidate:
     name: str
     recipe: str
     settings: tuple[str, ...] = ()
-    folds: tuple[int, ...] = (1, 2, 3, 4)
+    folds: tuple[int, ...] = (1, 2)
 
     def load(self) -> Recipe:
         """The recipe to train."""

@@ -5,18 +5,16 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from page_tables import table
 from paired_seeds import mean_interval
+from places import BENCHMARKS
 
 from nearkin.metrics import class_bootstrap
 from nearkin.report.comparison import ComparisonRow, draw_comparison
 
-BENCHMARKS = Path(__file__).parent
-DOCS = BENCHMARKS.parent / "docs"
 Rows = Sequence[dict[str, Any]]
 Interval = tuple[float, float, float]
 """Mean and the ends of its 95 % interval."""
@@ -163,3 +161,7 @@ def picture(rows: Rows) -> bytes:
     for what, value in (("one model", SEED_SEPARATE), ("four together", SEED_CONCATENATED)):
         shown.append(ComparisonRow(f"Gürbüz 2022, {what}", "", {"MAP@R": (value / 100, math.nan, math.nan)}))
     return draw_comparison(shown, "MAP@R")
+
+
+def write_page(rows: Rows) -> None:
+    """To be."""

@@ -27,6 +27,7 @@ import numpy as np
 from cub_frozen import SETTINGS
 from ned import RESAMPLES, SEEDS, compared, rounded
 from ned_page import VOTES
+from places import BENCHMARKS
 
 from nearkin.api import fit_run
 from nearkin.audits import Subject, subject_of_model
@@ -48,7 +49,7 @@ SHOWN = ("1NN", *VOTES, OURS)
 MODEL_SEED = 0
 SMALLEST_BIN = 0.01
 """Share of the queries that a bin must hold to be looked at by itself."""
-LEDGER = Path(__file__).with_suffix(".jsonl")
+LEDGER = BENCHMARKS / "ned_losses.jsonl"
 
 
 def run_loss(dataset: Any, loss: str, seeds: tuple[int, ...]) -> dict[str, Any]:

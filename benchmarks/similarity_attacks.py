@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from places import BENCHMARKS
 from robustness import run_cell
 from robustness_measures import ATTACKED, SEED, answered, classifiers_of, draw
 from robustness_parts import (
@@ -47,7 +48,7 @@ from nearkin.data.sources import open_data
 from nearkin.models import Embedder, PixelReader
 from nearkin.recipe import Recipe, load_recipe
 
-LEDGER = Path(__file__).with_suffix(".jsonl")
+LEDGER = BENCHMARKS / "similarity_attacks.jsonl"
 PART = "cifar"
 EPSILON = 8 / 255
 ATTACKS = {"FGSM (1)": ("fgsm", None), "PGD (7)": ("pgd", 7), "PGD (20)": ("pgd", 20)}
