@@ -66,9 +66,9 @@ def missing(packages: tuple[Package, ...] = MEASURED) -> list[str]:
 def prepare_torchvision() -> str | None:
     """Make torchvision's Python part importable where its compiled part is not; says what was done, or None.
 
-    OML and torchmetrics import torchvision. Its wheels on PyPI are built for CUDA, and beside a CPU build of torch their
-    operators cannot be loaded; the import then stops at the first that it wants to describe. Declaring these lets the
-    Python part load. Nothing that is measured calls them.
+    OML and torchmetrics import torchvision. Its wheels on PyPI are built for CUDA, and beside a CPU build of torch
+    their operators cannot be loaded; the import then stops at the first that it wants to describe. Declaring these
+    lets the Python part load. Nothing that is measured calls them.
     """
     try:
         importlib.import_module("torchvision")
