@@ -160,7 +160,7 @@ def _semi_hard() -> Case:
     x, labels = _batch()
     mine = _objective("triplet", "semi-hard", margin=MARGIN)
     theirs = miners.TripletMarginMiner(margin=MARGIN, type_of_triplets="semihard")
-    contenders: dict[str, Callable[[], set[tuple[int, ...]]]] = {
+    contenders: dict[str, Callable[[], Tensor]] = {
         OURS: partial(_chosen, mine.miner, x, labels),
         "PML": partial(_chosen, theirs, x, labels),
     }

@@ -165,11 +165,11 @@ def test_answers_that_differ_are_not_timed(modules):
         cases.measure(wrong, rounds=1)
 
 
-def test_times_are_told_as_multiples_of_ours(modules):
+def test_times_are_told_as_multiples_of_ours(modules, monkeypatch):
     cases = modules("peers_cases")
-    clock = iter([0.0, 1.0, 1.0, 4.0, 10.0, 12.0, 12.0, 13.0])  # warm: ours 1, other 3; then backwards: other 2, ours 1
-    case = cases.Case("x", "sums", {"nearkin": lambda: 1, "other": lambda: 1}, lambda mine, theirs: mine == theirs)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bars.time.perf_counter", lambda: next(clock))
-        ours, other = cases.measure(case, rounds=1)
-    assert (ours["ratio"], other["ratio"], other["milliseconds"]) == (1, 2, 2000)
+    seconds = {"nearkin": [1.0, 2.0, 4.0], "other": [2.0, 8.0, 4.0]}
+    monkeypatch.setattr(cases, "in_turns", lambda runs, rounds, warm: seconds)
+    contenders = dict.fromkeys(seconds, lambda: 1)
+    ours, other = cases.measure(cases.Case("x", "sums", contenders, None, repeats=2, note="why"), rounds=3)
+    assert (ours["ratio"], ours["note"], ours["checked"]) == (1, "why", False)
+    assert (other["low"], other["ratio"], other["high"], other["milliseconds"]) == (1, 2, 4, 2000)
