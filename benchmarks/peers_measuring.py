@@ -140,7 +140,7 @@ def _verification() -> Case:
     scores = (1 / (1 + np.exp(-rng.normal(loc=2.0 * same)))).astype(np.float32)
     contenders: dict[str, Callable[[], float]] = {
         OURS: lambda: verification_from_scores(scores, same).values["EER"],
-        "scikit-learn": lambda: _equal_error(*roc_curve(same, scores)[:2]),
+        "scikit-learn": lambda: _equal_error(*roc_curve(same, scores, drop_intermediate=False)[:2]),
     }
     if TORCHMETRICS.version:
         contenders["torchmetrics"] = partial(_torchmetrics_error, torch.from_numpy(scores), torch.from_numpy(same))
