@@ -503,7 +503,7 @@ def _peers_features() -> str:
             rows.append((f"**{theme}**", *[""] * len(names)))
         rows.append((row["what"], *(told(row["cells"][name]) for name in names)))
     versions = ", ".join(f"{name} {version}" for name, version in result["peers"].items())
-    return f"Asked on {result['date']} of {versions}.\n\n{_table(('', *names), rows)}"
+    return f"Asked on {result['date']}; versions: {versions}.\n\n{_table(('', *names), rows)}"
 
 
 def _peers_evidence() -> str:
