@@ -55,6 +55,9 @@ BUDGET_MB = 512
 MB = 2**20
 RESULT = Path(__file__).with_suffix(".json")
 
+Contender = Callable[[Tensor, Tensor], dict[str, float]]
+"""Embeddings (n, d) and labels (n,) to metrics by name."""
+
 BARS: dict[str, tuple[str, str, float]] = {
     # figure: (meaning, direction, bar)
     "60k over product": ("60,000 / 11,000: time / bare product", "<=", 1.8),
@@ -73,9 +76,14 @@ def clustered(items: int, classes: int) -> tuple[Tensor, Tensor]:
     """Unit vectors (n, d) around class centres, and their labels (n,)."""
     generator = torch.Generator().manual_seed(SEED)
     labels = torch.randint(classes, (items,), generator=generator)
+    return around_centres(labels, classes, generator), labels
+
+
+def around_centres(labels: Tensor, classes: int, generator: torch.Generator) -> Tensor:
+    """Unit vectors (n, d), each around the centre of its class."""
     centres = torch.randn(classes, DIMENSIONS, generator=generator)
-    noise = torch.randn(items, DIMENSIONS, generator=generator)
-    return torch.nn.functional.normalize(centres[labels] + NOISE * noise, dim=1), labels
+    noise = torch.randn(len(labels), DIMENSIONS, generator=generator)
+    return torch.nn.functional.normalize(centres[labels] + NOISE * noise, dim=1)
 
 
 # ---------------------------------------------------------------- contenders
@@ -114,20 +122,20 @@ def take_turns(contenders: dict[str, Callable[[], Any]], rounds: int) -> tuple[d
     return {name: min(values) for name, values in times.items()}, answers
 
 
-def peak_memory(items: int, classes: int) -> tuple[float, float]:
-    """Seconds and peak extra MB of our metrics, in a fresh process."""
+def peak_memory(items: int, classes: int, contender: Contender = ours) -> tuple[float, float]:
+    """Seconds and peak extra MB of a contender's metrics, in a fresh process."""
     context = mp.get_context("spawn")
     here, there = context.Pipe()
-    process = context.Process(target=_measure_memory, args=(there, items, classes))
+    process = context.Process(target=_measure_memory, args=(there, items, classes, contender))
     process.start()
     answer = here.recv()
     process.join()
     return answer
 
 
-def _measure_memory(pipe: Connection, items: int, classes: int) -> None:
+def _measure_memory(pipe: Connection, items: int, classes: int, contender: Contender) -> None:
     x, labels = clustered(items, classes)
-    ours(*clustered(3000, 500))  # threads, libraries and small buffers are there before the call
+    contender(*clustered(3000, 500))  # threads, libraries and small buffers are there before the call
     peak, before, done = 0, _resident(), threading.Event()
 
     def watch() -> None:
@@ -138,7 +146,7 @@ def _measure_memory(pipe: Connection, items: int, classes: int) -> None:
     watcher = threading.Thread(target=watch)
     watcher.start()
     began = time.perf_counter()
-    ours(x, labels)
+    contender(x, labels)
     seconds = time.perf_counter() - began
     done.set()
     watcher.join()
