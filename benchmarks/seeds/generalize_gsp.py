@@ -168,8 +168,8 @@ CLAIMS = [
         "On collages GSP has a higher MAP@R than GAP.",
         "section 5.3.2, figure 5.5",
         [("GSP", "GAP")],
-        remark="By the rule, and barely: the interval over 16 classes just misses 0, and the sign-flip test corrected for "
-        "22 comparisons has p = 0.73.",
+        remark="By the rule, and barely: the interval over 16 classes just misses 0, and the sign-flip test, corrected "
+        "for 22 comparisons, has p = 0.73.",
     ),
     _collage(
         "collage-zero-shot-loss",
