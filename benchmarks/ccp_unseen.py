@@ -56,6 +56,8 @@ def train_cell(dataset: Dataset, variant: str, seed: int, settings: list[str]) -
         run = Run(Path(folder) / "run")
         result = train(dataset, recipe, run, source="cub200", cache_directory=features, split=split)
         instances = [row for row in run.history() if row.get("instance") is not None]
+    if result.interrupted:
+        raise SystemExit("Stopped; the next run begins with this cell.")
     embedder, used = result.embedder, np.sort(np.concatenate([split.train, split.val]))
     cache = FeatureCache.build(
         embedder,

@@ -81,6 +81,8 @@ def train_cell(dataset: Dataset, split: Split, seed: int, settings: list[str]) -
     with tempfile.TemporaryDirectory() as folder:
         run = Run(Path(folder) / "run")
         result = train(dataset, recipe, run, source="cifar100", cache_directory=cache_directory(), split=split)
+    if result.interrupted:
+        raise SystemExit("Stopped; the next run begins with this cell.")
     embedder, items = result.embedder, dataset.select(split.test)
     embeddings = embedder.encode(items, progress=False)
     local = LocalEncoder(embedder, items)
