@@ -83,40 +83,40 @@ def ours(costs: Tensor) -> Tensor:
     return spend(soft_minimum(costs, SHARPNESS), BUDGET)
 
 
-def unrolled(costs: Tensor) -> Tensor:
+def unrolled(costs: Tensor, iterations: int = ITERATIONS) -> Tensor:
     """The paper's iteration, differentiated by autograd: weights (B, N) from costs (B, M, N)."""
     positions = costs.shape[2]
     sums = torch.exp(-SHARPNESS * costs).sum(1)
     t = costs.new_ones(len(costs), 1)
-    for _ in range(ITERATIONS):
+    for _ in range(iterations):
         rho = 1 / positions / (1 + t * sums)
         t = BUDGET / (sums * rho).sum(1, keepdim=True)
     return (1 / positions - rho) / BUDGET
 
 
-class _ClosedForm(torch.autograd.Function):
+class ClosedForm(torch.autograd.Function):
     """The paper's iteration with its closed-form gradient, costs (B, M, N)."""
 
     @staticmethod
-    def forward(ctx: Any, costs: Tensor) -> Tensor:
+    def forward(ctx: Any, costs: Tensor, iterations: int = ITERATIONS) -> Tensor:
         positions = costs.shape[2]
         kernel = torch.exp(-SHARPNESS * costs)
         sums = kernel.sum(1)
         t = costs.new_ones(len(costs), 1)
-        for _ in range(ITERATIONS):
+        for _ in range(iterations):
             rho = 1 / positions / (1 + t * sums)
             t = BUDGET / (sums * rho).sum(1, keepdim=True)
         ctx.save_for_backward(kernel, rho, t)
         return (1 / positions - rho) / BUDGET
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         kernel, rho, t = ctx.saved_tensors
         positions = rho.shape[1]
         q = rho * (-gradient / BUDGET)
         eta = q.sum(1, keepdim=True) - positions * (q * rho).sum(1, keepdim=True)
         kappa = 1 / (1 - BUDGET - positions * (rho * rho).sum(1, keepdim=True))
-        return kernel * ((q - eta * kappa * rho) * positions * t * rho * SHARPNESS).unsqueeze(1)
+        return kernel * ((q - eta * kappa * rho) * positions * t * rho * SHARPNESS).unsqueeze(1), None
 
 
 def random_costs(batch: int, prototypes: int, positions: int) -> Tensor:
@@ -135,7 +135,7 @@ def measure_solver(mode: str, figures: dict[str, float], table: list[dict[str, A
         contenders: dict[str, tuple[Callable[[Tensor], Tensor], Tensor]] = {
             "ours": (ours, costs),
             "unrolled": (unrolled, turned),
-            "closed form": (_ClosedForm.apply, turned),
+            "closed form": (ClosedForm.apply, turned),
         }
         gradients = {name: torch.autograd.grad(run(x), x, upstream)[0] for name, (run, x) in contenders.items()}
         apart = (gradients["ours"] - gradients["closed form"].transpose(1, 2)).abs().max()
