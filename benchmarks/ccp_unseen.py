@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 from ccp_books import BATCH, CUB, FAST
 from ccp_toy import BETWEEN, CCP, RADIUS, SINGLE, geometry
+from places import BENCHMARKS
 
 from nearkin.data.catalogue import cache_directory
 from nearkin.data.dataset import Dataset
@@ -44,7 +45,7 @@ INSTANCE = {
     RADIUS: "instance_covering_radius",
     "spread": "instance_spread",
 }
-LEDGER = Path(__file__).with_suffix(".jsonl")
+LEDGER = BENCHMARKS / "ccp_unseen.jsonl"
 
 
 def train_cell(dataset: Dataset, variant: str, seed: int, settings: list[str]) -> dict[str, Any]:
