@@ -4,8 +4,8 @@
     python benchmarks/distance_examples.py --check   exit code 0 only if what is written there still holds
 
 On the unit circle with the proxies (0, 1) and (1, 0): where p(class 1 | x) of NormFace with scale 2 and of distance
-ratios with several exponents is largest. In appendix A: the convex hull of an l1 ball of radius eps1 and an linf ball of
-radius eps_inf against the ball of the combined distance. The gauge of a set is the factor by which it has to grow to
+ratios with several exponents is largest. In appendix A: the convex hull of an l1 ball of radius eps1 and an linf ball
+of radius eps_inf against the ball of the combined distance. The gauge of a set is the factor by which it has to grow to
 reach a point; that of the hull is the least `|u|_1 / eps1 + |x - u|_inf / eps_inf`, which has its minimum where `x - u`
 is x clipped at 0 or at one of its own entries. One set lies in the other where its gauge is nowhere smaller.
 """

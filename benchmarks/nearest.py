@@ -3,7 +3,7 @@
     python benchmarks/nearest.py           every part and seed; finished ones are kept
     python benchmarks/nearest.py --quick   one small network, a few steps; keeps nothing
 
-For Kim 2023: preface, figure 1.1, table 5.3 and article III. `inputs` measures the pixels of the 20 classes of CIFAR-100
+For Kim 2023: preface, figure 1.1, table 5.3, article III. `inputs` measures the pixels of the 20 classes of CIFAR-100
 that `robustness.py cifar` trains on: class separation, the accuracy of 1-NN and of the nearest class mean on the test
 images, which of these are right, and for how many images one of another class is nearer than the image's own copy,
 shifted by one pixel. `ST` and `AT` are small networks on 1,000 images of Fashion-MNIST, trained as they are or on

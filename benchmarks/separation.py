@@ -1,7 +1,7 @@
 """Seen and unseen birds under many objectives: what separates trained classes, and what that costs new ones.
 
     python benchmarks/separation.py           every model and seed; finished ones are kept
-    python benchmarks/separation.py --quick   a few classes and steps of one model, to see whether it runs; keeps nothing
+    python benchmarks/separation.py --quick   a few classes and steps of one model; keeps nothing
 
 For Kim 2023, section 2.4 (after Liu et al. 2020, Roth et al. 2020 and Kornblith et al. 2021) and for the classifier of
 article I. Data and network are those of `plankton.py`: of each of the first 100 species of CUB-200-2011 20 photographs
@@ -9,8 +9,8 @@ are kept out ("seen"), the others train a linear head of 128 dimensions on a fro
 of each of the other 100 species are "unseen". Trained are CosFace with several margins, NormFace with several scales,
 losses of several kinds, and a softmax classifier; all for the same number of steps, and the last weights are taken.
 Of seen and unseen photographs there is the geometry of the embedding, the accuracy of episodes and MAP@R, and of the
-classifier the F1 of each seen class on the half that `plankton.py` names. Models are lines of benchmarks/separation.jsonl.
-Needs the data: NEARKIN_DATA or --data-root.
+classifier the F1 of each seen class on the half that `plankton.py` names. Lines of
+benchmarks/separation.jsonl. Needs the data: NEARKIN_DATA or --data-root.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from claims import Document
+
 from seeds import (
     distance_curves,
     distance_geometry,

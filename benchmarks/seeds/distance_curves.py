@@ -1,4 +1,4 @@
-"""Article IV of Kim's thesis: mean correlations while models train, where nothing was trained, and what goes together."""
+"""Article IV of Kim's thesis: mean correlations during training and without any, and what goes together."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 from claims import Claim, Compared, Evidence, Table
 from scipy.stats import rankdata
+from taxonomy_statistics import cells_of, rank_correlation, seed_values
+
 from seeds.distance_readings import by_seed, ledger, mean_of, share, told
 from seeds.distance_taxonomy import COMMAND, PAGE, SETTING, cells
-from taxonomy_statistics import cells_of, rank_correlation, seed_values
 
 RESAMPLES, NO_TRADE_OFF, EARLY = 1000, -0.3, 0.4
 """A rank correlation above this is no trade-off; what the article calls a relatively high correlation."""
@@ -104,7 +105,9 @@ def ranked(asked: Mapping[str, Mapping[str, float]], against: str, column: int) 
         value, _ = rank_correlation(lines, measure, against)
         pairs = np.array([[line["values"][name] for name in (measure, against)] for line in lines])
         low, high = _models_drawn(pairs, owners)
-        found.append(Compared(f"{measure} with {against}", value, min(low, value), max(high, value), digits=2, **expected))
+        found.append(
+            Compared(f"{measure} with {against}", value, min(low, value), max(high, value), digits=2, **expected)
+        )
         rows.append([measure, f"{value:+.2f} ({low:+.2f} to {high:+.2f})", RANKS[measure][column]])
     return Evidence(found, Table(["measure", f"with {against}", "article"], rows))
 
@@ -190,17 +193,20 @@ CLAIMS = (
     Claim("gap-narrows", "Proxies of ProxyDR begin with a low mean correlation, and the difference to that of "
           "prototypes shrinks as training goes on.", "article IV, figure 9", None, SETTING,
           lambda: gap_narrows(PROXYDR), command=COMMAND, picture="taxonomy-cifar-curves.png", page=PAGE),
-    Claim("best-epochs-differ", "The epoch with the best validation accuracy is often not the one with the highest mean "
+    Claim("best-epochs-differ", "The epoch with the best validation accuracy is often not the one with the highest "
+                                "mean "
           "correlation.", "article IV, figure 9", None, SETTING, best_steps_differ, command=COMMAND, page=PAGE,
           remark="Often is taken to be more than half of the runs; 10 runs, looked at every 300 steps."),
     Claim("dynamic-late-rise", "With a dynamic scale, ProxyDR's mean correlation of prototypes rises after 20 to 40 "
           "epochs and is highest near the end of 100.", "article IV, figure 9", None,
-          why_not="Not run: our trainings have 11 epochs of a linear layer. Training the whole network for 100 epochs of "
+          why_not="Not run: our trainings have 11 epochs of a linear layer. Training the whole network for 100 "
+                  "epochs of "
           "45,000 images, twice, would take about a week on two CPU cores."),
     Claim("normface-falls-and-rises", "NormFace with a dynamic scale loses accuracy after some epochs, and its mean "
           "correlation rises even then.", "article IV, figure S19", None, SETTING, rising_while_falling,
           command=COMMAND, picture="taxonomy-cifar-curves.png", page=PAGE,
-          remark="That the accuracy at the end lies below the best of ten looks is partly a matter of choosing the best."),
+          remark="That the accuracy at the end lies below the best of ten looks is partly a matter of choosing the "
+                 "best."),
     Claim("prototypes-approach-proxies", "With the tree and a dynamic scale, the mean correlation of prototypes "
           "approaches that of the fixed proxies; with CORR too.", "article IV, figures S19 to S21", None, SETTING,
           lambda: gap_narrows(("NormFace, MDS + dynamic", "ProxyDR, MDS + dynamic", "CORR, MDS")), command=COMMAND,
@@ -214,17 +220,20 @@ CLAIMS = (
     Claim("random-lowest", "Random networks match the tree less than pretrained ones and the pixels do.",
           "article IV, table 2", TABLE_2, UNTRAINED, lambda: below("random", ("pretrained", "input", "normalised")),
           command="python benchmarks/taxonomy.py spaces", page=PAGE,
-          remark="The article says so of its whole table; its own figures for CIFAR-100 have the normalised pixels lowest."),
+          remark="The article says so of its whole table; its own figures for CIFAR-100 have the normalised pixels "
+                 "lowest."),
     Claim("pretrained-highest", "Pretrained networks match the tree better than the pixels do.", "article IV, table 2",
           TABLE_2, UNTRAINED, lambda: below("input", ("pretrained",)), command="python benchmarks/taxonomy.py spaces",
           page=PAGE, remark="Pixels minus pretrained, so below 0."),
     Claim("other-data-spaces", "The same for birds.", "article IV, table 2",
           Table(["space", "NABirds"], [["random weights", "0.1088 ± 0.0839"], ["pretrained", "0.2648 ± 0.0349"],
-                                       ["input space", "0.1740 ± 0.0056"], ["normalised input space", "0.2369 ± 0.0039"]]),
+                                       ["input space", "0.1740 ± 0.0056"], ["normalised input space",
+                                       "0.2369 ± 0.0039"]]),
           why_not="NABirds is not among the data here."),
     Claim("proxies-from-prototypes", "Beginning with proxies at the prototypes may improve the first epochs.",
           "article IV, discussion and conclusion", None,
-          why_not="The article proposes it and does not try it; no loss of the package begins so. Not run: it needs a new "
+          why_not="The article proposes it and does not try it; no loss of the package begins so. Not run: it needs "
+                  "a new "
           "way to begin a bank of proxies, then some 20 trainings of 12 seconds."),
     Claim("confusion-matrix", "Estimating the relations of classes by proxies is better than by a confusion matrix, "
           "above all where classes have few items.", "section 4.2; article IV, introduction", None,

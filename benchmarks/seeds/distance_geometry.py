@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from claims import Claim, Evidence, Table
 from robustness_parts import BUDGETS, STANDARD
-from seeds.distance_readings import by_seed, ledger, pearson, share, share_difference, told
 from unified_measures import unpack
+
+from seeds.distance_readings import by_seed, ledger, once_run, pearson, share, share_difference, told
 
 COMMAND, NEAREST = "python benchmarks/robustness.py cifar", "python benchmarks/nearest.py"
 PAGE = "results/robustness.md"
@@ -64,7 +67,7 @@ def larger_budgets() -> Evidence:
     names = [cell for cell in BUDGETS if "l2" in cell]
     found = [
         by_seed(f"{more} against {less}, MC, l2", values(more, "MC, l2"), values(less, "MC, l2"), above=0.0, digits=3)
-        for less, more in zip(names, names[1:], strict=False)
+        for less, more in pairwise(names)
     ]
     return Evidence(found)
 
@@ -99,7 +102,8 @@ def defended() -> Evidence:
     )  # fmt: skip
 
 
-def inputs() -> dict:
+def inputs() -> dict[str, Any]:
+    """What was measured of pixels."""
     return next(line for line in ledger("nearest.jsonl") if line["part"] == "inputs")
 
 
@@ -112,7 +116,9 @@ def pixels(norm: str, way: str) -> tuple[int, int]:
 
 def by_pixels() -> Evidence:
     """Accuracy of 1-NN and the nearest class mean, in both norms."""
-    found = [share(f"{way}, {norm}, %", *pixels(norm, way), below=50.0) for way in ("1-NN", "NPC") for norm in ("l2", "linf")]
+    found = [
+        share(f"{way}, {norm}, %", *pixels(norm, way), below=50.0) for way in ("1-NN", "NPC") for norm in ("l2", "linf")
+    ]
     rows = [[f"phi, {norm}", f"{inputs()[norm]['phi']:.4f}"] for norm in ("l2", "linf")]
     return Evidence(found, Table(["of pixels", ""], rows))
 
@@ -122,7 +128,8 @@ def shifted() -> Evidence:
     line = inputs()
     key = "another class nearer than the shifted image"
     hits = {norm: unpack(line[norm][key], line["items"]["train"]) for norm in ("l2", "linf")}
-    return Evidence([share(f"{norm}, images nearer to another class than to their shifted copy, %", int(h.sum()), len(h),
+    return Evidence([share(f"{norm}, images nearer to another class than to their shifted copy, %", int(h.sum()),
+        len(h),
                            above=0.0) for norm, h in hits.items()])  # fmt: skip
 
 
@@ -134,7 +141,8 @@ def change_claim(name: str, every: bool) -> Claim:
     text = f"Adversarial training {'raises' if sign > 0 else 'lowers'} {words} "
     return Claim(
         f"{slug}-{'every-budget' if every else 'largest-budget'}",
-        text.rstrip(", ") + (" with the smaller budgets and in L-inf, too." if every else ", with the largest budget in L2."),
+        text.rstrip(", ")
+        + (" with the smaller budgets and in L-inf, too." if every else ", with the largest budget in L2."),
         f"chapter 5, {where}",
         Table(["", STANDARD, *BUDGETS], [[name, *TABLE_5_4[name]]]),
         SETTING,
@@ -161,8 +169,13 @@ def with_correlation(name: str) -> Claim:
     )
 
 
+def of_pixels(*said: Any, **more: Any) -> Claim:
+    """A claim about the pixels themselves."""
+    return once_run(Claim(*said, **more), "nearest.jsonl", {"inputs": 1})
+
+
 CLAIMS = (
-    Claim("shifted-image", "An image can be farther from its own copy, shifted by one pixel, than from an image of "
+    of_pixels("shifted-image", "An image can be farther from its own copy, shifted by one pixel, than from an image of "
           "another class.", "chapter 1, figure 1.1", Table(["distance to", "l2", "linf"],
           [["another image", "5.5699", "0.4431"], ["the shifted copy", "6.8126", "0.7804"]]),
           "Training images of 20 classes of CIFAR-100 in place of two images of CIFAR-10.", shifted, command=NEAREST),
@@ -171,7 +184,8 @@ CLAIMS = (
           Table(["", STANDARD, *BUDGETS], [["MC, l2", *TABLE_5_4["MC, l2"]]]), SETTING, larger_budgets, command=COMMAND,
           page=PAGE),
     Claim("rho-inconsistent", "rho changes inconsistently by adversarial training.", "chapter 5, table 5.4",
-          Table(["", STANDARD, *BUDGETS], [["rho", *TABLE_5_4["rho"]]]), why_not="A claim of no consistent change, which no "
+          Table(["", STANDARD, *BUDGETS], [["rho", *TABLE_5_4["rho"]]]), why_not="A claim of no consistent change, "
+                                                                                 "which no "
           "interval can show. Here rho rises with every budget (`python benchmarks/robustness.py cifar`).", page=PAGE),
     Claim("mc-norms", "Mean correlations by L2 and by L-inf distances of pixels go together over trainings.",
           "section 5.3", Table(["", "coefficient above"], [["both data sets", "0.98"]]), SETTING,
@@ -181,22 +195,27 @@ CLAIMS = (
     *map(with_correlation, TABLE_5_6),
     Claim("svhn", "The same on SVHN.", "chapter 5, tables 5.2, 5.5 and 5.6", Table(["", "ST", "AT, l2 1.0"],
           [["MC, l2", "-0.0118", "0.1737"], ["D_inter", "1.2494", "0.4889"], ["D_intra", "0.0468", "0.2735"],
-           ["phi", "26.6981", "1.7879"], ["R2", "0.9231", "0.4458"], ["d_DoV", "21", "52"], ["rho", "2.3753", "2.2234"]]),
+           ["phi", "26.6981", "1.7879"], ["R2", "0.9231", "0.4458"], ["d_DoV", "21", "52"], ["rho", "2.3753",
+           "2.2234"]]),
           why_not=SVHN),
-    Claim("pixels-weak", "Pixels tell classes apart poorly: 1-NN and the nearest class mean are right in less than half.",
+    of_pixels("pixels-weak", "Pixels tell classes apart poorly: 1-NN and the nearest class mean are right in less "
+                             "than half.",
           "chapter 5, table 5.3", Table(["CIFAR-10", "l2", "linf"], [["1-NN", "0.3546", "0.1816"],
           ["NPC", "0.2771", "0.2136"], ["phi", "0.1635", "0.1804"]]), INPUTS, by_pixels, command=NEAREST,
           remark="Twenty classes are harder than ten."),
-    Claim("pixels-nearest", "In L2, 1-NN of pixels is more right than the nearest class mean.", "chapter 5, table 5.3",
+    of_pixels("pixels-nearest", "In L2, 1-NN of pixels is more right than the nearest class mean.",
+        "chapter 5, table 5.3",
           Table(["CIFAR-10", "l2"], [["1-NN", "0.3546"], ["NPC", "0.2771"]]), INPUTS,
           lambda: Evidence([share_difference("1-NN against NPC, l2, points", pixels("l2", "1-NN"), pixels("l2", "NPC"),
                                              above=0.0)]), command=NEAREST,
           remark="The interval takes both shares for independent, though the test images are the same."),
     Claim("trade-off", "Adversarial training withstands attacks better and is less accurate on clean images.",
-          "sections 3.2 and 3.3, after Tsipras et al. 2018", None, "LeNet on 9,000 images of Fashion-MNIST, trained with "
+          "sections 3.2 and 3.3, after Tsipras et al. 2018", None, "LeNet on 9,000 images of Fashion-MNIST, trained "
+                                                                   "with "
           "PGD at 0.3 in L-inf on half of each batch; three seeds, 500 test images.", defended,
           command="python benchmarks/robustness.py fashion", page=PAGE, remark="The thesis cites it."),
-    Claim("transfer", "Adversarially trained models transfer better to new classes.", "section 3.2, after Salman et al. "
+    Claim("transfer", "Adversarially trained models transfer better to new classes.", "section 3.2, after Salman et "
+                                                                                      "al. "
           "2020", None, why_not="Not run: the thesis cites it for networks trained on ImageNet. On our 20 classes it "
           "would take the 15 trainings of `python benchmarks/robustness.py cifar` anew, some 15 minutes, to keep the "
           "models and name other classes by them."),

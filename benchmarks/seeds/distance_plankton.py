@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from claims import Claim, Compared, Evidence, Table
-from seeds.distance_readings import by_seed, ledger, share, unpaired
 
 from nearkin.metrics import paired_permutation
+from seeds.distance_readings import by_seed, ledger, share, unpaired
 
 COMMAND, BESIDE = "python benchmarks/plankton.py", "python benchmarks/separation.py"
 PAGE = "guide/plankton.md"
@@ -52,7 +52,8 @@ def macro(**parts: Mapping[str, float]) -> Table:
 def beside_classifier(**expected: float) -> Evidence:
     """The classifier minus the embedding with ten votes, on seen classes."""
     ours, other = scores("seen", VOTES), classifier_scores()
-    return Evidence([over_classes("classifier against embedding with ten votes, macro F1, points", other, ours, **expected)],
+    return Evidence([over_classes("classifier against embedding with ten votes, macro F1, points", other, ours,
+        **expected)],
                     macro(classifier=other, embedding_with_ten_votes=ours))  # fmt: skip
 
 
@@ -85,11 +86,8 @@ def variable() -> Evidence:
     """The spread of F1 over unseen classes against that over seen ones, by centroids."""
     unseen, seen = (np.array(list(scores(part, CENTROID).values())) for part in ("unseen", "seen"))
     rng = np.random.default_rng(0)
-    drawn = [
-        np.std(rng.choice(unseen, len(unseen)), ddof=1) - np.std(rng.choice(seen, len(seen)), ddof=1)
-        for _ in range(RESAMPLES)
-    ]
-    low, high = np.percentile(drawn, (2.5, 97.5))
+    first, second = (rng.choice(each, (RESAMPLES, len(each))).std(axis=1, ddof=1) for each in (unseen, seen))
+    low, high = np.percentile(first - second, (2.5, 97.5))
     value = float(unseen.std(ddof=1) - seen.std(ddof=1))
     rows = [[name, *(f"{one:.2f}" for one in (x.min(), x.max(), x.std(ddof=1)))] for name, x in
             (("seen", seen), ("unseen", unseen))]  # fmt: skip
@@ -119,7 +117,11 @@ def clusters(key: str, **expected: float) -> Evidence:
     """A measure of the clusters at the end of training minus at the first look."""
     ends = [{line["seed"]: line["clusters"][key][place] for line in ledger("plankton.jsonl")} for place in (0, -1)]
     scale, digits = (100.0, 1) if key == "accuracy" else (1.0, 3)
-    names = {"radius": "cluster radius", "drift": "movement of centroids", "accuracy": "items nearest to their centroid"}
+    names = {
+        "radius": "cluster radius",
+        "drift": "movement of centroids",
+        "accuracy": "items nearest to their centroid",
+    }
     what = f"{names[key]}, last look against the first" + (", points" if scale > 1 else "")
     return Evidence([by_seed(what, ends[1], ends[0], scale=scale, digits=digits, **expected)])
 
@@ -133,9 +135,11 @@ def gains_shrink() -> Evidence:
                              below=0.0)])  # fmt: skip
 
 
-def measured(key: str, text: str, where: str, theirs: Table | None, evidence, command: str = COMMAND, remark: str = "",
+def measured(key: str, text: str, where: str, theirs: Table | None, evidence: Callable[[], Evidence],
+    command: str = COMMAND, remark: str = "",
              picture: str = "plankton-f1-seen.png") -> Claim:  # fmt: skip
-    return Claim(key, text, f"article I, {where}", theirs, SETTING, evidence, command=command, picture=picture, page=PAGE,
+    return Claim(key, text, f"article I, {where}", theirs, SETTING, evidence, command=command, picture=picture,
+        page=PAGE,
                  remark=remark)  # fmt: skip
 
 
@@ -143,14 +147,16 @@ F1 = Table(["", "average F1"], [["classifier", "0.87"], ["embedding, kNN, k = 10
 CLAIMS = (
     Claim("plankton-classifier", "An Inception v3 classifier reaches 87.7 % on 65 classes of plankton.",
           "article I, section 3.1", Table(["", "accuracy"], [["test set", "87.7%"]]),
-          why_not="ZooScanNet is not among the data here, and there is no GPU to train an Inception v3 for 200 epochs."),
+          why_not="ZooScanNet is not among the data here, and there is no GPU to train an Inception v3 for 200 "
+                  "epochs."),
     measured("classifier-ahead", "On classes that were trained, a classifier is better than the embedding.",
              "discussion", F1, lambda: beside_classifier(above=0.0), BESIDE, OVER_CLASSES),
     measured("classifier-comparable", "The embedding names trained classes with accuracy comparable to a classifier's.",
              "abstract; discussion", F1, lambda: beside_classifier(below=FAR), BESIDE,
              f"{OVER_CLASSES} Comparable is taken to be less than {FAR:g} points behind."),
     measured("embedding-ahead-somewhere", "The embedding is better than the classifier on several classes.",
-             "section 3.4, figure 3; discussion", Table(["F1", "classifier", "embedding"], [["Calanoida", "0.50", "0.96"],
+             "section 3.4, figure 3; discussion", Table(["F1", "classifier", "embedding"], [["Calanoida", "0.50",
+             "0.96"],
              ["larvae_Crustacea", "0.62", "0.84"]]), some_better, BESIDE,
              "Some classes will differ by chance alone; the claim names no number of classes."),
     Claim("classifier-fine", "The classifier is better at classes that look alike, such as eggs or nauplii.",
@@ -159,7 +165,8 @@ CLAIMS = (
            ["egg_Actinopterygii", "0.94", "0.70"]]), why_not=PRIVATE),
     measured("ten-votes", "Ten neighbours are a good number to vote: more right than one or five.", "section 3.4", None,
              lambda: votes_against(("1-NN", "5-NN"), "seen", above=0.0), remark=OVER_CLASSES),
-    measured("confusions-seen", "Trained classes are confused with what they resemble: parts, stages and similar species.",
+    measured("confusions-seen", "Trained classes are confused with what they resemble: parts, stages and similar "
+                                "species.",
              "section 3.4, table 1", Table(["true", "taken for", "rate"], [["tail_Appendicularia", "tail_Chaetognatha",
              "0.380"], ["Oncaeidae", "Harpacticoida", "0.260"]]), lambda: relatives("seen"),
              remark="Species resemble each other here if their names end alike, as those of two terns do. The ten "
@@ -168,16 +175,19 @@ CLAIMS = (
              Table(["true", "taken for", "rate"], [["eudoxie Abylopsis tetragona", "nectophore", "0.320"],
              ["Scyphozoa", "ephyra", "0.280"]]), lambda: relatives("unseen"), picture="plankton-f1-unseen.png",
              remark="As above."),
-    measured("unseen-modest", "Classes that never trained are named by the same embedding, less well than trained ones.",
+    measured("unseen-modest", "Classes that never trained are named by the same embedding, less well than trained "
+                              "ones.",
              "section 3.5; discussion", Table(["", "average F1"], [["seen", "0.84"], ["unseen", "0.61"]]), unseen_lower,
              remark=f"{OVER_CLASSES} Untrained features name the unseen birds better than this embedding does.",
              picture="plankton-f1-unseen.png"),
     measured("unseen-variable", "How well unseen classes are named varies much, more than among seen ones.",
              "section 3.5, figure 5", Table(["class", "F1"], [["Rhopalonema", "0.86"], ["egg_other", "0.83"],
-             ["badfocus_artifact", "0.82"], ["Aglaura", "0.19"], ["eudoxie", "0.11"], ["Euchirella", "0.07"]]), variable,
+             ["badfocus_artifact", "0.82"], ["Aglaura", "0.19"], ["eudoxie", "0.11"], ["Euchirella", "0.07"]]),
+             variable,
              remark="The interval draws classes anew. The article shows the variation and gives no measure of it.",
              picture="plankton-f1-unseen.png"),
-    measured("votes-slightly-ahead", "On unseen classes votes are slightly better than centroids.", "section 3.5, figure 5",
+    measured("votes-slightly-ahead", "On unseen classes votes are slightly better than centroids.",
+        "section 3.5, figure 5",
              None, lambda: votes_against((CENTROID,), "unseen", above=0.0, below=SLIGHT), remark=OVER_CLASSES + " The "
              "article says so of several classes.", picture="plankton-f1-unseen.png"),
     measured("radii-shrink", "As training goes on, the radii of clusters shrink.", "section 3.2", None,
@@ -189,7 +199,8 @@ CLAIMS = (
              remark="The first look is after 100 of 4,000 steps, when most has been learned."),
     measured("gains-shrink", "That improves fast at first and hardly later.", "section 3.2", None, gains_shrink,
              picture="plankton-clusters.png", remark="The first quarter of what was looked at, against the rest."),
-    Claim("map", "Classes form clusters that can be seen in a t-SNE map of the embedding.", "article I, figures 2 and 6",
+    Claim("map", "Classes form clusters that can be seen in a t-SNE map of the embedding.",
+        "article I, figures 2 and 6",
           None, why_not="The claim is of a picture and has no figure. Our maps: plankton-map-seen.png and "
           "plankton-map-unseen.png in docs/images.", picture="plankton-map-unseen.png", page=PAGE),
     Claim("ensemble", "Both ways together are likely best, and more diverse data is likely to help new classes.",

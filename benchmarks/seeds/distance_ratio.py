@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from claims import Claim, Evidence, Table
+
 from seeds.distance_readings import array, episodes, ledger, mean_of, share_difference, unpaired
 
 PAGE = "results/few-shot.md"
@@ -21,7 +22,9 @@ OMNIGLOT = (
     "one shot and 800 with five, of 20 classes each."
 )
 EPISODES = "Intervals are over 600 test episodes of one training each: they say nothing of other trainings."
-CHECKPOINTS = "Intervals are over checkpoints of one training, which are not independent; the article tests them so too."
+CHECKPOINTS = (
+    "Intervals are over checkpoints of one training, which are not independent; the article tests them so too."
+)
 COMPARABLE = 1.0
 """Points within which we call accuracies comparable; the article says so of 0.11."""
 RESNET = (
@@ -91,7 +94,7 @@ def _table(*rows: Sequence[str]) -> Table:
     return Table(["", "S", "DR"], rows)
 
 
-def tested(key: str, text: str, where: str, theirs: Table | None, evidence: partial[Evidence], task: str,
+def trained(key: str, text: str, where: str, theirs: Table | None, evidence: partial[Evidence], task: str,
            remark: str, picture: str = "1shot") -> Claim:  # fmt: skip
     """A claim about Conv4."""
     return Claim(
@@ -110,21 +113,21 @@ SCALED = (
     "1.4 points on CUB and 0.2 on Omniglot (`python benchmarks/fewshot.py cub-scaled`)."
 )
 CLAIMS = (
-    tested("cub-1shot", "With one shot and Conv4 on CUB, DR is more accurate than S on unseen classes.", "table 2",
+    trained("cub-1shot", "With one shot and Conv4 on CUB, DR is more accurate than S on unseen classes.", "table 2",
            _table(["CUB, Conv4, 1-shot", "50.46 ± 0.88", "57.13 ± 0.95"]), partial(accuracy, "cub", 1, above=0.0),
            "cub", EPISODES + SCALED),
-    tested("cub-5shot", "With five shots and Conv4 on CUB, both formulations are comparable.", "table 2",
+    trained("cub-5shot", "With five shots and Conv4 on CUB, both formulations are comparable.", "table 2",
            _table(["CUB, Conv4, 5-shot", "76.39 ± 0.64", "76.50 ± 0.66"]),
            partial(accuracy, "cub", 5, above=-COMPARABLE, below=COMPARABLE), "cub",
-           f"{EPISODES} Comparable is taken to be within {COMPARABLE:g} point. DR is far ahead after 450 episodes; that "
-           "both meet after 50,000 cannot be seen here.", "5shot"),
-    tested("not-worse", "DR generalises better than S or comparably.", "abstract",
+           f"{EPISODES} Comparable is taken to be within {COMPARABLE:g} point. DR is far ahead after 450 episodes; "
+           "that both meet after 50,000 cannot be seen here.", "5shot"),
+    trained("not-worse", "DR generalises better than S or comparably.", "abstract",
            _table(["CUB, Conv4, 5-shot", "76.39 ± 0.64", "76.50 ± 0.66"]),
            partial(accuracy, "cub", 5, above=-COMPARABLE), "cub", EPISODES, "5shot"),
-    tested("mini-1shot", "With one shot and Conv4 on mini-ImageNet, DR is more accurate than S.", "table 2",
+    trained("mini-1shot", "With one shot and Conv4 on mini-ImageNet, DR is more accurate than S.", "table 2",
            _table(["mini-ImageNet, Conv4, 1-shot", "44.42 ± 0.84", "48.71 ± 0.78"]),
            partial(accuracy, "omniglot", 1, above=0.0), "omniglot", EPISODES + SCALED),
-    tested("mini-5shot", "With five shots and Conv4 on mini-ImageNet, DR is more accurate than S.", "table 2",
+    trained("mini-5shot", "With five shots and Conv4 on mini-ImageNet, DR is more accurate than S.", "table 2",
            _table(["mini-ImageNet, Conv4, 5-shot", "64.24 ± 0.72", "65.90 ± 0.69"]),
            partial(accuracy, "omniglot", 5, above=0.0), "omniglot", EPISODES, "5shot"),
     refused("resnet-1shot", "With ResNet-18 and one shot, the gap shrinks and DR is a little more accurate.", "table 2",
@@ -133,50 +136,55 @@ CLAIMS = (
     refused("resnet-5shot", "With ResNet-18 and five shots both are equal on CUB, and DR is lower on mini-ImageNet.",
             "table 2", _table(["CUB", "86.64 ± 0.51", "86.63 ± 0.49"], ["mini-ImageNet", "73.68 ± 0.65",
             "72.93 ± 0.64"]), RESNET),
-    tested("cub-faster", "With Conv4 on CUB, DR learns faster than S, with one shot and with five.",
+    trained("cub-faster", "With Conv4 on CUB, DR learns faster than S, with one shot and with five.",
            "figures 2a and 3a", None, partial(sooner, "cub", (1, 5)), "cub", CHECKPOINTS + SCALED),
-    tested("mini-faster", "With Conv4 on mini-ImageNet, DR learns faster than S, with one shot and with five.",
+    trained("mini-faster", "With Conv4 on mini-ImageNet, DR learns faster than S, with one shot and with five.",
            "figures 2c and 3c", None, partial(sooner, "omniglot", (1, 5)), "omniglot", CHECKPOINTS + SCALED),
-    refused("resnet-faster", "With ResNet-18 the difference in speed is smaller with one shot, and S is a little faster "
+    refused("resnet-faster", "With ResNet-18 the difference in speed is smaller with one shot, and S is a little "
+                             "faster "
             "with five.", "figures 2b, 2d, 3b and 3d", None, RESNET),
-    tested("cub-nearest", "With five shots and the nearest support point in place of the mean, DR learns faster, Conv4 "
+    trained("cub-nearest", "With five shots and the nearest support point in place of the mean, DR learns faster, "
+                           "Conv4 "
            "on CUB.", "appendix D, figure 6", None, partial(sooner, "cub", (5,), "1nn"), "cub", CHECKPOINTS, "5shot"),
-    tested("mini-nearest", "The same on mini-ImageNet.", "appendix D, figure 6", None,
+    trained("mini-nearest", "The same on mini-ImageNet.", "appendix D, figure 6", None,
            partial(sooner, "omniglot", (5,), "1nn"), "omniglot", CHECKPOINTS, "5shot"),
-    refused("resnet-nearest", "With ResNet-18 and the nearest support point, DR learns faster on one data set and about "
+    refused("resnet-nearest", "With ResNet-18 and the nearest support point, DR learns faster on one data set and "
+                              "about "
             "as fast on the other.", "appendix D, figure 6", None, RESNET),
-    tested("cub-norm-ratio", "With Conv4 on CUB, more of S's updates than of DR's goes into scale: its norm ratio is "
+    trained("cub-norm-ratio", "With Conv4 on CUB, more of S's updates than of DR's goes into scale: its norm ratio is "
            "smaller.", "tables 3 and 7", _table(["1-shot", "0.97218", "0.99898"], ["5-shot", "0.98439", "0.99863"]),
            partial(norm_ratio, "cub", (1, 5)), "cub", CHECKPOINTS, "1shot-dynamics"),
-    tested("mini-norm-ratio", "The same on mini-ImageNet.", "tables 5 and 9",
+    trained("mini-norm-ratio", "The same on mini-ImageNet.", "tables 5 and 9",
            _table(["1-shot", "0.97620", "0.99940"], ["5-shot", "0.98565", "0.99930"]),
            partial(norm_ratio, "omniglot", (1, 5)), "omniglot", CHECKPOINTS, "1shot-dynamics"),
     refused("resnet-norm-ratio", "With ResNet-18 the norm ratio is close to 1 in both formulations.",
             "tables 4, 6, 8 and 10", _table(["CUB, 1-shot", "0.99778", "0.99789"], ["mini-ImageNet, 1-shot", "0.99889",
-            "0.99705"], ["CUB, 5-shot", "0.99790", "0.99928"], ["mini-ImageNet, 5-shot", "0.99925", "0.99914"]), RESNET),
-    tested("cub-con-alpha", "With one shot on CUB, queries come nearer to their own class in more of DR's updates.",
+            "0.99705"], ["CUB, 5-shot", "0.99790", "0.99928"], ["mini-ImageNet, 5-shot", "0.99925", "0.99914"]),
+            RESNET),
+    trained("cub-con-alpha", "With one shot on CUB, queries come nearer to their own class in more of DR's updates.",
            "table 3", _table(["properly converged", "0.87000", "0.95667"]), partial(proper, "cub", (1,), "con_alpha"),
            "cub", CHECKPOINTS, "1shot-dynamics"),
-    tested("mini-con-alpha", "The same on mini-ImageNet.", "table 5",
+    trained("mini-con-alpha", "The same on mini-ImageNet.", "table 5",
            _table(["properly converged", "0.85500", "0.95000"]), partial(proper, "omniglot", (1,), "con_alpha"),
            "omniglot", CHECKPOINTS, "1shot-dynamics"),
-    tested("cub-div-alpha", "On CUB, queries move away from other classes in more of DR's updates, with one shot and "
+    trained("cub-div-alpha", "On CUB, queries move away from other classes in more of DR's updates, with one shot and "
            "with five.", "tables 3 and 7", _table(["1-shot", "0.63667", "0.80833"], ["5-shot", "0.70500", "0.91500"]),
            partial(proper, "cub", (1, 5), "div_alpha"), "cub", CHECKPOINTS, "1shot-dynamics"),
-    tested("mini-div-alpha", "The same on mini-ImageNet.", "tables 5 and 9",
+    trained("mini-div-alpha", "The same on mini-ImageNet.", "tables 5 and 9",
            _table(["1-shot", "0.67500", "0.83333"], ["5-shot", "0.78000", "0.96000"]),
            partial(proper, "omniglot", (1, 5), "div_alpha"), "omniglot", CHECKPOINTS, "1shot-dynamics"),
-    tested("cub-con-div", "On CUB, the own class comes nearer relative to the others in more of DR's updates.",
+    trained("cub-con-div", "On CUB, the own class comes nearer relative to the others in more of DR's updates.",
            "tables 3 and 7", _table(["1-shot", "0.96833", "0.99500"], ["5-shot", "0.92000", "0.97000"]),
            partial(proper, "cub", (1, 5), "con_div"), "cub", CHECKPOINTS, "1shot-dynamics"),
-    tested("mini-con-div", "The same on mini-ImageNet with one shot.", "table 5",
+    trained("mini-con-div", "The same on mini-ImageNet with one shot.", "table 5",
            _table(["1-shot", "0.95333", "0.99000"]), partial(proper, "omniglot", (1,), "con_div"), "omniglot",
            CHECKPOINTS, "1shot-dynamics"),
     refused("resnet-ratios", "With ResNet-18 and one shot, more of DR's updates converge and diverge properly, too.",
             "tables 4 and 6", _table(["CUB, converged", "0.94833", "0.99333"], ["CUB, diverged", "0.72500", "0.86000"],
             ["mini-ImageNet, converged", "0.95000", "0.98333"], ["mini-ImageNet, diverged", "0.67167", "0.88167"]),
             RESNET),
-    Claim("rolling-episodes", "Letting every point of an episode be support and query in turn needs far fewer episodes, "
+    Claim("rolling-episodes", "Letting every point of an episode be support and query in turn needs far fewer "
+                              "episodes, "
           "but hardly less time.", "preface", None,
           why_not="The document gives no figures and no protocol, and the package has no such episodes."),
 )  # fmt: skip

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from claims import BENCHMARKS, Compared
+from claims import BENCHMARKS, Claim, Compared
 from paired_seeds import mean_interval, paired_t
 from scipy import stats
 
@@ -22,8 +25,29 @@ NORMAL = 1.959963984540054
 
 
 def ledger(name: str) -> list[dict[str, Any]]:
-    """The lines of a ledger."""
-    return [json.loads(line) for line in (LEDGERS / name).read_text(encoding="utf-8").splitlines()]
+    """The lines of a ledger, which nobody may change."""
+    path = LEDGERS / name
+    return _read(path, path.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=16)
+def _read(path: Path, written: int) -> list[dict[str, Any]]:
+    """Read once until it is written anew."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def once_run(claim: Claim, name: str, parts: Mapping[str, int]) -> Claim:
+    """The claim if its study is finished; else it says so.
+
+    Args:
+        claim: with evidence.
+        name: of the ledger.
+        parts: to how many lines of each the evidence needs.
+    """
+    there = [line["part"] for line in ledger(name)] if (LEDGERS / name).exists() else []
+    if all(there.count(part) >= count for part, count in parts.items()):
+        return claim
+    return replace(claim, evidence=None, why_not=f"Not run yet: `{claim.command}`, some minutes.")
 
 
 def kept(name: str) -> Any:

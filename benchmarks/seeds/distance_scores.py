@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from claims import Claim, Compared, Evidence, Table
+
 from seeds.distance_readings import exact, kept
 
 COMMAND = "python benchmarks/dr_pictures.py"
@@ -21,7 +22,9 @@ RED, OTHERS = {"plane": [0.0, 0.6], "sphere": [0.0, 0.0, 1.0]}, {"sphere": [[0.0
 def toy_scale() -> Evidence:
     """Table 1: what doubling all distances does to both losses."""
     once, twice = kept("dr_pictures.json")["table"]
-    rows = [[name, f"{row['softmax_loss']:.5g}", f"{row['dr_loss']:.5g}"] for name, row in (("(a)", once), ("(b)", twice))]
+    rows = [
+        [name, f"{row['softmax_loss']:.5g}", f"{row['dr_loss']:.5g}"] for name, row in (("(a)", once), ("(b)", twice))
+    ]
     return Evidence(
         [
             exact("S, loss of the doubled case against the first", twice["softmax_loss"] - once["softmax_loss"],
@@ -48,7 +51,8 @@ def peaks(models: dict[str, str], apart: bool) -> Evidence:
         least = distance(seen[name]["smallest"]["points"], OTHERS[where])
         expected = {"above": NEAR} if apart else {"below": NEAR}
         found += [exact(f"{name}, distance of the largest p(red) from red", most, digits=2, **expected),
-                  exact(f"{name}, distance of the smallest from green and blue", least, digits=2, **expected)]  # fmt: skip
+                  exact(f"{name}, distance of the smallest from green and blue", least, digits=2,
+                      **expected)]  # fmt: skip
         rows.append([name, f"{seen[name]['own']:.3f}", f"{seen[name]['largest']['p']:.3f}"])
     return Evidence(found, Table(["model", "p(red) at red", "largest p(red)"], rows))
 
@@ -57,7 +61,9 @@ def opposite() -> Evidence:
     """Figure 8: softmax by angles is least likely red opposite of red."""
     points = kept("dr_pictures.json")["models"]["softmax, angle"]["smallest"]["points"]
     gap = distance(points, [[-value for value in RED["sphere"]]])
-    return Evidence([exact("distance of the smallest p(red) from the point opposite of red", gap, below=NEAR, digits=3)])
+    return Evidence(
+        [exact("distance of the smallest p(red) from the point opposite of red", gap, below=NEAR, digits=3)]
+    )
 
 
 def on_circle() -> Evidence:
@@ -68,7 +74,9 @@ def on_circle() -> Evidence:
               one["degrees"] - (135 if name.startswith("Norm") else 90), above=-0.06, below=0.06, digits=2)
         for name, one in found.items()
     ]  # fmt: skip
-    return Evidence(compared, Table(["model", "likeliest at, degrees"], [[n, f"{o['degrees']:g}"] for n, o in found.items()]))
+    return Evidence(
+        compared, Table(["model", "likeliest at, degrees"], [[n, f"{o['degrees']:g}"] for n, o in found.items()])
+    )
 
 
 def hull(flat: bool) -> Evidence:
@@ -91,7 +99,8 @@ CLAIMS = (
           Table(["case", "loss of S", "loss of DR"], [["(a)", "0.048587", "0.22314"],
                                                       ["(b)", "6.1442 × 10⁻⁶", "0.22314"]]),
           SAME, toy_scale, command=COMMAND, picture="dr-plane.png", page=PAGE, remark=COMPUTED),
-    Claim("plane-softmax", "In the plane, S is not most certain of a class at its prototype, nor least certain at those "
+    Claim("plane-softmax", "In the plane, S is not most certain of a class at its prototype, nor least certain at "
+                           "those "
           "of others.", "article II, figure 1a", None, SAME, lambda: peaks({"SD-softmax": "plane"}, apart=True),
           command=COMMAND, picture="dr-plane.png", page=PAGE, remark=COMPUTED),
     Claim("plane-ratio", "DR is most certain of a class at its prototype and least certain at those of others.",
@@ -99,7 +108,8 @@ CLAIMS = (
           lambda: peaks({"DR, rho 2": "plane", "DR, rho 8": "plane"}, apart=False), command=COMMAND,
           picture="dr-plane.png", page=PAGE, remark=COMPUTED),
     Claim("sphere-cosine", "On the sphere, NormFace, SphereFace, CosFace and ArcFace are most certain of a class away "
-          "from its vector, and least certain away from those of others.", "article II, appendix E, figure 7", None, SAME,
+          "from its vector, and least certain away from those of others.", "article II, appendix E, figure 7", None,
+          SAME,
           lambda: peaks(dict.fromkeys(("NormFace", "SphereFace, k = 0", "CosFace", "ArcFace"), "sphere"), apart=True),
           command=COMMAND, picture="dr-sphere-cosine.png", page=PAGE, remark=COMPUTED),
     Claim("sphere-angle", "By angles, softmax is most certain of a class away from its vector.",
@@ -112,7 +122,8 @@ CLAIMS = (
           "article II, appendix E, figure 8", None, SAME, lambda: peaks({"DR, angle, rho 2": "sphere"}, apart=False),
           command=COMMAND, picture="dr-sphere-angle.png", page=PAGE, remark=COMPUTED),
     Claim("circle", "With proxies (0, 1) and (1, 0), NormFace with s = 2 is most certain of class 1 at 135 degrees; DR "
-          "is at its proxy, at 90 degrees, for any s.", "article IV, SD softmax and DR formulation, figure 2", None, SAME,
+          "is at its proxy, at 90 degrees, for any s.", "article IV, SD softmax and DR formulation, figure 2", None,
+          SAME,
           on_circle, command=EXAMPLES, page=PAGE, remark=f"{COMPUTED} Exponents of 0.5, 2 and 10 are tried."),
     Claim("hull-plane", "In two dimensions, the convex hull of an l1 and an linf ball is the ball of the combined "
           "distance.", "appendix A", None, "Random points stand for all of them.", lambda: hull(flat=True),

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from claims import Claim, Evidence, Table
 from scipy.stats import rankdata
+
 from seeds.distance_readings import by_seed, ledger, pearson, told
 
 COMMAND, PAGE = "python benchmarks/separation.py", "methods/geometry.md"
 SETTING = (
     "Birds: a linear head of 128 dimensions on a frozen EfficientNet-Lite0 learns 100 species of CUB-200-2011 in 600 "
-    "steps, where the papers train whole networks. Measured on 20 photographs each of these species, which did not train, "
-    "and of 100 new ones. Three seeds."
+    "steps, where the papers train whole networks. Measured on 20 photographs each of these species, which did not "
+    "train, and of 100 new ones. Three seeds."
 )
 LEAST, MOST = "margin 0", "margin 0.5"
-MODELS = "Points are 18 models, means of three seeds: CosFace with five margins, NormFace with five scales, and eight losses."
+MODELS = (
+    "Points are 18 models, means of three seeds: CosFace with five margins, NormFace with five scales, and eight "
+    "losses."
+)
 LITTLE = 0.1
 """A share of D_inter within which it changes little; the thesis gives no bound."""
 
@@ -49,20 +55,26 @@ def over_models(measure: str, part: str, target: str, *, ranks: bool = False, **
     if ranks:
         columns = [rankdata(column).tolist() for column in columns]
     kind = "rank correlation" if ranks else "correlation"
-    compared = pearson(f"{kind} of {measure} of seen classes with {target} of {part} ones", *columns, digits=2, **expected)
+    compared = pearson(
+        f"{kind} of {measure} of seen classes with {target} of {part} ones", *columns, digits=2, **expected
+    )
     return Evidence([compared], Table(["model", f"{measure}, seen", f"{target}, {part} (%)"], rows))
 
 
-def reported(key: str, text: str, after: str, theirs: Table | None, evidence, remark: str = "") -> Claim:
+def reported(
+    key: str, text: str, after: str, theirs: Table | None, evidence: Callable[[], Evidence], remark: str = ""
+) -> Claim:
     return Claim(key, text, f"section 2.4, after {after}", theirs, SETTING, evidence, command=COMMAND, page=PAGE,
                  remark=f"The thesis cites it. {remark}".strip())  # fmt: skip
 
 
 LIU, ROTH, KORNBLITH = "Liu et al. 2020", "Roth et al. 2020", "Kornblith et al. 2021"
 CLAIMS = (
-    reported("margin-base-phi", "A larger margin of CosFace raises the discriminative value phi of trained classes.", LIU,
+    reported("margin-base-phi", "A larger margin of CosFace raises the discriminative value phi of trained "
+                                "classes.", LIU,
              None, lambda: margin("seen", "phi", above=0.0)),
-    reported("margin-novel-phi", "It lowers phi of new classes.", LIU, None, lambda: margin("unseen", "phi", below=0.0)),
+    reported("margin-novel-phi", "It lowers phi of new classes.", LIU, None, lambda: margin("unseen", "phi",
+        below=0.0)),
     reported("margin-novel-intra", "It raises the variance within new classes.", LIU, None,
              lambda: margin("unseen", "D_intra", above=0.0)),
     reported("margin-novel-inter", "It hardly changes the variance between new classes.", LIU, None,
@@ -72,13 +84,16 @@ CLAIMS = (
              lambda: margin("seen", "5-way 1-shot", above=0.0)),
     reported("margin-novel-shots", "It lowers the accuracy of few shots on new classes.", LIU, None,
              lambda: margin("unseen", "5-way 1-shot", below=0.0)),
-    Claim("negative-margin", "A negative margin is best for few shots of new classes.", f"section 2.4, after {LIU}", None,
+    Claim("negative-margin", "A negative margin is best for few shots of new classes.", f"section 2.4, after {LIU}",
+        None,
           why_not="The package's CosFace takes margins from 0 up."),
-    reported("density-generalises", "On CUB, pi_ratio of the trained classes goes together with how well new classes are "
+    reported("density-generalises", "On CUB, pi_ratio of the trained classes goes together with how well new classes "
+                                    "are "
              "found.", ROTH, Table(["", "correlation"], [["CUB200-2011", "0.79"]]),
              lambda: over_models("pi_ratio", "unseen", "MAP@R", above=0.0),
              f"{MODELS} The paper measures it on what trained, we on other photographs of these classes."),
-    reported("decay-generalises", "On CUB, rho of the trained classes goes against how well new classes are found.", ROTH,
+    reported("decay-generalises", "On CUB, rho of the trained classes goes against how well new classes are "
+                                  "found.", ROTH,
              Table(["", "correlation"], [["CUB200-2011", "-0.80"]]),
              lambda: over_models("rho", "unseen", "MAP@R", below=0.0), MODELS),
     Claim("generalises-elsewhere", "The same on CARS196 and Stanford Online Products.", f"section 2.4, after {ROTH}",
@@ -89,9 +104,11 @@ CLAIMS = (
     reported("separation-transfer", "The class separation R2 goes against how well the features do on other classes.",
              KORNBLITH, Table(["", "rank correlation"], [["eight losses, ImageNet", "-0.93"]]),
              lambda: over_models("R2", "unseen", "MAP@R", ranks=True, below=0.0),
-             f"{MODELS} The interval of ranks is approximate. The paper transfers to other data sets, we to other species."),
+             f"{MODELS} The interval of ranks is approximate. The paper transfers to other data sets, we to other "
+             "species."),
     Claim("reweighting", "Turning strong principal directions down after training may change phi and the number of "
           "directions, and improve new classes.", "section 6.2.3", None,
           why_not="Proposed as future work, without figures; the preface reports an early attempt without noticeable "
-          "benefit. The package has it, and every audit of geometry tries it.", page="methods/principal-reweighting.md"),
+          "benefit. The package has it, and every audit of geometry tries it.",
+          page="methods/principal-reweighting.md"),
 )  # fmt: skip

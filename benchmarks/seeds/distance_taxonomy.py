@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from functools import partial
 
 from claims import Claim, Compared, Evidence, Table
-from seeds.distance_readings import by_seed, ledger, told
 from taxonomy_statistics import Cells, cells_of, seed_values
+
+from seeds.distance_readings import by_seed, ledger, told
 
 COMMAND = "python benchmarks/taxonomy.py cifar"
 PAGE = "results/hierarchies.md"
@@ -151,15 +152,16 @@ CLAIMS = (
         "With EMA proxies ProxyDR's mean correlation is not higher than NormFace's.",
         "results, figure 5",
         partial(compare, of(WITHOUT_TREE[2:]), CORRELATIONS, below=0.0),
-        FIGURES + " It excepts EMA from ProxyDR's lead without saying how its bars lie; here ProxyDR leads with EMA too.",
+        FIGURES + " It excepts EMA from ProxyDR's lead without saying how its bars lie; here ProxyDR leads with EMA "
+                  "too.",
     ),
     Claim(
         "proxydr-correlation-elsewhere",
         "The higher mean correlation of ProxyDR without the tree is found on other data as well.",
         "article IV, results, figure 6 and figures S9 to S11",
         None,
-        "The article has birds and three sets of plankton, which are not to be had here. Omniglot stands in for them: 964 "
-        "characters under 30 alphabets, Conv4 from random weights, four epochs, three seeds.",
+        "The article has birds and three sets of plankton, which are not to be had here. Omniglot stands in for "
+        "them: 964 characters under 30 alphabets, Conv4 from random weights, four epochs, three seeds.",
         partial(compare, of(WITHOUT_TREE[:2]), CORRELATIONS, "omniglot", above=0.0),
         command="python benchmarks/taxonomy.py omniglot",
         picture="taxonomy-omniglot-correlation.png",

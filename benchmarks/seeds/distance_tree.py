@@ -6,6 +6,7 @@ from functools import partial
 
 import numpy as np
 from claims import Claim, Evidence, Table
+
 from seeds.distance_readings import exact
 from seeds.distance_taxonomy import (
     BOUND,
@@ -97,7 +98,8 @@ CLAIMS = (
     ),
     claim(
         "tree-correlation",
-        "The tree, given as MDS proxies, greatly raises the mean correlation of prototypes, of NormFace and of ProxyDR.",
+        "The tree, given as MDS proxies, greatly raises the mean correlation of prototypes, of NormFace and of "
+        "ProxyDR.",
         "results, figure 5",
         partial(compare, TREE, ("MC prototypes",), above=0.0),
     ),

@@ -5,20 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 from claims import Claim, Evidence, Table
-from seeds.distance_readings import by_seed, exact, ledger, mean_of, told
+
+from seeds.distance_readings import by_seed, exact, ledger, mean_of, once_run, told
 
 COMMAND, NEAREST = "python benchmarks/robustness.py toy", "python benchmarks/nearest.py"
 PAGE = "results/robustness.md"
 SETTING = (
-    "The article's eight points in the plane, and 300 images of Fashion-MNIST; 1-NN on its own data, in L2 and in L-inf, "
-    "attacked by gradient ascent. The article has the proof and the plane."
+    "The article's eight points in the plane, and 300 images of Fashion-MNIST; 1-NN on its own data, in L2 and in "
+    "L-inf, attacked by gradient ascent. The article has the proof and the plane."
 )
 SMALL = (
-    "Small networks of one hidden layer on 1,000 images of Fashion-MNIST, trained as they are (ST) or on images perturbed "
-    "by 1.0 in L2 (AT); five seeds."
+    "Small networks of one hidden layer on 1,000 images of Fashion-MNIST, trained as they are (ST) or on images "
+    "perturbed by 1.0 in L2 (AT); five seeds."
 )
 OWN = "It is about the very points that were attacked, so there is nothing to sample and no interval."
-NOTHING = 1e-9
+NOTHING, SEEDS = 1e-9, 5
+"""What rounding may leave; how many seeds the networks have."""
 
 
 def lines() -> list[dict[str, Any]]:
@@ -90,32 +92,44 @@ def compare(key: str, **expected: float) -> Evidence:
     """AT minus ST in something of the test images."""
     robust, plain = ({seed: line[key] for seed, line in networks(part).items()} for part in ("AT", "ST"))
     keys = ("accuracy", "1-NN accuracy", "agreement", "agreement where 1-NN errs")
-    rows = [[part, *(told([line[one] for line in networks(part).values()], 1, 100) for one in keys)] for part in ("ST", "AT")]
+    rows = [
+        [part, *(told([line[one] for line in networks(part).values()], 1, 100) for one in keys)]
+        for part in ("ST", "AT")
+    ]
     head = ["network", *(f"{one} (%)" for one in keys)]
     return Evidence([by_seed(f"AT against ST, {key}, points", robust, plain, scale=100, **expected)], Table(head, rows))
 
 
+def of_networks(*said: Any, **more: Any) -> Claim:
+    """A claim about the small networks, all seeds of which must be there."""
+    return once_run(Claim(*said, **more), "nearest.jsonl", {"ST": SEEDS, "AT": SEEDS})
+
+
 CLAIMS = (
-    Claim("balls-trade-off", "Where epsilon is large, real points of other classes count as adversarial, and no classifier "
+    Claim("balls-trade-off", "Where epsilon is large, real points of other classes count as adversarial, and no "
+                             "classifier "
           "can be both accurate and robust by standard adversarial accuracy (SAA).",
           "article III, section 1.3, figure 1c", None, SETTING, in_balls, command=COMMAND, picture="voronoi-toy.png",
           page=PAGE, remark=f"{OWN} Shown for 1-NN, which is right on all its own points."),
     Claim("cells-no-trade-off", "1-NN keeps full Voronoi-epsilon adversarial accuracy (VAA) on its own data at every "
           "epsilon and without one.", "article III, theorem 1, figure 2", None, SETTING, in_cells, command=COMMAND,
-          picture="robustness-nearest.png", page=PAGE, remark=f"{OWN} An attack may miss a point; the theorem says that "
+          picture="robustness-nearest.png", page=PAGE, remark=f"{OWN} An attack may miss a point; the theorem says "
+                                                              "that "
           "there is none to miss."),
     Claim("small-epsilon", "SAA and VAA are equal where epsilon is below half the smallest distance of two points.",
           "article III, observation 1", None, SETTING, below_half, command=COMMAND, page=PAGE, remark=OWN),
-    Claim("only-nearest", "1-NN alone has the highest global Voronoi-epsilon robustness: others are fooled within cells.",
+    of_networks("only-nearest", "1-NN alone has the highest global Voronoi-epsilon robustness: others are fooled "
+                                "within cells.",
           "article III, theorem 1", None, SMALL + " 100 of their own training images are attacked.", others_fall,
           command=NEAREST, remark="Two kinds of networks stand for all other classifiers."),
-    Claim("robust-like-nearest", "Robust classifiers behave more like 1-NN than standard ones do.",
+    of_networks("robust-like-nearest", "Robust classifiers behave more like 1-NN than standard ones do.",
           "preface; article III, discussion", None, SMALL, lambda: compare("agreement", above=0.0), command=NEAREST,
           remark="The share of 1,000 test images that a network and 1-NN in L2 name alike."),
-    Claim("robust-like-nearest-errors", "That holds where 1-NN is wrong, too.", "preface", None, SMALL,
+    of_networks("robust-like-nearest-errors", "That holds where 1-NN is wrong, too.", "preface", None, SMALL,
           lambda: compare("agreement where 1-NN errs", above=0.0), command=NEAREST,
           remark="Agreement where 1-NN errs is not explained by both being right."),
-    Claim("robust-less-accurate", "Robust training costs accuracy on clean images.", "section 3.3; preface", None, SMALL,
+    of_networks("robust-less-accurate", "Robust training costs accuracy on clean images.", "section 3.3; preface",
+        None, SMALL,
           lambda: compare("accuracy", below=0.0), command=NEAREST, page=PAGE,
           remark="The thesis cites it. The perturbation here is small; see also the claim on larger networks."),
     Claim("nearest-mnist", "1-NN in L2 is more than 95 % right on MNIST.", "preface",
