@@ -29,7 +29,7 @@ SPACES = {
 }  # fmt: skip
 UNTRAINED = (
     "Three draws of 90 training images a class, with 128 px and EfficientNet-Lite0 or 32 px and ResNet-20 where the "
-    "article has ResNet-50 and 450 images a class. Counted with the diagonal, as the article does."
+    "article has ResNet-50 and 450 images a class. The article counts the diagonal."
 )
 WITH_DIAGONAL = "MC prototypes, with diagonal"
 
@@ -126,12 +126,13 @@ def _models_drawn(pairs: np.ndarray, owners: np.ndarray) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def spaces(compared: Callable[[dict[str, dict[int, float]]], list[Compared]]) -> Evidence:
+def spaces(compared: Callable[[dict[str, dict[int, float]]], list[Compared]], measure: str) -> Evidence:
     """Mean correlations where nothing was trained."""
     models = cells_of(ledger("taxonomy.jsonl"), "spaces")
-    values = {name: {s: line["values"][WITH_DIAGONAL] for s, line in runs.items()} for name, runs in models.items()}
-    rows = [[name, told(seed_values(runs, WITH_DIAGONAL), 3)] for name, runs in models.items()]
-    return Evidence(compared(values), Table(["space", "mean correlation of prototypes"], rows))
+    values = {name: {s: line["values"][measure] for s, line in runs.items()} for name, runs in models.items()}
+    both = (measure, WITH_DIAGONAL) if measure != WITH_DIAGONAL else (measure,)
+    rows = [[name, *(told(seed_values(runs, one), 3) for one in both)] for name, runs in models.items()]
+    return Evidence(compared(values), Table(["space", *both], rows))
 
 
 def _named(values: dict[str, dict[int, float]], start: str) -> dict[str, dict[int, float]]:
@@ -139,13 +140,14 @@ def _named(values: dict[str, dict[int, float]], start: str) -> dict[str, dict[in
 
 
 def chance(*starts: str) -> Evidence:
-    """Above what class means without any likeness to the tree would have."""
+    """Above 0, without the diagonal, which would be like the tree by chance."""
     return spaces(
         lambda values: [
             mean_of(name, list(runs.values()), above=0.0, digits=3)
             for start in starts
             for name, runs in _named(values, start).items()
-        ]
+        ],
+        "MC prototypes",
     )
 
 
@@ -157,7 +159,8 @@ def below(first: str, others: Sequence[str]) -> Evidence:
             for name, runs in _named(values, first).items()
             for start in others
             for other, one in _named(values, start).items()
-        ]
+        ],
+        WITH_DIAGONAL,
     )
 
 

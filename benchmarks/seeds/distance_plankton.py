@@ -19,6 +19,7 @@ SETTING = (
     "are named, in place of fifty. Three seeds."
 )
 OVER_CLASSES = "Means over seeds; the interval is over classes."
+UNEQUAL = "The classifier has learned from some 40 photographs of a class by Adam, votes have ten to compare with."
 FAR, SLIGHT, RESAMPLES = 5.0, 5.0, 2000
 """Points of F1: more than this is a large margin, and less is slight; the article gives no bound."""
 VOTES, CENTROID = "10-NN", "centroid"
@@ -55,13 +56,6 @@ def beside_classifier(**expected: float) -> Evidence:
     return Evidence([over_classes("classifier against embedding with ten votes, macro F1, points", other, ours,
         **expected)],
                     macro(classifier=other, embedding_with_ten_votes=ours))  # fmt: skip
-
-
-def some_better() -> Evidence:
-    """How many seen classes the embedding names better than the classifier does."""
-    ours, other = scores("seen", VOTES), classifier_scores()
-    ahead = sum(ours[name] > other[name] for name in ours)
-    return Evidence([share("seen classes that the embedding names better, %", ahead, len(ours), above=0.0)])
 
 
 def votes_against(others: Sequence[str], part: str, **expected: float) -> Evidence:
@@ -150,15 +144,16 @@ CLAIMS = (
           why_not="ZooScanNet is not among the data here, and there is no GPU to train an Inception v3 for 200 "
                   "epochs."),
     measured("classifier-ahead", "On classes that were trained, a classifier is better than the embedding.",
-             "discussion", F1, lambda: beside_classifier(above=0.0), BESIDE, OVER_CLASSES),
+             "discussion", F1, lambda: beside_classifier(above=0.0), BESIDE, f"{OVER_CLASSES} {UNEQUAL}"),
     measured("classifier-comparable", "The embedding names trained classes with accuracy comparable to a classifier's.",
              "abstract; discussion", F1, lambda: beside_classifier(below=FAR), BESIDE,
-             f"{OVER_CLASSES} Comparable is taken to be less than {FAR:g} points behind."),
-    measured("embedding-ahead-somewhere", "The embedding is better than the classifier on several classes.",
-             "section 3.4, figure 3; discussion", Table(["F1", "classifier", "embedding"], [["Calanoida", "0.50",
-             "0.96"],
-             ["larvae_Crustacea", "0.62", "0.84"]]), some_better, BESIDE,
-             "Some classes will differ by chance alone; the claim names no number of classes."),
+             f"{OVER_CLASSES} Comparable is taken to be less than {FAR:g} points behind. {UNEQUAL}"),
+    Claim("embedding-ahead-somewhere", "The embedding is better than the classifier on several classes.",
+          "article I, section 3.4, figure 3; discussion", Table(["F1", "classifier", "embedding"],
+          [["Calanoida", "0.50", "0.96"], ["larvae_Crustacea", "0.62", "0.84"]]),
+          why_not="The claim names no number of classes, and with ten photographs of each some come out ahead by "
+                  "chance "
+          "alone; it would take hundreds of each class to tell."),
     Claim("classifier-fine", "The classifier is better at classes that look alike, such as eggs or nauplii.",
           "article I, section 3.4; discussion", Table(["F1", "classifier", "embedding"],
           [["nauplii_Cirripedia", "0.97", "0.51"], ["egg_Cavolinia_inflexa", "0.93", "0.33"],
