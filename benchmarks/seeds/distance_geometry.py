@@ -175,48 +175,114 @@ def of_pixels(*said: Any, **more: Any) -> Claim:
 
 
 CLAIMS = (
-    of_pixels("shifted-image", "An image can be farther from its own copy, shifted by one pixel, than from an image of "
-          "another class.", "chapter 1, figure 1.1", Table(["distance to", "l2", "linf"],
-          [["another image", "5.5699", "0.4431"], ["the shifted copy", "6.8126", "0.7804"]]),
-          "Training images of 20 classes of CIFAR-100 in place of two images of CIFAR-10.", shifted, command=NEAREST),
+    of_pixels(
+        "shifted-image",
+        "An image can be farther from its own copy, shifted by one pixel, than from an image of another class.",
+        "chapter 1, figure 1.1",
+        Table(
+            ["distance to", "l2", "linf"],
+            [["another image", "5.5699", "0.4431"], ["the shifted copy", "6.8126", "0.7804"]],
+        ),
+        "Training images of 20 classes of CIFAR-100 in place of two images of CIFAR-10.",
+        shifted,
+        command=NEAREST,
+    ),
     *(change_claim(name, every) for name in CHANGES for every in (False, True)),
-    Claim("mc-with-budget", "The larger the budget, the higher the mean correlation.", "chapter 5, table 5.1",
-          Table(["", STANDARD, *BUDGETS], [["MC, l2", *TABLE_5_4["MC, l2"]]]), SETTING, larger_budgets, command=COMMAND,
-          page=PAGE),
-    Claim("rho-inconsistent", "rho changes inconsistently by adversarial training.", "chapter 5, table 5.4",
-          Table(["", STANDARD, *BUDGETS], [["rho", *TABLE_5_4["rho"]]]), why_not="A claim of no consistent change, "
-                                                                                 "which no "
-          "interval can show. Here rho rises with every budget (`python benchmarks/robustness.py cifar`).", page=PAGE),
-    Claim("mc-norms", "Mean correlations by L2 and by L-inf distances of pixels go together over trainings.",
-          "section 5.3", Table(["", "coefficient above"], [["both data sets", "0.98"]]), SETTING,
-          lambda: Evidence([pearson("MC, l2 with MC, linf", trainings("MC, l2"), trainings("MC, linf"), above=0.0,
-                                    digits=3)]), command=COMMAND, page=PAGE,
-          remark="The thesis has a coefficient above 0.98; with five points an interval cannot tell that."),
+    Claim(
+        "mc-with-budget",
+        "The larger the budget, the higher the mean correlation.",
+        "chapter 5, table 5.1",
+        Table(["", STANDARD, *BUDGETS], [["MC, l2", *TABLE_5_4["MC, l2"]]]),
+        SETTING,
+        larger_budgets,
+        command=COMMAND,
+        page=PAGE,
+    ),
+    Claim(
+        "rho-inconsistent",
+        "rho changes inconsistently by adversarial training.",
+        "chapter 5, table 5.4",
+        Table(["", STANDARD, *BUDGETS], [["rho", *TABLE_5_4["rho"]]]),
+        why_not="A claim of no consistent change, "
+        "which no interval can show. Here rho rises with every budget (`python benchmarks/robustness.py cifar`).",
+        page=PAGE,
+    ),
+    Claim(
+        "mc-norms",
+        "Mean correlations by L2 and by L-inf distances of pixels go together over trainings.",
+        "section 5.3",
+        Table(["", "coefficient above"], [["both data sets", "0.98"]]),
+        SETTING,
+        lambda: Evidence(
+            [pearson("MC, l2 with MC, linf", trainings("MC, l2"), trainings("MC, linf"), above=0.0, digits=3)]
+        ),
+        command=COMMAND,
+        page=PAGE,
+        remark="The thesis has a coefficient above 0.98; with five points an interval cannot tell that.",
+    ),
     *map(with_correlation, TABLE_5_6),
-    Claim("svhn", "The same on SVHN.", "chapter 5, tables 5.2, 5.5 and 5.6", Table(["", "ST", "AT, l2 1.0"],
-          [["MC, l2", "-0.0118", "0.1737"], ["D_inter", "1.2494", "0.4889"], ["D_intra", "0.0468", "0.2735"],
-           ["phi", "26.6981", "1.7879"], ["R2", "0.9231", "0.4458"], ["d_DoV", "21", "52"], ["rho", "2.3753",
-           "2.2234"]]),
-          why_not=SVHN),
-    of_pixels("pixels-weak", "Pixels tell classes apart poorly: 1-NN and the nearest class mean are right in less "
-                             "than half.",
-          "chapter 5, table 5.3", Table(["CIFAR-10", "l2", "linf"], [["1-NN", "0.3546", "0.1816"],
-          ["NPC", "0.2771", "0.2136"], ["phi", "0.1635", "0.1804"]]), INPUTS, by_pixels, command=NEAREST,
-          remark="Twenty classes are harder than ten."),
-    of_pixels("pixels-nearest", "In L2, 1-NN of pixels is more right than the nearest class mean.",
+    Claim(
+        "svhn",
+        "The same on SVHN.",
+        "chapter 5, tables 5.2, 5.5 and 5.6",
+        Table(
+            ["", "ST", "AT, l2 1.0"],
+            [
+                ["MC, l2", "-0.0118", "0.1737"],
+                ["D_inter", "1.2494", "0.4889"],
+                ["D_intra", "0.0468", "0.2735"],
+                ["phi", "26.6981", "1.7879"],
+                ["R2", "0.9231", "0.4458"],
+                ["d_DoV", "21", "52"],
+                ["rho", "2.3753", "2.2234"],
+            ],
+        ),
+        why_not=SVHN,
+    ),
+    of_pixels(
+        "pixels-weak",
+        "Pixels tell classes apart poorly: 1-NN and the nearest class mean are right in less than half.",
         "chapter 5, table 5.3",
-          Table(["CIFAR-10", "l2"], [["1-NN", "0.3546"], ["NPC", "0.2771"]]), INPUTS,
-          lambda: Evidence([share_difference("1-NN against NPC, l2, points", pixels("l2", "1-NN"), pixels("l2", "NPC"),
-                                             above=0.0)]), command=NEAREST,
-          remark="The interval takes both shares for independent, though the test images are the same."),
-    Claim("trade-off", "Adversarial training withstands attacks better and is less accurate on clean images.",
-          "sections 3.2 and 3.3, after Tsipras et al. 2018", None, "LeNet on 9,000 images of Fashion-MNIST, trained "
-                                                                   "with "
-          "PGD at 0.3 in L-inf on half of each batch; three seeds, 500 test images.", defended,
-          command="python benchmarks/robustness.py fashion", page=PAGE, remark="The thesis cites it."),
-    Claim("transfer", "Adversarially trained models transfer better to new classes.", "section 3.2, after Salman et "
-                                                                                      "al. "
-          "2020", None, why_not="Not run: the thesis cites it for networks trained on ImageNet. On our 20 classes it "
-          "would take the 15 trainings of `python benchmarks/robustness.py cifar` anew, some 15 minutes, to keep the "
-          "models and name other classes by them."),
-)  # fmt: skip
+        Table(
+            ["CIFAR-10", "l2", "linf"],
+            [["1-NN", "0.3546", "0.1816"], ["NPC", "0.2771", "0.2136"], ["phi", "0.1635", "0.1804"]],
+        ),
+        INPUTS,
+        by_pixels,
+        command=NEAREST,
+        remark="Twenty classes are harder than ten.",
+    ),
+    of_pixels(
+        "pixels-nearest",
+        "In L2, 1-NN of pixels is more right than the nearest class mean.",
+        "chapter 5, table 5.3",
+        Table(["CIFAR-10", "l2"], [["1-NN", "0.3546"], ["NPC", "0.2771"]]),
+        INPUTS,
+        lambda: Evidence(
+            [share_difference("1-NN against NPC, l2, points", pixels("l2", "1-NN"), pixels("l2", "NPC"), above=0.0)]
+        ),
+        command=NEAREST,
+        remark="The interval takes both shares for independent, though the test images are the same.",
+    ),
+    Claim(
+        "trade-off",
+        "Adversarial training withstands attacks better and is less accurate on clean images.",
+        "sections 3.2 and 3.3, after Tsipras et al. 2018",
+        None,
+        "LeNet on 9,000 images of Fashion-MNIST, trained with PGD at 0.3 in L-inf on half of each batch; three "
+        "seeds, 500 test images.",
+        defended,
+        command="python benchmarks/robustness.py fashion",
+        page=PAGE,
+        remark="The thesis cites it.",
+    ),
+    Claim(
+        "transfer",
+        "Adversarially trained models transfer better to new classes.",
+        "section 3.2, after Salman et al. 2020",
+        None,
+        why_not="Not run: the thesis cites it for networks trained on ImageNet. On our 20 classes it "
+        "would take the 15 trainings of `python benchmarks/robustness.py cifar` anew, some 15 minutes, to keep the "
+        "models and name other classes by them.",
+    ),
+)

@@ -70,45 +70,99 @@ def reported(
 
 LIU, ROTH, KORNBLITH = "Liu et al. 2020", "Roth et al. 2020", "Kornblith et al. 2021"
 CLAIMS = (
-    reported("margin-base-phi", "A larger margin of CosFace raises the discriminative value phi of trained "
-                                "classes.", LIU,
-             None, lambda: margin("seen", "phi", above=0.0)),
-    reported("margin-novel-phi", "It lowers phi of new classes.", LIU, None, lambda: margin("unseen", "phi",
-        below=0.0)),
-    reported("margin-novel-intra", "It raises the variance within new classes.", LIU, None,
-             lambda: margin("unseen", "D_intra", above=0.0)),
-    reported("margin-novel-inter", "It hardly changes the variance between new classes.", LIU, None,
-             lambda: margin("unseen", "D_inter", relative=True, above=-LITTLE, below=LITTLE),
-             f"Hardly is taken to be by less than {LITTLE:.0%}."),
-    reported("margin-base-shots", "It raises the accuracy of few shots on trained classes.", LIU, None,
-             lambda: margin("seen", "5-way 1-shot", above=0.0)),
-    reported("margin-novel-shots", "It lowers the accuracy of few shots on new classes.", LIU, None,
-             lambda: margin("unseen", "5-way 1-shot", below=0.0)),
-    Claim("negative-margin", "A negative margin is best for few shots of new classes.", f"section 2.4, after {LIU}",
+    reported(
+        "margin-base-phi",
+        "A larger margin of CosFace raises the discriminative value phi of trained classes.",
+        LIU,
         None,
-          why_not="The package's CosFace takes margins from 0 up."),
-    reported("density-generalises", "On CUB, pi_ratio of the trained classes goes together with how well new classes "
-                                    "are "
-             "found.", ROTH, Table(["", "correlation"], [["CUB200-2011", "0.79"]]),
-             lambda: over_models("pi_ratio", "unseen", "MAP@R", above=0.0),
-             f"{MODELS} The paper measures it on what trained, we on other photographs of these classes."),
-    reported("decay-generalises", "On CUB, rho of the trained classes goes against how well new classes are "
-                                  "found.", ROTH,
-             Table(["", "correlation"], [["CUB200-2011", "-0.80"]]),
-             lambda: over_models("rho", "unseen", "MAP@R", below=0.0), MODELS),
-    Claim("generalises-elsewhere", "The same on CARS196 and Stanford Online Products.", f"section 2.4, after {ROTH}",
-          Table(["correlation with", "CARS196", "SOP"], [["pi_ratio", "0.65", "0.22"], ["rho", "-0.85", "-0.63"]]),
-          why_not="Neither data set is among the data here."),
-    reported("separation-accuracy", "The class separation R2 goes together with accuracy on the trained classes.",
-             KORNBLITH, None, lambda: over_models("R2", "seen", "MAP@R", ranks=True, above=0.0), MODELS),
-    reported("separation-transfer", "The class separation R2 goes against how well the features do on other classes.",
-             KORNBLITH, Table(["", "rank correlation"], [["eight losses, ImageNet", "-0.93"]]),
-             lambda: over_models("R2", "unseen", "MAP@R", ranks=True, below=0.0),
-             f"{MODELS} The interval of ranks is approximate. The paper transfers to other data sets, we to other "
-             "species."),
-    Claim("reweighting", "Turning strong principal directions down after training may change phi and the number of "
-          "directions, and improve new classes.", "section 6.2.3", None,
-          why_not="Proposed as future work, without figures; the preface reports an early attempt without noticeable "
-          "benefit. The package has it, and every audit of geometry tries it.",
-          page="methods/principal-reweighting.md"),
-)  # fmt: skip
+        lambda: margin("seen", "phi", above=0.0),
+    ),
+    reported(
+        "margin-novel-phi", "It lowers phi of new classes.", LIU, None, lambda: margin("unseen", "phi", below=0.0)
+    ),
+    reported(
+        "margin-novel-intra",
+        "It raises the variance within new classes.",
+        LIU,
+        None,
+        lambda: margin("unseen", "D_intra", above=0.0),
+    ),
+    reported(
+        "margin-novel-inter",
+        "It hardly changes the variance between new classes.",
+        LIU,
+        None,
+        lambda: margin("unseen", "D_inter", relative=True, above=-LITTLE, below=LITTLE),
+        f"Hardly is taken to be by less than {LITTLE:.0%}.",
+    ),
+    reported(
+        "margin-base-shots",
+        "It raises the accuracy of few shots on trained classes.",
+        LIU,
+        None,
+        lambda: margin("seen", "5-way 1-shot", above=0.0),
+    ),
+    reported(
+        "margin-novel-shots",
+        "It lowers the accuracy of few shots on new classes.",
+        LIU,
+        None,
+        lambda: margin("unseen", "5-way 1-shot", below=0.0),
+    ),
+    Claim(
+        "negative-margin",
+        "A negative margin is best for few shots of new classes.",
+        f"section 2.4, after {LIU}",
+        None,
+        why_not="The package's CosFace takes margins from 0 up.",
+    ),
+    reported(
+        "density-generalises",
+        "On CUB, pi_ratio of the trained classes goes together with how well new classes are found.",
+        ROTH,
+        Table(["", "correlation"], [["CUB200-2011", "0.79"]]),
+        lambda: over_models("pi_ratio", "unseen", "MAP@R", above=0.0),
+        f"{MODELS} The paper measures it on what trained, we on other photographs of these classes.",
+    ),
+    reported(
+        "decay-generalises",
+        "On CUB, rho of the trained classes goes against how well new classes are found.",
+        ROTH,
+        Table(["", "correlation"], [["CUB200-2011", "-0.80"]]),
+        lambda: over_models("rho", "unseen", "MAP@R", below=0.0),
+        MODELS,
+    ),
+    Claim(
+        "generalises-elsewhere",
+        "The same on CARS196 and Stanford Online Products.",
+        f"section 2.4, after {ROTH}",
+        Table(["correlation with", "CARS196", "SOP"], [["pi_ratio", "0.65", "0.22"], ["rho", "-0.85", "-0.63"]]),
+        why_not="Neither data set is among the data here.",
+    ),
+    reported(
+        "separation-accuracy",
+        "The class separation R2 goes together with accuracy on the trained classes.",
+        KORNBLITH,
+        None,
+        lambda: over_models("R2", "seen", "MAP@R", ranks=True, above=0.0),
+        MODELS,
+    ),
+    reported(
+        "separation-transfer",
+        "The class separation R2 goes against how well the features do on other classes.",
+        KORNBLITH,
+        Table(["", "rank correlation"], [["eight losses, ImageNet", "-0.93"]]),
+        lambda: over_models("R2", "unseen", "MAP@R", ranks=True, below=0.0),
+        f"{MODELS} The interval of ranks is approximate. The paper transfers to other data sets, we to other species.",
+    ),
+    Claim(
+        "reweighting",
+        "Turning strong principal directions down after training may change phi and the number of directions, and "
+        "improve new classes.",
+        "section 6.2.3",
+        None,
+        why_not="Proposed as future work, without figures; the preface reports an early attempt without noticeable "
+        "benefit. The package has it, and every audit of geometry tries it.",
+        page="methods/principal-reweighting.md",
+    ),
+)

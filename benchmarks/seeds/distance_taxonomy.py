@@ -110,16 +110,16 @@ CLAIMS = (
         "softmax-accuracy-low",
         "The softmax classifier has lower top-1 and top-5 accuracy than the metric learning models.",
         "results, figure 3",
-        partial(
-            compare, [(f"{model}, standard", "softmax") for model in ("NormFace", "ProxyDR")], ACCURACY, above=0.0
-        ),
+        partial(compare, [(f"{model}, standard", "softmax") for model in ("NormFace", "ProxyDR")], ACCURACY, above=0.0),
     ),
     claim(
         "dynamic-top-1",
         "A dynamic scale gives higher top-1 accuracy than standard training.",
         "results, figure 3",
         partial(
-            compare, [(f"{model}, dynamic", f"{model}, standard") for model in ("NormFace", "ProxyDR")], ("top-1",),
+            compare,
+            [(f"{model}, dynamic", f"{model}, standard") for model in ("NormFace", "ProxyDR")],
+            ("top-1",),
             above=0.0,
         ),
         "The article says of its own difference that it is not significant.",
@@ -153,7 +153,7 @@ CLAIMS = (
         "results, figure 5",
         partial(compare, of(WITHOUT_TREE[2:]), CORRELATIONS, below=0.0),
         FIGURES + " It excepts EMA from ProxyDR's lead without saying how its bars lie; here ProxyDR leads with EMA "
-                  "too.",
+        "too.",
     ),
     Claim(
         "proxydr-correlation-elsewhere",
@@ -231,4 +231,4 @@ CLAIMS = (
         partial(better, of(WITHOUT_TREE[:2]), (*CORRELATIONS, *INFORMED)),
         FIGURES + " Read at its word: every measure, standard and dynamic, against NormFace of the same option.",
     ),
-)  # fmt: skip
+)

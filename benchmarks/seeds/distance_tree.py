@@ -114,8 +114,12 @@ CLAIMS = (
         "proxydr-tree-correlation",
         "With the tree, ProxyDR's mean correlation of prototypes is typically second after CORR's, above NormFace's.",
         "results, figure 5",
-        partial(compare, [(f"ProxyDR, {o}", f"NormFace, {o}") for o in ("MDS", "MDS + dynamic")], ("MC prototypes",),
-                above=0.0),
+        partial(
+            compare,
+            [(f"ProxyDR, {o}", f"NormFace, {o}") for o in ("MDS", "MDS + dynamic")],
+            ("MC prototypes",),
+            above=0.0,
+        ),
         FIGURES + " Here ProxyDR comes first, before CORR.",
     ),
     Claim(
@@ -170,9 +174,13 @@ CLAIMS = (
         "article IV, figures 4, 6, 8 and S4 to S18",
         Table(
             ["", "mean correlation of MDS proxies"],
-            [["NABirds", "0.4476"], ["MicroS, whole and living", "0.9306, 0.9011"],
-             ["MicroL, whole and living", "0.9543, 0.9426"], ["MesoZ, whole and living", "0.9783, 0.9602"]],
+            [
+                ["NABirds", "0.4476"],
+                ["MicroS, whole and living", "0.9306, 0.9011"],
+                ["MicroL, whole and living", "0.9543, 0.9426"],
+                ["MesoZ, whole and living", "0.9783, 0.9602"],
+            ],
         ),
         why_not="NABirds is not among the data here, and the plankton images are the institute's own, not published.",
     ),
-)  # fmt: skip
+)
