@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from claims import Claim, Compared, Evidence, Table
 from scipy.stats import rankdata
-from taxonomy_statistics import cells_of, rank_correlation, seed_values
+from taxonomy_statistics import rank_correlation
 
-from seeds.distance_readings import by_seed, ledger, mean_of, share, told
+from seeds.distance_readings import by_seed, mean_of, share, told
 from seeds.distance_taxonomy import COMMAND, PAGE, SETTING, cells
 
 RESAMPLES, NO_TRADE_OFF, EARLY = 1000, -0.3, 0.4
@@ -23,15 +23,6 @@ RANKS = {
     "top-1": ("0.1675", "", "0.4398"), "top-5": ("-0.3364", "0.4398", ""),
 }  # fmt: skip
 """Tables S2 to S4, CIFAR-100: with the mean correlation of proxies, with top-1, with top-5."""
-SPACES = {
-    "random weights": "0.2841 ± 0.0303", "pretrained": "0.3816 ± 0.0116", "input space": "0.3414 ± 0.0353",
-    "normalised input space": "0.2609 ± 0.0416",
-}  # fmt: skip
-UNTRAINED = (
-    "Three draws of 90 training images a class, with 128 px and EfficientNet-Lite0 or 32 px and ResNet-20 where the "
-    "article has ResNet-50 and 450 images a class. The article counts the diagonal."
-)
-WITH_DIAGONAL = "MC prototypes, with diagonal"
 
 
 def curve(line: Mapping[str, Any], key: str) -> dict[int, float]:
@@ -126,44 +117,6 @@ def _models_drawn(pairs: np.ndarray, owners: np.ndarray) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def spaces(compared: Callable[[dict[str, dict[int, float]]], list[Compared]], measure: str) -> Evidence:
-    """Mean correlations where nothing was trained."""
-    models = cells_of(ledger("taxonomy.jsonl"), "spaces")
-    values = {name: {s: line["values"][measure] for s, line in runs.items()} for name, runs in models.items()}
-    both = (measure, WITH_DIAGONAL) if measure != WITH_DIAGONAL else (measure,)
-    rows = [[name, *(told(seed_values(runs, one), 3) for one in both)] for name, runs in models.items()]
-    return Evidence(compared(values), Table(["space", *both], rows))
-
-
-def _named(values: dict[str, dict[int, float]], start: str) -> dict[str, dict[int, float]]:
-    return {name: runs for name, runs in values.items() if name.startswith(start)}
-
-
-def chance(*starts: str) -> Evidence:
-    """Above 0, without the diagonal, which would be like the tree by chance."""
-    return spaces(
-        lambda values: [
-            mean_of(name, list(runs.values()), above=0.0, digits=3)
-            for start in starts
-            for name, runs in _named(values, start).items()
-        ],
-        "MC prototypes",
-    )
-
-
-def below(first: str, others: Sequence[str]) -> Evidence:
-    """Spaces that begin like the first, against each of the others."""
-    return spaces(
-        lambda values: [
-            by_seed(f"{name} against {other}", runs, one, below=0.0, digits=3)
-            for name, runs in _named(values, first).items()
-            for start in others
-            for other, one in _named(values, start).items()
-        ],
-        WITH_DIAGONAL,
-    )
-
-
 def rank_claim(key: str, text: str, where: str, asked: Mapping[str, Mapping[str, float]], against: str, column: int,
                remark: str = "") -> Claim:  # fmt: skip
     """A claim about tables S2 to S4."""
@@ -174,7 +127,6 @@ def rank_claim(key: str, text: str, where: str, asked: Mapping[str, Mapping[str,
 
 
 UP, DOWN = {"above": 0.0}, {"below": 0.0}
-TABLE_2 = Table(["space", "CIFAR-100"], [[name, value] for name, value in SPACES.items()])
 CLAIMS = (
     rank_claim(
         "correlation-with-measures",
@@ -283,64 +235,6 @@ CLAIMS = (
         lambda: gap_narrows(("NormFace, MDS + dynamic", "ProxyDR, MDS + dynamic", "CORR, MDS")),
         command=COMMAND,
         page=PAGE,
-    ),
-    Claim(
-        "random-networks",
-        "Prototypes of networks with random weights match the tree better than chance.",
-        "article IV, abstract; table 2",
-        TABLE_2,
-        UNTRAINED,
-        lambda: chance("random"),
-        command="python benchmarks/taxonomy.py spaces",
-        page=PAGE,
-    ),
-    Claim(
-        "input-space",
-        "Prototypes of the pixels themselves, normalised or not, match the tree better than chance.",
-        "article IV, table 2",
-        TABLE_2,
-        UNTRAINED,
-        lambda: chance("input", "normalised"),
-        command="python benchmarks/taxonomy.py spaces",
-        page=PAGE,
-    ),
-    Claim(
-        "random-lowest",
-        "Random networks match the tree less than pretrained ones and the pixels do.",
-        "article IV, table 2",
-        TABLE_2,
-        UNTRAINED,
-        lambda: below("random", ("pretrained", "input", "normalised")),
-        command="python benchmarks/taxonomy.py spaces",
-        page=PAGE,
-        remark="The article says so of its whole table; its own figures for CIFAR-100 have the normalised pixels "
-        "lowest.",
-    ),
-    Claim(
-        "pretrained-highest",
-        "Pretrained networks match the tree better than the pixels do.",
-        "article IV, table 2",
-        TABLE_2,
-        UNTRAINED,
-        lambda: below("input", ("pretrained",)),
-        command="python benchmarks/taxonomy.py spaces",
-        page=PAGE,
-        remark="Pixels minus pretrained, so below 0.",
-    ),
-    Claim(
-        "other-data-spaces",
-        "The same for birds.",
-        "article IV, table 2",
-        Table(
-            ["space", "NABirds"],
-            [
-                ["random weights", "0.1088 ± 0.0839"],
-                ["pretrained", "0.2648 ± 0.0349"],
-                ["input space", "0.1740 ± 0.0056"],
-                ["normalised input space", "0.2369 ± 0.0039"],
-            ],
-        ),
-        why_not="NABirds is not among the data here.",
     ),
     Claim(
         "proxies-from-prototypes",
