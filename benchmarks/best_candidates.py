@@ -90,6 +90,7 @@ EVEN = ("training.lr=1e-4", "training.backbone_lr_factor=1", "training.proxy_lr_
 """Head and backbone at the same rate, as the authors of ProxyAnchor have it."""
 
 AVERAGED = ("training.ema=0.98",)
+LONG = ("training.max_steps=480", "training.evaluate_every=120")
 LONGER = ("training.max_steps=720", "training.evaluate_every=120")
 GSP = (
     "model.local_dimension=128",
@@ -99,6 +100,9 @@ GSP = (
     "objective.weight=0.9",
     "objective.regularisers=[{name: zero-shot, weight: 0.1}]",
 )
+SHARP = "model.pooling_parameters.sharpness=5"
+"""What pair losses want (`gsp_books.py settings`)."""
+
 ATTENTION = ("model.attention={}",)
 ADVERSARY = ("objective.regularisers=[{name: class-adversary, weight: 0.5}]",)
 PAIRS = ("data.classes_per_batch=8", "data.per_class=4", "training.lr=1e-4", "training.backbone_lr_factor=1")
@@ -109,7 +113,7 @@ SOON = ("training.evaluate_every=30", "training.chance_constrained.patience=1")
 def upper() -> list[Candidate]:
     """Where the upper stages learn: rates and lengths first, then what each part adds at an even rate."""
     base = "proxy-anchor"
-    changes: Changes = {
+    changes: dict[str, tuple[str, tuple[str, ...]]] = {
         "proxy-anchor": (base, ()),
         "backbone at 3e-4": (base, ("training.backbone_lr_factor=0.3",)),
         "moving average": (base, AVERAGED),
@@ -121,6 +125,10 @@ def upper() -> list[Candidate]:
         "even rate + attention + adversary": (base, (*EVEN, *ATTENTION, *ADVERSARY)),
         "multi-similarity": ("multi-similarity", PAIRS),
         "contrastive on cosines + CCP": ("contrastive-cosine-ccp", (*PAIRS, *SOON)),
+    }
+    changes |= {
+        "multi-similarity, moving average, 480 steps": ("multi-similarity", (*PAIRS, *AVERAGED, *LONG)),
+        "multi-similarity + GSP + zero-shot loss": ("multi-similarity", (*PAIRS, *GSP, SHARP)),
     }
     return [Candidate(name, recipe, (*UPPER, *settings), (1,)) for name, (recipe, settings) in changes.items()]
 

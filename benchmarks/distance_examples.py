@@ -15,17 +15,17 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from places import BENCHMARKS
 
 from nearkin.spaces import distance_ratio_scores
 from nearkin.spaces.cosine_scores import normface_probabilities
 from nearkin.storage import write_json
 
-RESULT = Path(__file__).with_suffix(".json")
+RESULT = BENCHMARKS / "distance_examples.json"
 PROXIES = torch.tensor([[0.0, 1.0], [1.0, 0.0]], dtype=torch.float64)
 POINTS_ON_CIRCLE = 7200
 SCALE, EXPONENTS = 2.0, (0.5, 2.0, 10.0)

@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 from gsp_collage_maker import SUPER_CLASSES
+from places import BENCHMARKS
 
 from nearkin.audits.local_encoder import LocalEncoder
 from nearkin.audits.pooling import pooling_suite
@@ -56,7 +57,7 @@ SETTINGS = [
     "training.patience=null",
 ]
 SECTION = AuditSection(pooling_classes=CLASSES, pooling_items=64, pooling_prototypes=48)
-LEDGER = Path(__file__).with_suffix(".jsonl")
+LEDGER = BENCHMARKS / "gap_hulls.jsonl"
 
 
 def ten_classes(data_root: Path | None) -> tuple[Dataset, Split]:

@@ -27,6 +27,7 @@ tune_allocator()  # as the nearkin command does, before anything is imported tha
 
 import numpy as np
 import torch
+from places import BENCHMARKS
 from robustness_parts import chosen
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -40,7 +41,7 @@ from nearkin.data.dataset import Dataset
 from nearkin.data.sources import open_data
 from nearkin.metrics import class_separation
 
-LEDGER = Path(__file__).with_suffix(".jsonl")
+LEDGER = BENCHMARKS / "nearest.jsonl"
 SEEDS = (0, 1, 2, 3, 4)
 ITEMS, ATTACKED = 1000, 100
 EPS, INNER = 1.0, 7

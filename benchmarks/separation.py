@@ -28,6 +28,7 @@ tune_allocator()  # as the nearkin command does, before anything is imported tha
 
 import numpy as np
 import torch
+from places import BENCHMARKS
 from plankton import SETS, divide
 from sklearn.metrics import f1_score
 
@@ -42,7 +43,7 @@ from nearkin.protocol import Candidate
 from nearkin.recipe import Recipe, load_recipe
 from nearkin.training import Run, train
 
-LEDGER = Path(__file__).with_suffix(".jsonl")
+LEDGER = BENCHMARKS / "separation.jsonl"
 SEEDS = (0, 1, 2)
 STEPS = 600
 SETTINGS = [
