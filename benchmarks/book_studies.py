@@ -72,6 +72,9 @@ def _book(script: str, book: str, name: str, cells: int, minutes: float, documen
 
 STUDIES = (
     Study("dr-pictures", "python benchmarks/dr_pictures.py", "dr_pictures.json", 1, 1, (KIM,)),
+    Study("separation", "python benchmarks/separation.py", "separation.jsonl", 57, 8, (KIM,)),
+    Study("distance-examples", "python benchmarks/distance_examples.py", "distance_examples.json", 1, 1, (KIM,)),
+    Study("nearest", "python benchmarks/nearest.py", "nearest.jsonl", 11, 4, (KIM,)),
     Study("plankton", "python benchmarks/plankton.py", "plankton.jsonl", 3, 5, (KIM,)),
     _part("fewshot", "omniglot", 6, 18, KIM, key="task"),
     _part("fewshot", "cub", 6, 38, KIM, key="task"),
@@ -93,6 +96,11 @@ STUDIES = (
     _part("unified", "cub", 10, 10, SIMILARITY),
     _part("unified", "omniglot", 4, 6, SIMILARITY),
     Study("ccp-toy", "python benchmarks/ccp_toy.py", "ccp_toy.jsonl", 18, 8, (GENERALIZE,)),
+    Study("ccp-unseen", "python benchmarks/ccp_unseen.py", "ccp_unseen.jsonl", 10, 3, (GENERALIZE,)),
+    Study("ccp-gsp-costs", "python benchmarks/ccp_gsp_costs.py", "ccp_gsp_costs.jsonl", 3, 3, (GENERALIZE,)),
+    Study("ccp-speed", "python benchmarks/ccp.py", "ccp.json", 1, 3, (GENERALIZE,)),
+    Study("gsp-speed", "python benchmarks/gsp.py", "gsp.json", 1, 3, (GENERALIZE,)),
+    Study("gap-hulls", "python benchmarks/gap_hulls.py", "gap_hulls.jsonl", 3, 5, (GENERALIZE,)),
     Study("cub-frozen", "python benchmarks/cub_frozen.py", "cub_frozen.jsonl", 51, 11, (GENERALIZE,)),
     _book("ccp_books", "rates", "rates", 76, 16, GENERALIZE),
     _book("ccp_books", "cub", "cub", 116, 21, GENERALIZE),
@@ -117,6 +125,15 @@ STUDIES = (
             {"data": data, "loss": loss},
         )
         for data, loss, minutes in (("cub", "triplet", 6), ("cub", "proxy-nca", 6), ("cifar", "triplet", 5))
+    ),
+    Study("ned-losses", "python benchmarks/ned_losses.py", "ned_losses.jsonl", 4, 4, (NED,)),
+    Study(
+        "similarity-attacks",
+        "python benchmarks/similarity_attacks.py",
+        "similarity_attacks.jsonl",
+        12,
+        15,
+        (SIMILARITY,),
     ),
     Study("ned", "python benchmarks/ned.py", "ned.jsonl", 6, 40, (NED,)),
 )
