@@ -202,7 +202,8 @@ Every empirical claim of the documents that nearkin grew from, and what our own 
 ![Every comparison of every claim: how far its interval lies from where the claim begins](../images/{picture})
 
 A dot is a comparison, its line the 95 % interval, both counted in half widths of that interval from the bound that the
-claim sets. Wholly right of the black line it is shown, wholly left of it the opposite is.
+claim sets. Wholly right of the black line it is shown, wholly left of it the opposite is. Below each document: how many
+are shown, not shown, and the opposite.
 
 ## How a verdict is made
 
@@ -216,7 +217,8 @@ or between two.
 - **cannot be tested here**: the data or the weights are not to be had, the cost is too high, or there is nothing to
   make an interval of; the section says which.
 
-Intervals are not corrected for the number of comparisons. As a claim holds only if all of its comparisons are shown,
+Intervals are not corrected for the number of comparisons, as the pages of results correct theirs (by Holm), so that
+what is "not shown" there can be shown here. As a claim holds only if all of its comparisons are shown,
 more comparisons make it harder to hold, not easier. Each section says how our setting differs from the document's:
 mostly a frozen or small network in place of a large one that is fine-tuned. A verdict is about that setting.
 

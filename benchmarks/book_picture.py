@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import io
 import math
 
 from book_pages import Book
 from claims import Compared
+from matplotlib.lines import Line2D
 
-COLOURS = {"shown": "#1b7a43", "not shown": "#8a8a8a", "the opposite is shown": "#b3261e"}
+from nearkin.report._canvas import BLUE, INK, MUTED, VERMILION, WIDTH, drawing, to_png
+
+COLOURS = {"shown": BLUE, "not shown": MUTED, "the opposite is shown": VERMILION}
+_HEIGHT = 420
 FARTHEST = 6.0
 """Half widths; what lies farther is drawn there."""
 
@@ -32,40 +35,25 @@ def place(compared: Compared) -> tuple[float, float, float]:
 
 
 def draw(book: Book) -> bytes:
-    """A band for each document, its comparisons from the farthest against to the farthest for; PNG bytes."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    bands = {
-        slug: sorted((*place(each), each.state) for one in found if one.evidence for each in one.evidence.compared)
-        for slug, (_, found) in book.items()
+    """A panel for each document, its comparisons from the farthest against to the farthest for; PNG bytes."""
+    found = {
+        slug: sorted((*place(each), each.state) for one in claims if one.evidence for each in one.evidence.compared)
+        for slug, (_, claims) in book.items()
     }
-    bands = {slug: rows for slug, rows in bands.items() if rows}
-    heights = [max(0.8, 0.045 * len(rows)) for rows in bands.values()]
-    figure, axes = pyplot.subplots(
-        len(bands),
-        1,
-        figsize=(8, sum(heights) + 1.2),
-        sharex=True,
-        squeeze=False,
-        height_ratios=heights,
-        layout="constrained",
-    )
-    for axis, (slug, rows) in zip(axes[:, 0], bands.items(), strict=True):
-        for state, colour in COLOURS.items():
-            some = [(height, *row[:3]) for height, row in enumerate(rows) if row[3] == state]
-            if some:
-                ys, values, lows, highs = zip(*some, strict=True)
-                axis.hlines(ys, lows, highs, color=colour, linewidth=1)
-                axis.plot(values, ys, ".", color=colour, markersize=4, label=f"{state}: {len(some)}")
-        axis.axvline(0, color="black", linewidth=0.8)
-        axis.set(yticks=[], ylabel=slug, xlim=(-FARTHEST - 0.2, FARTHEST + 0.2))
-        axis.spines[["top", "right", "left"]].set_visible(False)
-        axis.legend(loc="lower right", frameon=False, fontsize=8)
-    axes[-1, 0].set_xlabel("from the claim's bound, in half widths of the 95 % interval; right: as claimed")
-    buffer = io.BytesIO()
-    figure.savefig(buffer, dpi=110, metadata={"Software": None})
-    pyplot.close(figure)
-    return buffer.getvalue()
+    panels = {slug: rows for slug, rows in found.items() if rows}
+    with drawing(WIDTH, _HEIGHT) as figure:
+        for axes, (slug, rows) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
+            for state, colour in COLOURS.items():
+                some = [(height, *row[:3]) for height, row in enumerate(rows) if row[3] == state]
+                if some:
+                    ys, values, lows, highs = zip(*some, strict=True)
+                    axes.hlines(ys, lows, highs, color=colour, linewidth=0.8, alpha=0.35)
+                    axes.plot(values, ys, ".", color=colour, markersize=2.5)
+            axes.axvline(0, color=INK, linewidth=0.8)
+            axes.set(yticks=[], title=slug, xlim=(-FARTHEST - 0.3, FARTHEST + 0.3))
+            axes.grid(visible=False)
+            counts = [sum(row[3] == state for row in rows) for state in COLOURS]
+            axes.set_xlabel(" / ".join(map(str, counts)))
+        handles = [Line2D([], [], color=colour, marker=".", label=state) for state, colour in COLOURS.items()]
+        figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
+        return to_png(figure)
