@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from pydantic import BaseModel
 
 _MARK = re.compile(r"<!-- generated: (\w+) -->")
@@ -545,6 +546,116 @@ def _peers_speed() -> str:
     return f"{caption}\n\n{table}\n\n{memory}\n\n{left}"
 
 
+def _cost_of_loss(loss: str) -> str:
+    """What the last full run of the benchmark of losses measured of one of them."""
+    if not (Path(__file__).parent.parent / "benchmarks" / "losses.json").exists():
+        return "Not measured yet: `python benchmarks/losses.py` does."
+    result = _benchmark("losses")
+    machine = result["machine"]
+    rows = [
+        (row["setting"], f"{row['milliseconds']:.3g} ms", f"{row['ratio']:.3g}")
+        for row in result["table"]
+        if row["loss"] == loss
+    ]
+    caption = (
+        f"`python benchmarks/losses.py`, torch {machine['torch']}, one thread: the loss of a batch and its gradient, "
+        "without a network, in embeddings of 128 dimensions. The ratio is to "
+        "[`normalized-softmax`](normalized-softmax.md), which took turns with it."
+    )
+    return f"{_table(('', 'time', 'ratio'), rows)}\n\n{caption}"
+
+
+def _result_of_loss(loss: str) -> str:
+    """One loss on the unseen birds of CUB, beside the default loss, a plain softmax and raw features."""
+    from nearkin.metrics import class_bootstrap
+
+    cells = _lines("cub_frozen")
+    classes = sorted(cells[0]["gain per class"])
+
+    def gains(of: str) -> np.ndarray:
+        """Gain in MAP@R over raw features of each class, averaged over seeds."""
+        return np.mean([[cell["gain per class"][one] for one in classes] for cell in cells if cell["loss"] == of], 0)
+
+    def interval(values: np.ndarray) -> str:
+        low, high = class_bootstrap(values, np.array(classes))
+        return f"{100 * values.mean():+.1f} ({100 * low:+.1f} to {100 * high:+.1f})"
+
+    def row(of: str) -> tuple[str, ...]:
+        mine = [cell for cell in cells if cell["loss"] == of]
+        means = [f"{100 * sum(cell[key] for cell in mine) / len(mine):.1f}" for key in ("MAP@R", "P@1")]
+        beside = "" if of == _BASELINE else interval(gains(of) - gains(_BASELINE))
+        return (f"`{of}`", means[0], interval(gains(of)), beside, means[1])
+
+    shown = dict.fromkeys((loss, "proxy-anchor", _BASELINE))
+    raw = (
+        "raw features, 1280 values",
+        f"{100 * cells[0]['raw MAP@R']:.1f}",
+        "",
+        "",
+        f"{100 * cells[0]['raw P@1']:.1f}",
+    )
+    header = ("", "MAP@R", "gain over raw features", f"over `{_BASELINE}`", "P@1")
+    caption = (
+        "`python benchmarks/cub_frozen.py`: the 100 unseen classes of CUB-200-2011, a head of 128 dimensions on cached "
+        "features of a frozen EfficientNet-Lite0, the recipe's settings, not tuned; means over three seeds, in "
+        "percent, with 95 % intervals over classes."
+    )
+    return f"{caption}\n\n{_table(header, [*map(row, shown), raw])}"
+
+
+_BASELINE = "normalized-softmax"
+
+
+def _rows_of_made(benchmark: str, name: str, words: tuple[str, ...]) -> str:
+    """Of a table that a benchmark has written, the rows that begin or go on with one of the words."""
+    head, line, *rows = _made(benchmark, name).splitlines()
+    kept = [row for row in rows if any(f"| {word} |" in row for word in words)]
+    return "\n".join([head, line, *kept])
+
+
+def _differences_of_book(name: str, words: str) -> str:
+    """Of a book's single models, the differences in MAP@R of all whose name has the words."""
+    rows = _csv(Path(__file__).parent.parent / "benchmarks" / "books" / name / "table.csv")
+    ends = ("", "_low", "_high", "_p")
+    return _table(
+        ("", "MAP@R", "difference to the plain loss"),
+        (
+            (
+                row["recipe"],
+                f"{100 * float(row['separate_MAP@R']):.1f}",
+                _difference(*(float(row[f"separate_difference{end}"]) for end in ends)),
+            )
+            for row in rows
+            if words in row["recipe"] and row["separate_difference"]
+        ),
+    )
+
+
+def _recall_differences(words: tuple[str, ...]) -> str:
+    """Paired differences of Recall@1 in the book `adversary-cub`, of recipes that end with one of the words."""
+    rows = _csv(Path(__file__).parent.parent / "benchmarks" / "books" / "adversary-cub" / "recall.csv")
+    return _table(
+        ("", "against", "Recall@1, points"),
+        (
+            (row["recipe"], row["to"], _difference(*(float(row[end]) for end in ("difference", "low", "high", "p"))))
+            for row in rows
+            if row["recipe"].endswith(words)
+        ),
+    )
+
+
+def _quoted(page: str, heading: str) -> str:
+    """The first table below a heading of a page of results."""
+    text = (Path(__file__).parent / "results" / f"{page}.md").read_text(encoding="utf-8")
+    part = text.partition(f"## {heading}\n")[2]
+    return re.search(r"(?:^\|.*\n)+", part, flags=re.MULTILINE)[0].strip()
+
+
+def _slug(loss: str) -> str:
+    """A loss's name as a mark can have it."""
+    return re.sub(r"\W", "_", loss)
+
+
 def _benchmark(name: str) -> dict[str, Any]:
     return json.loads((Path(__file__).parent.parent / "benchmarks" / f"{name}.json").read_text())
 
@@ -628,6 +739,37 @@ _TABLES = {
             *("cifar", "changes", "correlations", "cub", "runs"),
         )
     },
+    **{
+        f"cost_of_{_slug(page.stem)}": partial(_cost_of_loss, page.stem)
+        for page in (Path(__file__).parent / "methods").glob("*.md")
+    },
+    **{f"result_of_{_slug(cell['loss'])}": partial(_result_of_loss, cell["loss"]) for cell in _lines("cub_frozen")},
+    "fewshot_protonet": partial(_rows_of_made, "fewshot", "accuracy", ("ProtoNet",)),
+    "fewshot_nearest": partial(_rows_of_made, "fewshot", "accuracy", ("1-NN",)),
+    "taxonomy_corr": partial(
+        _rows_of_made, "taxonomy", "cifar", ("CORR, MDS", "NormFace, MDS", "NormFace, standard", "softmax")
+    ),
+    "taxonomy_proxies": partial(
+        _rows_of_made,
+        "taxonomy",
+        "cifar",
+        (
+            "NormFace, standard",
+            "NormFace, EMA",
+            "NormFace, MDS",
+            "NormFace, dynamic",
+            "ProxyDR, standard",
+            "ProxyDR, EMA",
+            "ProxyDR, MDS",
+            "ProxyDR, dynamic",
+        ),
+    ),
+    "tree_losses": lambda: (Path(__file__).parent.parent / "benchmarks" / "tree_losses.md").read_text("utf-8").strip(),
+    "book_memory": partial(_differences_of_book, "cub", "-xbm"),
+    "recalls_attention": partial(_recall_differences, ("GDFL", "stage averages")),
+    "recalls_opponents": partial(_recall_differences, ("Soft-Adv", "Adapt-Adv", "+ Adv", "Energy")),
+    "sizes_differences": partial(_quoted, "sizes", "Differences, in points of MAP@R"),
+    "confidence_clean": partial(_quoted, "confidence", "Clean queries"),
     "plankton": _plankton,
     "plankton_confusions": _plankton_confusions,
     "ccp_toy": _toy,
