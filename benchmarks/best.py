@@ -45,7 +45,7 @@ from nearkin.training import Run, TrainingResult, train
 
 LEDGER = BENCHMARKS / "best.jsonl"
 RUNS = Path("runs") / "best"
-CHOSEN = [Candidate("best-frozen", "best-frozen"), Candidate("best", "best")]
+CHOSEN = [Candidate("best", "best"), Candidate("best-frozen", "best-frozen")]
 UNTRAINED, TOGETHER, RERANKED = "untrained", "concatenated", "concatenated, re-ranked"
 
 
@@ -77,8 +77,9 @@ def fit(dataset: Dataset, division: Division, candidate: Candidate, fold: int, r
 
 
 def facts(result: TrainingResult) -> dict[str, Any]:
-    state = result.state
-    return {"best step": state.best_step, "steps": state.step, "seconds": round(state.seconds, 1)}
+    state, validated = result.state, result.embedder.card["validation"]["val_MAP@R"]
+    seen = {"validation MAP@R": round(validated, 5), "best step": state.best_step}
+    return seen | {"steps": state.step, "seconds": round(state.seconds, 1)}
 
 
 def select(study: str, dataset: Dataset, division: Division) -> None:

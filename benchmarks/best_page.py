@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from page_tables import table
 from paired_seeds import mean_interval
-from places import BENCHMARKS
+from places import BENCHMARKS, DOCS, IMAGES
 
 from nearkin.metrics import class_bootstrap
 from nearkin.report.comparison import ComparisonRow, draw_comparison
+from nearkin.storage import replacing
 
 Rows = Sequence[dict[str, Any]]
 Interval = tuple[float, float, float]
@@ -40,6 +42,15 @@ EARLIER = (
     ("attention + adversary", "ProxyNCA", "adversary-cub", "proxy-nca + Adapt-Adv", "proxy-nca"),
 )
 """Parts that earlier books tried behind a frozen EfficientNet-Lite0: part, loss, book, candidate, without it."""
+
+COMMANDS = {
+    "cub": "python benchmarks/ccp_books.py cub",
+    "gsp-cub": "python benchmarks/gsp_books.py cub",
+    "adversary-cub": "python benchmarks/adversary_books.py cub",
+}
+
+PAGE = Path(__file__).with_suffix(".md")
+"""The page, to be filled in by `page_text`."""
 
 
 def per_class(rows: Rows, study: str, candidate: str, folds: Sequence[int | str]) -> dict[str, float]:
@@ -163,5 +174,44 @@ def picture(rows: Rows) -> bytes:
     return draw_comparison(shown, "MAP@R")
 
 
+def earlier_table() -> str:
+    """What parts added behind a frozen EfficientNet-Lite0, by the validation folds of earlier books."""
+    lines = [
+        [part, loss, signed(earlier(book, name, base)), f"`{COMMANDS[book]}`"]
+        for part, loss, book, name, base in EARLIER
+    ]
+    return table(["part", "with", "MAP@R of validation classes, points", "command"], lines)
+
+
+def page_text(rows: Rows) -> str:
+    """The whole page."""
+    single, together, again = (per_class(rows, "report", "best", folds) for folds in (FOLDS, (TOGETHER,), (RERANKED,)))
+    frozen = per_class(rows, "report", "best-frozen", FOLDS)
+    return PAGE.read_text(encoding="utf-8").format(
+        single=plain(over_classes(single)),
+        together=plain(over_classes(together)),
+        again=plain(over_classes(again)),
+        tuned=signed(difference(single, frozen)),
+        gathered=signed(difference(together, single)),
+        short=f"{SEED_SEPARATE - over_classes(single)[0]:.1f}",
+        short_together=f"{SEED_CONCATENATED - over_classes(together)[0]:.1f}",
+        seed_separate=SEED_SEPARATE,
+        seed_concatenated=SEED_CONCATENATED,
+        minutes=f"{minutes(rows, 'best'):.0f}",
+        frozen_seconds=f"{60 * minutes(rows, 'best-frozen'):.0f}",
+        report=report_table(rows),
+        trunk=trunk_table(rows),
+        head=study_table(rows, "head", "proxy-anchor", (1, 2)),
+        upper=study_table(rows, "upper", "proxy-anchor", (1,)),
+        earlier=earlier_table(),
+    )
+
+
 def write_page(rows: Rows) -> None:
-    """To be."""
+    """Write docs/results/best.md and its picture."""
+    for path, content in (
+        (DOCS / "results" / "best.md", page_text(rows).encode()),
+        (IMAGES / "best.png", picture(rows)),
+    ):
+        with replacing(path) as temporary:
+            temporary.write_bytes(content)
