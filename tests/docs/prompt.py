@@ -24,6 +24,7 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from .pages import ROOT
 from .scripts import check_calls
@@ -41,6 +42,8 @@ exec {curl} --silent --show-error --fail-with-body --connect-to "::127.0.0.1:$(c
 """
 _STRICT = ("-uEo", "pipefail", "-c", """trap 'code=$?; [ $code -eq 3 ] || exit $code' ERR; eval "$0" """)
 """The first failure ends a script, but for 3, which says that it was done and the answer is no."""
+PORT = 8765
+"""Where `nearkin serve` listens unless it is told otherwise."""
 _PASSED_ON = ("NEARKIN_", "SLURM_", "JOB_COMPLETION_INDEX")
 
 
@@ -142,6 +145,8 @@ class Prompt:
 
         project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
         for word in words[1:]:
+            if word.startswith("-") or (ROOT / word).is_file():
+                continue
             name, _, extras = word.rstrip("]").partition("[")
             missing = set(extras.split(",")) - {""} - set(project["optional-dependencies"])
             if words[0] != "install" or name not in (project["name"], ".") or missing:
@@ -149,7 +154,9 @@ class Prompt:
         return 0
 
     def _python(self, words: list[str]) -> int:
-        """Let a benchmark read its arguments."""
+        """Let a benchmark read its arguments; `-m nearkin` is the command itself."""
+        if words[:2] == ["-m", "nearkin"]:
+            return self._nearkin(words[2:])
         check_calls(words[0], [words[1:]])
         return 0
 
@@ -159,18 +166,17 @@ class Prompt:
 
     def _serve(self, words: list[str]) -> int:
         """Start the service in a thread, on a free port of this machine, and come back when it answers."""
-        from unittest import mock
-
         from nearkin.serve import run, server
 
         self.stop_service()
         begun: list[Any] = []
         really = server.Server.run
 
-        def listen(_: Any) -> socket.socket:
-            listener = socket.socket()
+        def listen(settings: Any) -> socket.socket:
+            listener = _Listener()
             listener.bind(("127.0.0.1", 0))
-            self.port = listener.getsockname()[1]
+            self.port = socket.socket.getsockname(listener)[1]
+            listener.shown = settings.port
             return listener
 
         def running(self: Any, sockets: Any) -> None:
@@ -198,12 +204,34 @@ class Prompt:
         (self._bin / "port").write_text(str(self.port))
         return 0
 
+    @contextlib.contextmanager
+    def connected(self) -> Iterator[None]:
+        """Send whoever connects to the port that pages name to the service that was started."""
+        really = socket.create_connection
+
+        def connect(address: tuple[str, int], *rest: Any, **options: Any) -> socket.socket:
+            there = ("127.0.0.1", self.port or 0) if address[1] == PORT else address
+            return really(there, *rest, **options)
+
+        with mock.patch.object(socket, "create_connection", connect):
+            yield
+
     def stop_service(self) -> None:
         """Stop the service, if one was started."""
         if self._service is not None:
             self._service[0].should_exit = True
             self._service[1].join()
             self._service = None
+
+
+class _Listener(socket.socket):
+    """A socket that says it listens where the page has it, though it is on a free port."""
+
+    shown = 0
+
+    def getsockname(self) -> tuple[str, int]:
+        """The address that clients are told."""
+        return "127.0.0.1", self.shown
 
 
 def parse(words: list[str]) -> None:

@@ -52,8 +52,6 @@ class Page:
         text = block.text
         for old, new in self.replaced.items():
             text = text.replace(old, new)
-        if self.prompt.port:
-            text = text.replace(":8765/", f":{self.prompt.port}/") if block.language == "python" else text
         language = "sh" if block.language == "bash" else block.language
         try:
             getattr(self, f"_{language}")(text, block)
@@ -64,7 +62,7 @@ class Page:
         out = io.StringIO()
         # Line numbers of the page itself.
         code = compile("\n" * block.line + text, block.page, "exec")
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()), self.prompt.connected():
             exec(code, self.names)
         self.printed = out.getvalue()
 

@@ -74,7 +74,7 @@ def smaller(recipe: Recipe) -> dict[str, Any]:
 
 def _lower(tree: dict[str, Any], full: dict[str, Any], caps: dict[str, Any]) -> None:
     for name, cap in caps.items():
-        now = full[name]
+        now = full.get(name)  # an episode says what its batch is
         if isinstance(cap, list):
             tree[name] = cap
         elif now is not None:

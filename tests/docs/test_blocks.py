@@ -13,7 +13,7 @@ import fsspec
 import pytest
 
 from .pages import LANGUAGES, RUN, Block, blocks_of, pages, read_blocks
-from .prompt import Prompt, parse
+from .prompt import PORT, Prompt, parse
 from .running import Page, frame, inside, is_output
 from .scenes import SCENES, Scene
 from .smaller import shrink
@@ -111,9 +111,9 @@ def test_what_is_on_the_list_exists():
 def test_the_proxy_and_the_unit_of_the_service_are_those_of_the_command():
     from nearkin.cli.serving import serve
 
-    port = inspect.signature(serve).parameters["port"].default
+    assert inspect.signature(serve).parameters["port"].default == PORT
     blocks = {block.language: block.text for block in blocks_of("docs/guide/service.md")}
-    assert f"proxy_pass http://127.0.0.1:{port};" in blocks["nginx"]
+    assert f"proxy_pass http://127.0.0.1:{PORT};" in blocks["nginx"]
     (command,) = re.findall(r"^ExecStart=\S+/nearkin (.+)$", blocks["ini"], flags=re.MULTILINE)
     parse(shlex.split(command))
 
