@@ -211,7 +211,7 @@ def test_shipped_names_are_listed():
 def test_the_forms_of_the_guide_are_one_tree(written, capsys):
     guide = Path(__file__).parents[2] / "docs" / "guide" / "hierarchies.md"
     section = guide.read_text(encoding="utf-8").partition("## Bring a tree")[2].partition("\n## ")[0]
-    nested, paths, parents, newick = re.findall(r"```(?:yaml|text)\n(.*?)```", section, re.DOTALL)
+    nested, paths, parents, newick = re.findall(r"```(?:yaml|csv|text)\n(.*?)```", section, re.DOTALL)
     tree = load_hierarchy(written("animals.yaml", nested))
     assert load_hierarchy(written("paths.csv", paths)) == load_hierarchy(written("tree.nwk", newick)) == tree
     names = list(tree.classes)

@@ -1,0 +1,109 @@
+"""Every command that README and docs name exists, with its options, also where nothing is run."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+import pytest
+from typer.main import get_command
+
+from nearkin.cli.app import app
+
+from .pages import DOCS, ROOT, RUN, read_blocks
+from .prompt import parse
+from .scripts import check_calls
+
+_INLINE = re.compile(r"(?<!`)`(nearkin [^`]+)`(?!`)")
+_SCRIPT = re.compile(r"\bpython (benchmarks/\w+\.py)\b([^`\n#;|&]*)")
+_PROSE = re.compile(r"…|\.\.\.|^[A-Z]|^(?:to|and|or|the|in|is)$")
+
+
+def all_pages():
+    return ["README.md", "CONTRIBUTING.md", *sorted(path.relative_to(ROOT).as_posix() for path in DOCS.rglob("*.md"))]
+
+
+def commands_of(page):
+    """Lines of code blocks, and inline code that begins with `nearkin`; whether each is to be copied, or only named."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    for block in read_blocks(text, page):
+        if block.language in RUN[1:]:
+            for line in block.text.replace("\\\n", " ").splitlines():
+                found = re.search(r"(?:^|\s)(nearkin [a-z].*)$", line)
+                if found and not line.startswith("#"):
+                    yield found[1], True
+    outside = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+    for found in _INLINE.findall(outside):
+        yield " ".join(found.split()), False
+
+
+def words_of(line):
+    """The words of a command up to what only a shell understands, without the dots of a shortened one."""
+    words = shlex.split(re.sub(r"\s(?:>|\||&&|;).*$", "", line), comments=True)
+    return [word for word in words if word not in ("…", "...", "[OPTIONS]")]
+
+
+@pytest.mark.parametrize("page", all_pages())
+def test_commands_of_nearkin_exist(page):
+    wrong = {}
+    for line, whole in commands_of(page):
+        try:
+            check(words_of(line)[1:], whole)
+        except Exception as error:
+            wrong[line] = str(error)
+    assert not wrong
+
+
+def check(words, whole):
+    """A command that is copied must be whole; one that is only named, with some options or none, must have those."""
+    target, rest = get_command(app), list(words)
+    while rest and hasattr(target, "commands") and rest[0] in target.commands:
+        target = target.commands[rest.pop(0)]
+    known = {name for parameter in target.params for name in (*parameter.opts, *parameter.secondary_opts)} | {"--help"}
+    unknown = [word for word in rest if re.match(r"--?[a-z]", word) and word.partition("=")[0] not in known]
+    if unknown:
+        raise ValueError(f"no option {unknown[0]}")
+    if hasattr(target, "commands"):
+        if rest and not rest[0].startswith("-"):
+            raise ValueError(f"no command {rest[0]}")
+        return
+    try:
+        parse(words)
+    except Exception as error:
+        if whole or type(error).__name__ != "MissingParameter":
+            raise
+
+
+def runs_of_benchmarks():
+    """Every way in which README and docs call a benchmark: script and words."""
+    found = set()
+    for page in all_pages():
+        text = (ROOT / page).read_text(encoding="utf-8")
+        for script, rest in _SCRIPT.findall(text):
+            words = tuple(word.strip(",.;:()") for word in rest.split() if not _PROSE.match(word))
+            found.add((script, words))
+        # `python benchmarks/x.py a`, `… b`
+        for script, more in re.findall(r"`python (benchmarks/\w+\.py)[^`]*`((?:(?:,| and| or)? `… [^`]+`)+)", text):
+            found |= {(script, tuple(words.split())) for words in re.findall(r"`… ([^`]+)`", more)}
+    return sorted(found)
+
+
+@pytest.mark.parametrize("script", sorted({script for script, _ in runs_of_benchmarks()}))
+def test_benchmarks_take_what_the_docs_give_them(script):
+    check_calls(script, [words for name, words in runs_of_benchmarks() if name == script])
+
+
+def test_a_wrong_call_is_found():
+    for script, words in (
+        ("benchmarks/none.py", ()),
+        ("benchmarks/overhead.py", ("--chekc",)),
+        ("benchmarks/cub_frozen.py", ("sideways",)),
+    ):
+        with pytest.raises(ValueError, match=script):
+            check_calls(script, [words])
+
+
+@pytest.mark.parametrize("line", ["nearkin trian photos/", "nearkin train photos/ --outt runs/a", "nearkin data lst"])
+def test_a_wrong_command_is_found(line):
+    with pytest.raises(Exception, match=r"no (?:option|command)"):
+        check(words_of(line)[1:], whole=False)

@@ -1,0 +1,17 @@
+"""What cannot be run in a test, and why."""
+
+from __future__ import annotations
+
+UNREACHABLE = {"milvus://": "needs a Milvus server; the same commands run on Milvus Lite in tests/gallery"}
+"""Commands with a word that begins so are parsed by the real command line, and not run."""
+
+NOT_RUN: dict[tuple[str, str], str] = {
+    ("docs/guide/hierarchies.md", "(((shark,trout)fish,(dog)mammals)animals,(cup)things);"): (
+        "a file in Newick's form; tests/data/test_hierarchy_files.py reads it"
+    ),
+    ("docs/guide/large-galleries.md", "from nearkin import Gallery"): "needs a Milvus server",
+    ("docs/guide/service.md", "server {"): "nginx; its address is compared with the service's below",
+    ("docs/guide/service.md", "[Service]"): "systemd; its command is parsed below",
+    ("docs/guide/short-embeddings.md", "Euclidean space:  P W u + P (b - m)"): "maths",
+}
+"""Page and first line of a block, and why it is not run."""
