@@ -76,7 +76,8 @@ def test_a_study_that_says_it_was_stopped_stops_all(study, tmp_path):
 
 def test_an_interrupt_stops_the_study_and_the_runner(tmp_path):
     code = f"""
-import os, sys
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the suite runs in the background
 sys.path.insert(0, {str(BENCHMARKS)!r})
 import book_running
 from book_studies import Study

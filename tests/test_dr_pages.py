@@ -34,7 +34,10 @@ def module(path):
 
 @pytest.fixture(scope="module")
 def script():
-    return module(ROOT / "benchmarks" / "dr_pictures.py")
+    folder = str(ROOT / "benchmarks")
+    sys.path.insert(0, folder)
+    yield importlib.import_module("dr_pictures")
+    sys.path.remove(folder)
 
 
 @pytest.fixture(scope="module")

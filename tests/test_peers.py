@@ -127,7 +127,7 @@ def test_nearkin_has_what_the_result_says(modules, probes, result):
 
 
 def test_the_table_of_features_is_what_the_result_says(modules, result):
-    lines = modules("generate")._peers_features().splitlines()
+    lines = modules("generate").on_page_markdown("<!-- generated: peers_features -->").splitlines()
     cells = {
         line.split(" | ")[0].removeprefix("| "): line.rstrip(" |").split(" | ")[1:] for line in lines if "|" in line
     }
@@ -138,7 +138,7 @@ def test_the_table_of_features_is_what_the_result_says(modules, result):
 
 
 def test_every_answer_has_its_evidence_on_the_page(modules, result):
-    text = modules("generate")._peers_evidence()
+    text = modules("generate").on_page_markdown("<!-- generated: peers_evidence -->")
     for row in result["features"]:
         for cell in filter(None, row["cells"].values()):
             assert cell["evidence"].replace("|", "\\|") in text
@@ -146,7 +146,7 @@ def test_every_answer_has_its_evidence_on_the_page(modules, result):
 
 
 def test_the_table_of_speed_is_what_the_result_says(modules, result):
-    text = modules("generate")._peers_speed()
+    text = modules("generate").on_page_markdown("<!-- generated: peers_speed -->")
     if "speed" not in result:
         assert "Not measured yet" in text
         return

@@ -129,7 +129,7 @@ def test_its_tables_are_those_of_the_ledger(monkeypatch):
         return {"seed": 0, "recipe": recipe, "seen": part, "unseen": part | {"confusions": []}}
 
     cells = json.loads(json.dumps([cell(0.1, "old"), cell(0.6), cell(0.7)]))
-    monkeypatch.setattr(generate, "_lines", lambda name: cells)
+    monkeypatch.setattr("generators.studies.ledger", lambda name: cells)
     page = generate.on_page_markdown("<!-- generated: plankton -->\n\n<!-- generated: plankton_confusions -->")
     assert "| seen, 100 | centroid | 65.0 (60.0 to 70.0) | 50.0 | 66.0 (61.0 to 71.0) |" in page
     assert "| Black tern for Common tern | 30 % |  |  |" in page

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import io
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-_BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "gsp_toy.py"
+_BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 @pytest.fixture(scope="module")
-def toy() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("gsp_toy", _BENCHMARK)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def toy():
+    sys.path.insert(0, str(_BENCHMARKS))
+    yield importlib.import_module("gsp_toy")
+    sys.path.remove(str(_BENCHMARKS))
 
 
 def fixed_point(costs, budget, sharpness, steps=40_000):
