@@ -46,7 +46,6 @@ def trunk() -> list[Candidate]:
 HEAD = (
     "model.backbone=efficientnet-lite2",
     "model.size=224",
-    "model.cache_views={flip: true, crops: 2, crop_scale: [0.4, 1.0]}",
     "training.max_steps=1000",
     "training.evaluate_every=50",
     "training.patience=8",

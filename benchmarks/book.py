@@ -40,17 +40,20 @@ def list_studies(studies: Sequence[Study]) -> None:
 
 
 def write_pages() -> None:
-    """Write docs/book and its picture from the ledgers."""
-    from book_pages import PICTURE, look_up, pages
-    from book_picture import draw
+    """Write docs/book and its pictures from the ledgers."""
+    from book_pages import PICTURE, look_up, pages, picture_of
+    from book_picture import draw, draw_document
     from seeds import documents
 
     from nearkin.storage import replacing, write_text
 
     book = look_up(documents())
     (DOCS / "book").mkdir(exist_ok=True)
-    with replacing(DOCS / "images" / PICTURE) as temporary:
-        temporary.write_bytes(draw(book))
+    drawn = {PICTURE: draw(book)} | {picture_of(slug): draw_document(found) for slug, (_, found) in book.items()}
+    for name, picture in drawn.items():
+        if picture:
+            with replacing(DOCS / "images" / name) as temporary:
+                temporary.write_bytes(picture)
     for name, text in pages(book).items():
         write_text(DOCS / "book" / name, text)
     print(f"{sum(len(found) for _, found in book.values())} claims of {len(book)} documents: {DOCS / 'book'}")

@@ -77,6 +77,7 @@ def document_page(document: Document, found: Sequence[Found], docs: Path = DOCS)
         f"# {document.title}",
         f"{document.authors}. {_counts(found)} How verdicts are made is told [on the first page](index.md); this page "
         "is written by `python benchmarks/book.py --pages`.",
+        *_overview(document.slug, docs),
         table(
             ("claim", "where", "verdict"),
             [(f"[{each.claim.key}](#{each.claim.key})", each.claim.where, _verdict(each)) for each in found],
@@ -85,6 +86,21 @@ def document_page(document: Document, found: Sequence[Found], docs: Path = DOCS)
     for each in found:
         parts += _section(each, docs)
     return "\n\n".join(parts) + "\n"
+
+
+def picture_of(slug: str) -> str:
+    """File name in `docs/images` of a document's picture."""
+    return f"book-{slug}.png"
+
+
+def _overview(slug: str, docs: Path) -> list[str]:
+    """The picture of a document's comparisons, where there is one."""
+    if not (docs / "images" / picture_of(slug)).exists():
+        return []
+    return [
+        f"![Every comparison of every tested claim](../images/{picture_of(slug)})",
+        "*Blue: the whole 95 % interval lies where the claim puts it; grey: not; orange: wholly on the other side.*",
+    ]
 
 
 def _section(found: Found, docs: Path) -> list[str]:
@@ -139,9 +155,10 @@ def _verdict(found: Found) -> str:
 def _counts(found: Sequence[Found]) -> str:
     counted = Counter(each.verdict for each in found)
     noun = "claim" if len(found) == 1 else "claims"
+    opposed = sum(any(one.opposed for one in each.evidence.compared) for each in found if each.evidence)
     return (
-        f"{len(found)} {noun}: {counted[Verdict.HOLDS]} hold, {counted[Verdict.DOES_NOT]} do not, "
-        f"{counted[Verdict.UNTESTED]} cannot be tested here."
+        f"{len(found)} {noun}: {counted[Verdict.HOLDS]} hold, {counted[Verdict.DOES_NOT]} do not (of {opposed} the "
+        f"opposite is shown, at least in part), {counted[Verdict.UNTESTED]} cannot be tested here."
     )
 
 

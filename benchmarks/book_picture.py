@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
-from book_pages import Book
+from book_pages import Book, Found
 from claims import Compared
 from matplotlib.lines import Line2D
 
@@ -12,6 +13,7 @@ from nearkin.report._canvas import BLUE, INK, MUTED, VERMILION, WIDTH, drawing, 
 
 COLOURS = {"shown": BLUE, "not shown": MUTED, "the opposite is shown": VERMILION}
 _HEIGHT = 420
+_ROW, _MARGIN = 15, 70
 FARTHEST = 6.0
 """Half widths; what lies farther is drawn there."""
 
@@ -56,4 +58,24 @@ def draw(book: Book) -> bytes:
             axes.set_xlabel(" / ".join(map(str, counts)))
         handles = [Line2D([], [], color=colour, marker=".", label=state) for state, colour in COLOURS.items()]
         figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
+        return to_png(figure)
+
+
+def draw_document(found: Sequence[Found]) -> bytes:
+    """A row for each claim of a document that was tested, with all its comparisons; PNG bytes, or none."""
+    tested = [(each.claim.key, each.evidence) for each in found if each.evidence is not None]
+    if not tested:
+        return b""
+    with drawing(WIDTH, _ROW * len(tested) + _MARGIN) as figure:
+        axes = figure.subplots()
+        for row, (_, evidence) in enumerate(tested):
+            for compared in evidence.compared:
+                value, low, high = place(compared)
+                colour = COLOURS[compared.state]
+                axes.plot([low, high], [row, row], color=colour, linewidth=1.6, alpha=0.35, solid_capstyle="butt")
+                axes.plot(value, row, ".", color=colour, markersize=5)
+        axes.axvline(0, color=INK, linewidth=0.8)
+        axes.set_yticks(range(len(tested)), [key for key, _ in tested], fontsize=7)
+        axes.set(xlim=(-FARTHEST - 0.3, FARTHEST + 0.3), ylim=(len(tested) - 0.4, -0.6))
+        axes.set_xlabel("from the claim's bound, in half widths of the interval; right: as claimed")
         return to_png(figure)
