@@ -42,7 +42,11 @@ class Block:
 
 def pages() -> list[str]:
     """README, the first page of the site and the guides, relative to the repository."""
-    return ["README.md", "docs/index.md", *sorted(path.relative_to(ROOT).as_posix() for path in (DOCS / "guide").rglob("*.md"))]
+    return [
+        "README.md",
+        "docs/index.md",
+        *sorted(path.relative_to(ROOT).as_posix() for path in (DOCS / "guide").rglob("*.md")),
+    ]
 
 
 def read_blocks(text: str, page: str) -> list[Block]:
