@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import re
-import shlex
-from pathlib import Path
-
 import numpy as np
 import pytest
-from typer.main import get_command
 
 import nearkin as nk
-from nearkin.cli.app import app
 from nearkin.data.manifest import Manifest
 from nearkin.data.stores import FolderStore
-from nearkin.models import ModelSection, build_embedder
-from nearkin.models.similarity import PairSimilarity
 from nearkin.models.similarity_model import SimilarityModel
 from nearkin.recipe import load_recipe
 
-GUIDE = Path(__file__).parents[2] / "docs" / "guide"
 QUICK = [
     "training.max_steps=4",
     "training.evaluate_every=4",
@@ -97,56 +88,3 @@ def test_the_recipe_is_an_x_vector_with_a_learned_similarity():
     assert recipe.model.similarity is not None
     assert recipe.objective.loss == "learned-similarity"
     assert "verification" in recipe.audit.suites
-
-
-def run_blocks(page, names):
-    for block in re.findall(r"```python\n(.*?)```", (GUIDE / page).read_text(encoding="utf-8"), flags=re.DOTALL):
-        exec(compile(block, page, "exec"), names)
-    return names
-
-
-def small_model(folder, classes, **section):
-    base = build_embedder(ModelSection(**{"dimension": 8, "space": "euclidean", "pretrained": False, **section}))
-    folder.mkdir(parents=True)
-    SimilarityModel(base.eval(), PairSimilarity(8, hidden=8), classes).save(folder / "model.safetensors")
-
-
-def test_the_snippets_of_the_guide_run(voices, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(nk, "open_data", lambda _: voices)
-    small_model(tmp_path / "runs" / "speakers", voices.classes, backbone="tdnn", pooling="stats")
-    run_blocks("speakers.md", {})
-    told = capsys.readouterr().out
-    assert told.count("EER") == 5
-    assert "same digit: EER" in told
-    assert (tmp_path / "b.flac").exists()
-
-
-def test_the_snippets_of_one_model_run(photos, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "photos").symlink_to(photos)
-    classes = nk.open_data("photos/").classes
-    small_model(tmp_path / "runs" / "photos", classes, backbone="conv4", channels=3, size=16)
-    some = sorted(photos.rglob("*.png"))
-    for name, path in (("query.jpg", some[0]), ("enrolled.jpg", some[1])):
-        (tmp_path / name).write_bytes(path.read_bytes())
-    names = run_blocks("one-model.md", {})
-    assert names["few"].classes == tuple(sorted(classes))
-    assert names["few"].dense is None
-    assert 0 <= float(names["score"][0]) <= 1
-    assert names["indices"].shape == (48, 3)
-    assert not (names["indices"] == np.arange(48)[:, None]).any()
-    assert names["places"].shape == (1, 3)
-
-
-def test_the_commands_of_both_guides_can_be_given():
-    lines = []
-    for page in ("speakers.md", "one-model.md"):
-        text = (GUIDE / page).read_text(encoding="utf-8")
-        lines += re.findall(r"^nearkin .*$|(?<=`)nearkin [^`…]+(?=`)", text, flags=re.MULTILINE)
-    assert len(lines) > 12
-    for line in lines:
-        target, rest = get_command(app), shlex.split(line)[1:]
-        while hasattr(target, "commands") and rest[0] in target.commands:
-            target = target.commands[rest.pop(0)]
-        target.make_context("nearkin", rest)

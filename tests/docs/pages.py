@@ -41,8 +41,12 @@ class Block:
 
 
 def pages() -> list[str]:
-    """README and guides, relative to the repository."""
-    return ["README.md", *sorted(path.relative_to(ROOT).as_posix() for path in (DOCS / "guide").rglob("*.md"))]
+    """README, the first page of the site and the guides, relative to the repository."""
+    return [
+        "README.md",
+        "docs/index.md",
+        *sorted(path.relative_to(ROOT).as_posix() for path in (DOCS / "guide").rglob("*.md")),
+    ]
 
 
 def read_blocks(text: str, page: str) -> list[Block]:

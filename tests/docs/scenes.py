@@ -27,6 +27,7 @@ class Scene:
             makes room where the page shows two ways to one end.
         replaced: parts of blocks that nobody can copy, and what stands in their place.
         environment: variables that others set, such as a scheduler.
+        after: what must be true of the page's Python names when it is over.
     """
 
     data: tuple[str, ...] = ()
@@ -36,6 +37,7 @@ class Scene:
     between: dict[str, str] = field(default_factory=dict)
     replaced: dict[str, str] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
+    after: tuple[str, ...] = ()
 
 
 SCENES: dict[str, Scene] = {
@@ -50,6 +52,13 @@ SCENES: dict[str, Scene] = {
         """,
         between={"nearkin train photos/ --recipe proxy-anchor --out runs/shop": "rm -r shop.gallery"},
         environment={"SLURM_ARRAY_TASK_ID": "3"},
+        after=(
+            "vectors.shape == (2, 128)",
+            "'MAP@R' in set(result)",
+            "result.subject.baseline_name == 'pretrained features'",
+            "open('audit.html').seek(0, 2) > 10_000",
+            "intervals['MAP@R'][0] <= found.values['MAP@R'] <= intervals['MAP@R'][1]",
+        ),
     ),
     "docs/guide/bulk-embedding.md": Scene(
         before=SHOP,
@@ -105,8 +114,22 @@ SCENES: dict[str, Scene] = {
     ),
     "docs/guide/large-galleries.md": Scene(vectors=True),
     "docs/guide/metrics.md": Scene(before="nearkin train photos/ --out runs/birds"),
+    "docs/guide/one-model.md": Scene(
+        after=(
+            "few.classes == tuple(sorted(photos.classes))",
+            "few.dense is None",
+            "0 <= float(score[0]) <= 1",
+            "indices.shape == (len(photos), 3)",
+            "all(own not in near for own, near in enumerate(indices))",
+            "places.shape == (1, 3)",
+        ),
+    ),
     "docs/guide/plankton.md": Scene(data=("zooscan",)),
-    "docs/guide/product-search.md": Scene(data=("fashion-mnist",), vectors=True),
+    "docs/guide/product-search.md": Scene(
+        data=("fashion-mnist",),
+        vectors=True,
+        after=("near.item.metadata['price'] < 20", "right.mean() > 0.5"),
+    ),
     "docs/guide/robustness.md": Scene(before=f"{SHOP} {SMALL}"),
     "docs/guide/runs.md": Scene(
         before=f"{SHOP}; nearkin train photos/ --recipe triplet --out runs/other; nearkin audit runs/other",
@@ -135,8 +158,14 @@ SCENES: dict[str, Scene] = {
         nearkin train photos/ --recipe proxy-anchor-prefixes --out runs/short
         """,
     ),
-    "docs/guide/speakers.md": Scene(data=("audiomnist",)),
-    "docs/guide/species-unknown.md": Scene(data=("cub200",)),
+    "docs/guide/speakers.md": Scene(
+        data=("audiomnist",),
+        after=("0 <= found.values['EER'] <= 1", "open('b.flac', 'rb').read(4) == b'fLaC'"),
+    ),
+    "docs/guide/species-unknown.md": Scene(
+        data=("cub200",),
+        after=("len(gallery.stats().classes) == 60", "len(gallery) == 60 * 15", "open('stranger.jpg', 'rb').read(2)"),
+    ),
     "docs/guide/verification.md": Scene(before="nearkin train photos/ --out runs/whales"),
     "docs/guide/verify-speakers.md": Scene(
         data=("audiomnist",),
@@ -144,5 +173,6 @@ SCENES: dict[str, Scene] = {
             'nearkin gallery enrol voices.gallery "Ada" ada1.flac ada2.flac ada3.flac': "for one in ada1 ada2 ada3 "
             "unknown; do cp a.flac $one.flac; done"
         },
+        after=("answer.threshold is not None",),
     ),
 }

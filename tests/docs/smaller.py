@@ -10,6 +10,8 @@ import copy
 from dataclasses import replace
 from typing import Any
 
+from nearkin import protocol
+from nearkin.cli import benchmarking
 from nearkin.models.backbones.registry import backbones
 from nearkin.recipe import Recipe
 
@@ -82,7 +84,7 @@ def _lower(tree: dict[str, Any], full: dict[str, Any], caps: dict[str, Any]) -> 
 
 
 def shrink(monkeypatch: Any) -> None:
-    """Let every recipe that is loaded from now on be small."""
+    """Let every recipe that is loaded from now on be small, and benchmarks train two models for each."""
     whole = Recipe.model_validate
 
     def validate(tree: Any, **options: Any) -> Recipe:
@@ -92,3 +94,10 @@ def shrink(monkeypatch: Any) -> None:
     for name, entry in backbones._entries.items():
         if entry.kind == "image":
             monkeypatch.setitem(backbones._entries, name, replace(entry, size=min(entry.size, SIDE)))
+    benchmark = protocol.run_benchmark
+
+    def run_benchmark(*given: Any, folds: int = 4, seeds: int = 3, **options: Any) -> Any:
+        return benchmark(*given, folds=min(folds, 2), seeds=min(seeds, 1), **options)
+
+    for module in (protocol, benchmarking):
+        monkeypatch.setattr(module, "run_benchmark", run_benchmark)

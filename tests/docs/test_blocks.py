@@ -58,6 +58,8 @@ def test_a_page_runs_from_top_to_bottom(page, photos, home, tmp_path, monkeypatc
             if (page, block.opening) not in NOT_RUN and (block.language != "text" or is_output(block, before)):
                 shown.run(block)
             before = block
+        for truth in scene.after:
+            assert eval(truth, shown.names), f"{page}: {truth}"
 
 
 def lay_out(root, photos, scene):

@@ -70,7 +70,7 @@ def check(words, whole):
     try:
         parse(words)
     except Exception as error:
-        if whole or type(error).__name__ != "MissingParameter":
+        if whole or type(error).__name__ not in ("MissingParameter", "BadOptionUsage"):  # an option without its value
             raise
 
 

@@ -10,6 +10,9 @@ NOT_RUN: dict[tuple[str, str], str] = {
         "a file in Newick's form; tests/data/test_hierarchy_files.py reads it"
     ),
     ("docs/guide/large-galleries.md", "from nearkin import Gallery"): "needs a Milvus server",
+    ("docs/guide/peers.md", "python -m venv peers"): (
+        "installs packages from the network; test_commands.py parses its calls of the benchmark"
+    ),
     ("docs/guide/service.md", "server {"): "nginx; its address is compared with the service's below",
     ("docs/guide/service.md", "[Service]"): "systemd; its command is parsed below",
     ("docs/guide/short-embeddings.md", "Euclidean space:  P W u + P (b - m)"): "maths",
