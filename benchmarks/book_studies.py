@@ -129,10 +129,10 @@ STUDIES = (
     Study("ned-losses", "python benchmarks/ned_losses.py", "ned_losses.jsonl", 4, 4, (NED,)),
     Study(
         "similarity-attacks",
-        "python benchmarks/similarity_attacks.py",
+        "python benchmarks/similarity_attacks.py --undefended",
         "similarity_attacks.jsonl",
-        12,
-        15,
+        6,
+        5,
         (SIMILARITY,),
     ),
     Study("ned", "python benchmarks/ned.py", "ned.jsonl", 6, 40, (NED,)),
