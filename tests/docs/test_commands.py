@@ -6,12 +6,9 @@ import re
 import shlex
 
 import pytest
-from typer.main import get_command
-
-from nearkin.cli.app import app
 
 from .pages import DOCS, ROOT, RUN, read_blocks
-from .prompt import parse
+from .prompt import command_of, parse
 from .scripts import check_calls
 
 _INLINE = re.compile(r"(?<!`)`(nearkin [^`]+)`(?!`)")
@@ -56,9 +53,7 @@ def test_commands_of_nearkin_exist(page):
 
 def check(words, whole):
     """A command that is copied must be whole; one that is only named, with some options or none, must have those."""
-    target, rest = get_command(app), list(words)
-    while rest and hasattr(target, "commands") and rest[0] in target.commands:
-        target = target.commands[rest.pop(0)]
+    target, rest = command_of(words)
     known = {name for parameter in target.params for name in (*parameter.opts, *parameter.secondary_opts)} | {"--help"}
     unknown = [word for word in rest if re.match(r"--?[a-z]", word) and word.partition("=")[0] not in known]
     if unknown:
