@@ -67,6 +67,8 @@ def smaller(recipe: Recipe) -> dict[str, Any]:
     schedule = recipe.training.schedule.replace("-", "_")
     if schedule in SCHEDULES:
         _lower(tree["training"].setdefault(schedule, {}), full["training"][schedule], SCHEDULES[schedule])
+    if schedule == "adversarial" and full["training"][schedule]["attack"] == "fgsm":
+        tree["training"][schedule]["steps"] = 1
     if schedule == "episodic":
         for name in ("classes_per_batch", "per_class"):  # what the episode says
             tree["data"].pop(name, None)
