@@ -22,6 +22,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -234,15 +235,26 @@ class _Listener(socket.socket):
         return "127.0.0.1", self.shown
 
 
-def parse(words: list[str]) -> None:
-    """Have a command's names, options and arguments checked by the real command line, and run nothing."""
+@cache
+def _program() -> Any:
     from typer.main import get_command
 
     from nearkin.cli.app import app
 
-    target, rest = get_command(app), list(words)
+    return get_command(app)
+
+
+def command_of(words: list[str]) -> tuple[Any, list[str]]:
+    """The command that words name, and the words after its name."""
+    target, rest = _program(), list(words)
     while rest and hasattr(target, "commands") and rest[0] in target.commands:
         target = target.commands[rest.pop(0)]
+    return target, rest
+
+
+def parse(words: list[str]) -> None:
+    """Have a command's names, options and arguments checked by the real command line, and run nothing."""
+    target, rest = command_of(words)
     target.make_context("nearkin", rest)
 
 

@@ -44,8 +44,11 @@ SCENES: dict[str, Scene] = {
     "README.md": Scene(
         before=f"""
         {EPISODES}
-        for run in a b c; do nearkin train photos/ --out runs/$run --set training.seed=${{#run}}; done
-        for run in runs/*; do nearkin audit $run --suite retrieval,geometry; done
+        for run in runs/*; do nearkin audit $run --suite retrieval; done
+        for run in a b c; do
+            nearkin train photos/ --out runs/$run --set training.seed=$((16#$run))
+            nearkin audit runs/$run --suite retrieval,geometry
+        done
         echo "{{land: [robin, wren, finch, jay, owl, kite, rook, lark, swift, coot, teal, smew, ruff], " \
             "water: [heron, tern, gull, crane, stork]}}" > catalogue.yaml
         cp -r photos photos-2023; cp -r photos photos-2024
@@ -57,7 +60,6 @@ SCENES: dict[str, Scene] = {
             "'MAP@R' in set(result)",
             "result.subject.baseline_name == 'pretrained features'",
             "open('audit.html').seek(0, 2) > 10_000",
-            "intervals['MAP@R'][0] <= found.values['MAP@R'] <= intervals['MAP@R'][1]",
         ),
     ),
     "docs/guide/bulk-embedding.md": Scene(
@@ -115,6 +117,7 @@ SCENES: dict[str, Scene] = {
     "docs/guide/large-galleries.md": Scene(vectors=True),
     "docs/guide/metrics.md": Scene(before="nearkin train photos/ --out runs/birds"),
     "docs/guide/one-model.md": Scene(
+        before="for file in photos/*/*.jpg; do cp $file ${file%.jpg}-again.jpg; done",  # items are divided, not classes
         after=(
             "few.classes == tuple(sorted(photos.classes))",
             "few.dense is None",

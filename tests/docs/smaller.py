@@ -14,6 +14,7 @@ from nearkin import protocol
 from nearkin.cli import benchmarking
 from nearkin.models.backbones.registry import backbones
 from nearkin.recipe import Recipe
+from nearkin.report import _canvas
 
 SIDE = 32
 """Pixels that networks made for larger images are given here."""
@@ -66,6 +67,8 @@ def smaller(recipe: Recipe) -> dict[str, Any]:
     schedule = recipe.training.schedule.replace("-", "_")
     if schedule in SCHEDULES:
         _lower(tree["training"].setdefault(schedule, {}), full["training"][schedule], SCHEDULES[schedule])
+    if schedule == "adversarial" and full["training"][schedule]["attack"] == "fgsm":
+        tree["training"][schedule]["steps"] = 1
     if schedule == "episodic":
         for name in ("classes_per_batch", "per_class"):  # what the episode says
             tree["data"].pop(name, None)
@@ -84,7 +87,8 @@ def _lower(tree: dict[str, Any], full: dict[str, Any], caps: dict[str, Any]) -> 
 
 
 def shrink(monkeypatch: Any) -> None:
-    """Let every recipe that is loaded from now on be small, and benchmarks train two models for each."""
+    """From now on recipes that are loaded are small, benchmarks train two models for each, and pictures are coarse."""
+    monkeypatch.setattr(_canvas, "_DPI", 40)
     whole = Recipe.model_validate
 
     def validate(tree: Any, **options: Any) -> Recipe:

@@ -6,17 +6,15 @@ import re
 import shlex
 
 import pytest
-from typer.main import get_command
-
-from nearkin.cli.app import app
 
 from .pages import DOCS, ROOT, RUN, read_blocks
-from .prompt import parse
+from .prompt import command_of, parse
 from .scripts import check_calls
 
 _INLINE = re.compile(r"(?<!`)`(nearkin [^`]+)`(?!`)")
+_FENCED = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
+_CODE = re.compile(r"(?<!`)`([^`]+)`(?!`)")
 _SCRIPT = re.compile(r"\bpython (benchmarks/\w+\.py)\b([^`\n#;|&]*)")
-_PROSE = re.compile(r"…|\.\.\.|^[A-Z]|^(?:to|and|or|the|in|is)$")
 
 
 def all_pages():
@@ -32,8 +30,7 @@ def commands_of(page):
                 found = re.search(r"(?:^|\s)(nearkin [a-z].*)$", line)
                 if found and not line.startswith("#"):
                     yield found[1], True
-    outside = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
-    for found in _INLINE.findall(outside):
+    for found in _INLINE.findall(_FENCED.sub("", text)):
         yield " ".join(found.split()), False
 
 
@@ -56,9 +53,7 @@ def test_commands_of_nearkin_exist(page):
 
 def check(words, whole):
     """A command that is copied must be whole; one that is only named, with some options or none, must have those."""
-    target, rest = get_command(app), list(words)
-    while rest and hasattr(target, "commands") and rest[0] in target.commands:
-        target = target.commands[rest.pop(0)]
+    target, rest = command_of(words)
     known = {name for parameter in target.params for name in (*parameter.opts, *parameter.secondary_opts)} | {"--help"}
     unknown = [word for word in rest if re.match(r"--?[a-z]", word) and word.partition("=")[0] not in known]
     if unknown:
@@ -75,17 +70,25 @@ def check(words, whole):
 
 
 def runs_of_benchmarks():
-    """Every way in which README and docs call a benchmark: script and words."""
+    """Every way in which README and docs call a benchmark in code: script and words."""
     found = set()
     for page in all_pages():
         text = (ROOT / page).read_text(encoding="utf-8")
-        for script, rest in _SCRIPT.findall(text):
-            words = tuple(word.strip(",.;:()") for word in rest.split() if not _PROSE.match(word))
-            found.add((script, words))
+        code = [block.text for block in read_blocks(text, page) if block.language in RUN[1:]]
+        code += [" ".join(span.split()) for span in _CODE.findall(_FENCED.sub("", text))]
+        for script, rest in _SCRIPT.findall("\n".join(code)):
+            words = (word for word in rest.split() if word not in ("…", "...") and not word.startswith("$"))
+            found.add((script, tuple(words)))
         # `python benchmarks/x.py a`, `… b`
         for script, more in re.findall(r"`python (benchmarks/\w+\.py)[^`]*`((?:(?:,| and| or)? `… [^`]+`)+)", text):
             found |= {(script, tuple(words.split())) for words in re.findall(r"`… ([^`]+)`", more)}
     return sorted(found)
+
+
+@pytest.mark.parametrize("page", all_pages())
+def test_benchmarks_that_are_named_exist(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    assert all((ROOT / script).is_file() for script in re.findall(r"\bbenchmarks/\w+\.py\b", text))
 
 
 @pytest.mark.parametrize("script", sorted({script for script, _ in runs_of_benchmarks()}))

@@ -192,6 +192,7 @@ def write_vectors(folder: Path) -> None:
     table = pyarrow.table({"label": labels, "embedding": list(vectors)})
     pyarrow.parquet.write_table(table, folder / "vectors.parquet")
     (folder / "vectors").mkdir()
+    table = table.append_column("path", [[f"{number}.jpg" for number in range(len(labels))]])
     half = len(labels) // 2
     for part in range(2):
         pyarrow.parquet.write_table(

@@ -1,4 +1,4 @@
-"""The examples of the guide to metrics give what it says, and what it names exists."""
+"""The examples of the guide to metrics, and those of the README that need no model, run as they are written."""
 
 from __future__ import annotations
 
@@ -65,3 +65,10 @@ def test_the_suites_of_an_audit_are_given_once_with_commas(name):
     """The option is not repeatable: a second `--suite` would silently replace the first."""
     for command in re.findall(r"^nearkin audit .*$", (ROOT / "docs" / name).read_text(encoding="utf-8"), flags=re.M):
         assert command.count("--suite") <= 1
+
+
+def test_the_lines_of_the_readme_on_ones_own_embeddings_run():
+    page = ROOT / "README.md"
+    (block,) = (part for part in blocks(page, "python") if "retrieval_metrics" in part)
+    names = run(page, [block])
+    assert names["intervals"]["MAP@R"][0] <= names["found"].values["MAP@R"] <= names["intervals"]["MAP@R"][1]
