@@ -95,7 +95,7 @@ SCENES: dict[str, Scene] = {
     "docs/guide/explain.md": Scene(
         before="nearkin train photos/ --out runs/birds; find photos -name '[2-9].jpg' -delete",
     ),
-    "docs/guide/export.md": Scene(before=SHOP),
+    "docs/guide/export.md": Scene(before=f"{SHOP} {SMALL}"),
     "docs/guide/fair-comparisons.md": Scene(data=("few birds",)),
     "docs/guide/few-shot.md": Scene(
         data=("omniglot",),
