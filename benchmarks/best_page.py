@@ -49,6 +49,7 @@ COMMANDS = {
     "adversary-cub": "python benchmarks/adversary_books.py cub",
 }
 
+LONGEST_TRIED = "multi-similarity, moving average, 480 steps"
 PAGE = Path(__file__).with_suffix(".md")
 """The page, to be filled in by `page_text`."""
 
@@ -152,12 +153,42 @@ def precision(rows: Rows, name: str, folds: Sequence[int | str]) -> float:
     )
 
 
+def _one(rows: Rows, study: str, candidate: str, fold: int) -> dict[str, Any]:
+    (row,) = (row for row in rows if (row["study"], row["candidate"], row["fold"]) == (study, candidate, fold))
+    return row
+
+
 def minutes(rows: Rows, name: str) -> float:
     """Of training one model."""
     mine = [
         row["seconds"] for row in rows if row["study"] == "report" and row["candidate"] == name and row["fold"] in FOLDS
     ]
     return float(np.mean(mine)) / 60
+
+
+def parts_table(rows: Rows) -> str:
+    """From raw features to the best: what each part adds on the test classes, and what it costs."""
+    raw, frozen, one, four, again = (
+        per_class(rows, "report", name, folds)
+        for name, folds in (
+            ("best", (UNTRAINED,)),
+            ("best-frozen", FOLDS),
+            ("best", FOLDS),
+            ("best", (TOGETHER,)),
+            ("best", (RERANKED,)),
+        )
+    )
+    steps = (
+        ("a head of 128 dimensions (`best-frozen`)", frozen, raw, f"{minutes(rows, 'best-frozen'):.1f} a model"),
+        ("upper stages that learn (`best`)", one, frozen, f"{minutes(rows, 'best'):.1f} a model"),
+        ("four models together", four, one, f"{4 * minutes(rows, 'best'):.0f} in all"),
+        ("k-reciprocal re-ranking", again, four, "no training"),
+    )
+    lines = [["raw features, 1280 dimensions", plain(over_classes(raw)), "", "none"]]
+    lines += [
+        [what, plain(over_classes(mine)), signed(difference(mine, before)), cost] for what, mine, before, cost in steps
+    ]
+    return table(["part", "MAP@R", "adds", "minutes of training"], lines)
 
 
 def picture(rows: Rows) -> bytes:
@@ -197,9 +228,10 @@ def page_text(rows: Rows) -> str:
         short_together=f"{SEED_CONCATENATED - over_classes(together)[0]:.1f}",
         seed_separate=SEED_SEPARATE,
         seed_concatenated=SEED_CONCATENATED,
-        minutes=f"{minutes(rows, 'best'):.0f}",
-        frozen_seconds=f"{60 * minutes(rows, 'best-frozen'):.0f}",
+        longest=100 * _one(rows, "report", "best", 1)["validation MAP@R"],
+        shorter=100 * _one(rows, "upper", LONGEST_TRIED, 1)["MAP@R"],
         report=report_table(rows),
+        parts=parts_table(rows),
         trunk=trunk_table(rows),
         head=study_table(rows, "head", "proxy-anchor", (1, 2)),
         upper=study_table(rows, "upper", "proxy-anchor", (1,)),
