@@ -233,7 +233,7 @@ def page_text(rows: Rows) -> str:
         report=report_table(rows),
         parts=parts_table(rows),
         trunk=trunk_table(rows),
-        head=study_table(rows, "head", "proxy-anchor", (1, 2)),
+        head=study_table(rows, "head", "proxy-anchor", (1,)),
         upper=study_table(rows, "upper", "proxy-anchor", (1,)),
         earlier=earlier_table(),
     )
