@@ -27,13 +27,14 @@ tune_allocator()  # as the nearkin command does, before anything is imported tha
 
 import numpy as np
 from best_candidates import FOLDS, STUDIES, Candidate
-from best_page import write_page
-from places import BENCHMARKS
+from best_page import RERANKED, TOGETHER, UNTRAINED, write_page
+from places import BENCHMARKS, PLACE
 
 from nearkin.audits.subject import embed_items
 from nearkin.data.catalogue import cache_directory
 from nearkin.data.dataset import Dataset
 from nearkin.data.sources import open_data
+from nearkin.errors import NearkinError
 from nearkin.metrics import retrieval_metrics
 from nearkin.models import build_embedder
 from nearkin.protocol.division import Division, divide
@@ -44,9 +45,8 @@ from nearkin.storage import replacing
 from nearkin.training import Run, TrainingResult, train
 
 LEDGER = BENCHMARKS / "best.jsonl"
-RUNS = Path("runs") / "best"
+RUNS = PLACE / "runs" / "best"
 CHOSEN = [Candidate("best", "best"), Candidate("best-frozen", "best-frozen")]
-UNTRAINED, TOGETHER, RERANKED = "untrained", "concatenated", "concatenated, re-ranked"
 
 
 def measure(vectors: np.ndarray, labels: np.ndarray, rerank: Reranker | None = None) -> dict[str, Any]:
@@ -110,7 +110,7 @@ def report(dataset: Dataset, division: Division) -> None:
     items = dataset.select(division.test)
     for candidate in CHOSEN:
         row = {"study": "report", "candidate": candidate.name}
-        done = {row["fold"] for row in read_ledger() if row["study"] == "report" and row["candidate"] == candidate.name}
+        done = {other["fold"] for other in read_ledger() if row.items() <= other.items()}
         if RERANKED in done:
             continue
         if UNTRAINED not in done:
@@ -123,8 +123,8 @@ def report(dataset: Dataset, division: Division) -> None:
             if fold not in done or not kept.exists():
                 result = fit(dataset, division, candidate, fold, Run(kept.with_suffix("")))
                 vectors = embed(result.embedder, items)
-                with replacing(kept) as path:
-                    np.save(path.open("wb"), vectors)
+                with replacing(kept) as path, path.open("wb") as file:
+                    np.save(file, vectors)
                 if fold not in done:
                     write_row(row | {"fold": fold} | measure(vectors, items.labels) | facts(result))
             parts.append(np.load(kept))
@@ -149,18 +149,21 @@ def main() -> int:
     parser.add_argument("what", choices=[*STUDIES, "report", "pages"])
     parser.add_argument("--data-root", type=Path, help="where cub200.zip is; default: NEARKIN_DATA")
     arguments = parser.parse_args()
-    if arguments.what == "pages":
-        write_page(read_ledger())
-        return 0
-    dataset = open_data("cub200", data_root=arguments.data_root)
-    division = divide(dataset, STUDIES["trunk"]()[0].load().data, "fair", FOLDS)
     try:
+        if arguments.what == "pages":
+            write_page(read_ledger())
+            return 0
+        dataset = open_data("cub200", data_root=arguments.data_root)
+        division = divide(dataset, STUDIES["trunk"]()[0].load().data, "fair", FOLDS)
         if arguments.what == "report":
             report(dataset, division)
         else:
             select(arguments.what, dataset, division)
     except KeyboardInterrupt:
         return 130
+    except NearkinError as error:
+        print(error, file=sys.stderr)
+        return 1
     return 0
 
 

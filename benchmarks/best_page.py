@@ -49,6 +49,7 @@ COMMANDS = {
     "adversary-cub": "python benchmarks/adversary_books.py cub",
 }
 
+LARGEST = "efficientnet-lite2, 224 px", "efficientnet-lite2, 260 px"
 LONGEST_TRIED = "multi-similarity, moving average, 480 steps"
 PAGE = Path(__file__).with_suffix(".md")
 """The page, to be filled in by `page_text`."""
@@ -236,6 +237,7 @@ def page_text(rows: Rows) -> str:
         head=study_table(rows, "head", "proxy-anchor", (1,)),
         upper=study_table(rows, "upper", "proxy-anchor", (1,)),
         earlier=earlier_table(),
+        smaller=signed(difference(*(per_class(rows, "trunk", name, (0,)) for name in LARGEST))),
     )
 
 

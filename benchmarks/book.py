@@ -116,6 +116,12 @@ def main(given: Sequence[str] | None = None) -> int:
         parser.error("--fresh needs a directory other than the repository")
     if arguments.fresh and (arguments.list or arguments.quick or arguments.pages or arguments.check):
         parser.error(f"--fresh runs studies; for its list or pages set {VARIABLE}={arguments.fresh}")
+    if arguments.only and (arguments.quick or arguments.pages or arguments.check):
+        parser.error("--only chooses studies to run or to list: leave it out")
+    if arguments.fresh and os.environ.get(VARIABLE, str(arguments.fresh.resolve())) != str(arguments.fresh.resolve()):
+        parser.error(f"{VARIABLE} names another directory than --fresh: unset it")
+    if arguments.data_root and not arguments.data_root.is_dir():
+        parser.error(f"{arguments.data_root} is not a directory: say where the data is, or leave --data-root out")
     chosen = [study for study in STUDIES if not arguments.only or study.name in arguments.only]
     environment = dict(os.environ)
     if arguments.data_root:

@@ -155,10 +155,12 @@ def _verdict(found: Found) -> str:
 def _counts(found: Sequence[Found]) -> str:
     counted = Counter(each.verdict for each in found)
     noun = "claim" if len(found) == 1 else "claims"
+    unrun = sum(each.claim.why_not.lower().startswith("not run") for each in found if not each.evidence)
     opposed = sum(any(one.opposed for one in each.evidence.compared) for each in found if each.evidence)
     return (
         f"{len(found)} {noun}: {counted[Verdict.HOLDS]} hold, {counted[Verdict.DOES_NOT]} do not (of {opposed} the "
-        f"opposite is shown, at least in part), {counted[Verdict.UNTESTED]} cannot be tested here."
+        f"opposite is shown, at least in part), {counted[Verdict.UNTESTED]} cannot be tested here "
+        f"({unrun} of them are only not run yet)."
     )
 
 
@@ -219,7 +221,8 @@ Every empirical claim of the documents that nearkin grew from, and what our own 
 ![Every comparison of every claim: how far its interval lies from where the claim begins](../images/{picture})
 
 A dot is a comparison, its line the 95 % interval, both counted in half widths of that interval from the bound that the
-claim sets. Wholly right of the black line it is shown, wholly left of it the opposite is. Below each document: how many
+claim sets; what lies farther than 6 is drawn at 6. Wholly right of the black line it is shown, wholly left of it the
+opposite is. Below each document: how many
 are shown, not shown, and the opposite.
 
 ## How a verdict is made
@@ -232,7 +235,7 @@ or between two.
 - **does not hold**: at least one does not. That is not the same as shown to be wrong: each section says of every
   comparison whether it is shown, not shown, or whether the opposite is, and how many are shown.
 - **cannot be tested here**: the data or the weights are not to be had, the cost is too high, or there is nothing to
-  make an interval of; the section says which.
+  make an interval of, or it is not run yet; the section says which, and what it would cost.
 
 Intervals are not corrected for the number of comparisons, as the pages of results correct theirs (by Holm), so that
 what is "not shown" there can be shown here. As a claim holds only if all of its comparisons are shown,

@@ -125,7 +125,9 @@ def _search() -> Case:
     if OML.version:
         contenders["OML"] = partial(_oml_search, x, y, k)
     what = f"exact {k}-NN: {SEARCH['queries']:,} queries in {SEARCH['items']:,} items"
-    return Case("search", what, contenders, lambda mine, theirs: bool((mine == theirs).mean() > 0.9999))
+    return Case(
+        "search", what, contenders, lambda mine, theirs: bool((mine == theirs).mean() > 0.999)
+    )  # near ties differ by rounding
 
 
 def _oml_search(x: Tensor, y: Tensor, k: int) -> np.ndarray:

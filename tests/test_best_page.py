@@ -65,6 +65,12 @@ def test_means_and_differences_are_those_of_a_plain_loop(modules, rows):
     assert low < mean < high
 
 
+def test_fixed_sentences_of_the_page_are_true(modules, rows):
+    page, _ = modules
+    for folds, published in ((page.FOLDS, page.SEED_SEPARATE), ((page.TOGETHER,), page.SEED_CONCATENATED)):
+        assert page.over_classes(page.per_class(rows, "report", "best", folds))[0] < published
+
+
 def test_the_best_recipe_is_the_candidate_that_validation_chose_but_for_its_length(modules, rows):
     """Longer trainings of it validated better and better; the recipe goes on to 720 steps."""
     _, candidates = modules

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -243,3 +245,19 @@ def test_what_cannot_be_done_says_so() -> None:
         built(30)[0].save(1)
     with pytest.raises(DataError, match="whole number from 1 on"):
         built(30)[0].search(drawn(1)[0], 0)
+
+
+def test_it_answers_where_another_package_has_changed_faiss():
+    """pytorch-metric-learning imports faiss.contrib.torch_utils, which replaces `search` for the whole process."""
+    code = (
+        "import numpy as np, faiss.contrib.torch_utils\n"
+        "from nearkin.gallery.index.graph import Frame, Graph\n"
+        "from nearkin.spaces import Sphere\n"
+        "points = np.eye(8, dtype=np.float32).repeat(8, 0)\n"
+        "graph = Graph(Frame.of(Sphere(), points))\n"
+        "graph.add(points)\n"
+        "print(sorted(graph.walk(points[:1], 8)[0].tolist()))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == str(list(range(8)))

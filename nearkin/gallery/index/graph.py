@@ -80,7 +80,9 @@ class Graph:
         Nothing of the graph is set, so that many threads may walk at once.
         """
         effort = self._kit.SearchParametersHNSW(efSearch=max(SEARCHING, 2 * width))
-        return np.asarray(self.index.search(self.frame.enter(queries), width, params=effort)[1])
+        # faiss.contrib.torch_utils, which others import, puts a `search` without parameters in place of this one.
+        search = getattr(self.index, "search_numpy", self.index.search)
+        return np.asarray(search(self.frame.enter(queries), width, params=effort)[1])
 
     def _new(self, dimension: int) -> Any:
         index = self._kit.IndexHNSWSQ(dimension, self._kit.ScalarQuantizer.QT_fp16, NEIGHBOURS, self._kit.METRIC_L2)
