@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from peers_probes import Absent, Count, InPart, Judged, Name, Option
 
-OML_HOME = "https://pypi.org/project/open-metric-learning"
+OML_HOME = "https://open-metric-learning.readthedocs.io/"
 OML_EXAMPLES = "https://open-metric-learning.readthedocs.io/en/latest/feature_extraction/python_examples.html"
 OML_ZOO = "https://github.com/OML-Team/open-metric-learning#zoo"
 

@@ -239,7 +239,7 @@ COMMUNITY = [
             "other toolkits build on it, such as luxonis-train, and nearkin",
             "https://docs.luxonis.com/software-v3/ai-inference/model-source/training/luxonis-train/luxonis-train-api-reference/attached_modules/losses/embedding_losses",
         ),
-        Judged("yes", "companies and theses that its page names", "https://pypi.org/project/open-metric-learning"),
+        Judged("yes", "companies and theses that its page names", "https://open-metric-learning.readthedocs.io/"),
         Judged("yes", "Lightning and much else", "https://lightning.ai/docs/torchmetrics/stable/"),
     ),
 ]
