@@ -29,12 +29,12 @@ from typing import Any
 
 import numpy as np
 from places import BENCHMARKS, IMAGES
+from random_start import load_recipe
 
 from nearkin.data.catalogue import cache_directory
 from nearkin.data.sources import open_data
 from nearkin.metrics import holm, paired_permutation
 from nearkin.protocol import Benchmark, Candidate, run_benchmark
-from nearkin.recipe import load_recipe
 from nearkin.report import draw_sweep
 from nearkin.storage import replacing
 

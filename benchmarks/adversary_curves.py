@@ -23,6 +23,7 @@ from typing import Any
 
 from adversary_books import CIFAR, CUB, IMAGES, LOSSES, of_loss
 from places import BENCHMARKS
+from random_start import load_recipe
 
 from nearkin.data.catalogue import cache_directory
 from nearkin.data.dataset import Dataset
@@ -30,7 +31,7 @@ from nearkin.data.sources import open_data
 from nearkin.data.splits import Split
 from nearkin.protocol import Candidate
 from nearkin.protocol.division import divide
-from nearkin.recipe import Recipe, load_recipe
+from nearkin.recipe import Recipe
 from nearkin.report import draw_metric_curves
 from nearkin.report.adversary import ACCURACY, COEFFICIENT, LOSS
 from nearkin.training import Run, train

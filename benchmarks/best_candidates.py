@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from nearkin.recipe import Recipe, load_recipe
+from random_start import load_recipe
+
+from nearkin.recipe import Recipe
 
 FOLDS = 4
 CUB = ["data.split=column"]

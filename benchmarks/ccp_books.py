@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 from places import BENCHMARKS, IMAGES
+from random_start import load_recipe
 
 from nearkin.data.catalogue import cache_directory
 from nearkin.data.dataset import Dataset
@@ -35,7 +36,6 @@ from nearkin.data.sources import open_data
 from nearkin.data.stores import ArrayStore
 from nearkin.metrics import holm, paired_permutation
 from nearkin.protocol import Candidate, run_benchmark
-from nearkin.recipe import load_recipe
 
 BOOKS = BENCHMARKS / "books"
 FOLDS = 4

@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 import torch
 from places import BENCHMARKS, IMAGES
+from random_start import load_recipe
 
 from nearkin.audits.instances import proxy_panels
 from nearkin.data.catalogue import cache_directory, open_named
@@ -36,7 +37,6 @@ from nearkin.data.dataset import Dataset
 from nearkin.data.splits import Split
 from nearkin.metrics import mean_class_radius, retrieval_metrics
 from nearkin.models import Embedder
-from nearkin.recipe import load_recipe
 from nearkin.report.instances import draw_instances
 from nearkin.report.proxies import MOST_PANELS, ProxyPanel, draw_proxies
 from nearkin.spaces import Space

@@ -26,13 +26,13 @@ import numpy as np
 from ccp_books import BATCH, CUB, FAST
 from ccp_toy import BETWEEN, CCP, RADIUS, SINGLE, geometry
 from places import BENCHMARKS
+from random_start import load_recipe
 
 from nearkin.data.catalogue import cache_directory
 from nearkin.data.dataset import Dataset
 from nearkin.data.sources import open_data
 from nearkin.data.splits import resolve_split
 from nearkin.models import FeatureCache, cache_point
-from nearkin.recipe import load_recipe
 from nearkin.training import Run, train
 
 SEEDS = (0, 1, 2, 3, 4)

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 from places import BENCHMARKS
+from random_start import load_recipe
 
 from nearkin.api import fit_run
 from nearkin.audits import subject_of_model
@@ -30,7 +31,6 @@ from nearkin.data.catalogue import cache_directory
 from nearkin.data.sources import open_data
 from nearkin.metrics import class_bootstrap, retrieval_metrics
 from nearkin.objectives import losses
-from nearkin.recipe import load_recipe
 from nearkin.training import Run
 
 SEEDS = (0, 1, 2)

@@ -12,6 +12,7 @@ from loss_pictures import draw_arrows, draw_points
 from loss_toy import CLASSES, TREE, Pull, pull, recipe_of
 
 from nearkin.metrics import geometry_metrics
+from nearkin.models.start import fit_start
 from nearkin.objectives import ObjectiveSection, make_objective
 from nearkin.recipe import CrossBatchMemorySection
 from nearkin.report._canvas import BLUE, FAINT, INK, MUTED, VERMILION, WIDTH, drawing, percent_axis, to_png
@@ -235,7 +236,40 @@ def _draw_transfer(axes: Axes, cells: list[dict], number: int, count: int) -> No
     axes.errorbar(weights, means, ends, color=HUES[number], marker="o", capsize=3, label=f"{count} prototypes")
 
 
+def whitened_start() -> bytes:
+    """Classes that differ within more than between, the same whitened, and one direction kept of each."""
+    draw = np.random.default_rng(5)
+    along = np.array([1.0, 0.35]) / np.hypot(1.0, 0.35)
+    across = np.array([-along[1], along[0]])
+    places = np.array([-1.6, -0.8, 0.0, 0.8, 1.6])
+    labels = np.repeat(np.arange(len(places)), 24)
+    x = places[labels, None] * across + draw.normal(size=(len(labels), 1)) * 2.2 * along
+    x = x + 0.22 * draw.normal(size=x.shape)
+    features, ids, rows = torch.from_numpy(x).float(), labels, np.arange(len(labels))
+    starts = {
+        kind: fit_start([(features, rows)], ids, kind=kind, dimension=2, ridge=0.1) for kind in ("pca", "whitened")
+    }
+    with drawing(WIDTH, HEIGHT) as figure:
+        left, middle, right = figure.subplots(1, 3)
+        for axes, title, points in (
+            (left, "features", x - x.mean(axis=0)),
+            (middle, "whitened", (features @ starts["whitened"].weight.T + starts["whitened"].bias).numpy()),
+        ):
+            axes.scatter(*points.T, s=9, color=[HUES[label] for label in labels])
+            axes.set(title=title, aspect="equal", xticks=[], yticks=[])
+        for height, kind in ((1, "pca"), (0, "whitened")):
+            kept = (features @ starts[kind].weight[:1].T).numpy()[:, 0]
+            kept = (kept - kept.mean()) / kept.std()
+            spread = height + 0.25 * draw.uniform(-1, 1, len(kept))
+            right.scatter(kept, spread, s=9, color=[HUES[label] for label in labels])
+        right.set(title="one direction kept", xticks=[], yticks=[0, 1], yticklabels=["whitened", "pca"])
+        for axes in (left, middle, right):
+            axes.title.set_fontsize(_SMALL)
+        return to_png(figure)
+
+
 PICTURES = {
+    "start": whitened_start,
     "cross-batch-memory": cross_batch_memory,
     "rho-regularisation": rho_regularisation,
     "proxy-options": proxy_options,

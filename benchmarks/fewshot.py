@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 import torch
 from places import BENCHMARKS
+from random_start import load_recipe
 
 from nearkin.data.augment import BatchAugment, transform_for
 from nearkin.data.catalogue import cache_directory
@@ -39,7 +40,7 @@ from nearkin.metrics import DYNAMICS
 from nearkin.metrics.fewshot import fewshot_accuracy
 from nearkin.objectives.episodic import LOG_RHO
 from nearkin.protocol import Candidate
-from nearkin.recipe import Recipe, load_recipe
+from nearkin.recipe import Recipe
 from nearkin.training import Run, train
 from nearkin.training.batches import DecodedBatches
 from nearkin.training.deferred import whole

@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 from gsp_collage_maker import SUPER_CLASSES
 from places import BENCHMARKS
+from random_start import load_recipe
 
 from nearkin.audits.local_encoder import LocalEncoder
 from nearkin.audits.pooling import pooling_suite
@@ -37,7 +38,7 @@ from nearkin.data.sources import open_data
 from nearkin.data.splits import Split
 from nearkin.data.stores import ArrayStore
 from nearkin.metrics import retrieval_metrics
-from nearkin.recipe import AuditSection, load_recipe
+from nearkin.recipe import AuditSection
 from nearkin.training import Run, train
 
 SEEDS = (0, 1, 2)

@@ -28,6 +28,7 @@ tune_allocator()  # as the nearkin command does, before anything is imported tha
 
 import numpy as np
 import torch
+from random_start import load_recipe
 
 from nearkin.data.catalogue import cache_directory
 from nearkin.data.dataset import Dataset
@@ -35,7 +36,6 @@ from nearkin.data.sources import open_data
 from nearkin.data.splits import resolve_split
 from nearkin.metrics import attribute_transfer
 from nearkin.models import Embedder, FeatureCache, cache_point
-from nearkin.recipe import load_recipe
 from nearkin.training import Run, train
 
 LEDGER = BENCHMARKS / "gsp_attributes.jsonl"

@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from places import BENCHMARKS, IMAGES
+from random_start import load_recipe
 
 from nearkin.data.catalogue import cache_directory
 from nearkin.data.sources import open_data
 from nearkin.protocol import Candidate, run_benchmark
-from nearkin.recipe import load_recipe
 
 BOOKS = BENCHMARKS / "books"
 FOLDS, SEEDS = 4, 1

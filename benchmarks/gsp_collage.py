@@ -34,6 +34,7 @@ import numpy as np
 from gsp_collage_maker import SUPER_CLASSES, Cast, Collages, cast_classes, make_collages
 from gsp_collage_pictures import draw_bars, draw_looks, foreground_share
 from places import BENCHMARKS, IMAGES, models
+from random_start import load_recipe
 
 from nearkin.data.dataset import Dataset
 from nearkin.data.manifest import Manifest
@@ -51,7 +52,7 @@ from nearkin.protocol.ledger import Ledger
 from nearkin.protocol.measuring import HeldOut
 from nearkin.protocol.summary import Summariser
 from nearkin.protocol.work import Stopped, Surroundings, Task, Worker
-from nearkin.recipe import Recipe, load_recipe
+from nearkin.recipe import Recipe
 from nearkin.report.formatting import interval_text, value_text
 from nearkin.report.protocol import SEPARATE
 from nearkin.spaces import Sphere

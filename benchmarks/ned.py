@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from ned_page import SHOWN, VOTES, estimator_table, verdict, write_page
 from places import BENCHMARKS, models
+from random_start import load_recipe
 
 from nearkin.api import fit_run
 from nearkin.audits import Subject, subject_of_model
@@ -34,7 +35,6 @@ from nearkin.data.catalogue import cache_directory
 from nearkin.data.corruptions import CORRUPTIONS, SEVERITIES
 from nearkin.data.sources import open_data
 from nearkin.metrics.binned import accuracy_and_ece, resample_means
-from nearkin.recipe import load_recipe
 from nearkin.training import Run
 
 RECIPES = {"cub200": "cub-frozen", "cifar100": "cifar100", "omniglot": "omniglot"}

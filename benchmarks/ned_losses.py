@@ -28,6 +28,7 @@ from cub_frozen import SETTINGS
 from ned import RESAMPLES, SEEDS, compared, rounded
 from ned_page import VOTES
 from places import BENCHMARKS
+from random_start import load_recipe
 
 from nearkin.api import fit_run
 from nearkin.audits import Subject, subject_of_model
@@ -39,7 +40,6 @@ from nearkin.confidence.evaluation import USUAL_KS
 from nearkin.data.catalogue import cache_directory
 from nearkin.data.sources import open_data
 from nearkin.metrics.labels import label_codes
-from nearkin.recipe import load_recipe
 from nearkin.search import exact
 from nearkin.training import Run
 

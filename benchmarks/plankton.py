@@ -30,6 +30,7 @@ from nearkin.allocator import tune_allocator
 tune_allocator()  # as the nearkin command does, before anything is imported that starts threads
 
 import numpy as np
+from random_start import load_recipe
 
 from nearkin.audits import AuditResult, run_suites, subject_of_model
 from nearkin.audits.pictures import draw_embedding_map
@@ -37,7 +38,7 @@ from nearkin.data.catalogue import cache_directory
 from nearkin.data.dataset import Dataset
 from nearkin.data.sources import open_data
 from nearkin.protocol import Candidate
-from nearkin.recipe import Recipe, load_recipe
+from nearkin.recipe import Recipe
 from nearkin.report.clusters import draw_clusters
 from nearkin.report.f1 import draw_f1
 from nearkin.training import Run, train

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from random_start import load_recipe
 from unified_parts import PARTS as UNIFIED
 from unified_parts import PLAIN, SCRATCH, SEEN
 
 from nearkin.data.dataset import Dataset
 from nearkin.protocol import Candidate
-from nearkin.recipe import Recipe, load_recipe
+from nearkin.recipe import Recipe
 
 SOFTMAX, LEARNED = "softmax", "learned similarity"
 SOFTMAX_AT, LEARNED_AT = "softmax + AT", "learned similarity + AT"

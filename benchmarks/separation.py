@@ -30,6 +30,7 @@ import numpy as np
 import torch
 from places import BENCHMARKS
 from plankton import SETS, divide
+from random_start import load_recipe
 from sklearn.metrics import f1_score
 
 from nearkin.audits import subject_of_model
@@ -40,7 +41,7 @@ from nearkin.data.sources import open_data
 from nearkin.metrics import fewshot_accuracy, geometry_metrics, retrieval_metrics
 from nearkin.metrics.halving import halves
 from nearkin.protocol import Candidate
-from nearkin.recipe import Recipe, load_recipe
+from nearkin.recipe import Recipe
 from nearkin.training import Run, train
 
 LEDGER = BENCHMARKS / "separation.jsonl"

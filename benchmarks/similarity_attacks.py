@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 from places import BENCHMARKS
+from random_start import load_recipe
 from robustness import run_cell
 from robustness_measures import ATTACKED, SEED, answered, classifiers_of, draw
 from robustness_parts import (
@@ -46,7 +47,7 @@ from nearkin.attacks.library import published_attack
 from nearkin.data.dataset import Dataset
 from nearkin.data.sources import open_data
 from nearkin.models import Embedder, PixelReader
-from nearkin.recipe import Recipe, load_recipe
+from nearkin.recipe import Recipe
 
 LEDGER = BENCHMARKS / "similarity_attacks.jsonl"
 PART = "cifar"

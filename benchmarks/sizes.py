@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 from cub_frozen import SETTINGS
 from places import BENCHMARKS
+from random_start import load_recipe
 from sizes_page import summarise, table_rows, write_page
 
 from nearkin.api import fit_run
@@ -31,7 +32,6 @@ from nearkin.data.catalogue import cache_directory
 from nearkin.data.sources import open_data
 from nearkin.metrics import retrieval_metrics
 from nearkin.models import Embedder
-from nearkin.recipe import load_recipe
 from nearkin.spaces import Euclidean, PrincipalRotation, Sphere
 from nearkin.training import Run
 

@@ -32,6 +32,7 @@ tune_allocator()  # as the nearkin command does, before anything is imported tha
 
 import numpy as np
 import torch
+from random_start import load_recipe
 
 from nearkin.audits.subject import embed_items
 from nearkin.data.catalogue import cache_directory
@@ -50,7 +51,7 @@ from nearkin.metrics.hierarchy import (
 from nearkin.models import build_embedder
 from nearkin.objectives.proxy.protocols import ClassVectors
 from nearkin.protocol import Candidate
-from nearkin.recipe import Recipe, load_recipe
+from nearkin.recipe import Recipe
 from nearkin.spaces import Euclidean, Sphere
 from nearkin.training import Run, train
 

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from random_start import load_recipe
 from unified_measures import classes_named, episodes_answered, items_found, pairs_verified
 
 from nearkin.data.dataset import Dataset
 from nearkin.protocol import Candidate
-from nearkin.recipe import Recipe, load_recipe
+from nearkin.recipe import Recipe
 
 SOFTMAX, LEARNED, ANCHOR, UNTRAINED = "softmax", "learned similarity", "ProxyAnchor", "untrained features"
 NO_AUXILIARY, NO_PAIRS = "without the auxiliary loss", "without the pair loss"

@@ -17,7 +17,7 @@ from nearkin.models.section import AttentionSection
 from nearkin.objectives import regularisers
 from nearkin.objectives.adversary import coefficient_for
 from nearkin.objectives.parameters import parameters_of
-from nearkin.recipe import list_recipes, load_recipe
+from nearkin.recipe import DEFAULT_RECIPE, list_recipes, load_recipe
 from nearkin.training.fit import make_learner
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -74,7 +74,7 @@ def test_commands_name_recipes_that_can_be_trained(page):
     commands = [shlex.split(line) for line in re.findall(r"^nearkin train .*$", text(page), re.M)]
     assert commands
     for words in commands:
-        recipe = words[words.index("--recipe") + 1]
+        recipe = words[words.index("--recipe") + 1] if "--recipe" in words else DEFAULT_RECIPE
         if recipe in list_recipes():
             changes = [words[place + 1] for place, word in enumerate(words) if word == "--set"]
             made = load_recipe(recipe, [*changes, "model.pretrained=false"])

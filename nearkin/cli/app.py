@@ -51,7 +51,7 @@ def _top(version: Annotated[bool, typer.Option("--version", help="Print the vers
 def train(
     data: Annotated[str, typer.Argument(help=DATA_HELP)],
     out: Annotated[Path, typer.Option("--out", help="Directory for the run.")],
-    recipe: Annotated[str, typer.Option("--recipe", help="A recipe's name or YAML file.")] = "proxy-anchor",
+    recipe: Annotated[str, typer.Option("--recipe", help="A recipe's name or YAML file.")] = "multi-similarity",
     overrides: Annotated[
         list[str] | None, typer.Option("--set", help="Override, e.g. training.max_steps=200; may be repeated.")
     ] = None,

@@ -22,6 +22,7 @@ from nearkin.report import metric_table
 from nearkin.report.adversary import adversary_facts
 from nearkin.training import Run
 from nearkin.training.clusters import Clusters
+from nearkin.training.gain import gain_facts
 
 
 def audit_command(
@@ -164,6 +165,7 @@ def write_audit(
     facts = {
         "recipe": recipe.name,
         "training": f"{card['steps']} steps in {card['seconds']:.0f} s, best at step {card['best_step']}",
+        **gain_facts(card),
         **adversary_facts(history),
         **card["versions"],
     }

@@ -18,7 +18,7 @@ from nearkin.training import Run
 
 _ITEMS_PER_CLASS = 1000
 _NEXT_STEPS = (
-    "`nearkin train photos/ --recipe proxy-anchor --out runs/mine`: train on your own photos, a folder per class.",
+    "`nearkin train photos/ --out runs/mine`: train on your own photos, a folder per class.",
     "`nearkin recipes`: see the other losses; `--set objective.loss=triplet` tries one on the spot.",
     "`nearkin data list`: data sets that can be named instead of a folder.",
     "`nearkin compare runs/*`: put several audited runs side by side.",

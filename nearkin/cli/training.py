@@ -16,8 +16,10 @@ from nearkin.cli.exits import INTERRUPTED
 from nearkin.errors import LostProcessError, NearkinError
 from nearkin.recipe import load_recipe
 from nearkin.training import Run
+from nearkin.training.gain import suggestion
 from nearkin.training.ranks import Ranks
 from nearkin.training.schedules.chance_constrained import RADIUS
+from nearkin.training.start import start_lines
 
 _FIRST_SPEAKS = 10.0
 """Seconds that the first process has to meet the same error and say so."""
@@ -65,7 +67,14 @@ def train_command(
     if section.split == "domains":
         others = f"other items of them validate, those of {' and '.join(card['domains']['test'])} are held out"
     console.print(f"Trained {state.step} steps in {state.seconds:.0f} s on {sizes['train']} classes ({others}).")
-    if card["validation"]:
+    if "start" in card:
+        for line in start_lines(card["start"]):
+            console.print(line)
+    if result.gain is not None:
+        console.print("On the validation items:" if seen else f"On the {sizes['val']} validation classes:")
+        for line in result.gain.lines():
+            console.print(f"  {line}")
+    elif card["validation"]:
         shares = {name: value for name, value in card["validation"].items() if name != RADIUS}
         shown = ", ".join(f"{name.removeprefix('val_')} {100 * value:.1f} %" for name, value in shares.items())
         console.print(f"Best on the validation {'items' if seen else 'classes'} at step {state.best_step}: {shown}.")
@@ -76,6 +85,15 @@ def train_command(
             f"{training.cross_batch_memory.warmup_steps} steps: lower training.cross_batch_memory.warmup_steps, or "
             "raise training.patience."
         )
+    if result.gain is not None:
+        advice = suggestion(
+            result.gain,
+            last_step=state.step,
+            max_steps=training.max_steps,
+            lr=training.lr,
+            classes=sizes["train"],
+        )
+        console.print(f"To try next: {advice}")
     console.print(f"Model: {run.model_file}")
     if sizes["test"]:
         console.print(f"Next: nearkin audit {shlex.quote(str(out))}")

@@ -19,7 +19,7 @@ from nearkin.models.backbones import Backbone, make_backbone
 from nearkin.models.checkpoint import load_embedder
 from nearkin.models.embedder import Embedder
 from nearkin.models.pooling import make_pooling
-from nearkin.models.section import ModelSection
+from nearkin.models.section import AUTO, USUAL_DIMENSION, ModelSection
 from nearkin.models.similarity import PairSimilarity
 from nearkin.models.similarity_model import SimilarityModel
 from nearkin.spaces import make_space
@@ -37,7 +37,7 @@ def build_embedder(
     """Build what a recipe asks for, frozen as it says; torch's global random state is left as it was.
 
     Args:
-        section: the recipe's model section.
+        section: the recipe's model section; a dimension that is yet to be chosen is 128 until then.
         seed: the same seed draws the same weights.
         audio_seconds: length of an audio crop; images do not heed it.
         classes: names of the training classes; only a model with a learned similarity must know.
@@ -56,7 +56,7 @@ def build_embedder(
         "local_dimension": section.local_dimension,
         "pooling": {"name": section.pooling, "parameters": section.pooling_parameters},
         "attention": None if section.attention is None else section.attention.model_dump(),
-        "dimension": section.dimension,
+        "dimension": USUAL_DIMENSION if section.dimension == AUTO else section.dimension,
         "space": {"name": section.space, **section.space_parameters},
         "similarity": similarity,
         "freeze": section.freeze,

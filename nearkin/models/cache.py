@@ -129,7 +129,7 @@ class FeatureCache:
         """Embeddings of the plain view of some items, float32 (n, d): what `embedder.encode` gives, but faster."""
         rows = np.empty((len(indices), embedder.dimension), dtype=np.float32)
         # After the pooling often only the head is left to run: not worth a copy of the whole model.
-        only_head = self.at == POOLING and embedder.attention is None
+        only_head = self.at == POOLING and len(self.layout) == 1 and embedder.attention is None
         tail = inference_copy(embedder.head if only_head else embedder)
         device = embedder.normalise.mean.device
         with torch.inference_mode():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
@@ -12,6 +12,15 @@ from nearkin.models.backbones.registry import check_backbone_name
 from nearkin.models.pooling.registry import check_pooling
 from nearkin.models.similarity import Symmetric
 from nearkin.spaces import make_space
+
+AUTO: Literal["auto"] = "auto"
+RANDOM: Literal["random"] = "random"
+USUAL_DIMENSION = 128
+"""Size of an embedding where nothing tells a better one."""
+
+_POINCARE = "poincare-ball"
+_ALWAYS_SAVED = ("channels", "size", "pooling_parameters", "space_parameters", "frozen_batch_norm", "cache_dtype")
+"""Saved recipes have every key. One with all of these and no `head_start` is from before there was a choice."""
 
 
 class CacheViews(BaseModel):
@@ -140,8 +149,16 @@ class ModelSection(BaseModel):
         default=None,
         description="Attention of earlier stages to the pooled vector; null: the pooled vector is all the head sees.",
     )
-    dimension: int | None = Field(
-        default=128, ge=1, description="Size of the embedding; null: no head, the pooled features are the embedding."
+    dimension: Annotated[int, Field(ge=1)] | Literal["auto"] | None = Field(
+        default=AUTO,
+        description="Size of the embedding. auto: the smallest that costs less than half a point on training classes "
+        "left out, or 128 where the head starts at random; null: no head, the pooled features are the embedding.",
+    )
+    head_start: Literal["whitened", "pca", "random"] | None = Field(
+        default=None,
+        description="First weights of the head, or of the 1x1 convolution where there is no head. whitened: training "
+        "features whitened within classes, then their principal components; pca: the components alone; null: whitened "
+        "where the backbone is pretrained, else random.",
     )
     space: str = Field(default="sphere", description="The space embeddings live in.")
     space_parameters: dict[str, Any] = Field(default_factory=dict, description="Parameters of the space.")
@@ -177,6 +194,39 @@ class ModelSection(BaseModel):
             f"model.{field.field_name} is a set of settings, such as {{{example}}}, {{}} for the usual ones or null "
             f"for none, and not {value!r}."
         )
+
+    @property
+    def knows_something(self) -> bool:
+        """Whether the backbone begins with weights that were trained before."""
+        return self.pretrained or self.weights is not None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_old_starts(cls, given: Any) -> Any:
+        if isinstance(given, dict) and "head_start" not in given and all(key in given for key in _ALWAYS_SAVED):
+            return {**given, "head_start": RANDOM}
+        return given
+
+    @model_validator(mode="after")
+    def _settle_start(self) -> ModelSection:
+        """Say what the usual start is here, so that a saved recipe tells."""
+        layered = self.dimension is not None or self.local_dimension is not None
+        if self.head_start is None:
+            known = self.knows_something and layered and self.space != _POINCARE
+            object.__setattr__(self, "head_start", "whitened" if known else RANDOM)
+        elif self.head_start != RANDOM and not layered:
+            raise RecipeError(
+                f"There is no layer that could start '{self.head_start}': set model.dimension, or leave out "
+                "model.head_start."
+            )
+        elif self.head_start != RANDOM and self.space == _POINCARE:
+            raise RecipeError(
+                f"A head cannot start '{self.head_start}' in the space '{_POINCARE}', whose distances are not those of "
+                "a linear map: set model.head_start to random, or choose another space."
+            )
+        if self.dimension == AUTO and (self.head_start == RANDOM or self.similarity is not None):
+            object.__setattr__(self, "dimension", USUAL_DIMENSION)
+        return self
 
     @model_validator(mode="after")
     def _check(self) -> ModelSection:

@@ -6,7 +6,7 @@ library's distances normalise, ours call `space.project`, and both treat proxies
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from numbers import Integral
 from typing import Any, Protocol, runtime_checkable
 
@@ -57,6 +57,7 @@ class Objective(nn.Module):
         supports_references: whether the loss and the miner take `ref_emb` and `ref_labels`, so that `against` works.
         loss_weight: what the loss itself is multiplied by.
         prefixes: losses of the first dimensions of embeddings, which the loss is averaged with.
+        space: where embeddings are compared; None means the unit sphere.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Objective(nn.Module):
         supports_references: bool = False,
         loss_weight: float = 1.0,
         prefixes: Sequence[PrefixLoss] = (),
+        space: Space | None = None,
     ) -> None:
         super().__init__()
         self.name = name
@@ -77,6 +79,7 @@ class Objective(nn.Module):
         self.miner = miner
         self.supports_references = supports_references
         self.loss_weight = loss_weight
+        self.space = Sphere() if space is None else space
         self.prefixes = nn.ModuleList(prefixes)
         terms = regularisers or {}
         self.weights = {name: weight for name, (weight, _) in terms.items()}
@@ -173,6 +176,36 @@ class Objective(nn.Module):
         """The trainable parameters of the loss and its like: proxies, class weights, learned margins."""
         others = {id(parameter) for parameter in self.networks()}
         return [parameter for parameter in self.parameters() if parameter.requires_grad and id(parameter) not in others]
+
+    @property
+    def has_learned_proxies(self) -> bool:
+        """Whether `start_proxies` does anything."""
+        return any(True for _ in self._learned_proxies())
+
+    @torch.no_grad()
+    def start_proxies(self, embeddings: Tensor) -> None:
+        """Put learned proxies, or a classifier's rows, where the points of their classes are.
+
+        Args:
+            embeddings: raw, (C, m, d): m items of each class. Where a class has K proxies, each gets the mean of every
+                K-th of them.
+        """
+        classes, items, _ = embeddings.shape
+        for space, proxies, along in self._learned_proxies():
+            size = proxies.shape[1 - along]
+            points = space.project(embeddings[..., :size].reshape(-1, size)).view(classes, items, size)
+            centres = proxies.shape[along] // classes
+            groups = [points[:, torch.arange(k, max(items, k + 1), centres) % items] for k in range(centres)]
+            means = torch.stack([space.mean(group) for group in groups], dim=1).flatten(0, 1)
+            proxies.copy_(means if along == 0 else means.T)
+
+    def _learned_proxies(self) -> Iterator[tuple[Space, nn.Parameter, int]]:
+        """Learned proxies of the loss and its prefixes: their space, the parameter, and its axis of classes."""
+        for loss in (self.loss, *(prefix.loss for prefix in self._prefixes())):
+            for name, along in (("proxies", 0), ("bank.proxies", 0), ("bank.weight", 0), ("W", 1), ("fc", 1)):
+                found = dict(loss.named_parameters()).get(name)
+                if found is not None and found.requires_grad and found.ndim == 2:
+                    yield self.space, found, along
 
     def networks(self) -> list[nn.Parameter]:
         """The trainable parameters of regularisers that learn at the head's rate: networks, not proxies."""
@@ -315,7 +348,9 @@ def make_objective(
             lambda cut: _make_miner(section, entry, cut),
         )
     _check_proxies(loss, terms)
-    return Objective(section.loss, loss, entry.batch, miner, terms, entry.references, section.weight, prefixes)
+    return Objective(
+        section.loss, loss, entry.batch, miner, terms, entry.references, section.weight, prefixes, shape.space
+    )
 
 
 def _check_proxies(loss: nn.Module, terms: Mapping[str, tuple[float, nn.Module]]) -> None:

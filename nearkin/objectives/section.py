@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -72,6 +72,11 @@ class ObjectiveSection(BaseModel):
         ge=0,
         lt=1,
         description="rho-regularisation: the share of mined negatives that items of the anchor's own class replace.",
+    )
+    proxy_start: Literal["prototypes", "random"] | None = Field(
+        default=None,
+        description="First values of learned proxies. prototypes: the mean points of their classes in the untrained "
+        "network; null: prototypes where the head starts from the data (model.head_start), else random.",
     )
     prefixes: list[Annotated[int, Field(ge=2)]] = Field(
         default_factory=list,

@@ -24,10 +24,12 @@ _IDLE = {"data": ("val_classes", "workers"), "training": ("seed", "log_every", "
 
 _LATER: dict[str, dict[str, Any]] = {
     "data": {"test_domains": []},
-    "model": {"similarity": None},
-    "objective": {"switch": 0.0, "prefixes": [], "prefix_weights": None},
+    "model": {"similarity": None, "head_start": "random"},
+    "objective": {"proxy_start": "random", "switch": 0.0, "prefixes": [], "prefix_weights": None},
     "training": {
         "adversarial": AdversarialSection().model_dump(mode="json"),
+        "full_rate_classes": 80,
+        "full_rate_items": 3000,
         "gradient_cache": None,
         "sync_batch_norm": True,
     },

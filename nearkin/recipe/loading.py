@@ -21,13 +21,16 @@ from pydantic import (
 
 from nearkin.data.section import DataSection
 from nearkin.errors import RecipeError, UnknownNameError, suggestion
-from nearkin.models.section import ModelSection
+from nearkin.models.section import AUTO, RANDOM, ModelSection
 from nearkin.objectives.section import ObjectiveSection
 from nearkin.recipe.audit import AuditSection
 from nearkin.recipe.training import TrainingSection, with_new_names
 from nearkin.storage import write_text
 
-DEFAULT_RECIPE = "proxy-anchor"
+DEFAULT_RECIPE = "multi-similarity"
+
+_RATE_FROM_START = 3e-5
+"""Learning rate of a head that starts from the data: more undoes what the start knows."""
 
 _OF_EPISODES = ("classes_per_batch", "per_class")
 """What training.episodic says in place of the data section."""
@@ -70,6 +73,22 @@ class Recipe(BaseModel):
                     "episode by training.episodic."
                 )
         object.__setattr__(self, "data", self.data.model_copy(update=shape))
+        return self
+
+    @model_validator(mode="after")
+    def _settle_start(self) -> Recipe:
+        """Say where proxies start and how fast heads learn from there, so that a saved recipe tells."""
+        from_data = self.model.head_start != RANDOM
+        if self.objective.proxy_start is None:
+            start = "prototypes" if from_data else "random"
+            object.__setattr__(self, "objective", self.objective.model_copy(update={"proxy_start": start}))
+        if from_data and "lr" not in self.training.model_fields_set:
+            object.__setattr__(self, "training", self.training.model_copy(update={"lr": _RATE_FROM_START}))
+        if self.model.dimension == AUTO and self.objective.prefixes:
+            raise RecipeError(
+                "objective.prefixes are sizes below the model's, which model.dimension auto leaves open: set "
+                "model.dimension to a number, such as 128."
+            )
         return self
 
     @model_serializer(mode="wrap")

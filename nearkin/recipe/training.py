@@ -96,10 +96,23 @@ class TrainingSection(BaseModel):
 
     max_steps: int = Field(default=1500, ge=1, description="Optimiser steps at the most.")
     optimizer: Literal["adam", "adamw", "sgd"] = Field(default="adam", description="The optimiser.")
-    lr: float = Field(default=1e-3, gt=0, allow_inf_nan=False, description="Learning rate of the head.")
+    lr: float = Field(
+        default=1e-3,
+        gt=0,
+        allow_inf_nan=False,
+        description="Learning rate of the head; left out: 3e-5 where it starts from the data (model.head_start), else "
+        "1e-3.",
+    )
     backbone_lr_factor: float = Field(
         default=0.1, ge=0, description="The backbone's learning rate, as a multiple of `lr`."
     )
+    full_rate_classes: int = Field(
+        default=80,
+        ge=0,
+        description="Training classes for which `lr` is meant, where the head starts from the data (model.head_start): "
+        "with fewer, every rate is lowered in proportion, so that few classes cannot ruin the start; 0: never.",
+    )
+    full_rate_items: int = Field(default=3000, ge=0, description="The same by the number of training items.")
     proxy_lr_factor: float = Field(default=1.0, ge=0, description="The loss's own parameters' learning rate, likewise.")
     weight_decay: float = Field(default=1e-4, ge=0, description="Weight decay of head and backbone; proxies have none.")
     momentum: float = Field(default=0.9, ge=0, lt=1, description="Momentum of sgd.")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,16 +21,18 @@ from nearkin.data.samplers import BalancedBatchSampler
 from nearkin.data.splits import Split, resolve_split
 from nearkin.errors import DataError, RecipeError
 from nearkin.models import Embedder, FeatureCache, SimilarityModel, build_embedder, cache_point
+from nearkin.models.section import RANDOM
 from nearkin.objectives import Objective, make_objective
 from nearkin.objectives.proxy.protocols import ClassVectors
 from nearkin.objectives.similarity import LEARNED_SIMILARITY
-from nearkin.recipe import Recipe
+from nearkin.recipe import Recipe, TrainingSection
 from nearkin.training.batch_norm import learning_norms
 from nearkin.training.batches import Batches, BatchSampler, CachedBatches, DecodedBatches
 from nearkin.training.card import make_card, started_from
 from nearkin.training.class_vectors import write_class_vectors
 from nearkin.training.clusters import check_clusters
 from nearkin.training.fabric import check_accelerator
+from nearkin.training.gain import Gain, measure_gain
 from nearkin.training.loop import Loop, LoopState
 from nearkin.training.ranks import Ranks
 from nearkin.training.run import Run
@@ -38,12 +41,10 @@ from nearkin.training.schedules.base import ACCURACY
 from nearkin.training.schedules.episodic import representation_of
 from nearkin.training.schedules.make import check_schedule
 from nearkin.training.schedules.pool import Pool
+from nearkin.training.start import RunStart, measure_start, per_query, resize_head, start_model, start_proxies
 from nearkin.training.validation import Validation, check_validation
 from nearkin.training.validation_inputs import ValidationInputs
 from nearkin.training.watching import make_watch
-
-_INITIAL_ITEMS, _INITIAL_FEATURES = 64, 1024
-"""Training items whose maps a pooling takes its first prototypes from; more of them if their maps are small."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ class TrainingResult:
     objective: Objective
     state: LoopState
     interrupted: bool
+    gain: Gain | None = None
 
 
 def train(
@@ -68,6 +70,7 @@ def train(
     progress: bool = True,
     split: Split | None = None,
     ranks: Ranks | None = None,
+    features: FeatureCache | None = None,
 ) -> TrainingResult:
     """Train on some classes of a data set, validate on others, hold out the rest for the audit.
 
@@ -82,6 +85,7 @@ def train(
         progress: whether to show bars.
         split: which items train, validate and are held out; None: what the recipe says.
         ranks: the processes that train together, each of which calls this; None: this one only.
+        features: of all items of the data set, where the recipe has them cached; None: those in need are computed.
     """
     ranks = Ranks() if ranks is None else ranks
     progress = progress and ranks.is_first
@@ -99,11 +103,16 @@ def train(
         class_names=train_set.classes,
         hierarchy=hierarchy,
     )
+    dimension = embedder.dimension
     sampler = make_sampler(recipe, train_set.class_ids(), batch_classes, ranks)
     held = dataset.labels[split.val]
     check_validation(recipe, held, classified=_classifier(recipe, objective) is not None)
     # Every process looks before the first one writes: afterwards the directory exists.
     run.check(recipe, resume)
+    goes_on = resume and run.state_file.exists()
+    start = RunStart.load(run.start_file) if goes_on else RunStart()
+    if start.head is not None:
+        resize_head(embedder, start.head["dimension"])
     if recipe.training.cluster_items is not None:
         check_clusters(run.path, train_set.classes, embedder.dimension)
     # Before they meet: a process that is refused leaves no other waiting.
@@ -118,11 +127,24 @@ def train(
                 run.save_model(embedder)
             ranks.await_first()
             return TrainingResult(embedder, objective, LoopState(), interrupted=False)
-        batches, encode = _plumb(dataset, split, train_set, embedder, recipe, sampler, cache_directory, progress, ranks)
+        batches, encode = _plumb(
+            dataset, split, train_set, embedder, recipe, sampler, cache_directory, progress, ranks, features
+        )
+        pool = Pool(batches, embedder, train_set.class_ids(), seed)
+        if not goes_on:
+            begun = start_model(embedder, pool, recipe.model, seed, progress, ranks)
+            if encode is not None and ranks.is_first:
+                start = measure_start(embedder, held, encode, recipe.model.knows_something)
+            start = replace(ranks.broadcast_object(start), head=None if begun is None else begun.to_dict())
+        if embedder.dimension != dimension:
+            names = train_set.classes
+            objective = _make_objective(recipe, embedder, len(names), batch_classes, len(train_set), names, hierarchy)
+        if recipe.objective.proxy_start == "prototypes" and not goes_on:
+            start_proxies(objective, pool)
         validate = None
         if encode is not None:
             validate = Validation(
-                encode,
+                partial(encode, embedder),
                 held,
                 recipe,
                 embedder.space,
@@ -130,11 +152,10 @@ def train(
                 _classifier(recipe, objective),
                 tuple(train_set.classes),
             )
-        pool = Pool(batches, embedder, train_set.class_ids(), seed)
-        if not (resume and run.state_file.exists()):
-            _start_pooling(embedder, pool, seed)
         if ranks.is_first:
             run.prepare(recipe, resume)
+            if not run.state_file.exists():
+                start.save(run.start_file)
         schedule = make_schedule(recipe.training, pool, batch_classes * recipe.data.per_class, run.path, ranks)
         if _classifier(recipe, objective) is not None:
             schedule.selection = ACCURACY
@@ -146,7 +167,7 @@ def train(
             embedder,
             objective,
             batches,
-            recipe.training,
+            _training_section(recipe, len(train_set.classes), len(train_set)),
             run,
             validate,
             schedule,
@@ -159,30 +180,34 @@ def train(
         values = ranks.broadcast_object(loop.values_at(state.best_step))
         card = make_card(dataset, split, recipe, state, source, fingerprint, notes, values, hierarchy, loop.finished)
         embedder.card = started_from(embedder) | card
-        if ranks.is_first and (state.best_step or not loop.interrupted):
+        gain = None
+        if encode is not None and start.first is not None and ranks.is_first:
+            gain = measure_gain(start, per_query(encode(embedder), held, embedder.space)[0], state.best_step)
+        embedder.card |= {} if start.head is None else {"start": start.head}
+        embedder.card |= {} if gain is None else {"gain": gain.to_dict()}
+        if ranks.is_first and (state.best_step or state.stale or not loop.interrupted):
             # Stopped before the first validation there is nothing worth keeping but the checkpoint.
             run.save_model(embedder)
             if isinstance(objective.loss, ClassVectors):
                 write_class_vectors(run.path, train_set.classes, objective.loss.class_vectors())
         ranks.await_first()  # whoever leaves early may have torchrun end the one that writes
-        return TrainingResult(embedder, objective, state, loop.interrupted)
+        return TrainingResult(embedder, objective, state, loop.interrupted, gain)
+
+
+def _training_section(recipe: Recipe, classes: int, items: int) -> TrainingSection:
+    """The recipe's training section, its rate lowered where a start is to be kept from few classes or items."""
+    section = recipe.training
+    if recipe.model.head_start == RANDOM:
+        return section
+    wanted = [(classes, section.full_rate_classes), (items, section.full_rate_items)]
+    share = min([1.0, *(there / full for there, full in wanted if full)])
+    return section.model_copy(update={"lr": section.lr * share})
 
 
 def _classifier(recipe: Recipe, objective: Objective) -> Callable[[Tensor], Tensor] | None:
     """What names validation items, where their classes are those that train and the loss has scores for them."""
     loss = objective.loss
     return loss.class_scores if recipe.data.classes_are_seen and isinstance(loss, ClassVectors) else None
-
-
-def _start_pooling(embedder: Embedder, pool: Pool, seed: int) -> None:
-    """Give a pooling its first prototypes, where it has any: local features of training items."""
-    if not embedder.pooling.starts_from_data:
-        return
-    maps = pool.local_features(_INITIAL_ITEMS)
-    positions = maps.shape[2] * maps.shape[3]
-    if positions * _INITIAL_ITEMS < _INITIAL_FEATURES:
-        maps = pool.local_features(_INITIAL_FEATURES // positions)
-    embedder.pooling.init_from(maps, seed)
 
 
 def make_learner(
@@ -220,10 +245,9 @@ def make_learner(
             f"recipe whose backbone takes {kind}."
         )
     section = recipe.training
-    episode = (section.episodic.shot, section.episodic.query) if section.schedule == "episodic" else None
     # An episode of fewer classes would be another task: the sampler refuses it.
     batch_classes = recipe.data.classes_per_batch
-    if episode is None:
+    if section.schedule != "episodic":
         batch_classes = _batch_classes(batch_classes, classes, processes)
     elif processes > 1 and not section.sync_batch_norm and learning_norms(embedder):
         raise RecipeError(
@@ -231,24 +255,37 @@ def make_learner(
             "of one process alone, which hides what tells classes apart: set training.sync_batch_norm to true, or "
             "start one process."
         )
-    batch_size = batch_classes * recipe.data.per_class
-    objective = make_objective(
-        recipe.objective,
-        dimension=embedder.dimension,
-        classes=classes,
-        space=embedder.space,
-        seed=seed,
-        features=embedder.feature_size,
-        epoch_steps=math.ceil((classes if items is None else items) / batch_size),
-        episode=episode,
-        class_names=class_names,
-        hierarchy=hierarchy,
-        similarity=embedder.parts if isinstance(embedder, SimilarityModel) else None,
-    )
+    objective = _make_objective(recipe, embedder, classes, batch_classes, items, class_names, hierarchy)
     objective.check_batch(batch_classes, recipe.data.per_class)
     _check_regularisers(recipe, embedder, objective)
     check_schedule(recipe.training, objective, validated, kind, recipe.model.cache)
     return embedder, objective, batch_classes
+
+
+def _make_objective(
+    recipe: Recipe,
+    embedder: Embedder,
+    classes: int,
+    batch_classes: int,
+    items: int | None,
+    class_names: Sequence[str] | None,
+    hierarchy: Hierarchy | None,
+) -> Objective:
+    """What a model of this size minimises; arguments as of `make_learner`."""
+    section, batch_size = recipe.training, batch_classes * recipe.data.per_class
+    return make_objective(
+        recipe.objective,
+        dimension=embedder.dimension,
+        classes=classes,
+        space=embedder.space,
+        seed=section.seed,
+        features=embedder.feature_size,
+        epoch_steps=math.ceil((classes if items is None else items) / batch_size),
+        episode=(section.episodic.shot, section.episodic.query) if section.schedule == "episodic" else None,
+        class_names=class_names,
+        hierarchy=hierarchy,
+        similarity=embedder.parts if isinstance(embedder, SimilarityModel) else None,
+    )
 
 
 def check_similarity(recipe: Recipe) -> None:
@@ -328,32 +365,36 @@ def _plumb(
     cache_directory: Path,
     progress: bool,
     ranks: Ranks,
-) -> tuple[Batches, Callable[[], np.ndarray] | None]:
-    """The batches, and how validation items are embedded, if there are any: from the feature cache if there is one."""
+    features: FeatureCache | None,
+) -> tuple[Batches, Callable[[Embedder], np.ndarray] | None]:
+    """The batches, and how a model embeds validation items, if any: from the feature cache if there is one."""
     seed = recipe.training.seed
     ids = train_set.class_ids()
     val_set = dataset.select(split.val)
     batches: Batches
-    encode: Callable[[], np.ndarray]
+    encode: Callable[[Embedder], np.ndarray]
     if recipe.model.cache:
-        # In the data's own order, so that another choice of validation classes finds the same cache.
-        used = np.sort(np.concatenate([split.train, split.val]))
-        train_rows, val_rows = np.searchsorted(used, split.train), np.searchsorted(used, split.val)
-        cache = ranks.in_turn(
-            lambda: FeatureCache.build(
-                embedder,
-                dataset.select(used),
-                at=cache_point(embedder),
-                views=recipe.model.cache_views,
-                dtype=recipe.model.cache_dtype,
-                directory=cache_directory,
-                progress=progress,  # the crops' own seed stays 0: runs that differ in their seed share the cache
+        cache, train_rows, val_rows = features, split.train, split.val
+        if cache is None:
+            # In the data's own order, so that another choice of validation classes finds the same cache.
+            used = np.sort(np.concatenate([split.train, split.val]))
+            train_rows, val_rows = np.searchsorted(used, split.train), np.searchsorted(used, split.val)
+            cache = ranks.in_turn(
+                lambda: FeatureCache.build(
+                    embedder,
+                    dataset.select(used),
+                    at=cache_point(embedder),
+                    views=recipe.model.cache_views,
+                    dtype=recipe.model.cache_dtype,
+                    directory=cache_directory,
+                    progress=progress,  # the crops' own seed stays 0: runs that differ in their seed share the cache
+                )
             )
-        )
-        batches = CachedBatches(cache, train_rows, ids, sampler, seed)
+        cached = cache
+        batches = CachedBatches(cached, train_rows, ids, sampler, seed)
 
-        def encode() -> np.ndarray:
-            return cache.encode(embedder, val_rows)
+        def encode(model: Embedder) -> np.ndarray:
+            return cached.encode(model, val_rows)
     else:
         transform = transform_for(embedder.spec, recipe.data, train=True)
         augment = BatchAugment.for_section(embedder.spec, recipe.data, seed)
@@ -362,7 +403,7 @@ def _plumb(
 
         inputs = ValidationInputs(val_set, embedder.spec)
 
-        def encode() -> np.ndarray:
-            return inputs.encode(embedder)
+        def encode(model: Embedder) -> np.ndarray:
+            return inputs.encode(model)
 
     return batches, encode if len(val_set) else None

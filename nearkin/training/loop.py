@@ -110,9 +110,11 @@ class Loop:
         self._set_up()
         if resume and self.run.state_file.exists():
             self._restore()
+            self.logbook = self._open_logbook()
         else:
             self.schedule.begin()
-        self.logbook = self._open_logbook()
+            self.logbook = self._open_logbook()
+            self._validate_start()
         began = time.monotonic() - self.state.seconds
         try:
             with StopRequest() as stop, Progress("training", self.section.max_steps, self.progress) as bar:
@@ -261,6 +263,14 @@ class Loop:
             readings = self.objective.readings() | self.schedule.readings()
             self.logbook.add(self.state.step, loss=math.fsum(pending) / len(pending), lr=rate, **readings)
             pending.clear()
+
+    def _validate_start(self) -> None:
+        """Step 0 counts: training that does not beat it gives it back."""
+        if self.validate is None:
+            return
+        values = self._validation_values(self.validate)
+        self.logbook.add(0, **values)
+        self.state.best_value = values[self.schedule.selection]
 
     def _validate(self) -> None:
         """Validate with the averaged weights where there are some; keep the weights if they are the best so far."""

@@ -32,6 +32,7 @@ class Run:
         self.path = Path(path)
         self.recipe_file = self.path / "recipe.yaml"
         self.log_file = self.path / "metrics.jsonl"
+        self.start_file = self.path / "start.json"
         self.state_file = self.path / "last.safetensors"
         self.model_file = self.path / "model.safetensors"
         self.card_file = self.path / "card.json"

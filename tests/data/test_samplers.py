@@ -134,3 +134,16 @@ def test_a_large_data_set_is_planned_at_once():
     begin = time.perf_counter()
     sampler.plan(3)
     assert time.perf_counter() - begin < 0.5
+
+
+def test_a_long_tail_is_levelled():
+    """1 to 200 items a class: every class is shown as often, and a large one shows all its items."""
+    counts = np.unique(np.geomspace(1, 200, 40).astype(int))
+    class_ids = np.repeat(np.arange(len(counts)), counts)
+    sampler = BalancedBatchSampler(class_ids, 8, 4, seed=3)
+    steps = 100 * -(-len(counts) // 8)
+    drawn = np.concatenate([sampler.batch(step) for step in range(steps)])
+    shown = np.bincount(class_ids[drawn], minlength=len(counts))
+    assert shown.min() >= 100 * 4
+    assert shown.max() <= 1.3 * shown.min()
+    assert set(drawn) == set(range(len(class_ids)))

@@ -53,10 +53,10 @@ SCENES: dict[str, Scene] = {
             "water: [heron, tern, gull, crane, stork]}}" > catalogue.yaml
         cp -r photos photos-2023; cp -r photos photos-2024
         """,
-        between={"nearkin train photos/ --recipe proxy-anchor --out runs/shop": "rm -r shop.gallery"},
+        between={"nearkin train photos/ --out runs/shop": "rm -r shop.gallery"},
         environment={"SLURM_ARRAY_TASK_ID": "3"},
         after=(
-            "vectors.shape == (2, 128)",
+            "vectors.shape == (2, model.dimension)",
             "'MAP@R' in set(result)",
             "result.subject.baseline_name == 'pretrained features'",
             "open('audit.html').seek(0, 2) > 10_000",

@@ -130,7 +130,7 @@ def test_too_many_prototypes_leave_nothing_behind(patterns, tiny, tmp_path):
 
 def test_small_maps_bring_more_items(patterns, tiny, tmp_path, monkeypatch):
     """A map of one position gives one local feature an item: all training items are looked at, 32 of them."""
-    monkeypatch.setattr("nearkin.training.fit._INITIAL_ITEMS", 8)
+    monkeypatch.setattr("nearkin.training.start._INITIAL_ITEMS", 8)
     fit(patterns, tmp_path, "contrastive-gsp", *tiny, "model.pooling_parameters={prototypes: 30}")
 
 

@@ -45,7 +45,7 @@ def test_a_model_without_learned_similarity_keeps_the_weights_it_began_with():
 
 
 def test_a_run_keeps_prototypes_that_have_moved(tmp_path, patterns, tiny):
-    recipe = load_recipe("learned-similarity", [*tiny, "data.split=items"])
+    recipe = load_recipe("learned-similarity", [*tiny, "data.split=items", "training.max_steps=40"])
     run = Run(tmp_path / "run")
     result = train(patterns, recipe, run, source="patterns", cache_directory=tmp_path, progress=False)
     model = Run(tmp_path / "run").model()

@@ -42,7 +42,7 @@ def asked(noisy, tiny, tmp_path_factory):
 
 def test_every_validation_logs_what_was_asked_for(asked):
     rows = [row for row in asked.history() if "val_MAP@R" in row]
-    assert [row["step"] for row in rows] == [4, 8, 12]
+    assert [row["step"] for row in rows] == [0, 4, 8, 12]
     names = ["val_MAP@R", "val_P@1", *(f"val_{name}" for name in ASKED)]
     assert all([key for key in row if key.startswith("val_")] == names for row in rows)
     assert all(row["val_Recall@1"] == row["val_P@1"] <= row["val_Recall@4"] for row in rows)

@@ -68,7 +68,7 @@ class Pool:
         turns = self.draw(0, per_class)[classes].T.ravel()  # one of each class, then another of each
         # A class that is smaller than the others comes with repeats.
         turns = turns[np.sort(np.unique(turns, return_index=True)[1])]
-        return self._in_eval(turns[:count], self.embedder.local_features)
+        return self.apply(self.embedder.local_features, turns[:count])
 
     @torch.no_grad()
     def embed(self, positions: np.ndarray) -> Tensor:
@@ -79,10 +79,11 @@ class Pool:
         if not positions.size:
             device = self.embedder.normalise.mean.device
             return torch.empty(*positions.shape, self.embedder.dimension, device=device)
-        return self._in_eval(positions.ravel(), self.embedder).unflatten(0, positions.shape)
+        return self.apply(self.embedder, positions.ravel()).unflatten(0, positions.shape)
 
-    def _in_eval(self, positions: np.ndarray, function: Callable[..., Tensor]) -> Tensor:
-        """What a function of the embedder gives for the items at positions (n,), by chunks, in eval mode."""
+    @torch.no_grad()
+    def apply(self, function: Callable[..., Tensor], positions: np.ndarray) -> Tensor:
+        """What a function of the embedder's inputs gives for the items at positions (n,), by chunks, in eval mode."""
         device, training = self.embedder.normalise.mean.device, self.embedder.training
         self.embedder.eval()
         try:

@@ -1,0 +1,316 @@
+"""Does training pay? The default recipe against raw features on classes it has never seen.
+
+    python benchmarks/training_pays.py             finish the grid, print the table
+    python benchmarks/training_pays.py losses      every loss and CCP on CUB-200-2011 from the same start
+    python benchmarks/training_pays.py --check     exit code 0 only if the bars hold
+    python benchmarks/training_pays.py --pages     write docs/results/start.md from the ledger
+    python benchmarks/training_pays.py --quick     one folder, one seed; the ledger is not touched
+
+Whole data sets, and folders of 10 and 40 classes with a few items each drawn from their training classes; 15 % of the
+classes of each (two at least) choose the weights, and all unseen classes of the data set test. Each finished cell is a
+line of `training_pays.jsonl`; a run that is stopped goes on where it was. Features of whole data sets are computed once
+and kept in the user's cache. Needs the data: NEARKIN_DATA or --data-root; Fashion-MNIST from Debian's package.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from places import BENCHMARKS, DOCS
+
+from nearkin.data.catalogue import cache_directory
+from nearkin.data.dataset import Dataset
+from nearkin.data.sources import open_data
+from nearkin.data.splits import Split, resolve_split, split_classes
+from nearkin.metrics import class_bootstrap, retrieval_metrics
+from nearkin.models import FeatureCache, build_embedder
+from nearkin.objectives import losses
+from nearkin.recipe import DEFAULT_RECIPE, load_recipe
+from nearkin.training import Run
+from nearkin.training.fit import train
+
+SEEDS = (0, 1, 2)
+MEASURES = ("P@1", "MAP@R")
+SETS = ("cub200", "emoji", "omniglot", "cifar100")
+FOLDERS = {
+    "cub200": (5, 10, 40),
+    "emoji": (5,),
+    "omniglot": (5, 10, 20),
+    "cifar100": (5, 10, 40),
+}
+"""Items of each class in the folders drawn; emoji has 6 of each and Omniglot 20."""
+FOLDER_CLASSES = (10, 40)
+FEW_CLASSES = ("pacs", "fashion-mnist")
+"""Shown, without a bar: too few classes are unseen for an interval."""
+CIFAR_TEST = 20
+FASHION_ITEMS = 500
+BARS = {"cub200": (53.0, 16.0), "emoji": (62.5, 41.0)}
+LEDGER = BENCHMARKS / "training_pays.jsonl"
+PAGE = DOCS / "results" / "start.md"
+LOSSES = [name for name in losses if losses.get(name).family != "episodes" and not losses.get(name).needs_hierarchy]
+NOT_FROM_HERE = ("learned-similarity",)
+"""Losses whose recipes start at random."""
+CCP = ("contrastive-ccp", "contrastive-cosine-ccp", "multi-similarity-ccp", "triplet-ccp")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One model to train: a recipe on a data set, or on a folder drawn from it."""
+
+    data: str
+    seed: int
+    classes: int = 0
+    items: int = 0
+    recipe: str = DEFAULT_RECIPE
+
+    def key(self) -> dict[str, Any]:
+        return vars(self)
+
+
+def grid() -> list[Cell]:
+    whole = [Cell(data, seed) for data in (*SETS, *FEW_CLASSES) for seed in SEEDS]
+    folders = [
+        Cell(data, seed, classes, items)
+        for data, sizes in FOLDERS.items()
+        for classes in FOLDER_CLASSES
+        for items in sizes
+        for seed in SEEDS
+    ]
+    return whole + folders
+
+
+def loss_grid() -> list[Cell]:
+    names = [name for name in (*LOSSES, *CCP) if name not in (*NOT_FROM_HERE, DEFAULT_RECIPE)]
+    return [Cell("cub200", seed, recipe=name) for seed in SEEDS for name in names]
+
+
+@cache
+def opened(name: str, root: str | None) -> tuple[Dataset, FeatureCache]:
+    """A data set and the features of all its items."""
+    if name == "fashion-mnist":
+        dataset = open_data(name, data_root=None)
+        rng = np.random.default_rng(0)
+        rows = [rng.permutation(np.flatnonzero(dataset.labels == label))[:FASHION_ITEMS] for label in dataset.classes]
+        dataset = dataset.select(np.sort(np.concatenate(rows)))
+    else:
+        folder = root or os.environ.get("NEARKIN_DATA")
+        if not folder:
+            raise SystemExit("Set NEARKIN_DATA, or give --data-root: the directory with the data sets.")
+        dataset = open_data(Path(folder) / f"{name}.zip", data_root=None)
+    section = load_recipe(DEFAULT_RECIPE).model
+    features = FeatureCache.build(
+        build_embedder(section),
+        dataset,
+        at="pooling",
+        directory=cache_directory() / "features",
+        views=section.cache_views,
+    )
+    return dataset, features
+
+
+def divide(dataset: Dataset, cell: Cell, recipe: Any) -> Split:
+    """Which items train, choose the weights and test."""
+    labels = dataset.labels
+    if cell.data in FEW_CLASSES:
+        return resolve_split(dataset.manifest, recipe.data.model_copy(update={"split": "fraction"}), cell.seed)
+    if cell.data == "cifar100":
+        unseen = np.isin(labels, sorted(set(labels))[-CIFAR_TEST:])
+    else:
+        unseen = dataset.manifest.column("split") == "test"
+    rows, test = np.flatnonzero(~unseen), np.flatnonzero(unseen)
+    if cell.classes:
+        rng = np.random.default_rng([cell.seed, cell.classes, cell.items])
+        drawn = rng.permutation(np.unique(labels[rows]))[: cell.classes]
+        rows = np.sort(np.concatenate([rng.permutation(rows[labels[rows] == name])[: cell.items] for name in drawn]))
+    inner = split_classes(labels[rows], test=0.0, val=recipe.data.val_classes, seed=cell.seed)
+    return Split(rows[inner.train], rows[inner.val], test)
+
+
+def run_cell(cell: Cell, root: str | None) -> dict[str, Any]:
+    """Train one model and measure it on the unseen classes, beside raw features."""
+    dataset, features = opened(cell.data, root)
+    recipe = load_recipe(cell.recipe, [f"training.seed={cell.seed}"])
+    split = divide(dataset, cell, recipe)
+    with tempfile.TemporaryDirectory() as folder:
+        began = time.monotonic()
+        result = train(
+            dataset,
+            recipe,
+            Run(Path(folder) / "run"),
+            source=cell.data,
+            cache_directory=cache_directory() / "features",
+            split=split,
+            features=features,
+            progress=False,
+        )
+        seconds = time.monotonic() - began
+    if result.interrupted:
+        raise SystemExit(130)  # a model that was not trained to its end is not kept
+    model, labels = result.embedder, dataset.labels[split.test]
+    ours = retrieval_metrics(features.encode(model, split.test), labels, space=model.space)
+    raw = retrieval_metrics(np.asarray(features.gather(split.test)), labels)
+    gains = {}
+    for name in MEASURES:
+        before = raw.per_class(name)
+        gains[name] = {label: round(value - before[label], 5) for label, value in ours.per_class(name).items()}
+    return {
+        **cell.key(),
+        "values": {name: round(ours.values[name], 5) for name in MEASURES},
+        "raw": {name: round(raw.values[name], 5) for name in MEASURES},
+        "gain per class": gains,
+        "validation": result.gain.to_dict() if result.gain else None,
+        "dimension": model.dimension,
+        "ridge": model.card["start"]["ridge"],
+        "training classes": len(model.card["classes"]["train"]),
+        "best step": result.state.best_step,
+        "steps": result.state.step,
+        "training seconds": round(result.state.seconds, 1),
+        "seconds": round(seconds, 1),
+    }
+
+
+def read_ledger() -> list[dict[str, Any]]:
+    return [json.loads(line) for line in LEDGER.read_text().splitlines()] if LEDGER.exists() else []
+
+
+def finish(cells: list[Cell], root: str | None) -> None:
+    """Run what the ledger lacks."""
+    done = [{key: line[key] for key in Cell("", 0).key()} for line in read_ledger()]
+    for cell in cells:
+        if cell.key() not in done:
+            line = run_cell(cell, root)
+            with open(LEDGER, "a", encoding="utf-8") as ledger:
+                ledger.write(json.dumps(line) + "\n")
+            print(told(line), flush=True)
+
+
+def told(line: dict[str, Any]) -> str:
+    numbers = " / ".join(f"{100 * line['values'][name]:.1f} (raw {100 * line['raw'][name]:.1f})" for name in MEASURES)
+    folder = f" {line['classes']} x {line['items']}" if line["classes"] else ""
+    where = f"{line['recipe']} {line['data']}{folder} seed {line['seed']}"
+    return f"{where}: {numbers}, {line['dimension']}-d, step {line['best step']}"
+
+
+def summarise(lines: list[dict[str, Any]]) -> dict[str, Any]:
+    """Means over seeds, and the paired interval of the gain over raw features: classes resampled, seeds averaged."""
+    row: dict[str, Any] = {"seeds": len(lines), "dimensions": sorted({line["dimension"] for line in lines})}
+    row["training classes"] = lines[0]["training classes"]
+    row["best steps"] = [line["best step"] for line in lines]
+    row["seconds"] = max(line["seconds"] for line in lines)
+    for name in MEASURES:
+        row[name] = 100 * float(np.mean([line["values"][name] for line in lines]))
+        row[f"raw {name}"] = 100 * float(np.mean([line["raw"][name] for line in lines]))
+        found: dict[str, list[float]] = {}
+        for line in lines:
+            for label, value in line["gain per class"][name].items():
+                found.setdefault(label, []).append(value)
+        means = 100 * np.array([np.mean(values) for values in found.values()])
+        row[f"gain {name}"] = (float(means.mean()), *class_bootstrap(means, np.arange(len(means))))
+    return row
+
+
+def rows_of(lines: list[dict[str, Any]], *keys: str) -> dict[tuple[Any, ...], dict[str, Any]]:
+    """Summaries of the lines that share these keys, in the order of the ledger."""
+    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for line in lines:
+        groups.setdefault(tuple(line[key] for key in keys), []).append(line)
+    return {key: summarise(group) for key, group in groups.items()}
+
+
+def default_rows(lines: list[dict[str, Any]]) -> dict[tuple[Any, ...], dict[str, Any]]:
+    mine = [line for line in lines if line["recipe"] == DEFAULT_RECIPE]
+    order = {data: place for place, data in enumerate((*SETS, *FEW_CLASSES))}
+    mine.sort(key=lambda line: (line["classes"] > 0, order.get(line["data"], 0), line["classes"], line["items"]))
+    return rows_of(mine, "data", "classes", "items")
+
+
+def table(lines: list[dict[str, Any]]) -> list[str]:
+    out = [
+        "| data | trained on | dimensions | raw P@1 / MAP@R | default recipe | gain P@1 (95 %) | gain MAP@R (95 %) |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for (data, classes, items), row in default_rows(lines).items():
+        folder = f"{classes} classes x {items}" if classes else "all"
+        sizes = " or ".join(map(str, row["dimensions"]))
+        gains = " | ".join("{:+.1f} ({:+.1f} to {:+.1f})".format(*row[f"gain {name}"]) for name in MEASURES)
+        out.append(
+            f"| {data} | {folder} | {sizes} | {row['raw P@1']:.1f} / {row['raw MAP@R']:.1f} "
+            f"| {row['P@1']:.1f} / {row['MAP@R']:.1f} | {gains} |"
+        )
+    return out
+
+
+def loss_table(lines: list[dict[str, Any]]) -> list[str]:
+    mine = [line for line in lines if line["data"] == "cub200" and not line["classes"]]
+    out = [
+        "| recipe | seeds | P@1 | MAP@R | gain P@1 (95 %) | gain MAP@R (95 %) |",
+        "|---|---|---|---|---|---|",
+    ]
+    for (name,), row in sorted(rows_of(mine, "recipe").items(), key=lambda pair: -pair[1]["MAP@R"]):
+        gains = " | ".join("{:+.1f} ({:+.1f} to {:+.1f})".format(*row[f"gain {measure}"]) for measure in MEASURES)
+        out.append(f"| {name} | {row['seeds']} | {row['P@1']:.1f} | {row['MAP@R']:.1f} | {gains} |")
+    return out
+
+
+def broken_bars(lines: list[dict[str, Any]]) -> list[str]:
+    """What does not hold, in words."""
+    found = []
+    rows = default_rows(lines)
+    missing = [cell for cell in grid() if (cell.data, cell.classes, cell.items) not in rows]
+    if missing:
+        found.append(f"{len(missing)} cells are not measured")
+    for (data, classes, items), row in rows.items():
+        place = f"{data} {classes} x {items}" if classes else data
+        for name, bar in zip(MEASURES, BARS.get(data, (0.0, 0.0)), strict=True):
+            if data not in FEW_CLASSES and row[f"gain {name}"][2] < 0:
+                found.append(f"{place}: {name} is below raw features by its whole interval")
+            if not classes and row[name] < bar:
+                found.append(f"{place}: {name} {row[name]:.1f} is below {bar}")
+    return found
+
+
+def write_page(lines: list[dict[str, Any]]) -> None:
+    """docs/results/start.md: the words of `training_pays.md`, its tables filled in from the ledger."""
+    text = (Path(__file__).with_name("training_pays.md")).read_text(encoding="utf-8")
+    broken = "\n".join(f"- {sentence}" for sentence in broken_bars(lines)) or "None."
+    text = text.replace("{default}", "\n".join(table(lines))).replace("{losses}", "\n".join(loss_table(lines)))
+    text = text.replace("{broken}", broken)
+    PAGE.write_text(text, encoding="utf-8")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("part", nargs="?", choices=("default", "losses"), default="default")
+    parser.add_argument("--check", action="store_true", help="fail unless the bars hold")
+    parser.add_argument("--pages", action="store_true", help="write the page of results and stop")
+    parser.add_argument("--quick", action="store_true", help="one folder, one seed")
+    parser.add_argument("--data-root", help="where the data sets are; default: NEARKIN_DATA")
+    arguments = parser.parse_args()
+    if arguments.quick:
+        print(told(run_cell(Cell("emoji", 0, 10, 5), arguments.data_root)))
+        print("not checked: the bars, which need the whole grid")
+        return 0
+    if not arguments.pages:
+        finish(loss_grid() if arguments.part == "losses" else grid(), arguments.data_root)
+    lines = read_ledger()
+    if arguments.pages:
+        write_page(lines)
+    print("\n".join(loss_table(lines) if arguments.part == "losses" else table(lines)))
+    broken = broken_bars(lines)
+    for sentence in broken:
+        print(f"not met: {sentence}")
+    return 1 if arguments.check and broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,440 @@
+"""Where a head starts: within-class whitening and principal components of the training features.
+
+With mean mu, within-class covariance W and A A^T = (W + r tr(W)/F I)^-1, the head is the top d principal components of
+(x - mu) A, scaled to unit mean norm. The ridge r and the size d are chosen by leaving training classes out.
+Derivation: docs/methods/start.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nearkin.errors import ModelError
+from nearkin.metrics import retrieval_metrics
+from nearkin.spaces import LipschitzBall, Space, Sphere
+
+Kind = Literal["whitened", "pca"]
+Dimension = int | Literal["auto"]
+
+DIMENSIONS = (64, 128, 256, 512)
+"""Sizes that "auto" weighs against all F of the features."""
+RIDGES = (0.3, 1.0, 3.0, 10.0)
+STRONG_RIDGES = (30.0, 100.0)
+"""Tried besides where there are fewer items than features."""
+DAMPINGS = (0.0, 0.5)
+"""Powers by which components that vary more than the mean component are brought towards it; 0 leaves them alone."""
+
+_MEASURES = ("precision", "map_at_r")
+_TOLERANCE = 0.005
+"""What a smaller size may cost of each measure."""
+_NOISE = 0.1
+"""What a safer ridge may cost, over the root of the number of queries: fewer queries tell less."""
+_FOLDS = 3
+_ITEMS_A_DIMENSION, _DIMENSIONS_A_CLASS = 4, 1
+"""Items for each dimension of a projection, and dimensions for each class: fewer items or classes cannot tell which
+directions unseen classes need."""
+_SAMPLE = 2048
+_CONSTANT = 1e-10
+_FLAT = 1e-6
+"""Shares of a variance below which nothing is left but the rounding of sums in single precision."""
+_FLOOR = 1e-5
+_SMALLEST = 2e-3
+"""Deviation of a direction, relative to the first one's, below which it is rounding."""
+_NO_CHOICE = 10.0
+"""The ridge where there are too few classes to leave any out."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What left-out training classes gave for one size, with the ridge and the damping that suit it best.
+
+    Attributes:
+        dimension: size of the embedding.
+        ridge: r; None with "pca".
+        damping: power by which leading components are brought towards the mean one.
+        precision: P@1, mean over the left-out queries.
+        map_at_r: MAP@R, likewise.
+        queries: how many there were.
+    """
+
+    dimension: int
+    ridge: float | None
+    damping: float
+    precision: float
+    map_at_r: float
+    queries: int
+
+
+@dataclass(frozen=True, eq=False)
+class HeadStart:
+    """A first linear layer.
+
+    Attributes:
+        weight: (d, F).
+        bias: (d,).
+        kind: how it was made.
+        ridge: the ridge r; None with "pca".
+        damping: as in `Trial`.
+        trials: one for each size that was tried on left-out classes; empty where nothing was to be chosen.
+        notes: what a reader must know.
+    """
+
+    weight: Tensor
+    bias: Tensor
+    kind: Kind
+    ridge: float | None
+    damping: float
+    trials: tuple[Trial, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def dimension(self) -> int:
+        """Size of the embedding."""
+        return len(self.weight)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All but the weights, as JSON can hold it."""
+        return {
+            "kind": self.kind,
+            "dimension": self.dimension,
+            "features": self.weight.shape[1],
+            "ridge": self.ridge,
+            "damping": self.damping,
+            "trials": [asdict(trial) for trial in self.trials],
+            "notes": list(self.notes),
+        }
+
+
+class _Moments:
+    """Count, sum, second moment, and the second moment of class means weighted by their items."""
+
+    def __init__(self, width: int) -> None:
+        self.count = 0
+        self.sum = torch.zeros(width, dtype=torch.float64)
+        self.second = torch.zeros(width, width, dtype=torch.float64)
+        self.between = torch.zeros(width, width, dtype=torch.float64)
+
+    def less(self, other: _Moments) -> _Moments:
+        """These without those of `other`."""
+        rest = _Moments(0)
+        rest.count = self.count - other.count
+        rest.sum, rest.second, rest.between = (
+            getattr(self, name) - getattr(other, name) for name in ("sum", "second", "between")
+        )
+        return rest
+
+    def plus(self, other: _Moments) -> _Moments:
+        """These and those of `other`."""
+        whole = _Moments(0)
+        whole.count = self.count + other.count
+        whole.sum, whole.second, whole.between = (
+            getattr(self, name) + getattr(other, name) for name in ("sum", "second", "between")
+        )
+        return whole
+
+    def mean(self) -> Tensor:
+        """The mean (F,)."""
+        return self.sum / self.count
+
+    def total(self) -> Tensor:
+        """The covariance (F, F)."""
+        mean = self.mean()
+        return self.second / self.count - torch.outer(mean, mean)
+
+    def within(self) -> Tensor:
+        """The pooled within-class covariance (F, F)."""
+        return (self.second - self.between) / self.count
+
+
+@dataclass
+class _Pass:
+    """What one pass over the features leaves: moments of each fold of classes, and a sample of the items."""
+
+    folds: list[_Moments]
+    shift: Tensor
+    sample: Tensor
+    """Features (n, F) less the shift."""
+    sample_classes: np.ndarray
+    fold_of_class: np.ndarray
+    width: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.width = len(self.shift)
+
+    def whole(self) -> _Moments:
+        """The moments of all items."""
+        moments = self.folds[0]
+        for fold in self.folds[1:]:
+            moments = moments.plus(fold)
+        return moments
+
+
+@dataclass(frozen=True)
+class _Map:
+    """All F directions, the most telling first: (x - mean) @ directions."""
+
+    mean: Tensor
+    directions: Tensor
+    deviations: Tensor
+    """Standard deviation (F,) of the training items along each."""
+
+    def __call__(self, features: Tensor) -> Tensor:
+        return (features - self.mean.to(features)) @ self.directions.to(features)
+
+    def damped(self, damping: float) -> Tensor:
+        """What each component (F,) is multiplied by."""
+        usual = self.deviations.mean()
+        return (usual / self.deviations.clamp(min=usual)) ** damping
+
+
+def fit_start(
+    chunks: Iterable[tuple[Tensor, np.ndarray]],
+    class_ids: np.ndarray,
+    *,
+    kind: Kind = "whitened",
+    dimension: Dimension = "auto",
+    ridge: float | None = None,
+    space: Space | None = None,
+    seed: int = 0,
+) -> HeadStart:
+    """The first weights of a head, from one pass over the features of the training items.
+
+    Memory is that of a few matrices (F, F), of the sums of the classes (C, F) and of a sample of the items.
+
+    Args:
+        chunks: features (n, F) and the positions (n,) of their items; every item once, in any order.
+        class_ids: class of each item as 0 ... C - 1, (N,).
+        kind: "whitened", or "pca" for principal components alone.
+        dimension: d; "auto": the smallest of `DIMENSIONS` and F that costs less than half a point of P@1 and MAP@R.
+        ridge: r; None: the best of `RIDGES`. Both are judged on training classes that the map has not seen.
+        space: where embeddings are compared; None: the sphere.
+        seed: of the folds and of the sample.
+
+    Raises:
+        ModelError: if the features are not finite, or all the same.
+    """
+    space = Sphere() if space is None else space
+    chosen_needed = dimension == "auto" or (kind == "whitened" and ridge is None)
+    summed = _one_pass(chunks, class_ids, _FOLDS if chosen_needed else 1, seed)
+    whole, notes = summed.whole(), []
+    if kind == "whitened" and _is_flat(whole.within(), whole.total(), _FLAT):
+        kind = "pca"
+        notes.append("No training class has two items that differ, so the features were not whitened.")
+    ridges = _ridges(kind, ridge, fewer_items=whole.count < summed.width)
+    sizes = _sizes(dimension, summed.width, whole.count, len(summed.fold_of_class))
+    trials = _trials(summed, sizes, ridges, space)
+    if trials:
+        best = _smallest(trials)
+    else:
+        best = Trial(sizes[-1], ridges[0] if len(ridges) == 1 else _NO_CHOICE, 0.0, 0.0, 0.0, 0)
+        if dimension == "auto" or len(ridges) > 1:
+            notes.append("There are too few training classes with two items to leave some out, so nothing was chosen.")
+    size = best.dimension if dimension == "auto" else int(dimension)
+    weight, bias, more = _layer(summed, whole, best, size, space)
+    return HeadStart(weight, bias, kind, best.ridge, best.damping, trials, (*notes, *more))
+
+
+def _ridges(kind: Kind, ridge: float | None, fewer_items: bool) -> tuple[float | None, ...]:
+    if kind == "pca":
+        return (None,)
+    if ridge is not None:
+        return (float(ridge),)
+    return RIDGES + STRONG_RIDGES if fewer_items else RIDGES
+
+
+def _sizes(dimension: Dimension, width: int, items: int, classes: int) -> list[int]:
+    """The sizes to try, ascending; the last one is the safest."""
+    if dimension != "auto":
+        return [min(int(dimension), width)]
+    most = min(items // _ITEMS_A_DIMENSION, classes * _DIMENSIONS_A_CLASS, width - 1)
+    return [size for size in DIMENSIONS if size <= most] + [width]
+
+
+def _one_pass(chunks: Iterable[tuple[Tensor, np.ndarray]], class_ids: np.ndarray, most_folds: int, seed: int) -> _Pass:
+    counts = np.bincount(class_ids)
+    folds = max(1, min(most_folds, len(counts) // 2))
+    rng = np.random.default_rng([seed, len(counts)])
+    fold_of_class = rng.permutation(np.arange(len(counts)) % folds)
+    kept = _sample(class_ids, counts, rng)
+    place = np.full(len(class_ids), -1)
+    place[kept] = np.arange(len(kept))
+    summed: _Pass | None = None
+    sums = torch.empty(0)
+    for features, positions in chunks:
+        features = features.detach().float().cpu()
+        if summed is None:
+            shift = features.mean(dim=0)
+            width = len(shift)
+            moments = [_Moments(width) for _ in range(folds)]
+            summed = _Pass(moments, shift, torch.empty(len(kept), width), class_ids[kept], fold_of_class)
+            sums = torch.zeros(len(counts), width)
+        shifted = features - summed.shift
+        if not bool(torch.isfinite(shifted.sum())):
+            raise ModelError(
+                "Some training features are not finite, so the head cannot start from them: check the weights of the "
+                "backbone, or set model.cache_dtype to float32."
+            )
+        ids = torch.from_numpy(np.ascontiguousarray(class_ids[positions]))
+        sums.index_add_(0, ids, shifted)
+        there = place[positions] >= 0
+        summed.sample[torch.from_numpy(place[positions][there])] = shifted[torch.from_numpy(there)]
+        of_fold = fold_of_class[class_ids[positions]]
+        for number, fold in enumerate(summed.folds):
+            rows = shifted if folds == 1 else shifted[torch.from_numpy(of_fold == number)]
+            fold.count += len(rows)
+            fold.second += rows.T @ rows
+    if summed is None:
+        raise ModelError("There are no training features for the head to start from.")
+    for number, fold in enumerate(summed.folds):
+        classes = torch.from_numpy(np.flatnonzero((fold_of_class == number) & (counts > 0)))
+        of_classes = sums[classes]
+        fold.sum += of_classes.double().sum(dim=0)
+        means = of_classes / torch.from_numpy(counts)[classes].sqrt().unsqueeze(1).float()
+        fold.between += means.T @ means
+    if _is_flat(summed.whole().total(), torch.outer(summed.shift, summed.shift).double(), _CONSTANT):
+        raise ModelError(
+            "The training features are the same for every item, so there is nothing for the head to start from: check "
+            "the backbone's weights and the data, or set model.head_start to random."
+        )
+    return summed
+
+
+def _sample(class_ids: np.ndarray, counts: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Positions of at most `_SAMPLE` items, as many of each class as of any other, pairs at least."""
+    per_class = max(2, _SAMPLE // max(1, len(counts)))
+    shuffled = np.lexsort((rng.random(len(class_ids)), class_ids))
+    rank = np.arange(len(class_ids)) - (np.cumsum(counts) - counts)[class_ids[shuffled]]
+    classes = rng.permutation(len(counts))[: _SAMPLE // per_class]
+    return shuffled[(rank < per_class) & np.isin(class_ids[shuffled], classes)]
+
+
+def _is_flat(covariance: Tensor, of: Tensor, share: float) -> bool:
+    return float(torch.trace(covariance)) <= share * max(float(torch.trace(of)), 1e-300)
+
+
+def _map(moments: _Moments, ridge: float | None, dtype: torch.dtype = torch.float64, rotated: bool = True) -> _Map:
+    """Whitened (by no ridge: plain) principal directions of what has these moments.
+
+    All of them together compare as well without the rotation, which costs most of the time.
+    """
+    width = len(moments.sum)
+    total, identity = moments.total().to(dtype), torch.eye(width, dtype=dtype)
+    whitening = identity
+    if ridge is not None:
+        within = moments.within().to(dtype)
+        floor = ridge * float(torch.trace(within)) + _FLOOR * float(torch.trace(total))
+        lower = torch.linalg.cholesky(within + floor / width * identity)
+        whitening = torch.linalg.solve_triangular(lower, identity, upper=False).T
+        total = whitening.T @ total @ whitening
+    if not rotated:
+        return _Map(moments.mean(), whitening, total.diagonal().clamp(min=0.0).sqrt())
+    # NumPy's: PyTorch's gives up on some matrices with many equal eigenvalues, as fewer items than features have.
+    found = np.linalg.eigh(((total + total.T) / 2).double().numpy())
+    values, vectors = (torch.from_numpy(part).to(dtype).flip(-1) for part in found)
+    return _Map(moments.mean(), whitening @ vectors, values.clamp(min=0.0).sqrt())
+
+
+def _trials(summed: _Pass, sizes: list[int], ridges: tuple[float | None, ...], space: Space) -> tuple[Trial, ...]:
+    """The best ridge and damping for each size; none where nothing is to be chosen, or no classes can be left out."""
+    # Where all F directions are kept, damping some costs as much as finding them, and never paid.
+    dampings = DAMPINGS if len(ridges) > 1 and min(sizes) < summed.width else (0.0,)
+    if len(summed.folds) < 2 or len(sizes) * len(ridges) * len(dampings) == 1:
+        return ()
+    whole = summed.whole()
+    found: dict[tuple[int, float | None, float], list[tuple[float, float, int]]] = {}
+    for number, fold in enumerate(summed.folds):
+        rows = np.flatnonzero(summed.fold_of_class[summed.sample_classes] == number)
+        labels = summed.sample_classes[rows]
+        if len(np.unique(labels)) == len(labels):
+            continue  # no class has a pair to find
+        left_out, others = summed.sample[torch.from_numpy(rows)], whole.less(fold)
+        if ridges != (None,) and _is_flat(others.within(), others.total(), _FLAT):
+            continue  # nothing to whiten by
+        for ridge in ridges:
+            # Precise enough to choose by, and twice as fast.
+            map_ = _map(others, ridge, torch.float32, rotated=min(sizes) < summed.width)
+            mapped = map_(left_out)
+            for damping in dampings:
+                points = mapped * map_.damped(damping).to(mapped)
+                for size in sizes:
+                    values = retrieval_metrics(_in(space, points[:, :size]), labels, space=space).values
+                    found.setdefault((size, ridge, damping), []).append((values["P@1"], values["MAP@R"], len(rows)))
+    trials = [Trial(*key, *_mean(rows)) for key, rows in found.items()]
+    return tuple(_safest([trial for trial in trials if trial.dimension == size]) for size in sizes if trials)
+
+
+def _safest(trials: list[Trial]) -> Trial:
+    """Of one size: undamped and with the largest ridge, nearest to raw features, as far as that costs nothing."""
+    queries = trials[0].queries
+    near = _near_best(trials, [_NOISE / math.sqrt(queries)] * 2)
+    return max(near, key=lambda trial: (-trial.damping, trial.ridge or 0.0))
+
+
+def _smallest(trials: Sequence[Trial]) -> Trial:
+    """The smallest size, of trials of ascending sizes, that is about as good as the best.
+
+    Half a point is meant where half of the queries fail. A few left-out classes are an easier task, on which
+    differences shrink, and the tolerance with them.
+    """
+    best = [max(getattr(trial, name) for trial in trials) for name in _MEASURES]
+    return _near_best(trials, [min(_TOLERANCE, 2 * _TOLERANCE * (1 - value)) for value in best])[0]
+
+
+def _near_best(trials: Sequence[Trial], slacks: Sequence[float]) -> list[Trial]:
+    """The trials that lose no more than this to the best in each measure; the one with the highest sum if none is."""
+    best = [max(getattr(trial, name) for trial in trials) for name in _MEASURES]
+    needed = [value - slack for value, slack in zip(best, slacks, strict=True)]
+    near = [
+        trial
+        for trial in trials
+        if all(getattr(trial, name) >= least for name, least in zip(_MEASURES, needed, strict=True))
+    ]
+    return near or [max(trials, key=lambda trial: trial.precision + trial.map_at_r)]
+
+
+def _in(space: Space, points: Tensor) -> np.ndarray:
+    """Points of the space, scaled to fit."""
+    return space.project(points / _length(points, space)).numpy()
+
+
+def _length(points: Tensor, space: Space) -> Tensor:
+    """What points (n, d) are divided by: their mean norm, or the largest where longer ones would be clipped."""
+    norms = points.norm(dim=1)
+    return (norms.max() if isinstance(space, LipschitzBall) else norms.mean()).clamp(min=1e-12)
+
+
+def _mean(rows: list[tuple[float, float, int]]) -> tuple[float, float, int]:
+    table = np.array(rows)
+    precision, map_at_r = np.average(table[:, :2], axis=0, weights=table[:, 2])
+    return float(precision), float(map_at_r), int(table[:, 2].sum())
+
+
+def _layer(summed: _Pass, whole: _Moments, chosen: Trial, size: int, space: Space) -> tuple[Tensor, Tensor, list[str]]:
+    """Weight (d, F) and bias (d,) of the layer, and what to say of it."""
+    map_ = _map(whole, chosen.ridge)
+    width, notes = summed.width, []
+    scales = map_.damped(chosen.damping)
+    if size < width:
+        # All F together lose nothing; of fewer, directions in which no item varies would be any.
+        known = map_.deviations > _SMALLEST * map_.deviations[0]
+        known[whole.count - 1 :] = False
+        scales = torch.where(known, scales, 0.0)
+    directions = (map_.directions * scales)[:, :size]
+    rank = int((directions != 0).any(dim=0).sum())
+    if size > rank:
+        notes.append(
+            f"The head has {size} dimensions and the training features vary in {rank}: the other {size - rank} start "
+            "at 0."
+        )
+        directions = torch.nn.functional.pad(directions, (0, size - directions.shape[1]))
+    sample = (summed.sample.double() - map_.mean) @ directions
+    directions = directions / _length(sample, space)
+    mean = map_.mean + summed.shift.double()
+    return directions.T.float().contiguous(), -(mean @ directions).float(), notes

@@ -1,0 +1,214 @@
+"""How a run begins: first weights of head and proxies from the training items, and what step 0 is worth."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from nearkin.errors import RunError
+from nearkin.metrics import retrieval_metrics
+from nearkin.models import Embedder
+from nearkin.models.pooling import make_pooling
+from nearkin.models.section import RANDOM, ModelSection
+from nearkin.models.start import Dimension, HeadStart, Kind, fit_start
+from nearkin.objectives import Objective
+from nearkin.progress import Progress
+from nearkin.spaces import Space, Sphere
+from nearkin.storage import write_json
+from nearkin.training.ranks import Ranks
+from nearkin.training.schedules.pool import Pool
+
+MEASURES = ("P@1", "MAP@R")
+_CHUNK = 4096
+_DECODED_CHUNK = 256
+_PROTOTYPE_ITEMS = 64
+_LARGE = 512
+_INITIAL_ITEMS, _INITIAL_FEATURES = 64, 1024
+"""Training items whose maps a pooling takes its first prototypes from; more of them if their maps are small."""
+
+PerQuery = dict[str, list[float]]
+"""A measure to its value for each validation query that has a partner."""
+
+
+@dataclass(frozen=True)
+class RunStart:
+    """What is known of a run before its first step; kept in the run's directory for whoever resumes it.
+
+    Attributes:
+        head: what `HeadStart.to_dict` says; None where the head began at random.
+        raw: validation values, query by query, of the backbone's plain features; None where it knew nothing.
+        first: the same of the embeddings at step 0; None without validation items that can be retrieved.
+        labels: class of each of these queries.
+    """
+
+    head: dict[str, Any] | None = None
+    raw: PerQuery | None = None
+    first: PerQuery | None = None
+    labels: list[str] | None = None
+
+    def save(self, path: Path) -> None:
+        """Write it as JSON."""
+        write_json(path, vars(self))
+
+    @classmethod
+    def load(cls, path: Path) -> RunStart:
+        """Read what `save` wrote; runs of old have no such file and began at random."""
+        if not path.exists():
+            return cls()
+        try:
+            return cls(**json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError) as error:
+            raise RunError(f"{path} is damaged ({error}): start a new run.") from error
+
+
+def per_query(embeddings: np.ndarray, labels: np.ndarray, space: Space) -> tuple[PerQuery, list[str]]:
+    """P@1 and MAP@R of each query that has a partner, and the class of each."""
+    found = retrieval_metrics(embeddings, labels, space=space)
+    values = {name: [round(float(value), 6) for value in found.per_query[name]] for name in MEASURES}
+    return values, [str(label) for label in found.labels]
+
+
+def raw_features(embedder: Embedder) -> Embedder:
+    """The same backbone without a head: what its features are worth as they are.
+
+    They are pooled as the model pools them, or averaged where its pooling learns, or pools what a layer has made.
+    """
+    pooling = embedder.pooling
+    if pooling.has_parameters or not isinstance(embedder.local, nn.Identity):
+        pooling = make_pooling("gap", embedder.backbone.channels)
+    raw = Embedder(embedder.backbone, pooling, nn.Identity(), Sphere())
+    raw.frozen_upto, raw.frozen_batch_norm = embedder.frozen_upto, embedder.frozen_batch_norm
+    return raw
+
+
+def start_model(
+    embedder: Embedder, pool: Pool, section: ModelSection, seed: int, progress: bool, ranks: Ranks
+) -> HeadStart | None:
+    """Give head (or 1x1 convolution) and pooling their first values, from the training items.
+
+    A head is made anew where another size is chosen than it has. The first of several processes computes for all.
+
+    Returns:
+        What the layer starts as; None where it keeps its random weights.
+    """
+    into_local = isinstance(embedder.local, nn.Conv2d) and not isinstance(embedder.head, nn.Linear)
+
+    def shared(of: Embedder, dimension: Dimension) -> HeadStart:
+        found = None
+        if ranks.is_first:
+            chunks = _features(of, pool, progress)
+            kind: Kind = "pca" if section.head_start == "pca" else "whitened"
+            found = fit_start(chunks, pool.class_ids, kind=kind, dimension=dimension, space=embedder.space, seed=seed)
+            if _features_learn(embedder):
+                found = replace(found, notes=(*found.notes, "The features learn too; the start is of untrained ones."))
+        return cast(HeadStart, ranks.broadcast_object(found))
+
+    start = None
+    if section.head_start != RANDOM and isinstance(embedder.local, nn.Conv2d) and into_local:
+        # Pooled by weights that sum to 1, a map and its mean take the same linear layer.
+        start = shared(raw_features(embedder), embedder.local.out_channels)
+        _fill(embedder.local, start.weight[:, :, None, None], start.bias)
+    _start_pooling(embedder, pool, seed)
+    if section.head_start != RANDOM and section.dimension is not None and not into_local:
+        start = shared(embedder, section.dimension)
+        resize_head(embedder, start.dimension)
+        _fill(embedder.head, start.weight, start.bias)
+    return start
+
+
+def _features_learn(embedder: Embedder) -> bool:
+    """Whether training changes what the head takes."""
+    head = {id(parameter) for parameter in embedder.head.parameters()}
+    return any(parameter.requires_grad and id(parameter) not in head for parameter in embedder.parameters())
+
+
+def resize_head(embedder: Embedder, dimension: int) -> None:
+    """Make the head anew where it has another size."""
+    if isinstance(embedder.head, nn.Linear) and dimension != embedder.dimension:
+        embedder.head = nn.Linear(embedder.feature_size, dimension).to(embedder.normalise.mean.device)
+
+
+@torch.no_grad()
+def _fill(layer: nn.Module, weight: Tensor, bias: Tensor) -> None:
+    assert isinstance(layer, nn.Linear | nn.Conv2d)
+    assert layer.bias is not None
+    layer.weight.copy_(weight)
+    layer.bias.copy_(bias)
+
+
+def _features(of: Embedder, pool: Pool, progress: bool) -> Iterator[tuple[Tensor, np.ndarray]]:
+    """What a head of this model would take, (n, F), of all training items chunk by chunk, and their positions."""
+    size = _DECODED_CHUNK if pool.batches.start is None else _CHUNK
+    count = len(pool.class_ids)
+    with Progress("starting the head", count, progress) as bar:
+        for first in range(0, count, size):
+            positions = np.arange(first, min(first + size, count))
+            yield pool.apply(of.pooled, positions), positions
+            bar.advance(len(positions))
+
+
+def _start_pooling(embedder: Embedder, pool: Pool, seed: int) -> None:
+    """Give a pooling its first prototypes, where it has any: local features of training items."""
+    if not embedder.pooling.starts_from_data:
+        return
+    maps = pool.local_features(_INITIAL_ITEMS)
+    positions = maps.shape[2] * maps.shape[3]
+    if positions * _INITIAL_ITEMS < _INITIAL_FEATURES:
+        maps = pool.local_features(_INITIAL_FEATURES // positions)
+    embedder.pooling.init_from(maps, seed)
+
+
+@torch.no_grad()
+def start_proxies(objective: Objective, pool: Pool) -> None:
+    """Put learned proxies where the untrained network has their classes."""
+    if objective.has_learned_proxies:
+        objective.start_proxies(pool.embed(pool.draw(0, _PROTOTYPE_ITEMS)))
+
+
+def measure_start(
+    embedder: Embedder, labels: np.ndarray, encode: Callable[[Embedder], np.ndarray], pretrained: bool
+) -> RunStart:
+    """What raw features and the first embeddings of the validation items are worth."""
+    if len(np.unique(labels)) == len(labels):
+        return RunStart()
+    first, of = per_query(encode(embedder), labels, embedder.space)
+    raw = per_query(encode(raw_features(embedder)), labels, Sphere())[0] if pretrained else None
+    return RunStart(None, raw, first, of)
+
+
+def start_lines(head: Mapping[str, Any]) -> list[str]:
+    """What to tell of the start of a head, given what `HeadStart.to_dict` says."""
+    size, width, trials = min(head["dimension"], head["features"]), head["features"], head["trials"]
+    ridge = "" if head["ridge"] is None else f", ridge {head['ridge']:g}"
+    lines = [f"The head starts {head['kind']}: {size} of {width} dimensions{ridge}{_costs(size, trials)}."]
+    if len(trials) > 1:
+        lines.append("  On training classes left out (P@1 / MAP@R):")
+        lines.append("  " + "   ".join(f"{t['dimension']}: {_percent(t)}" for t in trials))
+    if size == width and size > _LARGE:
+        lines.append(
+            f"  A gallery of a million items takes {4 * size / 1000:.1f} GB: int8 precision and `nearkin "
+            "shorten` make it smaller."
+        )
+    return [*lines, *(f"  Note: {note}" for note in head["notes"])]
+
+
+def _percent(trial: Mapping[str, Any]) -> str:
+    return f"{100 * trial['precision']:.1f} / {100 * trial['map_at_r']:.1f}"
+
+
+def _costs(size: int, trials: Sequence[Mapping[str, Any]]) -> str:
+    """What the next smaller size would have cost."""
+    chosen = next((t for t in trials if t["dimension"] == size), None)
+    smaller = [t for t in trials if t["dimension"] < size]
+    if chosen is None or not smaller:
+        return ""
+    lost = {name: 100 * (chosen[key] - smaller[-1][key]) for name, key in (("P@1", "precision"), ("MAP@R", "map_at_r"))}
+    name = max(lost, key=lambda one: lost[one])
+    return f" ({smaller[-1]['dimension']} would cost {lost[name]:.1f} points of {name})"

@@ -1,0 +1,147 @@
+"""What training was worth: paired differences, the verdict in words, and what to try next."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from nearkin.metrics import class_bootstrap
+from nearkin.training.gain import Difference, Gain, measure_gain, suggestion
+from nearkin.training.start import MEASURES, RunStart
+
+
+def gain_of(precision, map_at_r, best_step=100, classes=30):
+    """A gain with these differences of the best weights from the start: (points, low, high) each."""
+    added = {"P@1": Difference(*precision), "MAP@R": Difference(*map_at_r)}
+    values = {"start": {"P@1": 50.0, "MAP@R": 20.0}, "best": {"P@1": 51.2, "MAP@R": 20.9}}
+    return Gain(values, {"best - start": added}, best_step, classes)
+
+
+CLEAR, UNSURE = (1.2, 0.4, 2.0), (0.3, -0.5, 1.1)
+
+
+# ---------------------------------------------------------------- the verdict
+
+
+@pytest.mark.parametrize(("precision", "map_at_r"), [(CLEAR, CLEAR), (CLEAR, UNSURE), (UNSURE, CLEAR)])
+def test_an_interval_above_zero_is_a_gain(precision, map_at_r):
+    verdict = gain_of(precision, map_at_r).verdict()
+    assert verdict.startswith("Training added +")
+    assert "chance" not in verdict
+    assert f"{Difference(*precision)} P@1" in verdict
+
+
+def test_a_difference_is_told_with_its_interval():
+    assert str(Difference(*CLEAR)) == "+1.2 (0.4 to 2.0)"
+    assert str(Difference(-0.3, -1.0, 0.2)) == "-0.3 (-1.0 to 0.2)"
+
+
+def test_an_interval_around_zero_may_be_chance():
+    assert "30 validation classes cannot tell from chance" in gain_of(UNSURE, UNSURE).verdict()
+
+
+def test_a_loss_in_one_measure_is_not_called_a_gain():
+    verdict = gain_of((-1.2, -2.0, -0.4), (0.9, 0.2, 1.5), classes=1).verdict()
+    assert "added" not in verdict
+    assert "chance" not in verdict
+
+
+def test_the_start_is_given_back_where_nothing_beat_it():
+    assert "the model is the start" in gain_of((0.0, 0.0, 0.0), (0.0, 0.0, 0.0), best_step=0).verdict()
+
+
+def test_each_part_has_a_line_and_the_verdict_is_last():
+    start, best, verdict = gain_of(CLEAR, CLEAR).lines()
+    assert start.startswith("start (step 0) ")
+    assert "P@1 50.0  MAP@R 20.0" in start
+    assert best.startswith("best (step 100)")
+    assert start.index("P@1") == best.index("P@1")
+    assert "against raw" not in start + best
+    assert verdict == gain_of(CLEAR, CLEAR).verdict()
+
+
+# ---------------------------------------------------------------- measuring
+
+
+@pytest.fixture
+def measured():
+    """Per-query values of raw features, start and best weights; 40 queries of 8 classes."""
+    rng = np.random.default_rng(0)
+    labels = [f"c{number}" for number in np.repeat(np.arange(8), 5)]
+
+    def values(better):
+        return {name: [float(v) for v in np.clip(rng.random(40) + better, 0, 1)] for name in MEASURES}
+
+    return RunStart({}, values(0.0), values(0.1), labels), values(0.3)
+
+
+def test_differences_are_paired_by_query_and_drawn_by_class(measured):
+    start, best = measured
+    gain = measure_gain(start, best, best_step=7)
+    parts = {"raw": start.raw, "start": start.first, "best": best}
+    assert (gain.best_step, gain.classes) == (7, 8)
+    assert gain.values.keys() == parts.keys()
+    assert gain.differences.keys() == {"start - raw", "best - raw", "best - start"}
+    for name in MEASURES:
+        for part, values in parts.items():
+            assert gain.values[part][name] == pytest.approx(100 * sum(values[name]) / 40, abs=0.006)
+        for pair, found in gain.differences.items():
+            left, right = (parts[part][name] for part in pair.split(" - "))
+            each = [100 * (a - b) for a, b in zip(left, right, strict=True)]
+            low, high = class_bootstrap(each, start.labels)
+            told = found[name]
+            assert told.points == pytest.approx(sum(each) / 40, abs=0.006)
+            assert (told.low, told.high) == pytest.approx((low, high), abs=0.006)
+            assert told.low <= told.points <= told.high
+
+
+def test_lines_compare_with_raw_features_where_there_are_some(measured):
+    gain = measure_gain(*measured, best_step=7)
+    raw, start, best, _ = gain.lines()
+    assert raw.startswith("raw features ")
+    assert "against raw" not in raw
+    assert f"against raw: {gain.differences['start - raw']['P@1']}" in start
+    assert f"against raw: {gain.differences['best - raw']['P@1']}" in best
+
+
+def test_without_raw_features_two_parts_are_left(measured):
+    start, best = measured
+    gain = measure_gain(RunStart({}, None, start.first, start.labels), best, 7)
+    assert gain.values.keys() == {"start", "best"}
+    assert gain.differences.keys() == {"best - start"}
+
+
+def test_without_validation_there_is_nothing_to_tell(measured):
+    assert measure_gain(RunStart(), measured[1], 7) is None
+
+
+def test_the_card_holds_plain_numbers(measured):
+    gain = measure_gain(*measured, best_step=7)
+    told = json.loads(json.dumps(gain.to_dict()))
+    one = gain.differences["best - raw"]["MAP@R"]
+    assert told["differences"]["best - raw"]["MAP@R"] == [one.points, one.low, one.high]
+    assert told["verdict"] == gain.verdict()
+    assert (told["best_step"], told["classes"]) == (7, 8)
+
+
+# ---------------------------------------------------------------- what to try next
+
+
+@pytest.mark.parametrize(
+    ("best_step", "changes", "words"),
+    [
+        (600, {}, "training.max_steps"),
+        (0, {"classes": 12}, "more classes"),
+        (0, {}, "training.lr=1e-04"),
+        (100, {}, "nearkin benchmark"),
+        # Stopped early, at its best: it was not cut off.
+        (300, {"last_step": 300}, "nearkin benchmark"),
+        # Few classes, and yet it learned.
+        (100, {"classes": 12}, "nearkin benchmark"),
+    ],
+)
+def test_the_next_thing_to_try(best_step, changes, words):
+    facts = {"last_step": 600, "max_steps": 600, "lr": 3e-4, "classes": 100} | changes
+    assert words in suggestion(gain_of(CLEAR, CLEAR, best_step), **facts)
