@@ -2,14 +2,18 @@
 
     python benchmarks/training_pays.py             finish the grid, print the table
     python benchmarks/training_pays.py losses      every loss and CCP on CUB-200-2011 from the same start
+    python benchmarks/training_pays.py rates       how fast to learn, on classes held out of the training classes
     python benchmarks/training_pays.py --check     exit code 0 only if the bars hold
     python benchmarks/training_pays.py --pages     write docs/results/start.md from the ledger
     python benchmarks/training_pays.py --quick     one folder, one seed; the ledger is not touched
 
 Whole data sets, and folders of 10 and 40 classes with a few items each drawn from their training classes; 15 % of the
-classes of each (two at least) choose the weights, and all unseen classes of the data set test. Each finished cell is a
-line of `training_pays.jsonl`; a run that is stopped goes on where it was. Features of whole data sets are computed once
-and kept in the user's cache. Needs the data: NEARKIN_DATA or --data-root; Fashion-MNIST from Debian's package.
+classes of each (two at least) choose the weights, and all unseen classes of the data set test. What is the same for all
+(the learning rate, how it falls with few classes, how the start is chosen) is decided by `rates`, which sees no test
+class: three in ten training classes take their place. Each finished cell is a line of `training_pays.jsonl`, those
+of `rates` of `training_pays_rates.jsonl`; a run that is stopped goes on where it was. Features of whole data sets are
+computed once and kept in the user's cache. Needs the data: NEARKIN_DATA or --data-root; Fashion-MNIST from Debian's
+package.
 """
 
 from __future__ import annotations
@@ -20,10 +24,11 @@ import os
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 from places import BENCHMARKS, DOCS
@@ -32,8 +37,8 @@ from nearkin.data.catalogue import cache_directory
 from nearkin.data.dataset import Dataset
 from nearkin.data.sources import open_data
 from nearkin.data.splits import Split, resolve_split, split_classes
-from nearkin.metrics import class_bootstrap, retrieval_metrics
-from nearkin.models import FeatureCache, build_embedder
+from nearkin.metrics import RetrievalResult, class_bootstrap, retrieval_metrics
+from nearkin.models import FeatureCache, build_embedder, start
 from nearkin.objectives import losses
 from nearkin.recipe import DEFAULT_RECIPE, load_recipe
 from nearkin.training import Run
@@ -55,7 +60,26 @@ FEW_CLASSES = ("pacs", "fashion-mnist")
 CIFAR_TEST = 20
 FASHION_ITEMS = 500
 BARS = {"cub200": (53.0, 16.0), "emoji": (62.5, 41.0)}
+RATES = {
+    "3e-5, share": (3e-5, 1),
+    "3e-5, share^2": (3e-5, 2),
+    "1e-4, share": (1e-4, 1),
+    "1e-4, share^2": (1e-4, 2),
+}
+"""Learning rates to choose from, and the power of the share of classes and items that they are lowered by."""
+STARTS: dict[str, dict[str, float]] = {
+    "start": {},
+    "start, best ridge": {"_NOISE": 0.0},
+    "start, ridge within 0.3": {"_NOISE": 0.3},
+    "start, 2 dimensions a class": {"_DIMENSIONS_A_CLASS": 2},
+    "start, 4 dimensions a class": {"_DIMENSIONS_A_CLASS": 4, "_ITEMS_A_DIMENSION": 2},
+}
+"""Ways to choose the start, untrained: constants of `nearkin.models.start` that differ from the shipped ones."""
+FULL_CLASSES, FULL_ITEMS = 80, 3000
+HELD_OUT, HELD_OUT_SEED = 0.3, 7
+"""Share of the training classes that stand for unseen ones in `rates`, and what draws them."""
 LEDGER = BENCHMARKS / "training_pays.jsonl"
+RATES_LEDGER = BENCHMARKS / "training_pays_rates.jsonl"
 PAGE = DOCS / "results" / "start.md"
 LOSSES = [name for name in losses if losses.get(name).family != "episodes" and not losses.get(name).needs_hierarchy]
 NOT_FROM_HERE = ("learned-similarity",)
@@ -72,6 +96,8 @@ class Cell:
     classes: int = 0
     items: int = 0
     recipe: str = DEFAULT_RECIPE
+    rate: str = ""
+    """One of `STARTS` or `RATES`, judged on held-out training classes; "": the recipe as shipped, on test classes."""
 
     def key(self) -> dict[str, Any]:
         return vars(self)
@@ -92,6 +118,13 @@ def grid() -> list[Cell]:
 def loss_grid() -> list[Cell]:
     names = [name for name in (*LOSSES, *CCP) if name not in (*NOT_FROM_HERE, DEFAULT_RECIPE)]
     return [Cell("cub200", seed, recipe=name) for seed in SEEDS for name in names]
+
+
+def rates_grid() -> list[Cell]:
+    """Of the folders only those with the fewest and the most items."""
+    extremes = {data: (0, sizes[0], sizes[-1]) for data, sizes in FOLDERS.items()}
+    cells = [cell for cell in grid() if cell.data in SETS and cell.items in extremes[cell.data]]
+    return [replace(cell, rate=rate) for rate in (*STARTS, *RATES) for cell in cells]
 
 
 @cache
@@ -128,6 +161,10 @@ def divide(dataset: Dataset, cell: Cell, recipe: Any) -> Split:
     else:
         unseen = dataset.manifest.column("split") == "test"
     rows, test = np.flatnonzero(~unseen), np.flatnonzero(unseen)
+    if cell.rate:
+        names = np.random.default_rng(HELD_OUT_SEED).permutation(np.unique(labels[rows]))
+        held_out = np.isin(labels[rows], names[: round(HELD_OUT * len(names))])
+        rows, test = rows[~held_out], rows[held_out]
     if cell.classes:
         rng = np.random.default_rng([cell.seed, cell.classes, cell.items])
         drawn = rng.permutation(np.unique(labels[rows]))[: cell.classes]
@@ -136,12 +173,30 @@ def divide(dataset: Dataset, cell: Cell, recipe: Any) -> Split:
     return Split(rows[inner.train], rows[inner.val], test)
 
 
+def overrides(rate: str, labels: np.ndarray) -> list[str]:
+    """What one of `RATES` means for these training items; of `STARTS`: one step that moves nothing."""
+    if rate in STARTS:
+        return ["training.lr=1e-12", "training.max_steps=1"]
+    lr, power = RATES[rate]
+    share = min(1.0, len(np.unique(labels)) / FULL_CLASSES, len(labels) / FULL_ITEMS)
+    return [f"training.lr={lr * share**power}", "training.full_rate_classes=0", "training.full_rate_items=0"]
+
+
+@cache
+def raw_metrics(data: str, root: str | None, rows: tuple[int, ...]) -> RetrievalResult:
+    dataset, features = opened(data, root)
+    indices = np.array(rows)
+    return retrieval_metrics(np.asarray(features.gather(indices)), dataset.labels[indices])
+
+
 def run_cell(cell: Cell, root: str | None) -> dict[str, Any]:
     """Train one model and measure it on the unseen classes, beside raw features."""
     dataset, features = opened(cell.data, root)
     recipe = load_recipe(cell.recipe, [f"training.seed={cell.seed}"])
     split = divide(dataset, cell, recipe)
-    with tempfile.TemporaryDirectory() as folder:
+    if cell.rate:
+        recipe = load_recipe(recipe, overrides(cell.rate, dataset.labels[split.train]))
+    with tempfile.TemporaryDirectory() as folder, patch.multiple(start, **STARTS.get(cell.rate, {})):
         began = time.monotonic()
         result = train(
             dataset,
@@ -158,7 +213,7 @@ def run_cell(cell: Cell, root: str | None) -> dict[str, Any]:
         raise SystemExit(130)  # a model that was not trained to its end is not kept
     model, labels = result.embedder, dataset.labels[split.test]
     ours = retrieval_metrics(features.encode(model, split.test), labels, space=model.space)
-    raw = retrieval_metrics(np.asarray(features.gather(split.test)), labels)
+    raw = raw_metrics(cell.data, root, tuple(split.test))
     gains = {}
     for name in MEASURES:
         before = raw.per_class(name)
@@ -179,17 +234,17 @@ def run_cell(cell: Cell, root: str | None) -> dict[str, Any]:
     }
 
 
-def read_ledger() -> list[dict[str, Any]]:
-    return [json.loads(line) for line in LEDGER.read_text().splitlines()] if LEDGER.exists() else []
+def read_ledger(path: Path = LEDGER) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def finish(cells: list[Cell], root: str | None) -> None:
+def finish(cells: list[Cell], root: str | None, path: Path = LEDGER) -> None:
     """Run what the ledger lacks."""
-    done = [{key: line[key] for key in Cell("", 0).key()} for line in read_ledger()]
+    done = [{key: line.get(key, "") for key in Cell("", 0).key()} for line in read_ledger(path)]
     for cell in cells:
         if cell.key() not in done:
             line = run_cell(cell, root)
-            with open(LEDGER, "a", encoding="utf-8") as ledger:
+            with open(path, "a", encoding="utf-8") as ledger:
                 ledger.write(json.dumps(line) + "\n")
             print(told(line), flush=True)
 
@@ -197,7 +252,7 @@ def finish(cells: list[Cell], root: str | None) -> None:
 def told(line: dict[str, Any]) -> str:
     numbers = " / ".join(f"{100 * line['values'][name]:.1f} (raw {100 * line['raw'][name]:.1f})" for name in MEASURES)
     folder = f" {line['classes']} x {line['items']}" if line["classes"] else ""
-    where = f"{line['recipe']} {line['data']}{folder} seed {line['seed']}"
+    where = f"{line['recipe']} {line['data']}{folder} seed {line['seed']} {line['rate']}".strip()
     return f"{where}: {numbers}, {line['dimension']}-d, step {line['best step']}"
 
 
@@ -262,6 +317,25 @@ def loss_table(lines: list[dict[str, Any]]) -> list[str]:
     return out
 
 
+def rates_table(lines: list[dict[str, Any]]) -> list[str]:
+    """What each candidate gives on held-out training classes: means over all rows, and the rows that lose to raw."""
+    out = ["| | rows | gain P@1 | gain MAP@R | whole sets | rows wholly below zero |", "|---|---|---|---|---|---|"]
+    for rate in (*STARTS, *RATES):
+        rows = rows_of([line for line in lines if line["rate"] == rate], "data", "classes", "items")
+        if rows:
+            means = [np.mean([row[f"gain {name}"][0] for row in rows.values()]) for name in MEASURES]
+            whole = [np.mean([row[f"gain {n}"][0] for k, row in rows.items() if not k[1]]) for n in MEASURES]
+            below = [
+                f"{data} {classes} x {items}"
+                for (data, classes, items), row in rows.items()
+                if any(row[f"gain {name}"][2] < 0 for name in MEASURES)
+            ]
+            numbers = " | ".join(f"{value:+.2f}" for value in means)
+            told = f"{whole[0]:+.2f} / {whole[1]:+.2f}"
+            out.append(f"| {rate} | {len(rows)} | {numbers} | {told} | {', '.join(below) or 'none'} |")
+    return out
+
+
 def broken_bars(lines: list[dict[str, Any]]) -> list[str]:
     """What does not hold, in words."""
     found = []
@@ -290,7 +364,8 @@ def write_page(lines: list[dict[str, Any]]) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("part", nargs="?", choices=("default", "losses"), default="default")
+    parser.add_argument("part", nargs="?", choices=("default", "losses", "rates"), default="default")
+    parser.add_argument("--only", help="data sets to go on with, such as cub200,emoji; default: all")
     parser.add_argument("--check", action="store_true", help="fail unless the bars hold")
     parser.add_argument("--pages", action="store_true", help="write the page of results and stop")
     parser.add_argument("--quick", action="store_true", help="one folder, one seed")
@@ -301,7 +376,13 @@ def main() -> int:
         print("not checked: the bars, which need the whole grid")
         return 0
     if not arguments.pages:
-        finish(loss_grid() if arguments.part == "losses" else grid(), arguments.data_root)
+        cells = {"default": grid, "losses": loss_grid, "rates": rates_grid}[arguments.part]()
+        wanted = arguments.only.split(",") if arguments.only else (*SETS, *FEW_CLASSES)
+        ledger = RATES_LEDGER if arguments.part == "rates" else LEDGER
+        finish([cell for cell in cells if cell.data in wanted], arguments.data_root, ledger)
+    if arguments.part == "rates":
+        print("\n".join(rates_table(read_ledger(RATES_LEDGER))))
+        return 0
     lines = read_ledger()
     if arguments.pages:
         write_page(lines)
