@@ -1,7 +1,7 @@
 """Does training pay? The default recipe against raw features on classes it has never seen.
 
     python benchmarks/training_pays.py             finish the grid, print the table
-    python benchmarks/training_pays.py losses      every loss and CCP on CUB-200-2011 from the same start
+    python benchmarks/training_pays.py losses      every loss, CCP, GSP and attention on CUB-200-2011 from this start
     python benchmarks/training_pays.py rates       how fast to learn, on classes held out of the training classes
     python benchmarks/training_pays.py --check     exit code 0 only if the bars hold
     python benchmarks/training_pays.py --pages     write docs/results/start.md from the ledger
@@ -38,7 +38,7 @@ from nearkin.data.dataset import Dataset
 from nearkin.data.sources import open_data
 from nearkin.data.splits import Split, resolve_split, split_classes
 from nearkin.metrics import RetrievalResult, class_bootstrap, retrieval_metrics
-from nearkin.models import FeatureCache, build_embedder, start
+from nearkin.models import FeatureCache, build_embedder, cache_point, start
 from nearkin.objectives import losses
 from nearkin.recipe import DEFAULT_RECIPE, load_recipe
 from nearkin.training import Run
@@ -59,6 +59,7 @@ FEW_CLASSES = ("pacs", "fashion-mnist")
 """Shown, without a bar: too few classes are unseen for an interval."""
 CIFAR_TEST = 20
 FASHION_ITEMS = 500
+SELECTION = "val_MAP@R"
 BARS = {"cub200": (53.0, 16.0), "emoji": (62.5, 41.0)}
 RATES = {
     "3e-5, share": (3e-5, 1),
@@ -85,6 +86,11 @@ LOSSES = [name for name in losses if losses.get(name).family != "episodes" and n
 NOT_FROM_HERE = ("learned-similarity",)
 """Losses whose recipes start at random."""
 CCP = ("contrastive-ccp", "contrastive-cosine-ccp", "multi-similarity-ccp", "triplet-ccp")
+GSP = ("multi-similarity", "contrastive", "proxy-anchor", "proxy-nca++")
+TRIPLETS = "model.dimension=64 objective.parameters.margin=0.01"
+ATTENTION = "model.attention.matrices=2 model.attention.hidden=128"
+"""What costs a sixth of the recipes' own form; see adversary_books.py."""
+ATTENDED = ("triplet-gdfl", "triplet-soft-adv", "triplet-adapt-adv")
 
 
 @dataclass(frozen=True)
@@ -96,6 +102,8 @@ class Cell:
     classes: int = 0
     items: int = 0
     recipe: str = DEFAULT_RECIPE
+    settings: str = ""
+    """Overrides of the recipe, with blanks between them."""
     rate: str = ""
     """One of `STARTS` or `RATES`, judged on held-out training classes; "": the recipe as shipped, on test classes."""
 
@@ -117,7 +125,15 @@ def grid() -> list[Cell]:
 
 def loss_grid() -> list[Cell]:
     names = [name for name in (*LOSSES, *CCP) if name not in (*NOT_FROM_HERE, DEFAULT_RECIPE)]
-    return [Cell("cub200", seed, recipe=name) for seed in SEEDS for name in names]
+    cells = [Cell("cub200", 0, recipe=name) for name in names]
+    for name in GSP:
+        cells += [
+            Cell("cub200", 0, recipe=name, settings="model.dimension=128"),
+            Cell("cub200", 0, recipe=f"{name}-gsp"),
+        ]
+    cells += [Cell("cub200", 0, recipe="triplet", settings=TRIPLETS), Cell("cub200", 0, recipe="triplet-energy")]
+    cells += [Cell("cub200", 0, recipe=name, settings=ATTENTION) for name in ATTENDED]
+    return [replace(cell, seed=seed) for seed in SEEDS for cell in cells]
 
 
 def rates_grid() -> list[Cell]:
@@ -128,8 +144,8 @@ def rates_grid() -> list[Cell]:
 
 
 @cache
-def opened(name: str, root: str | None) -> tuple[Dataset, FeatureCache]:
-    """A data set and the features of all its items."""
+def opened(name: str, root: str | None) -> Dataset:
+    """A data set."""
     if name == "fashion-mnist":
         dataset = open_data(name, data_root=None)
         rng = np.random.default_rng(0)
@@ -140,15 +156,22 @@ def opened(name: str, root: str | None) -> tuple[Dataset, FeatureCache]:
         if not folder:
             raise SystemExit("Set NEARKIN_DATA, or give --data-root: the directory with the data sets.")
         dataset = open_data(Path(folder) / f"{name}.zip", data_root=None)
-    section = load_recipe(DEFAULT_RECIPE).model
-    features = FeatureCache.build(
-        build_embedder(section),
-        dataset,
-        at="pooling",
+    return dataset
+
+
+@cache
+def features_of(name: str, root: str | None, recipe: str, settings: str) -> FeatureCache:
+    """What the frozen part of a recipe's model makes of all items of a data set."""
+    section = load_recipe(recipe, settings.split()).model
+    embedder = build_embedder(section)
+    return FeatureCache.build(
+        embedder,
+        opened(name, root),
+        at=cache_point(embedder),
         directory=cache_directory() / "features",
         views=section.cache_views,
+        dtype=section.cache_dtype,
     )
-    return dataset, features
 
 
 def divide(dataset: Dataset, cell: Cell, recipe: Any) -> Split:
@@ -184,24 +207,25 @@ def overrides(rate: str, labels: np.ndarray) -> list[str]:
 
 @cache
 def raw_metrics(data: str, root: str | None, rows: tuple[int, ...]) -> RetrievalResult:
-    dataset, features = opened(data, root)
+    dataset, features = opened(data, root), features_of(data, root, DEFAULT_RECIPE, "")
     indices = np.array(rows)
     return retrieval_metrics(np.asarray(features.gather(indices)), dataset.labels[indices])
 
 
 def run_cell(cell: Cell, root: str | None) -> dict[str, Any]:
     """Train one model and measure it on the unseen classes, beside raw features."""
-    dataset, features = opened(cell.data, root)
-    recipe = load_recipe(cell.recipe, [f"training.seed={cell.seed}"])
+    dataset, features = opened(cell.data, root), features_of(cell.data, root, cell.recipe, cell.settings)
+    recipe = load_recipe(cell.recipe, [*cell.settings.split(), f"training.seed={cell.seed}"])
     split = divide(dataset, cell, recipe)
     if cell.rate:
         recipe = load_recipe(recipe, overrides(cell.rate, dataset.labels[split.train]))
     with tempfile.TemporaryDirectory() as folder, patch.multiple(start, **STARTS.get(cell.rate, {})):
         began = time.monotonic()
+        run = Run(Path(folder) / "run")
         result = train(
             dataset,
             recipe,
-            Run(Path(folder) / "run"),
+            run,
             source=cell.data,
             cache_directory=cache_directory() / "features",
             split=split,
@@ -209,6 +233,7 @@ def run_cell(cell: Cell, root: str | None) -> dict[str, Any]:
             progress=False,
         )
         seconds = time.monotonic() - began
+        curve = [[row["step"], round(row[SELECTION], 5)] for row in run.history() if SELECTION in row]
     if result.interrupted:
         raise SystemExit(130)  # a model that was not trained to its end is not kept
     model, labels = result.embedder, dataset.labels[split.test]
@@ -228,6 +253,7 @@ def run_cell(cell: Cell, root: str | None) -> dict[str, Any]:
         "ridge": model.card["start"]["ridge"],
         "training classes": len(model.card["classes"]["train"]),
         "best step": result.state.best_step,
+        "curve": curve,
         "steps": result.state.step,
         "training seconds": round(result.state.seconds, 1),
         "seconds": round(seconds, 1),
@@ -252,8 +278,8 @@ def finish(cells: list[Cell], root: str | None, path: Path = LEDGER) -> None:
 def told(line: dict[str, Any]) -> str:
     numbers = " / ".join(f"{100 * line['values'][name]:.1f} (raw {100 * line['raw'][name]:.1f})" for name in MEASURES)
     folder = f" {line['classes']} x {line['items']}" if line["classes"] else ""
-    where = f"{line['recipe']} {line['data']}{folder} seed {line['seed']} {line['rate']}".strip()
-    return f"{where}: {numbers}, {line['dimension']}-d, step {line['best step']}"
+    where = f"{line['recipe']} {line['settings']} {line['data']}{folder} seed {line['seed']} {line['rate']}"
+    return f"{' '.join(where.split())}: {numbers}, {line['dimension']}-d, step {line['best step']}"
 
 
 def summarise(lines: list[dict[str, Any]]) -> dict[str, Any]:

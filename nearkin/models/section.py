@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
@@ -149,7 +149,7 @@ class ModelSection(BaseModel):
         default=None,
         description="Attention of earlier stages to the pooled vector; null: the pooled vector is all the head sees.",
     )
-    dimension: Annotated[int, Field(ge=1)] | Literal["auto"] | None = Field(
+    dimension: int | Literal["auto"] | None = Field(
         default=AUTO,
         description="Size of the embedding. auto: the smallest that costs less than half a point on training classes "
         "left out, or 128 where the head starts at random; null: no head, the pooled features are the embedding.",
@@ -194,6 +194,13 @@ class ModelSection(BaseModel):
             f"model.{field.field_name} is a set of settings, such as {{{example}}}, {{}} for the usual ones or null "
             f"for none, and not {value!r}."
         )
+
+    @field_validator("dimension", mode="before")
+    @classmethod
+    def _check_dimension(cls, value: Any) -> Any:
+        if value is None or value == AUTO or (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
+            return value
+        raise RecipeError(f"model.dimension must be a whole number of at least 1, auto or null, not {value!r}.")
 
     @property
     def knows_something(self) -> bool:

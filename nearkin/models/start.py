@@ -121,23 +121,14 @@ class _Moments:
         self.second = torch.zeros(width, width, dtype=torch.float64)
         self.between = torch.zeros(width, width, dtype=torch.float64)
 
-    def less(self, other: _Moments) -> _Moments:
-        """These without those of `other`."""
-        rest = _Moments(0)
-        rest.count = self.count - other.count
-        rest.sum, rest.second, rest.between = (
-            getattr(self, name) - getattr(other, name) for name in ("sum", "second", "between")
+    def plus(self, other: _Moments, sign: int = 1) -> _Moments:
+        """These and those of `other`; with sign -1, these without them."""
+        both = _Moments(0)
+        both.count = self.count + sign * other.count
+        both.sum, both.second, both.between = (
+            getattr(self, name) + sign * getattr(other, name) for name in ("sum", "second", "between")
         )
-        return rest
-
-    def plus(self, other: _Moments) -> _Moments:
-        """These and those of `other`."""
-        whole = _Moments(0)
-        whole.count = self.count + other.count
-        whole.sum, whole.second, whole.between = (
-            getattr(self, name) + getattr(other, name) for name in ("sum", "second", "between")
-        )
-        return whole
+        return both
 
     def mean(self) -> Tensor:
         """The mean (F,)."""
@@ -354,7 +345,7 @@ def _trials(summed: _Pass, sizes: list[int], ridges: tuple[float | None, ...], s
         labels = summed.sample_classes[rows]
         if len(np.unique(labels)) == len(labels):
             continue  # no class has a pair to find
-        left_out, others = summed.sample[torch.from_numpy(rows)], whole.less(fold)
+        left_out, others = summed.sample[torch.from_numpy(rows)], whole.plus(fold, -1)
         if ridges != (None,) and _is_flat(others.within(), others.total(), _FLAT):
             continue  # nothing to whiten by
         for ridge in ridges:

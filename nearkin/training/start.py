@@ -28,7 +28,8 @@ from nearkin.training.schedules.pool import Pool
 MEASURES = ("P@1", "MAP@R")
 _CHUNK = 4096
 _DECODED_CHUNK = 256
-_PROTOTYPE_ITEMS = 64
+_PROTOTYPE_ITEMS, _ALL_PROTOTYPE_ITEMS = 64, 65_536
+"""Items whose mean a proxy starts at, and of all classes together: their embeddings are in memory at once."""
 _LARGE = 512
 _INITIAL_ITEMS, _INITIAL_FEATURES = 64, 1024
 """Training items whose maps a pooling takes its first prototypes from; more of them if their maps are small."""
@@ -98,7 +99,8 @@ def start_model(
     Returns:
         What the layer starts as; None where it keeps its random weights.
     """
-    into_local = isinstance(embedder.local, nn.Conv2d) and not isinstance(embedder.head, nn.Linear)
+    starts, local = section.head_start != RANDOM, embedder.local
+    into_local = starts and isinstance(local, nn.Conv2d) and not isinstance(embedder.head, nn.Linear)
 
     def shared(of: Embedder, dimension: Dimension) -> HeadStart:
         found = None
@@ -111,12 +113,16 @@ def start_model(
         return cast(HeadStart, ranks.broadcast_object(found))
 
     start = None
-    if section.head_start != RANDOM and isinstance(embedder.local, nn.Conv2d) and into_local:
+    if into_local:
+        assert isinstance(local, nn.Conv2d)
         # Pooled by weights that sum to 1, a map and its mean take the same linear layer.
-        start = shared(raw_features(embedder), embedder.local.out_channels)
-        _fill(embedder.local, start.weight[:, :, None, None], start.bias)
+        start = shared(raw_features(embedder), local.out_channels)
+        start = replace(
+            start, notes=(*start.notes, "There is no head: the 1x1 convolution before the pooling starts so.")
+        )
+        _fill(local, start.weight[:, :, None, None], start.bias)
     _start_pooling(embedder, pool, seed)
-    if section.head_start != RANDOM and section.dimension is not None and not into_local:
+    if starts and section.dimension is not None and not into_local:
         start = shared(embedder, section.dimension)
         resize_head(embedder, start.dimension)
         _fill(embedder.head, start.weight, start.bias)
@@ -169,7 +175,8 @@ def _start_pooling(embedder: Embedder, pool: Pool, seed: int) -> None:
 def start_proxies(objective: Objective, pool: Pool) -> None:
     """Put learned proxies where the untrained network has their classes."""
     if objective.has_learned_proxies:
-        objective.start_proxies(pool.embed(pool.draw(0, _PROTOTYPE_ITEMS)))
+        items = max(1, min(_PROTOTYPE_ITEMS, _ALL_PROTOTYPE_ITEMS // pool.classes))
+        objective.start_proxies(pool.embed(pool.draw(0, items)))
 
 
 def measure_start(

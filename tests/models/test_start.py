@@ -160,7 +160,7 @@ def test_moments_without_a_fold_are_those_of_the_other_classes():
     assert sorted(np.bincount(summed.fold_of_class)) == [2, 3, 3]
     for number, fold in enumerate(summed.folds):
         rows = summed.fold_of_class[ids] != number
-        others, kept, kept_ids = summed.whole().less(fold), x[rows].astype(np.float64), ids[rows]
+        others, kept, kept_ids = summed.whole().plus(fold, -1), x[rows].astype(np.float64), ids[rows]
         assert others.count == len(kept)
         mean = others.mean() + summed.shift
         np.testing.assert_allclose(mean, kept.mean(0), atol=1e-4)
