@@ -219,7 +219,7 @@ def run_cell(cell: Cell, root: str | None) -> dict[str, Any]:
     split = divide(dataset, cell, recipe)
     if cell.rate:
         recipe = load_recipe(recipe, overrides(cell.rate, dataset.labels[split.train]))
-    with tempfile.TemporaryDirectory() as folder, patch.multiple(start, **STARTS.get(cell.rate, {})):
+    with tempfile.TemporaryDirectory() as folder, patch.dict(vars(start), STARTS.get(cell.rate, {})):
         began = time.monotonic()
         run = Run(Path(folder) / "run")
         result = train(
