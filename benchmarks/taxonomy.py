@@ -1,6 +1,7 @@
 """Do learned classes lie as a known tree says? Article IV of Kim 2023 on CIFAR-100, and on Omniglot with its alphabets.
 
     python benchmarks/taxonomy.py cifar      head on frozen EfficientNet-Lite0 features: every model and option
+    python benchmarks/taxonomy.py start      the main models of `cifar` again, heads and proxies starting from the data
     python benchmarks/taxonomy.py omniglot   Conv4 from random weights, 964 characters of 30 alphabets
     python benchmarks/taxonomy.py spaces     mean correlations without training: input space, random and pretrained
     python benchmarks/taxonomy.py omniglot --only "NormFace, standard" --seeds 1
@@ -131,7 +132,19 @@ OMNIGLOT = [
     "training.evaluate_every=200",
     "training.hierarchy_items=14",
 ]
+WHITENED = ["model.head_start=whitened", "objective.proxy_start=prototypes", "training.lr=3e-4"]
+"""The start of docs/methods/start.md, and of 1e-4, 3e-4 and 1e-3 the rate that validates best from there."""
 TASKS = {
+    "start": Task(
+        "cifar100",
+        [*FROZEN, *WHITENED],
+        {
+            **_grid(BOTH, ("standard", "dynamic", "MDS")),
+            "softmax": ("softmax", ["model.space=euclidean"]),
+            "CORR, MDS": ("corr", []),
+        },
+        (0, 1, 2),
+    ),
     "cifar": Task(
         "cifar100",
         FROZEN,
