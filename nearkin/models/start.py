@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from scipy.linalg import eigh
 from torch import Tensor
 
 from nearkin.errors import ModelError
@@ -168,21 +169,47 @@ class _Pass:
 
 
 @dataclass(frozen=True)
-class _Map:
-    """All F directions, the most telling first: (x - mean) @ directions."""
+class _Whitened:
+    """Features less their mean, times a matrix that whitens them within classes; by no ridge, as they are."""
 
     mean: Tensor
-    directions: Tensor
-    deviations: Tensor
-    """Standard deviation (F,) of the training items along each."""
+    matrix: Tensor
+    covariance: Tensor
+    """Of the training items once they are whitened, (F, F)."""
+
+    @classmethod
+    def of(cls, moments: _Moments, ridge: float | None, dtype: torch.dtype) -> _Whitened:
+        """By the inverse of W + r tr(W)/F I."""
+        total, identity = moments.total().to(dtype), torch.eye(len(moments.sum), dtype=dtype)
+        if ridge is None:
+            return cls(moments.mean(), identity, total)
+        within = moments.within().to(dtype)
+        floor = ridge * float(torch.trace(within)) + _FLOOR * float(torch.trace(total))
+        lower = torch.linalg.cholesky(within + floor / len(identity) * identity)
+        matrix = torch.linalg.solve_triangular(lower, identity, upper=False).T
+        return cls(moments.mean(), matrix, matrix.T @ total @ matrix)
 
     def __call__(self, features: Tensor) -> Tensor:
-        return (features - self.mean.to(features)) @ self.directions.to(features)
+        return (features - self.mean.to(features)) @ self.matrix.to(features)
 
-    def damped(self, damping: float) -> Tensor:
-        """What each component (F,) is multiplied by."""
-        usual = self.deviations.mean()
-        return (usual / self.deviations.clamp(min=usual)) ** damping
+    def principal(self, count: int) -> tuple[Tensor, Tensor]:
+        """The directions (F, count) in which the items vary most, and their standard deviations (count,)."""
+        width = len(self.covariance)
+        # SciPy's: PyTorch's gives up on some matrices with many equal eigenvalues, as fewer items than features have.
+        found = eigh(
+            ((self.covariance + self.covariance.T) / 2).numpy(),
+            subset_by_index=(width - count, width - 1),
+            driver="evr",
+            overwrite_a=True,
+            check_finite=False,
+        )
+        values, vectors = (torch.from_numpy(np.ascontiguousarray(part)).flip(-1) for part in found)
+        return vectors, values.clamp(min=0.0).sqrt()
+
+    def damp(self, deviations: Tensor, damping: float) -> Tensor:
+        """What components with these deviations (n,) are multiplied by: less for more than the usual deviation."""
+        usual = self.covariance.diagonal().mean().clamp(min=0.0).sqrt()
+        return (usual / deviations.clamp(min=usual)) ** damping
 
 
 def fit_start(
@@ -310,32 +337,11 @@ def _is_flat(covariance: Tensor, of: Tensor, share: float) -> bool:
     return float(torch.trace(covariance)) <= share * max(float(torch.trace(of)), 1e-300)
 
 
-def _map(moments: _Moments, ridge: float | None, dtype: torch.dtype = torch.float64, rotated: bool = True) -> _Map:
-    """Whitened (by no ridge: plain) principal directions of what has these moments.
-
-    All of them together compare as well without the rotation, which costs most of the time.
-    """
-    width = len(moments.sum)
-    total, identity = moments.total().to(dtype), torch.eye(width, dtype=dtype)
-    whitening = identity
-    if ridge is not None:
-        within = moments.within().to(dtype)
-        floor = ridge * float(torch.trace(within)) + _FLOOR * float(torch.trace(total))
-        lower = torch.linalg.cholesky(within + floor / width * identity)
-        whitening = torch.linalg.solve_triangular(lower, identity, upper=False).T
-        total = whitening.T @ total @ whitening
-    if not rotated:
-        return _Map(moments.mean(), whitening, total.diagonal().clamp(min=0.0).sqrt())
-    # NumPy's: PyTorch's gives up on some matrices with many equal eigenvalues, as fewer items than features have.
-    found = np.linalg.eigh(((total + total.T) / 2).double().numpy())
-    values, vectors = (torch.from_numpy(part).to(dtype).flip(-1) for part in found)
-    return _Map(moments.mean(), whitening @ vectors, values.clamp(min=0.0).sqrt())
-
-
 def _trials(summed: _Pass, sizes: list[int], ridges: tuple[float | None, ...], space: Space) -> tuple[Trial, ...]:
     """The best ridge and damping for each size; none where nothing is to be chosen, or no classes can be left out."""
+    smaller = [size for size in sizes if size < summed.width]
     # Where all F directions are kept, damping some costs as much as finding them, and never paid.
-    dampings = DAMPINGS if len(ridges) > 1 and min(sizes) < summed.width else (0.0,)
+    dampings = DAMPINGS if len(ridges) > 1 and smaller else (0.0,)
     if len(summed.folds) < 2 or len(sizes) * len(ridges) * len(dampings) == 1:
         return ()
     whole = summed.whole()
@@ -349,14 +355,19 @@ def _trials(summed: _Pass, sizes: list[int], ridges: tuple[float | None, ...], s
         if ridges != (None,) and _is_flat(others.within(), others.total(), _FLAT):
             continue  # nothing to whiten by
         for ridge in ridges:
-            # Precise enough to choose by, and twice as fast.
-            map_ = _map(others, ridge, torch.float32, rotated=min(sizes) < summed.width)
-            mapped = map_(left_out)
-            for damping in dampings:
-                points = mapped * map_.damped(damping).to(mapped)
-                for size in sizes:
-                    values = retrieval_metrics(_in(space, points[:, :size]), labels, space=space).values
-                    found.setdefault((size, ridge, damping), []).append((values["P@1"], values["MAP@R"], len(rows)))
+            # Single precision is enough to choose by. All F directions together compare alike however they are rotated.
+            whitened = _Whitened.of(others, ridge, torch.float32)
+            points = whitened(left_out)
+            tried = {(size, 0.0): points for size in sizes if size == summed.width}
+            if smaller:
+                vectors, deviations = whitened.principal(smaller[-1])
+                components = points @ vectors
+                for damping in dampings:
+                    damped = components * whitened.damp(deviations, damping)
+                    tried |= {(size, damping): damped[:, :size] for size in smaller}
+            for (size, damping), embedded in tried.items():
+                values = retrieval_metrics(_in(space, embedded), labels, space=space).values
+                found.setdefault((size, ridge, damping), []).append((values["P@1"], values["MAP@R"], len(rows)))
     trials = [Trial(*key, *_mean(rows)) for key, rows in found.items()]
     return tuple(_safest([trial for trial in trials if trial.dimension == size]) for size in sizes if trials)
 
@@ -409,15 +420,15 @@ def _mean(rows: list[tuple[float, float, int]]) -> tuple[float, float, int]:
 
 def _layer(summed: _Pass, whole: _Moments, chosen: Trial, size: int, space: Space) -> tuple[Tensor, Tensor, list[str]]:
     """Weight (d, F) and bias (d,) of the layer, and what to say of it."""
-    map_ = _map(whole, chosen.ridge)
-    width, notes = summed.width, []
-    scales = map_.damped(chosen.damping)
-    if size < width:
+    whitened, notes = _Whitened.of(whole, chosen.ridge, torch.float64), []
+    vectors, deviations = whitened.principal(min(size, summed.width))
+    scales = whitened.damp(deviations, chosen.damping)
+    if size < summed.width:
         # All F together lose nothing; of fewer, directions in which no item varies would be any.
-        known = map_.deviations > _SMALLEST * map_.deviations[0]
+        known = deviations > _SMALLEST * deviations[0]
         known[whole.count - 1 :] = False
         scales = torch.where(known, scales, 0.0)
-    directions = (map_.directions * scales)[:, :size]
+    directions = whitened.matrix @ vectors * scales
     rank = int((directions != 0).any(dim=0).sum())
     if size > rank:
         notes.append(
@@ -425,7 +436,7 @@ def _layer(summed: _Pass, whole: _Moments, chosen: Trial, size: int, space: Spac
             "at 0."
         )
         directions = torch.nn.functional.pad(directions, (0, size - directions.shape[1]))
-    sample = (summed.sample.double() - map_.mean) @ directions
+    sample = (summed.sample.double() - whitened.mean) @ directions
     directions = directions / _length(sample, space)
-    mean = map_.mean + summed.shift.double()
+    mean = whitened.mean + summed.shift.double()
     return directions.T.float().contiguous(), -(mean @ directions).float(), notes
