@@ -176,7 +176,7 @@ def train(
             ranks,
             watch,
         )
-        state = loop.train(resume=resume)
+        state = loop.train(resume=resume, known=start.raw_values())
         values = ranks.broadcast_object(loop.values_at(state.best_step))
         card = make_card(dataset, split, recipe, state, source, fingerprint, notes, values, hierarchy, loop.finished)
         embedder.card = started_from(embedder) | card

@@ -123,7 +123,9 @@ def gain_facts(card: Mapping[str, Any]) -> dict[str, str]:
         for part, name in (("raw", "raw features"), ("start", "start"), ("best", "best weights")):
             if part in gain["values"]:
                 numbers = ", ".join(f"{measure} {value:.1f}" for measure, value in gain["values"][part].items())
-                facts[f"{name}, validation"] = numbers
+                against = gain["differences"].get(f"{part} - raw", {})
+                told = ", ".join(str(Difference(*against[measure])) for measure in against)
+                facts[f"{name}, validation"] = numbers + (f"; against raw features {told}" if told else "")
         facts["what training added"] = gain["verdict"]
     return facts
 

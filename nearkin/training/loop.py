@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -97,16 +97,20 @@ class Loop:
         self.state = LoopState()
         self.interrupted = False
 
-    def train(self, resume: bool = False) -> LoopState:
+    def train(self, resume: bool = False, known: Mapping[str, float] | None = None) -> LoopState:
         """Train until max_steps, until patience runs out, or until interrupted; return where it stands.
 
         An interrupted run has `state.step` short of the end and can be resumed to bit-equal results.
+
+        Args:
+            resume: continue from the run's checkpoint, if there is one.
+            known: values to log at step 0, beside those of the start.
         """
         shared = self.ranks.world_size > 1 and self.section.sync_batch_norm
         with synchronised(self.embedder, self.ranks) if shared else nullcontext():
-            return self._train(resume)
+            return self._train(resume, known or {})
 
-    def _train(self, resume: bool) -> LoopState:
+    def _train(self, resume: bool, known: Mapping[str, float]) -> LoopState:
         self._set_up()
         if resume and self.run.state_file.exists():
             self._restore()
@@ -114,7 +118,7 @@ class Loop:
         else:
             self.schedule.begin()
             self.logbook = self._open_logbook()
-            self._validate_start()
+            self._validate_start(known)
         began = time.monotonic() - self.state.seconds
         try:
             with StopRequest() as stop, Progress("training", self.section.max_steps, self.progress) as bar:
@@ -264,12 +268,12 @@ class Loop:
             self.logbook.add(self.state.step, loss=math.fsum(pending) / len(pending), lr=rate, **readings)
             pending.clear()
 
-    def _validate_start(self) -> None:
+    def _validate_start(self, known: Mapping[str, float]) -> None:
         """Step 0 counts: training that does not beat it gives it back."""
         if self.validate is None:
             return
         values = self._validation_values(self.validate)
-        self.logbook.add(0, **values)
+        self.logbook.add(0, **values, **known)
         self.state.best_value = values[self.schedule.selection]
 
     def _validate(self) -> None:

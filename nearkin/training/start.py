@@ -54,6 +54,10 @@ class RunStart:
     first: PerQuery | None = None
     labels: list[str] | None = None
 
+    def raw_values(self) -> dict[str, float]:
+        """Means of the raw features' values, as the log names them."""
+        return {f"raw_{name}": float(np.mean(values)) for name, values in (self.raw or {}).items()}
+
     def save(self, path: Path) -> None:
         """Write it as JSON."""
         write_json(path, vars(self))
@@ -108,7 +112,7 @@ def start_model(
             chunks = _features(of, pool, progress)
             kind: Kind = "pca" if section.head_start == "pca" else "whitened"
             found = fit_start(chunks, pool.class_ids, kind=kind, dimension=dimension, space=embedder.space, seed=seed)
-            if _features_learn(embedder):
+            if _features_learn(embedder, local if into_local else embedder.head):
                 found = replace(found, notes=(*found.notes, "The features learn too; the start is of untrained ones."))
         return cast(HeadStart, ranks.broadcast_object(found))
 
@@ -129,10 +133,12 @@ def start_model(
     return start
 
 
-def _features_learn(embedder: Embedder) -> bool:
-    """Whether training changes what the head takes."""
-    head = {id(parameter) for parameter in embedder.head.parameters()}
-    return any(parameter.requires_grad and id(parameter) not in head for parameter in embedder.parameters())
+def _features_learn(embedder: Embedder, layer: nn.Module) -> bool:
+    """Whether training changes what the layer takes."""
+    own = {id(parameter) for parameter in layer.parameters()}
+    if layer is embedder.local:  # of what comes after it, the layer takes nothing
+        own |= {id(parameter) for parameter in embedder.pooling.parameters()}
+    return any(parameter.requires_grad and id(parameter) not in own for parameter in embedder.parameters())
 
 
 def resize_head(embedder: Embedder, dimension: int) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from nearkin.metrics import class_bootstrap
-from nearkin.training.gain import Difference, Gain, measure_gain, suggestion
+from nearkin.training.gain import Difference, Gain, gain_facts, measure_gain, suggestion
 from nearkin.training.start import MEASURES, RunStart
 
 
@@ -75,6 +75,17 @@ def measured():
         return {name: [float(v) for v in np.clip(rng.random(40) + better, 0, 1)] for name in MEASURES}
 
     return RunStart({}, values(0.0), values(0.1), labels), values(0.3)
+
+
+def test_a_report_tells_each_part_and_its_interval(measured):
+    gain = measure_gain(*measured, best_step=100)
+    facts = gain_facts({"gain": json.loads(json.dumps(gain.to_dict()))})
+    assert facts["what training added"] == gain.verdict()
+    assert "against" not in facts["raw features, validation"]
+    for part in ("start", "best"):
+        name = "best weights" if part == "best" else part
+        assert str(gain.differences[f"{part} - raw"]["MAP@R"]) in facts[f"{name}, validation"]
+    assert gain_facts({}) == {}
 
 
 def test_differences_are_paired_by_query_and_drawn_by_class(measured):

@@ -290,7 +290,9 @@ def test_a_run_begins_at_its_start_and_goes_on_from_it(name, patterns, settings,
     assert whole.embedder.dimension == start.head["dimension"] == 64
     logged = rows_at(tmp_path / "whole", 0)
     assert logged["val_MAP@R"] == pytest.approx(np.mean(start.first["MAP@R"]), abs=1e-5)
-    assert set(start.raw) == {"P@1", "MAP@R"}
+    assert {name: logged[f"raw_{name}"] for name in start.raw} == pytest.approx(
+        {name: np.mean(start.raw[name]) for name in ("P@1", "MAP@R")}
+    )
     card = json.loads(Run(tmp_path / "whole").card_file.read_text())
     assert card["start"] == start.head
     assert card["gain"]["best_step"] == whole.state.best_step
@@ -322,9 +324,9 @@ def test_training_that_does_not_move_gives_back_the_start(patterns, settings, tm
     begun = []
     plain = Loop._validate_start
 
-    def keep(self):
+    def keep(self, known):
         begun.append({name: value.clone() for name, value in self.embedder.state_dict().items()})
-        plain(self)
+        plain(self, known)
 
     monkeypatch.setattr(Loop, "_validate_start", keep)
     recipe = load_recipe("multi-similarity", [*settings, "training.lr=1e-12", "training.weight_decay=0"])
@@ -361,9 +363,10 @@ def test_without_a_head_the_convolution_takes_the_start(patterns, settings, tmp_
     assert start.weight.shape == (6, 64)
     torch.testing.assert_close(result.embedder.local.weight[:, :, 0, 0].detach(), start.weight)
     torch.testing.assert_close(result.embedder.local.bias.detach(), start.bias)
-    assert RunStart.load(Run(tmp_path / "run").start_file).head == start.to_dict() | {
-        "notes": ["The features learn too; the start is of untrained ones."]
-    }
+    head = RunStart.load(Run(tmp_path / "run").start_file).head
+    assert head | {"notes": []} == start.to_dict()
+    (note,) = head["notes"]
+    assert "1x1 convolution" in note
 
 
 def test_the_rate_is_lowered_for_few_classes_and_items(patterns, settings, tmp_path):
