@@ -14,6 +14,7 @@ from nearkin.models.section import AUTO
 from nearkin.recipe import Recipe
 
 _BETA = shipped.load_recipe("multi-similarity").objective.parameters["beta"]
+_OFTEN = shipped.load_recipe("base").training
 _MULTI_SIMILARITY = ("multi-similarity", "multi-similarity-gsp")
 
 
@@ -27,6 +28,8 @@ def load_recipe(recipe: str | Recipe, overrides: Sequence[str] = ()) -> Recipe:
         before.append("model.dimension=128")
     if now.objective.parameters.get("beta") == _BETA:
         before.append("objective.parameters.beta=40")
+    if (now.training.evaluate_every, now.training.patience) == (_OFTEN.evaluate_every, _OFTEN.patience):
+        before += ["training.evaluate_every=50", "training.patience=10"]
     if recipe in _MULTI_SIMILARITY:
         before.append("data.classes_per_batch=16")
     return shipped.load_recipe(recipe, [*before, *overrides])

@@ -24,6 +24,7 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -39,6 +40,7 @@ from nearkin.data.sources import open_data
 from nearkin.data.splits import Split, resolve_split, split_classes
 from nearkin.metrics import RetrievalResult, class_bootstrap, retrieval_metrics
 from nearkin.models import FeatureCache, build_embedder, cache_point, start
+from nearkin.models.start import Trial
 from nearkin.objectives import losses
 from nearkin.recipe import DEFAULT_RECIPE, load_recipe
 from nearkin.training import Run
@@ -70,14 +72,28 @@ RATES = {
 }
 """Learning rates to choose from, the power of the share of classes and items that they are lowered by, and when to stop
 training."""
-STARTS: dict[str, dict[str, float]] = {
+
+
+def safer(slack: float) -> Callable[[list[Trial]], Trial]:
+    """Of one size: undamped and with the largest ridge, if it costs no more than this over the root of the queries."""
+
+    def choose(trials: list[Trial]) -> Trial:
+        best = [max(getattr(trial, name) for trial in trials) for name in ("precision", "map_at_r")]
+        needed = [value - slack / trials[0].queries ** 0.5 for value in best]
+        near = [trial for trial in trials if trial.precision >= needed[0] and trial.map_at_r >= needed[1]]
+        return max(near or trials, key=lambda trial: (-trial.damping, trial.ridge or 0.0))
+
+    return choose
+
+
+STARTS: dict[str, dict[str, Any]] = {
     "start": {},
-    "start, best ridge": {"_NOISE": 0.0},
-    "start, ridge within 0.3": {"_NOISE": 0.3},
+    "start, large ridge within 0.1": {"_best": safer(0.1)},
+    "start, large ridge within 0.3": {"_best": safer(0.3)},
     "start, 2 dimensions a class": {"_DIMENSIONS_A_CLASS": 2},
     "start, 4 dimensions a class": {"_DIMENSIONS_A_CLASS": 4, "_ITEMS_A_DIMENSION": 2},
 }
-"""Ways to choose the start, untrained: constants of `nearkin.models.start` that differ from the shipped ones."""
+"""Ways to choose the start, untrained: what of `nearkin.models.start` differs from what is shipped."""
 FULL_CLASSES, FULL_ITEMS = 80, 3000
 HELD_OUT, HELD_OUT_SEED = 0.3, 7
 """Share of the training classes that stand for unseen ones in `rates`, and what draws them."""

@@ -7,7 +7,6 @@ Derivation: docs/methods/start.md.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
@@ -35,8 +34,6 @@ DAMPINGS = (0.0, 0.5)
 _MEASURES = ("precision", "map_at_r")
 _TOLERANCE = 0.005
 """What a smaller size may cost of each measure."""
-_NOISE = 0.1
-"""What a safer ridge may cost, over the root of the number of queries: fewer queries tell less."""
 _FOLDS = 3
 _ITEMS_A_DIMENSION, _DIMENSIONS_A_CLASS = 4, 1
 """Items for each dimension of a projection, and dimensions for each class: fewer items or classes cannot tell which
@@ -369,36 +366,26 @@ def _trials(summed: _Pass, sizes: list[int], ridges: tuple[float | None, ...], s
                 values = retrieval_metrics(_in(space, embedded), labels, space=space).values
                 found.setdefault((size, ridge, damping), []).append((values["P@1"], values["MAP@R"], len(rows)))
     trials = [Trial(*key, *_mean(rows)) for key, rows in found.items()]
-    return tuple(_safest([trial for trial in trials if trial.dimension == size]) for size in sizes if trials)
+    return tuple(_best([trial for trial in trials if trial.dimension == size]) for size in sizes if trials)
 
 
-def _safest(trials: list[Trial]) -> Trial:
-    """Of one size: undamped and with the largest ridge, nearest to raw features, as far as that costs nothing."""
-    queries = trials[0].queries
-    near = _near_best(trials, [_NOISE / math.sqrt(queries)] * 2)
-    return max(near, key=lambda trial: (-trial.damping, trial.ridge or 0.0))
+def _best(trials: list[Trial]) -> Trial:
+    """Of one size; of equals the undamped one with the largest ridge, which is nearest to raw features."""
+    return max(trials, key=lambda trial: (trial.precision + trial.map_at_r, -trial.damping, trial.ridge or 0.0))
 
 
 def _smallest(trials: Sequence[Trial]) -> Trial:
-    """The smallest size, of trials of ascending sizes, that is about as good as the best.
+    """The smallest size, of trials of ascending sizes, that is about as good as the best in each measure.
 
     Half a point is meant where half of the queries fail. A few left-out classes are an easier task, on which
     differences shrink, and the tolerance with them.
     """
-    best = [max(getattr(trial, name) for trial in trials) for name in _MEASURES]
-    return _near_best(trials, [min(_TOLERANCE, 2 * _TOLERANCE * (1 - value)) for value in best])[0]
-
-
-def _near_best(trials: Sequence[Trial], slacks: Sequence[float]) -> list[Trial]:
-    """The trials that lose no more than this to the best in each measure; the one with the highest sum if none is."""
-    best = [max(getattr(trial, name) for trial in trials) for name in _MEASURES]
-    needed = [value - slack for value, slack in zip(best, slacks, strict=True)]
-    near = [
-        trial
-        for trial in trials
-        if all(getattr(trial, name) >= least for name, least in zip(_MEASURES, needed, strict=True))
-    ]
-    return near or [max(trials, key=lambda trial: trial.precision + trial.map_at_r)]
+    least = {}
+    for name in _MEASURES:
+        best = max(getattr(trial, name) for trial in trials)
+        least[name] = best - min(_TOLERANCE, 2 * _TOLERANCE * (1 - best))
+    near = [trial for trial in trials if all(getattr(trial, name) >= value for name, value in least.items())]
+    return near[0] if near else _best(list(trials))
 
 
 def _in(space: Space, points: Tensor) -> np.ndarray:

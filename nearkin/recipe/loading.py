@@ -29,7 +29,7 @@ from nearkin.storage import write_text
 
 DEFAULT_RECIPE = "multi-similarity"
 
-_RATE_FROM_START = 3e-5
+_RATE_FROM_START = 1e-4
 """Learning rate of a head that starts from the data: more undoes what the start knows."""
 
 _OF_EPISODES = ("classes_per_batch", "per_class")

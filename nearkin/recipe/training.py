@@ -100,7 +100,7 @@ class TrainingSection(BaseModel):
         default=1e-3,
         gt=0,
         allow_inf_nan=False,
-        description="Learning rate of the head; left out: 3e-5 where it starts from the data (model.head_start), else "
+        description="Learning rate of the head; left out: 1e-4 where it starts from the data (model.head_start), else "
         "1e-3.",
     )
     backbone_lr_factor: float = Field(
@@ -110,7 +110,8 @@ class TrainingSection(BaseModel):
         default=80,
         ge=0,
         description="Training classes for which `lr` is meant, where the head starts from the data (model.head_start): "
-        "with fewer, every rate is lowered in proportion, so that few classes cannot ruin the start; 0: never.",
+        "with fewer, every rate is lowered by the square of the share, so that few classes cannot ruin the start; 0: "
+        "never.",
     )
     full_rate_items: int = Field(default=3000, ge=0, description="The same by the number of training items.")
     proxy_lr_factor: float = Field(default=1.0, ge=0, description="The loss's own parameters' learning rate, likewise.")

@@ -201,7 +201,7 @@ def _training_section(recipe: Recipe, classes: int, items: int) -> TrainingSecti
         return section
     wanted = [(classes, section.full_rate_classes), (items, section.full_rate_items)]
     share = min([1.0, *(there / full for there, full in wanted if full)])
-    return section.model_copy(update={"lr": section.lr * share})
+    return section.model_copy(update={"lr": section.lr * share**2})
 
 
 def _classifier(recipe: Recipe, objective: Objective) -> Callable[[Tensor], Tensor] | None:
