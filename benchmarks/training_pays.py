@@ -66,12 +66,15 @@ BARS = {"cub200": (53.0, 16.0), "emoji": (62.5, 41.0)}
 SHORT = ("training.evaluate_every=25", "training.patience=8")
 LONG = ("training.evaluate_every=50", "training.patience=10")
 RATES = {
-    "1e-4, share": (1e-4, 1, SHORT),
-    "1e-4, share^2": (1e-4, 2, SHORT),
-    "3e-5, share": (3e-5, 1, LONG),
+    "1e-4, share": (1e-4, 1, 80, SHORT),
+    "1e-4, share^2": (1e-4, 2, 80, SHORT),
+    "3e-5, share": (3e-5, 1, 80, LONG),
+    "1e-4, share^2 of 40": (1e-4, 2, 40, SHORT),
+    "1e-4, share^2 of 160": (1e-4, 2, 160, SHORT),
 }
-"""Learning rates to choose from, the power of the share of classes and items that they are lowered by, and when to stop
-training."""
+"""Learning rates to choose from; the power of the share of classes and items that they are lowered by, of how many
+classes that is a share (and of `ITEMS_A_CLASS` times as many items), and when to stop training."""
+ITEMS_A_CLASS = 37.5
 
 
 def safer(slack: float) -> Callable[[list[Trial]], Trial]:
@@ -94,7 +97,6 @@ STARTS: dict[str, dict[str, Any]] = {
     "start, 4 dimensions a class": {"_DIMENSIONS_A_CLASS": 4, "_ITEMS_A_DIMENSION": 2},
 }
 """Ways to choose the start, untrained: what of `nearkin.models.start` differs from what is shipped."""
-FULL_CLASSES, FULL_ITEMS = 80, 3000
 HELD_OUT, HELD_OUT_SEED = 0.3, 7
 """Share of the training classes that stand for unseen ones in `rates`, and what draws them."""
 LEDGER = BENCHMARKS / "training_pays.jsonl"
@@ -218,8 +220,8 @@ def overrides(rate: str, labels: np.ndarray) -> list[str]:
     """What one of `RATES` means for these training items; of `STARTS`: one step that moves nothing."""
     if rate in STARTS:
         return ["training.lr=1e-12", "training.max_steps=1"]
-    lr, power, lasting = RATES[rate]
-    share = min(1.0, len(np.unique(labels)) / FULL_CLASSES, len(labels) / FULL_ITEMS)
+    lr, power, classes, lasting = RATES[rate]
+    share = min(1.0, len(np.unique(labels)) / classes, len(labels) / (ITEMS_A_CLASS * classes))
     return [f"training.lr={lr * share**power}", "training.full_rate_classes=0", "training.full_rate_items=0", *lasting]
 
 
