@@ -351,15 +351,73 @@ def table(lines: list[dict[str, Any]]) -> list[str]:
     return out
 
 
-def loss_table(lines: list[dict[str, Any]]) -> list[str]:
-    mine = [line for line in lines if line["data"] == "cub200" and not line["classes"]]
+def pairs() -> list[tuple[tuple[str, str], tuple[str, str]]]:
+    """What is compared with what from this start: (recipe, settings) of the method, and of the same without it."""
+    found = [((name, ""), (name.removesuffix("-ccp"), "")) for name in CCP]
+    found += [((f"{name}-gsp", ""), (name, "model.dimension=128")) for name in GSP]
+    found += [(("triplet-energy", ""), ("triplet", TRIPLETS))]
+    return found + [((name, ATTENTION), ("triplet", TRIPLETS)) for name in ATTENDED]
+
+
+def pair_table(lines: list[dict[str, Any]]) -> list[str]:
+    """Each method against the same loss without it, paired by class and seed."""
+    out = ["| method | without it | seeds | P@1 (95 %) | MAP@R (95 %) |", "|---|---|---|---|---|"]
+    by_name: dict[tuple[str, str], dict[int, dict[str, Any]]] = {}
+    for line in lines:
+        if line["data"] == "cub200" and not line["classes"]:
+            by_name.setdefault((line["recipe"], line.get("settings", "")), {})[line["seed"]] = line
+    for method, plain in pairs():
+        ours, theirs = by_name.get(method, {}), by_name.get(plain, {})
+        seeds = sorted(ours.keys() & theirs.keys())
+        if seeds:
+            told = []
+            for name in MEASURES:
+                found = [
+                    {
+                        k: v - theirs[seed]["gain per class"][name][k]
+                        for k, v in ours[seed]["gain per class"][name].items()
+                    }
+                    for seed in seeds
+                ]
+                means = 100 * np.array([np.mean([one[label] for one in found]) for label in found[0]])
+                low, high = class_bootstrap(means, np.arange(len(means)))
+                told.append(f"{means.mean():+.1f} ({low:+.1f} to {high:+.1f})")
+            size = theirs[seeds[0]]["dimension"]
+            out.append(f"| {method[0]} | {plain[0]}, {size}-d | {len(seeds)} | {' | '.join(told)} |")
+    return out
+
+
+def tree_table() -> list[str]:
+    """Heads by a class tree: the main models of taxonomy.py, from a random start and from this one."""
+    path = BENCHMARKS / "taxonomy.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
     out = [
-        "| recipe | seeds | P@1 | MAP@R | gain P@1 (95 %) | gain MAP@R (95 %) |",
+        "| model | seeds | top-1: random start | this start | MC of prototypes: random start | this start |",
         "|---|---|---|---|---|---|",
+    ]
+    for cell in dict.fromkeys(line["cell"] for line in lines if line["task"] == "start"):
+        here = [line for line in lines if line["task"] == "start" and line["cell"] == cell]
+        seeds = {line["seed"] for line in here}
+        there = [line for line in lines if (line["task"], line["cell"]) == ("cifar", cell) and line["seed"] in seeds]
+        numbers = [
+            f"{100 * np.mean(values):.1f} ({100 * min(values):.1f} to {100 * max(values):.1f})"
+            for name in ("top-1", "MC prototypes")
+            for values in ([line["values"][name] for line in group] for group in (there, here))
+        ]
+        out.append(f"| {cell} | {len(seeds)} | {' | '.join(numbers)} |")
+    return out
+
+
+def loss_table(lines: list[dict[str, Any]]) -> list[str]:
+    mine = [line for line in lines if line["data"] == "cub200" and not line["classes"] and not line.get("settings")]
+    out = [
+        "| recipe | dimensions | seeds | P@1 | MAP@R | gain P@1 (95 %) | gain MAP@R (95 %) |",
+        "|---|---|---|---|---|---|---|",
     ]
     for (name,), row in sorted(rows_of(mine, "recipe").items(), key=lambda pair: -pair[1]["MAP@R"]):
         gains = " | ".join("{:+.1f} ({:+.1f} to {:+.1f})".format(*row[f"gain {measure}"]) for measure in MEASURES)
-        out.append(f"| {name} | {row['seeds']} | {row['P@1']:.1f} | {row['MAP@R']:.1f} | {gains} |")
+        sizes = " or ".join(map(str, row["dimensions"]))
+        out.append(f"| {name} | {sizes} | {row['seeds']} | {row['P@1']:.1f} | {row['MAP@R']:.1f} | {gains} |")
     return out
 
 
@@ -403,8 +461,10 @@ def write_page(lines: list[dict[str, Any]]) -> None:
     """docs/results/start.md: the words of `training_pays.md`, its tables filled in from the ledger."""
     text = (Path(__file__).with_name("training_pays.md")).read_text(encoding="utf-8")
     broken = "\n".join(f"- {sentence}" for sentence in broken_bars(lines)) or "None."
-    text = text.replace("{default}", "\n".join(table(lines))).replace("{losses}", "\n".join(loss_table(lines)))
-    text = text.replace("{broken}", broken)
+    rates = rates_table(read_ledger(RATES_LEDGER))
+    filled = {"default": table(lines), "losses": loss_table(lines), "pairs": pair_table(lines), "tree": tree_table()}
+    for name, rows in {**filled, "rates": rates, "broken": [broken]}.items():
+        text = text.replace(f"{{{name}}}", "\n".join(rows))
     PAGE.write_text(text, encoding="utf-8")
 
 
@@ -432,7 +492,7 @@ def main() -> int:
     lines = read_ledger()
     if arguments.pages:
         write_page(lines)
-    print("\n".join(loss_table(lines) if arguments.part == "losses" else table(lines)))
+    print("\n".join([*loss_table(lines), "", *pair_table(lines)] if arguments.part == "losses" else table(lines)))
     broken = broken_bars(lines)
     for sentence in broken:
         print(f"not met: {sentence}")
