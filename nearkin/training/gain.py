@@ -29,7 +29,8 @@ class Difference:
     high: float
 
     def __str__(self) -> str:
-        return f"{self.points:+.1f} ({self.low:.1f} to {self.high:.1f})"
+        points, low, high = (round(value, 1) + 0.0 for value in (self.points, self.low, self.high))  # no -0.0
+        return f"{points:+.1f} ({low:.1f} to {high:.1f})"
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ def test_an_interval_above_zero_is_a_gain(precision, map_at_r):
 def test_a_difference_is_told_with_its_interval():
     assert str(Difference(*CLEAR)) == "+1.2 (0.4 to 2.0)"
     assert str(Difference(-0.3, -1.0, 0.2)) == "-0.3 (-1.0 to 0.2)"
+    assert str(Difference(-0.04, -0.04, 0.04)) == "+0.0 (0.0 to 0.0)"
 
 
 def test_an_interval_around_zero_may_be_chance():
