@@ -65,10 +65,18 @@ SELECTION = "val_MAP@R"
 BARS = {"cub200": (53.0, 16.0), "emoji": (62.5, 41.0)}
 SHORT = ("training.evaluate_every=25", "training.patience=8")
 LONG = ("training.evaluate_every=50", "training.patience=10")
+COSINE = (
+    "training.max_steps=400",
+    "training.evaluate_every=25",
+    "training.patience=null",
+    "training.lr_schedule=cosine",
+)
 RATES = {
     "1e-4, share": (1e-4, 1, SHORT),
     "1e-4, share^2": (1e-4, 2, SHORT),
     "3e-5, share": (3e-5, 1, LONG),
+    "1e-4, share^2, cosine": (1e-4, 2, COSINE),
+    "2e-4, share^2, cosine": (2e-4, 2, COSINE),
 }
 """Learning rates to choose from, the power of the share of classes and items that they are lowered by, and when to stop
 training."""
