@@ -76,7 +76,6 @@ RATES = {
     "1e-4, share^2": (1e-4, 2, SHORT),
     "3e-5, share": (3e-5, 1, LONG),
     "1e-4, share^2, cosine": (1e-4, 2, COSINE),
-    "2e-4, share^2, cosine": (2e-4, 2, COSINE),
 }
 """Learning rates to choose from, the power of the share of classes and items that they are lowered by, and when to stop
 training."""
