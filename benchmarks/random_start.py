@@ -14,7 +14,8 @@ from nearkin.models.section import AUTO
 from nearkin.recipe import Recipe
 
 _BETA = shipped.load_recipe("multi-similarity").objective.parameters["beta"]
-_OFTEN = shipped.load_recipe("base").training
+_SHORT = shipped.load_recipe("base").training
+_LONG = {"max_steps": 1500, "lr_schedule": "constant", "evaluate_every": 50, "patience": 10}
 _MULTI_SIMILARITY = ("multi-similarity", "multi-similarity-gsp")
 
 
@@ -28,8 +29,8 @@ def load_recipe(recipe: str | Recipe, overrides: Sequence[str] = ()) -> Recipe:
         before.append("model.dimension=128")
     if now.objective.parameters.get("beta") == _BETA:
         before.append("objective.parameters.beta=40")
-    if (now.training.evaluate_every, now.training.patience) == (_OFTEN.evaluate_every, _OFTEN.patience):
-        before += ["training.evaluate_every=50", "training.patience=10"]
+    if all(getattr(now.training, key) == getattr(_SHORT, key) for key in _LONG):
+        before += [f"training.{key}={value}" for key, value in _LONG.items()]
     if recipe in _MULTI_SIMILARITY:
         before.append("data.classes_per_batch=16")
     return shipped.load_recipe(recipe, [*before, *overrides])

@@ -63,8 +63,9 @@ CIFAR_TEST = 20
 FASHION_ITEMS = 500
 SELECTION = "val_MAP@R"
 BARS = {"cub200": (53.0, 16.0), "emoji": (62.5, 41.0)}
-SHORT = ("training.evaluate_every=25", "training.patience=8")
-LONG = ("training.evaluate_every=50", "training.patience=10")
+CONSTANT = ("training.max_steps=1500", "training.lr_schedule=constant")
+SHORT = (*CONSTANT, "training.evaluate_every=25", "training.patience=8")
+LONG = (*CONSTANT, "training.evaluate_every=50", "training.patience=10")
 COSINE = (
     "training.max_steps=400",
     "training.evaluate_every=25",
