@@ -370,7 +370,8 @@ def test_without_a_head_the_convolution_takes_the_start(patterns, settings, tmp_
 
 
 def test_the_rate_is_lowered_for_few_classes_and_items(patterns, settings, tmp_path):
-    more = ["training.lr=0.01", "training.full_rate_classes=8", "training.full_rate_items=0"]
+    more = ["training.lr=0.01", "training.lr_schedule=constant"]
+    more += ["training.full_rate_classes=8", "training.full_rate_items=0"]
     result = run_training(patterns, load_recipe("multi-similarity", [*settings, *more]), tmp_path / "run", tmp_path)
     classes = len(result.embedder.card["classes"]["train"])
     assert classes < 8
