@@ -24,7 +24,7 @@ studies = importlib.import_module("book_studies")
 DOCUMENTS = importlib.import_module("seeds").documents()
 sys.path.remove(str(BENCHMARKS))
 
-EVERY = [pytest.param(claim, id=f"{one.slug}/{claim.key}") for one in DOCUMENTS for claim in one.claims]
+EVERY = [claim for one in DOCUMENTS for claim in one.claims]
 NUMBERS = st.floats(-10, 10).map(lambda value: round(value, 3))
 
 
@@ -67,7 +67,7 @@ def test_the_picture_has_the_interval_on_the_side_that_the_verdict_says(one):
 
 @pytest.mark.parametrize("wrong", [{}, {"why_not": "no", "evidence": lambda: None, "command": "x"}])
 def test_a_claim_needs_evidence_or_a_reason(wrong):
-    with pytest.raises(ValueError, match="either evidence or the reason"):
+    with pytest.raises(ValueError, match="evidence"):
         claims.Claim("a", "text", "where", None, **wrong)
 
 
@@ -117,7 +117,7 @@ def test_keys_are_there_once():
     document = made_up(claims.Compared("a", 1, 0.5, 2, above=0))
     twice = claims.Document("paper", "A", "B", [*document.claims, document.claims[0]])
     for documents in ([twice], [document, document]):
-        with pytest.raises(ValueError, match="there twice"):
+        with pytest.raises(ValueError, match="twice"):
             book_pages.look_up(documents)
 
 
@@ -142,19 +142,20 @@ def test_the_pages_are_what_the_ledgers_say():
     assert (ROOT / "docs" / "images" / book_pages.PICTURE).exists()
 
 
-@pytest.mark.parametrize("claim", EVERY)
-def test_what_a_claim_names_is_there(claim):
-    assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", claim.key)
-    assert not claim.picture or (ROOT / "docs" / "images" / claim.picture).exists()
-    assert not claim.page or (ROOT / "docs" / claim.page).exists()
-    for table in [claim.theirs] if claim.theirs else []:
-        assert {len(row) for row in table.rows} == {len(table.head)}
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.slug)
+def test_what_claims_name_is_there(document):
+    for claim in document.claims:
+        assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", claim.key)
+        assert not claim.picture or (ROOT / "docs" / "images" / claim.picture).exists(), claim.key
+        assert not claim.page or (ROOT / "docs" / claim.page).exists(), claim.key
+        if claim.theirs:
+            assert {len(row) for row in claim.theirs.rows} == {len(claim.theirs.head)}, claim.key
 
 
 def scripts():
     """Script to the words that commands of claims and studies give it."""
     commands = [one.command for one in studies.STUDIES] + [sample.study.command for sample in studies.SAMPLES]
-    commands += [claim.values[0].command for claim in EVERY]
+    commands += [claim.command for claim in EVERY]
     found: dict[str, set[str]] = {}
     for command in commands:
         for part in filter(None, re.split(r"\s*(?:&&|;|\n)\s*", command)):
@@ -179,10 +180,10 @@ def test_every_script_of_a_claim_is_in_a_study():
     assert scripts().keys() <= listed
 
 
-@pytest.mark.parametrize("study", studies.STUDIES, ids=lambda study: study.name)
-def test_every_study_is_finished_and_serves_a_document(study):
-    assert study.finished()
-    assert set(study.documents) <= set(importlib.import_module("seeds").ORDER)
+def test_every_study_is_finished_and_serves_a_document():
+    assert not [study.name for study in studies.STUDIES if not study.finished()]
+    known = set(importlib.import_module("seeds").ORDER)
+    assert not [study.name for study in studies.STUDIES if not set(study.documents) <= known]
 
 
 def test_names_of_studies_are_there_once():
@@ -213,9 +214,9 @@ def test_values_of_the_table_are_those_of_the_queries():
 
 
 def test_kept_books_tell_unknown_names():
-    with pytest.raises(KeyError, match="has no separate 'quartet'"):
+    with pytest.raises(KeyError, match="quartet"):
         book_evidence.kept_book("adversary-cub").per_class("quartet")
-    with pytest.raises(FileNotFoundError, match="holds no book"):
+    with pytest.raises(FileNotFoundError, match="nothing"):
         book_evidence.KeptBook("nothing")
 
 

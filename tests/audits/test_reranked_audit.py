@@ -58,7 +58,7 @@ def test_without_re_ranking_there_is_one_order(subject):
 
 
 def test_an_unknown_name_is_answered_with_the_known_ones():
-    with pytest.raises(RecipeError, match=r"audit\.rerank.*average-query-expansion.*k-reciprocal") as error:
+    with pytest.raises(RecipeError, match="average-query-expansion") as error:
         load_recipe(overrides=["audit.rerank=k-reciprocl"])
     assert "k-reciprocl" in str(error.value)
     assert load_recipe(overrides=["audit.rerank=k-reciprocal"]).audit.rerank == "k-reciprocal"

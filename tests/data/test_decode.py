@@ -131,30 +131,30 @@ def test_arrays_are_images_already(shape):
 
 @pytest.mark.parametrize("array", [np.zeros((4, 4), np.float32), np.zeros((4, 4, 2), np.uint8), np.zeros(4, np.uint8)])
 def test_other_arrays_are_refused(array):
-    with pytest.raises(UnreadableError, match="must be a uint8 array"):
+    with pytest.raises(UnreadableError, match="uint8"):
         decode_image(array, "a")
 
 
 @pytest.mark.parametrize(
     ("raw", "reason"),
     [
-        (b"", "is empty"),
-        (b"hello, I am a text file", "is not an image"),
-        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "is not an image"),
-        (encoded(noise(), "JPEG")[:600], "is truncated"),
-        (encoded(noise(), "PNG")[:600], "is truncated|is damaged"),
-        (encoded(noise(), "GIF")[:600], "is truncated|is damaged"),
-        (encoded(noise(), "WEBP")[:200], "is truncated|is damaged|is not an image"),
-        (png_claiming(9000, 9000), r"is too large \(9000 x 9000 pixels"),
-        (png_claiming(60000, 60000), "is too large"),
-        (png_claiming(50, 50), "is truncated|is damaged"),
+        (b"", "empty"),
+        (b"hello, I am a text file", "image"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "image"),
+        (encoded(noise(), "JPEG")[:600], "truncated"),
+        (encoded(noise(), "PNG")[:600], "truncated|damaged"),
+        (encoded(noise(), "GIF")[:600], "truncated|damaged"),
+        (encoded(noise(), "WEBP")[:200], "truncated|damaged|image"),
+        (png_claiming(9000, 9000), "9000 x 9000"),
+        (png_claiming(60000, 60000), "large"),
+        (png_claiming(50, 50), "truncated|damaged"),
         (encoded(Image.fromarray(np.ones((3, 3), np.float32)), "TIFF"), "floating-point"),
     ],
 )
 def test_a_broken_image_gets_one_sentence(raw, reason):
     with pytest.raises(UnreadableError, match=reason) as caught:
         decode_image(raw, "birds/owl.jpg")
-    assert str(caught.value).startswith("birds/owl.jpg ")
+    assert str(caught.value).startswith("birds/owl.jpg")
     assert isinstance(caught.value, DataError)
 
 
@@ -210,19 +210,19 @@ def test_channels_are_averaged():
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (lambda: b"", "is empty"),
-        (lambda: b"not a sound", "is not readable as audio"),
-        (lambda: sound(tone(16000))[:9000], "is truncated"),
-        (lambda: sound(tone(16000), kind="FLAC")[:9000], "is not readable as audio|is truncated"),
-        (lambda: sound(np.zeros(0)), "holds no samples"),
-        (lambda: sound(np.full(10, np.nan), subtype="FLOAT"), "not finite"),
+        (lambda: b"", "empty"),
+        (lambda: b"not a sound", "audio"),
+        (lambda: sound(tone(16000))[:9000], "truncated"),
+        (lambda: sound(tone(16000), kind="FLAC")[:9000], "audio|truncated"),
+        (lambda: sound(np.zeros(0)), "samples"),
+        (lambda: sound(np.full(10, np.nan), subtype="FLOAT"), "finite"),
     ],
 )
 def test_a_broken_recording_gets_one_sentence(make, reason):
     pytest.importorskip("soundfile")
     with pytest.raises(UnreadableError, match=reason) as caught:
         decode_audio(make(), "voices/ann.wav")
-    assert str(caught.value).startswith("voices/ann.wav ")
+    assert str(caught.value).startswith("voices/ann.wav")
     assert "0x" not in str(caught.value)
 
 

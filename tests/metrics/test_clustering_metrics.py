@@ -237,8 +237,8 @@ def test_seeds_are_different_rows_that_cover_every_distinct_point_first(seed, n,
     ("x", "labels", "message"),
     [
         (np.full((3, 1), np.nan), [0, 1, 1], "NaN"),
-        (np.zeros((3, 1)), [0, 1], "2 labels for 3"),
-        (np.zeros((0, 1)), [], "no embeddings"),
+        (np.zeros((3, 1)), [0, 1], "labels"),
+        (np.zeros((0, 1)), [], "embeddings"),
     ],
 )
 def test_bad_input(x, labels, message):

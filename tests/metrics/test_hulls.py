@@ -96,5 +96,5 @@ def test_an_overlap_is_a_share_and_symmetric(first, second):
 
 @pytest.mark.parametrize("given_points", [np.zeros((3, 3)), np.zeros(4), np.full((3, 2), np.nan)])
 def test_other_points_are_refused(given_points):
-    with pytest.raises(DataError, match=r"finite points \(k, 2\)"):
+    with pytest.raises(DataError, match="points"):
         convex_hull(given_points)

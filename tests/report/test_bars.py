@@ -169,10 +169,10 @@ def test_strange_and_long_names_are_only_text():
 
 @pytest.mark.parametrize("value", [(0.5, 0.4), (0.5, "low", "high"), 0.5])
 def test_a_value_without_its_ends_is_refused(value):
-    with pytest.raises(DataError, match="of 'A, fast' must be"):
+    with pytest.raises(DataError, match="A, fast"):
         draw_bars([Bar("A", "fast", values={"top-1": value})], ["top-1"])
 
 
 def test_an_interval_upside_down_is_refused():
-    with pytest.raises(DataError, match="interval of 'A' in top-1 ends below its beginning"):
+    with pytest.raises(DataError, match="top-1"):
         draw_bars([Bar("A", values={"top-1": (0.5, 0.6, 0.4)})], ["top-1"])

@@ -72,7 +72,7 @@ def test_nothing_to_draw_is_no_picture():
 
 
 def test_classifiers_of_different_classes_are_refused():
-    with pytest.raises(DataError, match=r"classes of '10-NN' are not those of 'centroid'"):
+    with pytest.raises(DataError, match="10-NN"):
         draw_f1({"centroid": {"a": 0.5}, "10-NN": {"b": 0.5}})
 
 

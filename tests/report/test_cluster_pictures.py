@@ -156,15 +156,15 @@ def test_shapes_that_do_not_fit_are_refused():
         (steps, radii, drift, accuracy[:, None]),
         (steps, radii[0], drift, accuracy),
     ):
-        with pytest.raises(DataError, match="must fit together"):
+        with pytest.raises(DataError, match="shape"):
             draw_clusters(*given)
-    with pytest.raises(DataError, match="3 classes and 2 class names"):
+    with pytest.raises(DataError, match="names"):
         draw_clusters(steps, radii, drift, accuracy, class_names=["a", "b"])
 
 
 def test_values_that_are_no_finite_numbers_are_refused():
     steps, radii, drift, accuracy = scene(4, 3)
-    with pytest.raises(DataError, match="must be finite"):
+    with pytest.raises(DataError, match="finite"):
         draw_clusters(steps, radii, drift * np.nan, accuracy)
-    with pytest.raises(DataError, match="radii must be an array of numbers"):
+    with pytest.raises(DataError, match="radii"):
         draw_clusters(steps, [["wide"]], drift, accuracy)

@@ -44,9 +44,7 @@ def test_names_of_any_length_fit():
     assert pixels(np.eye(3), long, long).shape == pixels(np.eye(3)).shape
 
 
-@pytest.mark.parametrize(
-    ("matrix", "match"), [(np.eye(2), r"3 x 3 domains.*\(2, 2\)"), (np.full((3, 3), 1.5), r"lie in \[0, 1\]")]
-)
+@pytest.mark.parametrize(("matrix", "match"), [(np.eye(2), r"\(2, 2\)"), (np.full((3, 3), 1.5), r"\[0, 1\]")])
 def test_what_cannot_be_drawn_is_refused(matrix, match):
     with pytest.raises(DataError, match=match):
         draw_domain_matrix(matrix, NAMES, NAMES, "P@1")

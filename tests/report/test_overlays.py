@@ -245,7 +245,7 @@ def test_a_grid_shows_the_image_beside_its_overlay():
 
 @pytest.mark.parametrize("values", [np.full((2, 2), np.nan), np.zeros((0, 3)), np.zeros(4)])
 def test_a_map_that_cannot_be_drawn_is_one_sentence(values):
-    with pytest.raises(DataError, match="A map to draw must hold finite values"):
+    with pytest.raises(DataError, match="finite"):
         draw_overlay(GREY, values, ShareScale())
 
 
@@ -285,5 +285,5 @@ def test_a_stage_has_a_column_and_strips_a_row_each():
 
 def test_a_strip_of_a_map_that_cannot_be_drawn_is_one_sentence():
     strip = Strip(GREY, {"one": np.full((2, 2), np.nan)}, "")
-    with pytest.raises(DataError, match="A map to draw must hold finite values"):
+    with pytest.raises(DataError, match="finite"):
         draw_strips([strip], ShareScale())

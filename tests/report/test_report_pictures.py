@@ -131,9 +131,9 @@ def test_maps_take_any_label(label, recwarn):
 
 
 def test_maps_check_their_shapes():
-    with pytest.raises(DataError, match=r"points \(n, 2\) and n labels"):
+    with pytest.raises(DataError, match="labels"):
         draw_map(np.zeros((3, 2)), np.array(["a"]))
-    with pytest.raises(DataError, match=r"points \(n, 2\)"):
+    with pytest.raises(DataError, match="points"):
         draw_map(np.zeros((3, 3)), np.array(["a"] * 3))
 
 

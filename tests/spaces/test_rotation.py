@@ -67,7 +67,7 @@ def test_other_spaces_are_refused(space):
 
 @pytest.mark.parametrize(
     ("bad", "words"),
-    [(np.ones((5, 3)), "same point"), (points(1), "at least two"), (np.full((4, 2), np.nan), "NaN"), ([1.0], "shape")],
+    [(np.ones((5, 3)), "same"), (points(1), "two"), (np.full((4, 2), np.nan), "NaN"), ([1.0], "shape")],
 )
 def test_what_has_no_directions_is_refused(bad, words):
     with pytest.raises(DataError, match=words):
@@ -75,7 +75,7 @@ def test_what_has_no_directions_is_refused(bad, words):
 
 
 def test_transform_wants_a_fit_and_as_many_dimensions():
-    with pytest.raises(DataError, match="call fit"):
+    with pytest.raises(DataError, match="fit"):
         PrincipalRotation().transform(points())
-    with pytest.raises(DataError, match="must agree"):
+    with pytest.raises(DataError, match="dimensions"):
         PrincipalRotation().fit(points()).transform(points(d=6))
