@@ -81,6 +81,9 @@ RATES = {
 """Learning rates to choose from, the power of the share of classes and items that they are lowered by, and when to stop
 training."""
 FULL_CLASSES, FULL_ITEMS = 80, 3000
+AS_SHIPPED = "as shipped"
+LOSS_RATES = ("3e-5", "1e-4", "3e-4")
+"""Learning rates to choose from for each of the other losses, its recipe else as shipped."""
 
 
 def safer(slack: float) -> Callable[[list[Trial]], Trial]:
@@ -162,10 +165,16 @@ def loss_grid() -> list[Cell]:
 
 
 def rates_grid() -> list[Cell]:
-    """Of the folders only those with the fewest and the most items."""
+    """Of the folders only those with the fewest and the most items; of other losses only CUB-200-2011, one seed."""
     extremes = {data: (0, sizes[0], sizes[-1]) for data, sizes in FOLDERS.items()}
     cells = [cell for cell in grid() if cell.data in SETS and cell.items in extremes[cell.data]]
-    return [replace(cell, rate=rate) for rate in (*STARTS, *RATES) for cell in cells]
+    shared = [replace(cell, rate=rate) for rate in (*STARTS, *RATES) for cell in cells]
+    losses = [cell.recipe for cell in loss_grid() if cell.seed == 0 and not cell.settings and cell.recipe in LOSSES]
+    return shared + [
+        Cell("cub200", 0, recipe=name, settings=f"training.lr={lr}", rate=AS_SHIPPED)
+        for name in losses
+        for lr in LOSS_RATES
+    ]
 
 
 @cache
@@ -225,6 +234,8 @@ def overrides(rate: str, labels: np.ndarray) -> list[str]:
     """What one of `RATES` means for these training items; of `STARTS`: one step that moves nothing."""
     if rate in STARTS:
         return ["training.lr=1e-12", "training.max_steps=1"]
+    if rate == AS_SHIPPED:
+        return []
     lr, power, lasting = RATES[rate]
     share = min(1.0, len(np.unique(labels)) / FULL_CLASSES, len(labels) / FULL_ITEMS)
     return [f"training.lr={lr * share**power}", "training.full_rate_classes=0", "training.full_rate_items=0", *lasting]
