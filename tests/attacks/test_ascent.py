@@ -71,7 +71,7 @@ def test_where_there_is_no_number_there_is_no_way_up():
 
 @pytest.mark.parametrize(("steps", "step"), [(-1, 0.1), (1, -0.1), (1, float("nan"))])
 def test_steps_that_make_no_sense_are_refused(steps, step):
-    with pytest.raises(DataError, match="number of steps from 0 on"):
+    with pytest.raises(DataError, match="step"):
         ascend(Sum([1.0]), torch.zeros(1, 1), Ball(torch.zeros(1, 1), 1.0, L2()), steps=steps, step=step)
 
 

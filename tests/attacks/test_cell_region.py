@@ -56,7 +56,7 @@ def draw_points(seed, kind, dtype, count=7):
     dtype=st.sampled_from([torch.float32, torch.float64]),
     reach=st.sampled_from([1e-3, 0.3, 3.0]),
 )
-@settings(max_examples=40)
+@settings(max_examples=25)
 def test_every_point_is_inside(norm, kind, seed, radius, bounds, dtype, reach):
     points = draw_points(seed, kind, dtype)
     cells, rows = Cells(points, norm), torch.arange(len(points))
@@ -184,5 +184,5 @@ def test_portions_of_neighbours_do_not_matter(monkeypatch):
 
 @pytest.mark.parametrize("radius", [-1.0, float("nan")])
 def test_a_radius_is_a_number_from_0_on(radius):
-    with pytest.raises(DataError, match="number from 0 on"):
+    with pytest.raises(DataError, match=str(radius)):
         CellRegion(Cells(torch.rand(3, 2), L2()), torch.arange(3), radius)

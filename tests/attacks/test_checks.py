@@ -38,29 +38,29 @@ def test_a_model_in_training_comes_back_as_it_was(run):
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "word"),
     [
-        ({"eps": -0.1}, "from 0 on"),
-        ({"eps": float("nan")}, "from 0 on"),
-        ({"eps": float("inf")}, "from 0 on"),
-        ({"codes": CODES.double()}, "whole number"),
-        ({"codes": CODES[:3]}, "whole number"),
-        ({"codes": CODES + 5}, "has 3 classes"),
-        ({"codes": CODES - 5}, "has 3 classes"),
+        ({"eps": -0.1}, "-0.1"),
+        ({"eps": float("nan")}, "nan"),
+        ({"eps": float("inf")}, "inf"),
+        ({"codes": CODES.double()}, "float64"),
+        ({"codes": CODES[:3]}, "class_codes"),
+        ({"codes": CODES + 5}, "classes"),
+        ({"codes": CODES - 5}, "classes"),
         ({"batch_size": -1}, "batch_size"),
         ({"steps": 0}, "steps"),
-        ({"step": -1.0}, "length of a step"),
+        ({"step": -1.0}, "step"),
         ({"pixels": X.flatten(1)}, "images"),
-        ({"pixels": (255 * X).byte()}, "tensor of floats"),
+        ({"pixels": (255 * X).byte()}, "float"),
         ({"pixels": X * float("nan")}, "NaN"),
         ({"model": lambda x: x.sum((1, 2, 3))}, "scores"),
         ({"model": lambda x: x.flatten(1)[:, :3] * float("nan")}, "NaN"),
     ],
 )
-def test_published_attacks_refuse_nonsense(changes, words):
+def test_published_attacks_refuse_nonsense(changes, word):
     given = {"model": network().eval(), "pixels": X, "codes": CODES, "eps": 0.1, **changes}
     settings = {name: given[name] for name in ("batch_size", "steps", "step") if name in given}
-    with pytest.raises(NearkinError, match=words):
+    with pytest.raises(NearkinError, match=word):
         published_attack("pgd", given["model"], given["pixels"], given["codes"], given["eps"], **settings)
 
 
@@ -83,7 +83,7 @@ def test_certificates_need_numbers():
 @pytest.mark.parametrize("changes", [{"restarts": -1}, {"steps": 0}, {"batch_size": 0}, {"epsilons": 0.1}])
 def test_curves_refuse_nonsense(changes):
     given = {"epsilons": [0.1], **changes}
-    with pytest.raises(DataError, match=r"from|numbers"):
+    with pytest.raises(DataError, match=next(iter(changes))):
         adversarial_accuracy(
             network().eval(), X, CODES.numpy(), given.pop("epsilons"), classes=(0, 1, 2), **given
         )  # fmt: skip

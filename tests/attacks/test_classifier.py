@@ -70,10 +70,10 @@ def test_log_probabilities_are_those_of_the_learned_similarity(by, images):
 
 def test_what_a_similarity_model_has_not_is_refused_at_once():
     model = make(similarity={"hidden": 8})
-    with pytest.raises(ModelError, match="not classified by 'simm'"):
+    with pytest.raises(ModelError, match="simm"):
         classifier_of_similarity(model, "simm")
     few = model.few_shot(np.eye(6, dtype=np.float32), ["x", "x", "x", "y", "y", "y"])
-    with pytest.raises(ModelError, match="no dense layer"):
+    with pytest.raises(ModelError, match="dense"):
         classifier_of_similarity(few, "dol")
     assert classifier_of_similarity(few).classes == ("x", "y")
 
@@ -145,14 +145,14 @@ def test_the_model_is_not_touched(images, labels):
 
 def test_sounds_are_refused():
     section = ModelSection(backbone="tdnn", size=8, pooling="stats", dimension=4)
-    with pytest.raises(DataError, match="takes audio: give a model of images"):
+    with pytest.raises(DataError, match="audio"):
         PixelEmbedder(build_embedder(section, audio_seconds=0.1))
 
 
 def test_votes_have_no_gradient_to_attack(images, labels):
     model = make()
     votes = KNNVote(k=3).fit(model.encode(images, progress=False), labels)
-    with pytest.raises(DataError, match="vote has no gradient"):
+    with pytest.raises(DataError, match="vote"):
         classifier_of_estimator(model, votes)
 
 
@@ -169,5 +169,5 @@ def test_tensors_of_labels_become_places():
 
 
 def test_a_label_that_is_no_class_is_refused():
-    with pytest.raises(DataError, match="'dog' is none of the 3 classes"):
+    with pytest.raises(DataError, match="dog"):
         class_codes(CLASSES, ["ape", "dog"])

@@ -58,7 +58,7 @@ def test_an_attack_gets_through(ned, raised):
 
 @pytest.mark.parametrize("vote", [KNNVote(k=3, space=Euclidean()), NearestNeighbour(space=Euclidean())])
 def test_votes_are_refused(crowd, vote):
-    with pytest.raises(DataError, match="vote has no gradient"):
+    with pytest.raises(DataError, match="vote"):
         classifier_of_estimator(None, vote.fit(*crowd))
 
 

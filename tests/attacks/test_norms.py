@@ -207,13 +207,13 @@ def test_in_three_dimensions_it_holds_more_than_the_hull():
     ("eps1", "epsinf", "dimension"), [(1.0, 1.0, 3), (0.5, 1.0, 3), (3.0, 1.0, 3), (1.5, 0.0, 3), (1.5, 1.0, 1)]
 )
 def test_a_ball_that_holds_the_other_is_refused(eps1, epsinf, dimension):
-    with pytest.raises(DataError, match="neither ball holds the other"):
+    with pytest.raises(DataError, match="epsinf"):
         Combined.of_balls(eps1, epsinf, dimension)
 
 
 @pytest.mark.parametrize("beta", [0.0, 1.0, -0.1, math.nan])
 def test_a_share_is_between_0_and_1(beta):
-    with pytest.raises(DataError, match="between 0 and 1"):
+    with pytest.raises(DataError, match=str(beta)):
         Combined(beta)
 
 
@@ -222,7 +222,7 @@ def test_norms_by_name():
     assert isinstance(as_norm("linf"), LInf)
     mixed = Combined(0.5)
     assert as_norm(mixed) is mixed
-    with pytest.raises(DataError, match=r"no norm 'linv'. Did you mean 'linf'?"):
+    with pytest.raises(DataError, match="linf"):
         as_norm("linv")
 
 

@@ -43,7 +43,7 @@ def test_some_of_the_inputs():
 
 @pytest.mark.parametrize("radius", [-0.1, math.nan, math.inf])
 def test_a_radius_is_a_number_from_0_on(radius):
-    with pytest.raises(DataError, match="number from 0 on"):
+    with pytest.raises(DataError, match=str(radius)):
         Ball(torch.zeros(1, 2), radius, L2())
 
 
@@ -52,5 +52,5 @@ def test_bounds_are_rounded_as_the_inputs_are():
     check_bounds(torch.zeros(0, 2), (0.0, 1.0))
     check_bounds(torch.tensor([7.0]), None)
     for value in (-0.01, 1.01, math.nan):
-        with pytest.raises(DataError, match="outside of 0 to 1"):
+        with pytest.raises(DataError, match="bounds"):
             check_bounds(torch.tensor([0.5, value]), (0.0, 1.0))

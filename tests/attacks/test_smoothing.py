@@ -101,5 +101,5 @@ def test_certified_accuracy_by_hand():
 
 @pytest.mark.parametrize("bad", [{"sigma": 0.0}, {"alpha": 0.0}, {"alpha": 1.0}, {"samples": 0}, {"guesses": 0}])
 def test_what_makes_no_sense_is_refused(bad):
-    with pytest.raises(DataError, match="Smoothing needs sigma above 0"):
+    with pytest.raises(DataError, match=next(iter(bad))):
         certify(linear, torch.zeros(1, 3), **bad)

@@ -89,5 +89,5 @@ def test_a_classifier_of_pixels_takes_numbers():
 
 
 def test_an_unknown_unit_is_refused():
-    with pytest.raises(DataError, match=r"not measured in 'pixel'. Did you mean 'pixels'?"):
+    with pytest.raises(DataError, match="pixels"):
         Unit.of("pixel", GREY)

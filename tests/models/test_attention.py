@@ -189,27 +189,27 @@ def test_attention_learns_from_its_flat_start(score: str) -> None:
 def test_refusals() -> None:
     with pytest.raises(ModelError, match=r"model\.attention\.stages"):
         StageAttention({}, 4)
-    with pytest.raises(ModelError, match="matrices to 2"):
+    with pytest.raises(ModelError, match=r"model\.attention\.hidden"):
         StageAttention(WIDTHS, 4, hidden=3)
-    with pytest.raises(ModelError, match="no matrices"):
+    with pytest.raises(ModelError, match=r"model\.attention\.matrices"):
         StageAttention(WIDTHS, 4, score="average", matrices=2)
-    with pytest.raises(ModelError, match="no matrices"):
+    with pytest.raises(ModelError, match=r"model\.attention\.matrices"):
         ModelSection(attention={"score": "average", "matrices": 2})
-    with pytest.raises(ModelError, match="one only"):
+    with pytest.raises(ModelError, match="trunk"):
         usual_stages(["trunk"])
-    with pytest.raises(RecipeError, match="twice"):
+    with pytest.raises(RecipeError, match="stage1"):
         ModelSection(attention={"stages": ["stage1", "stage1"]})
-    with pytest.raises(ModelError, match=r"matrices to 2"):
+    with pytest.raises(ModelError, match=r"model\.attention\.hidden"):
         ModelSection(attention={"hidden": 3})
-    with pytest.raises(ModelError, match=r"matrices and model\.attention\.hidden out"):
+    with pytest.raises(ModelError, match=r"model\.attention\.hidden"):
         ModelSection(attention={"score": "average", "hidden": 3})
-    with pytest.raises(RecipeError, match="is empty"):
+    with pytest.raises(RecipeError, match=r"model\.attention\.stages"):
         ModelSection(attention={"stages": []})
 
 
 @pytest.mark.parametrize("other", [True, False, "additive", ["stage1"], 3])
 def test_what_is_not_a_set_of_settings_is_told_the_form(other: object) -> None:
-    with pytest.raises(RecipeError, match=r"model\.attention is a set of settings.*\{\} for the usual ones"):
+    with pytest.raises(RecipeError, match=r"model\.attention"):
         ModelSection(attention=other)
 
 
@@ -227,9 +227,9 @@ def small(**attention_options) -> Embedder:
 def test_the_three_stages_before_the_last_are_attended_unless_others_are_named() -> None:
     assert small().attention.stages == ("stem", "stage1", "stage2")
     assert small(stages=["stage2", "stem"]).attention.stages == ("stem", "stage2")
-    with pytest.raises(ModelError, match="'stage3'"):
+    with pytest.raises(ModelError, match="stage3"):
         small(stages=["stage3"])
-    with pytest.raises(ModelError, match=r"names 'stage9'.*stem, stage1, stage2: choose"):
+    with pytest.raises(ModelError, match="stage9"):
         small(stages=["stage9"])
 
 
@@ -274,7 +274,7 @@ def test_a_lone_map_will_do_where_no_earlier_stage_is_attended() -> None:
 def test_a_model_that_lacks_a_map_says_so() -> None:
     embedder = small(stages=["stem", "stage2"])
     x = torch.randn(2, 3, 16, 16)
-    with pytest.raises(ModelError, match=r"the map of 'stem' too.*Embedder\.cut"):
+    with pytest.raises(ModelError, match="stem"):
         embedder(embedder.backbone(x, stop="stage1"), start="stage1")
     with pytest.raises(ModelError, match="start"):
         embedder(embedder.cut(x, "stage1"))

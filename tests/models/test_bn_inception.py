@@ -211,7 +211,7 @@ def test_any_size_from_the_smallest_passes(size):
 
 
 def test_smaller_than_the_smallest_is_refused():
-    with pytest.raises(ModelError, match=r"at least 7: raise model.size \(6\)"):
+    with pytest.raises(ModelError, match=r"model\.size"):
         make_backbone("bn-inception", size=6)
 
 
@@ -264,29 +264,29 @@ def test_the_inference_copy_folds_every_batch_norm(published, put):
 
 def test_a_missing_file_is_named_with_its_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    with pytest.raises(ModelError, match=f"put the published file {FILE} into {tmp_path / 'nearkin' / 'weights'}"):
+    with pytest.raises(ModelError, match=str(tmp_path / "nearkin" / "weights")):
         make_backbone("bn-inception", pretrained=True)
 
 
 def test_a_file_of_another_checksum_is_never_opened(published, put, monkeypatch):
-    path = put(published)
+    put(published)
     monkeypatch.setattr(bn_inception_weights, "_SHA256_BEGINS", "52deb4733")
     monkeypatch.setattr(torch, "load", lambda *_, **__: pytest.fail("opened"))
-    with pytest.raises(ModelError, match=f"{FILE} in {path.parent} is not the published file"):
+    with pytest.raises(ModelError, match=FILE):
         make_backbone("bn-inception", pretrained=True)
 
 
 @pytest.mark.parametrize("content", [b"", b"nothing torch wrote", [1, 2], {}, {"conv1_7x7_s2.weight": 3}])
 def test_a_file_without_the_weights_is_refused(put, content):
     put(content)
-    with pytest.raises(ModelError, match=rf"{FILE} in .* is damaged: replace it"):
+    with pytest.raises(ModelError, match=FILE):
         make_backbone("bn-inception", pretrained=True)
 
 
 @pytest.mark.parametrize("shape", [(64, 64, 3, 3), (64, 192, 1, 3), (192, 64, 1, 1)])
 def test_a_tensor_of_another_shape_is_refused(published, put, shape):
     put(published | {"inception_3a_3x3_reduce.weight": torch.zeros(shape)})
-    with pytest.raises(ModelError, match="is damaged"):
+    with pytest.raises(ModelError, match=FILE):
         make_backbone("bn-inception", pretrained=True)
 
 

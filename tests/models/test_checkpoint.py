@@ -80,7 +80,7 @@ def saved(make_embedder, tmp_path):
 
 
 def test_a_missing_file(tmp_path):
-    with pytest.raises(CheckpointError, match="no model file"):
+    with pytest.raises(CheckpointError, match=r"none\.safetensors"):
         Embedder.load(tmp_path / "none.safetensors")
 
 
@@ -88,41 +88,41 @@ def test_a_missing_file(tmp_path):
 def test_not_safetensors(tmp_path, content):
     path = tmp_path / "model.safetensors"
     path.write_bytes(content)
-    with pytest.raises(CheckpointError, match="not a model file"):
+    with pytest.raises(CheckpointError, match=r"model\.safetensors"):
         Embedder.load(path)
 
 
 def test_a_truncated_file(saved):
     saved.write_bytes(saved.read_bytes()[:-100])
-    with pytest.raises(CheckpointError, match="damaged"):
+    with pytest.raises(CheckpointError, match=saved.name):
         Embedder.load(saved)
 
 
 @pytest.mark.parametrize(
-    ("metadata", "message"),
+    ("metadata", "word"),
     [
-        ({"format": "pt"}, "not a model that nearkin saved"),
-        ({"version": "2"}, "newer nearkin"),
-        ({"version": "one"}, "reads version 1"),
-        ({"architecture": "{}"}, "do not fit"),
-        ({"architecture": "{"}, "do not fit"),
-        ({"architecture": "[]"}, "do not fit"),
+        ({"format": "pt"}, "nearkin"),
+        ({"version": "2"}, "newer"),
+        ({"version": "one"}, "version"),
+        ({"architecture": "{}"}, "architecture"),
+        ({"architecture": "{"}, "architecture"),
+        ({"architecture": "[]"}, "architecture"),
     ],
 )
-def test_other_metadata(saved, metadata, message):
+def test_other_metadata(saved, metadata, word):
     rewrite(saved, **metadata)
-    with pytest.raises(CheckpointError, match=message):
+    with pytest.raises(CheckpointError, match=word):
         Embedder.load(saved)
 
 
 def test_tensors_that_do_not_fit(saved, make_embedder):
     rewrite(saved, architecture=json.dumps(make_embedder(dimension=9).architecture()))
-    with pytest.raises(CheckpointError, match="do not fit"):
+    with pytest.raises(CheckpointError, match="tensors"):
         Embedder.load(saved)
     unknown = make_embedder().architecture()
     unknown["backbone"]["name"] = "conv5"
     rewrite(saved, architecture=json.dumps(unknown))
-    with pytest.raises(CheckpointError, match="no backbone 'conv5'"):
+    with pytest.raises(CheckpointError, match="conv5"):
         Embedder.load(saved)
 
 
@@ -140,7 +140,7 @@ def test_a_failed_write_keeps_what_was_there(saved, make_embedder, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("nearkin.models.checkpoint.save_file", full)
-    with pytest.raises(StorageError, match="No space left"):
+    with pytest.raises(StorageError, match="space"):
         make_embedder(seed=1).save(saved)
     assert saved.read_bytes() == before
     assert [entry.name for entry in saved.parent.iterdir()] == [saved.name]

@@ -73,7 +73,7 @@ def test_freezing_all_and_thawing_again(make_embedder):
     embedder.freeze(None)
     assert all(p.requires_grad for p in embedder.parameters())
     assert all(module.training for module in embedder.modules())
-    with pytest.raises(UnknownNameError, match="no stage 'block7'"):
+    with pytest.raises(UnknownNameError, match="block7"):
         embedder.freeze("block7")
 
 
@@ -90,21 +90,21 @@ def test_the_pretrained_baseline_has_pretrained_weights_and_no_head():
 
 
 def test_a_section_that_cannot_work_is_refused():
-    with pytest.raises(UnknownNameError, match="Did you mean 'conv4'"):
+    with pytest.raises(UnknownNameError, match="conv4"):
         ModelSection(backbone="conv-4")
-    with pytest.raises(UnknownNameError, match="no pooling"):
+    with pytest.raises(UnknownNameError, match="mean"):
         ModelSection(pooling="mean")
-    with pytest.raises(ModelError, match="no parameter 'power'"):
+    with pytest.raises(ModelError, match="power"):
         ModelSection(pooling="gem", pooling_parameters={"power": 3})
-    with pytest.raises(UnknownNameError, match="no space 'ball'"):
+    with pytest.raises(UnknownNameError, match="ball"):
         ModelSection(space="ball")
-    with pytest.raises(ModelError, match="no parameter 'curvature'"):
+    with pytest.raises(ModelError, match="curvature"):
         ModelSection(space="sphere", space_parameters={"curvature": 1.0})
     with pytest.raises(RecipeError, match=r"model\.freeze"):
         ModelSection(cache=True)
-    with pytest.raises(ValueError, match="ascending"):
+    with pytest.raises(ValueError, match="crop_scale"):
         CacheViews(crop_scale=(0.9, 0.1))
-    with pytest.raises(ValueError, match="extra"):
+    with pytest.raises(ValueError, match=r"\bback\b"):
         ModelSection(back="conv4")
     assert CacheViews(flip=True, crops=3).count == 5
 
@@ -113,5 +113,5 @@ def test_parts_built_by_hand_work_but_are_not_saved(make_embedder, tmp_path):
     embedder = make_embedder()
     embedder.head = nn.Sequential(nn.Linear(64, 8))
     assert embedder(torch.randn(2, 3, 16, 16)).shape == (2, 8)
-    with pytest.raises(ModelError, match="linear head"):
+    with pytest.raises(ModelError, match="head"):
         embedder.save(tmp_path / "model.safetensors")

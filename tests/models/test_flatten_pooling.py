@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import pytest
 import torch
@@ -107,21 +105,19 @@ def test_contributions_are_the_squares_that_make_the_length():
     assert torch.allclose(found.sum((1, 2)), raw.norm(dim=1), atol=1e-4)
     assert grad_cam(embedder, x).shape == (2, 2, 2)
     assert usual_explanation(embedder, x) == "contribution"
-    with pytest.raises(ModelError, match="'flatten' gives positions no weights of their own: ask for 'contribution'"):
+    with pytest.raises(ModelError, match="contribution"):
         position_weights(embedder, x)
 
 
 def test_maps_of_another_size_are_refused():
-    with pytest.raises(
-        ModelError, match=re.escape("for maps of 64 x 2 x 2 (channels, height, width) and got 64 x 3 x 2")
-    ):
+    with pytest.raises(ModelError, match="64 x 3 x 2"):
         flat()(torch.rand(1, 3, 48, 32))
-    with pytest.raises(ModelError, match="for maps of 3 x 1 x 1"):
+    with pytest.raises(ModelError, match="3 x 1 x 1"):
         make_pooling("flatten", 3)(torch.rand(1, 3, 2, 2))
 
 
 def test_audio_is_refused():
-    with pytest.raises(ModelError, match=r"those of audio are as long as the clip: set model.pooling to 'stats'"):
+    with pytest.raises(ModelError, match=r"model\.pooling"):
         build_embedder(ModelSection(backbone="tdnn", pooling="flatten"))
 
 

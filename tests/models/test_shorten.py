@@ -93,13 +93,13 @@ def test_frozen_parts_stay_frozen_and_a_shorter_model_can_be_shortened_again(mak
 
 @pytest.mark.parametrize("size", [0, -1, 8, 9, 2.0, True, "4"])
 def test_sizes_that_are_not_shorter_are_refused(make_embedder, size):
-    with pytest.raises(ModelError, match="1 to 7"):
+    with pytest.raises(ModelError, match="7"):
         make_embedder(dimension=8).shortened(size)
 
 
 def test_fewer_items_than_components_are_refused(make_embedder):
     embedder = make_embedder(dimension=8).eval()
-    with pytest.raises(DataError, match="at least as many items"):
+    with pytest.raises(DataError, match="components"):
         principal_components(embedder, embedder.encode(IMAGES[:4], progress=False), 5)
 
 
@@ -112,7 +112,7 @@ def test_spaces_without_linear_parts_have_no_components(make_embedder, space):
 
 def test_a_learned_similarity_is_refused():
     section = ModelSection(backbone="conv4", size=16, dimension=8, similarity=SimilaritySection(), space="euclidean")
-    with pytest.raises(ModelError, match="learned similarity"):
+    with pytest.raises(ModelError, match="similarity"):
         build_embedder(section, classes=["a", "b"]).shortened(4)
 
 

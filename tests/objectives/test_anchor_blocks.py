@@ -40,8 +40,10 @@ def vectors(count: int, seed: int = 0, spread: float = 0.3) -> Tensor:
     return (centre + spread * torch.randn(count, 5, generator=generator, dtype=torch.float64)).requires_grad_()
 
 
-@pytest.mark.parametrize("at_once", [1, 30, 1000])
-@pytest.mark.parametrize(("loss", "case"), CASES)
+@pytest.mark.parametrize(
+    ("loss", "case", "at_once"),
+    [(*case, 30) for case in CASES] + [(loss, "single items", at_once) for loss in LOSSES for at_once in (1, 1000)],
+)
 def test_values_and_gradients_are_the_library_s(loss, case, at_once):
     labels = LABELS[case]
     ours, theirs = vectors(len(labels)), vectors(len(labels))

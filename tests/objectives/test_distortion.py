@@ -120,7 +120,7 @@ def test_learning_brings_proxies_into_the_shape_of_the_tree():
 def test_distances_that_no_proxies_can_have_are_refused(wrong):
     wanted = tree_distances().copy()
     wanted[1, 3] = wanted[3, 1] = wrong
-    with pytest.raises(DataError, match=r"must be positive numbers, and that of the classes 1 and 3 is"):
+    with pytest.raises(DataError, match=r"1\D+3"):
         Distortion(Euclidean(), wanted)
 
 
@@ -147,7 +147,7 @@ def test_the_objective_gives_it_the_class_vectors_of_its_loss(loss, how):
 
 def test_without_a_tree_it_says_what_to_set():
     for missing in ({"hierarchy": None}, {"class_names": None}):
-        with pytest.raises(RecipeError, match=r"The regulariser 'distortion' needs a tree .* set data\.hierarchy"):
+        with pytest.raises(RecipeError, match=r"data\.hierarchy"):
             make(**missing)
 
 
@@ -156,10 +156,10 @@ def test_without_a_tree_it_says_what_to_set():
     [("contrastive", {}), ("normface", {"proxies": "ema"}), ("proxy-dr", {"proxies": "mds"}), ("corr", {})],
 )
 def test_a_loss_without_learned_proxies_is_refused(loss, parameters):
-    with pytest.raises(RecipeError, match=r"'distortion' moves learned proxies, and this loss has none"):
+    with pytest.raises(RecipeError, match="proxies"):
         make(loss, parameters=parameters)
 
 
 def test_an_unknown_tree_distance_is_refused():
-    with pytest.raises(RecipeError, match=r"regulariser 'distortion' cannot take .*tree_distance='height'"):
+    with pytest.raises(RecipeError, match="tree_distance"):
         RegulariserSection(name="distortion", parameters={"tree_distance": "height"})

@@ -300,13 +300,13 @@ def test_the_options_of_proxies_and_scale_are_those_of_the_scores_loss(loss):
     ("option", "value"), [("scale", 5.0), ("scale", "dynamic"), ("proxies", "ema"), ("tree_distance", "lcs")]
 )
 def test_what_a_linear_layer_has_no_use_for_is_refused(loss, option, value):
-    with pytest.raises(RecipeError, match=rf"The loss '{loss}' has scores=softmax, .* no use for {option}={value}: "):
+    with pytest.raises(RecipeError, match=option):
         make(loss, **{option: value})
 
 
 @pytest.mark.parametrize("loss", list(CRITERIA))
 def test_spaces(loss):
-    with pytest.raises(RecipeError, match=r"has scores=normface, which are cosines, and the space is 'euclidean'"):
+    with pytest.raises(RecipeError, match="normface"):
         make(loss, space="euclidean", scores="normface")
     assert make(loss, space="euclidean", scores="proxy-dr")(*batch()).isfinite()
 
@@ -314,12 +314,12 @@ def test_spaces(loss):
 @pytest.mark.parametrize("loss", list(CRITERIA))
 def test_a_missing_tree_or_class_is_told(loss):
     for missing in ({"hierarchy": None}, {"class_names": None}):
-        with pytest.raises(RecipeError, match=rf"The loss '{loss}' needs a tree over the classes: set data\.hierarchy"):
+        with pytest.raises(RecipeError, match=r"data\.hierarchy"):
             make(loss, **missing)
-    with pytest.raises(DataError, match=r"The tree lacks 1 of the 4 classes \('gupy'\).* Did you mean 'guppy'\?"):
+    with pytest.raises(DataError, match="guppy"):
         make(loss, class_names=("dog", "cat", "shark", "gupy"))
     factory = losses.get(loss).factory
-    with pytest.raises(RecipeError, match=r"set data\.hierarchy"):
+    with pytest.raises(RecipeError, match=r"data\.hierarchy"):
         factory(LossShape(5, 4, Sphere()))
 
 
@@ -334,7 +334,7 @@ def test_a_missing_tree_or_class_is_told(loss):
     ],
 )
 def test_parameters_out_of_range_are_refused(loss, parameters):
-    with pytest.raises(RecipeError, match=rf"The loss '{loss}' cannot take objective\.parameters\."):
+    with pytest.raises(RecipeError, match=rf"objective\.parameters\.{next(iter(parameters))}"):
         make(loss, **parameters)
 
 

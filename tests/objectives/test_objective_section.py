@@ -51,50 +51,52 @@ def test_values_are_converted_to_the_declared_types():
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    "given",
     [
-        (
-            {"margn": 1},
-            r"The loss 'x' has no parameter 'margn' \(objective\.parameters\.margn\)\. Did you mean 'margin'",
-        ),
-        ({"margin": "wide"}, r"objective\.parameters\.margin='wide': it should be a valid number"),
-        ({"margin": True}, r"needs a number as objective\.parameters\.margin, not true"),
-        ({"margin": [1]}, "should be a valid number"),
-        ({"margin": None}, "should be a valid number"),
-        ({"steps": 1.5}, "should be a valid integer"),
-        ({"smooth": "maybe"}, "should be a valid boolean"),
-        ({"kind": 3}, "should be a valid string"),
-        ({"shape": 1}, "no parameter 'shape'"),
+        {"margn": 1},
+        {"margin": "wide"},
+        {"margin": True},
+        {"margin": [1]},
+        {"margin": None},
+        {"steps": 1.5},
+        {"smooth": "maybe"},
+        {"kind": 3},
+        {"shape": 1},
     ],
 )
-def test_wrong_parameters(given, message):
-    with pytest.raises(RecipeError, match=message):
+def test_wrong_parameters(given):
+    with pytest.raises(RecipeError, match=rf"objective\.parameters\.{next(iter(given))}\b"):
         check(**given)
 
 
+def test_a_misspelt_parameter_gets_the_right_one():
+    with pytest.raises(RecipeError, match=r"\bmargin\b"):
+        check(margn=1)
+
+
 @pytest.mark.parametrize(
-    ("section", "error", "message"),
+    ("section", "error", "word"),
     [
-        ({"loss": "tripplet"}, UnknownNameError, "no loss 'tripplet'. Did you mean 'triplet'"),
-        ({"loss": "triplet", "parameters": {"margin": 0}}, RecipeError, "greater than 0"),
-        ({"loss": "triplet", "parameters": {"margin": float("nan")}}, RecipeError, "finite|greater"),
-        ({"loss": "angular", "parameters": {"angle": 90}}, RecipeError, "less than 90"),
-        ({"loss": "soft-triple", "parameters": {"centres": 0}}, RecipeError, "greater than or equal to 1"),
-        ({"loss": "soft-triple", "parameters": {"centers": 2}}, RecipeError, "Did you mean 'centres'"),
-        ({"loss": "triplet", "miner": "hardest"}, UnknownNameError, "no miner 'hardest'. Did you mean 'hard'"),
-        ({"loss": "triplet", "miner_parameters": {"epsilon": 1}}, RecipeError, "miner 'semi-hard' has no parameter"),
-        ({"loss": "triplet", "miner": "hard", "miner_parameters": {"margin": 1}}, RecipeError, "It has none"),
-        ({"loss": "arcface", "miner": "hard"}, RecipeError, r"takes no miner: remove objective\.miner \('hard'\)"),
-        ({"loss": "arcface", "miner_parameters": {"margin": 1}}, RecipeError, "remove objective.miner_parameters"),
-        ({"regularisers": [{"name": "kolero"}]}, UnknownNameError, "Did you mean 'koleo'"),
-        ({"regularisers": [{"name": "koleo", "parameters": {"k": 1}}]}, RecipeError, "regulariser 'koleo' has no"),
-        ({"regularisers": [{"name": "koleo"}, {"name": "koleo"}]}, RecipeError, "'koleo' is named twice"),
-        ({"regularisers": [{"name": "koleo", "weight": -1}]}, ValidationError, "greater than or equal to 0"),
-        ({"losses": "triplet"}, ValidationError, "Extra inputs are not permitted"),
+        ({"loss": "tripplet"}, UnknownNameError, r"\btriplet\b"),
+        ({"loss": "triplet", "parameters": {"margin": 0}}, RecipeError, "margin"),
+        ({"loss": "triplet", "parameters": {"margin": float("nan")}}, RecipeError, "margin"),
+        ({"loss": "angular", "parameters": {"angle": 90}}, RecipeError, "angle"),
+        ({"loss": "soft-triple", "parameters": {"centres": 0}}, RecipeError, "centres"),
+        ({"loss": "soft-triple", "parameters": {"centers": 2}}, RecipeError, "centres"),
+        ({"loss": "triplet", "miner": "hardest"}, UnknownNameError, r"\bhard\b"),
+        ({"loss": "triplet", "miner_parameters": {"epsilon": 1}}, RecipeError, "epsilon"),
+        ({"loss": "triplet", "miner": "hard", "miner_parameters": {"margin": 1}}, RecipeError, "margin"),
+        ({"loss": "arcface", "miner": "hard"}, RecipeError, r"objective\.miner\b"),
+        ({"loss": "arcface", "miner_parameters": {"margin": 1}}, RecipeError, "miner_parameters"),
+        ({"regularisers": [{"name": "kolero"}]}, UnknownNameError, "koleo"),
+        ({"regularisers": [{"name": "koleo", "parameters": {"k": 1}}]}, RecipeError, "koleo"),
+        ({"regularisers": [{"name": "koleo"}, {"name": "koleo"}]}, RecipeError, "koleo"),
+        ({"regularisers": [{"name": "koleo", "weight": -1}]}, ValidationError, "weight"),
+        ({"losses": "triplet"}, ValidationError, "losses"),
     ],
 )
-def test_wrong_sections(section, error, message):
-    with pytest.raises(error, match=message):
+def test_wrong_sections(section, error, word):
+    with pytest.raises(error, match=word):
         ObjectiveSection(**section)
 
 

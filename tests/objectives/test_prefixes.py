@@ -119,17 +119,17 @@ def test_proxies_laid_out_by_a_tree_are_refused():
 
 
 @pytest.mark.parametrize(
-    ("more", "words"),
+    ("more", "word"),
     [
-        ({"prefixes": [4, 4]}, "twice"),
-        ({"prefixes": [DIMENSION]}, "smaller sizes"),
+        ({"prefixes": [4, 4]}, r"objective\.prefixes"),
+        ({"prefixes": [DIMENSION]}, str(DIMENSION)),
         ({"prefixes": [4, 99]}, "99"),
-        ({"prefixes": [4], "prefix_weights": [1.0, 2.0]}, "one each"),
-        ({"prefix_weights": [1.0]}, "one each"),
+        ({"prefixes": [4], "prefix_weights": [1.0, 2.0]}, "prefix_weights"),
+        ({"prefix_weights": [1.0]}, "prefix_weights"),
     ],
 )
-def test_sizes_that_are_no_prefixes_are_refused(more, words):
-    with pytest.raises(RecipeError, match=words):
+def test_sizes_that_are_no_prefixes_are_refused(more, word):
+    with pytest.raises(RecipeError, match=word):
         objective_of("triplet", **more)
 
 

@@ -154,7 +154,7 @@ def test_parts_of_a_model_are_not_the_losss_own():
 
 def test_refusals():
     nothing = {"class_weight": 0, "pair_weight": 0}
-    with pytest.raises(RecipeError, match=r"nothing to teach the similarity by: set class_weight or pair_weight"):
+    with pytest.raises(RecipeError, match="pair_weight"):
         make_objective(ObjectiveSection(loss="learned-similarity", parameters=nothing), dimension=4, classes=3)
     for bad in ({"momentum": 1.0}, {"target_spread": 0.5}, {"pair_weight": -1}):
         with pytest.raises(RecipeError, match=next(iter(bad))):

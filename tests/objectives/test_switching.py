@@ -194,7 +194,7 @@ def test_the_value_is_that_of_a_loop_over_the_switched_pairs():
     "loss", ["proxy-anchor", "n-pairs", "contrastive-cosine", "angular", "supcon", "circle", "multi-similarity"]
 )
 def test_losses_without_mined_negatives_are_refused(loss):
-    with pytest.raises(RecipeError, match=rf"'{loss}' has no mined negatives .*remove objective.switch \(0.2\)"):
+    with pytest.raises(RecipeError, match=r"objective\.switch"):
         ObjectiveSection(loss=loss, switch=0.2)
     assert ObjectiveSection(loss=loss).switch == 0
 

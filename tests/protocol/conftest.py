@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nearkin.protocol import Candidate, run_benchmark
+from nearkin.protocol import Candidate, run_benchmark, work
 from nearkin.recipe import load_recipe
 
 SHORT = ["training.max_steps=6", "training.evaluate_every=2"]
@@ -29,6 +29,31 @@ def bench(patterns):
         return run_benchmark(dataset, candidates, path, **options)
 
     return run
+
+
+@pytest.fixture(scope="session")
+def sound(bench, candidate, tmp_path_factory):
+    """The folder of a benchmark of one recipe that nothing has disturbed: copy it to change it."""
+    path = tmp_path_factory.mktemp("sound") / "book"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("nearkin.protocol.tables.draw_benchmark", lambda *_, **__: b"")
+        bench([candidate("triplet")], path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def halfway(bench, candidate, tmp_path_factory):
+    """The same, interrupted when all models were trained and not yet judged together: copy it to go on."""
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    path = tmp_path_factory.mktemp("halfway") / "book"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("nearkin.protocol.tables.draw_benchmark", lambda *_, **__: b"")
+        patch.setattr(work.Worker, "_together", interrupted)
+        assert bench([candidate("triplet")], path).interrupted
+    return path
 
 
 @pytest.fixture(scope="session")

@@ -158,7 +158,7 @@ def test_paired_tests_follow_from_the_ledger(benchmark, kind):
     assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
     assert [found.p_value] == holm([expected.p_value])
     assert benchmark.summary.smallest_p == pytest.approx(0.25)  # 3 classes, 8 signs
-    assert any("p cannot be less than 0.25" in note for note in benchmark.tables.notes())
+    assert any("0.25" in note for note in benchmark.tables.notes())
 
 
 def test_several_comparisons_are_corrected_and_name_their_baselines(benchmark, bench, candidate):
@@ -175,8 +175,8 @@ def test_several_comparisons_are_corrected_and_name_their_baselines(benchmark, b
     result = bench(both, benchmark.book.path, seeds=2, against=pairs, keep_runs=True)
     assert [row.against for row in result.summary.rows] == ["untrained", "triplet"]
     lines = {line[0][0]: line[2] for line in result.tables.lines()}
-    assert lines["contrastive"][-1] == "to triplet"
-    assert lines["triplet"][-1] == "to untrained features"
+    assert "triplet" in lines["contrastive"][-1]
+    assert "untrained" in lines["triplet"][-1]
     # Not named again, the comparisons stay; named again, they change.
     assert [row.against for row in bench(both, result.book.path, seeds=2, keep_runs=True).summary.rows] == [
         "untrained",
@@ -262,7 +262,7 @@ def test_the_conventional_protocol_is_labelled_test_selected_everywhere(bench, c
     assert card["selected_on"] == "test classes"
     model = Run(result.book.run_folder(Cell.of(row))).model()
     subject = subject_of_model(model, patterns, cache_directory=tmp_path, progress=False)
-    assert any("chosen on these very classes" in note for note in subject.notes)
+    assert any("test-selected" in note.lower() for note in subject.notes)
     # Nothing was selected for untrained features, and there are no folds to speak of.
     trained, untrained = csv.DictReader(io.StringIO((result.book.path / "table.csv").read_text()))
     assert (trained["selected_on"], untrained["selected_on"]) == ("test classes (test-selected)", "")

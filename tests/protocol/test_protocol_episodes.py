@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -27,8 +28,8 @@ def test_an_episodic_recipe_stands_beside_a_plain_one(bench, candidate, tmp_path
     done = bench([plain, episodic, smaller], tmp_path / "book", against="contrastive", keep_runs=True)
     assert done.summary.missing == 0
     told, others = done.contents.unequal_budgets()
-    assert "data.classes_per_batch 2 and 4, data.per_class 3 and 4" in told
-    assert "data.per_class 2 and 4" in others
+    assert re.search(r"data\.classes_per_batch\D+2\D+4\D+data\.per_class\D+3\D+4", told)
+    assert re.search(r"data\.per_class\D+2\D+4", others)
     rows = [json.loads(line) for line in done.book.ledger_file.read_text().splitlines()]
     told = [row["validation_MAP@R"] for row in rows if row["recipe"] == "protonet-dr" and row["validation_MAP@R"]]
     cards = [json.loads(path.read_text()) for path in (tmp_path / "book").rglob("card.json")]
@@ -40,6 +41,6 @@ def test_an_episodic_recipe_stands_beside_a_plain_one(bench, candidate, tmp_path
 
 def test_episodes_that_the_folds_do_not_offer_are_refused_before_anything_starts(bench, candidate, tmp_path):
     wide = candidate("protonet-s", "protonet-s", *SHAPE, "training.episodic.validation_way=50")
-    with pytest.raises(DataError, match=r"'protonet-s' cannot be benchmarked: .*validation_way"):
+    with pytest.raises(DataError, match="validation_way"):
         bench([wide], tmp_path / "book")
     assert not list(tmp_path.rglob("metrics.jsonl"))

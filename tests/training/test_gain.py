@@ -28,9 +28,9 @@ CLEAR, UNSURE = (1.2, 0.4, 2.0), (0.3, -0.5, 1.1)
 @pytest.mark.parametrize(("precision", "map_at_r"), [(CLEAR, CLEAR), (CLEAR, UNSURE), (UNSURE, CLEAR)])
 def test_an_interval_above_zero_is_a_gain(precision, map_at_r):
     verdict = gain_of(precision, map_at_r).verdict()
-    assert verdict.startswith("Training added +")
+    assert "added" in verdict
     assert "chance" not in verdict
-    assert f"{Difference(*precision)} P@1" in verdict
+    assert str(Difference(*precision)) in verdict
 
 
 def test_a_difference_is_told_with_its_interval():
@@ -40,7 +40,9 @@ def test_a_difference_is_told_with_its_interval():
 
 
 def test_an_interval_around_zero_may_be_chance():
-    assert "30 validation classes cannot tell from chance" in gain_of(UNSURE, UNSURE).verdict()
+    verdict = gain_of(UNSURE, UNSURE).verdict()
+    assert "chance" in verdict
+    assert "30" in verdict
 
 
 def test_a_loss_in_one_measure_is_not_called_a_gain():
@@ -50,16 +52,17 @@ def test_a_loss_in_one_measure_is_not_called_a_gain():
 
 
 def test_the_start_is_given_back_where_nothing_beat_it():
-    assert "the model is the start" in gain_of((0.0, 0.0, 0.0), (0.0, 0.0, 0.0), best_step=0).verdict()
+    assert "start" in gain_of((0.0, 0.0, 0.0), (0.0, 0.0, 0.0), best_step=0).verdict()
 
 
 def test_each_part_has_a_line_and_the_verdict_is_last():
     start, best, verdict = gain_of(CLEAR, CLEAR).lines()
-    assert start.startswith("start (step 0) ")
-    assert "P@1 50.0  MAP@R 20.0" in start
-    assert best.startswith("best (step 100)")
+    assert start.startswith("start")
+    assert start.index("P@1") < start.index("50.0") < start.index("MAP@R") < start.index("20.0")
+    assert best.startswith("best")
+    assert "100" in best
     assert start.index("P@1") == best.index("P@1")
-    assert "against raw" not in start + best
+    assert "raw" not in start + best
     assert verdict == gain_of(CLEAR, CLEAR).verdict()
 
 
@@ -142,18 +145,18 @@ def test_the_card_holds_plain_numbers(measured):
 
 
 @pytest.mark.parametrize(
-    ("best_step", "changes", "words"),
+    ("best_step", "changes", "word"),
     [
         (600, {}, "training.max_steps"),
-        (0, {"classes": 12}, "more classes"),
+        (0, {"classes": 12}, "classes"),
         (0, {}, "training.lr=1e-04"),
-        (100, {}, "nearkin benchmark"),
+        (100, {}, "benchmark"),
         # Stopped early, at its best: it was not cut off.
-        (300, {"last_step": 300}, "nearkin benchmark"),
+        (300, {"last_step": 300}, "benchmark"),
         # Few classes, and yet it learned.
-        (100, {"classes": 12}, "nearkin benchmark"),
+        (100, {"classes": 12}, "benchmark"),
     ],
 )
-def test_the_next_thing_to_try(best_step, changes, words):
+def test_the_next_thing_to_try(best_step, changes, word):
     facts = {"last_step": 600, "max_steps": 600, "lr": 3e-4, "classes": 100} | changes
-    assert words in suggestion(gain_of(CLEAR, CLEAR, best_step), **facts)
+    assert word in suggestion(gain_of(CLEAR, CLEAR, best_step), **facts)

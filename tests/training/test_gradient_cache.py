@@ -192,12 +192,12 @@ def test_a_run_is_that_of_whole_batches(base, more, patterns, tiny, tmp_path):
         assert one == pytest.approx(two, rel=1e-4, abs=1e-5)
 
 
-@pytest.mark.parametrize(("given", "message"), [("0", "greater than or equal to 1"), ("many", "integer")])
-def test_a_part_is_a_number_of_items(given, message):
-    with pytest.raises(RecipeError, match=message):
+@pytest.mark.parametrize("given", ["0", "many"])
+def test_a_part_is_a_number_of_items(given):
+    with pytest.raises(RecipeError, match=r"training\.gradient_cache"):
         load_recipe("contrastive", [f"training.gradient_cache={given}"])
 
 
 def test_adversarial_training_is_refused():
-    with pytest.raises(RecipeError, match=r"attacks whole batches: set training.gradient_cache to null"):
+    with pytest.raises(RecipeError, match=r"training\.gradient_cache"):
         load_recipe("normface", ["training.schedule=adversarial", "training.gradient_cache=8"])

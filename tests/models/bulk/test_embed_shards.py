@@ -127,7 +127,7 @@ def test_a_killed_worker_loses_nothing_that_was_finished(embed, counting, tree, 
         deadline = time.monotonic() + 60
         while len(list(chunks.glob("rows-*"))) < 3 and worker.poll() is None and time.monotonic() < deadline:
             time.sleep(0.01)
-        with pytest.raises(StorageError, match=f"is being written by process {worker.pid}"):
+        with pytest.raises(StorageError, match=str(worker.pid)):
             embed(model, dataset, out, **options)
         worker.send_signal(signal.SIGKILL)
     kept = len(list(chunks.glob("rows-*")))
@@ -147,22 +147,22 @@ def test_parts_of_another_work_are_refused_until_told_otherwise(
     renamed = Dataset(dataset.manifest.with_column("label", ["x"] * 20), dataset.store)
     embed(model, dataset, tmp_path, shards=2)
     before = tree(tmp_path)
-    for wrong, data, message in (
-        (other, dataset, "another model"),
-        (model, more, "other data"),
+    for wrong, data, word in (
+        (other, dataset, "model"),
+        (model, more, "data"),
         (model, renamed, "data"),
     ):
-        with pytest.raises(DataError, match=f"of .*{message}.*--overwrite"):
+        with pytest.raises(DataError, match=word):
             embed(wrong, data, tmp_path, shards=2)
         states = [state.state for state in shard_states(wrong, data, tmp_path, shards=2)]
         assert states == ["other", "other"]
-    with pytest.raises(DataError, match="parts of 2 shards, not 3"):
+    with pytest.raises(DataError, match="shards"):
         embed(model, dataset, tmp_path, shards=3)
-    with pytest.raises(DataError, match="parts of 2 shards, not 3"):
+    with pytest.raises(DataError, match="shards"):
         list(shard_states(model, dataset, tmp_path, shards=3))
     assert tree(tmp_path) == before
     embed(other, dataset, tmp_path, shards=2, only=[0], overwrite=True)
-    with pytest.raises(DataError, match="another model"):
+    with pytest.raises(DataError, match="model"):
         read_embeddings(tmp_path)
     embed(other, dataset, tmp_path, shards=2, overwrite=True)
     assert read_embeddings(tmp_path).facts.model == other.fingerprint()
@@ -174,7 +174,7 @@ def test_unfinished_chunks_of_another_model_are_not_mixed_in(
     other, dataset = make_embedder(seed=1), make_images(30)
     with pytest.raises(RuntimeError):
         embed(other, dataset, tmp_path / "out", encoder=counting(other, 2))
-    with pytest.raises(DataError, match="another model"):
+    with pytest.raises(DataError, match="model"):
         embed(model, dataset, tmp_path / "out")
     embed(model, dataset, tmp_path / "out", overwrite=True)
     embed(model, dataset, tmp_path / "whole")
@@ -218,7 +218,7 @@ def test_parts_that_are_not_whole_are_made_again(embed, tree, model, make_images
     part = tmp_path / part_name(1, 2)
     part.write_bytes(damaged(part.read_bytes(), damage))
     assert [state.state for state in shard_states(model, dataset, tmp_path, shards=2)] == ["finished", "damaged"]
-    with pytest.raises(DataError, match=r"part-00001-of-00002\.parquet is damaged"):
+    with pytest.raises(DataError, match=part.name):
         read_embeddings(tmp_path)
     embed(model, dataset, tmp_path, shards=2)
     assert tree(tmp_path) == before
@@ -230,7 +230,7 @@ def test_a_flipped_bit_in_a_part_is_noticed(embed, model, make_images, tmp_path)
     part = tmp_path / part_name(0, 1)
     part.write_bytes(damaged(part.read_bytes(), "flipped", read_embeddings(tmp_path).vectors[3]))
     assert [state.state for state in shard_states(model, dataset, tmp_path, shards=1)] == ["damaged"]
-    with pytest.raises(DataError, match="is damaged"):
+    with pytest.raises(DataError, match=part.name):
         read_embeddings(tmp_path)
 
 
@@ -241,7 +241,7 @@ def test_bad_items_are_left_out_and_listed_and_change_no_other(embed, model, mak
     images = make_images(30)
     dataset = Dataset(images.manifest, Failing(images, BAD))
     embed(model, images, tmp_path / "good", shards=2)
-    with pytest.raises(DataError, match=r"3.png is truncated: repair or remove it, or .* --skip-bad"):
+    with pytest.raises(DataError, match="--skip-bad"):
         embed(model, dataset, tmp_path / "out", shards=2)
     reports = embed(model, dataset, tmp_path / "out", shards=2, skip_bad=True)
     assert [[str(item) for item in report.left_out] for report in reports] == [
@@ -253,7 +253,7 @@ def test_bad_items_are_left_out_and_listed_and_change_no_other(embed, model, mak
     assert np.array_equal(found.vectors, good.vectors[kept])
     assert found.paths.tolist() == good.paths[kept].tolist()
     assert [item.path for item in found.left_out] == ["3.png", "17.png"]
-    with pytest.raises(DataError, match=r"made without 1 items .*3\.png is truncated"):
+    with pytest.raises(DataError, match=r"3\.png"):
         embed(model, dataset, tmp_path / "out", shards=2)
     assert [report.written for report in embed(model, dataset, tmp_path / "out", shards=2, skip_bad=True)] == [
         False
@@ -263,7 +263,7 @@ def test_bad_items_are_left_out_and_listed_and_change_no_other(embed, model, mak
 def test_a_bad_item_stops_a_shard_but_keeps_its_chunks(embed, counting, model, make_images, tmp_path):
     images = make_images(30)
     broken = Dataset(images.manifest, Failing(images, {"17.png": BAD["17.png"]}))
-    with pytest.raises(DataError, match=r"17.png is empty.*kept"):
+    with pytest.raises(DataError, match=r"17\.png"):
         embed(model, broken, tmp_path)
     encoder = counting(model)
     embed(model, images, tmp_path, encoder=encoder)  # repaired
@@ -300,7 +300,7 @@ def test_a_full_disk_leaves_no_half_file(embed, counting, tree, model, make_imag
         return real(self, *arguments, **options)
 
     monkeypatch.setattr(parquet.ParquetWriter, "write_table", write)
-    with pytest.raises(StorageError, match="No space left"):
+    with pytest.raises(StorageError, match="space"):
         embed(model, dataset, tmp_path / "out")
     assert [path.name for path in (tmp_path / "out").iterdir()] == [unfinished_name(0, 1)]
     monkeypatch.undo()

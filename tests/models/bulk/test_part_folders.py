@@ -30,7 +30,7 @@ def test_a_folder_behind_a_url(embed, counting, tree, model, make_images, tmp_pa
 
 def test_places_that_cannot_be_written_are_told_of(embed, model, make_images, tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(DataError, match="is not a folder"):
+    with pytest.raises(DataError, match="file"):
         embed(model, make_images(3), tmp_path / "file")
     with pytest.raises(StorageError):
         embed(model, make_images(3), f"zip://a::file://{tmp_path}/none.zip")
@@ -39,7 +39,7 @@ def test_places_that_cannot_be_written_are_told_of(embed, model, make_images, tm
 def test_names_that_no_table_can_hold_are_told_of(embed, model, make_images, tmp_path):
     images = make_images(3)
     named = images.manifest.with_column("label", ["a", "b", "\udcff"])
-    with pytest.raises(DataError, match="not valid Unicode"):
+    with pytest.raises(DataError, match="Unicode"):
         embed(model, Dataset(named, images.store), tmp_path)
 
 
@@ -52,13 +52,13 @@ def test_a_disk_without_locks_will_do(embed, model, make_images, tmp_path, monke
 
 
 def test_folders_that_are_not_complete_are_not_read(embed, model, make_images, tmp_path):
-    with pytest.raises(DataError, match="holds no parts"):
+    with pytest.raises(DataError, match="--shards"):
         read_embeddings(tmp_path)
     embed(model, make_images(30), tmp_path, shards=12, only=[1, 5])
-    with pytest.raises(DataError, match=r"lacks 10 of 12 shards \(0, 2, 3, 4, 6, …\)"):
+    with pytest.raises(DataError, match="0, 2, 3, 4, 6"):
         read_embeddings(tmp_path)
     (tmp_path / part_name(0, 2)).write_bytes(b"")
-    with pytest.raises(DataError, match="parts of 2 and of 12 shards"):
+    with pytest.raises(DataError, match=r"2\b.*12"):
         read_embeddings(tmp_path)
 
 
@@ -99,5 +99,5 @@ def test_a_part_that_may_not_be_read_is_not_made_again(embed, model, make_images
 
     monkeypatch.setattr(LocalFolder, "open", refuse)
     for call in (lambda: embed(model, make_images(6), tmp_path), lambda: read_embeddings(tmp_path)):
-        with pytest.raises(StorageError, match=r"cannot be read \(Permission denied"):
+        with pytest.raises(StorageError, match="Permission"):
             call()

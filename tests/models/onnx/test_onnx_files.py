@@ -43,9 +43,9 @@ def test_a_file_encodes_what_the_model_encodes(small, exported, pixels):
         assert found.dtype == np.float32
         assert np.abs(found - expected).max() < 1e-5
     assert encoder.encode([], progress=False).shape == (0, 8)
-    with pytest.raises(ModelError, match="batch size"):
+    with pytest.raises(ModelError, match="batch"):
         encoder.encode(pixels, batch_size=0)
-    with pytest.raises(ModelError, match=r"given a batch of \(2, 3, 9, 9\)"):
+    with pytest.raises(ModelError, match="2, 3, 9, 9"):
         encoder(torch.rand(2, 3, 9, 9))
 
 
@@ -86,16 +86,16 @@ def test_the_engine_translates_once(small, small_file, pixels, own_cache, monkey
     assert len(translated) == 2
     assert len(OnnxEncoder(kept).encode(pixels, progress=False)) == 7
     other = build_embedder(ModelSection(backbone="conv4", size=24, dimension=8), seed=3)
-    with pytest.raises(ModelError, match="differ by up to"):  # what is kept for one model is not taken for another
+    with pytest.raises(ModelError, match="differ"):  # what is kept for one model is not taken for another
         other.encode(pixels, engine="onnx", progress=False)
     assert list(own_cache.iterdir()) == [kept]
 
 
 def test_engines_by_name(small, pixels):
     assert list_engines() == ["onnx", "torch"]
-    with pytest.raises(UnknownNameError, match=r"engine 'onx'\. Did you mean 'onnx'"):
+    with pytest.raises(UnknownNameError, match="onnx"):
         small.encode(pixels, engine="onx")
-    with pytest.raises(ModelError, match="Only the engine 'torch' compiles"):
+    with pytest.raises(ModelError, match="compile"):
         small.encode(pixels, engine="onnx", compile=True)
 
 
@@ -107,7 +107,7 @@ class Undecided(nn.Module):
 def test_a_layer_that_cannot_be_exported_is_named(tmp_path, capfd):
     embedder = build_embedder(ModelSection(backbone="conv4", size=16))
     embedder.head = nn.Sequential(nn.Identity(), Undecided())
-    with pytest.raises(ModelError, match=r"'head\.1' \(Undecided\).*cannot follow") as caught:
+    with pytest.raises(ModelError, match=r"head\.1") as caught:
         export(embedder, tmp_path / "model.onnx")
     assert "\n" not in str(caught.value)
     assert not list(tmp_path.glob("*.onnx*"))
@@ -116,7 +116,7 @@ def test_a_layer_that_cannot_be_exported_is_named(tmp_path, capfd):
 
 def test_the_pooling_that_cannot_be_exported_is_named(tmp_path):
     embedder = build_embedder(ModelSection(backbone="conv4", size=16, pooling="generalized-max"))
-    with pytest.raises(ModelError, match=r"'pooling' \(GeneralizedMaxPooling\).*linalg_solve"):
+    with pytest.raises(ModelError, match="GeneralizedMaxPooling"):
         export(embedder, tmp_path / "model.onnx")
 
 
@@ -134,18 +134,18 @@ def test_other_vectors_are_not_written(small, small_file, tmp_path, monkeypatch)
     path.write_text("before")
     wrong = build_embedder(ModelSection(backbone="conv4", size=24, dimension=8), seed=5)
     monkeypatch.setattr(files, "serialised", lambda _: small_file)
-    with pytest.raises(ModelError, match="differ by up to"):
+    with pytest.raises(ModelError, match="differ"):
         export(wrong, path)
     assert path.read_text() == "before"
     assert list(tmp_path.glob("*onnx*")) == [path]
 
 
 def test_bad_places(small, small_file, tmp_path, monkeypatch):
-    with pytest.raises(ModelError, match=r"must end in \.onnx: write, for example, to model\.onnx"):
+    with pytest.raises(ModelError, match=r"\.onnx"):
         export(small, tmp_path / "model.pt")
     (tmp_path / "file").write_text("")
     monkeypatch.setattr(files, "serialised", lambda _: small_file)
-    with pytest.raises(StorageError, match="Could not write"):
+    with pytest.raises(StorageError, match=r"model\.onnx"):
         export(small, tmp_path / "file" / "model.onnx")
 
 
@@ -159,29 +159,29 @@ def foreign(**properties):
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("content", "word"),
     [
-        (b"", "damaged"),
-        (b"hello", "damaged"),
-        (foreign(), "not one that `nearkin export` wrote"),
-        (foreign(format="nearkin.onnx", version="2"), "upgrade nearkin"),
-        (foreign(format="nearkin.onnx"), "export the model again"),
-        (foreign(format="nearkin.onnx", version="1"), "damaged metadata"),
+        (b"", "model.onnx"),
+        (b"hello", "model.onnx"),
+        (foreign(), "export"),
+        (foreign(format="nearkin.onnx", version="2"), r"\b2\b"),
+        (foreign(format="nearkin.onnx"), "format"),
+        (foreign(format="nearkin.onnx", version="1"), "metadata"),
     ],
 )
-def test_files_that_are_not_ours(content, message, tmp_path):
+def test_files_that_are_not_ours(content, word, tmp_path):
     path = tmp_path / "model.onnx"
     path.write_bytes(content)
-    with pytest.raises(CheckpointError, match=message) as caught:
+    with pytest.raises(CheckpointError, match=word) as caught:
         OnnxEncoder(path)
     assert "\n" not in str(caught.value)
 
 
 def test_files_that_are_cut_or_missing(small_file, tmp_path):
     (tmp_path / "cut.onnx").write_bytes(small_file[0][: len(small_file[0]) // 2])
-    with pytest.raises(CheckpointError, match="damaged"):
+    with pytest.raises(CheckpointError, match=r"cut\.onnx"):
         OnnxEncoder(tmp_path / "cut.onnx")
-    with pytest.raises(CheckpointError, match="There is no ONNX file"):
+    with pytest.raises(CheckpointError, match=r"missing\.onnx"):
         OnnxEncoder(tmp_path / "missing.onnx")
 
 
@@ -190,7 +190,7 @@ def test_a_missing_package_is_named_with_its_extra(package, small, small_file, t
     for name in [name for name in sys.modules if name == package or name.startswith(f"{package}.")]:
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(MissingExtraError, match=rf"'{package}'.*nearkin\[onnx\]"):
+    with pytest.raises(MissingExtraError, match=rf"\b{package}\b"):
         export(small, tmp_path / "model.onnx")
     assert not list(tmp_path.glob("*.onnx*"))
     if package == "onnxruntime":

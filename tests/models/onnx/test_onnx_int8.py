@@ -47,7 +47,7 @@ def test_only_the_backbone_is_quantised(quantised):
 
 
 def test_bad_input(small_file, quantised, samples):
-    with pytest.raises(ModelError, match="needs samples to calibrate"):
+    with pytest.raises(ModelError, match="samples"):
         quantise(*small_file, [])
-    with pytest.raises(ModelError, match="int8 already"):
+    with pytest.raises(ModelError, match="int8"):
         quantise(*quantised, [samples])

@@ -266,48 +266,48 @@ def test_a_run_tells_of_both_losses(patterns, tiny, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("loss", "changes", "message"),
+    ("loss", "changes", "word"),
     [
-        ("normface", ["model.freeze=all", "model.cache=true"], r"holds none: set model\.cache to false"),
-        ("triplet", ["training.adversarial.mode=trades"], "which the loss 'triplet' does not give"),
-        ("proxy-anchor", ["training.adversarial.mode=trades"], r"set training\.adversarial\.mode to mix"),
-        ("arcface", ["training.adversarial.mode=negative-margin"], "one of the loss 'normface', not of 'arcface'"),
+        ("normface", ["model.freeze=all", "model.cache=true"], r"model\.cache"),
+        ("triplet", ["training.adversarial.mode=trades"], "triplet"),
+        ("proxy-anchor", ["training.adversarial.mode=trades"], r"training\.adversarial\.mode"),
+        ("arcface", ["training.adversarial.mode=negative-margin"], "arcface"),
     ],
 )
-def test_refusals(loss, changes, message, tiny):
+def test_refusals(loss, changes, word, tiny):
     recipe = load_recipe(loss, [*tiny, "training.schedule=adversarial", *changes])
-    with pytest.raises(RecipeError, match=message):
+    with pytest.raises(RecipeError, match=word):
         make_learner(recipe, "image", 6, validated=True)
 
 
 def test_audio_is_refused():
     recipe = load_recipe("audio", ["training.schedule=adversarial", "model.cache=false", "model.pretrained=false"])
-    with pytest.raises(RecipeError, match="perturbs pixels, and the data is audio"):
+    with pytest.raises(RecipeError, match="audio"):
         make_learner(recipe, "audio", 6, validated=True)
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("settings", "word"),
     [
-        ("{mode: trades, alpha: 0.3}", "alpha is set, which the mode 'trades' does not use"),
-        ("{trades_lambda: 1}", "trades_lambda is set, which the mode 'mix' does not use"),
-        ("{trades_term: cross-entropy}", "trades_term is set, which the mode 'mix' does not use"),
-        ("{mode: negative-margin, alpha: 0}", "needs clean inputs, too: set alpha above 0"),
-        ("{attack: fgsm, step_size: 0.1}", "one step of eps: set steps to 1 and step_size to null"),
-        ("{attack: fgsm, steps: 3}", "one step of eps"),
-        ("{alpha: 1}", "less than 1"),
-        ("{eps: 0}", "greater than 0"),
-        ("{eps: eight}", "valid number"),
-        ("{attack: cw}", "'fgsm', 'bim' or 'pgd'"),
+        ("{mode: trades, alpha: 0.3}", "alpha"),
+        ("{trades_lambda: 1}", "trades_lambda"),
+        ("{trades_term: cross-entropy}", "trades_term"),
+        ("{mode: negative-margin, alpha: 0}", "alpha"),
+        ("{attack: fgsm, step_size: 0.1}", "step_size"),
+        ("{attack: fgsm, steps: 3}", "steps"),
+        ("{alpha: 1}", "alpha"),
+        ("{eps: 0}", "eps"),
+        ("{eps: eight}", "eps"),
+        ("{attack: cw}", "attack"),
     ],
 )
-def test_settings_that_contradict_each_other_are_refused(settings, message):
-    with pytest.raises(RecipeError, match=message):
+def test_settings_that_contradict_each_other_are_refused(settings, word):
+    with pytest.raises(RecipeError, match=word):
         load_recipe("normface", ["training.schedule=adversarial", f"training.adversarial={settings}"])
 
 
 def test_settings_without_the_schedule_are_refused():
-    with pytest.raises(RecipeError, match=r"set training\.schedule to adversarial, or leave it out"):
+    with pytest.raises(RecipeError, match=r"training\.schedule"):
         load_recipe("normface", ["training.adversarial.eps=0.1"])
 
 
