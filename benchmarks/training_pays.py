@@ -82,8 +82,10 @@ RATES = {
 training."""
 FULL_CLASSES, FULL_ITEMS = 80, 3000
 AS_SHIPPED = "as shipped"
-LOSS_RATES = ("3e-5", "1e-4", "3e-4")
-"""Learning rates to choose from for each of the other losses, its recipe else as shipped."""
+LOSS_RATES = ("1e-5", "3e-5", "1e-4")
+"""Learning rates to choose from for the losses below, their recipes else as shipped."""
+TOO_FAST = ("growing-triplet", "proxy-anchor", "softmax", "sd-softmax", "lifted-structure")
+"""Losses that at 1e-4 do not beat their start in both measures on the validation classes of CUB-200-2011, seed 0."""
 
 
 def safer(slack: float) -> Callable[[list[Trial]], Trial]:
@@ -169,10 +171,9 @@ def rates_grid() -> list[Cell]:
     extremes = {data: (0, sizes[0], sizes[-1]) for data, sizes in FOLDERS.items()}
     cells = [cell for cell in grid() if cell.data in SETS and cell.items in extremes[cell.data]]
     shared = [replace(cell, rate=rate) for rate in (*STARTS, *RATES) for cell in cells]
-    losses = [cell.recipe for cell in loss_grid() if cell.seed == 0 and not cell.settings and cell.recipe in LOSSES]
     return shared + [
         Cell("cub200", 0, recipe=name, settings=f"training.lr={lr}", rate=AS_SHIPPED)
-        for name in losses
+        for name in TOO_FAST
         for lr in LOSS_RATES
     ]
 
