@@ -25,6 +25,8 @@ def load_recipe(recipe: str | Recipe, overrides: Sequence[str] = ()) -> Recipe:
         return shipped.load_recipe(recipe, list(overrides))
     now = shipped.load_recipe(recipe)
     before = ["model.head_start=random"]
+    if now.model.head_start != "random":
+        before.append("training.lr=1e-3")
     if now.model.dimension == AUTO:
         before.append("model.dimension=128")
     if now.objective.parameters.get("beta") == _BETA:
