@@ -367,7 +367,7 @@ def rows_of(lines: list[dict[str, Any]], *keys: str) -> dict[tuple[Any, ...], di
 
 
 def default_rows(lines: list[dict[str, Any]]) -> dict[tuple[Any, ...], dict[str, Any]]:
-    mine = [line for line in lines if line["recipe"] == DEFAULT_RECIPE]
+    mine = [line for line in lines if line["recipe"] == DEFAULT_RECIPE and not line["settings"]]
     order = {data: place for place, data in enumerate((*SETS, *FEW_CLASSES))}
     mine.sort(key=lambda line: (line["classes"] > 0, order.get(line["data"], 0), line["classes"], line["items"]))
     return rows_of(mine, "data", "classes", "items")
