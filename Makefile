@@ -2,6 +2,7 @@
 # Both set up .venv first. make test-browser: the web page in a real browser (installs Debian's chromium if there is none).
 # make book: every study behind the book of results (hours; finished cells are kept), and its pages.
 # make book-quick: some of their cells from nothing, in less than 20 minutes, beside what the book has.
+# make house: how large the tree is and how many files a command enters; AGAINST=commit puts another commit beside it.
 # NEARKIN_DATA names the directory with real data; without it the tests that need it skip.
 
 PYTHON ?= python3
@@ -11,7 +12,7 @@ STAMP := $(VENV)/.installed
 SHARED := $(abspath ../shared/data)
 export NEARKIN_DATA ?= $(if $(wildcard $(SHARED)),$(SHARED),)
 
-.PHONY: setup demo test test-browser lint types layers docs bench book book-quick clean
+.PHONY: setup demo test test-browser lint types layers docs bench book book-quick house clean
 
 setup: $(STAMP)
 
@@ -53,6 +54,9 @@ book: setup
 
 book-quick: setup
 	$(BIN)/python benchmarks/book.py --quick
+
+house: setup
+	$(BIN)/python tools/house.py $(if $(AGAINST),--against $(AGAINST))
 
 clean:
 	rm -rf $(VENV) build dist site
