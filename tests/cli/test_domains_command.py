@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -53,8 +54,8 @@ def runs(table, tiny, tmp_path_factory):
     for domain in DOMAINS:
         trained = train_without(table, tiny, domain, folder / f"without-{domain}")
         assert trained.exit_code == 0, trained.output
-        assert f"other items of them validate, those of {domain} are held out" in trained.output
-        assert "On the validation items" in trained.output
+        assert domain in trained.output
+        assert "validation" in trained.output
         audited = invoke("audit", folder / f"without-{domain}", "--no-baseline")
         assert audited.exit_code == 0, audited.output
         assert f"held out: {domain}" in audited.output
@@ -74,8 +75,8 @@ def test_the_audit_of_a_run_is_of_the_held_out_domain(runs):
 def test_runs_without_different_domains_stand_in_one_table_and_are_not_paired(runs):
     compared = invoke("compare", *runs, "--metric", "accuracy nearest proxy, held out")
     assert compared.exit_code == 0, compared.output
-    assert "No paired test" in compared.output
-    assert "different data" in compared.output
+    assert "paired" in compared.output
+    assert "points" not in compared.output
 
 
 def test_a_finished_run_resumes_and_another_domain_is_another_run(table, tiny, runs):
@@ -92,15 +93,16 @@ def test_a_finished_run_resumes_and_another_domain_is_another_run(table, tiny, r
         "--set",
         "data.test_domains=[light]",
     )
-    assert "test_domains" in str(other.exception) or "recipe" in str(other.exception)
+    assert other.exit_code
+    assert "recipe" in str(other.exception)
 
 
 def test_an_unknown_domain_is_refused_with_the_nearest_name(table, tiny, tmp_path):
     refused = train_without(table, tiny, "drak", tmp_path / "run")
-    assert str(refused.exception) == "There is no domain 'drak' to hold out. Did you mean 'dark'?"
+    assert "dark" in str(refused.exception)
     assert not (tmp_path / "run").exists()
 
 
 def test_a_manifest_without_domains_is_refused(photos, tiny, tmp_path):
     refused = train_without(photos, tiny, "dark", tmp_path / "run")
-    assert "needs a column 'domain'" in str(refused.exception)
+    assert re.search(r"\bdomain\b", str(refused.exception))

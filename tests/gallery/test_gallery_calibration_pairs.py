@@ -152,7 +152,7 @@ def test_a_rate_below_the_rule_of_three_is_refused(rate, promised):
     assert (ruling.threshold is not None) == promised
     assert (ruling.same is not None) == promised
     assert ruling.probability is not None
-    assert ("ask for 0.003 or more, or add items" in ruling.reason) != promised
+    assert ("0.003" in ruling.reason) != promised
 
 
 def test_the_probability_is_calibrated_at_equal_priors():
@@ -193,7 +193,8 @@ def test_labels_that_mean_nothing_give_no_evidence():
 def test_too_few_pairs_give_a_reason(genuine, impostors):
     ruling = fit_pair_rule(drawn(genuine, impostors)).judge(0.5, 0.1)
     assert (ruling.same, ruling.probability, ruling.threshold) == (None, None, None)
-    assert f"{genuine:,} and {impostors:,}" in ruling.reason
+    assert f"{genuine:,}" in ruling.reason
+    assert f"{impostors:,}" in ruling.reason
 
 
 def test_the_table_is_small_and_reads_back():

@@ -23,7 +23,7 @@ def test_a_directory_is_as_it_was(tmp_path, model, there):
     place = tmp_path / "x.gallery"
     if there:
         place.mkdir()
-    with pytest.raises(DataError, match="gallery of vectors"):
+    with pytest.raises(DataError, match="vectors"):
         Gallery.create(place, model, [WRONG], progress=False)
     assert place.exists() == there
     assert not there or not list(place.iterdir())
@@ -41,7 +41,7 @@ def test_milvus_is_as_it_was_and_can_be_used_again_at_once(tmp_path):
         with pytest.raises(DataError, match=r"\(n, 8\)"):
             Gallery.create(f"{place}#second", items=WRONG, dimension=8, name="x")
         assert len(first) == 2
-        with pytest.raises(StorageError, match="no gallery"):
+        with pytest.raises(StorageError, match="#second"):
             Gallery.open(f"{place}#second")
     with Gallery.open(f"{place}#first") as first:
         assert len(first) == 2
@@ -55,7 +55,7 @@ def test_what_another_process_made_meanwhile_is_left_alone(tmp_path, model, monk
         return create_store(path, settings, index)
 
     monkeypatch.setattr("nearkin.gallery.gallery.create_store", overtaken)
-    with pytest.raises(StorageError, match="holds a gallery already"):
+    with pytest.raises(StorageError, match=r"x\.gallery"):
         Gallery.create(place, model)
     with Gallery.open(place) as theirs:
         assert theirs.settings.name == "theirs"
@@ -63,13 +63,13 @@ def test_what_another_process_made_meanwhile_is_left_alone(tmp_path, model, monk
 
 @pytest.mark.parametrize("given", [{"labels": ["a"]}, {"metadata": {"a": 1}}, {"ids": ["a"]}])
 def test_labels_without_items_are_refused(tmp_path, given):
-    with pytest.raises(DataError, match="give the items too"):
+    with pytest.raises(DataError, match="items"):
         Gallery.create(tmp_path / "x.gallery", dimension=4, name="x", **given)
     assert not (tmp_path / "x.gallery").exists()
 
 
 def test_a_class_needs_an_example(tmp_path):
     with Gallery.create(tmp_path / "x.gallery", dimension=4, name="x") as gallery:
-        with pytest.raises(DataError, match="no examples of 'mug'"):
+        with pytest.raises(DataError, match="mug"):
             gallery.enrol("mug", np.empty((0, 4)))
         assert gallery.enrol("mug", np.ones((1, 4)))

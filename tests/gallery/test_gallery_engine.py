@@ -43,11 +43,11 @@ def test_engines_share_a_gallery(model, patterns, tmp_path):
 
 
 def test_bad_engines_and_models(model, tmp_path):
-    with pytest.raises(UnknownNameError, match=r"engine 'onyx'.*'onnx'"):
+    with pytest.raises(UnknownNameError, match="onnx"):
         Gallery.create(tmp_path / "a.gallery", model, engine="onyx")
     assert not (tmp_path / "a.gallery").exists()
     Gallery.create(tmp_path / "b.gallery", dimension=3, name="own").close()
-    with pytest.raises(UnknownNameError, match="engine 'onyx'"):
+    with pytest.raises(UnknownNameError, match="onyx"):
         Gallery.open(tmp_path / "b.gallery", engine="onyx")
-    with pytest.raises(ModelError, match="with the engine 'onnx'"):
+    with pytest.raises(ModelError, match="engine"):
         Gallery.create(tmp_path / "c.gallery", tmp_path / "model.onnx")

@@ -121,7 +121,7 @@ def test_reopening_needs_no_model_and_another_one_is_refused(tmp_path, gallery, 
         ]
     Gallery.open(gallery.path, model).close()
     other = build_embedder(ModelSection(backbone="conv4", size=32, dimension=16), seed=2).eval()
-    with pytest.raises(ModelError, match=r"were made by the model .* rebuild"):
+    with pytest.raises(ModelError, match="rebuild"):
         Gallery.open(gallery.path, other)
 
 
@@ -148,7 +148,7 @@ def test_rebuild_takes_another_model_and_keeps_everything_else(gallery, photos):
 def test_rebuild_stops_before_anything_is_done_if_files_are_gone(gallery, photos):
     (photos / "red" / "0.png").unlink()
     other = build_embedder(ModelSection(backbone="conv4", size=32, dimension=24), seed=2).eval()
-    with pytest.raises(DataError, match=r"1 of 36 items can no longer be read .*0\.png"):
+    with pytest.raises(DataError, match=r"\b0\.png"):
         gallery.rebuild(other, progress=False)
     assert gallery.settings.dimension == 16
     assert gallery.identify(picture("red", 3)).label is not None
@@ -203,7 +203,7 @@ def test_verify_at_a_chosen_rate(vectors, points):
 
 @pytest.mark.parametrize("rate", [0, 1, -1, 2, True, "a", float("nan")])
 def test_a_false_accept_rate_is_between_0_and_1(vectors, rate):
-    with pytest.raises(DataError, match="false accept rate"):
+    with pytest.raises(DataError, match="rate"):
         vectors.verify(np.ones(24), np.ones(24), false_accept_rate=rate)
 
 
@@ -268,7 +268,7 @@ def test_where_restricts_search_items_and_removal(tmp_path, points):
         assert made.remove(where="shop = 'b'") == 90
         assert len(made) == 90
         assert made.remove(label="class 0") == 7
-        with pytest.raises(DataError, match="which items to remove"):
+        with pytest.raises(DataError, match="remove"):
             made.remove()
         with pytest.raises(DataError):
             made.search(rows[0], where="price; drop table items")
@@ -286,7 +286,7 @@ def test_ids_replace_and_relabel_and_describe(vectors, points):
     assert vectors.relabel(["mine", "nobody"], None) == 1
     assert vectors.remove("mine") == 1
     assert "mine" not in vectors
-    with pytest.raises(DataError, match="no item 'mine'"):
+    with pytest.raises(DataError, match="mine"):
         vectors.get("mine")
 
 
@@ -303,7 +303,7 @@ def test_export_and_import_give_the_same_gallery(tmp_path, gallery, model):
         assert len(copy) == 36
     with (
         Gallery.create(tmp_path / "own.gallery", dimension=16, name="mine") as own,
-        pytest.raises(ModelError, match="a gallery of their own"),
+        pytest.raises(ModelError, match="conv4"),
     ):
         own.import_(tmp_path / "out.parquet")
 
@@ -341,8 +341,8 @@ def test_reliability_tells_of_the_gallery_itself(vectors):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({}, "give a model, or a dimension and a name"),
-        ({"dimension": 4}, "give a model, or a dimension and a name"),
+        ({}, "dimension"),
+        ({"dimension": 4}, "dimension"),
         ({"dimension": 0, "name": "x"}, "dimension"),
         ({"dimension": True, "name": "x"}, "dimension"),
         ({"dimension": 4, "name": "x", "dtype": "int4"}, "float16"),
@@ -360,7 +360,7 @@ def test_bad_settings_are_told_and_leave_nothing_behind(tmp_path, arguments, mes
 
 
 def test_a_place_that_is_taken_or_empty_is_told(tmp_path, vectors):
-    with pytest.raises(StorageError, match="there already"):
+    with pytest.raises(StorageError, match=Path(vectors.path).name):
         Gallery.create(vectors.path, dimension=4, name="x")
     with pytest.raises(StorageError, match=r"nothing\.gallery"):
         Gallery.open(tmp_path / "nothing.gallery")
@@ -383,11 +383,11 @@ def test_bad_vectors_are_told(vectors, rows, message):
 
 
 def test_a_query_must_be_one(vectors):
-    with pytest.raises(DataError, match="one vector"):
+    with pytest.raises(DataError, match="one"):
         vectors.identify(np.ones((2, 24)))
-    with pytest.raises(DataError, match="whole number"):
+    with pytest.raises(DataError, match="whole"):
         vectors.search(np.ones(24), k=0)
-    with pytest.raises(ModelError, match="takes no model"):
+    with pytest.raises(ModelError, match="model"):
         Gallery.open(vectors.path, "efficientnet-lite0")
 
 
@@ -417,7 +417,7 @@ def test_a_change_is_whole_or_nothing(vectors):
     vectors.change(id, metadata={"n": 1}, label="new")
     assert (vectors.get(id).label, vectors.get(id).metadata) == ("new", {"n": 1})
     assert vectors.store.generation == generation + 1
-    with pytest.raises(DataError, match="no item"):
+    with pytest.raises(DataError, match="nobody"):
         vectors.change("nobody", label="x")
 
 
@@ -429,6 +429,6 @@ def test_a_large_gallery_answers_before_it_was_learned_from(tmp_path, monkeypatc
         match = large.identify([1, 0, 0, 0])
         assert (match.probability, match.known) == (None, None)
         assert match.label in ("a", "b")
-        assert "being learned" in match.reason
+        assert "learned" in match.reason
         large.recalibrate()
         assert large.identify([1, 0, 0, 0]).probability is not None

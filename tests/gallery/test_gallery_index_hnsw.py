@@ -239,11 +239,11 @@ def test_a_long_tail_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_cannot_be_done_says_so() -> None:
-    with pytest.raises(DataError, match="cannot search the space 'poincare-ball'"):
+    with pytest.raises(DataError, match="poincare-ball"):
         HnswIndex(VectorIndex(PoincareBall(), 4), None, 1)
-    with pytest.raises(StorageError, match="no directory"):
+    with pytest.raises(StorageError, match="directory"):
         built(30)[0].save(1)
-    with pytest.raises(DataError, match="whole number from 1 on"):
+    with pytest.raises(DataError, match="whole"):
         built(30)[0].search(drawn(1)[0], 0)
 
 

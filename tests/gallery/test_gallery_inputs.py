@@ -114,15 +114,15 @@ def test_floats_are_not_kept_but_have_a_picture():
 @pytest.mark.parametrize(
     ("item", "message"),
     [
-        (b"", "photo is empty"),
-        (b"hello", "photo is not an image"),
-        (encoded()[:60], "photo is truncated"),
-        (encoded("JPEG", (200, 200))[:-300], "photo is truncated"),
-        (np.zeros((4, 4, 7), np.uint8), "photo must be a uint8 array"),
-        (3, "photo is a int"),
-        (Image.new("F", (4, 4)), "photo is an image that could not be decoded"),
-        ("nowhere.png", "no file nowhere.png"),
-        ("a\0b", "cannot be read|no file"),
+        (b"", "empty"),
+        (b"hello", "photo"),
+        (encoded()[:60], "truncated"),
+        (encoded("JPEG", (200, 200))[:-300], "truncated"),
+        (np.zeros((4, 4, 7), np.uint8), "uint8"),
+        (3, r"\bint\b"),
+        (Image.new("F", (4, 4)), "decoded"),
+        ("nowhere.png", r"nowhere\.png"),
+        ("a\0b", "a.*b"),
     ],
 )
 def test_items_that_cannot_be_used(item, message):
@@ -131,16 +131,16 @@ def test_items_that_cannot_be_used(item, message):
 
 
 def test_a_folder_is_no_item(tmp_path):
-    with pytest.raises(DataError, match="no file"):
+    with pytest.raises(DataError, match=tmp_path.name):
         given(tmp_path, "image", "x")
 
 
 def test_bombs_are_refused():
-    with pytest.raises(DataError, match="photo is too large"):
+    with pytest.raises(DataError, match="large"):
         given(Image.new("1", (9000, 9000)), "image", "photo")
     buffer = io.BytesIO()
     Image.new("1", (9000, 9000)).save(buffer, "PNG")
-    with pytest.raises(DataError, match="photo is too large"):
+    with pytest.raises(DataError, match="large"):
         given(buffer.getvalue(), "image", "photo")
 
 
@@ -156,13 +156,13 @@ def test_audio():
     for item in (wave, torch.from_numpy(wave), wave.astype(np.float64)):
         assert np.array_equal(given(item, "audio", "clip").item, wave)
     for bad, message in [
-        (b"x", "clip is not readable"),
-        (wave[:0], "clip is a waveform that is empty"),
-        (3, "clip must"),
+        (b"x", "clip"),
+        (wave[:0], "empty"),
+        (3, "clip"),
     ]:
         with pytest.raises(DataError, match=message):
             given(bad, "audio", "clip")
-    with pytest.raises(DataError, match="not finite"):
+    with pytest.raises(DataError, match="finite"):
         given(np.array([np.nan]), "audio", "clip")
 
 
@@ -199,7 +199,7 @@ def test_a_flat_folder_has_no_labels(tmp_path):
 
 def test_loose_files_beside_class_folders_are_refused(folder):
     (folder / "stray.png").write_bytes(encoded())
-    with pytest.raises(DataError, match=r"stray\.png .* no class folder"):
+    with pytest.raises(DataError, match=r"stray\.png"):
         listed(folder)
 
 
@@ -240,7 +240,7 @@ def test_a_dataset_of_arrays():
 
 def test_a_name_of_the_catalogue():
     assert len(listed("digits")) > 1000
-    with pytest.raises(DataError, match="called 'digtis'"):
+    with pytest.raises(DataError, match="digtis"):
         listed("digtis")
 
 
@@ -269,12 +269,12 @@ def test_single_items_and_lists(folder):
 
 @pytest.mark.parametrize("items", [None, 3, {"a": 1}, {"a"}])
 def test_what_is_no_list_of_items(items):
-    with pytest.raises(DataError, match="Items are a folder"):
+    with pytest.raises(DataError, match="folder"):
         listed(items)
 
 
 def test_a_missing_path():
-    with pytest.raises(DataError, match=r"no file or folder nowhere/a\.png"):
+    with pytest.raises(DataError, match=r"nowhere/a\.png"):
         listed("nowhere/a.png")
 
 
@@ -316,16 +316,16 @@ def test_missing_values_of_pandas_mean_no_label():
     [
         ("", "empty"),
         (["a", ""], "empty"),
-        (["a"], "2 items and 1 labels"),
-        (["a", ["b"]], "a list of 1"),
-        (["a", b"b"], "not a bytes"),
-        (["a", "b\n"], "control character"),
-        (["a", "\0"], "control character"),
-        (["a", "\ud800"], "control character"),
-        (["a", "x" * 1001], "1,001 characters"),
-        (["a", float("inf")], "not inf"),
-        ({"a": 1}, "must be a list"),
-        (3, "must be a list"),
+        (["a"], r"\b1\b.*label"),
+        (["a", ["b"]], "list"),
+        (["a", b"b"], "bytes"),
+        (["a", "b\n"], "control"),
+        (["a", "\0"], "control"),
+        (["a", "\ud800"], "control"),
+        (["a", "x" * 1001], "1,001"),
+        (["a", float("inf")], "inf"),
+        ({"a": 1}, "list"),
+        (3, "list"),
     ],
 )
 def test_labels_that_cannot_be_used(labels, message):
@@ -346,19 +346,19 @@ def test_metadata():
 @pytest.mark.parametrize(
     ("metadata", "message"),
     [
-        ({"a": float("nan")}, "'a' is nan"),
-        ({"a": np.float64("inf")}, "'a' is inf"),
-        ({"a": 2**63}, "beyond 64 bit"),
-        ({"a": [1]}, "'a' is a list of 1"),
-        ({"a": {}}, "'a' is a dict"),
-        ({"a": b"x"}, "'a' is a bytes"),
+        ({"a": float("nan")}, "nan"),
+        ({"a": np.float64("inf")}, "inf"),
+        ({"a": 2**63}, "64"),
+        ({"a": [1]}, "list"),
+        ({"a": {}}, "dict"),
+        ({"a": b"x"}, "bytes"),
         ({"a": "\0"}, "NUL"),
-        ({"": 1}, "1 to 200 characters"),
-        ({"k" * 201: 1}, "1 to 200 characters"),
-        ({3: 1}, "not 3"),
+        ({"": 1}, "200"),
+        ({"k" * 201: 1}, "200"),
+        ({3: 1}, r"\b3\b"),
         ({"a\0": 1}, "NUL"),
-        ({"a": "é" * 32_768}, "65,545 bytes"),
-        ("text", "must be a mapping"),
+        ({"a": "é" * 32_768}, "65,545"),
+        ("text", "mapping"),
     ],
 )
 def test_metadata_that_cannot_be_used(metadata, message):
@@ -367,9 +367,9 @@ def test_metadata_that_cannot_be_used(metadata, message):
 
 
 def test_metadata_for_each():
-    with pytest.raises(DataError, match="3 items and 2 metadata"):
+    with pytest.raises(DataError, match=r"\b2\b.*metadata"):
         metadata_of([{}, {}], 3)
-    with pytest.raises(DataError, match="must be a mapping, not 3"):
+    with pytest.raises(DataError, match="mapping"):
         metadata_of([{}, 3], 2)
 
 
@@ -382,16 +382,16 @@ def test_ids():
 @pytest.mark.parametrize(
     ("ids", "message"),
     [
-        (["a"], "2 items and 1 ids"),
-        (["a", "a"], "'a' is given twice"),
-        (["a", ""], "0 characters"),
-        (["a", "x" * 201], "201 characters"),
-        (["a", "b/c"], "'b/c' cannot be used"),
-        (["a", ".."], "cannot be used"),
-        (["a", "."], "cannot be used"),
-        (["a", "b\n"], "cannot be used"),
-        (["a", 3], "must be a text, not 3"),
-        (["a", None], "must be a text, not None"),
+        (["a"], r"\b1\b.*ids"),
+        (["a", "a"], "twice"),
+        (["a", ""], r"\b0\b"),
+        (["a", "x" * 201], "201"),
+        (["a", "b/c"], "b/c"),
+        (["a", ".."], r"\.\."),
+        (["a", "."], r"'\.'"),
+        (["a", "b\n"], r"b\\n"),
+        (["a", 3], r"\b3\b"),
+        (["a", None], "None"),
     ],
 )
 def test_ids_that_cannot_be_used(ids, message):
@@ -428,20 +428,20 @@ def test_one_vector_and_none():
 @pytest.mark.parametrize(
     ("vectors", "message"),
     [
-        ([[1, 2], [3]], "one length"),
-        ([1, 2], r"\(n, 3\) or \(3,\), not \(1, 2\)"),
-        (np.zeros((2, 2, 3)), r"not \(2, 2, 3\)"),
-        (np.zeros((2, 0)), r"not \(2, 0\)"),
-        (3.0, r"not \(\)"),
-        ("abc", "not a text"),
-        ([["a", "b", "c"]], "must be numbers"),
-        ([None, 1, 2], "must be numbers"),
-        (np.zeros((1, 3), complex), "not complex128"),
-        (torch.zeros(1, 3, dtype=torch.complex64), "not complex"),
-        (np.ones((1, 3), bool), "not bool"),
-        ([[0, 0, 0], [0, np.nan, 0]], "row 1 holds NaN"),
-        ([[0, 1e39, 0]], "row 0 .*too large"),
-        (object(), "must be numbers"),
+        ([[1, 2], [3]], "length"),
+        ([1, 2], r"\(1, 2\)"),
+        (np.zeros((2, 2, 3)), r"\(2, 2, 3\)"),
+        (np.zeros((2, 0)), r"\(2, 0\)"),
+        (3.0, r"\(\)"),
+        ("abc", "text"),
+        ([["a", "b", "c"]], "numbers"),
+        ([None, 1, 2], "numbers"),
+        (np.zeros((1, 3), complex), "complex128"),
+        (torch.zeros(1, 3, dtype=torch.complex64), "complex"),
+        (np.ones((1, 3), bool), "bool"),
+        ([[0, 0, 0], [0, np.nan, 0]], "row 1"),
+        ([[0, 1e39, 0]], "row 0"),
+        (object(), "numbers"),
     ],
 )
 def test_vectors_that_cannot_be_used(vectors, message):

@@ -52,17 +52,17 @@ def partitioned(address) -> Iterator[MilvusStore]:
     [
         ({"index": "fast"}, "'fast'"),
         ({"index": None}, "'None'"),
-        ({"index": "hnsv"}, "Did you mean 'hnsw'"),
-        ({"index": "hnsw", "parameters": {"nlist": 8}}, "no parameter 'nlist'; it has M, efConstruction, ef"),
-        ({"index": "exact", "parameters": {"M": 8}}, "it has none"),
-        ({"index": "hnsw", "parameters": {"M": 1}}, "from 2 to 2,048, not 1"),
-        ({"index": "hnsw", "parameters": {"M": 16.0}}, "whole number"),
-        ({"index": "hnsw", "parameters": {"ef": True}}, "whole number"),
-        ({"index": "ivf-flat", "parameters": {"nlist": 8, "nprobe": 9}}, "of which there are 8"),
-        ({"partitions": 4}, "needs the metadata key"),
-        ({"partition": ""}, "metadata key"),
-        ({"partition": "shop", "partitions": 0}, "from 1 to 1,024, not 0"),
-        ({"partition": "shop", "partitions": 5000}, "not 5000"),
+        ({"index": "hnsv"}, "hnsw"),
+        ({"index": "hnsw", "parameters": {"nlist": 8}}, "nlist"),
+        ({"index": "exact", "parameters": {"M": 8}}, r"\bM\b"),
+        ({"index": "hnsw", "parameters": {"M": 1}}, "2,048"),
+        ({"index": "hnsw", "parameters": {"M": 16.0}}, "whole"),
+        ({"index": "hnsw", "parameters": {"ef": True}}, "whole"),
+        ({"index": "ivf-flat", "parameters": {"nlist": 8, "nprobe": 9}}, "nprobe"),
+        ({"partitions": 4}, "key"),
+        ({"partition": ""}, "key"),
+        ({"partition": "shop", "partitions": 0}, "1,024"),
+        ({"partition": "shop", "partitions": 5000}, "5000"),
     ],
 )
 def test_bad_choices_are_told_in_a_sentence(arguments, told):
@@ -75,7 +75,8 @@ def test_a_layout_comes_back_from_plain_values():
     made = layout_of("ivf-sq8", {"nlist": 16}, "shop", 8)
     assert Layout.from_dict(made.to_dict()) == made
     assert Layout.from_dict({}) == Layout()
-    assert made.in_words() == "ivf-sq8 (nlist = 16, nprobe = 16), 8 partitions by shop"
+    for word in ("ivf-sq8", "nlist = 16", "nprobe = 16", "8 partitions", "shop"):
+        assert word in made.in_words()
     assert layout_of(partition="shop").partitions == PARTITIONS
 
 
@@ -108,22 +109,22 @@ def test_what_a_search_gives_is_never_below_k():
 
 def test_product_quantisation_cuts_vectors_evenly():
     assert building(layout_of("ivf-pq"), SPHERE, lite=False)["params"]["m"] == 2
-    with pytest.raises(DataError, match="must divide the dimension, 8"):
+    with pytest.raises(DataError, match="dimension"):
         check_layout(layout_of("ivf-pq", {"m": 3}), SPHERE, lite=False)
 
 
 @pytest.mark.parametrize("index", ["ivf-pq", "diskann"])
 def test_milvus_lite_refuses_what_it_has_not(address, index):
-    with pytest.raises(DataError, match=f"Milvus Lite has no index '{index}': choose auto, exact, hnsw"):
+    with pytest.raises(DataError, match=index):
         MilvusStore.create(address, EUCLIDEAN, layout=layout_of(index))
 
 
 def test_int8_on_a_server_is_of_angles_and_by_a_graph():
     small = replace(SPHERE, dtype="int8")
     assert building(Layout(), small, lite=False)["index_type"] == "HNSW"
-    with pytest.raises(DataError, match="only angles stay"):
+    with pytest.raises(DataError, match="angles"):
         check_layout(Layout(), replace(EUCLIDEAN, dtype="int8"), lite=False)
-    with pytest.raises(DataError, match="by 'hnsw' alone, not by 'ivf-flat'"):
+    with pytest.raises(DataError, match="ivf-flat"):
         check_layout(layout_of("ivf-flat"), small, lite=False)
     check_layout(Layout(), replace(EUCLIDEAN, dtype="int8"), lite=True)
     assert items.schema(small, lite=False).fields[-1].dtype == pymilvus.DataType.INT8_VECTOR
@@ -182,7 +183,7 @@ def test_every_index_of_milvus_lite_finds_neighbours_and_may_be_exchanged(addres
     assert store.search(points(60)[:10], 1).keys[:, 0].tolist() == [f"i{row:03d}" for row in range(10)]
     reader = MilvusStore.open(address)
     assert reader.layout == store.layout == Layout("hnsw", {"M": 4})
-    with pytest.raises(DataError, match="no index 'diskann'"):
+    with pytest.raises(DataError, match="diskann"):
         store.set_layout(Layout("diskann"))
     assert reader.layout.index == "hnsw"
     reader.close()
@@ -201,12 +202,12 @@ def test_a_local_gallery_changes_its_index_for_good(tmp_path):
         again.set_index("exact")
         assert again.stats().index == "exact"
         for given, told in (
-            ({"index": "diskann"}, "one of Milvus"),
-            ({"index": "hnsw", "parameters": {"M": 8}}, "no parameters"),
+            ({"index": "diskann"}, "Milvus"),
+            ({"index": "hnsw", "parameters": {"M": 8}}, "parameters"),
         ):
             with pytest.raises(DataError, match=told):
                 again.set_index(**given)
-    with pytest.raises(DataError, match="no partitions"):
+    with pytest.raises(DataError, match="partition"):
         Gallery.create(tmp_path / "h", dimension=8, name="x", partition="shop")
     assert not (tmp_path / "h").exists()
 
@@ -310,7 +311,7 @@ def test_partitions_stay_when_all_vectors_are_replaced(partitioned, address):
         assert again.store.layout == layout_of(partition="shop")
         assert len(again.search(points(1)[0], k=60, where={"shop": "south"})) == 20
         again.set_index("hnsw")
-        assert again.stats().layout.endswith("64 partitions by shop")
+        assert "64 partitions" in again.stats().layout
 
 
 def test_a_gallery_that_says_nothing_of_its_layout_opens(address):

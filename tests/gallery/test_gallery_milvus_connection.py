@@ -137,10 +137,10 @@ def test_what_fails_for_a_moment_is_tried_again_after_growing_pauses(monkeypatch
 
 def test_tries_are_bounded_and_the_error_is_one_sentence_without_password(monkeypatch):
     connection, client, _ = connected(monkeypatch, [unavailable() for _ in range(99)])
-    with pytest.raises(
-        StorageError, match=r"milvus://127.0.0.1:19999/shop did not answer 'query' in 3 tries \(no route\)"
-    ):
+    with pytest.raises(StorageError, match=r"127\.0\.0\.1:19999/shop") as caught:
         connection.call("query", "x")
+    assert "s3cret" not in str(caught.value)
+    assert "\n" not in str(caught.value)
     assert len(client.calls) == TRIES
 
 
@@ -193,7 +193,7 @@ def test_a_server_that_is_not_there_is_told_soon(start, capfd):
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     began = time.monotonic()
-    with pytest.raises(StorageError, match=rf"Milvus at milvus://127.0.0.1:{port}/shop cannot be reached") as caught:
+    with pytest.raises(StorageError, match=f"milvus://127.0.0.1:{port}/shop") as caught:
         start(f"milvus://ann:s3cret@127.0.0.1:{port}/shop")
     assert time.monotonic() - began < 10
     assert "s3cret" not in str(caught.value)
@@ -207,6 +207,6 @@ def test_a_listener_that_never_answers_is_given_up_on(monkeypatch):
         silent.listen()
         address = f"milvus://127.0.0.1:{silent.getsockname()[1]}/shop"
         began = time.monotonic()
-        with pytest.raises(StorageError, match="cannot be reached"):
+        with pytest.raises(StorageError, match=address):
             MilvusStore.open(address, sleep=lambda _: None)
         assert time.monotonic() - began < 5

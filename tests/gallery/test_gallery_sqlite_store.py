@@ -90,12 +90,12 @@ def test_scattered_rows_are_written_in_place(small):
 
 def test_numbers_beyond_half_precision_are_refused(tmp_path):
     store = SqliteStore.create(tmp_path / "g", settings_of(dtype="float16"))
-    with pytest.raises(DataError, match="too large for float16"):
+    with pytest.raises(DataError, match="float16"):
         store.write(records_of(1), np.full((1, DIMENSION), 1e5, np.float32))
     assert len(store) == 0
     store.close()
     wide = SqliteStore.create(tmp_path / "h", settings_of())
-    with pytest.raises(DataError, match="too large for float32"):
+    with pytest.raises(DataError, match="float32"):
         wide.write(records_of(1), np.full((1, DIMENSION), 1e300))
     wide.close()
 
@@ -207,10 +207,10 @@ def test_a_migration_that_fails_leaves_the_old_version(tmp_path, monkeypatch):
 
     def fails(connection):
         connection.execute("CREATE TABLE half (x)")
-        raise sqlite3.OperationalError("no room")
+        raise sqlite3.OperationalError("spent")
 
     monkeypatch.setattr(schema, "STEPS", (*schema.STEPS[:1], fails))
-    with pytest.raises(StorageError, match="no room"):
+    with pytest.raises(StorageError, match="spent"):
         SqliteStore.open(tmp_path / "g")
     connection = sqlite3.connect(tmp_path / "g" / "gallery.sqlite")
     assert schema.version_of(connection) == 1
@@ -235,7 +235,7 @@ def test_a_newer_gallery_is_refused(tmp_path):
     connection = sqlite3.connect(tmp_path / "g" / "gallery.sqlite")
     connection.execute(f"PRAGMA user_version = {schema.VERSION + 1}")
     connection.close()
-    with pytest.raises(StorageError, match=r"newer nearkin.*upgrade"):
+    with pytest.raises(StorageError, match="newer"):
         SqliteStore.open(tmp_path / "g")
 
 
@@ -269,7 +269,7 @@ def test_a_directory_with_other_files_may_become_a_gallery(tmp_path):
 
 def test_a_creation_that_was_cut_short_may_be_repeated(tmp_path):
     (tmp_path / "gallery.sqlite").touch()
-    with pytest.raises(StorageError, match="no gallery"):
+    with pytest.raises(StorageError, match=tmp_path.name):
         SqliteStore.open(tmp_path)
     SqliteStore.create(tmp_path, settings_of()).close()
     SqliteStore.open(tmp_path).close()
@@ -278,23 +278,23 @@ def test_a_creation_that_was_cut_short_may_be_repeated(tmp_path):
 @pytest.mark.parametrize("name", ["none", "file/below"])
 def test_opening_nothing_is_refused(tmp_path, name):
     (tmp_path / "file").write_text("x")
-    with pytest.raises(StorageError, match="no gallery at"):
+    with pytest.raises(StorageError, match=name):
         SqliteStore.open(tmp_path / name)
-    with pytest.raises(StorageError, match="cannot be made"):
+    with pytest.raises(StorageError, match="file/below"):
         SqliteStore.create(tmp_path / "file" / "below", settings_of())
 
 
 def test_other_databases_and_other_files_are_no_gallery(tmp_path):
     (tmp_path / "gallery.sqlite").write_text("not a database at all" * 100)
-    with pytest.raises(StorageError, match="no gallery"):
+    with pytest.raises(StorageError, match=r"gallery\.sqlite"):
         SqliteStore.open(tmp_path)
-    with pytest.raises(StorageError, match="no gallery"):
+    with pytest.raises(StorageError, match=r"gallery\.sqlite"):
         SqliteStore.create(tmp_path, settings_of())
     (tmp_path / "gallery.sqlite").unlink()
     connection = sqlite3.connect(tmp_path / "gallery.sqlite")
     connection.execute("CREATE TABLE theirs (x)")
     connection.close()
-    with pytest.raises(StorageError, match="another program"):
+    with pytest.raises(StorageError, match="program"):
         SqliteStore.open(tmp_path)
     with pytest.raises(StorageError, match="already"):
         SqliteStore.create(tmp_path, settings_of())
@@ -350,7 +350,7 @@ def test_a_full_disk_undoes_the_call(tmp_path):
     pages = store._connection.execute("PRAGMA page_count").fetchone()[0]
     store._connection.execute(f"PRAGMA max_page_count = {pages + 2}")
     many = [Record(f"n{row}", "new", {"t": "x" * 500}) for row in range(500)]
-    with pytest.raises(StorageError, match=r"disk is full: make room"):
+    with pytest.raises(StorageError, match="full"):
         store.write(many, vectors_of(500))
     assert len(store) == 10
     assert store.classes() == ["c0", "c1", "c2"]
@@ -369,7 +369,7 @@ def test_a_read_only_gallery_can_be_read(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK and real(path, mode))
     reader = SqliteStore.open(tmp_path)
     assert len(reader.page()) == 3
-    with pytest.raises(StorageError, match="read-only: make it writable"):
+    with pytest.raises(StorageError, match="read-only"):
         reader.remove(["i00000"])
     assert len(reader) == 3
     reader.close()
@@ -378,13 +378,13 @@ def test_a_read_only_gallery_can_be_read(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("bad", "match"),
-    [({"dtype": "float64"}, "float64.*float16"), ({"dimension": 0}, "dimension"), ({"dimension": True}, "dimension")],
+    [({"dtype": "float64"}, "float64"), ({"dimension": 0}, "dimension"), ({"dimension": True}, "dimension")],
 )
 def test_settings_that_cannot_be_stored_are_refused(tmp_path, bad, match):
     with pytest.raises(DataError, match=match):
         SqliteStore.create(tmp_path / "g", settings_of(**bad))
     assert not (tmp_path / "g").exists()
-    with pytest.raises(DataError, match="Did you mean 'hnsw'"):
+    with pytest.raises(DataError, match="hnsw"):
         SqliteStore.create(tmp_path / "g", settings_of(), index="hsnw")
 
 

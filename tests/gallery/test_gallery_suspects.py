@@ -128,7 +128,7 @@ def test_of_a_very_large_gallery_a_sample_is_looked_at(monkeypatch):
 
 def test_without_probabilities_it_says_what_is_missing():
     store = FakeStore(*clusters(classes=2, items=3))
-    with pytest.raises(DataError, match=r"cannot be told yet.*30 items"):
+    with pytest.raises(DataError, match="30"):
         suspicious_labels(store, fit_calibration(store, SPACE))
 
 

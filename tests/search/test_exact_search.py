@@ -157,16 +157,16 @@ def test_single_precision_also_under_autocast():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"queries": np.zeros((3, 2)), "k": 3}, "only 2 items"),
-        ({"queries": np.zeros((3, 2)), "gallery": np.zeros((4, 2)), "k": 5}, "only 4 items"),
+        ({"queries": np.zeros((3, 2)), "k": 3}, r"\b2\b"),
+        ({"queries": np.zeros((3, 2)), "gallery": np.zeros((4, 2)), "k": 5}, r"\b4\b"),
         ({"queries": np.zeros((3, 2)), "k": 0}, "k=0"),
-        ({"queries": np.zeros((3, 2)), "gallery": np.zeros((4, 3)), "k": 1}, "2 dimensions .* 3"),
+        ({"queries": np.zeros((3, 2)), "gallery": np.zeros((4, 3)), "k": 1}, "dimensions"),
         ({"queries": np.zeros((3, 2, 1)), "k": 1}, "shape"),
         ({"queries": np.zeros((3, 0)), "k": 1}, "shape"),
         ({"queries": np.array([[0.0], [np.nan], [1.0]]), "k": 1}, "row 1"),
-        ({"queries": np.zeros((3, 2)), "gallery": np.full((4, 2), np.inf), "k": 1}, "gallery hold NaN or infinite"),
+        ({"queries": np.zeros((3, 2)), "gallery": np.full((4, 2), np.inf), "k": 1}, "gallery"),
         ({"queries": [["a"], ["b"]], "k": 1}, "numbers"),
-        ({"queries": np.zeros((3, 2)), "k": 1, "memory_mb": 1}, "64 MB"),
+        ({"queries": np.zeros((3, 2)), "k": 1, "memory_mb": 1}, "memory_mb"),
     ],
 )
 def test_bad_input(arguments, message):
@@ -273,11 +273,11 @@ class Answering:
 @pytest.mark.parametrize(
     ("scorer", "message"),
     [
-        (Answering(far=float("nan")), "Answering must give finite numbers"),
-        (Answering(far=float("inf")), "Answering must give finite numbers"),
-        (Answering(change=lambda d: d[:, :-1]), "Answering must give a tensor of the shape"),
-        (Answering(change=lambda d: d[0]), "Answering must give a tensor of the shape"),
-        (Answering(change=lambda d: d.unsqueeze(0)), "Answering must give a tensor of the shape"),
+        (Answering(far=float("nan")), "finite"),
+        (Answering(far=float("inf")), "finite"),
+        (Answering(change=lambda d: d[:, :-1]), "shape"),
+        (Answering(change=lambda d: d[0]), "shape"),
+        (Answering(change=lambda d: d.unsqueeze(0)), "shape"),
     ],
 )
 def test_a_scorer_that_answers_nonsense_is_told_so(k, scorer, message):
@@ -395,20 +395,20 @@ def test_arrays_of_any_layout(change):
     ("arguments", "message"),
     [
         ({"space": "cosin"}, "cosine"),
-        ({"space": Euclidean}, "object with a `distance"),
-        ({"space": 3}, "object with a `distance"),
-        ({"storage": "float8"}, "float8.* Did you mean"),
-        ({"storage": "float16", "queries": np.full((4, 2), 1e6)}, "stored as float16.* infinite values in 4 rows"),
-        ({"exclude": [0, 1, 2, 3]}, "give a gallery"),
-        ({"exclude": [0, 1, 2, 3], "storage": "float16"}, "give a gallery"),
-        ({"gallery": np.eye(3, 2), "exclude": [0, 1, 2, 3]}, "3 items"),
-        ({"gallery": np.eye(3, 2), "exclude": [0, 1, 2, -2]}, "-1 for none"),
-        ({"gallery": np.eye(3, 2), "exclude": [0, 1, 2]}, "4 whole numbers"),
-        ({"gallery": np.eye(3, 2), "exclude": [0.0, 1, 2, 0]}, "4 whole numbers"),
-        ({"gallery": np.eye(3, 2), "exclude": [-1, -1, -1, 0], "k": 3}, "only 2 items"),
+        ({"space": Euclidean}, "distance"),
+        ({"space": 3}, "distance"),
+        ({"storage": "float8"}, "float8"),
+        ({"storage": "float16", "queries": np.full((4, 2), 1e6)}, "float16"),
+        ({"exclude": [0, 1, 2, 3]}, "gallery"),
+        ({"exclude": [0, 1, 2, 3], "storage": "float16"}, "gallery"),
+        ({"gallery": np.eye(3, 2), "exclude": [0, 1, 2, 3]}, r"\b3\b"),
+        ({"gallery": np.eye(3, 2), "exclude": [0, 1, 2, -2]}, "exclude"),
+        ({"gallery": np.eye(3, 2), "exclude": [0, 1, 2]}, r"\b4\b"),
+        ({"gallery": np.eye(3, 2), "exclude": [0.0, 1, 2, 0]}, r"\b4\b"),
+        ({"gallery": np.eye(3, 2), "exclude": [-1, -1, -1, 0], "k": 3}, r"\b2\b"),
         ({"k": True}, "k=True"),
         ({"k": 1.0}, "k=1.0"),
-        ({"memory_mb": float("nan")}, "64 MB"),
+        ({"memory_mb": float("nan")}, "memory_mb"),
     ],
 )
 def test_bad_options(arguments, message):
@@ -440,5 +440,5 @@ def test_a_scorer_must_give_tensors():
         def distance(self, x, y):
             return torch.cdist(x, y).numpy()
 
-    with pytest.raises(DataError, match=r"tensor of the shape .* not ndarray"):
+    with pytest.raises(DataError, match="ndarray"):
         exact(np.eye(4), k=1, space=Numpy())

@@ -52,13 +52,13 @@ def naive(space, queries, gallery, k, exclude):
 
 
 @pytest.mark.parametrize("symmetric", WAYS)
-@pytest.mark.parametrize("k", [1, 9, 49])
+@pytest.mark.parametrize("k", [1, 9, 29])
 def test_matches_a_naive_loop_leave_one_out_and_with_a_gallery(symmetric, k):
     space, rng = learned(symmetric=symmetric), np.random.default_rng(0)
-    x, y = rng.normal(size=(50, 4)).astype(np.float32), rng.normal(size=(60, 4)).astype(np.float32)
-    some = np.where(rng.random(50) < 0.5, -1, rng.integers(0, 60, 50))
+    x, y = rng.normal(size=(30, 4)).astype(np.float32), rng.normal(size=(40, 4)).astype(np.float32)
+    some = np.where(rng.random(30) < 0.5, -1, rng.integers(0, 40, 30))
     for gallery, exclude in ((None, None), (y, None), (y, some)):
-        hidden = np.arange(50) if gallery is None else np.full(50, -1) if exclude is None else some
+        hidden = np.arange(30) if gallery is None else np.full(30, -1) if exclude is None else some
         distances, indices = exact(x, gallery, k, space=space, exclude=exclude)
         expected, values = naive(space, x, x if gallery is None else gallery, k, hidden)
         assert indices.tolist() == expected
@@ -92,12 +92,12 @@ def test_copies_go_by_index_though_rounding_differs(k):
 @pytest.mark.parametrize("k", [10, 200])
 def test_a_query_never_finds_itself_whatever_the_memory(monkeypatch, k):
     monkeypatch.setattr("nearkin.search.vectors._LEAST_MB", 1)
-    x = np.random.default_rng(0).normal(size=(1500, 6)).astype(np.float32)
+    x = np.random.default_rng(0).normal(size=(700, 6)).astype(np.float32)
     space = learned(6, 40)
     little, much = (exact(x, k=k, space=space, memory_mb=memory) for memory in (1, 512))
     assert torch.equal(little[0], much[0])
     assert torch.equal(little[1], much[1])
-    assert not (much[1] == torch.arange(1500)[:, None]).any()
+    assert not (much[1] == torch.arange(700)[:, None]).any()
     table = -space.network.table(torch.from_numpy(x).double(), torch.from_numpy(x).double()).detach()
     table.fill_diagonal_(torch.inf)
     assert torch.equal(much[1], table.argsort(dim=1, stable=True)[:, :k])
@@ -158,7 +158,7 @@ def test_a_distance_of_ones_own_is_believed():
 def test_what_overflows_is_refused():
     space = learned()
     space.network.first.weight.data *= 1e20
-    with pytest.raises(DataError, match="single precision"):
+    with pytest.raises(DataError, match="single"):
         exact(1e20 * torch.randn(5, 4), k=2, space=space)
 
 

@@ -77,5 +77,5 @@ def test_a_full_disk_does_not_swallow_lines(caplog):
 
 
 def test_a_log_that_cannot_be_written_is_told_at_once(tmp_path):
-    with pytest.raises(StorageError, match=r"audit log .* cannot be written"):
+    with pytest.raises(StorageError, match="audit"):
         AuditLog(tmp_path / "none" / "audit.jsonl")

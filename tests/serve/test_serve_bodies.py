@@ -148,13 +148,13 @@ def test_parameters_are_values_or_lists_of_them(parameters, fine):
     if fine:
         assert check_parameters(parameters) is parameters
         return
-    with pytest.raises(ValueError, match=r"values|value must|64 bits"):
+    with pytest.raises(ValueError, match=r"value|64"):
         check_parameters(parameters)
 
 
 @pytest.mark.parametrize("facts", [{"": 1}, {"a" * 1001: 1}, {"a": []}, {"a": 2**63}, {"a": float("inf")}])
 def test_metadata_is_flat(facts):
-    with pytest.raises(ValueError, match=r"name must|value must|64 bits"):
+    with pytest.raises(ValueError, match=r"name|value|64"):
         check_metadata(facts)
     assert check_metadata({"a": 1, "b": None}) == {"a": 1, "b": None}
 

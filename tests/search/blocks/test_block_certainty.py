@@ -115,9 +115,19 @@ ANY = ["tiles", "sieve", "strips", "rows", "candidates"]
 
 
 @pytest.mark.parametrize("way", [*ANY, *ALONE])
-@pytest.mark.parametrize("kind", ["random", "tight", "whole"])
-@pytest.mark.parametrize("scorer", [Euclidean(), Sphere("angle"), PoincareBall(), InnerProduct()], ids=repr)
-@pytest.mark.parametrize("roundings", [6.0, 3e4])
+@pytest.mark.parametrize(
+    ("threads", "kind", "scorer", "roundings"),
+    [
+        (1, "random", Euclidean(), 6.0),
+        (2, "tight", Euclidean(), 3e4),
+        (2, "tight", Sphere("angle"), 6.0),
+        (1, "random", PoincareBall(), 3e4),
+        (2, "whole", PoincareBall(), 6.0),
+        (2, "whole", InnerProduct(), 3e4),
+    ],
+    ids=str,
+    indirect=["threads"],
+)
 def test_all_that_rounding_could_confuse_come_along(monkeypatch, threads, way, kind, scorer, roundings):
     monkeypatch.setattr(order, "_CERTAINTY", roundings)
     alone = way in ALONE
@@ -146,8 +156,10 @@ def test_sieves_hand_back_what_is_enough_only_within_rounding(monkeypatch, round
 
 
 @pytest.mark.parametrize("way", ANY)
-@pytest.mark.parametrize(("queries", "items"), [(1, 1), (1, 40), (70, 1), (33, 16), (65, 97)])
-@pytest.mark.parametrize("kind", ["random", "whole"])
+@pytest.mark.parametrize(
+    ("queries", "items", "kind"),
+    [(1, 1, "random"), (1, 40, "whole"), (70, 1, "random"), (33, 16, "whole"), (65, 97, "random"), (65, 97, "whole")],
+)
 def test_all_items_of_small_sets(way, queries, items, kind):
     made = Order(draw(kind, queries, 0), draw(kind, items, 1), Euclidean())
     rows, depth = np.arange(queries), np.full(queries, items)
@@ -167,8 +179,12 @@ def test_a_hidden_item_stays_hidden_beside_queries_that_hide_none(way):
 
 
 @pytest.mark.parametrize("way", ANY)
-@pytest.mark.parametrize("memory", [9000, 2**28])
-@pytest.mark.parametrize("scorer", [Sphere(), Manhattan()], ids=["sphere", "manhattan"])
+@pytest.mark.parametrize(
+    ("threads", "memory", "scorer"),
+    [(1, 9000, Sphere()), (2, 9000, Manhattan()), (2, 2**28, Manhattan())],
+    ids=["sphere", "manhattan", "manhattan-in-one-piece"],
+    indirect=["threads"],
+)
 def test_a_gallery_prepared_piece_by_piece_gives_the_same(threads, way, memory, scorer):
     made = Order(draw("random", 90, 0), draw("random", 201, 1), scorer)
     rows, depth = np.arange(90), np.sort(np.random.default_rng(3).integers(1, 90, 90))
