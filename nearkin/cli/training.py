@@ -14,6 +14,7 @@ from rich.console import Console
 from nearkin.api import fit_run
 from nearkin.cli.exits import INTERRUPTED
 from nearkin.errors import LostProcessError, NearkinError
+from nearkin.models.section import AUTO
 from nearkin.recipe import load_recipe
 from nearkin.training import Run
 from nearkin.training.gain import suggestion
@@ -59,7 +60,7 @@ def train_command(
         console.print(f"Stopped at step {state.step}. Continue with the same command and  --resume")
         raise typer.Exit(INTERRUPTED)
     sizes = {part: len(names) for part, names in card["classes"].items()}
-    section = run.recipe().data
+    section, training = run.recipe().data, run.recipe().training
     seen = section.classes_are_seen
     others = f"{sizes['val']} more for validation, {sizes['test']} held out"
     if seen:
@@ -70,6 +71,11 @@ def train_command(
     if "start" in card:
         for line in start_lines(card["start"]):
             console.print(line)
+        if card["start"].get("lr", training.lr) < training.lr:
+            console.print(
+                f"  Note: the learning rate is lowered from {training.lr:.0e} to {card['start']['lr']:.0e} for "
+                f"{sizes['train']} classes (training.full_rate_classes, training.full_rate_items)."
+            )
     if result.gain is not None:
         console.print("On the validation items:" if seen else f"On the {sizes['val']} validation classes:")
         for line in result.gain.lines():
@@ -78,7 +84,6 @@ def train_command(
         shares = {name: value for name, value in card["validation"].items() if name != RADIUS}
         shown = ", ".join(f"{name.removeprefix('val_')} {100 * value:.1f} %" for name, value in shares.items())
         console.print(f"Best on the validation {'items' if seen else 'classes'} at step {state.best_step}: {shown}.")
-    training = run.recipe().training
     if training.schedule == "cross-batch-memory" and state.best_step <= training.cross_batch_memory.warmup_steps:
         console.print(
             f"Note: the best weights are from before the memory was used, which is after "
@@ -92,6 +97,8 @@ def train_command(
             max_steps=training.max_steps,
             lr=training.lr,
             classes=sizes["train"],
+            lowered=card.get("start", {}).get("lr", training.lr) < training.lr,
+            chosen_size=run.recipe().model.dimension == AUTO,
         )
         console.print(f"To try next: {advice}")
     console.print(f"Model: {run.model_file}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
@@ -149,10 +149,11 @@ class ModelSection(BaseModel):
         default=None,
         description="Attention of earlier stages to the pooled vector; null: the pooled vector is all the head sees.",
     )
-    dimension: int | Literal["auto"] | None = Field(
+    dimension: Annotated[int, Field(ge=1)] | Literal["auto"] | None = Field(
         default=AUTO,
-        description="Size of the embedding. auto: the smallest that costs less than half a point on training classes "
-        "left out, or 128 where the head starts at random; null: no head, the pooled features are the embedding.",
+        description="Size of the embedding. auto: of 64, 128, 256, 512 (no more than there are classes, nor than a "
+        "quarter of the items) and all, the smallest that costs less than half a point on training classes left out, "
+        "or 128 where the head starts at random; null: no head, the pooled features are the embedding.",
     )
     head_start: Literal["whitened", "pca", "random"] | None = Field(
         default=None,

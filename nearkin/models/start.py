@@ -7,6 +7,7 @@ Derivation: docs/methods/start.md.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from nearkin.errors import ModelError
 from nearkin.metrics import retrieval_metrics
-from nearkin.spaces import LipschitzBall, Space, Sphere
+from nearkin.spaces import LipschitzBall, PoincareBall, Space, Sphere
 
 Kind = Literal["whitened", "pca"]
 Dimension = int | Literal["auto"]
@@ -82,6 +83,7 @@ class HeadStart:
         damping: as in `Trial`.
         trials: one for each size that was tried on left-out classes; empty where nothing was to be chosen.
         notes: what a reader must know.
+        layer: what the layer is called.
     """
 
     weight: Tensor
@@ -91,6 +93,7 @@ class HeadStart:
     damping: float
     trials: tuple[Trial, ...] = ()
     notes: tuple[str, ...] = ()
+    layer: str = "head"
 
     @property
     def dimension(self) -> int:
@@ -100,6 +103,7 @@ class HeadStart:
     def to_dict(self) -> dict[str, Any]:
         """All but the weights, as JSON can hold it."""
         return {
+            "layer": self.layer,
             "kind": self.kind,
             "dimension": self.dimension,
             "features": self.weight.shape[1],
@@ -227,15 +231,18 @@ def fit_start(
         chunks: features (n, F) and the positions (n,) of their items; every item once, in any order.
         class_ids: class of each item as 0 ... C - 1, (N,).
         kind: "whitened", or "pca" for principal components alone.
-        dimension: d; "auto": the smallest of `DIMENSIONS` and F that costs less than half a point of P@1 and MAP@R.
+        dimension: d; "auto": the smallest of `DIMENSIONS` and F that costs less than half a point of P@1 and MAP@R; no
+            more of `DIMENSIONS` than there are classes, nor than a quarter of the items.
         ridge: r; None: the best of `RIDGES`. Both are judged on training classes that the map has not seen.
         space: where embeddings are compared; None: the sphere.
         seed: of the folds and of the sample.
 
     Raises:
-        ModelError: if the features are not finite, or all the same.
+        ModelError: if the features are not finite or all the same, or if an argument is wrong.
     """
     space = Sphere() if space is None else space
+    class_ids = np.asarray(class_ids)
+    _check_arguments(class_ids, kind, dimension, ridge, space)
     chosen_needed = dimension == "auto" or (kind == "whitened" and ridge is None)
     summed = _one_pass(chunks, class_ids, _FOLDS if chosen_needed else 1, seed)
     whole, notes = summed.whole(), []
@@ -249,11 +256,29 @@ def fit_start(
         best = _smallest(trials)
     else:
         best = Trial(sizes[-1], ridges[0] if len(ridges) == 1 else _NO_CHOICE, 0.0, 0.0, 0.0, 0)
-        if dimension == "auto" or len(ridges) > 1:
+        if len(sizes) * len(ridges) > 1:
             notes.append("There are too few training classes with two items to leave some out, so nothing was chosen.")
+    if dimension == "auto" and len(sizes) == 1 and summed.width > DIMENSIONS[0]:
+        notes.append(
+            f"{len(summed.fold_of_class)} classes with {whole.count} items are too few to choose fewer than "
+            f"{summed.width} dimensions."
+        )
     size = best.dimension if dimension == "auto" else int(dimension)
     weight, bias, more = _layer(summed, whole, best, size, space)
     return HeadStart(weight, bias, kind, best.ridge, best.damping, trials, (*notes, *more))
+
+
+def _check_arguments(class_ids: np.ndarray, kind: str, dimension: Dimension, ridge: float | None, space: Space) -> None:
+    if class_ids.ndim != 1 or class_ids.dtype.kind not in "iu" or (class_ids < 0).any():
+        raise ModelError("class_ids must be whole numbers from 0, one for each item.")
+    if kind not in ("whitened", "pca"):
+        raise ModelError(f"kind must be 'whitened' or 'pca', not {kind!r}.")
+    if isinstance(space, PoincareBall):
+        raise ModelError("A linear layer cannot start from data in the Poincaré ball: choose another space.")
+    if dimension != "auto" and (not isinstance(dimension, int | np.integer) or dimension < 1):
+        raise ModelError(f"dimension must be a whole number of at least 1, or 'auto', not {dimension!r}.")
+    if ridge is not None and not 0 <= ridge < math.inf:
+        raise ModelError(f"ridge must be a finite number from 0, not {ridge!r}.")
 
 
 def _ridges(kind: Kind, ridge: float | None, fewer_items: bool) -> tuple[float | None, ...]:
@@ -283,12 +308,18 @@ def _one_pass(chunks: Iterable[tuple[Tensor, np.ndarray]], class_ids: np.ndarray
     summed: _Pass | None = None
     sums = torch.empty(0)
     for features, positions in chunks:
-        features = features.detach().float().cpu()
+        if not len(positions):
+            continue
+        features = torch.as_tensor(features).detach().float().cpu()
+        if features.ndim != 2 or len(features) != len(positions):
+            raise ModelError(
+                f"A chunk has features {tuple(features.shape)} and {len(positions)} positions: give one each."
+            )
         if summed is None:
             shift = features.mean(dim=0)
             width = len(shift)
             moments = [_Moments(width) for _ in range(folds)]
-            summed = _Pass(moments, shift, torch.empty(len(kept), width), class_ids[kept], fold_of_class)
+            summed = _Pass(moments, shift, torch.zeros(len(kept), width), class_ids[kept], fold_of_class)
             sums = torch.zeros(len(counts), width)
         shifted = features - summed.shift
         if not bool(torch.isfinite(shifted.sum())):
@@ -304,9 +335,16 @@ def _one_pass(chunks: Iterable[tuple[Tensor, np.ndarray]], class_ids: np.ndarray
         for number, fold in enumerate(summed.folds):
             rows = shifted if folds == 1 else shifted[torch.from_numpy(of_fold == number)]
             fold.count += len(rows)
-            fold.second += rows.T @ rows
+            part = rows.numpy()
+            with np.errstate(over="ignore"):  # told below
+                fold.second += torch.from_numpy(part.T @ part)  # NumPy sees the symmetry, and does half the work
     if summed is None:
         raise ModelError("There are no training features for the head to start from.")
+    seen = sum(fold.count for fold in summed.folds)
+    if seen != len(class_ids):
+        raise ModelError(f"The chunks have {seen} items and class_ids {len(class_ids)}: give every item once.")
+    if not all(bool(torch.isfinite(fold.second).all()) for fold in summed.folds):
+        raise ModelError("The training features are too large to start from: scale them down.")
     for number, fold in enumerate(summed.folds):
         classes = torch.from_numpy(np.flatnonzero((fold_of_class == number) & (counts > 0)))
         of_classes = sums[classes]
@@ -363,8 +401,9 @@ def _trials(summed: _Pass, sizes: list[int], ridges: tuple[float | None, ...], s
                     damped = components * whitened.damp(deviations, damping)
                     tried |= {(size, damping): damped[:, :size] for size in smaller}
             for (size, damping), embedded in tried.items():
-                values = retrieval_metrics(_in(space, embedded), labels, space=space).values
-                found.setdefault((size, ridge, damping), []).append((values["P@1"], values["MAP@R"], len(rows)))
+                result = retrieval_metrics(_in(space, embedded), labels, space=space)
+                value = (result.values["P@1"], result.values["MAP@R"], len(result.labels))
+                found.setdefault((size, ridge, damping), []).append(value)
     trials = [Trial(*key, *_mean(rows)) for key, rows in found.items()]
     return tuple(_best([trial for trial in trials if trial.dimension == size]) for size in sizes if trials)
 
@@ -419,8 +458,7 @@ def _layer(summed: _Pass, whole: _Moments, chosen: Trial, size: int, space: Spac
     rank = int((directions != 0).any(dim=0).sum())
     if size > rank:
         notes.append(
-            f"The head has {size} dimensions and the training features vary in {rank}: the other {size - rank} start "
-            "at 0."
+            f"The training features give only {rank} of the {size} dimensions: the other {size - rank} stay 0."
         )
         directions = torch.nn.functional.pad(directions, (0, size - directions.shape[1]))
     sample = (summed.sample.double() - whitened.mean) @ directions

@@ -131,11 +131,13 @@ def train(
             dataset, split, train_set, embedder, recipe, sampler, cache_directory, progress, ranks, features
         )
         pool = Pool(batches, embedder, train_set.class_ids(), seed)
+        section = _training_section(recipe, len(train_set.classes), len(train_set))
         if not goes_on:
             begun = start_model(embedder, pool, recipe.model, seed, progress, ranks)
             if encode is not None and ranks.is_first:
                 start = measure_start(embedder, held, encode, recipe.model.knows_something)
-            start = replace(ranks.broadcast_object(start), head=None if begun is None else begun.to_dict())
+            head = None if begun is None else begun.to_dict() | {"lr": section.lr}
+            start = replace(ranks.broadcast_object(start), head=head)
         if embedder.dimension != dimension:
             names = train_set.classes
             objective = _make_objective(recipe, embedder, len(names), batch_classes, len(train_set), names, hierarchy)
@@ -167,7 +169,7 @@ def train(
             embedder,
             objective,
             batches,
-            _training_section(recipe, len(train_set.classes), len(train_set)),
+            section,
             run,
             validate,
             schedule,

@@ -131,7 +131,9 @@ def gain_facts(card: Mapping[str, Any]) -> dict[str, str]:
     return facts
 
 
-def suggestion(gain: Gain, *, last_step: int, max_steps: int, lr: float, classes: int) -> str:
+def suggestion(
+    gain: Gain, *, last_step: int, max_steps: int, lr: float, classes: int, lowered: bool, chosen_size: bool
+) -> str:
     """The next thing to try.
 
     Args:
@@ -140,11 +142,22 @@ def suggestion(gain: Gain, *, last_step: int, max_steps: int, lr: float, classes
         max_steps: where it would have ended at the latest.
         lr: the head's learning rate.
         classes: how many classes trained.
+        lowered: whether rates were lowered for few classes or items.
+        chosen_size: whether the dimension was chosen, not given.
     """
+    if any(one.points < 0 and one.high <= 0 for one in gain.differences.get("best - raw", {}).values()):
+        change = (
+            "use them (--recipe pretrained), or bring more classes" if chosen_size else "set model.dimension to auto"
+        )
+        return f"Raw features are better here: {change}."
     if gain.best_step == last_step == max_steps:
         return f"It was still improving: raise training.max_steps (now {max_steps})."
     if gain.best_step == 0 and classes < _FEW_CLASSES:
         return f"{classes} classes teach a head little: bring more classes; items of the same classes add less."
+    if gain.best_step == 0 and lowered:
+        return (
+            "Bring more classes or items: training learns slowly below training.full_rate_classes and full_rate_items."
+        )
     if gain.best_step == 0:
         return f"Try a lower rate (training.lr={lr / 3:.0e}), or another loss (nearkin recipes)."
     return "Compare other losses on your data: nearkin benchmark."

@@ -121,9 +121,7 @@ def start_model(
         assert isinstance(local, nn.Conv2d)
         # Pooled by weights that sum to 1, a map and its mean take the same linear layer.
         start = shared(raw_features(embedder), local.out_channels)
-        start = replace(
-            start, notes=(*start.notes, "There is no head: the 1x1 convolution before the pooling starts so.")
-        )
+        start = replace(start, layer="1x1 convolution before the pooling")
         _fill(local, start.weight[:, :, None, None], start.bias)
     _start_pooling(embedder, pool, seed)
     if starts and section.dimension is not None and not into_local:
@@ -198,9 +196,11 @@ def measure_start(
 
 def start_lines(head: Mapping[str, Any]) -> list[str]:
     """What to tell of the start of a head, given what `HeadStart.to_dict` says."""
-    size, width, trials = min(head["dimension"], head["features"]), head["features"], head["trials"]
+    size, width, trials = head["dimension"], head["features"], head["trials"]
+    how = "whitened" if head["kind"] == "whitened" else "with principal components"
     ridge = "" if head["ridge"] is None else f", ridge {head['ridge']:g}"
-    lines = [f"The head starts {head['kind']}: {size} of {width} dimensions{ridge}{_costs(size, trials)}."]
+    sizes = f"{size} of {width} dimensions" if size <= width else f"{size} dimensions for {width} features"
+    lines = [f"The {head.get('layer', 'head')} starts {how}: {sizes}{ridge}{_costs(size, trials)}."]
     if len(trials) > 1:
         lines.append("  On training classes left out (P@1 / MAP@R):")
         lines.append("  " + "   ".join(f"{t['dimension']}: {_percent(t)}" for t in trials))

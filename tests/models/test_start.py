@@ -13,7 +13,7 @@ from sklearn.decomposition import PCA
 from nearkin.errors import ModelError
 from nearkin.models import start as start_module
 from nearkin.models.start import DIMENSIONS, HeadStart, fit_start
-from nearkin.spaces import Euclidean, LipschitzBall, Sphere
+from nearkin.spaces import Euclidean, LipschitzBall, PoincareBall, Sphere
 
 LONG_TAIL = (1, 1, 2, 3, 8, 20, 60, 200)
 COUNTS = {
@@ -348,3 +348,48 @@ def test_all_dimensions_are_kept_where_items_are_fewer():
     start = fitted(x, ids, dimension=FEATURES, ridge=10.0)
     assert start.notes == ()
     assert torch.linalg.matrix_rank(start.weight) == FEATURES
+
+
+# ---------------------------------------------------------------- wrong arguments
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ({"kind": "lda"}, "kind"),
+        ({"dimension": 0}, "dimension"),
+        ({"dimension": 1.5}, "dimension"),
+        ({"ridge": -1.0}, "ridge"),
+        ({"ridge": float("nan")}, "ridge"),
+        ({"space": PoincareBall()}, "Poincaré"),
+    ],
+)
+def test_wrong_options_are_refused(options, word):
+    with pytest.raises(ModelError, match=word):
+        fit_start([(torch.randn(8, 4), np.arange(8))], np.arange(8) // 2, **options)
+
+
+@pytest.mark.parametrize("ids", [np.array(["a"] * 8), np.full(8, -1), np.zeros((8, 1), dtype=int), np.arange(9) // 2])
+def test_wrong_labels_are_refused(ids):
+    with pytest.raises(ModelError, match="class_ids"):
+        fit_start([(torch.randn(8, 4), np.arange(8))], ids)
+
+
+def test_features_too_large_to_square_are_refused():
+    with pytest.raises(ModelError, match="large"):
+        fit_start([(1e25 * torch.randn(8, 4), np.arange(8))], np.arange(8) // 2)
+
+
+def test_empty_chunks_are_passed_over():
+    x, ids = torch.randn(40, 4), np.arange(40) // 4
+    whole = fit_start([(x, np.arange(40))], ids)
+    with_gaps = fit_start([(x[:0], np.arange(0)), (x, np.arange(40))], ids)
+    torch.testing.assert_close(with_gaps.weight, whole.weight)
+
+
+def test_what_could_not_be_chosen_is_told():
+    x, ids = torch.randn(60, 80), np.arange(60) // 6
+    (note,) = fit_start([(x, np.arange(60))], ids, kind="pca").notes
+    assert "10 classes" in note
+    (trial,) = fit_start([(x[:-5], np.arange(55))], ids[:55]).trials  # the last class has one item
+    assert trial.queries == 54

@@ -150,6 +150,7 @@ def test_the_card_holds_plain_numbers(measured):
         (600, {}, "training.max_steps"),
         (0, {"classes": 12}, "classes"),
         (0, {}, "training.lr=1e-04"),
+        (0, {"lowered": True}, "full_rate"),
         (100, {}, "benchmark"),
         # Stopped early, at its best: it was not cut off.
         (300, {"last_step": 300}, "benchmark"),
@@ -158,5 +159,13 @@ def test_the_card_holds_plain_numbers(measured):
     ],
 )
 def test_the_next_thing_to_try(best_step, changes, word):
-    facts = {"last_step": 600, "max_steps": 600, "lr": 3e-4, "classes": 100} | changes
-    assert word in suggestion(gain_of(CLEAR, CLEAR, best_step), **facts)
+    facts = {"last_step": 600, "max_steps": 600, "lr": 3e-4, "classes": 100, "lowered": False, "chosen_size": True}
+    assert word in suggestion(gain_of(CLEAR, CLEAR, best_step), **facts | changes)
+
+
+@pytest.mark.parametrize(("chosen_size", "word"), [(True, "pretrained"), (False, "model.dimension")])
+def test_what_to_do_where_raw_features_are_better(chosen_size, word):
+    gain = gain_of(CLEAR, CLEAR)
+    gain.differences["best - raw"] = {"P@1": Difference(-8.3, -29.2, 0.0), "MAP@R": Difference(1.0, -1.0, 3.0)}
+    facts = {"last_step": 600, "max_steps": 600, "lr": 3e-4, "classes": 100, "lowered": False}
+    assert word in suggestion(gain, **facts, chosen_size=chosen_size)

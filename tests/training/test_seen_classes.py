@@ -78,7 +78,7 @@ def correlation(first, second):
 
 
 def test_prototypes_of_all_training_items_give_the_logged_correlation(patterns, tiny, tree, tmp_path, monkeypatch):
-    monkeypatch.setattr(Loop, "_validate_start", lambda self: None)  # so that the last weights are kept
+    monkeypatch.setattr(Loop, "_validate_start", lambda self, known: None)  # so that the last weights are kept
     more = [*SEEN, "data.test_items=0", f"data.hierarchy={tree}", "training.hierarchy_items=99"]
     recipe = load_recipe("normface", [*tiny, *more, "training.max_steps=4"])
     result = trained(patterns, recipe, tmp_path / "run")

@@ -23,6 +23,7 @@ from nearkin.spaces import Euclidean, Sphere
 from nearkin.training import Run, train
 from nearkin.training.loop import Loop
 from nearkin.training.start import RunStart, measure_start, per_query, raw_features, resize_head, start_lines
+from nearkin.training.state import load_state
 
 HEAD = {
     "kind": "whitened",
@@ -78,7 +79,7 @@ def test_all_dimensions_are_told_with_what_they_take():
 
 def test_where_nothing_was_chosen_there_is_no_table():
     (line,) = start_lines({**HEAD, "kind": "pca", "ridge": None, "trials": [], "notes": []})
-    assert all(word in line for word in ("pca", "128", "1280"))
+    assert all(word in line for word in ("principal components", "128", "1280"))
 
 
 # ---------------------------------------------------------------- the recipe
@@ -320,8 +321,8 @@ def test_a_run_begins_at_its_start_and_goes_on_from_it(name, patterns, settings,
     assert resumed.gain == whole.gain
 
 
-def test_training_that_does_not_move_gives_back_the_start(patterns, settings, tmp_path, monkeypatch):
-    begun = []
+def test_training_that_only_harms_gives_back_the_start(patterns, settings, tmp_path, monkeypatch):
+    begun, falling = [], iter(range(100, 0, -1))
     plain = Loop._validate_start
 
     def keep(self, known):
@@ -329,12 +330,15 @@ def test_training_that_does_not_move_gives_back_the_start(patterns, settings, tm
         plain(self, known)
 
     monkeypatch.setattr(Loop, "_validate_start", keep)
-    recipe = load_recipe("multi-similarity", [*settings, "training.lr=1e-12", "training.weight_decay=0"])
+    monkeypatch.setattr(Loop, "_validation_values", lambda self, validate: {"val_MAP@R": next(falling) / 100})
+    recipe = load_recipe("multi-similarity", [*settings, "training.lr=0.1"])
     result = run_training(patterns, recipe, tmp_path / "run", tmp_path)
     assert result.state.best_step == 0
     assert result.gain.differences["best - start"]["P@1"].points == 0
     saved = Run(tmp_path / "run").model().state_dict()
     assert [name for name, value in begun[0].items() if not torch.equal(saved[name], value)] == []
+    tensors, _ = load_state(Run(tmp_path / "run").state_file)
+    assert not torch.equal(tensors["embedder"]["head.weight"], begun[0]["head.weight"])
 
 
 def test_a_run_from_scratch_keeps_its_random_head_and_counts_step_0(patterns, tiny, tmp_path):
@@ -363,9 +367,8 @@ def test_without_a_head_the_convolution_takes_the_start(patterns, settings, tmp_
     torch.testing.assert_close(result.embedder.local.weight[:, :, 0, 0].detach(), start.weight)
     torch.testing.assert_close(result.embedder.local.bias.detach(), start.bias)
     head = RunStart.load(Run(tmp_path / "run").start_file).head
-    assert head | {"notes": []} == start.to_dict()
-    (note,) = head["notes"]
-    assert "1x1 convolution" in note
+    assert "1x1 convolution" in head.pop("layer")
+    assert {name: head[name] for name in head if name != "lr"} | {"layer": "head"} == start.to_dict()
 
 
 def test_the_rate_is_lowered_for_few_classes_and_items(patterns, settings, tmp_path):
