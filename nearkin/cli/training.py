@@ -68,12 +68,13 @@ def train_command(
     if section.split == "domains":
         others = f"other items of them validate, those of {' and '.join(card['domains']['test'])} are held out"
     console.print(f"Trained {state.step} steps in {state.seconds:.0f} s on {sizes['train']} classes ({others}).")
+    lowered = card.get("start", {}).get("lr", training.lr) < 0.5 * training.lr
     if "start" in card:
         for line in start_lines(card["start"]):
             console.print(line)
-        if card["start"].get("lr", training.lr) < training.lr:
+        if lowered:
             console.print(
-                f"  Note: the learning rate is lowered from {training.lr:.0e} to {card['start']['lr']:.0e} for "
+                f"  Note: the learning rate is lowered from {training.lr:.2g} to {card['start']['lr']:.2g} for "
                 f"{sizes['train']} classes (training.full_rate_classes, training.full_rate_items)."
             )
     if result.gain is not None:
@@ -97,7 +98,7 @@ def train_command(
             max_steps=training.max_steps,
             lr=training.lr,
             classes=sizes["train"],
-            lowered=card.get("start", {}).get("lr", training.lr) < training.lr,
+            lowered=lowered,
             chosen_size=run.recipe().model.dimension == AUTO,
         )
         console.print(f"To try next: {advice}")

@@ -151,7 +151,7 @@ def suggestion(
         )
         return f"Raw features are better here: {change}."
     if gain.best_step == last_step == max_steps:
-        return f"It was still improving: raise training.max_steps (now {max_steps})."
+        return f"The last weights were the best: raise training.max_steps (now {max_steps})."
     if gain.best_step == 0 and classes < _FEW_CLASSES:
         return f"{classes} classes teach a head little: bring more classes; items of the same classes add less."
     if gain.best_step == 0 and lowered:

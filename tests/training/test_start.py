@@ -379,6 +379,7 @@ def test_the_rate_is_lowered_for_few_classes_and_items(patterns, settings, tmp_p
     assert classes < 8
     rates = {row["lr"] for row in Run(tmp_path / "run").history() if "lr" in row}
     assert list(rates) == pytest.approx([0.01 * (classes / 8) ** 2])
+    assert result.embedder.card["start"]["lr"] == pytest.approx(0.01 * (classes / 8) ** 2)
 
 
 @pytest.mark.parametrize(
