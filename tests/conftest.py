@@ -81,6 +81,7 @@ def tiny() -> list[str]:
         "data.val_classes=0.3",
         "data.split=fraction",
         "training.max_steps=12",
+        "training.lr_schedule=constant",
         "training.evaluate_every=4",
         "training.log_every=3",
         "training.backbone_lr_factor=1.0",

@@ -163,7 +163,7 @@ def test_the_committed_tables_follow_from_the_committed_ledger(pages, tmp_path, 
     monkeypatch.setattr(pages, "FOLDER", tmp_path)
     monkeypatch.setattr(pages, "IMAGES", tmp_path)
     lines = taxonomy.read_ledger()
-    assert len(lines) == 116
+    assert len([line for line in lines if line["task"] != "start"]) == 116
     pages.write_pages(lines)
     kept = {path.name: path.read_text() for path in (BENCHMARKS / "taxonomy").glob("*.md")}
     assert {path.name: path.read_text() for path in tmp_path.glob("*.md")} == kept

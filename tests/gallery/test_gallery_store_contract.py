@@ -35,6 +35,7 @@ class StoreFactory:
         self._made = 0
         self._open: list[Store] = []
         self._places: dict[int, Any] = {}
+        self.shared: tuple[Store, list[Record], np.ndarray] | None = None
 
     def create(self, values: Settings | None = None) -> Store:
         self._made += 1
@@ -376,14 +377,11 @@ def test_conditions_choose_the_items_that_match(store_factory, text):
     np.testing.assert_allclose(found.distances, far, rtol=1e-3, atol=1e-3)
 
 
-_SHARED: dict[str, tuple[Store, list[Record], np.ndarray]] = {}
-
-
 def _shared(store_factory: StoreFactory) -> tuple[Store, list[Record], np.ndarray]:
     """One store for the tests that only read."""
-    if store_factory.kind not in _SHARED:
-        _SHARED[store_factory.kind] = filled(store_factory)
-    return _SHARED[store_factory.kind]
+    if store_factory.shared is None:
+        store_factory.shared = filled(store_factory)
+    return store_factory.shared
 
 
 def test_ids_where_takes_a_label_and_a_condition(store_factory):

@@ -59,7 +59,7 @@ def test_who_had_more_to_work_with_is_told():
     assert "budget" not in tables.markdown()
     tables.contents.recipes[NAME]["content"] = load_recipe("triplet-ccp").model_dump(mode="json")
     (note,) = [line.replace("\\", "") for line in tables.markdown().splitlines() if "budget" in line]
-    for told in ("training.max_steps 3000 and 1500", "training.patience 60 and 10", "data.classes_per_batch 8 and 16"):
+    for told in ("training.max_steps 3000 and 400", "training.patience 60 and None", "data.classes_per_batch 8 and 16"):
         assert told in note
     assert "per_class 4" not in note
 
