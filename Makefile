@@ -26,8 +26,9 @@ demo: setup
 	rm -rf runs/demo
 	$(BIN)/nearkin demo --out runs/demo
 
+# Compiled files are kept, also where the environment says otherwise: the tests start many processes.
 test: setup
-	$(BIN)/pytest -n 2 --dist worksteal
+	PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n 2 --dist worksteal
 
 test-browser: setup
 	command -v chromium > /dev/null || (apt-get update -qq && apt-get install -qq -y chromium > /dev/null)
@@ -50,10 +51,10 @@ bench: setup
 	$(BIN)/python benchmarks/overhead.py --check
 
 book: setup
-	$(BIN)/python benchmarks/book.py
+	$(BIN)/python studies/book/run.py
 
 book-quick: setup
-	$(BIN)/python benchmarks/book.py --quick
+	$(BIN)/python studies/book/run.py --quick
 
 house: setup
 	$(BIN)/python tools/house.py $(if $(AGAINST),--against $(AGAINST))

@@ -23,20 +23,18 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from places import BENCHMARKS
-
 from nearkin.allocator import tune_allocator
 
 tune_allocator()  # as the nearkin command does, before anything is imported that starts threads
 
 import torch
-from bars import in_turns, tell, write
+from bars import in_turns, kept, tell, write
 from torch import Tensor
 
 from nearkin.models import build_embedder, cache_point
-from nearkin.models.features import Features
+from nearkin.models.embedder import Features
 from nearkin.models.section import ModelSection
-from nearkin.models.tuning import as_channels_last
+from nearkin.models.speed import as_channels_last
 from nearkin.objectives import make_objective
 from nearkin.objectives.section import ObjectiveSection
 from nearkin.recipe import TrainingSection
@@ -53,7 +51,7 @@ BASE, BOTH = "base", "GDFL + adversary"
 BARS: dict[str, tuple[str, str, float]] = {
     f"{BOTH}, 224 px": (f"training step of EfficientNet-Lite0 at 224 px, batch 32: {BOTH} / base", "<=", 1.25),
 }
-RESULT = BENCHMARKS / "adversary.json"
+RESULT = kept("adversary.json")
 
 
 @dataclass(frozen=True)

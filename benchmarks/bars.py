@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +15,14 @@ import torch
 
 Bars = Mapping[str, tuple[str, str, float]]
 """Name of a figure to its meaning, "<=" or ">=", and the bar."""
+
+
+def kept(name: str) -> Path:
+    """A file beside these scripts, or in `benchmarks` of the tree that NEARKIN_BOOK names."""
+    tree = os.environ.get("NEARKIN_BOOK")
+    folder = Path(tree).resolve() / "benchmarks" if tree else Path(__file__).parent
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / name
 
 
 def tell(bars: Bars, figures: Mapping[str, float]) -> bool:

@@ -24,28 +24,26 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from places import BENCHMARKS
-
 from nearkin.allocator import tune_allocator
 
 tune_allocator()  # as the nearkin command does, before anything is imported that starts threads
 
 import numpy as np
 import torch
-from bars import in_turns, tell, write
+from bars import in_turns, kept, tell, write
 from torch import Tensor
 
 from nearkin.models import build_embedder
 from nearkin.models.section import ModelSection
-from nearkin.models.tuning import as_channels_last
+from nearkin.models.speed import as_channels_last
 from nearkin.objectives import make_objective
 from nearkin.objectives.section import ObjectiveSection
 from nearkin.recipe import ChanceConstrainedSection, TrainingSection
 from nearkin.spaces import kcenter
 from nearkin.training import Loop, Run
-from nearkin.training.schedules import ChanceConstrained, Schedule
-from nearkin.training.schedules.base import SELECTION_METRIC
-from nearkin.training.schedules.pool import Pool
+from nearkin.training.batches import TrainingPool
+from nearkin.training.strategies import ChanceConstrained, Schedule
+from nearkin.training.strategies.base import SELECTION_METRIC
 
 SEED = 0
 CENTERS = {"classes": 10_000, "pool": 10, "picks": 4, "seeds": 4, "dimension": 128}
@@ -73,7 +71,7 @@ BARS: dict[str, tuple[str, str, float]] = {
     "step": ("training step, ResNet-20 at 32 px, batch 32: chance-constrained / plain", "<=", 1.10),
     "memory": ("extra memory / (proxies + one copy of the weights)", "<=", 1.01),
 }
-RESULT = BENCHMARKS / "ccp.json"
+RESULT = kept("ccp.json")
 
 
 # ---------------------------------------------------------------- k-center
@@ -180,7 +178,7 @@ def ready_loop(section: ModelSection, items: _Items, schedule: str, folder: Path
     made = Schedule()
     if schedule == "chance-constrained":
         settings = ChanceConstrainedSection(proxies=PROXIES, patience=1)
-        pool = Pool(items, embedder, items.class_ids, SEED)
+        pool = TrainingPool(items, embedder, items.class_ids, SEED)
         made = ChanceConstrained(settings, pool, folder / "instance.safetensors")
     loop = Loop(embedder, objective, items, TrainingSection(lr=1e-4), Run(folder), None, made, progress=False)
     loop._set_up()

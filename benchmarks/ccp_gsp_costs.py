@@ -27,8 +27,7 @@ from typing import Any
 import ccp
 import gsp
 import torch
-from bars import in_turns, median_ratio
-from places import BENCHMARKS
+from bars import in_turns, kept, median_ratio
 
 ROUNDS = {"step": 60, "pooling": 60}
 QUICK = {"step": 4, "pooling": 10}
@@ -37,7 +36,7 @@ ITERATIONS = (10, 25, 50, 100, 200)
 STEP, POOLING, APART = "training step", "pooling weights and gradient", "distance from the exact weights"
 PLAIN, CCP = "plain", "chance-constrained"
 CLOSED, UNROLLED = "closed form", "autograd"
-LEDGER = BENCHMARKS / "ccp_gsp_costs.jsonl"
+LEDGER = kept("ccp_gsp_costs.jsonl")
 
 
 def time_steps(rounds: int) -> dict[str, list[float]]:

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import sklearn
 import torch
-from places import BENCHMARKS
+from bars import kept
 from sklearn.neighbors import KNeighborsClassifier
 
 from nearkin.confidence import NED
@@ -41,7 +41,7 @@ FINE = np.exp(np.arange(-0.15, 0.15, 0.0005))
 PREDICT_CLASSES = (100, 1000)
 FIT_ROUNDS = {"full": 9, "quick": 7}
 PREDICT_ROUNDS = {"full": {100: 5, 1000: 3}, "quick": {100: 1, 1000: 1}}
-RESULT = BENCHMARKS / "confidence.json"
+RESULT = kept("confidence.json")
 
 BARS: dict[str, tuple[str, str, float]] = {
     "fit seconds": ("fitting T on 10,000 points, k = 200: seconds", "<=", 1.0),

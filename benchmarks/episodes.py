@@ -27,27 +27,25 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from places import BENCHMARKS
-
 from nearkin.allocator import tune_allocator
 
 tune_allocator()  # as the nearkin command does, before anything is imported that starts threads
 
 import numpy as np
 import torch
-from bars import in_turns, tell, write
+from bars import in_turns, kept, tell, write
 from torch import Tensor
 from torch.nn import functional
 
 from nearkin.metrics import fewshot_accuracy
 from nearkin.models import Embedder, build_embedder
 from nearkin.models.section import ModelSection
-from nearkin.models.tuning import as_channels_last, channels_last
+from nearkin.models.speed import as_channels_last, channels_last
 from nearkin.objectives import make_objective
 from nearkin.objectives.section import ObjectiveSection
 from nearkin.recipe import TrainingSection
 from nearkin.training import Loop, Run
-from nearkin.training.schedules.episodic import Episodic
+from nearkin.training.strategies.episodic import Episodic
 
 SEED = 0
 WAY, SHOT, QUERY, EPISODES = 5, 1, 16, 600
@@ -70,7 +68,7 @@ BARS: dict[str, tuple[str, str, float]] = {
     BARRED: (f"{EPISODES} 5-way 1-shot episodes, 64 numbers: loop over episodes / ours", ">=", 20.0),
     TRAINING: ("training episode, Conv4 at 28 px: ours / bare PyTorch ProtoNet", "<=", 1.05),
 }
-RESULT = BENCHMARKS / "episodes.json"
+RESULT = kept("episodes.json")
 
 
 # ---------------------------------------------------------------- testing

@@ -21,20 +21,18 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from places import BENCHMARKS
-
 from nearkin.allocator import tune_allocator
 
 tune_allocator()  # as the nearkin command does, before anything is imported that starts threads
 
 import torch
-from bars import in_turns, tell, write
+from bars import in_turns, kept, tell, write
 from torch import Tensor
 
 from nearkin.models import build_embedder
-from nearkin.models.pooling._budget import soft_minimum, spend
+from nearkin.models.pooling.gsp import soft_minimum, spend
 from nearkin.models.section import ModelSection
-from nearkin.models.tuning import as_channels_last
+from nearkin.models.speed import as_channels_last
 from nearkin.objectives import make_objective
 from nearkin.objectives.section import ObjectiveSection
 from nearkin.recipe import TrainingSection
@@ -72,7 +70,7 @@ BARS: dict[str, tuple[str, str, float]] = {
     "step, cached maps 7x7x1280": ("training step on cached maps 7x7x1280, batch 32: GSP / GAP", "<=", 2.0),
     "step, 224 px": ("training step of EfficientNet-Lite0 at 224 px, batch 32: GSP / GAP", "<=", 1.05),
 }
-RESULT = BENCHMARKS / "gsp.json"
+RESULT = kept("gsp.json")
 
 
 # ---------------------------------------------------------------- the solver and its peers

@@ -27,14 +27,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from places import BENCHMARKS
-
 from nearkin.allocator import tune_allocator
 
 tune_allocator()  # as the nearkin command does, before anything is imported that starts threads
 
 import numpy as np
-from bars import in_turns, tell, write
+from bars import in_turns, kept, tell, write
 
 from nearkin.data.hierarchy import Hierarchy
 from nearkin.metrics.hierarchical_similarity import best_sums, hierarchical_similarity
@@ -55,7 +53,7 @@ BARS: dict[str, tuple[str, str, float]] = {
     SIMILARITY: (f"{SIMILARITY} of {IMAGES:,} images, {CLASSES} classes: loop over queries / ours", ">=", 30.0),
     CORRELATION: (f"mean correlation of {MANY_CLASSES:,} classes, seconds", "<=", 1.0),
 }
-RESULT = BENCHMARKS / "hierarchy.json"
+RESULT = kept("hierarchy.json")
 
 
 def tree_distances(classes: int, groups: int) -> np.ndarray:

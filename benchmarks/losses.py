@@ -20,19 +20,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the repository, to import studies
+
 from nearkin.allocator import tune_allocator
 
 tune_allocator()  # as the nearkin command does, before anything is imported that starts threads
 
 import torch
-from bars import in_turns, tell, write
-from loss_toy import recipe_of
-from places import BENCHMARKS
+from bars import in_turns, kept, tell, write
 from torch import Tensor
 
 from nearkin.data.hierarchy import Hierarchy
 from nearkin.objectives import Objective, losses, make_objective
 from nearkin.spaces import Space
+from studies.method_pictures.loss_toy import recipe_of
 
 PEER = "normalized-softmax"
 DIMENSION, PER_CLASS, GROUP = 128, 4, 10
@@ -49,7 +50,7 @@ BARS: dict[str, tuple[str, str, float]] = {
     "multi-similarity": ("multi-similarity, every pair of the batch / normalized-softmax", "<=", 12.0),
 }
 """At the first setting."""
-RESULT = BENCHMARKS / "losses.json"
+RESULT = kept("losses.json")
 
 
 def objective_of(loss: str, classes: int) -> tuple[Objective, Space]:

@@ -37,7 +37,7 @@ from nearkin.data.manifest import Manifest
 from nearkin.data.stores import ArrayStore
 from nearkin.models import Embedder, FeatureCache, build_embedder
 from nearkin.models.section import CacheViews, ModelSection
-from nearkin.models.tuning import as_channels_last, channels_last, compiled, inference_copy, tune_allocator
+from nearkin.models.speed import as_channels_last, channels_last, compiled, inference_copy, tune_allocator
 from nearkin.objectives import make_objective
 from nearkin.objectives.section import ObjectiveSection
 from nearkin.recipe import TrainingSection

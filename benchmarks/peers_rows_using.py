@@ -208,7 +208,7 @@ USE = [
     ),
     (
         "pictures of queries and what they found",
-        Name("report.neighbours"),
+        Name("report.draw_neighbours"),
         InPart("testers.BaseTester", "a map of the embedding by a visualiser you pass"),
         Name("metrics.EmbeddingMetrics.visualize"),
         None,

@@ -14,20 +14,23 @@ import argparse
 import json
 import os
 import statistics
+import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the repository, to import studies
+
 import numpy as np
 from bars import in_turns, machine
-from page_tables import table
 
 from nearkin.data import open_data
 from nearkin.gallery import Gallery
-from nearkin.gallery.disk import size_of
-from nearkin.gallery.encoding import pretrained
+from nearkin.gallery.model import pretrained
+from nearkin.gallery.places import size_of
 from nearkin.gallery.precision import precision_loss
+from studies.page_tables import table
 
 DTYPES = ("float32", "float16", "int8")
 ITEMS = 100_000

@@ -24,12 +24,11 @@ from bars import in_turns, tell
 from torch import Tensor
 
 from nearkin.allocator import tune_allocator
-from nearkin.audits.quantised import calibration_batches, compare_quantised, divide_for_int8, processor
+from nearkin.audits.quantisation import calibration_batches, compare_quantised, divide_for_int8, processor
 from nearkin.data import open_data
 from nearkin.models import Encoder, ModelSection, build_embedder
 from nearkin.models.onnx import OnnxEncoder
-from nearkin.models.onnx.file import checked, serialised
-from nearkin.models.onnx.int8 import quantise
+from nearkin.models.onnx.file import check_parity, quantise, serialised
 
 SEED = 0
 BATCH = 32
@@ -52,7 +51,7 @@ def measure_float32(size: str) -> tuple[dict[str, float], list[dict[str, Any]]]:
     """Figures and rows of encoding in float32; each round encodes one batch."""
     embedder = build_embedder(MODEL, seed=SEED)
     content, _ = serialised(embedder)
-    difference = checked(embedder, content)
+    difference = check_parity(embedder, content)
     return _timed(size, {"tuned eager": Encoder(embedder), "ONNX Runtime, float32": OnnxEncoder(content)}, difference)
 
 

@@ -24,12 +24,12 @@ from torch import Tensor
 from nearkin.data.augment import BatchAugment
 from nearkin.models import Embedder, build_embedder
 from nearkin.models.section import ModelSection
-from nearkin.models.tuning import as_channels_last
+from nearkin.models.speed import as_channels_last
 from nearkin.objectives import Objective, make_objective
 from nearkin.objectives.section import ObjectiveSection
 from nearkin.recipe import TrainingSection
 from nearkin.training import Loop, Run
-from nearkin.training.deferred import Deferred
+from nearkin.training.batches import Deferred
 from nearkin.training.ranks import Ranks
 
 SEED = 0

@@ -28,19 +28,16 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from places import BENCHMARKS
-
 from nearkin.allocator import tune_allocator
 
 tune_allocator()  # as the nearkin command does, before anything is imported that starts threads
 
 import torch
-from bars import in_turns, tell, write
+from bars import in_turns, kept, tell, write
 from torch import Tensor
 from torch.nn import functional
 
-from nearkin.models.learned_space import LearnedSpace
-from nearkin.models.similarity import PairSimilarity
+from nearkin.models.similarity import LearnedSpace, PairSimilarity
 from nearkin.search import exact
 from nearkin.spaces import Euclidean
 
@@ -60,7 +57,7 @@ BARS: dict[str, tuple[str, str, float]] = {
     SCORING: (f"scoring {QUERIES:,} x {ITEMS:,}: concatenating pairs / ours", ">=", 8.0),
     MEMORY: (f"peak extra memory of a search, {MANY_ITEMS:,} / {ITEMS:,} items", "<=", 1.25),
 }
-RESULT = BENCHMARKS / "similarity.json"
+RESULT = kept("similarity.json")
 
 
 def network() -> PairSimilarity:

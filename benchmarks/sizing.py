@@ -11,18 +11,21 @@ import argparse
 import json
 import math
 import re
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the repository, to import studies
+
 import numpy as np
-from page_tables import table
 
 from nearkin.gallery.layout import layout_of
 from nearkin.gallery.milvus.items import to_row
 from nearkin.gallery.rounding import row_bytes
 from nearkin.gallery.store import Record
+from studies.page_tables import table
 
 ITEMS = (10**6, 10**7, 10**8, 10**9)
 DIMENSIONS = (128, 512)

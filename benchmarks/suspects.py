@@ -4,7 +4,7 @@
     python benchmarks/suspects.py --check    exit code 0 only if every bar that was checked holds
     python benchmarks/suspects.py --quick    one draw of errors; nothing is written
 
-The embeddings are those of unseen classes by the models of benchmarks/ned.py, which must be in the cache already; a
+The embeddings are those of unseen classes by the models of studies/ned/run.py, which must be in the cache already; a
 data set whose model or images are missing is printed as not checked. A wrong label is any other class, each as likely.
 Labels that were wrong before count as false alarms, so the figures are lower bounds.
 """
@@ -19,17 +19,19 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the repository, to import studies
+
 import numpy as np
-from ned import RECIPES, open_subject
 
 from nearkin.data.catalogue import cache_directory
 from nearkin.errors import NearkinError
 from nearkin.gallery.calibration import fit_calibration
+from nearkin.gallery.review import suspicious_labels
 from nearkin.gallery.sqlite.store import SqliteStore
 from nearkin.gallery.store import Record
-from nearkin.gallery.suspects import suspicious_labels
 from nearkin.gallery.values import Settings
 from nearkin.spaces import Space
+from studies.ned.run import RECIPES, open_subject
 
 SHARE = 0.05
 SEEDS = (10, 11, 12, 13, 14)

@@ -24,22 +24,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from places import BENCHMARKS
-
 from nearkin.allocator import tune_allocator
 
 tune_allocator()  # as the nearkin command does, before anything is imported that starts threads
 
 import numpy as np
 import torch
-from bars import tell, write
+from bars import kept, tell, write
 from torch import Tensor, nn
 
-from nearkin.attacks.ascent import Found, ascend, usual_step
 from nearkin.attacks.cell_region import CellRegion, portions
-from nearkin.attacks.cells import Cells, merge_duplicates
-from nearkin.attacks.goals import Misclassify
+from nearkin.attacks.cells import VoronoiCells, merge_duplicates
 from nearkin.attacks.norms import L2
+from nearkin.attacks.pgd import Found, Misclassify, ascend, usual_step
 from nearkin.attacks.region import PIXELS
 from nearkin.data.sources import open_data
 from nearkin.errors import NearkinError
@@ -58,7 +55,7 @@ BAR, OWN = "pruning", "pruning, of the package's own projection"
 BARS: dict[str, tuple[str, str, float]] = {
     BAR: ("all half-spaces / those within twice epsilon, 0.55 x median", ">=", 10.0),
 }
-RESULT = BENCHMARKS / "vaa.json"
+RESULT = kept("vaa.json")
 
 
 def images() -> tuple[Tensor, np.ndarray, str]:
@@ -173,7 +170,7 @@ CONTENDERS: dict[str, tuple[type[CellRegion], bool, dict[str, int]]] = {
 """Name to the region, whether it is pruned, and how many points are attacked."""
 
 
-def _region(kind: type[CellRegion], cells: Cells, rows: Tensor, eps: float, pruned: bool) -> CellRegion:
+def _region(kind: type[CellRegion], cells: VoronoiCells, rows: Tensor, eps: float, pruned: bool) -> CellRegion:
     return kind(cells, rows, eps, PIXELS, neighbours=cells.neighbours(rows, eps if pruned else torch.inf))
 
 
@@ -181,7 +178,7 @@ def measure(mode: str, figures: dict[str, float], table: list[dict[str, Any]]) -
     points, labels, source = images()
     items = merge_duplicates(points, labels)
     codes = torch.from_numpy(np.unique(items.labels, return_inverse=True)[1])
-    model, cells = network(items.points, codes), Cells(items.points, L2())
+    model, cells = network(items.points, codes), VoronoiCells(items.points, L2())
     distances = torch.cdist(cells.points, cells.points).fill_diagonal_(torch.inf)
     median = float(distances.amin(dim=1).median())
     order = torch.from_numpy(np.random.default_rng(SEED + 1).permutation(len(cells)))
@@ -228,7 +225,7 @@ def _same(found: dict[str, Found], first: str, second: str) -> float:
     return gap
 
 
-def _projections(cells: Cells, eps: float) -> dict[str, float]:
+def _projections(cells: VoronoiCells, eps: float) -> dict[str, float]:
     """What pruning changes in projections of points that left their cells: on the way to their neighbours, and on."""
     rows = cells.neighbours(torch.arange(len(cells)), eps).counts.argsort(descending=True)[:PROJECTED]
     gaps = cells.norm.distances(cells.points[rows], cells.points)

@@ -1,6 +1,6 @@
-"""Fills the generated parts of the docs: tables that come from the code, so that they cannot go stale.
+"""Fills the generated parts of the docs, so that they cannot go stale: tables, and the pages of the book.
 
-A page asks for one with a comment line such as `<!-- generated: catalogue -->`; `generators` has their makers.
+A page asks for a table with a comment line such as `<!-- generated: catalogue -->`; `generators` has their makers.
 """
 
 from __future__ import annotations
@@ -8,15 +8,30 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-sys.path.append(str(Path(__file__).parent))  # mkdocs loads this file by its path
+if TYPE_CHECKING:
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.files import Files
 
-from generators import benchmarks, books, code, methods, peers, studies, written
+sys.path += [str(Path(__file__).parent), str(Path(__file__).parents[1])]  # mkdocs loads this file by its path
+
+from generators import benchmarks, book, books, code, methods, peers, studies, written
 
 _MARK = re.compile(r"<!-- generated: (\w+) -->")
 _PARTS = (code, benchmarks, studies, written, books, peers, methods)
 _TABLES = {mark: make for part in _PARTS for mark, make in part.TABLES.items()}
+
+
+def on_files(files: Files, *, config: MkDocsConfig) -> Files:
+    """mkdocs calls this with all files of the docs; the pages of the book are added."""
+    from mkdocs.structure.files import File
+
+    for path, content in book.made().items():
+        if there := files.get_file_from_path(path):
+            files.remove(there)
+        files.append(File.generated(config, path, content=content))
+    return files
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from nearkin import _moved
 from nearkin._version import __version__
 from nearkin.errors import NearkinError
 
@@ -36,6 +37,8 @@ __all__ = [
     "open_data",
     "shorten",
 ]
+
+_moved.install()
 
 # torch takes a second to import: names are fetched when first used.
 _HOMES = {

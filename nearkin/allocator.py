@@ -1,4 +1,4 @@
-"""glibc's allocator, told to keep memory: why is said in nearkin/models/tuning.py. Imports nothing heavy."""
+"""glibc's allocator, told to keep memory: why is said in nearkin/models/speed.py. Imports nothing heavy."""
 
 from __future__ import annotations
 

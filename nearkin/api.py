@@ -4,35 +4,33 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from nearkin.audits import AuditResult, Subject, run_suites, subject_of_model, unseen_items
 from nearkin.audits import suites as known_suites
-from nearkin.audits.explaining import Explanation, Pictures, explain_images
-from nearkin.audits.hierarchy import TREE_FACT, needed_tree
-from nearkin.audits.shortening import components_of_training
-from nearkin.data.catalogue import cache_directory
-from nearkin.data.checking import drop_bad
-from nearkin.data.dataset import Dataset
-from nearkin.data.hierarchy import Hierarchy
-from nearkin.data.hierarchy_files import load_hierarchy
+from nearkin.audits.subject import TREE_FACT
+from nearkin.data.dataset import Dataset, drop_bad
+from nearkin.data.hierarchy import Hierarchy, load_hierarchy
 from nearkin.data.sources import open_data
 from nearkin.data.splits import check_classes, drop_singletons
-from nearkin.data.urls import is_url, shown
+from nearkin.data.urls import is_url, redacted
 from nearkin.errors import DataError, ModelError, RecipeError, RunError
 from nearkin.metrics.labels import label_array
 from nearkin.models import Embedder
+from nearkin.models.card import Card
 from nearkin.recipe import DEFAULT_RECIPE, AuditSection, Recipe, load_recipe
 from nearkin.search import Scorer, as_scorer, make_reranker
 from nearkin.spaces import Sphere
+from nearkin.storage import cache_directory
 from nearkin.training import Run, TrainingResult, train
-from nearkin.training.class_scores import run_classifier
 from nearkin.training.ranks import Ranks
+
+if TYPE_CHECKING:
+    from nearkin.audits.explanation import Explanation, Pictures
 
 Source = str | Path | Dataset
 Tree = str | Path | Hierarchy | Mapping[Any, Any]
@@ -70,7 +68,7 @@ def fit(
             data, resolved, Run(out), resume=resume, skip_bad=skip_bad, data_root=data_root, progress=progress
         ).embedder
     if resume:
-        raise RunError("There is nothing to resume without a run directory: give out=.")
+        raise RunError("`resume` needs a run directory: pass out=.")
     with tempfile.TemporaryDirectory(prefix="nearkin-") as folder:
         run = Run(Path(folder) / "run")
         return fit_run(data, resolved, run, skip_bad=skip_bad, data_root=data_root, progress=progress).embedder
@@ -134,7 +132,7 @@ def load(path: str | Path) -> Embedder:
     path = Path(path)
     if path.suffix == ".onnx":
         raise ModelError(
-            f"{path} is an exported model, which is only run: encode with `nearkin embed` or "
+            f"{path} is an exported model, for inference only: encode with `nearkin embed` or "
             "nearkin.models.onnx.OnnxEncoder, or load the run it came from."
         )
     return Run(path).model() if path.is_dir() else Embedder.load(path)
@@ -175,28 +173,28 @@ def audit(
     if isinstance(model, np.ndarray | torch.Tensor | list):
         usual = AuditSection()
         section = audit_section(usual, overrides=overrides, suites=suites, rerank=rerank)
-        hierarchy = _audit_tree(tree, section, {})
+        hierarchy = _audit_tree(tree, section, Card())
         subject = _subject_of_vectors(model, data, Sphere() if space is None else as_scorer(space))
-        subject = replace(subject, hierarchy=hierarchy, progress=progress)
+        subject.hierarchy, subject.progress = hierarchy, progress
     else:
         embedder = model if isinstance(model, Embedder) else load(model)
-        usual = AuditSection.model_validate(embedder.card.get("recipe", {}).get("audit", {}))
-        # Wrong settings are told before anything is encoded.
+        usual = AuditSection.model_validate(embedder.card.recipe.get("audit", {}))
+        # Wrong settings are reported before anything is encoded.
         section = audit_section(usual, overrides=overrides, suites=suites, rerank=rerank)
         hierarchy = _audit_tree(tree, section, embedder.card)
         dataset, notes = open_readable(data, skip_bad=skip_bad, data_root=data_root, progress=progress)
         if hierarchy is not None:
             check_tree(hierarchy, dataset, embedder.card)
         subject = subject_of_model(
-            embedder, dataset, cache_directory=cache_directory() / "features", baseline=baseline, progress=progress
+            embedder,
+            dataset,
+            cache_directory=cache_directory() / "features",
+            baseline=baseline,
+            hierarchy=hierarchy,
+            run=None if isinstance(model, Embedder) or not Path(model).is_dir() else Path(model),
+            progress=progress,
         )
         subject.notes.extend(notes)
-        if hierarchy is not None:
-            subject = replace(subject, hierarchy=hierarchy, proxies=_run_proxies(model))
-        elif "domains" in section.suites:
-            subject = replace(subject, proxies=_run_proxies(model))
-        if "robustness" in section.suites and not isinstance(model, Embedder) and Path(model).is_dir():
-            subject = replace(subject, class_scores=run_classifier(Path(model), embedder))
     if hierarchy is not None:
         subject.facts[TREE_FACT] = _tree_name(tree)
     changes = _changes(usual, section)
@@ -205,18 +203,18 @@ def audit(
     return run_suites(subject, section)
 
 
-def _audit_tree(tree: Tree | None, section: AuditSection, card: dict[str, Any]) -> Hierarchy | None:
-    """The tree that the hierarchy suite takes; None where that suite is not asked for."""
+def _audit_tree(tree: Tree | None, section: AuditSection, card: Card) -> Hierarchy | None:
+    """The tree for the hierarchy suite; None if that suite does not run."""
     if "hierarchy" in section.suites:
+        from nearkin.audits.hierarchy import needed_tree
+
         return needed_tree(class_tree(tree, card))
     if tree is not None:
-        raise RecipeError(
-            "A tree is for the suite hierarchy, which this audit does not run: name it too, as in --suite hierarchy."
-        )
+        raise RecipeError("You passed a tree, but the hierarchy suite does not run: add --suite hierarchy.")
     return None
 
 
-def class_tree(tree: Tree | None, card: dict[str, Any]) -> Hierarchy | None:
+def class_tree(tree: Tree | None, card: Card) -> Hierarchy | None:
     """A tree as users give it; without one, that of a model's card, if it was trained with any."""
     if isinstance(tree, Hierarchy):
         return tree
@@ -224,7 +222,7 @@ def class_tree(tree: Tree | None, card: dict[str, Any]) -> Hierarchy | None:
         return Hierarchy.from_nested(tree)
     if tree is not None:
         return load_hierarchy(tree)
-    return Hierarchy.from_newick(card["hierarchy"]) if "hierarchy" in card else None
+    return None if card.hierarchy is None else Hierarchy.from_newick(card.hierarchy)
 
 
 def _tree_name(tree: Tree | None) -> str:
@@ -234,18 +232,10 @@ def _tree_name(tree: Tree | None) -> str:
     return "given in Python" if isinstance(tree, Hierarchy | Mapping) else Path(tree).name
 
 
-def check_tree(hierarchy: Hierarchy, dataset: Dataset, card: dict[str, Any]) -> None:
-    """Refuse a tree that lacks classes of the items that an audit takes, before any of them is encoded."""
+def check_tree(hierarchy: Hierarchy, dataset: Dataset, card: Card) -> None:
+    """Refuse a tree without all classes of the audited items, before any of them is encoded."""
     rows, _ = unseen_items(dataset, card)
     hierarchy.check(sorted(set(dataset.labels[rows].tolist())))
-
-
-def _run_proxies(model: Any) -> tuple[tuple[str, ...], np.ndarray] | None:
-    """The proxies that are kept beside a model in a run's directory."""
-    if isinstance(model, Embedder) or not Path(model).is_dir():
-        return None
-    found = Run(model).class_vectors()
-    return None if found is None else (found.names, found.proxies)
 
 
 def explain(
@@ -274,6 +264,8 @@ def explain(
         One explanation for each image, in order, or for attention one for each stage of each image;
         `explanation.save("looks.png")` draws it over the image.
     """
+    from nearkin.audits.explanation import explain_images
+
     embedder = model if isinstance(model, Embedder) else load(model)
     return explain_images(embedder, images, what, batch_size=batch_size, progress=progress)
 
@@ -304,14 +296,16 @@ def shorten(
     if method == "prefix":
         return embedder.shortened(dimension)
     if method != "pca":
-        raise ModelError(f"Embeddings are shortened by pca or by prefix, not by '{method}'.")
-    trained_on = embedder.card.get("data", {})
-    source = data if data is not None else trained_on.get("source")
+        raise ModelError(f"The method must be 'pca' or 'prefix', not '{method}'.")
+    trained_on = embedder.card.data
+    source = data if data is not None else trained_on.source
     if source is None:
-        raise DataError("The model's card does not say which data it was trained on: give that data.")
+        raise DataError("The model's card does not name the training data: pass it as data=.")
     # What training left out is left out here too.
-    skip_bad = skip_bad or (data is None and bool(trained_on.get("notes")))
+    skip_bad = skip_bad or (data is None and bool(trained_on.notes))
     dataset, _ = open_readable(source, skip_bad=skip_bad, data_root=data_root, progress=progress)
+    from nearkin.audits.sizes import components_of_training
+
     return components_of_training(
         embedder, dataset, dimension, cache_directory=cache_directory() / "features", progress=progress
     )
@@ -340,12 +334,12 @@ def audit_section(
                 "changed, as in audit.severities=[5]."
             )
     if isinstance(suites, str):
-        raise RecipeError(f"Suites are given as a list, such as ['{suites}'].")
+        raise RecipeError(f"Pass suites as a list, such as ['{suites}'].")
     chosen = {"suites": None if suites is None else list(dict.fromkeys(suites)), "rerank": rerank}
     update = {name: value for name, value in chosen.items() if value is not None}
     for name in update:
         if f"audit.{name}" in keys:
-            raise RecipeError(f"The {name} of the audit is given twice: leave out the override of audit.{name}.")
+            raise RecipeError(f"The {name} of the audit is set twice: remove the override of audit.{name}.")
     changed = load_recipe(Recipe(name="of this audit", audit=section), list(overrides)).audit.model_copy(update=update)
     if not changed.suites:
         raise RecipeError("An audit needs at least one suite: name some, as in audit.suites=[retrieval].")
@@ -357,7 +351,7 @@ def audit_section(
 
 
 def _changes(usual: AuditSection, section: AuditSection) -> str:
-    """The settings that are not the usual ones, in words; suites and re-ranking are told by the results."""
+    """The settings that differ from the usual ones, as text; results show suites and re-ranking themselves."""
     before, after = usual.model_dump(mode="json"), section.model_dump(mode="json")
     told = ("suites", "rerank")
     return ", ".join(f"{name}={value}" for name, value in after.items() if value != before[name] and name not in told)
@@ -391,5 +385,5 @@ def source_name(data: Source) -> str:
     if isinstance(data, Dataset):
         return data.name
     if is_url(str(data)):
-        return shown(str(data))
+        return redacted(str(data))
     return str(Path(data).absolute()) if Path(data).exists() else str(data)

@@ -69,6 +69,11 @@ def suggestion(name: str, valid: Iterable[str]) -> str:
     return f" Choose one of: {', '.join(choices)}." if choices else ""
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of another package's error, to be quoted in brackets in ours."""
+    return str(error).strip().partition("\n")[0].rstrip(".")
+
+
 def require(module: str, extra: str) -> ModuleType:
     """Import an optional module, or say which extra brings it."""
     try:

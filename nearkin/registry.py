@@ -1,12 +1,83 @@
-"""Names to things: one small registry that backbones, poolings, losses and data sets share."""
+"""Names to things, such as backbones, poolings and losses, and their parameters checked against the signature."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator
-from typing import Generic, TypeVar
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import cache
+from types import UnionType
+from typing import Annotated, Any, Generic, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
+from pydantic_core import PydanticCustomError
 
 from nearkin.errors import ModelError, NearkinError, UnknownNameError, suggestion
+
+
+def _check_odd(value: int) -> int:
+    if value % 2 == 0:
+        raise PydanticCustomError("odd", "Input should be odd")
+    return value
+
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Real = Annotated[float, Field(allow_inf_nan=False)]
+Share = Annotated[float, Field(gt=0, le=1)]
+Count = Annotated[int, Field(ge=1)]
+CountOrZero = Annotated[int, Field(ge=0)]
+OddCount = Annotated[int, Field(ge=1), AfterValidator(_check_odd)]
+
+
+def check_parameters(
+    factory: Callable[..., Any],
+    given: Mapping[str, Any],
+    *,
+    names: Collection[str],
+    owner: str,
+    key: str,
+    error: type[NearkinError],
+) -> dict[str, Any]:
+    """Return `given` with its values converted to the declared types.
+
+    Args:
+        factory: a function or class whose annotations declare the types; what has none takes any value.
+        given: parameters as a recipe gives them.
+        names: the arguments of the factory that are parameters; others are not the recipe's to give.
+        owner: who takes them, for messages: "loss 'triplet'".
+        key: where the recipe has them, for messages: "objective.parameters".
+        error: what is raised for a name that is not among `names`, or a value of the wrong type or out of range.
+    """
+    checked = {}
+    for name, value in given.items():
+        if name not in names:
+            known = suggestion(str(name), names) or " It has none."
+            raise error(f"The {owner} has no parameter '{name}' ({key}.{name}).{known}")
+        hint = _hints(factory).get(name, Any)
+        if isinstance(value, bool) and _is_number(hint):
+            raise error(f"The {owner} needs a number as {key}.{name}, not {str(value).lower()}.")
+        try:
+            checked[name] = TypeAdapter(hint).validate_python(value)
+        except ValidationError as invalid:
+            message = invalid.errors()[0]["msg"].removeprefix("Input ")
+            raise error(f"The {owner} cannot take {key}.{name}={value!r}: it {message}.") from None
+    return checked
+
+
+def _is_number(hint: Any) -> bool:
+    """Whether a number is meant, or a number or None: pydantic would take true for 1."""
+    if get_origin(hint) is Annotated:
+        return _is_number(get_args(hint)[0])
+    if get_origin(hint) in (Union, UnionType):
+        return all(kind is type(None) or _is_number(kind) for kind in get_args(hint))
+    return hint in (int, float)
+
+
+@cache
+def _hints(factory: Callable[..., Any]) -> dict[str, Any]:
+    function = factory.__init__ if inspect.isclass(factory) else factory
+    return get_type_hints(function, include_extras=True)
+
 
 T = TypeVar("T")
 

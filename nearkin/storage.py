@@ -1,14 +1,21 @@
-"""Writing files so that nothing is lost or half-written: a temporary name, then a rename."""
+"""Files written whole or not at all, and one writer of a directory at a time.
+
+A file gets a temporary name and is renamed when it is complete. Threads that share a lock wait for each other;
+another process is told to come back.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import threading
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock, Timeout
 
 from nearkin.errors import StorageError
 
@@ -61,3 +68,69 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 def write_json(path: str | os.PathLike[str], value: Any) -> None:
     """Write a value as indented JSON, whole or not at all."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+class WriterLock:
+    """The right to write to a directory, such as a gallery, for the length of one call.
+
+    The system frees it when a process ends, however it ends. Processes that the holder forks meanwhile, such as those
+    that decode samples, do not share it: otherwise they would keep it for as long as they outlive a killed holder.
+
+    Args:
+        directory: what is written to; the lock is its file `writer.lock`, which holds the writer's process id.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._threads = threading.RLock()
+        self._held = False
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold the lock in the block.
+
+        Raises:
+            StorageError: if another process holds it, or this thread does already, or the file cannot be written.
+        """
+        with self._threads:
+            if self._held:
+                raise StorageError(f"{self._directory} is already being written by this call: wait until it is done.")
+            lock, owner = self._acquired(), os.getpid()
+            self._held = True
+            try:
+                yield
+            finally:
+                self._held = False
+                if os.getpid() == owner:  # a forked child has no part in it
+                    lock.release()
+
+    def _acquired(self) -> FileLock:
+        file = self._directory / "writer.lock"
+        if not self._directory.is_dir():  # FileLock would make it
+            raise StorageError(f"Cannot write to {self._directory} (no such directory): restore it.")
+        lock = FileLock(file, thread_local=False, fallback_to_soft=False, on_acquired=_write_process_id)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout as error:
+            number = ""
+            with suppress(OSError):  # Windows lets nobody read a locked file
+                number = file.read_text(errors="replace")[:32]
+            writer = f"process {number}" if number else "another process"
+            raise StorageError(f"{self._directory} is being written by {writer}: try again when it is done.") from error
+        except OSError as error:
+            raise StorageError(
+                f"Cannot write to {self._directory} ({error.strerror}): make it writable, make room there, or use a "
+                "copy of it."
+            ) from error
+        return lock
+
+
+def _write_process_id(handle: int) -> None:
+    os.ftruncate(handle, 0)
+    os.write(handle, str(os.getpid()).encode())
+
+
+def cache_directory() -> Path:
+    """The directory of the current user for what can be made or downloaded again."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "nearkin"

@@ -13,7 +13,7 @@ import yaml
 from nearkin.recipe import AdversarialSection, list_recipes, load_recipe
 from nearkin.training import Run, train
 from nearkin.training.fit import make_learner
-from nearkin.training.schedules.adversarial import _TOLD
+from nearkin.training.strategies.adversarial import _TOLD
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGES = ["methods/adversarial-training.md", "guide/robust-training.md"]

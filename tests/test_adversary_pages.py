@@ -16,7 +16,7 @@ from nearkin.models import ModelSection, build_embedder, cache_point
 from nearkin.models.section import AttentionSection
 from nearkin.objectives import regularisers
 from nearkin.objectives.adversary import coefficient_for
-from nearkin.objectives.parameters import parameters_of
+from nearkin.objectives.registry import parameters_of
 from nearkin.recipe import DEFAULT_RECIPE, list_recipes, load_recipe
 from nearkin.training.fit import make_learner
 

@@ -6,7 +6,6 @@ import importlib
 import importlib.util
 import json
 import re
-import sys
 from pathlib import Path
 from typing import get_args
 
@@ -23,7 +22,7 @@ ROOT = Path(__file__).parents[1]
 METHODS, IMAGES = ROOT / "docs" / "methods", ROOT / "docs" / "images"
 PAGES = {path.stem: path.read_text(encoding="utf-8") for path in sorted(METHODS.glob("*.md")) if path.stem != "index"}
 INDEX = (METHODS / "index.md").read_text(encoding="utf-8")
-COMMAND = re.compile(r"`(python benchmarks/|nearkin |pytest )")
+COMMAND = re.compile(r"`(python (?:benchmarks|studies)/|nearkin |pytest )")
 
 
 @pytest.fixture(scope="module")
@@ -32,14 +31,6 @@ def generate():
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
-
-
-@pytest.fixture(scope="module")
-def benchmark():
-    """Imports a script of the folder of benchmarks."""
-    sys.path.insert(0, str(ROOT / "benchmarks"))
-    yield importlib.import_module
-    sys.path.remove(str(ROOT / "benchmarks"))
 
 
 def sections(page: str) -> dict[str, str]:
@@ -66,7 +57,11 @@ def test_a_result_names_its_command_and_pages_name_scripts_that_exist(name, gene
     filled = generate.on_page_markdown(PAGES[name])
     assert "<!-- generated" not in filled
     assert COMMAND.search(sections(filled)["Result"])
-    assert [path for path in re.findall(r"python (benchmarks/\w+\.py)", filled) if not (ROOT / path).is_file()] == []
+    assert [
+        path
+        for path in re.findall(r"python ((?:benchmarks|studies)/[\w/]+\.py)", filled)
+        if not (ROOT / path).is_file()
+    ] == []
 
 
 @pytest.mark.parametrize("loss", losses.names())
@@ -95,12 +90,12 @@ def test_every_schedule_has_a_page():
     ] == []
 
 
-def test_pictures_are_those_of_the_script_and_pages_show_their_own(benchmark):
-    script = benchmark("method_pictures")
+def test_pictures_are_those_of_the_script_and_pages_show_their_own():
+    script = importlib.import_module("studies.method_pictures.run")
     assert {path.name for path in script.FOLDER.iterdir()} == {f"{name}.png" for name in script.PICTURES}
     for name in script.PICTURES:
         assert f"](../images/methods/{name}.png)" in PAGES[name]
-        assert f"`python benchmarks/method_pictures.py {name}`" in PAGES[name]
+        assert f"`python studies/method_pictures/run.py {name}`" in PAGES[name]
         assert (script.FOLDER / f"{name}.png").stat().st_size < 40_000
     assert set(losses) == set(script.ELSEWHERE) | (set(script.PICTURES) & set(losses))
 
@@ -110,8 +105,8 @@ def cost(travel, place: float) -> float:
     return float(travel.costs["other class"][np.abs(travel.places - place).argmin()])
 
 
-def test_what_captions_say_of_the_toy(benchmark):
-    toy = benchmark("loss_toy")
+def test_what_captions_say_of_the_toy():
+    toy = importlib.import_module("studies.method_pictures.loss_toy")
     moved = np.linalg.norm(toy.pull("n-pairs").arrows, axis=1) > 0
     assert moved.reshape(5, -1).sum(axis=1).tolist() == [2] * 5
     ratios, plain = toy.travel("proxy-dr"), toy.travel("normface")
@@ -124,9 +119,9 @@ def test_what_captions_say_of_the_toy(benchmark):
     np.testing.assert_allclose(tree["its sibling"], tree["a stranger"], atol=1e-5)
 
 
-def test_points_follow_the_loss(benchmark):
+def test_points_follow_the_loss():
     """Classes end nearer to themselves than they began; what is drawn as the start is not the end."""
-    found = benchmark("loss_toy").pull("contrastive")
+    found = importlib.import_module("studies.method_pictures.loss_toy").pull("contrastive")
 
     def spread(points: np.ndarray) -> float:
         groups = points.reshape(5, -1, 2)
@@ -136,7 +131,7 @@ def test_points_follow_the_loss(benchmark):
 
 
 def test_the_table_of_a_result_is_that_of_the_ledger(generate):
-    cells = [json.loads(line) for line in (ROOT / "benchmarks" / "cub_frozen.jsonl").read_text().splitlines()]
+    cells = [json.loads(line) for line in (ROOT / "studies" / "cub_frozen" / "ledger.jsonl").read_text().splitlines()]
     mine = [cell for cell in cells if cell["loss"] == "proxy-nca++"]
     assert len(mine) == 3
     (row,) = [
@@ -152,7 +147,7 @@ def test_the_table_of_a_result_is_that_of_the_ledger(generate):
     assert low < mean < high
 
 
-def test_the_grid_has_every_loss_that_it_can_have(benchmark):
-    script = benchmark("cub_frozen")
+def test_the_grid_has_every_loss_that_it_can_have():
+    script = importlib.import_module("studies.cub_frozen.run")
     done = {(cell["loss"], cell["seed"]) for cell in script.read_ledger()}
     assert done == {(loss, seed) for loss in script.LOSSES for seed in script.SEEDS}

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import subprocess
 import sys
+import time
 
 import pytest
 
 from nearkin.errors import StorageError
-from nearkin.storage import replacing, write_json, write_text
+from nearkin.storage import WriterLock, replacing, write_json, write_text
 
 
 def test_a_failed_block_leaves_the_old_file_and_nothing_else(tmp_path):
@@ -42,7 +45,7 @@ import resource, signal, sys, pathlib
 import torch
 from nearkin.errors import StorageError
 from nearkin.storage import write_text
-from nearkin.training.state import save_state, load_state
+from nearkin.training.checkpoint import save_state, load_state
 folder = pathlib.Path(sys.argv[1])
 small = {"weights": {"w": torch.zeros(4)}}
 save_state(folder / "last.safetensors", small, {"identity": {}, "state": {"step": 1}})
@@ -74,3 +77,51 @@ def test_a_write_refused_half_way_keeps_the_last_checkpoint(tmp_path):
     assert done.returncode == 0, done.stderr
     assert str(tmp_path / "last.safetensors") in done.stdout
     assert str(tmp_path / "text") in done.stdout
+
+
+def test_a_second_writer_is_refused_until_the_first_has_finished(tmp_path):
+    with (
+        WriterLock(tmp_path).held(),
+        pytest.raises(StorageError, match=str(os.getpid())),
+        WriterLock(tmp_path).held(),
+    ):
+        pass
+    with WriterLock(tmp_path).held():
+        pass
+
+
+def _leaves(lock: WriterLock) -> None:
+    """End the block in a forked child, where a file of its own has taken the number of the lock's."""
+    with lock.held():
+        child = os.fork()
+        if child == 0:
+            taken = os.open(os.devnull, os.O_RDONLY)
+    if child == 0:
+        os.fstat(taken)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_child_that_ends_the_block_closes_nothing_of_its_own(tmp_path):
+    process = multiprocessing.get_context("fork").Process(target=_leaves, args=(WriterLock(tmp_path),))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+
+
+def test_a_child_that_was_forked_meanwhile_neither_keeps_nor_frees_the_lock(tmp_path):
+    with WriterLock(tmp_path).held():
+        fork = multiprocessing.get_context("fork")
+        started = fork.Event()
+        child = fork.Process(target=lambda: (started.set(), time.sleep(60)))
+        child.start()
+        assert started.wait(30)
+        with pytest.raises(StorageError, match=str(os.getpid())), WriterLock(tmp_path).held():
+            pass
+    try:
+        assert child.is_alive()
+        with WriterLock(tmp_path).held():
+            pass
+    finally:
+        child.kill()
+        child.join()

@@ -214,15 +214,15 @@ def test_draw_is_by_seed_without_repeats_and_in_proportion_to_lines(tree):
     ("path", "expected"),
     [
         ("nearkin/spaces/sphere.py", "tests/spaces"),
-        ("nearkin/search/blocks/order.py", "tests/search/blocks"),
+        ("nearkin/gallery/sqlite/store.py", "tests/gallery/sqlite"),
         ("nearkin/search/ann/graph.py", "tests/search"),
-        ("nearkin/recipe/loading.py", "tests/test_recipe.py"),
+        ("nearkin/recipe/recipe.py", "tests/test_recipe.py"),
         ("nearkin/api.py", "tests/test_api.py"),
         ("nearkin/progress.py", ""),
     ],
 )
 def test_near_tests_mirror_the_package(tmp_path, path, expected):
-    for folder in ("spaces", "search/blocks"):
+    for folder in ("spaces", "search", "gallery/sqlite"):
         (tmp_path / "tests" / folder).mkdir(parents=True)
     for name in ("test_recipe.py", "test_api.py"):
         (tmp_path / "tests" / name).touch()

@@ -1,4 +1,4 @@
-"""Tables of the fair comparisons in `benchmarks/books`."""
+"""Tables of the fair comparisons that studies keep as books of `nearkin benchmark`."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import csv
 import json
 from functools import partial
 
-from generators.kept import BENCHMARKS
 from generators.markdown import difference_in_points, table
+from studies.places import book_folder
 
 
 def _book(name: str) -> str:
-    """The table of a book of `benchmarks/books`, in percent and points."""
+    """The table of a book, in percent and points."""
     rows = _rows(name, "table.csv")
 
     def value(row: dict[str, str], key: str) -> str:
@@ -46,7 +46,7 @@ def _book(name: str) -> str:
 
 def _best() -> str:
     """Each method of the book `cub` at the learning rate that its validation folds choose."""
-    rows = json.loads((BENCHMARKS / "books" / "cub" / "best.json").read_text())
+    rows = json.loads((book_folder("cub") / "best.json").read_text())
     return table(
         ("", "against", "difference", "concatenated"),
         (
@@ -123,7 +123,7 @@ def _recall_differences(words: tuple[str, ...]) -> str:
 
 def _rows(name: str, file: str) -> list[dict[str, str]]:
     """The rows of a table of a book."""
-    with open(BENCHMARKS / "books" / name / file, encoding="utf-8", newline="") as lines:
+    with open(book_folder(name) / file, encoding="utf-8", newline="") as lines:
         return list(csv.DictReader(lines))
 
 

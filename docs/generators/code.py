@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
+from pathlib import Path
 
 from pydantic import BaseModel
 
@@ -63,7 +65,24 @@ def _poolings() -> str:
     return table(("pooling", "what it is", "use when"), rows)
 
 
+def _modules() -> str:
+    """Every module of the package by room, with the first sentence of its docstring."""
+    package = Path(__file__).parents[2] / "nearkin"
+    parts = []
+    for room in sorted({path.parent for path in package.rglob("*.py")}):
+        rows = []
+        for path in sorted(room.glob("*.py")):
+            words = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+            if path.stem not in ("__init__", "__main__"):
+                rows.append((f"`{path.name}`", " ".join(words.split("\n\n")[0].split())))
+        if rows:
+            name = room.relative_to(package.parent).as_posix()
+            parts.append(f"### {name}/\n\n{table(('module', 'what it is'), rows)}")
+    return "\n\n".join(parts)
+
+
 TABLES = {
+    "modules": _modules,
     "catalogue": _catalogue,
     "recipes": _recipes,
     "keys": _keys,

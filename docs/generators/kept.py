@@ -1,4 +1,4 @@
-"""Reads what benchmarks have kept."""
+"""Reads what benchmarks and studies have kept."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 DOCS = Path(__file__).parents[1]
 BENCHMARKS = DOCS.parent / "benchmarks"
+STUDIES = DOCS.parent / "studies"
 
 
 def measured(name: str) -> dict[str, Any]:
@@ -15,7 +16,12 @@ def measured(name: str) -> dict[str, Any]:
     return json.loads((BENCHMARKS / f"{name}.json").read_text())
 
 
+def result(study: str) -> dict[str, Any]:
+    """What a study that has no ledger found."""
+    return json.loads((STUDIES / study / "result.json").read_text(encoding="utf-8"))
+
+
 def ledger(name: str) -> list[dict[str, Any]]:
-    """The lines of a benchmark's ledger."""
-    path = BENCHMARKS / f"{name}.jsonl"
+    """The lines of a study's ledger."""
+    path = STUDIES / name / "ledger.jsonl"
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]

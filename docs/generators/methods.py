@@ -61,8 +61,8 @@ def _result_of_loss(loss: str) -> str:
     )
     header = ("", "MAP@R", "gain over raw features", f"over `{_BASELINE}`", "P@1")
     caption = (
-        "`python benchmarks/cub_frozen.py`: the 100 unseen classes of CUB-200-2011, a head of 128 dimensions on cached "
-        "features of a frozen EfficientNet-Lite0, the recipe's settings, not tuned; means over three seeds, in "
+        "`python studies/cub_frozen/run.py`: the 100 unseen classes of CUB-200-2011, a head of 128 dimensions on "
+        "cached features of a frozen EfficientNet-Lite0, the recipe's settings, not tuned; means over three seeds, in "
         "percent, with 95 % intervals over classes."
     )
     return f"{caption}\n\n{table(header, [*map(row, shown), raw])}"

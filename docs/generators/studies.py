@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from generators.kept import BENCHMARKS, ledger, measured
+from generators.kept import STUDIES, ledger, result
 from generators.markdown import table
 
 
@@ -40,7 +40,7 @@ def _attributes() -> str:
 
 def _collage() -> str:
     """The table of the collage study, without its notes."""
-    path = BENCHMARKS / "books" / "collage" / "table.md"
+    path = STUDIES / "gsp_collage" / "collage" / "table.md"
     return "\n".join(line for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("|"))
 
 
@@ -121,7 +121,7 @@ def _ratio_table() -> str:
     """Table 1 of Kim et al. 2022: what scaling does to both formulations."""
     rows = [
         (f"{row['own']:g}", f"{row['other']:g}", *(f"{row[key]:.5g}" for key in _RATIO_COLUMNS))
-        for row in measured("dr_pictures")["table"]
+        for row in result("dr_pictures")["table"]
     ]
     header = ("distance to the own class", "to the other", "p, SD-softmax", "loss", "p, DR with rho 2", "loss")
     return table(header, rows)
@@ -147,7 +147,7 @@ def _peaks() -> str:
             told(row["smallest"]),
             f"{row['smallest']['p']:.2g}",
         )
-        for name, row in measured("dr_pictures")["models"].items()
+        for name, row in result("dr_pictures")["models"].items()
         if not name.endswith("doubled")
     ]
     header = ("", "p at red", "most probable at", "p there", "p at green", "least probable at", "p there")

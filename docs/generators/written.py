@@ -1,21 +1,21 @@
-"""Tables that benchmarks have written, whole or in part."""
+"""Tables that studies have written, whole or in part."""
 
 from __future__ import annotations
 
 from functools import partial
 
-from generators.kept import BENCHMARKS
+from generators.kept import STUDIES
 
 
-def _written(benchmark: str, name: str) -> str:
-    """A table that a benchmark, such as fewshot.py or taxonomy.py, has written."""
-    path = BENCHMARKS / benchmark / f"{name}.md"
+def _written(study: str, name: str) -> str:
+    """A table that a study, such as `fewshot` or `taxonomy`, has written."""
+    path = STUDIES / study / "tables" / f"{name}.md"
     return path.read_text(encoding="utf-8").strip()
 
 
-def _rows_written(benchmark: str, name: str, words: tuple[str, ...]) -> str:
-    """Of a table that a benchmark has written, the rows that begin or go on with one of the words."""
-    head, line, *rows = _written(benchmark, name).splitlines()
+def _rows_written(study: str, name: str, words: tuple[str, ...]) -> str:
+    """Of a table that a study has written, the rows that begin or go on with one of the words."""
+    head, line, *rows = _written(study, name).splitlines()
     kept = [row for row in rows if any(f"| {word} |" in row for word in words)]
     return "\n".join([head, line, *kept])
 
@@ -74,5 +74,5 @@ TABLES = {
             *("cifar", "changes", "correlations", "cub", "runs"),
         )
     },
-    "tree_losses": partial(_written, ".", "tree_losses"),
+    "tree_losses": partial(_written, "tree_losses", "losses"),
 }

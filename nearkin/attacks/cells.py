@@ -54,11 +54,11 @@ def merge_duplicates(points: Tensor, labels: Any) -> UniqueItems:
     flat = points.detach().flatten(1)
     named = np.asarray(labels)
     if len(named) != len(flat):
-        raise DataError(f"There are {len(flat)} inputs and {len(named)} labels: give one label each.")
+        raise DataError(f"There are {len(flat)} inputs but {len(named)} labels: pass one label per input.")
     if not len(flat):
         raise DataError("There are no inputs: Voronoi cells need at least one.")
     if not bool(torch.isfinite(flat).all()):
-        raise DataError("Some inputs hold NaN or infinite values: leave them out.")
+        raise DataError("Some inputs contain NaN or infinite values: remove them.")
     _, first, groups = np.unique(flat.cpu().numpy(), axis=0, return_index=True, return_inverse=True)
     groups = groups.ravel()
     conflict = np.flatnonzero(named != named[first][groups])
@@ -74,7 +74,7 @@ def merge_duplicates(points: Tensor, labels: Any) -> UniqueItems:
 
 
 @dataclass(frozen=True, eq=False)
-class Neighbours:
+class CellNeighbours:
     """For each of B centres, the points that can cut its ball, one after the other.
 
     Attributes:
@@ -103,19 +103,19 @@ class Neighbours:
         before = counts.cumsum(0) - counts
         return torch.arange(int(counts.sum())) + torch.repeat_interleave(self.starts[rows] - before, counts)
 
-    def select(self, rows: Tensor) -> Neighbours:
+    def select(self, rows: Tensor) -> CellNeighbours:
         """Those of some centres."""
         chosen = self.of(rows)
-        return Neighbours(self.places[chosen], self.lengths[chosen], _starts(self.counts[rows]))
+        return CellNeighbours(self.places[chosen], self.lengths[chosen], _starts(self.counts[rows]))
 
     def counts_of(self, chosen: Tensor) -> Tensor:
         """How many of each centre's are chosen (B,), by a mask (P,)."""
         sums = torch.cat([torch.zeros(1, dtype=torch.int64), chosen.cumsum(0)])
         return sums[self.starts].diff()
 
-    def where(self, chosen: Tensor) -> Neighbours:
+    def where(self, chosen: Tensor) -> CellNeighbours:
         """The chosen ones of them, by a mask (P,)."""
-        return Neighbours(self.places[chosen], self.lengths[chosen], _starts(self.counts_of(chosen)))
+        return CellNeighbours(self.places[chosen], self.lengths[chosen], _starts(self.counts_of(chosen)))
 
     def table(self) -> tuple[Tensor, Tensor]:
         """Places (B, K), K the most of any centre, and which are there (B, K)."""
@@ -127,7 +127,7 @@ class Neighbours:
         return table, there
 
 
-class Cells:
+class VoronoiCells:
     """The open Voronoi cells of points: what is nearer to a point than to any other.
 
     Args:
@@ -143,7 +143,7 @@ class Cells:
     def __len__(self) -> int:
         return len(self.points)
 
-    def neighbours(self, rows: Tensor, radius: float) -> Neighbours:
+    def neighbours(self, rows: Tensor, radius: float) -> CellNeighbours:
         """For each centre of `rows`, the other points that can cut the ball of this radius: those within twice it."""
         places, counts, lengths = [], [], []
         for some, distances in self._distances(rows):
@@ -152,7 +152,7 @@ class Cells:
             places.append(torch.nonzero(near)[:, 1])
             lengths.append(distances[near])
             counts.append(near.sum(dim=1))
-        return Neighbours(torch.cat(places), torch.cat(lengths), _starts(torch.cat(counts)))
+        return CellNeighbours(torch.cat(places), torch.cat(lengths), _starts(torch.cat(counts)))
 
     def nearest_other(self, rows: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """The nearest point of another class for each of `rows`: distances (b,), inf if there is none, and places."""
@@ -190,7 +190,7 @@ class Cells:
             found[some] = (own[some].unsqueeze(1) < distances).all(dim=1)
         return found
 
-    def crossed(self, points: Tensor, rows: Tensor, neighbours: Neighbours) -> Tensor:
+    def crossed(self, points: Tensor, rows: Tensor, neighbours: CellNeighbours) -> Tensor:
         """Which neighbours (P,) are not clearly farther from points (b, D) than the centres `rows` (b,) are."""
         wide = points.double()
         ways = wide - self.points[rows]

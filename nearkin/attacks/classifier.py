@@ -1,20 +1,124 @@
-"""Any deployed inference as a classifier that can be attacked: pixels to differentiable log-probabilities."""
+"""Any inference as a classifier that can be attacked: pixels to differentiable log-probabilities.
+
+NED with a slope everywhere: its answers are those of the deployed k neighbours, its gradient that of all support.
+Where all of the k nearest are of one class, the probability is 1 and its gradient exactly 0: an attack would stand
+still, and the classifier look robust. The kernels of the whole support always slope.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import copy
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nearkin.attacks.neighbour_scores import NeighbourScores
-from nearkin.confidence import NED, Estimator, KNNVote
+from nearkin.attacks.norms import Norm, as_norm
+from nearkin.checks import check_whole
+from nearkin.confidence import Estimator, KNNVote
+from nearkin.confidence.ned import NED
 from nearkin.errors import DataError
+from nearkin.metrics.calibration import FLOOR
 from nearkin.models import Embedder, SimilarityModel
 from nearkin.models.similarity_model import Classifier as Inference
-from nearkin.models.tuning import as_channels_last, inference_copy
+from nearkin.models.speed import as_channels_last, inference_copy
+
+
+def as_inputs(given: Any) -> Tensor:
+    """Inputs (B, ...) as a tensor of floats, all finite; arrays are taken too."""
+    inputs = torch.from_numpy(given) if isinstance(given, np.ndarray) else given
+    if not isinstance(inputs, Tensor) or not inputs.is_floating_point() or inputs.ndim < 2:
+        kind = f"{inputs.dtype} of shape {tuple(inputs.shape)}" if isinstance(inputs, Tensor) else type(given).__name__
+        raise DataError(f"Inputs to attack must be a float tensor (n, ...), one row per input, not {kind}.")
+    if not bool(torch.isfinite(inputs).all()):
+        raise DataError("Some inputs contain NaN or infinite values: remove them.")
+    return inputs
+
+
+def as_codes(given: Any, inputs: Tensor) -> Tensor:
+    """Classes of inputs as int64 (B,), places among the classes; arrays and lists are taken too."""
+    codes = torch.as_tensor(given)
+    if codes.shape != inputs.shape[:1] or codes.is_floating_point() or codes.dtype == torch.bool:
+        raise DataError(
+            f"Each of the {len(inputs)} inputs needs its class as a whole number (see class_codes), not {codes.dtype} "
+            f"of shape {tuple(codes.shape)}."
+        )
+    return codes.to(torch.int64)
+
+
+def check_size(eps: float) -> None:
+    """Refuse what is no size of a perturbation."""
+    if isinstance(eps, bool) or not isinstance(eps, int | float | np.number) or not 0 <= float(eps) < math.inf:
+        raise DataError(f"eps must be a number of at least 0, not {eps!r}.")
+
+
+def check_counts(least: int = 1, **counts: int | None) -> None:
+    """Refuse counts, given by name, that are no whole numbers from `least` on; None passes."""
+    for name, count in counts.items():
+        if count is not None:
+            check_whole(count, name, least)
+
+
+def check_scores(scores: Any, codes: Tensor | None = None) -> None:
+    """Refuse what is no table of finite scores (b, C), or has no column for some of the classes (b,)."""
+    if not isinstance(scores, Tensor) or scores.ndim != 2:
+        raise DataError("The classifier must return scores (b, C), one row per input and one column per class.")
+    if not bool(torch.isfinite(scores.detach()).all()):
+        raise DataError("The classifier returns scores that are NaN or infinite: check the model.")
+    if codes is not None and len(codes) and not 0 <= int(codes.min()) <= int(codes.max()) < scores.shape[1]:
+        raise DataError(
+            f"The classifier has {scores.shape[1]} classes, but the inputs have the classes "
+            f"{int(codes.min())} to {int(codes.max())}, counted from 0: pass indices of its classes."
+        )
+
+
+@contextmanager
+def at_rest(classifier: Callable[..., Any]) -> Iterator[None]:
+    """Inside the block a module drops nothing out, moves no running statistic, and its weights take no gradients."""
+    if not isinstance(classifier, nn.Module):
+        yield
+        return
+    modes = {part: part.training for part in classifier.modules()}
+    learned = [parameter for parameter in classifier.parameters() if parameter.requires_grad]
+    classifier.eval()
+    for parameter in learned:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for part, mode in modes.items():
+            part.training = mode
+        for parameter in learned:
+            parameter.requires_grad_(True)
+
+
+class NeighbourScores:
+    """Log-probabilities of NED as it is deployed, with the gradient of NED over its whole support.
+
+    Classes without a neighbour among the k are ordered by what the whole support says of them, below all that have one.
+
+    Args:
+        estimator: fitted.
+    """
+
+    def __init__(self, estimator: NED) -> None:
+        self.estimator = estimator
+        self.whole = copy.copy(estimator)
+        self.whole.k = "all"
+
+    def __call__(self, points: Tensor) -> Tensor:
+        """Log-probabilities (B, C) of points (B, d)."""
+        with torch.no_grad():
+            deployed = self.estimator.log_proba(points.detach())
+        slope = self.whole.log_proba(points)
+        floor = deployed.amin(dim=1, keepdim=True)
+        absent = (deployed <= floor) & (floor <= math.log(FLOOR))
+        values = torch.where(absent, floor + slope.detach() - slope.detach().amax(dim=1, keepdim=True), deployed)
+        return values + (slope - slope.detach())
 
 
 class Classifier(nn.Module):
@@ -120,11 +224,48 @@ def class_codes(classes: Sequence[Any], labels: Any) -> Tensor:
     unknown = [label for label in named if label not in book]
     if unknown:
         raise DataError(
-            f"The label {unknown[0]!r} is none of the {len(book)} classes of this classifier: attack items of classes "
-            "that it knows."
+            f"The label {unknown[0]!r} is not among the {len(book)} classes of this classifier: attack items of its "
+            "classes."
         )
     return torch.tensor([book[label] for label in named], dtype=torch.int64)
 
 
 def _embedder(model: Embedder | PixelEmbedder) -> PixelEmbedder:
     return model if isinstance(model, PixelEmbedder) else PixelEmbedder(model)
+
+
+class NearestPoint(nn.Module):
+    """1-NN on inputs: the score of a class is minus the distance to its nearest point, so the nearest one wins.
+
+    Distances are measured by the spread of the points: probabilities of small numbers differ as those of large ones do.
+    Computes in float64. On its own data, every point of an open Voronoi cell is of the class of the cell.
+
+    Args:
+        points: inputs (n, ...).
+        labels: their classes (n,).
+        norm: "l2", "linf", or a `Norm`.
+    """
+
+    points: Tensor
+    codes: Tensor
+
+    def __init__(self, points: Tensor, labels: Sequence[Any], norm: str | Norm = "l2") -> None:
+        super().__init__()
+        named = labels.tolist() if hasattr(labels, "tolist") else list(labels)
+        self.classes = tuple(sorted(set(named)))
+        self.norm = as_norm(norm)
+        self.name = "1-NN of inputs"
+        self.register_buffer("points", points.detach().double().flatten(1))
+        self.spread = float((self.points.amax(dim=0) - self.points.amin(dim=0)).amax()) or 1.0
+        self.register_buffer("codes", class_codes(self.classes, named))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Log-probabilities (B, C), the softmax of minus distances over the spread, of inputs (B, ...)."""
+        x = inputs.double().flatten(1)
+        with torch.no_grad():
+            distances = self.norm.distances(x, self.points)
+            nearest = [
+                distances.masked_fill(self.codes != code, torch.inf).argmin(dim=1) for code in range(len(self.classes))
+            ]
+        gaps = x.unsqueeze(1) - self.points[torch.stack(nearest, dim=1)]
+        return torch.log_softmax(-self.norm.length(gaps) / self.spread, dim=1)

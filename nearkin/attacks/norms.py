@@ -125,14 +125,14 @@ class Combined(Norm):
 
     def __post_init__(self) -> None:
         if not 0 < self.beta < 1:
-            raise DataError(f"The share of L1 in a combined norm is a number between 0 and 1, not {self.beta}.")
+            raise DataError(f"The share of L1 in a combined norm must be a number between 0 and 1, not {self.beta}.")
 
     @classmethod
     def of_balls(cls, eps1: float, epsinf: float, dimension: int) -> Combined:
         """The norm whose ball of radius eps1 just holds both balls."""
         if not 0 < epsinf < eps1 < dimension * epsinf:
             raise DataError(
-                f"A combined ball needs epsinf < eps1 < D epsinf, so that neither ball holds the other, and was given "
+                f"A combined ball needs epsinf < eps1 < D epsinf, so that neither ball contains the other, not "
                 f"eps1 = {eps1:g} and epsinf = {epsinf:g} in D = {dimension} dimensions."
             )
         return cls((eps1 - epsinf) / (epsinf * (dimension - 1)))

@@ -1,19 +1,272 @@
-"""Our own PGD: batches, restarts, any goal, any norm, inside the box of pixels."""
+"""Projected gradient ascent (FGSM, BIM, PGD) for any goal in any region, and the goals of an adversary.
+
+Projected gradient ascent: FGSM, BIM and PGD for whatever can be raised, in any region.
+`x <- project(x + step * steepest(gradient))`. One step of the whole radius from the input is FGSM, many small ones from
+the input are BIM, and from a random point of the region PGD.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
 
-from nearkin.attacks.ascent import Found, Goal, ascend, nothing_found, usual_step
-from nearkin.attacks.checks import as_codes, as_inputs, at_rest, check_counts
-from nearkin.attacks.classifier import Classifier
-from nearkin.attacks.goals import Misclassify, OfInputs, Raised
+from nearkin.attacks.classifier import Classifier, as_codes, as_inputs, at_rest, check_counts, check_scores
 from nearkin.attacks.norms import Norm, as_norm
-from nearkin.attacks.region import PIXELS, Ball, Bounds, check_bounds
-from nearkin.errors import DataError
+from nearkin.attacks.region import PIXELS, Ball, Bounds, Region, check_bounds
+from nearkin.errors import DataError, suggestion
+from nearkin.spaces import Space
+
+_STEP = 2.5
+"""A step is so many times the radius over the number of steps, unless told otherwise: the ball can be crossed."""
+
+
+class Goal(Protocol):
+    """What an attack wants of inputs."""
+
+    def __call__(self, points: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """What to raise (b,), differentiable, and whether the aim is reached (b,), at points (b, D) of some inputs."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """What an attack found.
+
+    Attributes:
+        points: the worst point (B, D) of each input: one that reaches the aim if there was any, else of highest value.
+        values: what was raised, there (B,).
+        reached: whether the aim was reached (B,).
+    """
+
+    points: Tensor
+    values: Tensor
+    reached: Tensor
+
+    def take(self, rows: Tensor, points: Tensor, values: Tensor, reached: Tensor) -> None:
+        """Take in points (b, D) of inputs `rows` (b,) where they are worse for the defender than what is known."""
+        before = self.reached[rows]
+        better = (reached & ~before) | ((reached == before) & (values > self.values[rows]))
+        places = rows[better]
+        self.points[places], self.values[places] = points[better], values[better].to(self.values)
+        self.reached[places] = reached[better]
+
+
+def nothing_found(points: Tensor) -> Found:
+    """What is known of points (B, D) before anything was tried: themselves."""
+    return Found(
+        points.clone(),
+        torch.full((len(points),), -torch.inf, dtype=points.dtype, device=points.device),
+        torch.zeros(len(points), dtype=torch.bool, device=points.device),
+    )
+
+
+def usual_step(radius: float, steps: int) -> float:
+    """The size of a step where nobody says."""
+    return _STEP * radius / steps if steps > 1 else radius
+
+
+def ascend(goal: Goal, start: Tensor, region: Region, *, steps: int, step: float) -> Found:
+    """Climb from `start` (B, D), inside the region; an input whose aim is reached is left alone from then on.
+
+    Args:
+        goal: what to raise.
+        start: where to begin, (B, D).
+        region: what must not be left.
+        steps: how many; 0 looks at the start alone.
+        step: length of each, in the region's norm.
+    """
+    if steps < 0 or not step >= 0:
+        raise DataError(f"An attack needs at least 0 steps of a positive size, not {steps} of {step}.")
+    found = nothing_found(start)
+    points, rows = start, torch.arange(len(start), device=start.device)
+    for left in range(steps, -1, -1):
+        with torch.set_grad_enabled(left > 0):
+            x = points.detach().requires_grad_(left > 0)
+            values, reached = goal(x, rows)
+            total = values.sum()
+        found.take(rows, points, values.detach(), reached)
+        going = ~reached
+        if left == 0 or not bool(going.any()):
+            break
+        if not total.requires_grad:
+            raise DataError(
+                "The classifier has no gradient: attack a similar one that has, or use the attack 'square'."
+            )
+        (gradient,) = torch.autograd.grad(total, x)
+        rows = rows[going]
+        points = _moved(points[going], gradient[going], region.select(rows), step)
+    return found
+
+
+def climb(raised: Callable[[Tensor], Tensor], start: Tensor, region: Region, *, steps: int, step: float) -> Tensor:
+    """Where so many steps lead (B, D), whatever is met on the way: what training perturbs its inputs by.
+
+    Args:
+        raised: points (B, D) to values (B,).
+        start: where to begin, (B, D).
+        region: what must not be left.
+        steps: how many.
+        step: length of each, in the region's norm.
+    """
+    points = start
+    for _ in range(steps):
+        with torch.enable_grad():
+            x = points.detach().requires_grad_(True)
+            (gradient,) = torch.autograd.grad(raised(x).sum(), x)
+        points = _moved(points, gradient, region, step)
+    return points
+
+
+@torch.no_grad()
+def _moved(points: Tensor, gradient: Tensor, region: Region, step: float) -> Tensor:
+    """Points (B, D) after one step."""
+    # Where there is no number there is no way up: such a coordinate stays.
+    return region.project(points + step * region.norm.steepest(gradient.nan_to_num(0.0)))
+
+
+Raised = Literal["cross-entropy", "margin"]
+_RAISED = ("cross-entropy", "margin")
+
+
+class Misclassify:
+    """Make a classifier name another class.
+
+    Args:
+        classifier: inputs (b, *shape) to log-probabilities (b, C), or scores of which these are the softmax.
+        codes: the true class of each input (B,), int64.
+        shape: of one input.
+        raised: "cross-entropy" of the true class, or the "margin" by which the likeliest other class is ahead: unlike
+            the former it has a gradient where the classifier is very sure.
+    """
+
+    def __init__(
+        self,
+        classifier: Callable[[Tensor], Tensor],
+        codes: Tensor,
+        shape: tuple[int, ...],
+        raised: Raised = "cross-entropy",
+    ) -> None:
+        if raised not in _RAISED:
+            raise DataError(f"An attack does not raise '{raised}'.{suggestion(str(raised), _RAISED)}")
+        self.classifier = classifier
+        self.codes = codes
+        self.shape = tuple(shape)
+        self.raised = raised
+
+    def __call__(self, points: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """What is raised (b,), and whether another class is named (b,), of points (b, D) of inputs `rows` (b,)."""
+        scores = self.classifier(points.view(-1, *self.shape))
+        check_scores(scores, self.codes[rows])
+        own = self.codes[rows].unsqueeze(1)
+        wrong = scores.argmax(dim=1) != own.squeeze(1)
+        if self.raised == "cross-entropy":
+            return -torch.log_softmax(scores, dim=1).gather(1, own).squeeze(1), wrong
+        of_own = scores.gather(1, own).squeeze(1)
+        others = scores.scatter(1, own, -torch.inf)
+        return others.amax(dim=1) - of_own, wrong
+
+
+class _InGallery:
+    """What goals of retrieval share: queries as points, and how far they are from a gallery."""
+
+    def __init__(
+        self, embed: Callable[[Tensor], Tensor], gallery: Tensor, space: Space, shape: tuple[int, ...]
+    ) -> None:
+        self.embed = embed
+        self.gallery = gallery
+        self.space = space
+        self.shape = tuple(shape)
+
+    def distances(self, points: Tensor) -> Tensor:
+        """Distances (b, n) of inputs (b, D) to the gallery."""
+        return self.space.distance(self.embed(points.view(-1, *self.shape)), self.gallery)
+
+
+class PushAway(_InGallery):
+    """Make the nearest neighbour of a query one of another class.
+
+    Args:
+        embed: inputs (b, *shape) to points of the space (b, d).
+        gallery: what is searched (n, d); the queries themselves are not in it.
+        codes: classes (n,) of the gallery.
+        own: classes (B,) of the queries, each with items in the gallery, and others.
+        space: how points are compared.
+        shape: of one input.
+    """
+
+    def __init__(
+        self,
+        embed: Callable[[Tensor], Tensor],
+        gallery: Tensor,
+        codes: Tensor,
+        own: Tensor,
+        space: Space,
+        shape: tuple[int, ...],
+    ) -> None:
+        same = own.unsqueeze(1) == codes
+        if not bool(same.any(dim=1).all()) or bool(same.all(dim=1).any()):
+            raise DataError("A query can be pushed away from its class if the gallery has items of it, and others.")
+        super().__init__(embed, gallery, space, shape)
+        self.same = same
+
+    def __call__(self, points: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """By how much the own class is farther than the nearest other (b,), and whether it is (b,)."""
+        distances = self.distances(points)
+        same = self.same[rows]
+        own = distances.masked_fill(~same, torch.inf).amin(dim=1)
+        other = distances.masked_fill(same, torch.inf).amin(dim=1)
+        return own - other, own > other
+
+
+class PullTo(_InGallery):
+    """Make a chosen item the nearest neighbour of a query.
+
+    Args:
+        embed: inputs (b, *shape) to points of the space (b, d).
+        gallery: what is searched (n, d).
+        targets: places (B,) in the gallery of what each query shall find first.
+        space: how points are compared.
+        shape: of one input.
+    """
+
+    def __init__(
+        self,
+        embed: Callable[[Tensor], Tensor],
+        gallery: Tensor,
+        targets: Tensor,
+        space: Space,
+        shape: tuple[int, ...],
+    ) -> None:
+        super().__init__(embed, gallery, space, shape)
+        self.targets = targets
+
+    def __call__(self, points: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Minus the distance to the target (b,), and whether nothing is nearer (b,)."""
+        distances = self.distances(points)
+        near = distances.gather(1, self.targets[rows].unsqueeze(1)).squeeze(1)
+        return -near, near <= distances.amin(dim=1)
+
+
+class OfInputs:
+    """A goal of some of the inputs, which are counted anew.
+
+    Args:
+        goal: of all inputs.
+        chosen: which ones (b,).
+    """
+
+    def __init__(self, goal: Goal, chosen: Tensor) -> None:
+        self.goal = goal
+        self.chosen = chosen
+
+    def __call__(self, points: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """What the goal says of points (b, D) of the chosen inputs `rows` (b,)."""
+        return self.goal(points, self.chosen[rows])
+
 
 BATCH = 32
 """Inputs that are attacked together, unless told otherwise."""
@@ -51,7 +304,7 @@ def attack(
         advance: told how many inputs are done.
     """
     if restarts < 1:
-        raise DataError(f"An attack begins at least once, not {restarts} times.")
+        raise DataError(f"restarts must be at least 1, not {restarts}.")
     check_counts(batch_size=batch_size)
     inputs = as_inputs(inputs)
     check_bounds(inputs, bounds)

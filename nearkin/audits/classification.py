@@ -7,15 +7,59 @@ from typing import Any
 
 import numpy as np
 
-from nearkin.audits.classification_pictures import draw_class_scores, draw_confused
-from nearkin.audits.learned import DOL, NEAREST_MEAN, SIM, own_classifiers
-from nearkin.audits.subject import Subject
+from nearkin.audits.learned_similarity import own_classifiers
+from nearkin.audits.subject import Subject, asked_and_searched
 from nearkin.audits.suites import SuiteResult, suites
 from nearkin.metrics import class_bootstrap
-from nearkin.metrics.classification import MEASURES, ClassificationResult, classification_metrics
+from nearkin.metrics.classification import MEASURES, ClassificationResult, Confusion, classification_metrics
 from nearkin.models.similarity_model import SimilarityModel
 from nearkin.recipe import AuditSection
+from nearkin.report import Figure
+from nearkin.report.bars import draw_f1
+from nearkin.report.grid import ConfusedPair, draw_confusions
+from nearkin.search import exact
 from nearkin.spaces import Space, Sphere
+
+_PAIRS = 10
+_THUMBNAIL = 224
+
+
+def draw_class_scores(result: ClassificationResult) -> Figure:
+    """The F1 of each class, of all classifiers."""
+    first, *others = result.classifiers
+    told = f"{first} in black, {', '.join(others)} in grey" if others else first
+    return Figure(
+        "F1 by class",
+        f"How well the items of each class are named ({told}), classes sorted. F1 is high only if the class's items "
+        "are found and no others are taken for them.",
+        draw_f1(result.f1),
+        "F1 of each class as dots, by classifier",
+    )
+
+
+def draw_confused(subject: Subject, result: ClassificationResult) -> Figure:
+    """The commonest confusions of the vote of most neighbours, with an example of each where there are images."""
+    classifier = result.classifiers[-1]
+    pairs = result.confusions(classifier, _PAIRS)
+    shown = "" if subject.picture is None else ": left such an item, right the nearest of those it is taken for"
+    return Figure(
+        "Commonest confusions",
+        f"Of all items of a class, how many {classifier} takes for another{shown}.",
+        draw_confusions([_pair(subject, result, classifier, pair) for pair in pairs]),
+        "Table of true class, predicted class and rate",
+    )
+
+
+def _pair(subject: Subject, result: ClassificationResult, classifier: str, pair: Confusion) -> ConfusedPair:
+    if subject.picture is None:
+        return ConfusedPair(*pair)
+    asked, known = subject.asked[result.rows], subject.searched[result.reference_rows]
+    confused = (result.labels.astype(str) == pair.true) & (result.predictions[classifier].astype(str) == pair.predicted)
+    item = asked[np.argmax(confused)]
+    others = known[subject.labels[known].astype(str) == pair.predicted]
+    _, near = exact(subject.embeddings[item][None], subject.embeddings[others], 1, space=subject.space)
+    return ConfusedPair(*pair, *(subject.thumbnail(row, _THUMBNAIL) for row in (item, others[int(near[0, 0])])))
+
 
 _MACRO, _ACCURACY = MEASURES
 
@@ -48,16 +92,9 @@ def classification_suite(subject: Subject, section: AuditSection) -> SuiteResult
 
 def _classify(subject: Subject, embeddings: np.ndarray, space: Space, section: AuditSection) -> ClassificationResult:
     options: dict[str, Any] = {"k": section.classification_k, "space": space, "seed": section.seed}
-    if subject.gallery is None:
-        return classification_metrics(embeddings, subject.labels, **options)
-    asked, known = ~subject.gallery, subject.gallery
-    return classification_metrics(
-        embeddings[asked],
-        subject.labels[asked],
-        reference=embeddings[known],
-        reference_labels=subject.labels[known],
-        **options,
-    )
+    sides = asked_and_searched(embeddings, subject.labels, subject.gallery)
+    known = {"reference": sides.pop("gallery", None), "reference_labels": sides.pop("gallery_labels", None)}
+    return classification_metrics(**sides, **known, **options)
 
 
 def _add_own(
@@ -69,19 +106,10 @@ def _add_own(
 ) -> None:
     """What the model's own classifiers say of the same items, beside the nearest mean; nothing of unseen classes."""
     own = own_classifiers(subject, learned, result, section)
-    if own is None:
-        found.notes.append(
-            f"Classification by the model's own prototypes ({SIM}) and dense layer ({DOL}) is left out: these know the "
-            "classes that trained, and not all of those that are audited."
-        )
-        return
     found.values.update(own.values)
     found.intervals.update(own.intervals)
     found.per_class.update(own.per_class)
-    found.notes.append(
-        f"Classification: {SIM} is by the model's own prototypes, {DOL} by its dense layer, and {NEAREST_MEAN} by the "
-        f"distance of the embeddings to the means of {own.means}; all name the same items."
-    )
+    found.notes.extend(own.notes)
 
 
 def _intervals(result: ClassificationResult, section: AuditSection) -> dict[str, tuple[float, float]]:

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from nearkin.audits.calibration import OURS, divided, fit_estimators
-from nearkin.audits.confidence_pictures import draw_cells, draw_severities
+from nearkin.audits.calibration import OURS, divided, draw_cells, draw_rows, draw_severities, fit_estimators, tables_of
 from nearkin.audits.subject import Subject
 from nearkin.audits.suites import SuiteResult, suites
-from nearkin.audits.tables import draw_rows, tables_of
 from nearkin.confidence import NED, Estimator
-from nearkin.data.corruptions import CORRUPTIONS
+from nearkin.data.corruptions import CORRUPTIONS, CorruptedDataset
+from nearkin.data.dataset import Dataset
 from nearkin.errors import DataError
-from nearkin.metrics.binned import accuracy_and_ece, mean_intervals
-from nearkin.metrics.corruption_error import mean_corruption_error, relative_corruption_error
+from nearkin.metrics.calibration import accuracy_and_ece, mean_intervals
+from nearkin.metrics.classification import mean_corruption_error, relative_corruption_error
+from nearkin.models import Embedder, Encoder
 from nearkin.progress import Progress
 from nearkin.recipe import AuditSection
 from nearkin.spaces import Sphere
+from nearkin.storage import replacing
 
 _METRICS = ("accuracy", "ECE")
 
@@ -31,8 +33,8 @@ def corruption_suite(subject: Subject, section: AuditSection) -> SuiteResult:
     """Mean accuracy, ECE and corruption error over 15 corruptions of the queries, of NED and its rivals."""
     if subject.corrupted is None:
         raise DataError(
-            "The corruption suite corrupts images and embeds them again: it needs a model and image data, not "
-            "embeddings or sounds."
+            "The corruption suite corrupts images and embeds them again, so it needs a model and image data, not "
+            "embeddings or audio."
         )
     support, queries = divided(subject, section.seed)
     rows = draw_rows(queries, section.corrupted_queries, section.seed)
@@ -45,6 +47,43 @@ def corruption_suite(subject: Subject, section: AuditSection) -> SuiteResult:
     if section.corruption_reference:
         _add_reference(found, subject, support, rows, section)
     return found
+
+
+_SEVERITY_SIDE = 224
+"""Pixels of the short side that the severities are made for: larger images are reduced to it first."""
+
+_FORMAT = "nearkin.corrupted 1"
+
+
+class CorruptedEncoder:
+    """A model on corrupted images of one data set.
+
+    Args:
+        embedder: the model.
+        dataset: the images.
+        directory: where embeddings are kept; their name is a hash of model, images and corruption.
+    """
+
+    def __init__(self, embedder: Embedder, dataset: Dataset, directory: Path) -> None:
+        self.embedder = embedder
+        self.dataset = dataset
+        self.directory = directory
+        self._encoder: Encoder | None = None
+        self._fingerprint = ""
+
+    def __call__(self, name: str, severity: int, rows: np.ndarray) -> np.ndarray:
+        """Embeddings (r, d) of the items `rows` (r,), corrupted by `name` at a severity from 1 to 5."""
+        if self._encoder is None:
+            self._encoder, self._fingerprint = Encoder(self.embedder), self.embedder.fingerprint()
+        side = max(_SEVERITY_SIDE, self.embedder.spec.size)
+        part = CorruptedDataset(self.dataset.select(rows), name, severity, side=side)
+        key = hashlib.sha256(f"{_FORMAT} {self._fingerprint} {part.fingerprint()}".encode()).hexdigest()
+        path = self.directory / f"{key[:32]}.npy"
+        if not path.exists():
+            found = self._encoder.encode(part, progress=False)
+            with replacing(path) as temporary, open(temporary, "wb") as handle:
+                np.save(handle, found)
+        return np.load(path)
 
 
 def _add_errors(found: SuiteResult, clean: dict[str, np.ndarray], tables: dict[str, np.ndarray]) -> None:
@@ -67,7 +106,7 @@ def _add_reference(
             "false, or audit a model with a pretrained backbone, with its baseline."
         )
     reference = {OURS: NED(space=Sphere()).fit(subject.baseline[support], subject.labels[support])}
-    other = replace(subject, corrupted=subject.corrupted_baseline)
+    other = subject.changed(corrupted=subject.corrupted_baseline)
     theirs = 1 - accuracy_and_ece(corrupted_tables(other, reference, rows, section.severities)[OURS].sum(axis=2))[0]
     their_clean = tables_of(reference, subject.baseline[rows], subject.labels[rows])[OURS]
     clean_error = 1 - float(accuracy_and_ece(their_clean.sum(axis=0))[0])

@@ -2,30 +2,106 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 
-from nearkin.audits.domain_parts import DomainPart
 from nearkin.audits.subject import Subject
-from nearkin.data.domain_splits import leave_one_domain_out
+from nearkin.data.dataset import Dataset
+from nearkin.data.domain_splits import COLUMN, leave_one_domain_out
+from nearkin.data.splits import Split
 from nearkin.errors import DataError
 from nearkin.metrics import class_bootstrap, retrieval_metrics
 from nearkin.metrics.classification import classification_metrics
-from nearkin.metrics.intervals import draw_queries
+from nearkin.metrics.intervals import draw_queries, percentile_interval
 from nearkin.metrics.labels import label_codes
+from nearkin.models.card import Card
 
-Where = Literal["cross-domain", "in-domain"]
-ACROSS: Where = "cross-domain"
-WITHIN: Where = "in-domain"
+HELD_OUT, TRAINED, NOT_TRAINED, UNKNOWN = "held out", "trained on", "not trained on", "training unknown"
+
+
+@dataclass(frozen=True, eq=False)
+class DomainPart:
+    """Items that are not under audit themselves: those that trained, or those that validated.
+
+    Args:
+        labels: (m,).
+        domains: (m,).
+        embeddings: gives (m, d).
+        baseline: gives what one would have without training, (m, F), or None.
+    """
+
+    labels: np.ndarray
+    domains: np.ndarray
+    embeddings: Callable[[], np.ndarray] = field(repr=False)
+    baseline: Callable[[], np.ndarray | None] = field(repr=False)
+
+
+@dataclass(frozen=True, eq=False)
+class TrainedDomains:
+    """How a model was trained on domains.
+
+    Args:
+        trained: the domains that training items are of; none if nothing was trained (0 steps).
+        held_out: the domains that were left out on purpose, if the audit is of these.
+        train: the training items, of a model with held-out domains.
+        validation: likewise those that chose its weights.
+    """
+
+    trained: tuple[str, ...]
+    held_out: tuple[str, ...] = ()
+    train: DomainPart | None = None
+    validation: DomainPart | None = None
+
+    def role(self, domain: str) -> str:
+        """What training had to do with a domain: "held out", "trained on" or "not trained on"."""
+        if domain in self.held_out:
+            return HELD_OUT
+        return TRAINED if domain in self.trained else NOT_TRAINED
+
+
+def trained_domains(
+    card: Card,
+    dataset: Dataset,
+    divided: Split | None,
+    embed: Callable[[Dataset], np.ndarray],
+    untrained: Callable[[Dataset], np.ndarray | None],
+) -> TrainedDomains | None:
+    """How a model was trained on domains; None if its card does not say.
+
+    Args:
+        card: of the model.
+        dataset: all the data of the audit.
+        divided: how the items of this data were divided, of a model of seen classes on its own data.
+        embed: gives embeddings of items.
+        untrained: gives what one would have without training.
+    """
+    known = card.domains
+    if known is None:
+        return None
+    trained = () if card.steps == 0 else tuple(known.train)
+    if divided is None or card.recipe["data"]["split"] != "domains":
+        return TrainedDomains(trained)
+
+    def part(rows: np.ndarray) -> DomainPart:
+        items = dataset.select(rows)
+        domains = items.manifest.column(COLUMN)
+        return DomainPart(items.labels, domains, lambda: embed(items), lambda: untrained(items))
+
+    return TrainedDomains(trained, tuple(known.test), part(divided.train), part(divided.val))
+
+
+SearchSide = Literal["cross-domain", "in-domain"]
+ACROSS: SearchSide = "cross-domain"
+WITHIN: SearchSide = "in-domain"
 
 _METRICS = ("P@1", "R-precision", "MAP@R")
 
 
 @dataclass(frozen=True, eq=False)
-class Answers:
+class DomainAnswers:
     """Values of the queries of one domain.
 
     Args:
@@ -38,17 +114,17 @@ class Answers:
     values: dict[str, np.ndarray]
     rows: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64), repr=False)
 
-    def minus(self, other: Answers) -> Answers:
+    def minus(self, other: DomainAnswers) -> DomainAnswers:
         """Differences of the queries that both have."""
         rows, mine, theirs = np.intersect1d(self.rows, other.rows, return_indices=True)
         shared = [metric for metric in self.values if metric in other.values]
-        return Answers(
+        return DomainAnswers(
             self.labels[mine], {name: self.values[name][mine] - other.values[name][theirs] for name in shared}, rows
         )
 
-    def joined(self, values: Mapping[str, np.ndarray]) -> Answers:
+    def joined(self, values: Mapping[str, np.ndarray]) -> DomainAnswers:
         """These, with more values of the same queries."""
-        return Answers(self.labels, {**self.values, **values}, self.rows)
+        return DomainAnswers(self.labels, {**self.values, **values}, self.rows)
 
     def to_dict(self, resamples: int, seed: int) -> dict[str, Any]:
         """Means, and intervals over classes and queries, as JSON can hold them."""
@@ -95,8 +171,8 @@ class DomainPool:
         """
         if subject.domains is None:
             raise DataError(
-                "The domains suite needs to know which domain each item is of, and this data does not say: add a "
-                "column 'domain' to its manifest."
+                "The domains suite needs the domain of each item, but this data has no domains: add a column 'domain' "
+                "to its manifest."
             )
         trained = subject.trained_domains
         if trained is not None and trained.train is not None and trained.validation is not None:
@@ -146,14 +222,14 @@ class DomainPool:
         """Rows of the items of a domain that are asked."""
         return np.flatnonzero(self.asked & (self.domains == domain))
 
-    def gallery(self, domain: str, where: Where) -> np.ndarray:
+    def gallery(self, domain: str, where: SearchSide) -> np.ndarray:
         """Rows that are searched for items of a domain: its own, or those of the others that are known."""
         if where == WITHIN:
             return np.flatnonzero(self.searched & (self.domains == domain))
         others = [name for name in (self.names if self.known is None else self.known) if name != domain]
         return np.flatnonzero(self.searched & np.isin(self.domains, others))
 
-    def retrieve(self, features: np.ndarray, space: Any, domain: str, where: Where) -> Answers:
+    def retrieve(self, features: np.ndarray, space: Any, domain: str, where: SearchSide) -> DomainAnswers:
         """P@1, R-precision and MAP@R of a domain's queries; a query never finds itself.
 
         Args:
@@ -199,10 +275,10 @@ class DomainPool:
 
     def _found(
         self, features: np.ndarray, space: Any, asked: np.ndarray, known: np.ndarray, metrics: Sequence[str]
-    ) -> Answers:
+    ) -> DomainAnswers:
         asked = asked[self._has_partner(asked, known)]
         if not len(asked):
-            return Answers(self.labels[asked], {name: np.empty(0) for name in metrics}, asked)
+            return DomainAnswers(self.labels[asked], {name: np.empty(0) for name in metrics}, asked)
         result = retrieval_metrics(
             features[asked],
             self.labels[asked],
@@ -212,7 +288,7 @@ class DomainPool:
             space=space,
             exclude=_places(asked, known),
         )
-        return Answers(result.labels, {name: result.per_query[name].astype(float) for name in metrics}, asked)
+        return DomainAnswers(result.labels, {name: result.per_query[name].astype(float) for name in metrics}, asked)
 
     def _has_partner(self, asked: np.ndarray, known: np.ndarray) -> np.ndarray:
         """Whether (q,) other items of the same class are searched for a query."""
@@ -245,8 +321,7 @@ def domain_interval(
         sizes = np.bincount(domains[drawn], minlength=len(values))
         sums = np.bincount(domains[drawn], numbers[drawn], minlength=len(values))
         means.append((sums[sizes > 0] / sizes[sizes > 0]).mean())
-    low, high = np.quantile(means, [0.025, 0.975])
-    return float(low), float(high)
+    return percentile_interval(means)
 
 
 def _places(asked: np.ndarray, known: np.ndarray) -> np.ndarray:

@@ -6,7 +6,8 @@ and besides items that chose its weights; what trained it is only ever found, ne
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
@@ -14,14 +15,118 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from nearkin.audits.domain_parts import HELD_OUT, NOT_TRAINED, TRAINED, UNKNOWN
-from nearkin.audits.domain_pool import ACROSS, WITHIN, Answers, DomainPool, domain_interval
-from nearkin.audits.domains_pictures import draw_accuracies, draw_domains, draw_matrix
+from nearkin.audits.domain_pool import (
+    ACROSS,
+    HELD_OUT,
+    NOT_TRAINED,
+    TRAINED,
+    UNKNOWN,
+    WITHIN,
+    DomainAnswers,
+    DomainPool,
+    domain_interval,
+)
 from nearkin.audits.subject import Subject
 from nearkin.audits.suites import SuiteResult, suites
 from nearkin.recipe import AuditSection
+from nearkin.report import Bar, Figure, draw_bars
+from nearkin.report.matrix import draw_domain_matrix
 from nearkin.search import exact
 from nearkin.spaces import Sphere
+
+_KINDS = {"cross-domain": "in others", "in-domain": "in itself"}
+
+Plain = Mapping[str, Any]
+"""Queries, values and intervals of one kind of search, as the details keep them."""
+
+
+def draw_domains(
+    figures: Mapping[str, Mapping[str, Plain]], roles: Mapping[str, str], metrics: Sequence[str]
+) -> Figure:
+    """Each domain searched for in the others and in itself.
+
+    Args:
+        figures: domain to kind of search to what was found.
+        roles: domain to what training had to do with it.
+        metrics: one panel each.
+    """
+    bars = [
+        Bar(
+            model=told,
+            values={metric: _value(figures[name][kind], metric) for metric in metrics},
+            part=f"{name} ({roles[name]})",
+            label=told,
+        )
+        for name in _ordered(figures, roles)
+        for kind, told in _KINDS.items()
+    ]
+    return Figure(
+        "Across domains and within",
+        "Items of each domain are searched for among those of the other domains, and among the others of its own. Bars "
+        "are means, lines 95 % intervals over classes and items; in brackets, what training had to do with the domain.",
+        draw_bars(bars, list(metrics)),
+        "Bars of retrieval metrics for each domain, across domains and within",
+    )
+
+
+def draw_matrix(matrix: np.ndarray, names: Sequence[str], roles: Mapping[str, str], metric: str) -> Figure:
+    """A metric (D, D) of each domain's queries in each domain's gallery, in the order of the bars."""
+    order = _ordered(roles, roles)
+    places = [list(names).index(name) for name in order]
+    return Figure(
+        "Each domain in each",
+        f"{metric} of the items of a domain (row) when items of a single domain (column) are searched; on the diagonal "
+        "its own, without the item itself.",
+        draw_domain_matrix(
+            matrix[np.ix_(places, places)], [f"{name} ({roles[name]})" for name in order], order, metric
+        ),
+        f"Heat map of {metric} by the domain of the queries and of the gallery",
+    )
+
+
+def draw_accuracies(own: Mapping[str, Mapping[str, Plain]], roles: Mapping[str, str]) -> Figure:
+    """How often the model's own classes are right, domain by domain.
+
+    Args:
+        own: classifier to domain to what was found.
+        roles: domain to what training had to do with it.
+    """
+    domains = {name: None for found in own.values() for name in found}
+    bars = [
+        Bar(
+            model=roles[name],
+            values={f"accuracy {by}": _value(found.get(name, {}), "accuracy") for by, found in own.items()},
+            part=roles[name],
+            label=f"{name} ({_items(own, name)})",
+        )
+        for name in _ordered(domains, roles)
+    ]
+    return Figure(
+        "The model's own classes, held out and trained on",
+        "How often the model names an item rightly by what stood for the classes in training: of held-out domains all "
+        "items, of those that it was trained on the validation items; in brackets, how many. Lines: 95 % intervals "
+        "over classes and items, which say little of fewer than 20 items.",
+        draw_bars(bars, [f"accuracy {by}" for by in own]),
+        "Bars of accuracy for held-out domains and for those that were trained on",
+    )
+
+
+def _items(own: Mapping[str, Mapping[str, Plain]], name: str) -> str:
+    count = max(found[name]["queries"] for found in own.values() if name in found)
+    return f"{count:,} item{'' if count == 1 else 's'}"
+
+
+def _ordered(names: Mapping[str, Any], roles: Mapping[str, str]) -> list[str]:
+    """Held-out domains first, then the others by what training had to do with them."""
+    return sorted(names, key=lambda name: (roles[name], name))
+
+
+def _value(found: Plain, metric: str) -> tuple[float, float, float]:
+    if metric not in found.get("values", {}):
+        return (math.nan,) * 3
+    low, high = found["intervals"][metric]
+    return found["values"][metric], low, high
+
 
 _PARTS = (HELD_OUT, TRAINED, NOT_TRAINED)
 NEAREST = "P@1"
@@ -29,9 +134,9 @@ GAP = "gap"
 _PER_DOMAIN = (NEAREST, "MAP@R")
 """What the table has of every single domain; the details have all."""
 
-Found = Mapping[str, Mapping[str, Answers]]
+AnswersByDomain = Mapping[str, Mapping[str, DomainAnswers]]
 """Domain to "cross-domain", "in-domain" and "gap", to the answers of its queries."""
-Own = Mapping[str, Mapping[str, Answers]]
+Own = Mapping[str, Mapping[str, DomainAnswers]]
 """Classifier to domain to the answers of its queries."""
 
 
@@ -75,7 +180,7 @@ def _roles(subject: Subject, names: list[str]) -> dict[str, str]:
     return {name: UNKNOWN if known is None else known.role(name) for name in names}
 
 
-def _search(pool: DomainPool, features: np.ndarray, space: Any, section: AuditSection) -> Found:
+def _search(pool: DomainPool, features: np.ndarray, space: Any, section: AuditSection) -> AnswersByDomain:
     """Answers of every domain's queries, in its own gallery and in the others', and how far these are apart."""
     found = {}
     for name in pool.names:
@@ -86,7 +191,7 @@ def _search(pool: DomainPool, features: np.ndarray, space: Any, section: AuditSe
     return found
 
 
-def _means(found: Found, roles: Mapping[str, str]) -> Iterator[tuple[str, str, list[Answers]]]:
+def _means(found: AnswersByDomain, roles: Mapping[str, str]) -> Iterator[tuple[str, str, list[DomainAnswers]]]:
     """What the table tells: name, metric, and the answers of the domains that the mean is over.
 
     With held-out domains: theirs, and those of the other ones. Otherwise: of all domains, and of each.
@@ -104,7 +209,7 @@ def _means(found: Found, roles: Mapping[str, str]) -> Iterator[tuple[str, str, l
                     yield f"{metric}, {before}{kind}", metric, answers
 
 
-def _own_means(own: Own, roles: Mapping[str, str]) -> Iterator[tuple[str, str, list[Answers]]]:
+def _own_means(own: Own, roles: Mapping[str, str]) -> Iterator[tuple[str, str, list[DomainAnswers]]]:
     """Likewise of the model's own classes."""
     for by, found in own.items():
         for title in _PARTS:
@@ -113,7 +218,7 @@ def _own_means(own: Own, roles: Mapping[str, str]) -> Iterator[tuple[str, str, l
                 yield f"accuracy {by}, {title}", "accuracy", answers
 
 
-def _mean(metric: str, answers: list[Answers]) -> float:
+def _mean(metric: str, answers: list[DomainAnswers]) -> float:
     return float(np.mean([one.values[metric].mean() for one in answers]))
 
 
@@ -127,7 +232,9 @@ def _own_answers(subject: Subject, pool: DomainPool) -> Own:
     points, labels, domains = pool.embeddings[pool.asked], pool.labels[pool.asked], pool.domains[pool.asked]
     return {
         by: {
-            name: Answers(labels[domains == name], {"accuracy": (chosen == labels)[domains == name].astype(float)})
+            name: DomainAnswers(
+                labels[domains == name], {"accuracy": (chosen == labels)[domains == name].astype(float)}
+            )
             for name in pool.names
             if (domains == name).any()
         }
@@ -162,12 +269,12 @@ def _primary(values: Mapping[str, float], held_out: bool) -> str:
 def _details(
     pool: DomainPool,
     roles: Mapping[str, str],
-    found: Found,
+    found: AnswersByDomain,
     own: Own,
     matrix: np.ndarray,
     section: AuditSection,
 ) -> dict[str, Any]:
-    def plain(by_name: Mapping[str, Answers]) -> dict[str, Any]:
+    def plain(by_name: Mapping[str, DomainAnswers]) -> dict[str, Any]:
         return {name: one.to_dict(section.resamples, section.seed) for name, one in by_name.items()}
 
     return {

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
 
-from nearkin.audits.learned import compared_by, shown
+from nearkin.audits.subject import compared_by, shown, thumbnail
 from nearkin.data.dataset import Dataset
 from nearkin.metrics import TwoSampleResult
 from nearkin.report import Figure, MetricRow, NeighbourRow, Report, Thumb, draw_map, project_2d, write_report
-from nearkin.report.drift import draw_novel, draw_null, p_text
+from nearkin.report.drift import draw_novel, draw_null
+from nearkin.report.values import p_text
 from nearkin.search import exact
 from nearkin.storage import replacing, write_json
 
@@ -287,6 +287,4 @@ class DriftResult:
 
 
 def _thumb(side: Side, row: int) -> Thumb:
-    image = side.dataset.image(row)
-    image.thumbnail((_THUMBNAIL, _THUMBNAIL), Image.Resampling.LANCZOS)
-    return Thumb(image, str(side.labels[row]))
+    return Thumb(thumbnail(side.dataset.image(row), _THUMBNAIL), str(side.labels[row]))

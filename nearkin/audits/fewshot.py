@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from nearkin.audits.learned import SIM
+from nearkin.audits.learned_similarity import SIM
 from nearkin.audits.subject import Subject
 from nearkin.audits.suites import SuiteResult, suites
 from nearkin.errors import DataError
 from nearkin.metrics.class_choice import Similarity
 from nearkin.metrics.fewshot import REPRESENTATIONS, FewShotRepresentation, FewShotResult, fewshot_accuracy
 from nearkin.metrics.labels import label_codes
-from nearkin.models.learned_space import LearnedSpace
+from nearkin.models.similarity import LearnedSpace
 from nearkin.recipe import AuditSection
 from nearkin.report import Figure, draw_sweep
 from nearkin.spaces import Space, Sphere
@@ -24,9 +24,9 @@ from nearkin.spaces import Space, Sphere
 _PLAIN: FewShotRepresentation = "mean"
 """The representation that metrics are named without."""
 
-Task = tuple[int, int]
+FewShotTask = tuple[int, int]
 """Ways and shots."""
-Results = Mapping[Task, Mapping[str, FewShotResult]]
+TaskResults = Mapping[FewShotTask, Mapping[str, FewShotResult]]
 """What was found by task and representation."""
 
 
@@ -55,7 +55,7 @@ def fewshot_suite(subject: Subject, section: AuditSection) -> SuiteResult:
             found.intervals[metric] = result.interval
             found.per_class[metric] = result.per_class()
             found.details.setdefault("fewshot", {})[metric] = result.to_dict(per_episode=False)
-    beside: dict[str, Results] = {}
+    beside: dict[str, TaskResults] = {}
     if isinstance(subject.space, LearnedSpace):
         base = subject.space.base
         by_distance = _measure(subject.embeddings, subject.labels, base, tasks, (_PLAIN,), section)
@@ -70,14 +70,14 @@ def fewshot_suite(subject: Subject, section: AuditSection) -> SuiteResult:
     return found
 
 
-def metric_name(task: Task, representation: str) -> str:
+def metric_name(task: FewShotTask, representation: str) -> str:
     """What a metric is called: `5-way 5-shot` for means, `5-way 5-shot, nearest` for the others where they differ."""
     way, shot = task
     plain = f"{way}-way {shot}-shot"
     return plain if shot == 1 or representation == _PLAIN else f"{plain}, {representation}"
 
 
-def draw_tasks(results: Results, beside: Mapping[str, Results], *, learned: bool = False) -> Figure:
+def draw_tasks(results: TaskResults, beside: Mapping[str, TaskResults], *, learned: bool = False) -> Figure:
     """Accuracy against shots, one panel for each number of ways.
 
     Args:
@@ -109,7 +109,7 @@ def draw_tasks(results: Results, beside: Mapping[str, Results], *, learned: bool
     )
 
 
-def _along_shots(results: Results, way: int, representation: str) -> dict[int, FewShotResult]:
+def _along_shots(results: TaskResults, way: int, representation: str) -> dict[int, FewShotResult]:
     """Shots to what was found with a representation; with one shot, whichever was measured is all of them."""
     return {
         shot: next(iter(by_name.values())) if shot == 1 else by_name[representation]
@@ -122,7 +122,7 @@ def _with_shots(shots: float) -> str:
     return f"with {shots:g} shot{'' if shots == 1 else 's'}"
 
 
-def _possible(labels: np.ndarray, section: AuditSection) -> tuple[list[Task], list[str]]:
+def _possible(labels: np.ndarray, section: AuditSection) -> tuple[list[FewShotTask], list[str]]:
     """The tasks that the data can offer, and what to say of the others."""
     sizes = np.bincount(label_codes(labels)[0])
     asked = [(way, shot) for way in section.fewshot_ways for shot in section.fewshot_shots]
@@ -148,10 +148,10 @@ def _measure(
     embeddings: np.ndarray,
     labels: np.ndarray,
     space: Space,
-    tasks: list[Task],
+    tasks: list[FewShotTask],
     representations: tuple[FewShotRepresentation, ...],
     section: AuditSection,
-) -> dict[Task, dict[str, FewShotResult]]:
+) -> dict[FewShotTask, dict[str, FewShotResult]]:
     return {
         (way, shot): {
             name: fewshot_accuracy(
@@ -180,7 +180,7 @@ def _similarity_to_mean(space: LearnedSpace) -> Similarity:
     return similarity_to_mean
 
 
-def _add_distance(found: SuiteResult, results: Results, by_distance: Results, space: str) -> None:
+def _add_distance(found: SuiteResult, results: TaskResults, by_distance: TaskResults, space: str) -> None:
     """What the distance of the same embeddings gives, and how far the learned similarity is ahead of it."""
     told = []
     for task, by_name in by_distance.items():
@@ -200,7 +200,7 @@ def _add_distance(found: SuiteResult, results: Results, by_distance: Results, sp
     )
 
 
-def _add_baseline(found: SuiteResult, results: Results, untrained: Results) -> None:
+def _add_baseline(found: SuiteResult, results: TaskResults, untrained: TaskResults) -> None:
     """The baseline's values, and how far the model is ahead of it on the same episodes."""
     for task, by_name in untrained.items():
         for name, result in by_name.items():
@@ -210,7 +210,7 @@ def _add_baseline(found: SuiteResult, results: Results, untrained: Results) -> N
             found.details["fewshot"][metric]["above baseline"] = [ahead.difference, *ahead.interval]
 
 
-def _note(results: Results, section: AuditSection) -> str:
+def _note(results: TaskResults, section: AuditSection) -> str:
     first = next(iter(next(iter(results.values())).values()))
     return (
         f"Few-shot: {section.fewshot_episodes:,} episodes of each kind with {section.fewshot_queries} queries a class, "

@@ -1,28 +1,196 @@
-"""The geometry suite: how far classes lie apart, in how many directions they vary, and what is kept of the pixels."""
+"""The geometry suite: how far classes lie apart, in how many directions they vary, and re-weighting of these."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 
-from nearkin.audits.geometry_pictures import draw_kept_distances, draw_powers, draw_spectrum
-from nearkin.audits.reweighting import reweigh
-from nearkin.audits.subject import Subject
+from nearkin.audits.subject import Subject, asked_and_searched, leave_classes_out
 from nearkin.audits.suites import SuiteResult, suites
 from nearkin.errors import DataError
-from nearkin.metrics.distance_structure import DistanceStructure, feature_distances, input_distances, sampled_rows
-from nearkin.metrics.geometry import geometry_metrics, separation_intervals
-from nearkin.metrics.separation import Norm, class_moments
-from nearkin.metrics.spectrum import singular_spectrum
-from nearkin.models.learned_space import LearnedSpace
+from nearkin.metrics import RetrievalResult, class_bootstrap, retrieval_metrics
+from nearkin.metrics.geometry import (
+    DistanceStructure,
+    InputNorm,
+    class_moments,
+    feature_distances,
+    geometry_metrics,
+    input_distances,
+    sampled_rows,
+    separation_intervals,
+    singular_spectrum,
+)
+from nearkin.metrics.labels import label_codes
+from nearkin.models.similarity import LearnedSpace
 from nearkin.recipe import AuditSection
-from nearkin.spaces import Space, Sphere
+from nearkin.report import Figure
+from nearkin.report.geometry import correlation_title, draw_distance_pairs, draw_reweighting, draw_spectra
+from nearkin.spaces import Euclidean, LipschitzBall, PrincipalReweighting, Space, Sphere
 
-NORMS: tuple[Norm, ...] = ("l2", "linf")
+POWERS = (0.0, 0.25, 0.5, 0.75, 1.0)
+RETRIEVAL = ("MAP@R", "P@1")
+SHAPE = ("phi", "rho", "d_DoV")
+_CLASSES = 4
+"""At least: two to fit on, and two to measure."""
+
+
+@dataclass(frozen=True, eq=False)
+class Reweighting:
+    """Measures by power, of classes that neither the directions nor the choice of the power have seen.
+
+    Attributes:
+        measures: measure to its value at each of `POWERS`.
+        unchanged: measure to its value of the embeddings as they are.
+        fitted: MAP@R of the fitting classes at each of `POWERS`, which the choice is by.
+        chosen: the power that is best there.
+        gain: MAP@R with it minus that of the embeddings as they are, on the other classes.
+        interval: of the gain, with classes and queries drawn anew.
+        classes: how many classes were fitted on, and how many measured.
+        space: how embeddings were compared.
+    """
+
+    measures: dict[str, list[float]]
+    unchanged: dict[str, float]
+    fitted: list[float]
+    chosen: float
+    gain: float
+    interval: tuple[float, float]
+    classes: tuple[int, int]
+    space: Space = field(repr=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {
+            "powers": list(POWERS),
+            "measures": self.measures,
+            "unchanged": self.unchanged,
+            "MAP@R, fitting classes": self.fitted,
+            "chosen power": self.chosen,
+            "gain in MAP@R": [self.gain, *self.interval],
+            "classes": list(self.classes),
+            "space": self.space.name,
+        }
+
+    def note(self) -> str:
+        """The effect in a sentence."""
+        low, high = self.interval
+        return (
+            f"with principal directions re-weighted by the power {self.chosen:g}, the best of {len(POWERS)} on "
+            f"{self.classes[0]:,} of the classes, MAP@R of the other {self.classes[1]:,} changes by "
+            f"{100 * self.gain:+.1f} points, 95 % interval {100 * low:+.1f} to {100 * high:+.1f} with classes and "
+            "queries drawn anew."
+        )
+
+
+def reweigh(subject: Subject, section: AuditSection) -> Reweighting:
+    """Fit mean and directions on half of the classes, choose a power there, and measure all powers on the other half.
+
+    Raises:
+        DataError: if there are too few classes, or a half has nothing to find.
+    """
+    (codes,) = label_codes(subject.labels)
+    found = int(codes.max()) + 1
+    if found < _CLASSES:
+        raise DataError(f"Fitting on some classes and measuring on others needs {_CLASSES}, not {found}: add some.")
+    known = leave_classes_out(codes, np.arange(len(codes)), section.seed)
+    space = _flat_space(subject.space)
+    ours, theirs = _Half(subject, known, space), _Half(subject, ~known, space)
+    changes = [PrincipalReweighting(power).fit(ours.embeddings) for power in POWERS]
+    fitted = [ours.retrieval(change.transform(ours.embeddings)).values["MAP@R"] for change in changes]
+    plain = theirs.retrieval(theirs.embeddings)
+    unchanged = theirs.measures(theirs.embeddings, plain)
+    best = int(np.argmax(fitted))
+    rows = []
+    for place, change in enumerate(changes):
+        points = change.transform(theirs.embeddings)
+        result = theirs.retrieval(points)
+        rows.append(theirs.measures(points, result))
+        if place == best:
+            gains = result.per_query["MAP@R"].astype(np.float64) - plain.per_query["MAP@R"]
+    return Reweighting(
+        {name: [row[name] for row in rows] for name in (*RETRIEVAL, *SHAPE)},
+        unchanged,
+        fitted,
+        POWERS[best],
+        float(gains.mean()),
+        class_bootstrap(gains, plain.labels, resamples=section.resamples, seed=section.seed),
+        (ours.classes, theirs.classes),
+        space,
+    )
+
+
+class _Half:
+    """Some of the items, by a mask (n,)."""
+
+    def __init__(self, subject: Subject, mask: np.ndarray, space: Space) -> None:
+        self.embeddings = subject.embeddings[mask]
+        self.labels = subject.labels[mask]
+        self.gallery = None if subject.gallery is None else subject.gallery[mask]
+        self.space = space
+        self.classes = int(label_codes(self.labels)[0].max()) + 1
+
+    def retrieval(self, embeddings: np.ndarray) -> RetrievalResult:
+        points = self.space.project(torch.from_numpy(np.ascontiguousarray(embeddings))).numpy()
+        asked = asked_and_searched(points, self.labels, self.gallery)
+        return retrieval_metrics(**asked, metrics=RETRIEVAL, space=self.space)
+
+    def measures(self, embeddings: np.ndarray, result: RetrievalResult) -> dict[str, float]:
+        shape = geometry_metrics(embeddings, self.labels)
+        return {name: (result.values | shape)[name] for name in (*RETRIEVAL, *SHAPE)}
+
+
+def _flat_space(space: Any) -> Space:
+    """Where re-weighted embeddings are compared: by their distance if that is how it is done now, else by angles."""
+    own = getattr(space, "base", space)
+    return Euclidean() if isinstance(own, Euclidean | LipschitzBall) else Sphere()
+
+
+def draw_spectrum(spectra: Mapping[str, np.ndarray]) -> Figure:
+    """The singular values of the model's embeddings, and of the baseline's."""
+    return Figure(
+        "Directions of variance",
+        "Singular values of the embeddings, as multiples of their average. The flatter the line, the more directions "
+        "carry something; d_DoV counts those above the average, rho tells how far the line is from flat.",
+        draw_spectra(spectra),
+        "Singular values against directions on a log axis, model and baseline, with their average",
+    )
+
+
+def draw_kept_distances(structures: Mapping[str, DistanceStructure]) -> Figure:
+    """Distances of embeddings against those of pixels, by norm."""
+    panels = {}
+    for norm, structure in structures.items():
+        above = np.triu_indices(len(structure.inputs), 1)
+        title = correlation_title(f"Pixels by {norm}", structure.correlation().value)
+        panels[title] = (structure.inputs[above], structure.features[above])
+    return Figure(
+        "Distances of pixels and of embeddings",
+        "Each pair of sampled items: the darker, the more pairs. A line that rises tells that the embedding keeps "
+        "distances of pixels, as models that withstand small changes of them do; MC is the mean rank correlation.",
+        draw_distance_pairs(panels),
+        "Feature distances against input distances of pairs of items, by norm",
+    )
+
+
+def draw_powers(result: Reweighting) -> Figure:
+    """What re-weighting does to retrieval and geometry, by power."""
+    fitted, measured = result.classes
+    return Figure(
+        "Principal directions re-weighted",
+        f"Mean and directions are found on {fitted:,} classes, and all is measured on the other {measured:,}. At power "
+        "0 embeddings are only centred, at 1 all directions vary alike.",
+        draw_reweighting(POWERS, result.measures, unchanged=result.unchanged, shares=RETRIEVAL, chosen=result.chosen),
+        "MAP@R, P@1, phi, rho and d_DoV against the power of the re-weighting",
+    )
+
+
+NORMS: tuple[InputNorm, ...] = ("l2", "linf")
 THIS = "this model"
 
 

@@ -3,31 +3,95 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
+from PIL import Image
 
-from nearkin.audits.hierarchy_pictures import draw_distances, draw_trees
-from nearkin.audits.references import References, references
-from nearkin.audits.subject import Subject
+from nearkin.audits.class_tree import References, draw_distances, draw_trees, references
+from nearkin.audits.subject import TREE_FACT, Subject
 from nearkin.audits.suites import SuiteResult, suites
-from nearkin.audits.untrained import INPUT
+from nearkin.data.dataset import Dataset
 from nearkin.data.hierarchy import Hierarchy
 from nearkin.errors import DataError
-from nearkin.metrics.hierarchical_result import SEVERITY, HierarchicalResult
 from nearkin.metrics.hierarchical_similarity import hierarchical_similarity
-from nearkin.metrics.hierarchy import class_distance_matrix, class_prototypes, mean_correlation, ranking_metrics
+from nearkin.metrics.hierarchy import (
+    SEVERITY,
+    HierarchicalResult,
+    class_distance_matrix,
+    class_prototypes,
+    mean_correlation,
+    ranking_metrics,
+)
 from nearkin.metrics.labels import class_names, label_codes
+from nearkin.models import Embedder
+from nearkin.models.build import assemble
+from nearkin.progress import track
 from nearkin.recipe import AuditSection
-from nearkin.report.formatting import value_text
+from nearkin.report.values import value_text
 from nearkin.search import exact
 from nearkin.spaces import Euclidean, Space, Sphere
 
-TREE_FACT = "tree"
-"""Where the facts of a subject say which tree it is judged by."""
+INPUT, NORMALISED = "input space", "normalised input space"
+_PIXEL_SIDE = 32
+
+
+class Untrained:
+    """Views of reference items that no training had a part in.
+
+    Args:
+        embedder: the model under audit, whose architecture the random network takes.
+        dataset: the reference items: those that a model of seen classes was trained on, else the audited ones.
+        baseline: gives the untrained features (n, F) of all reference items, or None; called at most once.
+        progress: whether to show bars.
+    """
+
+    def __init__(
+        self,
+        embedder: Embedder,
+        dataset: Dataset,
+        baseline: Callable[[], np.ndarray | None],
+        progress: bool = True,
+    ) -> None:
+        self.labels = dataset.labels
+        self.baseline = baseline
+        self._embedder = embedder
+        self._dataset = dataset
+        self._progress = progress
+
+    @property
+    def has_pixels(self) -> bool:
+        """Whether the items are images."""
+        return self._dataset.kind == "image"
+
+    def pixel_prototypes(self, groups: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+        """The mean image of each class, (C, 3072), and the mean direction of its images, by the name of the space.
+
+        Args:
+            groups: rows of each class; images are 32 x 32 RGB, from 0 to 1.
+        """
+        means: dict[str, list[torch.Tensor]] = {INPUT: [], NORMALISED: []}
+        # Class by class: the pixels of all items together may not fit in memory.
+        for rows in track(groups, "Averaging pixels", len(groups), self._progress):
+            pixels = torch.from_numpy(np.stack([_pixels(self._dataset.image(int(row))) for row in rows]))
+            means[INPUT].append(Euclidean().mean(pixels))
+            means[NORMALISED].append(Sphere().mean(pixels))
+        return {name: torch.stack(found).numpy() for name, found in means.items()}
+
+    def random_network(self, rows: np.ndarray, seed: int) -> np.ndarray:
+        """Embeddings (r, d) of items by the model's architecture with weights drawn by a seed."""
+        network = assemble(self._embedder.architecture(), pretrained=False, seed=seed)
+        return network.eval().encode(self._dataset.select(rows), progress=self._progress)
+
+
+def _pixels(image: Image.Image) -> np.ndarray:
+    small = image.convert("RGB").resize((_PIXEL_SIDE, _PIXEL_SIDE))
+    return np.asarray(small, dtype=np.float32).ravel() / 255.0
+
 
 _PROTOTYPES, _PROXIES = "prototypes", "proxies"
 _RANKED = 5
@@ -73,8 +137,7 @@ def needed_tree(hierarchy: Hierarchy | None) -> Hierarchy:
     """The tree, or an error that says how to give one."""
     if hierarchy is None:
         raise DataError(
-            "The hierarchy suite needs a tree of the classes, and there is none: give it with --tree FILE, in Python "
-            "with tree=."
+            "The hierarchy suite needs a tree of the classes: pass one with --tree FILE, or tree= in Python."
         )
     return hierarchy
 

@@ -8,45 +8,181 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nearkin.audits.instances import draw_course
-from nearkin.audits.pictures import draw_subject
-from nearkin.audits.subject import Subject
-from nearkin.report import Figure, MetricRow, Report, draw_curves, write_report
-from nearkin.report.formatting import value_text
+import numpy as np
+import torch
+
+from nearkin.audits.subject import Subject, shown
+from nearkin.report import (
+    Figure,
+    MetricRow,
+    NeighbourRow,
+    Report,
+    Thumb,
+    draw_curves,
+    draw_histograms,
+    draw_map,
+    draw_neighbours,
+    project_2d,
+    write_report,
+)
+from nearkin.report.values import value_text
+from nearkin.search import exact
+from nearkin.spaces import Space
 from nearkin.storage import write_json
+
+_PLACES = (0.02, 0.15, 0.3, 0.45, 0.6, 0.8, 0.95, 1.0)
+"""Which queries are shown, from the easiest (0) to the hardest (1)."""
+
+_NEIGHBOURS = 8
+_PAIRS = 40_000
+_TSNE_POINTS = 1500
+_MOST_CROSSES = 200
+_THUMBNAIL = 112
+_SEED = 0
+
+
+def draw_subject(subject: Subject) -> list[Figure]:
+    """Every picture the subject allows."""
+    figures = []
+    if subject.picture is not None:
+        figures.append(_neighbours(subject))
+    figures.append(_distances(subject))
+    figures.append(draw_embedding_map(subject))
+    return figures
+
+
+def _neighbours(subject: Subject) -> Figure:
+    """Queries chosen from all levels of success: from all neighbours right to none."""
+    size = min(_NEIGHBOURS, len(subject.embeddings) - 1)
+    distances, indices = exact(subject.embeddings, k=size, space=subject.space)
+    found, values = indices.numpy(), shown(subject.space, distances)
+    hits = subject.labels[found] == subject.labels[:, None]
+    rng = np.random.default_rng(_SEED)
+    by_success = np.lexsort((rng.permutation(len(hits)), -hits.sum(1)))
+    chosen = [by_success[int(place * (len(by_success) - 1))] for place in _PLACES]
+    rows = [
+        NeighbourRow(
+            _thumb(subject, query),
+            [
+                (_thumb(subject, found[query, rank]), float(values[query, rank]), bool(hits[query, rank]))
+                for rank in range(size)
+            ],
+        )
+        for query in dict.fromkeys(chosen)
+    ]
+    return Figure(
+        "Nearest neighbours",
+        "Each row is a query and its nearest neighbours among all audited items, from easy queries to hard ones; "
+        "ticks are of the query's class, crosses are not.",
+        draw_neighbours(rows, number=subject.compared_by),
+        "Grid of queries with their nearest neighbours, hits and misses framed",
+    )
+
+
+def _thumb(subject: Subject, index: int) -> Thumb:
+    return Thumb(subject.thumbnail(index, _THUMBNAIL), str(subject.labels[index]))
+
+
+def _distances(subject: Subject) -> Figure:
+    """Distances of sampled pairs of the same class and of different classes."""
+    rng = np.random.default_rng(_SEED)
+    _, codes = np.unique(subject.labels, return_inverse=True)
+    first = rng.integers(len(codes), size=_PAIRS)
+    order = np.argsort(codes, kind="stable")
+    starts, sizes = np.searchsorted(codes[order], np.arange(codes.max() + 1)), np.bincount(codes)
+    mate = order[starts[codes[first]] + rng.integers(0, sizes[codes[first]])]
+    other = rng.integers(len(codes), size=_PAIRS)
+    same = _pair_distances(subject, first[mate != first], mate[mate != first])
+    apart = codes[first] != codes[other]
+    different = _pair_distances(subject, first[apart], other[apart])
+    what = {"similarity": "similarities"}.get(subject.compared_by, "distances")
+    return Figure(
+        what.capitalize(),
+        f"{what.capitalize()} of {len(same):,} pairs of the same class and {len(different):,} pairs of different "
+        "classes; the less the two overlap, the better a threshold works.",
+        draw_histograms(same, different, xlabel=subject.compared_by),
+        f"Histograms of {what} between pairs of the same class and of different classes",
+    )
+
+
+@torch.no_grad()
+def _pair_distances(subject: Subject, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    points = torch.from_numpy(np.ascontiguousarray(subject.embeddings))
+    distance = subject.space.distance(points[left][:, None], points[right][:, None])
+    return shown(subject.space, distance[:, 0, 0]).numpy()
+
+
+def draw_embedding_map(subject: Subject) -> Figure:
+    """Items in the plane, and the centroids of their classes, which are projected with them."""
+    kept, centroids = _sample(len(subject.embeddings)), _centroids(subject)
+    together = np.concatenate([subject.embeddings[kept], centroids])
+    points, _ = project_2d(together, method="tsne", seed=_SEED, max_points=len(together))
+    told = ", black crosses are the centroids of classes" if len(centroids) else ""
+    return Figure(
+        "Map of the embedding",
+        f"t-SNE of {len(kept):,} items{told}: near in the map means near in the embedding; far apart means little.",
+        draw_map(points[: len(kept)], subject.labels[kept].astype(str), title="", crosses=points[len(kept) :]),
+        "Two-dimensional map of the embedding, coloured by class",
+    )
+
+
+def _sample(items: int) -> np.ndarray:
+    """Which items the map shows, ascending."""
+    if items <= _TSNE_POINTS:
+        return np.arange(items)
+    return np.sort(np.random.default_rng(_SEED).choice(items, _TSNE_POINTS, replace=False))
+
+
+def _centroids(subject: Subject) -> np.ndarray:
+    """The mean of each class (C, d); none where the space has no mean, or where they would hide the map."""
+    _, codes = np.unique(subject.labels, return_inverse=True)
+    if not isinstance(subject.space, Space) or codes.max() >= _MOST_CROSSES:
+        return np.empty((0, subject.embeddings.shape[1]), subject.embeddings.dtype)
+    points = torch.from_numpy(np.ascontiguousarray(subject.embeddings))
+    means = [subject.space.mean(points[torch.from_numpy(codes == code)]) for code in range(codes.max() + 1)]
+    return torch.stack(means).numpy()
 
 
 @dataclass(frozen=True, eq=False)
-class AuditResult:
-    """Values by metric name; `result["MAP@R"]` works, and `result.report("audit.html")` draws everything.
+class SuiteResult:
+    """One suite's findings.
 
     Args:
         values: metric to value.
-        intervals: metric to its 95 % interval.
-        baseline: metric to the baseline's value.
-        per_class: metric to the mean of each class.
-        subject: what was audited.
+        intervals: metric to its 95 % interval, for the metrics that are means over queries.
+        baseline: metric to the value of the subject's baseline embeddings.
+        per_class: metric to the mean of each class, for paired comparisons.
         notes: what a reader must know.
-        primary: the metric to judge by.
-        higher_is_better: its direction.
         lower_is_better: the metrics of which less is better.
         numbers: the metrics that are plain numbers, not shares of 1.
-        details: what is too much for a table, by suite, as JSON can hold it.
-        drawings: pictures of the suites, drawn when a report is written.
+        details: what is too much for a table, as JSON can hold it.
+        drawings: pictures of the suite's own, drawn when a report is written.
+        primary: what to judge by if nothing better was measured; empty: nothing of this suite.
     """
 
     values: dict[str, float]
-    intervals: dict[str, tuple[float, float]]
-    baseline: dict[str, float]
-    per_class: dict[str, dict[str, float]]
-    subject: Subject
+    intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
+    baseline: dict[str, float] = field(default_factory=dict)
+    per_class: dict[str, dict[str, float]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    primary: str = "MAP@R"
-    higher_is_better: bool = True
     lower_is_better: tuple[str, ...] = ()
     numbers: tuple[str, ...] = ()
     details: dict[str, Any] = field(default_factory=dict, repr=False)
     drawings: list[Callable[[], Figure]] = field(default_factory=list, repr=False)
+    primary: str = ""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class AuditResult(SuiteResult):
+    """All that the suites found; `result["MAP@R"]` works, and `result.report("audit.html")` draws everything.
+
+    Args:
+        subject: what was audited.
+        higher_is_better: the direction of the primary metric.
+    """
+
+    subject: Subject
+    higher_is_better: bool = True
 
     def __getitem__(self, name: str) -> float:
         return self.values[name]
@@ -135,7 +271,11 @@ class AuditResult:
                 draw_curves(history),
                 "Loss and validation metrics against training steps",
             )
-            figures = [curves, draw_course(history), *figures]
+            figures = [curves, *figures]
+            if any(row.get("instance") is not None for row in history):
+                from nearkin.audits.training_pictures import draw_course
+
+                figures.insert(1, draw_course(history))
         page = Report(
             title=title,
             verdict=self.verdict(),

@@ -1,25 +1,56 @@
-"""The size suite: how short embeddings may be cut, to their first dimensions or to principal components."""
+"""Short embeddings: how many first dimensions or principal components suffice, measured and made."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from nearkin.audits.division import leave_classes_out
-from nearkin.audits.subject import Subject, asked_and_searched
+from nearkin.audits.subject import Subject, asked_and_searched, embed_items, leave_classes_out, training_rows
 from nearkin.audits.suites import SuiteResult, suites
+from nearkin.data.dataset import Dataset
+from nearkin.errors import DataError
 from nearkin.metrics import SizeCurve, size_curve
 from nearkin.metrics.intervals import Interval
 from nearkin.metrics.labels import label_codes
+from nearkin.models import Embedder, principal_components
+from nearkin.models.shorten import check_shorter
 from nearkin.recipe import AuditSection
 from nearkin.report import Figure
-from nearkin.report.sizes import draw_sizes
+from nearkin.report.curves import draw_sizes
 from nearkin.spaces import PrincipalRotation
-from nearkin.spaces.rotation import check_turnable
+from nearkin.spaces.principal import check_turnable
+
+
+def components_of_training(
+    embedder: Embedder, dataset: Dataset, dimension: int, *, cache_directory: Path, progress: bool = True
+) -> Embedder:
+    """A copy of a model that gives the principal components of its embeddings of training items.
+
+    Args:
+        embedder: the model; its card says which classes trained it.
+        dataset: data with items of these classes; others are not looked at, so that they stay unseen.
+        dimension: how many dimensions are left.
+        cache_directory: where the features of a frozen backbone are kept.
+        progress: whether to show bars.
+    """
+    check_shorter(embedder, dimension)  # before anything is encoded
+    check_turnable(embedder.space)
+    rows = training_rows(dataset, embedder.card)
+    if len(rows) == 0:
+        raise DataError(
+            f"None of the {len(dataset.classes)} classes of the data is among the model's training classes: pass the "
+            "data it was trained on, or keep its first dimensions (method prefix)."
+        )
+    part = dataset.select(rows)
+    points = embed_items(embedder, part, cache_directory, progress)
+    words = f"items of {len(part.classes)} training classes of {dataset.name}"
+    return principal_components(embedder, points, dimension, fitted_on=words)
+
 
 FIRST, PCA = "first", "PCA"
 METRICS = ("MAP@R", "P@1")
@@ -29,7 +60,7 @@ _POINT = 0.01
 
 
 @dataclass(frozen=True, eq=False)
-class _Division:
+class _ClassDivision:
     """What principal components are fitted on, and what is measured.
 
     Attributes:
@@ -88,23 +119,23 @@ def _ends(intervals: Sequence[Interval]) -> tuple[list[float], list[float]]:
     return [low for low, _ in intervals], [high for _, high in intervals]
 
 
-def _divide(subject: Subject, section: AuditSection) -> _Division:
+def _divide(subject: Subject, section: AuditSection) -> _ClassDivision:
     everything = np.ones(len(subject.labels), dtype=bool)
     if subject.trained is not None:
         trained = subject.trained()
         if len(trained) >= 2:
-            return _Division(trained, everything, f"{len(trained):,} other items, which the model was trained on")
+            return _ClassDivision(trained, everything, f"{len(trained):,} other items, which the model was trained on")
     (codes,) = label_codes(subject.labels)
     classes = int(codes.max()) + 1
     if classes < _CLASSES:
-        return _Division(None, everything, "")
+        return _ClassDivision(None, everything, "")
     known = leave_classes_out(codes, np.arange(len(codes)), section.seed)
     count = len(np.unique(codes[known]))
     words = f"{count:,} of the {classes:,} classes, and both ways are measured on the other {classes - count:,}"
-    return _Division(subject.embeddings[known], ~known, words)
+    return _ClassDivision(subject.embeddings[known], ~known, words)
 
 
-def _curve(subject: Subject, section: AuditSection, division: _Division, embeddings: np.ndarray) -> SizeCurve:
+def _curve(subject: Subject, section: AuditSection, division: _ClassDivision, embeddings: np.ndarray) -> SizeCurve:
     measured = division.measured
     gallery = None if subject.gallery is None else subject.gallery[measured]
     options: dict[str, Any] = {"space": subject.space, "resamples": section.resamples, "seed": section.seed}
@@ -128,7 +159,7 @@ def _add(found: SuiteResult, way: str, curve: SizeCurve) -> None:
             found.per_class.setdefault(name, curve.results[place].per_class(metric))
 
 
-def _notes(curves: dict[str, SizeCurve], division: _Division) -> list[str]:
+def _notes(curves: dict[str, SizeCurve], division: _ClassDivision) -> list[str]:
     notes = []
     for way, curve in curves.items():
         whole, size = curve.sizes[-1], curve.smallest_within(_POINT)

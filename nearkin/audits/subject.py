@@ -1,101 +1,305 @@
-"""What an audit looks at: embeddings with labels, wherever they came from."""
+"""What an audit looks at: embeddings with labels, wherever they came from, divided into queries and references."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import cache
+from copy import copy
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from PIL import Image
 from torch import Tensor
 
-from nearkin.audits.corrupted import CorruptedEncoder
-from nearkin.audits.domain_parts import TrainedDomains, trained_domains
-from nearkin.audits.local_encoder import LocalEncoder
-from nearkin.audits.training_items import item_split, trained_embeddings
-from nearkin.audits.untrained import Untrained
 from nearkin.data.dataset import Dataset
 from nearkin.data.domain_splits import COLUMN
-from nearkin.data.hierarchy import Hierarchy
+from nearkin.data.section import DataSection
+from nearkin.data.splits import Split, resolve_split
 from nearkin.errors import DataError, MissingWeightsError
+from nearkin.metrics.labels import halves
 from nearkin.models import Embedder, FeatureCache, PixelReader, cache_point, pretrained_baseline
-from nearkin.models.class_scores import ClassScores
-from nearkin.models.embedder import ALL, POOLING
+from nearkin.models.card import Card
+from nearkin.models.embedder import ALL, POOLING, ClassScores
+from nearkin.models.similarity import LearnedSpace
 from nearkin.models.similarity_model import SimilarityModel
 from nearkin.spaces import Space
+
+if TYPE_CHECKING:
+    from nearkin.audits.domain_pool import TrainedDomains
+    from nearkin.audits.hierarchy import Untrained
+    from nearkin.audits.pooling_suite import LocalEncoder
+    from nearkin.data.hierarchy import Hierarchy
+
+    Corrupted = Callable[[str, int, np.ndarray], np.ndarray]
+
+TREE_FACT = "tree"
+"""Where the facts of a subject say which tree it is judged by."""
 
 _PRETRAINED = "pretrained features"
 
 
-@dataclass(frozen=True, eq=False)
 class Subject:
-    """Embeddings under audit.
+    """Embeddings under audit, with the model, the data and the cache that they come from.
+
+    Everything else that a suite may need is a property, computed from these when first used and then kept. For
+    embeddings of your own, pass the properties that you have by name: `Subject(x, y, Sphere(), gallery=mask)`.
 
     Args:
         embeddings: (n, d).
         labels: (n,), of any type.
-        space: how two of them are compared.
-        gallery: mask (n,) of the items that are searched; None: each item is searched for among all the others.
-        picture: index to an image to show, or None when there is nothing to look at.
+        space: how two embeddings are compared.
         baseline: other embeddings of the same items, to compare with.
         baseline_name: what these are.
         facts: what to tell about model and data.
         notes: what a reader must know of how the items were chosen.
-        own_data: whether the items are those that were held out when the model was trained.
-        seen: the classes among the labels that had a part in training, each with it: "train", or "val" for those that
-            the weights were chosen on.
-        corrupted: from a corruption, a severity and rows (r,) to the embeddings (r, d) of these items so corrupted;
-            None when there are no images to corrupt.
-        corrupted_baseline: the same of the baseline embeddings; None where these are no pretrained features.
-        local: gives the local features that the model pools, of any of the items; None when there is no model.
-        hierarchy: a tree over the classes; None when nobody gave one.
-        proxies: names of training classes and the points (C, d) that stood for them; None when there are none.
-        known: gives embeddings (m, d) and labels (m,) of the items that a model of seen classes was trained on.
-        untrained: gives what these items, or without them the audited ones, look like before anything is learned.
-        learned: the model itself where it compares by a learned similarity; None otherwise.
-        model: what made the embeddings; None where nobody knows.
-        pixels: from rows (r,) to the pixels (r, C, H, W) in [0, 1] that the model sees of these items; None when there
-            are no images.
-        class_scores: how the loss that the model was trained by scores the classes it knew; None where nobody knows.
-        domains: the domain (n,) of each item; None where the data has none.
-        trained_domains: what training had to do with domains; None where nobody knows.
-        trained: gives embeddings (m, d) of other items, which the model was trained on; None where there are none.
+        hierarchy: a tree over the classes, if there is one.
+        model: what made the embeddings; None if unknown.
+        data: all the data, of which the audited items are a part.
+        rows: rows (n,) of the audited items in the data; None: all of them.
+        cache_directory: where features and embeddings are kept for the next audit.
+        run: directory of the model's run, which has its proxies.
         progress: whether suites that take long show a bar.
+        given: values of the properties below.
     """
 
-    embeddings: np.ndarray
-    labels: np.ndarray
-    space: Space
-    gallery: np.ndarray | None = None
-    picture: Callable[[int], Image.Image] | None = None
-    baseline: np.ndarray | None = None
-    baseline_name: str = ""
-    facts: dict[str, str] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    own_data: bool = False
-    seen: dict[str, str] = field(default_factory=dict)
-    corrupted: Callable[[str, int, np.ndarray], np.ndarray] | None = None
-    corrupted_baseline: Callable[[str, int, np.ndarray], np.ndarray] | None = None
-    local: LocalEncoder | None = None
-    hierarchy: Hierarchy | None = None
-    proxies: tuple[tuple[str, ...], np.ndarray] | None = None
-    known: Callable[[], tuple[np.ndarray, np.ndarray]] | None = None
-    untrained: Untrained | None = None
-    learned: SimilarityModel | None = None
-    model: Embedder | None = None
-    pixels: Callable[[np.ndarray], Tensor] | None = None
-    class_scores: ClassScores | None = None
-    domains: np.ndarray | None = None
-    trained_domains: TrainedDomains | None = None
-    trained: Callable[[], np.ndarray] | None = None
-    progress: bool = True
+    def __init__(
+        self,
+        embeddings: np.ndarray,
+        labels: np.ndarray,
+        space: Space,
+        *,
+        baseline: np.ndarray | None = None,
+        baseline_name: str = "",
+        facts: dict[str, str] | None = None,
+        notes: list[str] | None = None,
+        hierarchy: Hierarchy | None = None,
+        model: Embedder | None = None,
+        data: Dataset | None = None,
+        rows: np.ndarray | None = None,
+        cache_directory: Path | None = None,
+        run: Path | None = None,
+        progress: bool = True,
+        **given: Any,
+    ) -> None:
+        self.embeddings, self.labels, self.space = embeddings, labels, space
+        self.baseline, self.baseline_name = baseline, baseline_name
+        self.facts = {} if facts is None else facts
+        self.notes = [] if notes is None else notes
+        self.hierarchy = hierarchy
+        self.model, self.data, self.rows, self.cache_directory = model, data, rows, cache_directory
+        self.run, self.progress = run, progress
+        for name in given:
+            if not isinstance(getattr(type(self), name, None), cached_property):
+                raise TypeError(f"Subject has no property '{name}'.")
+        vars(self).update(given)
+
+    def changed(self, **changes: Any) -> Subject:
+        """A copy with other values of some arguments or properties."""
+        other = copy(self)
+        vars(other).update(changes)
+        return other
+
+    def embed(self, items: Dataset) -> np.ndarray:
+        """Embeddings (m, d) of more items by the model."""
+        assert self.model is not None
+        assert self.cache_directory is not None
+        return embed_items(self.model, items, self.cache_directory, self.progress)
+
+    def untrained_features(self, items: Dataset) -> np.ndarray | None:
+        """What one would have of more items without training, (m, F), if there is anything."""
+        assert self.model is not None
+        assert self.cache_directory is not None
+        return untrained_features(self.model, items, self.cache_directory, self.progress)[1]
+
+    def thumbnail(self, row: int, side: int, *, square: bool = False) -> Image.Image:
+        """The picture of an item, at most `side` wide and high; cropped to its middle square if asked for."""
+        assert self.picture is not None
+        return thumbnail(self.picture(int(row)), side, square=square)
+
+    @property
+    def card(self) -> Card:
+        """The card of the model, empty without one."""
+        return Card() if self.model is None else self.model.card
+
+    @property
+    def compared_by(self) -> str:
+        """What the space gives: "similarity" where it was learned, else "distance"."""
+        return compared_by(self.space)
+
+    @property
+    def asked(self) -> np.ndarray:
+        """Rows of the items that are queries: all of them without a gallery."""
+        return np.arange(len(self.labels)) if self.gallery is None else np.flatnonzero(~self.gallery)
+
+    @property
+    def searched(self) -> np.ndarray:
+        """Rows of the items that are searched: all of them without a gallery."""
+        return np.arange(len(self.labels)) if self.gallery is None else np.flatnonzero(self.gallery)
+
+    @cached_property
+    def items(self) -> Dataset | None:
+        """The audited items, if they came from a data set."""
+        return self.data if self.data is None or self.rows is None else self.data.select(self.rows)
+
+    @cached_property
+    def gallery(self) -> np.ndarray | None:
+        """Mask (n,) of the items that are searched; None: each item is searched for among all the others."""
+        return None if self.items is None else published_gallery(self.items)
+
+    @cached_property
+    def picture(self) -> Callable[[int], Image.Image] | None:
+        """From an index to the image of an item; None if there are no images."""
+        return self.items.image if self.items is not None and self.items.kind == "image" else None
+
+    @cached_property
+    def pixels(self) -> Callable[[np.ndarray], Tensor] | None:
+        """From rows (r,) to the pixels (r, C, H, W) in [0, 1] that the model sees; None if there are no images."""
+        if self.model is None or self.items is None or self.items.kind != "image":
+            return None
+        return PixelReader(self.model, self.items)
+
+    @cached_property
+    def own_data(self) -> bool:
+        """Whether the items are those that were held out when the model was trained."""
+        return self.data is not None and self.data.fingerprint() == self.card.data.fingerprint
+
+    @cached_property
+    def seen(self) -> dict[str, str]:
+        """The classes among the labels that had a part in training, each with it: "train" or "val"."""
+        return {} if self.items is None else seen_classes(self.items, self.card)
+
+    @cached_property
+    def split(self) -> Split | None:
+        """How the items of a model of seen classes were divided; None for other models and for other data."""
+        return None if self.data is None or self.model is None else item_split(self.data, self.card)
+
+    @cached_property
+    def known(self) -> Callable[[], tuple[np.ndarray, np.ndarray]] | None:
+        """Gives embeddings (m, d) and labels (m,) of the items that trained, of a model of seen classes."""
+        if self.data is None or self.split is None:
+            return None
+        part = self.data.select(self.split.train)
+        return lambda: (self.embed(part), part.labels)
+
+    @cached_property
+    def trained(self) -> Callable[[], np.ndarray] | None:
+        """Gives embeddings (m, d) of the items that trained and are not audited; None if there are none."""
+        if self.data is None or self.model is None:
+            return None
+        data = self.data
+        rows = np.setdiff1d(training_rows(data, self.card), np.arange(len(data)) if self.rows is None else self.rows)
+        return (lambda: self.embed(data.select(rows))) if len(rows) else None
+
+    @cached_property
+    def domains(self) -> np.ndarray | None:
+        """The domain (n,) of each item, if the data has domains."""
+        manifest = None if self.items is None else self.items.manifest
+        return manifest.column(COLUMN) if manifest is not None and manifest.has(COLUMN) else None
+
+    @cached_property
+    def trained_domains(self) -> TrainedDomains | None:
+        """What training had to do with domains; None if unknown."""
+        if self.data is None or self.model is None:
+            return None
+        from nearkin.audits.domain_pool import trained_domains
+
+        untrained = self.untrained_features if self.baseline_name else lambda items: None
+        return trained_domains(self.card, self.data, self.split, self.embed, untrained)
+
+    @cached_property
+    def learned(self) -> SimilarityModel | None:
+        """The model, if it compares by a learned similarity."""
+        return self.model if isinstance(self.model, SimilarityModel) else None
+
+    @cached_property
+    def proxies(self) -> tuple[tuple[str, ...], np.ndarray] | None:
+        """Names of the training classes and the points (C, d) that stood for them; None if none were kept."""
+        if self.run is None:
+            return None
+        from nearkin.training import Run
+
+        found = Run(self.run).class_vectors()
+        return None if found is None else (found.names, found.proxies)
+
+    @cached_property
+    def class_scores(self) -> ClassScores | None:
+        """How the loss that trained the model scores the classes it knew; None if unknown."""
+        if self.run is None or self.model is None:
+            return None
+        from nearkin.training.run import run_classifier
+
+        return run_classifier(self.run, self.model)
+
+    @cached_property
+    def local(self) -> LocalEncoder | None:
+        """Gives the local features that the model pools; None without a model and data."""
+        if self.model is None or self.items is None:
+            return None
+        from nearkin.audits.pooling_suite import LocalEncoder
+
+        return LocalEncoder(self.model, self.items)
+
+    @cached_property
+    def corrupted(self) -> Corrupted | None:
+        """From a corruption, a severity and rows (r,) to embeddings (r, d) of corrupted items; None without images."""
+        return None if self.model is None else self._corrupted(self.model)
+
+    @cached_property
+    def corrupted_baseline(self) -> Corrupted | None:
+        """The same by the pretrained features; None if the baseline is something else."""
+        if self.model is None or self.baseline_name != _PRETRAINED:
+            return None
+        return self._corrupted(pretrained_baseline(self.model))
+
+    def _corrupted(self, model: Embedder) -> Corrupted | None:
+        if self.items is None or self.cache_directory is None or self.items.kind != "image":
+            return None
+        from nearkin.audits.corruption import CorruptedEncoder
+
+        return CorruptedEncoder(model, self.items, self.cache_directory / "corrupted")
+
+    @cached_property
+    def untrained(self) -> Untrained | None:
+        """Views without any training of the items that trained a model of seen classes, else of the audited ones."""
+        if self.model is None or self.data is None or self.items is None:
+            return None
+        from nearkin.audits.hierarchy import Untrained
+
+        reference = self.items if self.split is None else self.data.select(self.split.train)
+        return Untrained(self.model, reference, lambda: self.untrained_features(reference), self.progress)
+
+
+def compared_by(space: Any) -> str:
+    """What a space gives: "similarity" where it was learned, else "distance"."""
+    return "similarity" if isinstance(space, LearnedSpace) else "distance"
+
+
+def shown(space: Any, distances: Any) -> Any:
+    """Distances as a picture shows them: of a learned similarity the similarity itself."""
+    return -distances if isinstance(space, LearnedSpace) else distances
+
+
+def thumbnail(image: Image.Image, side: int, *, square: bool = False) -> Image.Image:
+    """An RGB copy of an image, at most `side` wide and high; of its middle square if asked for."""
+    small = image.convert("RGB")
+    if square:
+        edge = min(small.size)
+        left, top = (small.width - edge) // 2, (small.height - edge) // 2
+        small = small.crop((left, top, left + edge, top + edge))
+    small.thumbnail((side, side), Image.Resampling.LANCZOS)
+    return small
 
 
 def subject_of_model(
-    embedder: Embedder, dataset: Dataset, *, cache_directory: Path, baseline: bool = True, progress: bool = True
+    embedder: Embedder,
+    dataset: Dataset,
+    *,
+    cache_directory: Path,
+    baseline: bool = True,
+    hierarchy: Hierarchy | None = None,
+    run: Path | None = None,
+    progress: bool = True,
 ) -> Subject:
     """Encode the part of a data set that the model has not been trained on.
 
@@ -104,26 +308,27 @@ def subject_of_model(
         dataset: all the data.
         cache_directory: where the features of a frozen backbone are kept, for the next audit of the same data.
         baseline: also encode what one would have without training.
+        hierarchy: a tree over the classes, if there is one.
+        run: directory of the model's run, if it has one.
         progress: whether to show bars.
     """
     card = embedder.card
     chosen, notes = unseen_items(dataset, card)
-    own_data = dataset.fingerprint() == card.get("data", {}).get("fingerprint")
-    if not card.get("finished", True):
-        notes.append(f"Training was stopped at step {card['steps']} and can be resumed.")
-    if own_data and card.get("selected_on") == "test classes":
+    part = dataset.select(chosen)
+    own_data = dataset.fingerprint() == card.data.fingerprint
+    if card.finished is False:
+        notes.append(f"Training was stopped at step {card.steps} and can be resumed.")
+    if own_data and card.selected_on == "test classes":
         notes.append(
             "Test-selected: the model's weights were chosen on these very classes, so the figures of the trained "
             "model are optimistic."
         )
-    known = set(card.get("started_from", {}).get("classes", [])) & set(dataset.labels[chosen])
+    known = set((card.started_from or {}).get("classes", [])) & set(part.labels)
     if known:
         notes.append(
             f"The backbone began with the weights of a model that was trained on {len(known)} of these classes, so "
             "figures are optimistic."
         )
-    part = dataset.select(chosen)
-    seen = seen_classes(part, card)
     name, untrained = "", None
     if baseline:
         try:
@@ -141,6 +346,7 @@ def subject_of_model(
         "backbone": embedder.backbone_name,
         "dimensions": str(embeddings.shape[1]),
     }
+    seen = seen_classes(part, card)
     if seen:
         trained, validated = (list(seen.values()).count(role) for role in ("train", "val"))
         facts["classes seen in training"] = f"{trained} trained, {validated} validated"
@@ -148,59 +354,47 @@ def subject_of_model(
         embeddings,
         part.labels,
         embedder.space,
-        gallery=published_gallery(part),
-        picture=part.image if part.kind == "image" else None,
         baseline=untrained,
         baseline_name=name,
         facts=facts,
         notes=notes,
-        own_data=own_data,
-        seen=seen,
-        corrupted=CorruptedEncoder(embedder, part, cache_directory / "corrupted") if part.kind == "image" else None,
-        corrupted_baseline=_corrupted_baseline(embedder, part, cache_directory) if name == _PRETRAINED else None,
-        local=LocalEncoder(embedder, part),
-        known=_known_items(embedder, dataset, cache_directory, progress),
-        untrained=_untrained(embedder, dataset, part, cache_directory, progress),
-        domains=part.manifest.column(COLUMN) if part.manifest.has(COLUMN) else None,
-        trained_domains=trained_domains(
-            card,
-            dataset,
-            item_split(dataset, card),
-            lambda items: embed_items(embedder, items, cache_directory, progress),
-            lambda items: untrained_features(embedder, items, cache_directory, progress)[1] if name else None,
-        ),
-        trained=trained_embeddings(
-            dataset, card, chosen, lambda items: embed_items(embedder, items, cache_directory, progress)
-        ),
-        learned=embedder if isinstance(embedder, SimilarityModel) else None,
+        hierarchy=hierarchy,
         model=embedder,
-        pixels=PixelReader(embedder, part) if part.kind == "image" else None,
+        data=dataset,
+        rows=chosen,
+        cache_directory=cache_directory,
+        run=run,
         progress=progress,
+        items=part,
+        seen=seen,
     )
 
 
-def _corrupted_baseline(
-    embedder: Embedder, part: Dataset, cache_directory: Path
-) -> Callable[[str, int, np.ndarray], np.ndarray]:
-    """What embeds corrupted items by the pretrained features; the network is made when it is first asked."""
-
-    @cache
-    def encoder() -> CorruptedEncoder:
-        return CorruptedEncoder(pretrained_baseline(embedder), part, cache_directory / "corrupted")
-
-    return lambda name, severity, rows: encoder()(name, severity, rows)
+def item_split(dataset: Dataset, card: Card) -> Split | None:
+    """How the items of a model of seen classes were divided; None for other models and for other data."""
+    section = DataSection.model_validate(card.recipe.get("data", {}))
+    if not section.classes_are_seen or dataset.fingerprint() != card.data.fingerprint:
+        return None
+    return resolve_split(dataset.manifest, section, int(card.recipe["training"]["seed"]))
 
 
-def unseen_items(dataset: Dataset, card: dict[str, Any]) -> tuple[np.ndarray, list[str]]:
+def training_rows(dataset: Dataset, card: Card) -> np.ndarray:
+    """Rows of the items that trained: by the division of the items if there was one, else all of training classes."""
+    divided = item_split(dataset, card)
+    if divided is not None:
+        return divided.train
+    return np.flatnonzero(np.isin(dataset.labels, card.classes.train))
+
+
+def unseen_items(dataset: Dataset, card: Card) -> tuple[np.ndarray, list[str]]:
     """Indices of the items whose class played no part in training, and what to say about the choice.
 
     Where the card has held-out classes that the data has too, these; else every class that did not train; and if the
     data has none of those, everything, labelled as such.
     """
-    classes = card.get("classes", {})
     labels = dataset.labels
     divided = item_split(dataset, card)
-    if divided is not None and card["recipe"]["data"]["split"] == "domains":
+    if divided is not None and card.recipe["data"]["split"] == "domains":
         absent = _named_domains(card)
         return divided.test, [
             f"Every class of this data was trained on, but no item of {absent}, and these are all of it: the figures "
@@ -211,9 +405,9 @@ def unseen_items(dataset: Dataset, card: dict[str, Any]) -> tuple[np.ndarray, li
             "Every class of this data was trained on, and these are other items of them: the figures say how known "
             "classes are told apart, not how the model does on unseen ones."
         ]
-    seen = np.isin(labels, [*classes.get("train", []), *classes.get("val", [])])
-    held_out = np.isin(labels, classes.get("test", []))
-    if held_out.any() and dataset.fingerprint() == card.get("data", {}).get("fingerprint"):
+    seen = np.isin(labels, [*card.classes.train, *card.classes.val])
+    held_out = np.isin(labels, card.classes.test)
+    if held_out.any() and dataset.fingerprint() == card.data.fingerprint:
         return np.flatnonzero(held_out), []
     if not seen.any():
         return np.arange(len(labels)), []
@@ -229,65 +423,39 @@ def unseen_items(dataset: Dataset, card: dict[str, Any]) -> tuple[np.ndarray, li
     ]
 
 
-def _data_name(part: Dataset, dataset: Dataset, card: dict[str, Any]) -> str:
+def _data_name(part: Dataset, dataset: Dataset, card: Card) -> str:
     """The data's name, with the domains that an audit of held-out ones is of: two such audits are of different data."""
     divided = item_split(dataset, card)
-    if divided is None or card["recipe"]["data"]["split"] != "domains":
+    if divided is None or card.recipe["data"]["split"] != "domains":
         return part.name
     return f"{part.name}, {_named_domains(card)}"
 
 
-def _named_domains(card: dict[str, Any]) -> str:
+def _named_domains(card: Card) -> str:
     """The held-out domains of a model, in words."""
-    names = card["recipe"]["data"]["test_domains"]
+    names = card.recipe["data"]["test_domains"]
     return f"domain{'' if len(names) == 1 else 's'} {', '.join(names)}"
 
 
-def _known_items(
-    embedder: Embedder, dataset: Dataset, cache_directory: Path, progress: bool
-) -> Callable[[], tuple[np.ndarray, np.ndarray]] | None:
-    """What gives the training items of a model of seen classes; None for other models and for other data."""
-    divided = item_split(dataset, embedder.card)
-    if divided is None:
-        return None
-    part = dataset.select(divided.train)
-
-    def known() -> tuple[np.ndarray, np.ndarray]:
-        return embed_items(embedder, part, cache_directory, progress), part.labels
-
-    return known
-
-
-def _untrained(embedder: Embedder, dataset: Dataset, part: Dataset, cache_directory: Path, progress: bool) -> Untrained:
-    """Views of the training items of a model of seen classes, or else of the audited part."""
-    divided = item_split(dataset, embedder.card)
-    reference = part if divided is None else dataset.select(divided.train)
-
-    def baseline() -> np.ndarray | None:
-        return untrained_features(embedder, reference, cache_directory, progress)[1]
-
-    return Untrained(embedder, reference, baseline, progress)
-
-
-def seen_classes(dataset: Dataset, card: dict[str, Any]) -> dict[str, str]:
+def seen_classes(dataset: Dataset, card: Card) -> dict[str, str]:
     """The classes of the data that had a part in training, in their order, to that part: "train" or "val"."""
-    roles = {name: role for role in ("val", "train") for name in card.get("classes", {}).get(role, [])}
+    roles = dict.fromkeys(card.classes.val, "val") | dict.fromkeys(card.classes.train, "train")
     return {name: roles[name] for name in dataset.classes if name in roles}
 
 
 def check_labels(embeddings: np.ndarray, labels: np.ndarray) -> None:
     """Refuse what no suite could measure."""
     if len(embeddings) != len(labels):
-        raise DataError(f"There are {len(embeddings)} embeddings and {len(labels)} labels: give one label each.")
+        raise DataError(f"There are {len(embeddings)} embeddings but {len(labels)} labels: pass one label each.")
     _, counts = np.unique(labels, return_counts=True)
     if len(counts) < 2:
-        raise DataError(f"An audit needs at least two classes, but the labels name {len(counts)}: add items of others.")
+        raise DataError(f"An audit needs at least two classes, but the labels have {len(counts)}: add items.")
     if not (counts > 1).any():
         raise DataError("No class has two items: an audit needs classes with at least two items each.")
     if (embeddings == embeddings[:1]).all():
         raise DataError(
-            "Every embedding is the same point, so there is nothing to measure: check what made them, such as a model "
-            "that collapsed or an array that was never filled."
+            "All embeddings are identical, so there is nothing to measure: the model may have collapsed, or the array "
+            "may never have been filled."
         )
 
 
@@ -374,9 +542,23 @@ def _keeps_maps(embedder: Embedder, at: str) -> bool:
 
 def _asked(embedder: Embedder) -> dict[str, Any]:
     """The model section of the recipe that a model was trained by; empty if there was none."""
-    return embedder.card.get("recipe", {}).get("model", {})
+    return dict(embedder.card.recipe.get("model", {}))
 
 
 def _pixels(image: Image.Image, side: int = 28) -> np.ndarray:
     grey = np.asarray(image.convert("L").resize((side, side)), dtype=np.float32).ravel() / 255.0
     return grey - grey.mean()
+
+
+def divide(subject: Subject, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of the support and of the queries: the published division, or half of each class by a seed."""
+    if subject.gallery is not None:
+        return np.flatnonzero(subject.gallery), np.flatnonzero(~subject.gallery)
+    return halves(subject.labels, seed)
+
+
+def leave_classes_out(labels: np.ndarray, rows: np.ndarray, seed: int) -> np.ndarray:
+    """Which of `rows` (r,) are of a random half of their classes, rounded up, bool (r,): the known half."""
+    names = np.unique(labels[rows])
+    known = np.random.default_rng(seed).permutation(len(names)) < (len(names) + 1) // 2
+    return np.isin(labels[rows], names[known])

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 import torch
 
-from nearkin.audits.learned import COSINE, FUSED, SIM, ScoredTrials, compared_by, score_trials, shown
-from nearkin.audits.pictures import draw_errors
-from nearkin.audits.subject import Subject, asked_and_searched
+from nearkin.audits.learned_similarity import COSINE, FUSED, SIM, ScoredTrials, score_trials
+from nearkin.audits.result import AuditResult, SuiteResult
+from nearkin.audits.subject import Subject, asked_and_searched, check_labels, shown
+from nearkin.errors import UnknownNameError, suggestion
 from nearkin.metrics import (
     RetrievalResult,
     VerificationResult,
@@ -23,41 +24,88 @@ from nearkin.metrics import (
 )
 from nearkin.recipe import AuditSection
 from nearkin.registry import Registry
-from nearkin.report import Figure
+from nearkin.report import Figure, draw_det
 from nearkin.search.rerank import make_reranker
 from nearkin.spaces import Space, Sphere
 
+Suite = Callable[[Subject, AuditSection], SuiteResult]
 
-@dataclass(frozen=True)
-class SuiteResult:
-    """One suite's findings.
+_MODULES = {
+    "calibration": "calibration",
+    "classification": "classification",
+    "clustering": "suites",
+    "corruption": "corruption",
+    "domains": "domains",
+    "fewshot": "fewshot",
+    "geometry": "geometry",
+    "hierarchy": "hierarchy",
+    "pooling": "pooling_suite",
+    "retrieval": "suites",
+    "robustness": "robustness",
+    "size": "sizes",
+    "verification": "suites",
+}
+"""The module of each suite, imported when the suite is used."""
+
+
+class SuiteTable(Registry[Suite]):
+    """Suites by name. `get` imports the module of a suite."""
+
+    def get(self, name: str) -> Suite:
+        """Return the suite called `name`."""
+        if name in _MODULES:
+            import_module(f"nearkin.audits.{_MODULES[name]}")
+        elif name not in self:
+            raise UnknownNameError(f"There is no {self.kind} '{name}'.{suggestion(name, self)}")
+        return super().get(name)
+
+    def names(self) -> list[str]:
+        """All names, sorted."""
+        return sorted({*_MODULES, *self._entries})
+
+    def __contains__(self, name: object) -> bool:
+        return name in _MODULES or name in self._entries
+
+
+suites = SuiteTable("audit suite")
+
+
+_PRIMARY = ("MAP@R", "EER", "5-way 1-shot", "macro F1, centroid", "ECE, NED", "accuracy, corrupted, NED")
+"""What to judge by: the first of these that was measured, or what a suite names itself."""
+
+
+def run_suites(subject: Subject, section: AuditSection, names: Sequence[str] | None = None) -> AuditResult:
+    """Run suites on a subject and gather what they find.
 
     Args:
-        values: metric to value.
-        intervals: metric to (low, high), for the metrics that are means over queries.
-        baseline: metric to the value of the subject's baseline embeddings.
-        per_class: metric to the mean of each class, for paired comparisons.
-        notes: what a reader must know.
-        lower_is_better: the metrics of which less is better.
-        numbers: the metrics that are plain numbers, not shares of 1.
-        details: what is too much for a table, as JSON can hold it.
-        drawings: pictures of the suite's own, drawn when a report is written.
-        primary: what to judge by if nothing better was measured; empty: nothing of this suite.
+        subject: the embeddings under audit.
+        section: the recipe's audit section.
+        names: suites to run; None takes the section's.
     """
+    chosen = [suites.get(name) for name in dict.fromkeys(names or section.suites)]
+    check_labels(subject.embeddings, subject.labels)
+    if section.rerank is not None:
+        subject.facts["re-ranking"] = section.rerank
+    found = [suite(subject, section) for suite in chosen]
+    values = {name: value for part in found for name, value in part.values.items()}
+    lower_is_better = tuple(name for part in found for name in part.lower_is_better)
+    named = [*(name for name in _PRIMARY if name in values), *(part.primary for part in found if part.primary)]
+    primary = named[0] if named else _PRIMARY[0]
+    return AuditResult(
+        values=values,
+        intervals={name: pair for part in found for name, pair in part.intervals.items()},
+        baseline={name: value for part in found for name, value in part.baseline.items()},
+        per_class={name: values for part in found for name, values in part.per_class.items()},
+        subject=subject,
+        notes=[*subject.notes, *(note for part in found for note in part.notes)],
+        primary=primary,
+        higher_is_better=primary not in lower_is_better,
+        lower_is_better=lower_is_better,
+        numbers=tuple(name for part in found for name in part.numbers),
+        details={name: detail for part in found for name, detail in part.details.items()},
+        drawings=[drawing for part in found for drawing in part.drawings],
+    )
 
-    values: dict[str, float]
-    intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
-    baseline: dict[str, float] = field(default_factory=dict)
-    per_class: dict[str, dict[str, float]] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    lower_is_better: tuple[str, ...] = ()
-    numbers: tuple[str, ...] = ()
-    details: dict[str, Any] = field(default_factory=dict)
-    drawings: list[Callable[[], Figure]] = field(default_factory=list)
-    primary: str = ""
-
-
-suites: Registry[Callable[[Subject, AuditSection], SuiteResult]] = Registry("audit suite")
 
 _PER_CLASS_METRICS = ("MAP@R", "P@1", "R-precision")
 _TRIAL_METRICS = ("ROC-AUC", "EER", "minDCF")
@@ -149,7 +197,7 @@ def clustering_suite(subject: Subject, section: AuditSection) -> SuiteResult:
     if subject.baseline is not None:
         untrained = Sphere().project(torch.from_numpy(subject.baseline)).numpy()
         found.baseline.update(clustering_metrics(untrained, subject.labels, seed=section.seed))
-    if compared_by(subject.space) == "similarity":
+    if subject.compared_by == "similarity":
         found.notes.append(
             "Clustering is by the distance of the embeddings, not by the learned similarity, to which k-means has no "
             "centres."
@@ -172,14 +220,14 @@ def verification_suite(subject: Subject, section: AuditSection) -> SuiteResult:
     result, *others = results.values()
     note = (
         f"Verification compares {result.genuine:,} genuine and {result.impostors:,} impostor pairs; "
-        f"both errors are equal at the {compared_by(subject.space)} {shown(subject.space, result.threshold):.3g}."
+        f"both errors are equal at the {subject.compared_by} {shown(subject.space, result.threshold):.3g}."
     )
     return SuiteResult(
         result.values,
         baseline=others[0].values if others else {},
         notes=[note, *result.notes],
         lower_is_better=result.lower_is_better,
-        drawings=[partial(draw_errors, results, compared_by(subject.space), shown(subject.space, result.threshold))],
+        drawings=[partial(draw_errors, results, subject.compared_by, shown(subject.space, result.threshold))],
     )
 
 
@@ -214,6 +262,28 @@ def _by_scores(found: ScoredTrials) -> SuiteResult:
         lower_is_better=tuple(lower),
         details={"verification": found.to_dict()},
         drawings=[partial(draw_errors, found.results, "similarity", first.threshold)],
+    )
+
+
+def draw_errors(results: dict[str, VerificationResult], what: str, threshold: float) -> Figure:
+    """Both errors of verification against each other, of the model and what it is compared with.
+
+    Args:
+        results: by name, the model's first.
+        what: the model decides by, a distance or a similarity.
+        threshold: at which its errors are equal.
+    """
+    name, first = next(iter(results.items()))
+    return Figure(
+        "Errors of verification",
+        f"For every threshold on the {what}, how many of {first.impostors:,} impostor pairs it accepts and how many "
+        f"of {first.genuine:,} genuine pairs it refuses: the nearer to the lower left corner, the better. The marks "
+        f"are where both errors are equal, for {name} at the {what} {threshold:.3g}.",
+        draw_det(
+            {name: result.det for name, result in results.items()},
+            equal_errors={name: result.values["EER"] for name, result in results.items()},
+        ),
+        "DET curve: false negative rate against false positive rate on normal-deviate axes",
     )
 
 

@@ -1,4 +1,4 @@
-"""`nearkin data`: look at data sets and prepare them."""
+"""`nearkin data`: inspect and prepare data sets."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import typer
 
 from nearkin.cli.options import DataRoot, Quiet, SkipBad
 
-data_app = typer.Typer(help="Data sets: the catalogue, what is in one, import and split.", no_args_is_help=True)
+data_app = typer.Typer(help="Data sets: list the catalogue, inspect, import and split.", no_args_is_help=True)
 
-Source = Annotated[str, typer.Argument(help="Data in any form `nearkin train` takes.")]
-Out = Annotated[Path, typer.Argument(help="A .zip for a copy of everything, or a .csv/.parquet beside the files.")]
+Source = Annotated[str, typer.Argument(help="Data in any format that `nearkin train` accepts.")]
+Out = Annotated[Path, typer.Argument(help="A .zip for manifest and files, or a .csv/.parquet for the manifest only.")]
 
 
 @data_app.command("list")
 def list_command(
-    everything: Annotated[bool, typer.Option("--all", help="Also how each is split and where to get it.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Also show how each is split and where to get it.")] = False,
 ) -> None:
-    """List the catalogue: data sets that can be named instead of a path."""
+    """List the catalogue: data sets that can be given by name."""
     from rich.console import Console
     from rich.table import Table
 
@@ -34,15 +34,15 @@ def list_command(
         table.add_row(*(row[column] for column in shown))
     Console(highlight=False, markup=False).print(table)
     if not everything:
-        print("\nHow each is split and where to get it: nearkin data list --all")
+        print("\nFor splits and sources: nearkin data list --all")
 
 
 @data_app.command("info")
 def info_command(data: Source, data_root: DataRoot = None, quiet: Quiet = False) -> None:
-    """Say what is in a data set: classes, items, splits, and what cannot be read."""
-    from nearkin.data.checking import find_bad
+    """Show what is in a data set: classes, items, splits, and unreadable files."""
+    from nearkin.data.dataset import find_bad
+    from nearkin.data.export import summary_lines
     from nearkin.data.sources import open_data
-    from nearkin.data.summary import summary_lines
 
     dataset = open_data(data, data_root=data_root, progress=not quiet)
     for line in summary_lines(dataset):
@@ -59,7 +59,7 @@ def info_command(data: Source, data_root: DataRoot = None, quiet: Quiet = False)
 def import_command(
     data: Source, out: Out, skip_bad: SkipBad = False, data_root: DataRoot = None, quiet: Quiet = False
 ) -> None:
-    """Write any data as a manifest, alone or with its files in a zip."""
+    """Convert any data to a manifest, alone or with its files in a zip."""
     from nearkin.api import open_readable
     from nearkin.data.export import export_dataset
 
@@ -74,22 +74,22 @@ def import_command(
 def split_command(
     data: Source,
     out: Out,
-    by: Annotated[str, typer.Option(help="auto, column, halves, fraction, or items: no class apart.")] = "auto",
+    by: Annotated[str, typer.Option(help="auto, column, halves, fraction, or items (no held-out classes).")] = "auto",
     test: Annotated[
-        float, typer.Option(min=0.0, max=0.99, help="Share of the classes, or of each class's items, for the audit.")
+        float,
+        typer.Option(min=0.0, max=0.99, help="Share of the classes, or of each class's items, held out for the audit."),
     ] = 0.3,
     val: Annotated[
         float, typer.Option(min=0.0, max=0.99, help="Share of the training classes, or items, for validation.")
     ] = 0.15,
-    folds: Annotated[int, typer.Option(min=0, help="Also number k class-disjoint folds of the training classes.")] = 0,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the choice.")] = 0,
+    folds: Annotated[int, typer.Option(min=0, help="Also assign the training classes to this many folds.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed.")] = 0,
     data_root: DataRoot = None,
     quiet: Quiet = False,
 ) -> None:
-    """Divide the classes into train, val and test, and write a manifest that says so."""
-    from nearkin.data.export import export_dataset
+    """Split the classes into train, val and test, and write them to a manifest."""
+    from nearkin.data.export import export_dataset, summary_lines, with_split
     from nearkin.data.sources import open_data
-    from nearkin.data.summary import summary_lines, with_split
 
     dataset = open_data(data, data_root=data_root, progress=not quiet)
     divided = with_split(dataset, by=by, test=test, val=val, folds=folds, seed=seed)

@@ -1,46 +1,57 @@
-"""`nearkin demo`: the whole way on a small real data set, in a few minutes."""
+"""`nearkin demo`: from data to report on a small real data set, in a few minutes."""
 
 from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-import numpy as np
-from rich.console import Console
+import typer
 
-from nearkin.api import fit_run
-from nearkin.cli.auditing import audit_run, show_audit, write_audit
-from nearkin.data.catalogue import open_named
-from nearkin.data.dataset import Dataset
-from nearkin.errors import DataError
-from nearkin.recipe import load_recipe
-from nearkin.training import Run
+from nearkin.cli.options import DataRoot, Quiet
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from nearkin.data.dataset import Dataset
+
 
 _ITEMS_PER_CLASS = 1000
 _NEXT_STEPS = (
-    "`nearkin train photos/ --out runs/mine`: train on your own photos, a folder per class.",
-    "`nearkin recipes`: see the other losses; `--set objective.loss=triplet` tries one on the spot.",
-    "`nearkin data list`: data sets that can be named instead of a folder.",
-    "`nearkin compare runs/*`: put several audited runs side by side.",
+    "`nearkin train photos/ --out runs/mine`: train on your own photos, one folder per class.",
+    "`nearkin recipes`: list the other losses; try one with `--set objective.loss=triplet`.",
+    "`nearkin data list`: list data sets that can be given by name.",
+    "`nearkin compare runs/*`: compare several audited runs.",
 )
 
 
-def demo_command(out: Path, data_root: Path | None, progress: bool) -> None:
-    """Fetch, train, prove, draw, and say what to try next."""
+def demo(
+    out: Annotated[Path, typer.Option("--out", help="Directory for the run.")] = Path("runs/demo"),
+    data_root: DataRoot = None,
+    quiet: Quiet = False,
+) -> None:
+    """Download a small real data set, train on some of its classes, and audit on classes it has not seen."""
+    from rich.console import Console
+
+    from nearkin.api import fit_run
+    from nearkin.cli.audit import audit_run, show_audit, write_audit
+    from nearkin.recipe import load_recipe
+    from nearkin.training import Run
+
     console = Console(highlight=False, soft_wrap=True, markup=False)
     began = time.monotonic()
-    dataset, recipe_name = _demo_data(data_root, console, progress)
+    dataset, recipe_name = _demo_data(data_root, console, not quiet)
     recipe = load_recipe(recipe_name)
     run = Run(out)
-    result = fit_run(dataset, recipe, run, progress=progress)
+    result = fit_run(dataset, recipe, run, progress=not quiet)
     if result.interrupted:
-        console.print(f"Stopped at step {result.state.step}: run the demo again to start over.")
+        console.print(f"Stopped at step {result.state.step}. Run the demo again to start over.")
         return
-    classes = result.embedder.card["classes"]
-    console.print(f"Trained on: {', '.join(classes['train'])}")
-    console.print(f"Chose the best weights on: {', '.join(classes['val'])}")
-    console.print(f"Never seen before the audit: {', '.join(classes['test'])}\n")
-    audit = audit_run(run, dataset, progress=progress)
+    classes = result.embedder.card.classes
+    console.print(f"Trained on: {', '.join(classes.train)}")
+    console.print(f"Validated on: {', '.join(classes.val)}")
+    console.print(f"Never seen before the audit: {', '.join(classes.test)}\n")
+    audit = audit_run(run, dataset, progress=not quiet)
     write_audit(run, audit, run.report_file, run.audit_file, "nearkin demo", _NEXT_STEPS)
     show_audit(audit, console)
     console.print(f"\n{audit.verdict()}")
@@ -51,11 +62,16 @@ def demo_command(out: Path, data_root: Path | None, progress: bool) -> None:
 
 
 def _demo_data(data_root: Path | None, console: Console, progress: bool) -> tuple[Dataset, str]:
-    """Fashion-MNIST from whichever source answers, else the digits that come with scikit-learn."""
+    """Fashion-MNIST from the first available source, else scikit-learn's digits."""
+    import numpy as np
+
+    from nearkin.data.catalogue import open_named
+    from nearkin.errors import DataError
+
     try:
         dataset = open_named("fashion-mnist", data_root, progress=progress)
     except DataError as error:
-        console.print(f"Fashion-MNIST is not to be had ({error})")
+        console.print(f"Fashion-MNIST is not available ({error})")
         console.print("Using the digits that ship with scikit-learn instead.")
         return open_named("digits", data_root), "demo-digits"
     rng = np.random.default_rng(0)

@@ -1,45 +1,217 @@
-"""`nearkin gallery`: make a gallery, fill it, change it. Looking into one is in `gallery_views`."""
+"""`nearkin gallery`: create, fill, change and inspect a gallery."""
 
 from __future__ import annotations
 
 from enum import StrEnum
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nearkin.cli import gallery_scale, gallery_views
-from nearkin.cli.counting import counted
-from nearkin.cli.exits import GalleryCommand
-from nearkin.cli.gallery_options import (
+from nearkin.cli import gallery_storage
+from nearkin.cli.gallery_storage import Index, count_text
+from nearkin.cli.options import (
+    Engine,
+    GalleryCommand,
     GalleryPath,
     IndexParameters,
     Items,
     Json,
     Labels,
+    Limit,
     Model,
     Only,
     Parameters,
+    Quiet,
+    SkipUnreadable,
     Vectors,
     Where,
 )
-from nearkin.cli.gallery_scale import Index
-from nearkin.cli.options import Engine, Quiet
 
 if TYPE_CHECKING:
     from nearkin.gallery import Gallery
+    from nearkin.gallery.calibration import Calibration
+    from nearkin.gallery.values import Stats
+
+
+_CLASSES_SHOWN = 10
+_RATES = (0.01, 0.001)
+
+
+def info(path: GalleryPath, as_json: Json = False) -> None:
+    """Show a gallery's contents, model and calibration."""
+    from nearkin.cli.gallery_input import open_gallery
+    from nearkin.cli.output import show_facts, show_json, show_table
+
+    with open_gallery(path) as gallery:
+        stats, calibration = gallery.stats(), gallery.calibration
+    if as_json:
+        show_json({"path": path, **vars(stats)})
+        return
+    show_facts({"gallery": path, **_facts(stats), **({} if calibration is None else _learned(calibration))})
+    for note in stats.notes:
+        print(f"Note: {note}")
+    shown = list(islice(stats.classes.items(), _CLASSES_SHOWN))
+    if shown:
+        print()
+        show_table(("class", "items"), shown, numbers=("items",))
+    if len(stats.classes) > len(shown):
+        print(f" and {len(stats.classes) - len(shown):,} more; use --json to see all")
+
+
+def items(
+    path: GalleryPath,
+    where: Where = None,
+    parameters: Parameters = None,
+    limit: Limit = 100,
+    after: Annotated[str | None, typer.Option("--after", help="Continue after this id, the last one shown.")] = None,
+    as_json: Json = False,
+) -> None:
+    """List items, one page at a time."""
+    from nearkin.cli.gallery_input import open_gallery, parse_assignments
+    from nearkin.cli.output import in_words, show_json, show_table
+
+    bound = parse_assignments(parameters, "--param")
+    with open_gallery(path) as gallery:
+        page = gallery.items(after=after, limit=limit, where=where, parameters=bound or None)
+    following = page[-1].id if len(page) == limit else None
+    if as_json:
+        show_json({"items": page, "next": following})
+        return
+    rows = [(item.id, item.label, in_words(item.metadata), item.source, item.added) for item in page]
+    show_table(("id", "label", "metadata", "source", "added"), rows)
+    if following is not None:
+        print(f" next page: --after {following}")
+
+
+def duplicates(
+    path: GalleryPath,
+    distance: Annotated[
+        float | None, typer.Option("--distance", min=0.0, help="Maximum distance; default: chosen automatically.")
+    ] = None,
+    limit: Limit = 100,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """List groups of near duplicates."""
+    from nearkin.cli.gallery_input import open_gallery
+    from nearkin.cli.output import show_json, show_table
+
+    with open_gallery(path) as gallery:
+        groups = gallery.find_duplicates(distance, limit=limit, progress=not (quiet or as_json))
+    if as_json:
+        show_json({"duplicates": groups})
+        return
+    if not groups:
+        print("No duplicates.")
+        return
+    rows = [
+        (number, f"{group.distance:.4f}", item.id, item.label, item.source)
+        for number, group in enumerate(groups, 1)
+        for item in group.items
+    ]
+    show_table(("group", "distance", "id", "label", "source"), rows, numbers=("group", "distance"))
+
+
+def suspects(path: GalleryPath, limit: Limit = 100, as_json: Json = False, quiet: Quiet = False) -> None:
+    """List items whose neighbours suggest another label, most suspicious first."""
+    from nearkin.cli.gallery_input import open_gallery
+    from nearkin.cli.output import percent, show_json, show_table
+
+    with open_gallery(path) as gallery:
+        found = gallery.suspicious_labels(limit=limit, progress=not (quiet or as_json))
+    if as_json:
+        show_json({"suspects": found})
+        return
+    if not found:
+        print("No suspicious labels.")
+        return
+    rows = [
+        (one.item.id, one.item.label, percent(one.own), one.suggested, percent(one.probability), one.item.source)
+        for one in found
+    ]
+    columns = ("id", "label", "its probability", "suggested", "probability", "source")
+    show_table(columns, rows, numbers=("its probability", "probability"))
+
+
+def export(
+    path: GalleryPath,
+    file: Annotated[Path, typer.Argument(metavar="OUT.parquet", help="The file to write.")],
+    as_json: Json = False,
+) -> None:
+    """Export all items and their vectors to one Parquet file."""
+    from nearkin.cli.gallery_input import open_gallery
+    from nearkin.cli.output import show_json
+
+    with open_gallery(path) as gallery:
+        count = gallery.export(file)
+    if as_json:
+        show_json({"exported": count, "path": str(file)})
+    else:
+        print(f"Wrote {count_text(count, 'item')}: {file}")
+
+
+def show_calibration(calibration: Calibration, *, as_json: bool) -> None:
+    """Show a gallery's calibration."""
+    from nearkin.cli.output import show_facts, show_json
+
+    if as_json:
+        show_json(calibration.to_dict())
+        return
+    show_facts(_learned(calibration))
+    for note in calibration.notes:
+        print(f"Note: {note}")
+
+
+def _learned(calibration: Calibration) -> dict[str, object]:
+    """A calibration in words, or why there is none."""
+    named, horizon = calibration.identification, calibration.horizon
+    facts: dict[str, object] = {"calibrated on": count_text(calibration.items, "item")}
+    facts["identify"] = named.reason or (
+        f"{100 * (named.accuracy or 0):.1f} % of {named.items:,} left-out items are correct; "
+        f"calibration error (ECE) {100 * (named.ece or 0):.1f} points"
+    )
+    facts["known"] = horizon.reason or (
+        f"up to a distance of {horizon.threshold:.4f}, which accepts {100 * calibration.accept:g} % of known queries"
+        + ("" if horizon.rejected is None else f" and rejects about {100 * horizon.rejected:.1f} % of unknown ones")
+    )
+    for rate in _RATES:
+        ruling = calibration.judge(0.0, rate)
+        facts[f"same at {rate:g}"] = ruling.reason or (
+            f"up to a distance of {ruling.threshold:.4f}, which accepts "
+            f"{100 * (ruling.true_accept_rate or 0):.1f} % of pairs of one class"
+        )
+    return facts
+
+
+def _facts(stats: Stats) -> dict[str, object]:
+    from nearkin.gallery.model import space_in_words
+
+    settings = stats.settings
+    return {
+        "made by": settings.name + (f" (model {settings.fingerprint[:12]})" if settings.fingerprint else ""),
+        "items": f"{stats.items:,} of {count_text(len(stats.classes), 'class')}"
+        + (f", {stats.unlabelled:,} without a label" if stats.unlabelled else ""),
+        "vectors": f"{settings.dimension} x {settings.dtype}, {space_in_words(settings.space)}",
+        "kind": settings.kind,
+        "search": stats.index,
+        "index": stats.layout,
+        "size": None if stats.size is None else f"{stats.size / 1e6:,.1f} MB",
+        "writes": stats.generation,
+    }
+
 
 gallery_app = typer.Typer(
-    help="A gallery of enrolled items: make one, fill it, change it, look into it. "
-    "Ask it with `nearkin identify`, `verify` and `search`; put it on the network with `nearkin serve`.",
+    help="Galleries of enrolled items: create, fill, change and inspect one. "
+    "Query it with `nearkin identify`, `verify` and `search`; serve it with `nearkin serve`.",
     no_args_is_help=True,
 )
 
 Facts = Annotated[
     list[str] | None,
-    typer.Option("--metadata", metavar="NAME=VALUE", help="A fact about the items; may be repeated."),
+    typer.Option("--metadata", metavar="NAME=VALUE", help="Metadata of the items; repeatable."),
 ]
-SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Leave out unreadable files instead of stopping.")]
 
 
 class Dtype(StrEnum):
@@ -51,7 +223,7 @@ class Dtype(StrEnum):
 
 
 class Missing(StrEnum):
-    """What to do with items that cannot be read again."""
+    """What to do with items whose files cannot be read."""
 
     error = "error"
     drop = "drop"
@@ -63,7 +235,7 @@ def create(
         str,
         typer.Argument(
             metavar="GALLERY",
-            help="Where to make it: a directory, a Milvus Lite file (.db), or milvus://host:port/collection.",
+            help="Where to create it: a directory, a Milvus Lite file (.db), or milvus://host:port/collection.",
         ),
     ],
     items: Items = None,
@@ -71,40 +243,48 @@ def create(
         str | None, typer.Option("--model", help="A run, a model file, or a pretrained backbone's name.")
     ] = None,
     dimension: Annotated[
-        int | None, typer.Option("--dimension", min=1, help="Instead of a model: the size of vectors of your own.")
+        int | None,
+        typer.Option("--dimension", min=1, help="For your own vectors, instead of --model: their dimension."),
     ] = None,
-    name: Annotated[str | None, typer.Option("--name", help="What made these vectors, e.g. clip-vit-b32.")] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", help="For your own vectors: the name of their model, e.g. clip-vit-b32.")
+    ] = None,
     vectors: Vectors = None,
     labels: Labels = None,
     only: Only = None,
     space: Annotated[
-        str | None, typer.Option("--space", help="How vectors of your own are compared; default: sphere (cosine).")
+        str | None,
+        typer.Option("--space", help="For your own vectors: how they are compared; default: sphere (cosine)."),
     ] = None,
     dtype: Annotated[Dtype, typer.Option("--dtype", help="How vectors are stored.")] = Dtype.float32,
     index: Annotated[
         Index,
-        typer.Option("--index", help="exact, hnsw (approximate), or auto: hnsw for large ones; the others in Milvus."),
+        typer.Option(
+            "--index", help="exact, hnsw (approximate), or auto: hnsw for large galleries. The others require Milvus."
+        ),
     ] = Index.auto,
     index_parameters: IndexParameters = None,
     partition: Annotated[
         str | None,
-        typer.Option("--partition-by", metavar="KEY", help="In Milvus: keep items apart by this fact of theirs."),
+        typer.Option("--partition-by", metavar="KEY", help="Milvus only: partition items by this metadata key."),
     ] = None,
-    partitions: Annotated[int | None, typer.Option("--partitions", min=1, help="Into how many; default: 64.")] = None,
+    partitions: Annotated[
+        int | None, typer.Option("--partitions", min=1, help="Number of partitions; default: 64.")
+    ] = None,
     engine: Engine = "torch",
-    skip_bad: SkipBad = False,
+    skip_bad: SkipUnreadable = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Make a gallery of a model's embeddings, or of vectors of your own, and enrol ITEMS."""
+    """Create a gallery of a model's embeddings, or of your own vectors, and add ITEMS."""
     if (model is None) == (dimension is None):
-        raise typer.BadParameter("Give --model, or --dimension for vectors of your own.", param_hint="--model")
+        raise typer.BadParameter("Give either --model, or --dimension for your own vectors.", param_hint="--model")
     if vectors is not None and model is not None:
-        raise typer.BadParameter("A gallery with a model makes its own vectors: leave one out.", param_hint="--vectors")
-    from nearkin.cli.gallery_arguments import to_enrol, values_of
+        raise typer.BadParameter("--vectors and --model exclude each other: drop one of them.", param_hint="--vectors")
+    from nearkin.cli.gallery_input import items_to_add, parse_assignments
     from nearkin.gallery import Gallery
 
-    given = to_enrol(items, vectors, labels, only, of_vectors=model is None)
+    given = items_to_add(items, vectors, labels, only, of_vectors=model is None)
     with Gallery.create(
         path,
         model,
@@ -114,7 +294,7 @@ def create(
         space=space,
         dtype=dtype.value,
         index=index.value,
-        index_parameters=values_of(index_parameters, "--index-param"),
+        index_parameters=parse_assignments(index_parameters, "--index-param"),
         partition=partition,
         partitions=partitions,
         engine=engine,
@@ -133,19 +313,19 @@ def add(
     only: Only = None,
     model: Model = None,
     engine: Engine = "torch",
-    skip_bad: SkipBad = False,
+    skip_bad: SkipUnreadable = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Add ITEMS with the labels they come with."""
+    """Add ITEMS with their labels."""
     if items is None and vectors is None:
-        raise typer.BadParameter("Say what to add: ITEMS or --vectors.", param_hint="ITEMS")
-    from nearkin.cli.gallery_arguments import open_gallery, to_enrol
+        raise typer.BadParameter("Nothing to add: give ITEMS or --vectors.", param_hint="ITEMS")
+    from nearkin.cli.gallery_input import items_to_add, open_gallery
 
     with open_gallery(path, model, engine) as gallery:
-        given = to_enrol(items, vectors, labels, only, of_vectors=gallery.settings.kind == "vector")
+        given = items_to_add(items, vectors, labels, only, of_vectors=gallery.settings.kind == "vector")
         ids = gallery.add(**given, skip_bad=skip_bad, progress=not (quiet or as_json))
-        _report(gallery, as_json, f"Added {counted(len(ids), 'item')}; {_size(gallery)} now.", ids=ids)
+        _report(gallery, as_json, f"Added {count_text(len(ids), 'item')}; {_size(gallery)} now.", ids=ids)
 
 
 @gallery_app.command("enrol", cls=GalleryCommand)
@@ -153,21 +333,21 @@ def enrol(
     path: GalleryPath,
     label: Annotated[str, typer.Argument(metavar="LABEL", help="The class, new or known.")],
     files: Annotated[
-        list[Path], typer.Argument(metavar="FILES", help="A handful of files; .npy files for a gallery of vectors.")
+        list[Path], typer.Argument(metavar="FILES", help="A few files; .npy files for a gallery of vectors.")
     ],
     facts: Facts = None,
     model: Model = None,
     as_json: Json = False,
 ) -> None:
-    """Teach the gallery a class from a few files, without training."""
-    from nearkin.cli.gallery_arguments import open_gallery, to_ask, values_of
+    """Add a class from a few files, without training."""
+    from nearkin.cli.gallery_input import open_gallery, parse_assignments, queries_from
 
-    metadata = values_of(facts, "--metadata")
+    metadata = parse_assignments(facts, "--metadata")
     with open_gallery(path, model) as gallery:
-        given = to_ask(files, of_vectors=gallery.settings.kind == "vector")
+        given = queries_from(files, of_vectors=gallery.settings.kind == "vector")
         examples = given.items if given.vectors is None else given.vectors
         ids = gallery.enrol(label, examples, metadata=metadata or None)
-        done = f"Enrolled {counted(len(ids), 'item')}; {_size(gallery)} now."
+        done = f"Enrolled {count_text(len(ids), 'item')}; {_size(gallery)} now."
         _report(gallery, as_json, done, label=label, ids=ids)
 
 
@@ -180,40 +360,42 @@ def remove(
     parameters: Parameters = None,
     as_json: Json = False,
 ) -> None:
-    """Remove items by id, by label, or by what is known of them; given together, all of it must hold."""
+    """Remove items by id, label or condition; if several are given, items must match all of them."""
     if not ids and label is None and where is None:
-        raise typer.BadParameter("Say what to remove: IDS, --label or --where.", param_hint="IDS")
-    from nearkin.cli.gallery_arguments import open_gallery, values_of
+        raise typer.BadParameter("Nothing to remove: give IDS, --label or --where.", param_hint="IDS")
+    from nearkin.cli.gallery_input import open_gallery, parse_assignments
 
     chosen = {} if label is None else {"label": label}
-    bound = values_of(parameters, "--param")
+    bound = parse_assignments(parameters, "--param")
     with open_gallery(path) as gallery:
         named = set(ids or ())
         there = sum(id in gallery for id in named)
         removed = gallery.remove(ids or None, **chosen, where=where, parameters=bound or None)
-        missing = f" {there} of {counted(len(named), 'id')} were in the gallery." if there < len(named) else ""
-        done = f"Removed {counted(removed, 'item')}; {_size(gallery)} left.{missing}"
+        missing = f" {there} of {count_text(len(named), 'id')} were in the gallery." if there < len(named) else ""
+        done = f"Removed {count_text(removed, 'item')}; {_size(gallery)} left.{missing}"
         _report(gallery, as_json, done, removed=removed)
 
 
 @gallery_app.command("relabel", cls=GalleryCommand)
 def relabel(
     path: GalleryPath,
-    words: Annotated[list[str], typer.Argument(metavar="LABEL IDS", help="The right class, then ids of items.")],
-    none: Annotated[bool, typer.Option("--none", help="Take their label away; LABEL is left out then.")] = False,
+    words: Annotated[
+        list[str], typer.Argument(metavar="LABEL IDS", help="The correct label, then the ids of the items.")
+    ],
+    none: Annotated[bool, typer.Option("--none", help="Remove the label; omit LABEL then.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Give items another label, or none."""
+    """Change or remove the label of items."""
     label, ids = (None, words) if none else (words[0], words[1:])
     if not ids:
-        raise typer.BadParameter("Say which items: LABEL, then their ids.", param_hint="LABEL IDS")
-    from nearkin.cli.gallery_arguments import open_gallery
+        raise typer.BadParameter("Nothing to relabel: give LABEL, then the ids of the items.", param_hint="LABEL IDS")
+    from nearkin.cli.gallery_input import open_gallery
 
     with open_gallery(path) as gallery:
         for id in ids:
             gallery.get(id)
         changed = gallery.relabel(ids, label)
-        _report(gallery, as_json, f"Relabelled {counted(changed, 'item')}.", label=label, relabelled=changed)
+        _report(gallery, as_json, f"Relabelled {count_text(changed, 'item')}.", label=label, relabelled=changed)
 
 
 @gallery_app.command("rebuild", cls=GalleryCommand)
@@ -222,13 +404,13 @@ def rebuild(
     model: Annotated[str, typer.Option("--model", help="The new model: a run, a model file, or a backbone's name.")],
     missing: Annotated[
         Missing,
-        typer.Option("--missing", help="Items whose files are gone or damaged: stop with an error, or drop them."),
+        typer.Option("--missing", help="Items whose files are missing or damaged: stop with an error, or drop them."),
     ] = Missing.error,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Embed all items again with another model; the old vectors serve until the last new one is there."""
-    from nearkin.cli.gallery_arguments import open_gallery
+    """Embed all items again with another model; the old vectors are used until all new ones are ready."""
+    from nearkin.cli.gallery_input import open_gallery
 
     with open_gallery(path) as gallery:
         before = len(gallery)
@@ -244,27 +426,27 @@ def rebuild(
 def recalibrate(
     path: GalleryPath,
     accept: Annotated[
-        float | None, typer.Option("--accept", help="Share of known queries to call known, between 0 and 1.")
+        float | None, typer.Option("--accept", help="Share of known queries to accept, between 0 and 1.")
     ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Learn probabilities and thresholds from the gallery again; otherwise done after it has grown by a tenth."""
+    """Recalibrate probabilities and thresholds now; this is otherwise done when the gallery has grown by a tenth."""
     if accept is not None and not 0 < accept < 1:
         raise typer.BadParameter(f"{accept:g} is not between 0 and 1.", param_hint="--accept")
-    from nearkin.cli.gallery_arguments import open_gallery
+    from nearkin.cli.gallery_input import open_gallery
 
     with open_gallery(path) as gallery:
         calibration = gallery.recalibrate(accept=accept, progress=not (quiet or as_json))
-    gallery_views.show_calibration(calibration, as_json=as_json)
+    show_calibration(calibration, as_json=as_json)
 
 
 def _size(gallery: Gallery) -> str:
-    return f"{counted(len(gallery), 'item')} of {counted(len(gallery.stats().classes), 'class')}"
+    return f"{count_text(len(gallery), 'item')} of {count_text(len(gallery.stats().classes), 'class')}"
 
 
 def _report(gallery: Gallery, as_json: bool, sentence: str, **facts: Any) -> None:
-    """Say what was done: in a sentence, or as JSON with the number of items there are now."""
+    """Print what was done, as a sentence, or as JSON with the new number of items."""
     from nearkin.cli.output import printable, show_json
 
     if as_json:
@@ -273,11 +455,11 @@ def _report(gallery: Gallery, as_json: bool, sentence: str, **facts: Any) -> Non
         print(printable(sentence))
 
 
-gallery_app.command("import", cls=GalleryCommand)(gallery_scale.import_)
-gallery_app.command("index", cls=GalleryCommand)(gallery_scale.index)
-gallery_app.command("precision", cls=GalleryCommand)(gallery_scale.precision)
-gallery_app.command("info", cls=GalleryCommand)(gallery_views.info)
-gallery_app.command("items", cls=GalleryCommand)(gallery_views.items)
-gallery_app.command("duplicates", cls=GalleryCommand)(gallery_views.duplicates)
-gallery_app.command("suspects", cls=GalleryCommand)(gallery_views.suspects)
-gallery_app.command("export", cls=GalleryCommand)(gallery_views.export)
+gallery_app.command("import", cls=GalleryCommand)(gallery_storage.import_)
+gallery_app.command("index", cls=GalleryCommand)(gallery_storage.index)
+gallery_app.command("precision", cls=GalleryCommand)(gallery_storage.precision)
+gallery_app.command("info", cls=GalleryCommand)(info)
+gallery_app.command("items", cls=GalleryCommand)(items)
+gallery_app.command("duplicates", cls=GalleryCommand)(duplicates)
+gallery_app.command("suspects", cls=GalleryCommand)(suspects)
+gallery_app.command("export", cls=GalleryCommand)(export)

@@ -1,4 +1,4 @@
-"""`nearkin geometry`."""
+"""`nearkin geometry`: compare the embedding geometry of runs."""
 
 from __future__ import annotations
 
@@ -9,20 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nearkin.cli.output import show_table
+from nearkin.cli.output import check_ending, directory_names, show_table, write_page_or_picture
 from nearkin.errors import DataError, RunError, suggestion
 from nearkin.metrics.geometry import GEOMETRY
 from nearkin.metrics.geometry_correlations import CorrelationTable, MeasureCorrelation, geometry_correlations
 from nearkin.report import Figure
-from nearkin.report.comparison import p_text
-from nearkin.report.formatting import MISSING, change_text, value_text
-from nearkin.report.geometry_runs import draw_measures
+from nearkin.report.geometry import draw_measures
 from nearkin.report.page import render_table
-from nearkin.report.values import TextTable
-from nearkin.storage import replacing, write_json, write_text
+from nearkin.report.values import MISSING, TextTable, change_text, p_text, value_text
+from nearkin.storage import write_json
 from nearkin.training import Run
 
-_PAGES, _PICTURES = (".html", ".htm"), (".png",)
 _FEWEST = 3
 _INPUTS = ("MC, input l2", "MC, input linf")
 _RERANKED = "re-ranking"
@@ -30,13 +27,13 @@ _RERANKED = "re-ranking"
 
 @dataclass(frozen=True)
 class AuditedRun:
-    """What the audits of a run tell of one data set.
+    """A run and its audits on one data set.
 
     Args:
-        name: what to call the run.
+        name: of the run.
         data: the data set.
         values: metric to value.
-        numbers: the metrics that are plain numbers, not shares of 1.
+        numbers: the metrics that are plain numbers, not shares.
     """
 
     name: str
@@ -46,16 +43,13 @@ class AuditedRun:
 
 
 def geometry_command(paths: Sequence[Path], against: str, out: Path | None, json: Path | None) -> None:
-    """Print the geometry of audited runs and how it goes with a metric, and write page, picture or numbers."""
-    if out is not None and out.suffix.lower() not in (*_PAGES, *_PICTURES):
-        raise DataError(f"--out {out} is neither a page nor a picture: end its name in .html or .png.")
+    """Print the geometry of audited runs and its correlation with a metric; write files if requested."""
+    check_ending(out)
     if len(paths) < _FEWEST:
-        raise DataError(
-            f"A correlation over runs needs at least {_FEWEST} of them, and there {_are(len(paths))}: name more."
-        )
+        raise DataError(f"A correlation requires at least {_FEWEST} runs, not {len(paths)}: give more.")
     if len({path.resolve() for path in paths}) < len(paths):
-        raise DataError("A run is named twice: name each once, for the same run again tells nothing new.")
-    runs = [_read(path, name, against) for path, name in zip(paths, _names(paths), strict=True)]
+        raise DataError("The same run is given twice: give each run once.")
+    runs = [_read(path, name, against) for path, name in zip(paths, directory_names(paths), strict=True)]
     measures = [name for name in (*GEOMETRY, *_INPUTS) if name != against and all(name in run.values for run in runs)]
     found = geometry_correlations([run.values for run in runs], measures, against)
     tables = [_values_table(runs, measures, against), _correlation_table(found)]
@@ -73,16 +67,6 @@ def geometry_command(paths: Sequence[Path], against: str, out: Path | None, json
         _write(out, runs, found, tables, notes)
 
 
-def _are(count: int) -> str:
-    return f"is {count}" if count == 1 else f"are {count}"
-
-
-def _names(paths: Sequence[Path]) -> list[str]:
-    """The directories' names, or the whole paths where names are not enough to tell them apart."""
-    names = [path.resolve().name for path in paths]
-    return [str(path) if names.count(name) > 1 else name for path, name in zip(paths, names, strict=True)]
-
-
 def _read(path: Path, name: str, against: str) -> AuditedRun:
     """The geometry of a run, with the metric from an audit on the same data."""
     audits = list(_audits(path))
@@ -91,8 +75,8 @@ def _read(path: Path, name: str, against: str) -> AuditedRun:
         for audit in audits:
             if "rho" in audit["values"]:
                 lost = ", ".join(measure for measure in GEOMETRY if measure not in audit["values"])
-                raise RunError(f"The geometry of {path} has no finite {lost}: leave the run out.")
-        raise RunError(f"{path} has no audit of its geometry: run  nearkin audit {path} --suite geometry  first.")
+                raise RunError(f"The geometry of {path} has no finite {lost}: drop this run.")
+        raise RunError(f"{path} has no geometry audit: run `nearkin audit {path} --suite geometry` first.")
     data = shaped["facts"].get("data", "")
     same = [shaped, *(audit for audit in audits if audit is not shaped and audit["facts"].get("data", "") == data)]
     holder = next((audit for audit in same if against in audit["values"]), None)
@@ -100,7 +84,7 @@ def _read(path: Path, name: str, against: str) -> AuditedRun:
         known = {metric for audit in same for metric in audit["values"]}
         raise RunError(
             f"No audit of {path} on the data of its geometry ({data or 'without a name'}) has '{against}': audit it "
-            f"with a suite that gives it, or name another with --against.{suggestion(against, known)}"
+            f"with a suite that measures it, or choose another with --against.{suggestion(against, known)}"
         )
     wanted = (*GEOMETRY, *_INPUTS)
     values = {metric: float(value) for metric, value in shaped["values"].items() if metric in wanted}
@@ -111,7 +95,7 @@ def _read(path: Path, name: str, against: str) -> AuditedRun:
 def _audits(path: Path) -> Iterator[dict[str, Any]]:
     """The audits of a run: its own, then those beside it that were not re-ranked, first those named after geometry."""
     if not path.exists():
-        raise RunError(f"There is no run {path}: check the path.")
+        raise RunError(f"No such run: {path}. Check the path.")
     own = Run(path).audit_file
     beside = sorted(path.glob("audit-*.json"), key=lambda file: ("geometry" not in file.name, file.name))
     for file in (own, *beside):
@@ -121,7 +105,7 @@ def _audits(path: Path) -> Iterator[dict[str, Any]]:
             stored = files.loads(file.read_text(encoding="utf-8"))
             told = {"values": dict(stored["values"]), "facts": dict(stored["facts"])}
         except (ValueError, KeyError, TypeError) as error:
-            raise RunError(f"{file} is damaged: run  nearkin audit {path}  again.") from error
+            raise RunError(f"{file} is damaged: run `nearkin audit {path}` again.") from error
         if _RERANKED not in told["facts"] or file == own:
             yield {**told, "numbers": stored.get("numbers", [])}
 
@@ -156,21 +140,21 @@ def _correlation_cells(one: MeasureCorrelation) -> list[str]:
 
 
 def _p(value: float) -> str:
-    return MISSING if math.isnan(value) else p_text(value).removeprefix("p ").removeprefix("= ")
+    return MISSING if math.isnan(value) else "< 0.001" if value < 0.001 else p_text(value)
 
 
 def _notes(runs: Sequence[AuditedRun], found: CorrelationTable) -> list[str]:
     notes = [
         f"Each of the {len(runs)} runs is one point. Holm's p is corrected for all p-values of the table, and that of "
         "ranks is exact for up to 8 runs.",
-        "What goes together need not cause one another: recipes that differ in several ways differ in geometry too.",
+        "Correlation is not causation: recipes that differ in several ways also differ in geometry.",
     ]
     if {"phi", "R2"} <= found.measures.keys():
-        notes.append("phi and R2 have one order: with as many classes, one follows from the other.")
+        notes.append("phi and R2 rank runs alike: for a given number of classes, one follows from the other.")
     names = list(dict.fromkeys(run.data for run in runs))
     if len(names) > 1:
         told = ", ".join(name or "without a name" for name in names)
-        notes.append(f"The runs were audited on different data ({told}), whose classes alone change every measure.")
+        notes.append(f"The runs were audited on different data ({told}), which alone changes every measure.")
     return notes
 
 
@@ -203,13 +187,6 @@ def _write(
         found.against,
         percent=percent,
     )
-    if out.suffix.lower() in _PICTURES:
-        if not picture:
-            raise DataError("No run has finite values of both: there is nothing to draw.")
-        with replacing(out) as temporary:
-            temporary.write_bytes(picture)
-        print(f"Picture: {out}")
-        return
     figure = Figure(
         f"Measures and {found.against}",
         "Each point is a run; r is Pearson's correlation.",
@@ -217,9 +194,12 @@ def _write(
         f"{found.against} of runs against each measure of their geometry",
     )
     first, *further = tables
-    page = render_table(first.title, first.headings, first.rows, figures=[figure], notes=notes, further=further)
-    write_text(out, page)
-    print(f"Report: {out}")
+    write_page_or_picture(
+        out,
+        picture,
+        lambda: render_table(first.title, first.headings, first.rows, figures=[figure], notes=notes, further=further),
+        "no run has finite values of both",
+    )
 
 
 def _titles(measures: Mapping[str, MeasureCorrelation]) -> dict[str, str]:

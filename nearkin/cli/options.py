@@ -1,20 +1,110 @@
-"""Options that several commands share."""
+"""Options and arguments that commands share, exit codes, and how errors are shown."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
+from nearkin.errors import NearkinError
+
+DATA_HELP = (
+    "A folder with one folder per class, a CSV or Parquet manifest or its URL, a zip, a Hugging Face data set "
+    "directory, or a catalogue name (see `nearkin data list`)."
+)
+
+Overrides = Annotated[
+    list[str] | None, typer.Option("--set", help="Override a setting, e.g. training.max_steps=200; repeatable.")
+]
 DataRoot = Annotated[
     Path | None,
-    typer.Option("--data-root", help="Where catalogue data is found; default: the NEARKIN_DATA setting."),
+    typer.Option("--data-root", help="Directory of catalogue data; default: $NEARKIN_DATA, or the cache."),
 ]
 Engine = Annotated[
-    str, typer.Option("--engine", help="What runs the model: torch, or onnx (ONNX Runtime, faster on a CPU).")
+    str, typer.Option("--engine", help="Inference engine: torch, or onnx (ONNX Runtime, faster on a CPU).")
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Draw no progress bars.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress bars.")]
 SkipBad = Annotated[
-    bool, typer.Option("--skip-bad", help="Leave out unreadable files and one-item classes instead of stopping.")
+    bool, typer.Option("--skip-bad", help="Skip unreadable files and classes with one item instead of stopping.")
 ]
+SkipUnreadable = Annotated[bool, typer.Option("--skip-bad", help="Skip unreadable files instead of stopping.")]
+GalleryPath = Annotated[
+    str,
+    typer.Argument(
+        metavar="GALLERY", help="A gallery's directory, a Milvus Lite file (.db), or milvus://host:port/collection."
+    ),
+]
+Model = Annotated[
+    str | None,
+    typer.Option("--model", help="The gallery's model, if the gallery does not store it: a run or a model file."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Where = Annotated[
+    str | None,
+    typer.Option(
+        "--where", help="Only items that match this condition, e.g. \"price < 20 and colour in ('red', :other)\"."
+    ),
+]
+Parameters = Annotated[
+    list[str] | None,
+    typer.Option("--param", metavar="NAME=VALUE", help="Value of :NAME in --where; repeatable."),
+]
+Items = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="ITEMS",
+        help="Data in any format that `nearkin train` accepts, or a folder of loose files; for vectors, a .parquet "
+        "file or a folder from `nearkin embed --shards`.",
+    ),
+]
+Vectors = Annotated[
+    Path | None, typer.Option("--vectors", help="Your own vectors: a .npy file of shape (n, d).", dir_okay=False)
+]
+Labels = Annotated[
+    Path | None,
+    typer.Option(
+        "--labels",
+        help="Labels of the --vectors: a text file, one per line, or a .csv with label and optionally id and metadata.",
+        dir_okay=False,
+    ),
+]
+Only = Annotated[
+    list[str] | None,
+    typer.Option("--only", metavar="COLUMN=VALUE", help="Only rows of ITEMS with this value; repeatable."),
+]
+Limit = Annotated[int, typer.Option("--limit", min=1, help="Maximum number to show.")]
+IndexParameters = Annotated[
+    list[str] | None,
+    typer.Option("--index-param", metavar="NAME=VALUE", help="Parameter of a Milvus index, e.g. M=16; repeatable."),
+]
+
+
+EXIT_ERROR = 1
+"""The command failed; standard error says why in one sentence."""
+
+EXIT_NO = 3
+"""The command succeeded and the answer is no or undecided: a query is unknown, two samples differ."""
+
+EXIT_INTERRUPTED = 130
+"""Stopped by Ctrl-C; progress is saved."""
+
+EXIT_CODES = "Exit codes: 0 done, 1 error (one sentence on standard error), 2 wrong usage"
+
+
+class GalleryCommand(TyperCommand):
+    """A command whose errors become one sentence and exit code 1; code 2 means wrong usage."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        options["epilog"] = options.get("epilog") or f"{EXIT_CODES}."
+        super().__init__(*arguments, **options)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except NearkinError as error:
+            print(f"nearkin: {error}", file=sys.stderr)
+            raise typer.Exit(EXIT_ERROR) from error

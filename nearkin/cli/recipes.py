@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-recipes_app = typer.Typer(help="The recipes: list them, show one, or print their JSON schema.")
+recipes_app = typer.Typer(help="Recipes: list them, show one, or print the JSON schema.")
 
 
 @recipes_app.callback(invoke_without_command=True)
 def list_command(context: typer.Context) -> None:
-    """List the shipped recipes."""
+    """List the built-in recipes."""
     if context.invoked_subcommand is not None:
         return
     from rich.console import Console
@@ -28,10 +28,12 @@ def list_command(context: typer.Context) -> None:
 
 @recipes_app.command("show")
 def show_command(
-    name: Annotated[str, typer.Argument(help="A recipe's name or YAML file.")],
-    overrides: Annotated[list[str] | None, typer.Option("--set", help="Override, e.g. training.lr=1e-4.")] = None,
+    name: Annotated[str, typer.Argument(help="Name or YAML file of a recipe.")],
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", help="Override a setting, e.g. training.lr=1e-4; repeatable.")
+    ] = None,
 ) -> None:
-    """Print a recipe with everything it inherits and every default."""
+    """Print a recipe with inherited settings and defaults."""
     from nearkin.recipe import load_recipe
 
     print(load_recipe(name, overrides or []).to_yaml(), end="")

@@ -7,6 +7,7 @@ classes whose nonconformity is not above it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
@@ -14,14 +15,24 @@ from typing import Any, Literal, Self
 import numpy as np
 import torch
 
-from nearkin.confidence.checks import all_or_nothing, check_between, check_whole
-from nearkin.confidence.estimator import NeighbourEstimator
+from nearkin.checks import all_or_nothing, check_between, check_whole
+from nearkin.confidence.estimator import NeighbourEstimator, Support
 from nearkin.confidence.ned import NED
 from nearkin.confidence.probabilities import ClassProbabilities, Prediction
 from nearkin.confidence.prototypes import PrototypeEstimator
-from nearkin.confidence.ranks import covering_rank, needed_points
-from nearkin.confidence.support import Support
 from nearkin.errors import DataError, suggestion
+
+
+def covering_rank(points: int, coverage: float) -> int:
+    """`ceil((points + 1) coverage)`: which order statistic of so many a new one stays below at least so often."""
+    # 0.55 * 20 is a little more than 11, which must not ask for 12.
+    return max(1, math.ceil(round((points + 1) * coverage, 9)))
+
+
+def needed_points(coverage: float) -> int:
+    """The least number of points of which one is a bound for a new one, at this coverage."""
+    return max(1, math.ceil(round(1 / (1 - coverage), 6)) - 1)
+
 
 _SMALL_CLASS = 30
 """Points a class, in the mean, from which on it hardly matters whether class sizes are chance."""
@@ -201,7 +212,7 @@ class ConformalSets:
 
     def _check_settings(self) -> None:
         if not isinstance(self.estimator, (NeighbourEstimator, PrototypeEstimator)):
-            raise DataError(f"The estimator must be one such as NED() or PrototypeSoftmax(), not {self.estimator!r}.")
+            raise DataError(f"The estimator must be such as NED() or PrototypeSoftmax(), not {self.estimator!r}.")
         check_between(self.coverage, "coverage")
         check_between(self.calibration, "calibration")
         if self.split not in _SPLITS:

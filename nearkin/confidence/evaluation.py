@@ -41,7 +41,7 @@ def evaluate(
     """
     probabilities = predicted.probabilities if isinstance(predicted, Prediction) else predicted
     if not isinstance(probabilities, ClassProbabilities):
-        raise DataError(f"Give what predict or predict_proba returned, not a {type(predicted).__name__}.")
+        raise DataError(f"Pass the result of predict or predict_proba, not a {type(predicted).__name__}.")
     labels = label_array(labels, len(probabilities), "query labels")
     codes = probabilities.find(labels)
     return calibration_metrics(
@@ -80,7 +80,7 @@ def sweep_k(
         ks: numbers of neighbours; those above n - 1 are left out.
     """
     if not isinstance(estimators, Mapping) or not estimators:
-        raise DataError('Give the estimators by name, such as {"NED": NED(), "vote": KNNVote()}.')
+        raise DataError('Pass the estimators by name, such as {"NED": NED(), "vote": KNNVote()}.')
     for name, estimator in estimators.items():
         _check_varied(estimator, name)
     spaces = {repr(as_scorer(estimator.space)) for estimator in estimators.values()}
@@ -128,15 +128,15 @@ def best_k(estimator: NeighbourEstimator, support: Any, labels: Any, *, ks: Sequ
 
 def _check_varied(estimator: Any, name: str) -> None:
     if not isinstance(estimator, NeighbourEstimator):
-        raise DataError(f"'{name}' has no k to vary: give an estimator over neighbours, such as NED() or KNNVote().")
+        raise DataError(f"'{name}' has no k to vary: pass a neighbour estimator, such as NED() or KNNVote().")
 
 
 def _possible(ks: Sequence[int], points: int) -> list[int]:
     ks = list(ks) if isinstance(ks, Iterable) and not isinstance(ks, str) else ks
     if not isinstance(ks, list) or not ks:
-        raise DataError(f"The numbers of neighbours to try must be a list such as [5, 10, 20], not {ks!r}.")
+        raise DataError(f"ks must be a list such as [5, 10, 20], not {ks!r}.")
     if not all(isinstance(k, (int, np.integer)) and not isinstance(k, bool) for k in ks):
-        raise DataError(f"The numbers of neighbours to try must be whole numbers, not {list(ks)!r}.")
+        raise DataError(f"ks must be whole numbers, not {list(ks)!r}.")
     found = sorted(int(k) for k in set(ks) if 1 <= k < points)
     if not found:
         raise DataError(f"None of k = {', '.join(map(str, ks))} can be tried on {points} support points.")

@@ -14,12 +14,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nearkin.confidence.checks import check_positive
-from nearkin.confidence.energies import energies, squarable
-from nearkin.confidence.estimator import ENERGIES, FIT_POINTS, SHOWN, Estimator, Neighbours, blocks, estimators
+from nearkin.checks import check_positive
+from nearkin.confidence.estimator import (
+    ENERGIES,
+    FIT_POINTS,
+    SHOWN,
+    Estimator,
+    Neighbours,
+    Support,
+    as_queries,
+    blocks,
+    estimators,
+)
 from nearkin.confidence.probabilities import ClassProbabilities, Prediction
-from nearkin.confidence.support import Support, as_queries
-from nearkin.confidence.temperature import TemperatureFit, fit_temperature
+from nearkin.confidence.temperature import TemperatureFit, energies, fit_temperature, squarable
 from nearkin.errors import DataError
 from nearkin.spaces import Euclidean, Space, Sphere
 from nearkin.spaces.scores import distance_ratio_scores

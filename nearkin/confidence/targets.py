@@ -59,7 +59,7 @@ class Precision(Target):
     def __post_init__(self) -> None:
         _check_share(self.least, "precision")
         if self.least > 1 - _SMALLEST:
-            raise DataError("A precision of 1 can never be shown, by no amount of data: ask for less, such as 0.99.")
+            raise DataError("No amount of data can show a precision of 1: ask for less, such as 0.99.")
         if self.least == 0:
             raise DataError("Every threshold has a precision of at least 0: ask for more, such as 0.99.")
 
@@ -120,9 +120,9 @@ class FalseAcceptRate(Target):
     def __post_init__(self) -> None:
         _check_share(self.most, "false accept rate")
         if self.most < _SMALLEST:
-            raise DataError("A false accept rate of 0 can never be shown, by no amount of data: allow some, as 0.001.")
+            raise DataError("No amount of data can show a false accept rate of 0: ask for more, such as 0.001.")
         if self.most == 1:
-            raise DataError("Every threshold has a false accept rate of at most 1: allow less, such as 0.001.")
+            raise DataError("Every threshold has a false accept rate of at most 1: ask for less, such as 0.001.")
 
     @property
     def text(self) -> str:
@@ -218,7 +218,7 @@ def as_target(given: Any) -> Target:
     if isinstance(given, Target):
         return given
     if not isinstance(given, str):
-        raise DataError(f"A target is written such as 'precision=0.99', 'far=0.001', 'eer' or 'f1', not {given!r}.")
+        raise DataError(f"A target must be written like 'precision=0.99', 'far=0.001', 'eer' or 'f1', not {given!r}.")
     text = given.strip().lower()
     if text == "eer":
         return EqualErrorRate()
@@ -228,7 +228,7 @@ def as_target(given: Any) -> Target:
         return _NAMED[text.removesuffix(rest)](float(number))
     except (KeyError, ValueError):
         raise DataError(
-            f"There is no target '{given}': write 'precision=0.99', 'far=0.001', 'eer' or 'f1', with shares such as "
+            f"Unknown target '{given}': use 'precision=0.99', 'far=0.001', 'eer' or 'f1', with shares such as "
             "0.05 for 5 %."
         ) from None
 

@@ -1,5 +1,6 @@
-"""The temperature that makes the support likeliest, one point left out at a time.
+"""The temperature of `exp(-energy / T)` that makes the support likeliest, one point left out at a time.
 
+The temperature that makes the support likeliest, one point left out at a time.
 With energies e (squared distances), `p_i = sum_{j of i's class} exp(-e_ij/T) / sum_j exp(-e_ij/T)`, and T minimises the
 mean of `-log p_i` over the points that have a neighbour of their class. Derivation: docs/methods/ned.md.
 """
@@ -7,17 +8,122 @@ mean of `-log p_i` over the points that have a neighbour of their class. Derivat
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 
 import numpy as np
 import torch
+from scipy.optimize import brentq, minimize_scalar
+from torch import Tensor
 
-from nearkin.confidence.ascent import Curve, bend_at, climb, end_of_plateau, secant, top_between
 from nearkin.errors import DataError, FitError
 from nearkin.metrics.calibration import FLOOR
-from nearkin.search.blocks.workers import Queue, run_workers
+from nearkin.search import Scorer
+from nearkin.search.workers import Queue, run_workers
+from nearkin.spaces.space import widen
+
+Curve = Callable[[float], tuple[float, float]]
+"""Value and derivative at a place."""
+
+_TOLERANCE = 1e-3  # of the place
+_REACH = 0.3
+_NEAR = 0.02
+_STEPS = 5
+"""How far a top may be from where it is expected, and how to get there."""
+
+
+def end_of_plateau(curve: Curve, places: list[float], least: float) -> float:
+    """The last place of the run of places with at least so large a value that begins with the first."""
+    inside = places[0]
+    for place in places[1:]:
+        if curve(place)[0] < least:
+            return float(_bisected(curve, inside, place, least))
+        inside = place
+    return inside
+
+
+def _bisected(curve: Curve, inside: float, outside: float, least: float) -> float:
+    while abs(outside - inside) > _TOLERANCE:
+        middle = (inside + outside) / 2
+        inside, outside = (middle, outside) if curve(middle)[0] >= least else (inside, middle)
+    return inside
+
+
+def bend_at(curve: Curve, place: float) -> float:
+    """The second derivative."""
+    return (curve(place + _NEAR)[1] - curve(place - _NEAR)[1]) / (2 * _NEAR)
+
+
+def secant(curve: Curve, start: float, bend: float) -> tuple[float, float] | None:
+    """Where the derivative is zero, and the value, by few steps from near the top; None if they lead away from it."""
+    before, place = start, start
+    for _ in range(_STEPS):
+        value, slope = curve(place)
+        if place != before:
+            bend = (slope - curve(before)[1]) / (place - before)
+        if not bend < 0 or abs(slope / bend) > _REACH:
+            return None
+        before, place = place, place - slope / bend
+        if abs(place - before) < _TOLERANCE:
+            return place, value - slope**2 / bend / 2  # that of the parabola, at so small a step
+    return None
+
+
+def climb(curve: Curve, top: float, low: float, high: float) -> tuple[float, float]:
+    """The top of the hill that a place lies on, near which it should be, and its value."""
+    reach = _REACH
+    while True:
+        left, right = max(low, top - reach), min(high, top + reach)
+        rises, falls = curve(left)[1] > 0, curve(right)[1] < 0
+        if (rises or left == low) and (falls or right == high):
+            found = top_between(curve, left, right)
+            return found, curve(found)[0]
+        top += reach if rises else -reach
+        reach *= 3
+
+
+def top_between(curve: Curve, left: float, right: float) -> float:
+    """The best place between two."""
+    if curve(left)[1] > 0 > curve(right)[1]:
+        return float(brentq(lambda place: curve(place)[1], left, right, xtol=_TOLERANCE))
+    # Where a curve has corners, as a floor under probabilities makes them, its values decide.
+    options = {"bounds": (left, right), "method": "bounded", "options": {"xatol": _TOLERANCE}}
+    inside = float(minimize_scalar(lambda place: -curve(place)[0], **options).x)
+    return max((left, inside, right), key=lambda place: curve(place)[0])
+
+
+_SQUARES = (1e-18, 1e18)
+"""Between which float32 numbers have float32 squares."""
+
+
+def energies(distances: Tensor, scorer: Scorer) -> Tensor:
+    """Energies (q, k) of distances (q, k): `d^2` in a space, and `-S` where the distance is minus a similarity S.
+
+    A scorer says that it is of the second kind by an attribute `similarity = True`, as cosine and inner product do:
+    the cosine distance is half of a squared chord already, and a similarity may have any sign.
+    """
+    if getattr(scorer, "similarity", False):
+        return widen(distances)
+    wide = squarable(distances)
+    if wide.numel() and float(wide.detach().min()) < 0:
+        raise DataError(
+            f"The {type(scorer).__name__} gives negative distances, which have no square to weigh by: give its class "
+            "the attribute similarity = True if its distance is minus a similarity."
+        )
+    return wide.square()
+
+
+def squarable(distances: Tensor) -> Tensor:
+    """The same distances, any shape, in float64 where their squares would leave float32."""
+    wide = widen(distances)
+    if wide.dtype == torch.float64 or not wide.numel():
+        return wide
+    low, high = (float(end) for end in torch.aminmax(wide.detach()))
+    largest = max(-low, high)
+    return wide if largest == 0 or _SQUARES[0] < largest < _SQUARES[1] else wide.double()
+
 
 _BEYOND = (2.0, 3.0)
 """Decades below the smallest gap and above the largest one in which T is looked for as well."""
@@ -90,7 +196,7 @@ def fit_temperature(
     if left_out == len(counted):
         raise FitError(
             "The temperature cannot be fitted: no support point has a neighbour of its own class among those that "
-            "are looked at; give classes more than one point, a larger k, or temperature=."
+            "are looked at: add points to the classes, or pass a larger k or temperature=."
         )
     used = len(counted) - left_out
     likelihood = Likelihood.of(energies, positive, counted.astype(np.float64) if left_out else None)
@@ -110,9 +216,9 @@ def fit_temperature(
 def _check(energies: np.ndarray, positive: np.ndarray) -> None:
     shapes = [np.shape(part) for part in (energies, positive)]
     if not (isinstance(energies, np.ndarray) and isinstance(positive, np.ndarray)) or positive.dtype != bool:
-        raise DataError("A temperature is fitted to an array of energies (n, k) and one of bools (n, k).")
+        raise DataError("Fitting a temperature needs an array of energies (n, k) and one of bools (n, k).")
     if shapes[0] != shapes[1] or len(shapes[0]) != 2 or 0 in shapes[0]:
-        raise DataError(f"Energies and bools must be two tables (n, k) of one shape, not {shapes[0]} and {shapes[1]}.")
+        raise DataError(f"Energies and bools must have the same shape (n, k), not {shapes[0]} and {shapes[1]}.")
     if energies.dtype.kind != "f":
         raise DataError(f"The energies must be floating-point numbers, not {energies.dtype}.")
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from nearkin.data.checking import BadFile, drop_bad, find_bad
-from nearkin.data.dataset import Dataset
+from nearkin.data.dataset import BadFile, Dataset, drop_bad, find_bad
 from nearkin.data.decode import decode_audio, decode_image
 from nearkin.data.manifest import Manifest, read_manifest, write_manifest
 from nearkin.data.sources import open_data
@@ -14,14 +13,14 @@ from nearkin.data.stores import ArrayStore, FolderStore, Store, UnreadableError,
 
 # Found on first use, so that reading a manifest does not import torch, pyarrow or kornia.
 _LAZY = {
-    "ArrowStore": "arrow",
+    "ArrowStore": "huggingface",
     "BalancedBatchSampler": "samplers",
     "BatchAugment": "augment",
     "DataSection": "section",
     "Entry": "catalogue",
-    "Episode": "episodes",
-    "EpisodeBatchSampler": "episodes",
-    "EpisodeSampler": "episodes",
+    "Episode": "samplers",
+    "EpisodeBatchSampler": "samplers",
+    "EpisodeSampler": "samplers",
     "EvalTransform": "augment",
     "Hierarchy": "hierarchy",
     "InputSpec": "inputs",
@@ -36,14 +35,14 @@ _LAZY = {
     "data_directory": "catalogue",
     "leave_one_domain_out": "domain_splits",
     "list_entries": "catalogue",
-    "list_hierarchies": "hierarchy_files",
-    "load_hierarchy": "hierarchy_files",
+    "list_hierarchies": "hierarchy",
+    "load_hierarchy": "hierarchy",
     "open_named": "catalogue",
     "split_classes": "splits",
     "split_domains": "domain_splits",
     "split_from_column": "splits",
     "split_halves": "splits",
-    "split_items": "item_splits",
+    "split_items": "domain_splits",
 }
 
 __all__ = [

@@ -1,7 +1,9 @@
-"""From a decoded sample to what a model eats: crops of single images with Pillow, augmentation of batches with kornia.
+"""From a decoded sample to what a model takes: crops and padding of images with Pillow, batches with kornia.
 
 Crops come first and one by one, since images differ in size; they give uint8 tensors, which are small to hand from a
 worker process to the trainer. All else happens to the whole batch. Nothing is random without a generator or a seed.
+An image that is padded keeps its scale if it fits, so that small things stay small; a larger one is scaled down until
+its longer side fits.
 """
 
 from __future__ import annotations
@@ -16,9 +18,59 @@ from torch import Tensor, nn
 
 from nearkin.data.audio import LogMelTransform
 from nearkin.data.inputs import InputSpec
-from nearkin.data.padding import REDUCING_GAP, fitting, margins, padded
 from nearkin.data.section import DataSection
 from nearkin.errors import DataError, require
+
+# Pillow first shrinks large images by whole factors to this multiple of the target: much faster, hardly visible.
+REDUCING_GAP = 2.0
+
+
+def padded(image: Image.Image, side: int, most: int | None = None) -> Image.Image:
+    """An image of mode L or RGB in the middle of a square.
+
+    Args:
+        image: the image.
+        side: the smallest side of the square, in pixels.
+        most: the largest; an image whose longer side is between the two keeps its scale and decides. None: `side`.
+    """
+    most = side if most is None else most
+    width, height = fitting(image.width, image.height, most)
+    if (width, height) != image.size:
+        image = image.resize((width, height), Image.Resampling.BILINEAR, reducing_gap=REDUCING_GAP)
+    side = max(side, width, height)
+    if (width, height) == (side, side):
+        return image
+    square = Image.new(image.mode, (side, side), border_colour(image))
+    square.paste(image, margins(width, height, side))
+    return square
+
+
+def fitting(width: int, height: int, most: int) -> tuple[int, int]:
+    """Width and height of an image after its longer side was brought to `most` pixels, if it was longer."""
+    longer = max(width, height)
+    if longer <= most:
+        return width, height
+    return max(1, round(width * most / longer)), max(1, round(height * most / longer))
+
+
+def margins(width: int, height: int, side: int) -> tuple[int, int]:
+    """Pixels to the left of and above an image in the middle of a square; an odd one more is right or below."""
+    return (side - width) // 2, (side - height) // 2
+
+
+def border_colour(image: Image.Image) -> int | tuple[int, ...]:
+    """The median of each channel over the outermost pixels of an image, the lower one where two are in the middle.
+
+    Not their mean: what is cut at one edge, or a frame around a part, would tint it.
+    """
+    pixels = np.asarray(image)
+    pixels = pixels.reshape(*pixels.shape[:2], -1)
+    rows, inner = pixels[:: max(1, len(pixels) - 1)], pixels[1:-1]
+    columns = inner[:, :: max(1, pixels.shape[1] - 1)]
+    border = np.concatenate([part.reshape(-1, pixels.shape[2]) for part in (rows, columns)])
+    colour = tuple(int(value) for value in np.sort(border, axis=0)[(len(border) - 1) // 2])
+    return colour[0] if len(colour) == 1 else colour
+
 
 Box = tuple[float, float, float, float]
 
@@ -47,7 +99,7 @@ class EvalTransform:
     """Resize the short side to `round(size * resize)` and cut the centre square of side `size`.
 
     Args:
-        spec: what the model eats.
+        spec: what the model takes.
         resize: how much larger than the crop the short side is; None is 1.143, or 1 for inputs of at most 64 pixels.
     """
 
@@ -78,7 +130,7 @@ class PadTransform:
     """The whole image in the middle of a square of side `size`, never enlarged, its border's colour around it.
 
     Args:
-        spec: what the model eats.
+        spec: what the model takes.
     """
 
     def __init__(self, spec: InputSpec) -> None:
@@ -104,12 +156,12 @@ class PadTransform:
 
 
 class TrainTransform:
-    """Random resized crop: a random box of random area and aspect ratio, resized to the square the model eats.
+    """Random resized crop: a random box of random area and aspect ratio, resized to the square the model takes.
 
     Of an input that is padded, it is a crop of the padded image.
 
     Args:
-        spec: what the model eats.
+        spec: what the model takes.
         scale: smallest and largest share of the image's area.
         ratio: narrowest and widest aspect ratio, width / height.
     """
@@ -214,7 +266,7 @@ class BatchAugment(nn.Module):
     """Flip and colour-jitter a training batch, then normalise it; the same step gives the same result.
 
     Args:
-        spec: what the model eats.
+        spec: what the model takes.
         flip: mirror half of the images left to right.
         jitter: strengths of brightness, contrast, saturation and hue; grey images ignore the last two.
         seed: with the step, decides every draw; the global random state is left as it was.

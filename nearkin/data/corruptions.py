@@ -19,6 +19,7 @@ import numpy as np
 from numpy.random import mtrand
 from PIL import Image
 
+from nearkin.checks import is_whole
 from nearkin.data.dataset import Dataset
 from nearkin.errors import DataError, MissingExtraError, UnknownNameError, require, suggestion
 
@@ -111,10 +112,10 @@ class CorruptedDataset(Dataset):
     def __init__(self, dataset: Dataset, name: str, severity: int, *, seed: int = 0, side: int | None = None) -> None:
         self.severity, self.seed = _checked(name, severity, seed)
         if not isinstance(dataset, Dataset):
-            raise DataError(f"A data set is corrupted, such as open_data gives, not a {type(dataset).__name__}.")
+            raise DataError(f"Pass a Dataset to corrupt, as open_data returns it, not a {type(dataset).__name__}.")
         if dataset.kind != "image":
             raise DataError(f"The data set '{dataset.name}' holds {dataset.kind}: only images can be corrupted.")
-        if side is not None and (not _is_integer(side) or side < SMALLEST):
+        if side is not None and (not is_whole(side) or side < SMALLEST):
             raise DataError(f"The side to reduce images to must be an integer of at least {SMALLEST}, not {side!r}.")
         _package()  # what is missing is said now, not by a thread in the middle of the work
         super().__init__(dataset.manifest, dataset.store, dataset.kind, dataset.name)
@@ -162,17 +163,13 @@ def _digest(values: list[Any]) -> bytes:
     return hashlib.sha256(json.dumps(values).encode("ascii")).digest()
 
 
-def _is_integer(value: object) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
-
-
 def _checked(name: str, severity: int, seed: int) -> tuple[int, int]:
     """The severity and the seed as plain integers, or an error for one of the three."""
     if name not in CORRUPTIONS:
         raise UnknownNameError(f"There is no corruption '{name}'.{suggestion(str(name), CORRUPTIONS)}")
-    if not _is_integer(severity) or severity not in SEVERITIES:
+    if not is_whole(severity) or severity not in SEVERITIES:
         raise DataError(f"The severity of a corruption must be 1, 2, 3, 4 or 5, not {severity!r}.")
-    if not _is_integer(seed) or seed < 0:
+    if not is_whole(seed) or seed < 0:
         raise DataError(f"The seed of a corruption must be an integer of at least 0, not {seed!r}.")
     return int(severity), int(seed)
 

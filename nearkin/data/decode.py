@@ -59,9 +59,9 @@ def decode_image(raw: bytes | np.ndarray, path: str, hint: int | None = None) ->
         if image.width * image.height > MAX_PIXELS:
             raise _bomb(path, f"{image.width} x {image.height} pixels")
         if hint is not None:
-            image.draft(None, (hint, hint))  # only JPEG heeds it
+            image.draft(None, (hint, hint))  # only JPEG uses it
         image.load()
-        return _upright(_plain(image, path))
+        return plain_image(image, path)
     except UnreadableError:
         raise
     except UnidentifiedImageError as error:
@@ -147,8 +147,12 @@ def _from_array(pixels: np.ndarray, path: str) -> Image.Image:
     return Image.fromarray(np.ascontiguousarray(pixels))
 
 
-def _plain(image: Image.Image, path: str) -> Image.Image:
-    """Bring any mode to L or RGB."""
+def plain_image(image: Image.Image, path: str) -> Image.Image:
+    """An image of any mode upright, in L or RGB.
+
+    Raises:
+        UnreadableError: its pixels have more than 16 bits.
+    """
     if image.mode in _DEEP:
         deep = np.asarray(image)
         if deep.min() < 0 or deep.max() > 0xFFFF:
@@ -162,8 +166,8 @@ def _plain(image: Image.Image, path: str) -> Image.Image:
         plain = Image.alpha_composite(white, colours).convert("L" if image.mode in _GREY else "RGB")
     else:
         plain = image.convert("L" if image.mode in _GREY else "RGB")
-    plain.info["orientation"] = _orientation(image)
-    return plain
+    turn = _TURNS.get(_orientation(image))
+    return plain if turn is None else plain.transpose(turn)
 
 
 def _orientation(image: Image.Image) -> int:
@@ -171,8 +175,3 @@ def _orientation(image: Image.Image) -> int:
         return int(image.getexif().get(_ORIENTATION_TAG, 1))
     except Exception:  # damaged metadata around a sound image
         return 1
-
-
-def _upright(image: Image.Image) -> Image.Image:
-    turn = _TURNS.get(image.info.pop("orientation", 1))
-    return image if turn is None else image.transpose(turn)

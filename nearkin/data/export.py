@@ -1,4 +1,4 @@
-"""Writing a data set out: a manifest beside its files, or one zip that holds everything."""
+"""A data set in a few lines, with its split written down, and written out as a manifest or one zip."""
 
 from __future__ import annotations
 
@@ -6,17 +6,74 @@ import io
 import os
 import zipfile
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 from PIL import Image
 
 from nearkin.data.dataset import Dataset
 from nearkin.data.manifest import Manifest, manifest_bytes, write_manifest
+from nearkin.data.section import DataSection
+from nearkin.data.splits import class_folds, resolve_split
 from nearkin.data.stores import FolderStore
 from nearkin.data.url_store import UrlStore
-from nearkin.errors import DataError
+from nearkin.errors import DataError, suggestion
 from nearkin.progress import track
 from nearkin.storage import replacing
+
+
+def summary_lines(dataset: Dataset) -> list[str]:
+    """Classes, items, sizes of classes, and the values of the columns people split by."""
+    labels = dataset.labels
+    _, counts = np.unique(labels.astype(str), return_counts=True)
+    lines = [
+        f"name: {dataset.name}",
+        f"kind: {dataset.kind}",
+        f"items: {len(dataset)}",
+        f"classes: {len(counts)}",
+        f"items a class: {counts.min()} to {counts.max()}, median {int(np.median(counts))}",
+    ]
+    for column in ("split", "fold", "domain"):
+        if dataset.manifest.has(column):
+            lines.append(f"{column}: {_shares(labels, dataset.manifest.column(column))}")
+    return lines
+
+
+def with_split(dataset: Dataset, *, by: str, test: float, val: float, folds: int, seed: int) -> Dataset:
+    """The data set with a `split` column of train, val and test, and a `fold` column if folds are asked for."""
+    ways = get_args(DataSection.model_fields["split"].annotation)
+    if by not in ways:
+        raise DataError(f"Unknown split '{by}'.{suggestion(by, ways)}")
+    if by == "domains":
+        raise DataError(
+            "A split by domains needs a recipe that names the domains to hold out: train with "
+            "data.split=domains and data.test_domains instead."
+        )
+    of = "items" if by == "items" else "classes"
+    if folds and by == "items":
+        raise DataError("Folds divide classes, but a split by items trains on all of them: remove --folds.")
+    section = DataSection.model_validate({"split": by, f"test_{of}": test, f"val_{of}": val})
+    split = resolve_split(dataset.manifest, section, seed)
+    column = np.full(len(dataset), "", dtype=object)
+    for name in ("train", "val", "test"):
+        column[getattr(split, name)] = name
+    manifest = dataset.manifest.with_column("split", column)
+    if folds:
+        # Folds divide all classes that are not held out, validation classes included: each serves once.
+        inside = np.concatenate([split.train, split.val])
+        numbers = np.full(len(dataset), "", dtype=object)
+        for number, fold in enumerate(class_folds(dataset.labels[inside], folds, seed)):
+            numbers[inside[fold.val]] = str(number)
+        manifest = manifest.with_column("fold", numbers)
+    return Dataset(manifest, dataset.store, dataset.kind, dataset.name)
+
+
+def _shares(labels: np.ndarray, column: np.ndarray) -> str:
+    parts = []
+    for value in sorted(set(column)):
+        inside = column == value
+        parts.append(f"{value or '(none)'} {int(inside.sum())} items of {len(set(labels[inside]))} classes")
+    return ", ".join(parts)
 
 
 def export_dataset(dataset: Dataset, out: str | Path, progress: bool = True) -> None:

@@ -1,4 +1,4 @@
-"""What a backbone eats: the shape and the statistics of one input."""
+"""What a backbone takes: the shape and the statistics of one input."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class InputSpec:
         if self.channels not in ((1, 3) if self.kind == "image" else (1,)):
             raise DataError(f"An {self.kind} input cannot have {self.channels} channels: use 1, or 3 for colour.")
         if self.size < 1 or (self.frames is not None and self.frames < 1):
-            raise DataError(f"The size and the frames of an input must be positive, got {self.size} and {self.frames}.")
+            raise DataError(f"The size and the frames of an input must be positive, not {self.size} and {self.frames}.")
         if len(self.mean) != self.channels or len(self.std) != self.channels:
             raise DataError(f"Give mean and std one value for each of the {self.channels} channels.")
         if min(self.std) <= 0:

@@ -12,14 +12,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nearkin.data.urls import file_name, shown
-from nearkin.errors import DataError, suggestion
+from nearkin.data.urls import file_name, redacted
+from nearkin.errors import DataError, first_line, suggestion
 from nearkin.storage import replacing
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+
 REQUIRED = ("path", "label")
+
+SPLIT_NAMES = {"train": "train", "training": "train", "test": "test"} | dict.fromkeys(
+    ("val", "valid", "validation", "dev"), "val"
+)
+"""What data sets call the parts of their split."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,7 +200,7 @@ def _parse_csv(raw: bytes, name: str) -> pa.Table:
             convert_options=pacsv.ConvertOptions(column_types={column: pa.string() for column in header}),
         )
     except pa.ArrowInvalid as error:
-        raise DataError(f"The manifest {name} is not a well-formed CSV file: {_first_line(error)}.") from error
+        raise DataError(f"The manifest {name} is not a well-formed CSV file: {first_line(error)}.") from error
 
 
 def _parse_parquet(raw: bytes, name: str) -> pa.Table:
@@ -204,7 +210,7 @@ def _parse_parquet(raw: bytes, name: str) -> pa.Table:
     try:
         table = pq.read_table(pa.BufferReader(raw), use_threads=False)
     except (pa.ArrowException, OSError) as error:
-        raise DataError(f"The manifest {name} is not a readable Parquet file: {_first_line(error)}.") from error
+        raise DataError(f"The manifest {name} is not a readable Parquet file: {first_line(error)}.") from error
     _check_columns(table.column_names, name)
     columns = {}
     for column in table.column_names:
@@ -212,8 +218,8 @@ def _parse_parquet(raw: bytes, name: str) -> pa.Table:
             columns[column] = table[column].cast(pa.string())
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise DataError(
-                f"The column '{column}' of the manifest {name} holds {table[column].type} values, which are not text: "
-                "leave it out or write it as text."
+                f"The column '{column}' of the manifest {name} holds {table[column].type} values, not text: remove it "
+                f"or write it as text."
             ) from error
     return pa.table(columns)
 
@@ -246,7 +252,7 @@ def _checked(table: pa.Table, name: str) -> Manifest:
     for row, value in enumerate(columns["path"], start=2):
         if seen.setdefault(value, row) != row:
             raise DataError(
-                f"The manifest {name} names {shown(value)} twice, in rows {seen[value]} and {row} "
+                f"The manifest {name} names {redacted(value)} twice, in rows {seen[value]} and {row} "
                 "(the header is row 1)."
             )
     return Manifest(columns)
@@ -254,7 +260,3 @@ def _checked(table: pa.Table, name: str) -> Manifest:
 
 def _listed(names: Sequence[str] | dict[str, np.ndarray]) -> str:
     return ", ".join(f"'{name}'" for name in names) or "none"
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0].rstrip(".")

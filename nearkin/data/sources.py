@@ -9,16 +9,15 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from nearkin.data import huggingface
-from nearkin.data.dataset import Dataset, Kind
+from nearkin.data.dataset import Dataset, MediaKind
 from nearkin.data.decode import AUDIO_SUFFIXES, IMAGE_SUFFIXES
-from nearkin.data.manifest import Manifest, parse_manifest, read_manifest
+from nearkin.data.manifest import SPLIT_NAMES, Manifest, parse_manifest, read_manifest
 from nearkin.data.stores import FolderStore, UnreadableError, ZipStore
 from nearkin.data.url_store import UrlStore
-from nearkin.data.urls import file_name, is_url, protocols, shown
+from nearkin.data.urls import file_name, is_url, protocols, redacted
 from nearkin.errors import DataError, suggestion
 
 MANIFEST_NAMES = ("manifest.csv", "manifest.parquet")
-_SPLITS = {"train": "train", "training": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
 # Hidden files and what file managers leave behind, as any part of a path.
 _JUNK = re.compile(r"(?:^|/)(?:\.[^/]*|__macosx|(?:eh)?thumbs\.db|desktop\.ini)(?:/|$)", re.IGNORECASE)
 
@@ -57,7 +56,7 @@ def open_data(source: str | Path | Dataset, *, data_root: Path | None = None, pr
     return _open_named(str(source), data_root, progress)
 
 
-def kind_of(paths: Iterable[str], place: str | Path) -> Kind:
+def kind_of(paths: Iterable[str], place: str | Path) -> MediaKind:
     """Whether files are images or recordings, by their suffixes; files of neither kind do not count."""
     audio = image = ""
     for path in paths:
@@ -68,19 +67,19 @@ def kind_of(paths: Iterable[str], place: str | Path) -> Kind:
             image = image or path
     if audio and image:
         raise DataError(
-            f"{place} mixes images ({shown(image)}) and audio ({shown(audio)}): keep them apart and choose one."
+            f"{place} mixes images ({redacted(image)}) and audio ({redacted(audio)}): keep them apart and choose one."
         )
     return "audio" if audio else "image"
 
 
 def _open_folder(folder: Path) -> Dataset:
-    if huggingface.is_saved(folder):
+    if any((folder / name).is_file() for name in huggingface.MARKERS):
         return huggingface.open_saved(folder)
     for name in MANIFEST_NAMES:
         if (folder / name).is_file():
             return _open_manifest(folder / name, folder.name)
-    shards = huggingface.find_shards(folder)
-    if shards:
+    has_parquet = any(next(folder.glob(pattern), None) for pattern in ("*.parquet", "*/*.parquet", "*/*/*.parquet"))
+    if has_parquet and (shards := huggingface.find_shards(folder)):
         return huggingface.open_shards(folder, shards)
     store = FolderStore(folder)
     manifest = _by_folder(_walk(folder), folder)
@@ -116,18 +115,18 @@ def _open_url(url: str) -> Dataset:
     path = PurePosixPath(file_name(url))
     if path.suffix.lower() not in (".csv", ".parquet"):
         raise DataError(
-            f"{shown(url)} is not the URL of a manifest: give that of a .csv or .parquet file, in a zip as "
+            f"{redacted(url)} is not the URL of a manifest: pass that of a .csv or .parquet file, in a zip as "
             "zip://manifest.csv::https://…/photos.zip."
         )
     try:
         raw = UrlStore().read(url)
     except UnreadableError as error:
-        raise DataError(f"The manifest {shown(url)} {error.reason}: check the URL.") from error
-    manifest = parse_manifest(raw, shown(url))
-    _names_urls(manifest, shown(url))
+        raise DataError(f"The manifest {redacted(url)} {error.reason}: check the URL.") from error
+    manifest = parse_manifest(raw, redacted(url))
+    _names_urls(manifest, redacted(url))
     store = UrlStore(url)
-    _check_listed(manifest, store, shown(url))
-    return Dataset(manifest, store, kind_of(manifest.paths, shown(url)), path.stem)
+    _check_listed(manifest, store, redacted(url))
+    return Dataset(manifest, store, kind_of(manifest.paths, redacted(url)), path.stem)
 
 
 def _names_urls(manifest: Manifest, place: str | Path) -> bool:
@@ -136,7 +135,7 @@ def _names_urls(manifest: Manifest, place: str | Path) -> bool:
     if any(urls) and not all(urls):
         url, path = manifest.paths[urls.index(True)], manifest.paths[urls.index(False)]
         raise DataError(
-            f"The manifest {place} names items by URL ({shown(url)}) and by path ({path}): use one of the two."
+            f"The manifest {place} names items by URL ({redacted(url)}) and by path ({path}): use one of the two."
         )
     return all(urls)
 
@@ -163,7 +162,7 @@ def _check_listed(manifest: Manifest, store: FolderStore | ZipStore | UrlStore, 
         store.check(manifest.paths)
     except UnreadableError as error:
         raise DataError(
-            f"The manifest {name} lists {shown(error.path)}, which {error.reason}: add the file or remove the row."
+            f"The manifest {name} lists {redacted(error.path)}, which {error.reason}: add the file or remove the row."
         ) from error
 
 
@@ -220,7 +219,8 @@ def _by_folder(paths: list[str], place: Path) -> Manifest:
     rows = [(path, label) for path, label in rows if label != "."]
     if loose:
         raise DataError(
-            f"{loose[0]} in {place} is in no class folder ({len(loose)} such): put each class in a folder of its own, "
+            f"{loose[0]} in {place} is in no class folder ({len(loose)} such files): put each class in a folder of "
+            f"its own, "
             "or add a manifest.csv with the columns path,label."
         )
     if not rows:
@@ -228,10 +228,10 @@ def _by_folder(paths: list[str], place: Path) -> Manifest:
     labels = [label for _, label in rows]
     manifest = Manifest.from_rows([path for path, _ in rows], labels)
     tops = {label.partition("/")[0].lower() for label in labels}
-    if len(tops) > 1 and tops <= _SPLITS.keys() and all("/" in label for label in labels):
+    if len(tops) > 1 and tops <= SPLIT_NAMES.keys() and all("/" in label for label in labels):
         # Without this, train/cat and test/cat would be two classes and a held-out class one already seen.
         manifest = manifest.with_column("label", [label.partition("/")[2] for label in labels])
-        manifest = manifest.with_column("split", [_SPLITS[label.partition("/")[0].lower()] for label in labels])
+        manifest = manifest.with_column("split", [SPLIT_NAMES[label.partition("/")[0].lower()] for label in labels])
     return manifest
 
 

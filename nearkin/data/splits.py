@@ -10,25 +10,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nearkin.data.domain_splits import manifest_domains, split_domains
-from nearkin.data.item_splits import split_items
-from nearkin.data.manifest import Manifest
+from nearkin.data.domain_splits import manifest_domains, split_domains, split_items
+from nearkin.data.manifest import SPLIT_NAMES, Manifest
 from nearkin.data.section import DataSection
 from nearkin.errors import DataError, suggestion
 
 # A retrieval metric compares classes, so every part of a split that is used needs two of them.
 _FEWEST = 2
 
-_PARTS = {
-    "train": "train",
-    "val": "val",
-    "valid": "val",
-    "validation": "val",
-    "dev": "val",
-    "test": "test",
-    "query": "test",
-    "gallery": "test",
-}
+_PARTS = SPLIT_NAMES | {"query": "test", "gallery": "test"}
 
 Labels = Sequence[str] | np.ndarray
 

@@ -18,7 +18,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from nearkin.data.urls import shown
+from nearkin.data.urls import redacted
 from nearkin.errors import DataError
 
 MAX_ITEM_BYTES = 1 << 30
@@ -46,7 +46,7 @@ class UnreadableError(DataError):
         self.reason = reason
 
     def __str__(self) -> str:
-        return f"{shown(self.path)} {self.reason}."
+        return f"{redacted(self.path)} {self.reason}."
 
 
 class Store(Protocol):

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from urllib.parse import unquote
 
 from nearkin.data.stores import MAX_ITEM_BYTES, UnreadableError, check_inside
-from nearkin.data.urls import beside, is_url, protocols, shown, without_secrets
+from nearkin.data.urls import is_url, protocols, redacted, redacted_text, sibling_url
 from nearkin.errors import DataError, MissingExtraError, NearkinError
 
 T = TypeVar("T")
@@ -63,7 +63,7 @@ class UrlStore:
         self._lock: tuple[int, threading.Lock] | None = None
 
     def __repr__(self) -> str:
-        return f"UrlStore({None if self.manifest is None else shown(self.manifest)!r})"
+        return f"UrlStore({None if self.manifest is None else redacted(self.manifest)!r})"
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_signatures": {}, "_lock": None}
@@ -103,20 +103,20 @@ class UrlStore:
         """The whole URL of an item; a `DataError` if it may not be read here."""
         if not is_url(path):
             if self.manifest is None:
-                raise DataError(f"The path {path!r} is no URL, among others that are: use one of the two throughout.")
-            folder = shown(beside(self.manifest, ""))
+                raise DataError(f"The path {path!r} is not a URL, but other paths are: use one of the two throughout.")
+            folder = redacted(sibling_url(self.manifest, ""))
             for spelling in (path, unquote(path)):
                 check_inside(spelling, folder)
                 if "::" in spelling:  # it would be a link of its own once it stands beside the manifest
                     raise DataError(f"The path {path!r} in {folder} holds '::', which chains URLs: rename the file.")
-            return beside(self.manifest, path)
+            return sibling_url(self.manifest, path)
         if self.manifest is not None:
             *links, source = protocols(path)
             own = protocols(self.manifest)
             if source != own[-1] or not set(links) <= {*ARCHIVES, *own}:
                 raise DataError(
-                    f"The manifest {shown(self.manifest)} names {shown(path)}: a manifest from {own[-1]}:// may name "
-                    "items of that protocol only; if you trust it, copy it to this machine and give the copy."
+                    f"The manifest {redacted(self.manifest)} names {redacted(path)}: a manifest from {own[-1]}:// may "
+                    "name items of that protocol only; if you trust it, copy it to this machine and give the copy."
                 )
         return path
 
@@ -164,15 +164,15 @@ class UrlStore:
                     raise _told(path, error) from None  # the cause may show credentials
                 if attempt == self.tries:
                     raise UnreachableError(
-                        f"{shown(path)} could not be fetched in {attempt} tries ({_reason(error)}): check the address "
-                        "and the connection, then give the same command again."
+                        f"{redacted(path)} could not be fetched in {attempt} tries ({_reason(error)}): check the "
+                        "address and the connection, then run the same command again."
                     ) from None
                 time.sleep(self.pause * 2 ** (attempt - 1))
         raise DataError(f"A store of URLs needs at least one try, not {self.tries}.")
 
 
 def check_protocols(url: str) -> None:
-    """Refuse a URL with a protocol that nobody knows, or whose package is not installed."""
+    """Refuse a URL with an unknown protocol, or one whose package is not installed."""
     import fsspec
 
     for name in protocols(url):
@@ -181,7 +181,7 @@ def check_protocols(url: str) -> None:
         except ImportError as error:
             raise MissingExtraError(f"URLs with {name}:// need a package that is not installed: {error}.") from error
         except ValueError as error:
-            raise DataError(f"{shown(url)} has a protocol that is not known, {name}://: check the URL.") from error
+            raise DataError(f"{redacted(url)} has a protocol that is not known, {name}://: check the URL.") from error
 
 
 def _opened(url: str) -> tuple[Any, str]:
@@ -196,7 +196,7 @@ async def _downloaded(filesystem: Any, place: str) -> bytes:
     """All bytes of a file, or one more than an item may have."""
     if "https" not in filesystem.protocol:
         return await filesystem._cat_file(place, start=0, end=MAX_ITEM_BYTES + 1)
-    # A web server need not heed a range, so what it sends is counted here.
+    # A web server may ignore a range, so what it sends is counted here.
     session = await filesystem.set_session()
     raw = bytearray()
     async with session.get(filesystem.encode_url(place), **filesystem.kwargs) as answer:
@@ -253,7 +253,9 @@ def _told(path: str, error: Exception) -> DataError:
     if isinstance(error, _MISSING) or status in (404, 410):
         return UnreadableError(path, "is not there")
     if isinstance(error, PermissionError) or (status is not None and status != 416):  # 416: an empty file has no range
-        return UnreachableError(f"{shown(path)} may not be read ({_reason(error)}): check your rights and credentials.")
+        return UnreachableError(
+            f"{redacted(path)} may not be read ({_reason(error)}): check your rights and credentials."
+        )
     return UnreadableError(path, f"cannot be read ({_reason(error)})")
 
 
@@ -262,5 +264,5 @@ def _reason(error: Exception) -> str:
         return "no answer in time"
     status = _status(error)
     text = str(getattr(error, "message", "") or (getattr(error, "strerror", None) or ("" if status else error)))
-    text = without_secrets(text.partition("\n")[0]).rstrip(".")
+    text = redacted_text(text.partition("\n")[0]).rstrip(".")
     return " ".join(str(part) for part in (status, text) if part) or type(error).__name__

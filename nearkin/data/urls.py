@@ -19,16 +19,16 @@ def is_url(text: str) -> bool:
     return _URL.match(text) is not None
 
 
-def shown(url: str) -> str:
+def redacted(url: str) -> str:
     """A URL as people may see it: without user, password and query, where secrets are; a path as it is."""
     if not is_url(url):
         return url
     return "::".join(_USER.sub(r"\1", link).partition("?")[0] for link in url.split("::"))
 
 
-def without_secrets(text: str) -> str:
-    """A text whose URLs are as `shown` gives them."""
-    return _INSIDE_TEXT.sub(lambda match: shown(match[0]), text)
+def redacted_text(text: str) -> str:
+    """A text whose URLs are as `redacted` gives them."""
+    return _INSIDE_TEXT.sub(lambda match: redacted(match[0]), text)
 
 
 def protocols(url: str) -> list[str]:
@@ -44,7 +44,7 @@ def file_name(url: str) -> str:
     return _HTTP_QUERY.sub(r"\1", links[_place(links)]).partition("://")[2]
 
 
-def beside(url: str, path: str) -> str:
+def sibling_url(url: str, path: str) -> str:
     """The URL of what is called `path` in the folder of the file `url`, which lends no query."""
     links = url.split("::")
     place = _place(links)

@@ -1,6 +1,6 @@
 """Enrolled items that answer: what is this, and what is it like?"""
 
-from nearkin.gallery.bulk import Imported
+from nearkin.gallery.bulk_import import Imported
 from nearkin.gallery.calibration import Calibration
 from nearkin.gallery.gallery import Gallery
 from nearkin.gallery.layout import Layout

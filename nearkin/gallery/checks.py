@@ -1,4 +1,4 @@
-"""What may stand beside an item: labels, metadata, ids and vectors, checked before anything is written."""
+"""Checks of labels, metadata, ids, counts and vectors, before any store sees them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
+from nearkin.checks import check_whole
 from nearkin.errors import DataError
 from nearkin.gallery.values import Scalar
+from nearkin.search.vectors import as_vectors
+from nearkin.spaces import Space, Sphere
 
 MAX_LABEL = 1000
 MAX_ID = 200
@@ -124,6 +128,22 @@ def vector_rows(vectors: Any, dimension: int | None) -> np.ndarray:
     return rows
 
 
+def check_vectors(vectors: Any, count: int | None, dimension: int) -> np.ndarray:
+    """Vectors as a store takes them, float32 (n, d) and finite; n is `count` if that is given."""
+    points = as_vectors(vectors, "vectors").cpu().numpy()
+    if points.shape[1] != dimension:
+        raise DataError(
+            f"The vectors have {points.shape[1]} dimensions and the gallery has {dimension}: they must agree."
+        )
+    if count is not None and len(points) != count:
+        raise DataError(f"You passed {len(points):,} vectors for {count:,} items: pass one for each.")
+    with np.errstate(over="ignore"):
+        narrow = points.astype(np.float32, copy=False)
+    if narrow is not points and not np.isfinite(narrow).all():
+        raise DataError("Some numbers of the vectors are too large for float32: scale them down.")
+    return narrow
+
+
 def _numbers(vectors: Any) -> np.ndarray:
     if isinstance(vectors, Tensor):
         return _numbers_of_tensor(vectors)
@@ -223,3 +243,50 @@ def _shown(value: Any) -> str:
     if isinstance(value, Sequence) and not isinstance(value, bytes):
         return f"a {type(value).__name__} of {len(value)}"
     return f"a {type(value).__name__}"
+
+
+MOST = 2**31 - 1
+"""More than any gallery holds."""
+
+_HALF_CHARACTER = re.compile(r"[\ud800-\udfff]")
+
+
+def how_many(number: Any, name: str) -> int:
+    """A whole number from 1 on; beyond what any gallery holds it is as good as that."""
+    check_whole(number, name, 1)
+    return min(int(number), MOST)
+
+
+def is_id(id: object) -> bool:
+    """Whether an item may have this id: any text of whole characters."""
+    return isinstance(id, str) and not _HALF_CHARACTER.search(id)
+
+
+def check_id(id: Any) -> str:
+    """The id of an item that may be there or not."""
+    if not is_id(id):
+        shown = repr(id[:40]) if isinstance(id, str) else f"a {type(id).__name__}"
+        raise DataError(f"The id of an item is a text, not {shown}.")
+    return str(id)
+
+
+def ids_of(ids: Any) -> list[str]:
+    """Ids from one or several."""
+    if isinstance(ids, str):
+        return [check_id(ids)]
+    if isinstance(ids, bytes | Mapping) or not isinstance(ids, Iterable):
+        raise DataError(f"Give the id of an item or a list of ids, not a {type(ids).__name__}.")
+    return [check_id(id) for id in ids]
+
+
+def points_of_space(space: Space, rows: np.ndarray) -> np.ndarray:
+    """Vectors (n, d) as points of a space, float32 (n, d).
+
+    Raises:
+        DataError: if a vector is all zeros where directions are compared.
+    """
+    if isinstance(space, Sphere) and len(rows) and not rows.any(axis=1).all():
+        number = int(np.flatnonzero(~rows.any(axis=1))[0])
+        raise DataError(f"Vector {number} is all zeros, which has no direction to compare by: leave it out.")
+    with torch.no_grad():
+        return space.project(torch.from_numpy(rows)).numpy().astype(np.float32, copy=False)

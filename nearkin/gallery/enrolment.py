@@ -1,4 +1,4 @@
-"""From what a user adds to records and vectors, ready to be written in one transaction."""
+"""Items and vectors as records ready to be written, and a gallery moved to another model or other vectors."""
 
 from __future__ import annotations
 
@@ -9,16 +9,19 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from nearkin.data.stores import UnreadableError
-from nearkin.errors import DataError, NearkinError
-from nearkin.gallery.encoding import QueryEncoder
-from nearkin.gallery.inputs import Listed, check_ids, given, labels_of, metadata_of
-from nearkin.gallery.store import Record, Store
+from nearkin.errors import DataError, ModelError, NearkinError
+from nearkin.gallery.checks import check_ids, labels_of, metadata_of
+from nearkin.gallery.items import NewItems, open_item
+from nearkin.gallery.model import QueryEncoder
+from nearkin.gallery.store import GalleryStore, Record
+from nearkin.gallery.values import Item, Settings
 from nearkin.progress import Progress
 
 _BATCH = 32
@@ -32,7 +35,7 @@ class Enrolment:
     records: list[Record]
     vectors: np.ndarray
 
-    def write(self, store: Store) -> list[str]:
+    def write(self, store: GalleryStore) -> list[str]:
         """Write them in one transaction; their ids."""
         if self.records:
             store.write(self.records, self.vectors)
@@ -42,17 +45,17 @@ class Enrolment:
 def enrol_vectors(vectors: np.ndarray, labels: Any, metadata: Any, ids: Sequence[str] | None) -> Enrolment:
     """Vectors (n, d), points of the space, with what belongs to each."""
     count, now = len(vectors), _now()
-    parts = zip(names(ids, count), labels_of(labels, count), metadata_of(metadata, count), strict=True)
+    parts = zip(given_or_new_ids(ids, count), labels_of(labels, count), metadata_of(metadata, count), strict=True)
     return Enrolment([Record(id, label, facts, added=now) for id, label, facts in parts], vectors)
 
 
 def enrol_items(
-    encoder: QueryEncoder, items: Listed, ids: Sequence[str] | None, *, skip_bad: bool, progress: bool
+    encoder: QueryEncoder, items: NewItems, ids: Sequence[str] | None, *, skip_bad: bool, progress: bool
 ) -> Enrolment:
     """Items encoded, with thumbnails; those that cannot be read are left out or stop everything."""
     if items.kind not in (None, encoder.spec.kind):
         raise DataError(f"The model takes {encoder.spec.kind} and the data is {items.kind}: choose another of the two.")
-    chosen, now = names(ids, len(items)), _now()
+    chosen, now = given_or_new_ids(ids, len(items)), _now()
     records: list[Record] = []
     vectors: list[np.ndarray] = []
     with Progress("Enrolling", len(items), progress) as bar:
@@ -76,7 +79,7 @@ def enrol_items(
     return Enrolment(records, np.concatenate(vectors) if vectors else np.empty((0, encoder.dimension), np.float32))
 
 
-def names(ids: Sequence[str] | None, count: int) -> list[str]:
+def given_or_new_ids(ids: Sequence[str] | None, count: int) -> list[str]:
     """The ids given, checked, or new ones that sort by the time they were made."""
     if ids is not None:
         return check_ids(ids, count)
@@ -95,13 +98,13 @@ def _with_advice(error: NearkinError) -> NearkinError:
 Outcome = tuple[Record, Tensor] | NearkinError
 
 
-def _prepared(encoder: QueryEncoder, items: Listed) -> Iterator[tuple[int, Outcome]]:
+def _prepared(encoder: QueryEncoder, items: NewItems) -> Iterator[tuple[int, Outcome]]:
     """Each item's row with its record and sample, or with what is wrong with it; made ahead in threads, in order."""
 
     def prepare(row: int) -> Outcome:
         try:
             name = items.name(row)
-            one = given(items.items[row], encoder.spec.kind, name)
+            one = open_item(items.items[row], encoder.spec.kind, name)
             sample = encoder.prepare(one.item, name)
             return Record("", None, source=one.source, thumbnail=one.picture(), original=one.original), sample
         except NearkinError as error:
@@ -127,3 +130,117 @@ def _batches(outcomes: Iterator[tuple[int, Outcome]]) -> Iterator[list[tuple[int
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+_REBUILD_BATCH = 64
+_MISSING = ("error", "drop")
+
+
+def rebuild(store: GalleryStore, encoder: QueryEncoder, settings: Settings, *, missing: str, progress: bool) -> None:
+    """Encode all items anew and swap the vectors at once.
+
+    Args:
+        store: where the items are.
+        encoder: of the new model.
+        settings: of the new vectors.
+        missing: "error" stops and leaves everything as it is if an item can no longer be read; "drop" removes such
+            items.
+        progress: show a progress bar.
+    """
+    kept: list[Item] = []
+    lost: list[Item] = []
+    for items, _ in store.batches():
+        for item in items:
+            (lost if _content(store, item) is None else kept).append(item)
+    if lost and missing == "error":
+        raise DataError(
+            f"{len(lost):,} of {len(kept) + len(lost):,} items can no longer be read (such as {_told(lost[0])}): bring "
+            "their files back, or let the rebuild drop what is missing."
+        )
+    # What turns out to be damaged on the way is added to it, before the store reads it.
+    drop = [item.id for item in lost]
+    store.replace_vectors(settings, _encoded(store, encoder, kept, missing, drop, progress), drop=drop)
+
+
+def check_missing(missing: Any) -> None:
+    """Refuse another word than "error" and "drop"."""
+    if missing not in _MISSING:
+        raise DataError(f"What to do with missing items is 'error' or 'drop', not {missing!r}.")
+
+
+def check_kind(store: GalleryStore, encoder: QueryEncoder) -> None:
+    """Refuse a model that takes another kind of items than the store holds."""
+    if encoder.spec.kind != store.settings.kind:
+        raise ModelError(
+            f"The gallery holds {store.settings.kind} items and the model takes {encoder.spec.kind}: choose another."
+        )
+
+
+def replace_vectors(store: GalleryStore, settings: Settings, ids: list[str], vectors: np.ndarray) -> None:
+    """Give all items the vectors (n, d), points of the new space, at once."""
+    if len(ids) != len(vectors):
+        raise DataError(f"There are {len(ids):,} ids and {len(vectors):,} vectors: give one for each.")
+    store.replace_vectors(settings, iter([(ids, vectors)]))
+
+
+def _encoded(
+    store: GalleryStore, encoder: QueryEncoder, items: list[Item], missing: str, drop: list[str], progress: bool
+) -> Iterator[tuple[list[str], np.ndarray]]:
+    """Ids and vectors of items, a batch at a time; ids of those that turn out to be damaged are added to `drop`."""
+    rest = iter(items)
+    with Progress("Rebuilding", len(items), progress) as bar:
+        while batch := list(islice(rest, _REBUILD_BATCH)):
+            try:
+                ids, vectors = [item.id for item in batch], encoder.encode([_content(store, item) for item in batch])
+            except DataError:
+                ids, vectors = _encoded_one_by_one(store, encoder, batch, missing, drop)
+            if ids:
+                yield ids, vectors
+            bar.advance(len(batch))
+
+
+def _encoded_one_by_one(
+    store: GalleryStore, encoder: QueryEncoder, items: list[Item], missing: str, drop: list[str]
+) -> tuple[list[str], np.ndarray]:
+    """The same of one batch in which something is damaged."""
+    ids, samples = [], []
+    for item in items:
+        try:
+            samples.append(_sample(store, encoder, item))
+            ids.append(item.id)
+        except DataError as error:
+            if missing == "error":
+                raise DataError(
+                    f"The item '{item.id}' can no longer be read ({str(error).rstrip('.')}): mend its file, or let the "
+                    "rebuild drop what is missing."
+                ) from error
+            drop.append(item.id)
+    return ids, encoder.run(samples)
+
+
+def _sample(store: GalleryStore, encoder: QueryEncoder, item: Item) -> Tensor:
+    """What the network eats of an item, from the first of its contents that can be read."""
+    failure = DataError(f"{_told(item)} is gone.")
+    for content in _contents(store, item):
+        try:
+            return encoder.prepare(content, _told(item))
+        except DataError as error:
+            failure = error
+    raise failure
+
+
+def _content(store: GalleryStore, item: Item) -> Any:
+    """The first of them; None if there is none."""
+    return next(_contents(store, item), None)
+
+
+def _contents(store: GalleryStore, item: Item) -> Iterator[str | bytes]:
+    """What an item can be encoded from: its file, or else the bytes it was given as."""
+    if item.source is not None and Path(item.source).is_file():
+        yield item.source
+    if (original := store.original(item.id)) is not None:
+        yield original
+
+
+def _told(item: Item) -> str:
+    return item.source or f"the item '{item.id}', of which only the vector was kept"

@@ -2,37 +2,75 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+import numpy as np
+import torch
+
+from nearkin.checks import check_between
 from nearkin.errors import DataError, ModelError
-from nearkin.gallery.bulk import Imported, import_files
-from nearkin.gallery.creation import undone_on_error
-from nearkin.gallery.encoding import QueryEncoder, open_model
-from nearkin.gallery.enrolment import Enrolment, enrol_items, enrol_vectors
-from nearkin.gallery.inputs import check_label, check_metadata, listed, vector_rows
-from nearkin.gallery.layout import Layout, layout_of
+from nearkin.gallery.bulk_import import Imported, ParquetPaths, import_files, parquet_files
+from nearkin.gallery.calibration import Calibration, Calibrator, class_sizes
+from nearkin.gallery.checks import (
+    check_id,
+    check_label,
+    check_metadata,
+    how_many,
+    ids_of,
+    is_id,
+    points_of_space,
+    vector_rows,
+)
+from nearkin.gallery.condition import condition
+from nearkin.gallery.enrolment import (
+    Enrolment,
+    check_kind,
+    check_missing,
+    enrol_items,
+    enrol_vectors,
+    rebuild,
+    replace_vectors,
+)
+from nearkin.gallery.items import new_items
+from nearkin.gallery.layout import layout_of
+from nearkin.gallery.map import GalleryMap
+from nearkin.gallery.model import (
+    QueryEncoder,
+    StoredSimilarity,
+    forget_other_models,
+    keep_model,
+    matching_model,
+    model_kept_on_success,
+    open_model,
+    settings_of,
+)
 from nearkin.gallery.parquet import export_items
-from nearkin.gallery.places import check_free, check_place, create_store, is_local, open_store
-from nearkin.gallery.projecting import projected
-from nearkin.gallery.questions import ids_of
-from nearkin.gallery.reading import GalleryReader, Where
-from nearkin.gallery.rebuilding import check_kind, check_missing, rebuild, replace_vectors
-from nearkin.gallery.shards import Given, parquet_files
-from nearkin.gallery.tie import forget_other_models, keep_model, matching_model, model_kept_on_success, settings_of
-from nearkin.gallery.where import condition
+from nearkin.gallery.places import check_free, check_place, create_store, is_local, open_store, removed_on_error
+from nearkin.gallery.review import find_duplicates, suspicious_labels
+from nearkin.gallery.store import Found, GalleryStore
+from nearkin.gallery.values import Duplicates, Item, MapPoint, Match, Neighbour, Settings, Stats, Suspect, Verification
 from nearkin.models import Embedder
+from nearkin.models.card import Card
 from nearkin.models.engines import TORCH, check_engine
+from nearkin.models.items import check_pixels, several
 from nearkin.spaces import Space, make_space
 
+FilterLike = str | Mapping[str, Any] | None
 
-class Gallery(GalleryReader):
+_MODEST = 1000
+"""Neighbours for which nobody counts the items first."""
+
+
+class Gallery:
     """Items with vectors, labels, metadata and thumbnails, tied to the model that made the vectors.
 
     Make one with `Gallery.create`, and come back to it with `Gallery.open`. In a local gallery every call that writes
-    happens in full or not at all. In Milvus each item does, and a call that was cut off is completed by calling it
+    happens in full or not at all. In Milvus each item does, and an interrupted call is completed by calling it
     again with the same ids. Several threads may use one gallery, and several processes may read it while one writes.
 
     Example:
@@ -49,8 +87,16 @@ class Gallery(GalleryReader):
         store: what holds its items.
         space: how vectors are compared.
         encoder: what turns an item into a vector; None if the user brings vectors, or the model is not at hand.
-        auto_recalibrate: whether `identify` and `verify` first learn anew when a tenth of the items has changed.
+        auto_recalibrate: whether `identify` and `verify` recalibrate first when a tenth of the items has changed.
     """
+
+    def __init__(self, path: str | Path, store: GalleryStore, encoder: QueryEncoder | None) -> None:
+        self.path = str(path)
+        self.store = store
+        self._calibrator = Calibrator(store)
+        self._counted: tuple[int, list[str], np.ndarray] | None = None
+        self._engine = TORCH if encoder is None else encoder.engine
+        self._take(encoder)
 
     @classmethod
     def create(
@@ -74,10 +120,10 @@ class Gallery(GalleryReader):
         skip_bad: bool = False,
         progress: bool = True,
     ) -> Gallery:
-        """Make a gallery, with its first items if there are any.
+        """Create a gallery, with its first items if you pass any.
 
         Args:
-            path: a directory to be made, such as "shop.gallery"; "milvus://host:19530/collection"; or a Milvus Lite
+            path: a directory to create, such as "shop.gallery"; "milvus://host:19530/collection"; or a Milvus Lite
                 file, "shop.db".
             model: what makes the vectors: a model, the path of a run or model file, or the name of a pretrained
                 backbone such as "efficientnet-lite0". A local gallery keeps a copy. None: you bring vectors.
@@ -91,7 +137,7 @@ class Gallery(GalleryReader):
             dtype: how vectors are stored: "float32", "float16" for half of the disk, or "int8" for a quarter of disk
                 and memory; `precision_loss` says what that costs.
             index: how the gallery is searched: "exact", "hnsw", or "auto": exact up to 500,000 items, in Milvus as the
-                server thinks best. Milvus also has "hnsw-sq8", "ivf-flat", "ivf-sq8", "ivf-pq" and "diskann".
+                server decides. Milvus also has "hnsw-sq8", "ivf-flat", "ivf-sq8", "ivf-pq" and "diskann".
             index_parameters: of an index of Milvus, such as {"M": 16, "ef": 64}.
             partition: in Milvus, a metadata key by whose value, a text that every item must have, items are kept apart:
                 a condition on it then searches its partition alone.
@@ -103,12 +149,12 @@ class Gallery(GalleryReader):
         check_free(path)
         check_engine(engine)
         if items is None and any(given is not None for given in (labels, metadata, ids)):
-            raise DataError("There are labels, metadata or ids and no items that they are of: give the items too.")
+            raise DataError("You passed labels, metadata or ids but no items: pass the items too.")
         embedder = None if model is None else open_model(model)
         layout = layout_of(index, index_parameters, partition, partitions)
         settings = settings_of(embedder, dimension, name, space, dtype)
         encoder = None if embedder is None else QueryEncoder(embedder, engine)
-        with undone_on_error(path) as making:
+        with removed_on_error(path) as making:
             if embedder is not None and is_local(path):
                 settings = keep_model(Path(path), settings, embedder)
             making.store = create_store(path, settings, layout)
@@ -126,12 +172,12 @@ class Gallery(GalleryReader):
         index: str | None = None,
         engine: str = TORCH,
     ) -> Gallery:
-        """Come back to a gallery.
+        """Open a gallery.
 
         Args:
             path: as in `create`.
-            model: the model it was made with, where the store does not keep it (Milvus): needed to ask with images.
-            index: search in another way than the gallery was made for: "exact", "hnsw" or "auto".
+            model: the model it was made with, where the store does not keep it (Milvus): needed to query with images.
+            index: search by another index this time: "exact", "hnsw" or "auto".
             engine: what runs the model: "torch", or "onnx" for ONNX Runtime.
         """
         check_engine(engine)
@@ -142,6 +188,318 @@ class Gallery(GalleryReader):
         except BaseException:
             store.close()
             raise
+
+    @property
+    def encoder(self) -> QueryEncoder | None:
+        """What turns an item into a vector; None if the user brings vectors, or the model is not at hand.
+
+        If another process has rebuilt the gallery with another model, it is the copy of that one.
+        """
+        settings = self.store.settings
+        if settings.fingerprint != self._tied.fingerprint:
+            embedder = matching_model(self.path, settings, None)
+            self._take(None if embedder is None else QueryEncoder(embedder, self._engine))
+        return self._encoder
+
+    def _take(self, encoder: QueryEncoder | None) -> None:
+        """Go by the model that the store is tied to now, and let the store compare by it."""
+        self._tied, self._encoder = self.store.settings, encoder
+        space = self.store.space
+        if encoder is not None and isinstance(space, StoredSimilarity):
+            space.give(encoder.embedder)
+
+    @property
+    def space(self) -> Space:
+        """How vectors are compared; by the learned similarity of the model where it has one."""
+        space = self.store.space
+        return space.learned if isinstance(space, StoredSimilarity) else space
+
+    def close(self) -> None:
+        """Close files and connections."""
+        self.store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __len__(self) -> int:
+        return len(self.store)
+
+    def __contains__(self, id: object) -> bool:
+        return isinstance(id, str) and is_id(id) and self.store.get([id])[0] is not None
+
+    def __repr__(self) -> str:
+        return f"Gallery({self.path!r}, {len(self):,} items of {self.settings.name})"
+
+    @property
+    def settings(self) -> Settings:
+        """What the gallery is tied to."""
+        return self.store.settings
+
+    @property
+    def card(self) -> Card:
+        """What is known of the model; empty for vectors you bring."""
+        encoder = self.encoder
+        return Card() if encoder is None else encoder.embedder.card
+
+    def get(self, id: str) -> Item:
+        """An item by its id.
+
+        Raises:
+            DataError: if there is none.
+        """
+        item = self.store.get([id])[0] if is_id(id) else None
+        if item is None:
+            raise DataError(f"There is no item {str(id)[:200]!r} in the gallery: `items` lists them.")
+        return item
+
+    def items(
+        self,
+        *,
+        after: str | None = None,
+        limit: int = 100,
+        where: FilterLike = None,
+        parameters: Mapping[str, Any] | None = None,
+    ) -> list[Item]:
+        """A page of items, ordered by id.
+
+        Args:
+            after: those after this id, the last one of the page before.
+            limit: how many.
+            where: a condition on label, id, source, added and metadata, such as "price < 20 and brand = 'Acme'", or a
+                mapping of names to the values they must have. docs/guide/gallery.md has the grammar.
+            parameters: values of `:name` in the condition.
+        """
+        start = None if after is None else check_id(after)
+        return self.store.page(after=start, limit=how_many(limit, "limit"), where=condition(where, parameters))
+
+    def thumbnail(self, id: str) -> bytes | None:
+        """A JPEG of at most 160 pixels a side; None if the item has none."""
+        return self.store.thumbnail(check_id(id))
+
+    def embed(self, queries: Any) -> np.ndarray:
+        """Vectors float32 (q, d), points of the space: of images, or of vectors you bring.
+
+        Args:
+            queries: one image as in `identify` or several: a list, an array (q, H, W, 3), or anything else that gives
+                one after the other; or vectors (q, d).
+        """
+        if self.settings.kind == "vector":
+            return self._points(vector_rows(queries, self.settings.dimension))
+        encoder, items = self._asked_encoder(), several(queries)
+        for number, item in enumerate(items):
+            check_pixels(item, encoder.spec.kind, "The query" if len(items) == 1 else f"Query {number}")
+        return encoder.encode(items)
+
+    def identify(self, query: Any, *, neighbours: int = 10) -> Match:
+        """Identify a query: the likeliest class, how sure that is, and whether it is of any enrolled class at all.
+
+        Args:
+            query: an image (path, bytes, PIL image, array of pixels), or a vector (d,) you bring.
+            neighbours: how many of the nearest items to show.
+        """
+        return self.identify_vectors(self.embed(self._single(query)), neighbours=neighbours)[0]
+
+    def identify_many(self, queries: Any, *, neighbours: int = 10) -> list[Match]:
+        """`identify` for several images, as `embed` takes them, or vectors (q, d)."""
+        return self.identify_vectors(self.embed(queries), neighbours=neighbours)
+
+    def identify_vectors(self, vectors: np.ndarray, *, neighbours: int = 10, progress: bool = False) -> list[Match]:
+        """`identify` for vectors (q, d) that `embed` gave.
+
+        Args:
+            vectors: the queries.
+            neighbours: how many of the nearest items to show.
+            progress: show a progress bar if the gallery must be calibrated first.
+        """
+        rows, k = self._checked(vectors), how_many(neighbours, "neighbours")
+        fitted = self._calibrator.calibrated(progress)
+        found = self.store.search(rows, max(self._reachable(k), fitted.k), labelled=True)
+        matches = zip(fitted.classify(found, *self._classes()), self._neighbours(found, k), strict=True)
+        return [replace(match, neighbours=tuple(near)) for match, near in matches]
+
+    def search(
+        self, query: Any, k: int = 10, *, where: FilterLike = None, parameters: Mapping[str, Any] | None = None
+    ) -> list[Neighbour]:
+        """The k items most like a query, nearest first.
+
+        Args:
+            query: as in `identify`.
+            k: how many.
+            where: only among items that fulfil this, as in `items`.
+            parameters: values of `:name` in the condition.
+        """
+        return self.search_vectors(self.embed(self._single(query)), k, where=where, parameters=parameters)[0]
+
+    def search_many(
+        self, queries: Any, k: int = 10, *, where: FilterLike = None, parameters: Mapping[str, Any] | None = None
+    ) -> list[list[Neighbour]]:
+        """`search` for several images, as `embed` takes them, or vectors (q, d)."""
+        return self.search_vectors(self.embed(queries), k, where=where, parameters=parameters)
+
+    def search_vectors(
+        self, vectors: np.ndarray, k: int = 10, *, where: FilterLike = None, parameters: Mapping[str, Any] | None = None
+    ) -> list[list[Neighbour]]:
+        """`search` for vectors (q, d) that `embed` gave."""
+        rows, k = self._checked(vectors), how_many(k, "k")
+        return self._neighbours(self.store.search(rows, self._reachable(k), where=condition(where, parameters)), k)
+
+    def verify(self, a: Any, b: Any, *, false_accept_rate: float = 0.001) -> Verification:
+        """Tell whether two samples are of the same class.
+
+        Args:
+            a: an image, or a vector you bring; the enrolled one where a learned similarity is not symmetric.
+            b: another; the query there.
+            false_accept_rate: the share of pairs of different classes that may be taken for the same.
+        """
+        x, y = (self.embed(self._single(one))[0] for one in (a, b))
+        return self.verify_vectors(x, y, false_accept_rate=false_accept_rate)
+
+    def verify_vectors(
+        self, a: np.ndarray, b: np.ndarray, *, false_accept_rate: float = 0.001, progress: bool = False
+    ) -> Verification:
+        """`verify` for vectors (d,) that `embed` gave; `progress` as in `identify_vectors`."""
+        check_between(false_accept_rate, "false_accept_rate")
+        rate = float(false_accept_rate)
+        x, y = (torch.from_numpy(self._checked(one)[:1].astype(np.float64)) for one in (a, b))
+        distance = float(self.store.space.distance(y, x)[0, 0])  # the first is the enrolled one
+        ruling = self._calibrator.calibrated(progress).judge(distance, rate)
+        return Verification(ruling.same, ruling.probability, distance, ruling.threshold, rate, ruling.reason)
+
+    def find_duplicates(
+        self, distance: float | None = None, *, limit: int = 1000, progress: bool = False
+    ) -> list[Duplicates]:
+        """Groups of near duplicates, closest first.
+
+        Args:
+            distance: how near two items must be; None chooses by the gallery's own distances.
+            limit: how many groups.
+            progress: show a progress bar.
+        """
+        return find_duplicates(self.store, distance=distance, limit=how_many(limit, "limit"), progress=progress)
+
+    def suspicious_labels(self, *, limit: int = 100, progress: bool = False) -> list[Suspect]:
+        """Items whose neighbours suggest another label, most suspicious first.
+
+        Args:
+            limit: how many.
+            progress: show a progress bar.
+        """
+        most = how_many(limit, "limit")
+        return suspicious_labels(self.store, self._calibrator.calibrated(progress), limit=most, progress=progress)
+
+    def stats(self) -> Stats:
+        """What is in the gallery."""
+        sizes = dict(self.store.class_sizes())
+        unlabelled = sizes.pop(None, 0)
+        named = {str(name): count for name, count in sizes.items()}
+        fitted = self.calibration
+        return Stats(
+            settings=self.settings,
+            items=len(self.store),
+            unlabelled=unlabelled,
+            classes=dict(sorted(named.items(), key=lambda pair: (-pair[1], pair[0]))),
+            generation=self.store.generation,
+            index=self.store.kind,
+            size=self.store.size(),
+            calibration=None if fitted is None else fitted.to_dict(),
+            notes=() if fitted is None else tuple(fitted.notes),
+            layout=self.store.layout.in_words(),
+        )
+
+    def map(self, limit: int = 2000) -> list[MapPoint]:
+        """Items in the plane, like ones near each other; of more than `limit` items a sample."""
+        return self._map.points(how_many(limit, "limit"))
+
+    def place(self, vector: np.ndarray, limit: int = 2000) -> tuple[float, float]:
+        """Where a vector (d,) that `embed` gave lies in that map, about."""
+        return self._map.place(self._checked(vector)[0], how_many(limit, "limit"))
+
+    @property
+    def auto_recalibrate(self) -> bool:
+        """Whether queries recalibrate first when that is due; else they use the last calibration."""
+        return self._calibrator.auto
+
+    @auto_recalibrate.setter
+    def auto_recalibrate(self, value: bool) -> None:
+        self._calibrator.auto = value
+
+    @property
+    def calibration(self) -> Calibration | None:
+        """The last calibration: temperature and thresholds; None if there was none yet."""
+        return self._calibrator.current()
+
+    @property
+    def calibration_due(self) -> bool:
+        """Whether there was no calibration yet, or a tenth of the items has changed since."""
+        return self._calibrator.due()
+
+    def recalibrate(self, *, accept: float | None = None, progress: bool = False) -> Calibration:
+        """Fit temperature and thresholds to the gallery as it is now.
+
+        Args:
+            accept: the share of queries of enrolled classes to count as known; None: as before (default: 0.95).
+            progress: show a progress bar.
+        """
+        return self._calibrator.refit(accept, progress)
+
+    def reliability(self) -> dict[str, Any]:
+        """How often the gallery is right about its own items, each left out in turn, by how sure it was."""
+        return self._calibrator.calibrated().reliability()
+
+    @cached_property
+    def _map(self) -> GalleryMap:
+        return GalleryMap(self.store)
+
+    def _classes(self) -> tuple[list[str], np.ndarray]:
+        """Names and sizes (C,) of the classes by code, counted once for each state of the store."""
+        generation = self.store.generation
+        if self._counted is None or self._counted[0] != generation:
+            names = self.store.classes()
+            self._counted = (generation, names, class_sizes(self.store, np.empty(0, np.int32)))
+        return self._counted[1], self._counted[2]
+
+    def _reachable(self, k: int) -> int:
+        """As many neighbours as there can be: a search makes room for all that it is asked for."""
+        return k if k <= _MODEST else min(k, max(_MODEST, len(self.store)))
+
+    def _neighbours(self, found: Found, k: int) -> list[list[Neighbour]]:
+        """The first k of each query, as items."""
+        distances = found.distances[:, :k]
+        items = iter(self.store.items(found.keys[:, :k].ravel()))
+        rows = [[(next(items), float(distance)) for distance in row] for row in distances]
+        return [
+            [Neighbour(item, distance) for item, distance in row if item is not None and math.isfinite(distance)]
+            for row in rows
+        ]
+
+    def _asked_encoder(self) -> QueryEncoder:
+        encoder = self.encoder
+        if encoder is None:
+            raise ModelError(
+                f"This gallery does not keep the model '{self.settings.name}' that made its vectors: open it with that "
+                "model to pass images."
+            )
+        return encoder
+
+    def _single(self, query: Any) -> Any:
+        """One query in a form that `embed` takes for one."""
+        if self.settings.kind != "vector":
+            return [query]
+        rows = vector_rows(query, self.settings.dimension)
+        if len(rows) != 1:
+            raise DataError(
+                f"Expected one query vector, not {len(rows)}: use `identify_many` or `search_many` for several."
+            )
+        return rows
+
+    def _points(self, rows: np.ndarray) -> np.ndarray:
+        return points_of_space(self.space, rows)
+
+    def _checked(self, vectors: Any) -> np.ndarray:
+        return vector_rows(vectors, self.settings.dimension)
 
     def add(
         self,
@@ -174,7 +532,7 @@ class Gallery(GalleryReader):
         if self.settings.kind == "vector":
             vectors = self._points(vector_rows(items, self.settings.dimension))
             return enrol_vectors(vectors, labels, metadata, ids)
-        given = listed(items, labels, metadata)
+        given = new_items(items, labels, metadata)
         return enrol_items(self._asked_encoder(), given, ids, skip_bad=skip_bad, progress=progress)
 
     def enrol(self, label: str, items: Any, *, metadata: Any = None) -> list[str]:
@@ -193,7 +551,7 @@ class Gallery(GalleryReader):
         ids: str | Sequence[str] | None = None,
         *,
         label: str | None = None,
-        where: Where = None,
+        where: FilterLike = None,
         parameters: Mapping[str, Any] | None = None,
     ) -> int:
         """Remove items by id, or all of a label, or all that fulfil a condition; how many there were.
@@ -210,7 +568,7 @@ class Gallery(GalleryReader):
             DataError: if nothing says which.
         """
         if ids is None and label is None and where is None:
-            raise DataError("Say which items to remove: by their ids, by a label or by a condition.")
+            raise DataError("Pass ids, a label or a condition to say which items to remove.")
         chosen = [] if ids is None else ids_of(ids)
         if label is not None or where is not None:
             wanted = {} if label is None else {"label": check_label(label)}
@@ -223,7 +581,7 @@ class Gallery(GalleryReader):
         return self.store.update(ids_of(ids), label=None if label is None else check_label(label))
 
     def describe(self, id: str, metadata: Mapping[str, Any]) -> None:
-        """Replace what is known of an item."""
+        """Replace the metadata of an item."""
         self.change(id, metadata=metadata)
 
     def change(self, id: str, *, label: Any = ..., metadata: Any = ...) -> None:
@@ -242,7 +600,7 @@ class Gallery(GalleryReader):
             self.get(id)  # it was removed in between: say so
 
     def rebuild(self, model: Embedder | str | Path, *, missing: str = "error", progress: bool = True) -> None:
-        """Embed all items anew with another model; the old vectors serve until the last new one is there.
+        """Embed all items again with another model; the old vectors stay in use until the last new one is there.
 
         Args:
             model: as in `create`.
@@ -252,8 +610,8 @@ class Gallery(GalleryReader):
         """
         if self.settings.kind == "vector":
             raise ModelError(
-                "This gallery holds vectors you brought, which no model can make anew: bring new vectors for its items "
-                "(`Gallery.replace_vectors`)."
+                "This gallery holds your own vectors, which no model can compute again: pass new ones to "
+                "`Gallery.replace_vectors`."
             )
         check_missing(missing)
         embedder = open_model(model)
@@ -278,45 +636,42 @@ class Gallery(GalleryReader):
             space: how they are compared; None: as before.
         """
         if self.settings.kind != "vector":
-            raise ModelError("The vectors of this gallery are made by its model: use rebuild with another one.")
+            raise ModelError("The vectors of this gallery come from its model: use `rebuild` with another model.")
         rows = vector_rows(vectors, None)
         kind = self.space if space is None else space
         called = self.settings.name if name is None else name
         settings = settings_of(None, rows.shape[1], called, kind, self.settings.dtype)
-        replace_vectors(self.store, settings, ids_of(ids), projected(make_space(**settings.space), rows))
+        replace_vectors(self.store, settings, ids_of(ids), points_of_space(make_space(**settings.space), rows))
 
     def set_index(self, index: str, parameters: Mapping[str, int] | None = None) -> None:
-        """Have the gallery searched by another index, from now on and by whoever opens it; as in `create`."""
+        """Search the gallery by another index, from now on and for everybody who opens it; as in `create`."""
         before = self.store.layout
-        self.store.set_layout(replace(layout_of(index, parameters), **_shelves(before)))
+        made = layout_of(index, parameters)
+        self.store.set_layout(replace(made, partition=before.partition, partitions=before.partitions))
 
     def export(self, path: str | Path) -> int:
         """Write all items with vectors and thumbnails as one Parquet file; how many there were."""
         check_place(path)
         return export_items(self.store, path)
 
-    def import_(self, path: Given) -> int:
+    def import_(self, path: ParquetPaths) -> int:
         """`import_files` of files that `export` or `nearkin embed` wrote; how many rows they have."""
         return self.import_files(path).rows
 
     def import_files(
-        self, path: Given, *, id_column: str | None = None, anew: bool = False, progress: bool = False
+        self, path: ParquetPaths, *, id_column: str | None = None, anew: bool = False, progress: bool = False
     ) -> Imported:
         """Add the items of Parquet files that `export` or `nearkin embed` wrote, or that hold vectors of your own.
 
         Items whose id is there already are replaced. Vectors of another model are refused. Only some rows are held in
-        memory at a time; if it is cut off, the same call again goes on where it stopped, on whichever machine.
+        memory at a time; if it is interrupted, the same call resumes where it stopped, on any machine.
 
         Args:
             path: a file, a folder of them, a pattern such as "vectors/part-*.parquet", or several of these.
             id_column: which column names the items; None: the column id. Without it, items of several files are named
                 by their path, and those of one file by path, row and vector.
-            anew: write everything again, also what an import that was cut off has written.
+            anew: write everything again, also what an interrupted import has written.
             progress: show a progress bar.
         """
         files = parquet_files(path)
         return import_files(self.store, self.space, files, id_column=id_column, anew=anew, progress=progress)
-
-
-def _shelves(layout: Layout) -> dict[str, Any]:
-    return {"partition": layout.partition, "partitions": layout.partitions}

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from nearkin.checks import check_range
 from nearkin.errors import DataError, suggestion
 from nearkin.gallery.checks import MAX_KEY
 
@@ -115,12 +116,13 @@ def layout_of(
     if not isinstance(index, str) or index not in BUILDING:
         raise DataError(f"A gallery cannot be searched by '{index}'.{suggestion(str(index), BUILDING)}")
     known = {**BUILDING[index], **SEARCHING.get(index, {})}
-    chosen = dict(parameters or {})
-    for name, value in chosen.items():
+    chosen: dict[str, int] = {}
+    for name, value in (parameters or {}).items():
         if name not in known:
             takes = ", ".join(known) or "none"
             raise DataError(f"The index '{index}' has no parameter '{name}'; it has {takes}.{suggestion(name, known)}")
-        _in_range(f"'{name}' of the index '{index}'", value, known[name].least, known[name].most)
+        check_range(value, f"{name} (index {index})", known[name].least, known[name].most)
+        chosen[name] = int(value)
     made = Layout(index, chosen, *_partitioned(partition, partitions))
     if "nprobe" in known and made.value("nprobe") > made.value("nlist"):
         raise DataError(
@@ -133,7 +135,7 @@ def layout_of(
 def _partitioned(key: Any, count: Any) -> tuple[str | None, int]:
     if key is None:
         if count is not None:
-            raise DataError("A number of partitions needs the metadata key that they go by: give it too.")
+            raise DataError("`partitions` requires `partition`, the metadata key to partition by.")
         return None, 0
     if not isinstance(key, str) or not 1 <= len(key) <= MAX_KEY:
         raise DataError(f"Partitions go by a metadata key, a text of 1 to {MAX_KEY} characters, not {key!r}.")
@@ -143,10 +145,5 @@ def _partitioned(key: Any, count: Any) -> tuple[str | None, int]:
         )
     if count is None:
         return key, PARTITIONS
-    _in_range("The number of partitions", count, 1, _MOST_PARTITIONS)
+    check_range(count, "partitions", 1, _MOST_PARTITIONS)
     return key, int(count)
-
-
-def _in_range(what: str, value: Any, least: int, most: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise DataError(f"{what} must be a whole number from {least:,} to {most:,}, not {value!r}.")

@@ -15,7 +15,7 @@ import numpy as np
 
 from nearkin.errors import DataError
 from nearkin.gallery.checks import check_ids, check_label, check_metadata, vector_rows
-from nearkin.gallery.store import Record, Store
+from nearkin.gallery.store import GalleryStore, Record
 from nearkin.gallery.values import Item, Settings
 from nearkin.models.bulk import parts
 from nearkin.storage import replacing
@@ -35,7 +35,7 @@ _OWN = ("id", "label", "metadata", "added", "thumbnail", "original", *_VECTOR_NA
 _JPEG = b"\xff\xd8\xff"
 
 
-def export_items(store: Store, path: str | Path) -> int:
+def export_items(store: GalleryStore, path: str | Path) -> int:
     """Write all items of a store into one file, whole or not at all; how many there were.
 
     Columns: id, label, metadata (a JSON object as text), source, added, thumbnail, original (bytes) and vector
@@ -58,7 +58,7 @@ def read_items(path: str | Path) -> tuple[Settings | None, Iterator[tuple[list[R
     return table.settings, table.read()
 
 
-def open_table(path: str | Path, id_column: str | None = None) -> Table:
+def open_table(path: str | Path, id_column: str | None = None) -> ParquetTable:
     """Look into a file; nothing of its rows is read yet.
 
     A file need not be ours: it must have a column vector or embedding, as `nearkin embed` writes it; id, label, source
@@ -80,7 +80,7 @@ def open_table(path: str | Path, id_column: str | None = None) -> Table:
     try:
         with pq.ParquetFile(path) as file:
             told, columns = file.schema_arrow.metadata or {}, _columns(file.schema_arrow, path, id_column)
-            return Table(Path(path), _settings(told, path), file.metadata.num_rows, columns, _model(told, path))
+            return ParquetTable(Path(path), _settings(told, path), file.metadata.num_rows, columns, _model(told, path))
     except (OSError, pa.ArrowException) as error:
         raise DataError(f"{path} is not a readable Parquet file ({_first_line(error)}).") from error
 
@@ -98,7 +98,7 @@ def _schema(settings: Settings) -> pa.Schema:
 _Row = tuple[Item, bytes | None, bytes | None]
 
 
-def _groups(store: Store) -> Iterator[tuple[list[_Row], np.ndarray]]:
+def _groups(store: GalleryStore) -> Iterator[tuple[list[_Row], np.ndarray]]:
     """Items with thumbnail and original, and their vectors: few enough at a time to be held in memory."""
     for items, vectors in store.batches(_ROWS):
         rows: list[_Row] = []
@@ -173,7 +173,7 @@ class _Columns:
 
 
 @dataclass(frozen=True)
-class Table:
+class ParquetTable:
     """A file of items that was looked into.
 
     Attributes:

@@ -1,18 +1,39 @@
-"""Where a gallery is: a directory of its own, or a collection in Milvus."""
+"""Where a gallery is: a directory or a Milvus collection; made whole or removed again, opened, and measured."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from nearkin.errors import DataError, StorageError
 from nearkin.gallery.layout import Layout
-from nearkin.gallery.store import Store
+from nearkin.gallery.store import GalleryStore
 from nearkin.gallery.values import Settings
+
+
+def size_of(directory: Path) -> int:
+    """Bytes of all files in a directory and those below it.
+
+    Raises:
+        StorageError: if the directory is not there any more.
+    """
+    if not directory.is_dir():
+        raise StorageError(f"The gallery {directory} no longer exists: restore it, or create it again.")
+    return sum(_sizes(directory.rglob("*")))
+
+
+def _sizes(files: Iterable[Path]) -> Iterable[int]:
+    for file in files:
+        # A log may be gone again between being listed and being looked at.
+        with suppress(FileNotFoundError):
+            if file.is_file():
+                yield file.stat().st_size
+
 
 _REMOTE = ("milvus://", "milvus+tls://")
 _LITE = ".db"
@@ -47,7 +68,7 @@ def check_place(path: Any) -> None:
     text = os.fspath(path) if isinstance(path, os.PathLike) else path
     if not isinstance(text, str) or not text:
         shown = "an empty text" if text == "" else f"a {type(text).__name__}"
-        raise DataError(f"A path is a text such as 'shop.gallery', or an address of Milvus, not {shown}.")
+        raise DataError(f"A path must be a text such as 'shop.gallery', or an address of Milvus, not {shown}.")
     if _NO_PATH.search(text):
         raise DataError(f"The path {text[:60]!r} holds a NUL or half a character: choose another.")
 
@@ -65,15 +86,15 @@ def check_free(path: str | Path) -> None:
         if place is None or not place.exists() or not is_local(path):
             return
         if not place.is_dir() or any(place.iterdir()):
-            raise StorageError(f"{path} is there already: open it, remove it, or choose another path.")
+            raise StorageError(f"{path} already exists: open it, remove it, or choose another path.")
 
 
-def create_store(path: str | Path, settings: Settings, layout: Layout) -> Store:
+def create_store(path: str | Path, settings: Settings, layout: Layout) -> GalleryStore:
     """An empty store at a path or address."""
     with _usable(path):
         if is_local(path):
             from nearkin.gallery.sqlite import SqliteStore
-            from nearkin.gallery.sqlite.checks import check_layout
+            from nearkin.gallery.sqlite.store import check_layout
 
             check_layout(layout)
             return SqliteStore.create(Path(path), settings, index=layout.index)
@@ -82,7 +103,7 @@ def create_store(path: str | Path, settings: Settings, layout: Layout) -> Store:
         return MilvusStore.create(str(path), settings, layout=layout, token=_token())
 
 
-def open_store(path: str | Path, index: str | None) -> Store:
+def open_store(path: str | Path, index: str | None) -> GalleryStore:
     """The store at a path or address."""
     check_place(path)
     with _usable(path):
@@ -107,3 +128,70 @@ def _usable(path: str | Path) -> Iterator[None]:
 
 def _token() -> str | None:
     return os.environ.get("NEARKIN_MILVUS_TOKEN")
+
+
+class NewGallery:
+    """A gallery that is being made at a place that was free.
+
+    Args:
+        path: where.
+
+    Attributes:
+        store: its store, as soon as there is one.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.store: GalleryStore | None = None
+        self._local = is_local(path)
+        self._place = place_of(path)
+        self._fresh = self._place is not None and not self._place.exists()
+
+    def undo(self) -> None:
+        """Remove what was made; what another process made there meanwhile is left alone."""
+        if self._local and self._place is not None:
+            self._undo_directory(self._place)
+        elif self.store is not None:
+            self._undo_collections(self.store)
+
+    def _undo_directory(self, directory: Path) -> None:
+        if self.store is not None:
+            self.store.close()
+        elif is_gallery(directory):
+            return
+        if self._fresh:
+            shutil.rmtree(directory, ignore_errors=True)
+            return
+        for file in directory.iterdir():
+            file.unlink(missing_ok=True)
+
+    def _undo_collections(self, store: GalleryStore) -> None:
+        from nearkin.gallery.milvus import MilvusStore
+
+        if isinstance(store, MilvusStore):
+            # If Milvus cannot be reached any more, the first error tells it.
+            with suppress(StorageError):
+                alone = store.discard()
+                if alone and self._fresh and self._place is not None:
+                    shutil.rmtree(self._place, ignore_errors=True)
+
+
+@contextmanager
+def removed_on_error(path: str | Path) -> Iterator[NewGallery]:
+    """Make a gallery in the block; if that fails, nothing of it stays."""
+    making = NewGallery(path)
+    try:
+        yield making
+    except BaseException:
+        making.undo()
+        raise
+
+
+def is_gallery(directory: Path) -> bool:
+    """Whether there is a local gallery at a place."""
+    from nearkin.gallery.sqlite import SqliteStore
+
+    try:
+        SqliteStore.open(directory).close()
+    except StorageError:
+        return False
+    return True

@@ -11,15 +11,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import torch
 
 from nearkin.errors import DataError
-from nearkin.gallery.checks import labels_of, vector_rows
-from nearkin.gallery.projecting import projected
+from nearkin.gallery.checks import labels_of, points_of_space, vector_rows
 from nearkin.gallery.rounding import check_dtype, rounded, row_bytes
 from nearkin.metrics import class_bootstrap, retrieval_metrics
 from nearkin.progress import Progress
 from nearkin.search import exact
+from nearkin.search.scan import true_distances
 from nearkin.spaces import Space, make_space
 
 NEIGHBOURS = (1, 10)
@@ -30,7 +29,7 @@ _TIE = 1e-6  # relative; what is as far as the last true neighbour is as good
 
 
 @dataclass(frozen=True)
-class Change:
+class MetricChange:
     """A metric before and after.
 
     Attributes:
@@ -62,7 +61,7 @@ class PrecisionLoss:
     dtype: str
     bytes: int
     recall: dict[int, float]
-    metrics: dict[str, Change] = field(default_factory=dict)
+    metrics: dict[str, MetricChange] = field(default_factory=dict)
     queries: int = 0
     items: int = 0
 
@@ -94,12 +93,12 @@ def precision_loss(
     where = make_space(space) if isinstance(space, str) else space
     for dtype in dtypes:
         check_dtype(dtype, where.to_dict())
-    points = projected(where, vector_rows(vectors, None))
+    points = points_of_space(where, vector_rows(vectors, None))
     deepest = max(NEIGHBOURS)
     if len(points) <= deepest:
         raise DataError(f"{deepest} neighbours are looked for: give more than {deepest} vectors, not {len(points)}.")
     if queries < 1:
-        raise DataError(f"At least one item must be asked for its neighbours, not {queries}.")
+        raise DataError(f"`queries` must be at least 1, not {queries}.")
     asked = np.sort(np.random.default_rng(seed).permutation(len(points))[:queries])
     names = np.array(labels_of(labels, len(points)), object)
     true = exact(points[asked], points, deepest, space=where, exclude=asked)[0].numpy()
@@ -113,7 +112,7 @@ def precision_loss(
             values, of = _retrieval(where, points, stored, names, asked)
             usual = usual or values
             size = row_bytes(dtype, points.shape[1])
-            shares = _recalls(_distances(where, points[asked], points[near]), true)
+            shares = _recalls(true_distances(where, points[asked], points, near), true)
             changes = {name: _change(values[name], usual[name], of) for name in values}
             found.append(PrecisionLoss(dtype, size, shares, changes, len(asked), len(points)))
             bar.advance()
@@ -124,14 +123,6 @@ def _recalls(distances: np.ndarray, true: np.ndarray) -> dict[int, float]:
     """Recall by k, from the float32 distances (q, deepest) to what was found, and to the true neighbours."""
     limits = true + _TIE * np.abs(true)
     return {k: float((distances[:, :k] <= limits[:, k - 1 : k]).sum(axis=1).mean() / k) for k in NEIGHBOURS}
-
-
-def _distances(space: Space, queries: np.ndarray, near: np.ndarray) -> np.ndarray:
-    """Distances (q, k) of queries (q, d) to points (q, k, d), each query to its own."""
-    with torch.no_grad():
-        wide = space.distance(torch.from_numpy(queries).double()[:, None], torch.from_numpy(near).double())
-        made: np.ndarray = wide[:, 0].numpy()
-    return made
 
 
 def _retrieval(
@@ -157,7 +148,7 @@ def _retrieval(
     return dict(result.per_query), np.asarray(result.labels)
 
 
-def _change(values: np.ndarray, usual: np.ndarray, labels: np.ndarray) -> Change:
+def _change(values: np.ndarray, usual: np.ndarray, labels: np.ndarray) -> MetricChange:
     differences = values.astype(np.float64) - usual
     low, high = class_bootstrap(differences, labels)
-    return Change(float(values.mean()), float(differences.mean()), low, high)
+    return MetricChange(float(values.mean()), float(differences.mean()), low, high)

@@ -1,10 +1,4 @@
-"""How vectors are kept: as float32, as float16, or as int8 with a scale of their own.
-
-An int8 row is `scale q` with q whole numbers of at most 127 and `scale = max |x| / 127`, one for each vector, so
-nothing is trained and any length will do. The scale has 17 binary digits: products `scale q` are then float32 without
-rounding, and what comes out of a gallery goes into another one unchanged. Directions, Euclidean space and the Lipschitz
-ball bear the error, at most half a scale in each coordinate; near the edge of a Poincaré ball it would be boundless.
-"""
+"""How vectors are kept: as float32, float16, or int8 rows with a scale of their own, widened when they are read."""
 
 from __future__ import annotations
 
@@ -95,3 +89,49 @@ def quantised(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     scales = np.ldexp(np.ceil(np.ldexp(mantissas, _DIGITS)), exponents - _DIGITS).astype(np.float32)
     steps = np.where(scales == 0, 1, scales).astype(np.float64)[:, None]
     return scales, np.clip(np.rint(wide / steps), -_LARGEST, _LARGEST).astype(np.int8)
+
+
+class PackedRows:
+    """Rows that are read as float32 vectors, and held as int8 with a scale.
+
+    Args:
+        rows: int8 (capacity, 4 + d), as `rounding.packed` makes them.
+    """
+
+    def __init__(self, rows: np.ndarray) -> None:
+        self.rows = rows
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """How many vectors there is room for, and their size."""
+        return len(self.rows), self.rows.shape[1] - SCALE_BYTES
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, which: Any) -> np.ndarray:
+        """Vectors float32 (..., d) of a slice, or of rows by number (...)."""
+        return unpacked(self.rows[which])
+
+
+VectorRows = np.ndarray | PackedRows
+"""Vectors (capacity, d) that give float32 where they are indexed."""
+
+
+def allocate(capacity: int, dimension: int, dtype: str) -> VectorRows:
+    """Room for vectors; what is never written to takes no memory."""
+    if dtype == "int8":
+        return PackedRows(np.empty((capacity, SCALE_BYTES + dimension), np.int8))
+    return np.empty((capacity, dimension), np.float32)
+
+
+def raw_rows(vectors: VectorRows) -> np.ndarray:
+    """The array that vectors are held in, to be written to."""
+    return vectors.rows if isinstance(vectors, PackedRows) else vectors
+
+
+def slice_rows(vectors: VectorRows, start: int, stop: int | None = None) -> VectorRows:
+    """The vectors from one row to another; nothing is copied or widened."""
+    if isinstance(vectors, PackedRows):
+        return PackedRows(vectors.rows[start:stop])
+    return vectors[start:stop]

@@ -13,9 +13,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from nearkin._moved import renamed
+from nearkin.gallery.condition import Condition
 from nearkin.gallery.layout import Layout
 from nearkin.gallery.values import Item, Metadata, Settings
-from nearkin.gallery.where import Condition
 from nearkin.spaces import Space
 
 UNLABELLED = -1
@@ -54,8 +55,8 @@ class Found:
 
     Attributes:
         distances: float32 (q, k); infinite beyond the last one.
-        keys: which items, (q, k), opaque: `Store.items` turns them into items.
-        codes: their classes, int32 (q, k), as indices into `Store.classes()`; `UNLABELLED` or `ABSENT` else.
+        keys: which items, (q, k), opaque: `GalleryStore.items` turns them into items.
+        codes: their classes, int32 (q, k), as indices into `GalleryStore.classes()`; `UNLABELLED` or `ABSENT` else.
     """
 
     distances: np.ndarray
@@ -79,10 +80,10 @@ class Sample:
 
 
 Load = Callable[[Sequence[Record], np.ndarray], None]
-"""What writes a batch: `Store.write`, or something like it."""
+"""What writes a batch: `GalleryStore.write`, or something like it."""
 
 
-class Store(Protocol):
+class GalleryStore(Protocol):
     """Where items live.
 
     A local store does every call that writes in one transaction: all of it happens, or nothing. Milvus has none: there
@@ -246,3 +247,6 @@ class Store(Protocol):
     def close(self) -> None:
         """Let go of files and connections; a second time does nothing."""
         ...
+
+
+__getattr__ = renamed(__name__, Store="GalleryStore")

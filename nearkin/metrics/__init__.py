@@ -1,20 +1,47 @@
 """Numbers from embeddings and labels: pure functions of arrays."""
 
 from nearkin.metrics.attributes import AttributeTransfer, attribute_transfer
-from nearkin.metrics.calibration import CalibrationResult, calibration_from_probabilities, calibration_metrics
-from nearkin.metrics.class_radius import mean_class_radius
-from nearkin.metrics.classification import ClassificationResult, classification_metrics
-from nearkin.metrics.clustering import clustering_metrics
-from nearkin.metrics.corruption_error import mean_corruption_error, relative_corruption_error
-from nearkin.metrics.distance_structure import DistanceStructure, distance_correlation
-from nearkin.metrics.dynamics import DYNAMICS, episode_dynamics
-from nearkin.metrics.dynamics_comparison import DynamicsComparison, compare_dynamics
+from nearkin.metrics.calibration import (
+    CalibrationResult,
+    ReliabilityCurve,
+    calibration_from_probabilities,
+    calibration_metrics,
+)
+from nearkin.metrics.class_tree import (
+    RobinsonFoulds,
+    confusion_distances,
+    cophenetic_correlation,
+    infer_tree,
+    recovered_clades,
+    robinson_foulds,
+)
+from nearkin.metrics.classification import (
+    ClassificationResult,
+    classification_metrics,
+    mean_corruption_error,
+    relative_corruption_error,
+)
+from nearkin.metrics.clusters import clustering_metrics
+from nearkin.metrics.dynamics import DYNAMICS, DynamicsComparison, compare_dynamics, episode_dynamics
 from nearkin.metrics.fewshot import FewShotDifference, FewShotResult, fewshot_accuracy
-from nearkin.metrics.geometry import GEOMETRY, geometry_metrics, separation_intervals
+from nearkin.metrics.geometry import (
+    GEOMETRY,
+    ClassMoments,
+    DistanceStructure,
+    class_moments,
+    class_separation,
+    distance_correlation,
+    geometry_metrics,
+    mean_class_radius,
+    separation_intervals,
+    significant_directions,
+    singular_spectrum,
+    spectral_decay,
+)
 from nearkin.metrics.geometry_correlations import CorrelationTable, MeasureCorrelation, geometry_correlations
-from nearkin.metrics.hierarchical_result import HierarchicalResult
 from nearkin.metrics.hierarchical_similarity import hierarchical_similarity
 from nearkin.metrics.hierarchy import (
+    HierarchicalResult,
     MeanCorrelation,
     class_distance_matrix,
     class_prototypes,
@@ -26,14 +53,8 @@ from nearkin.metrics.kernels import GaussianKernel, LearnedKernel, kernel_matrix
 from nearkin.metrics.local_features import BoundCheck, check_bound, pcc_embedding, prototype_histogram
 from nearkin.metrics.open_set import OpenSetResult, open_set_metrics
 from nearkin.metrics.paired import PairedResult, holm, paired_permutation
-from nearkin.metrics.reliability import ReliabilityCurve
-from nearkin.metrics.result import RetrievalResult
-from nearkin.metrics.retrieval import retrieval_metrics
-from nearkin.metrics.separation import ClassMoments, class_moments, class_separation
+from nearkin.metrics.retrieval import RetrievalResult, retrieval_metrics
 from nearkin.metrics.sizes import SizeCurve, halved_sizes, size_curve
-from nearkin.metrics.spectrum import significant_directions, singular_spectrum, spectral_decay
-from nearkin.metrics.tree_comparison import RobinsonFoulds, cophenetic_correlation, recovered_clades, robinson_foulds
-from nearkin.metrics.tree_inference import confusion_distances, infer_tree
 from nearkin.metrics.two_sample import TwoSampleResult, mmd_squared, mmd_test
 from nearkin.metrics.verification import VerificationResult, verification_from_scores, verification_metrics
 

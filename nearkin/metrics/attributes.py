@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from nearkin.checks import check_whole
 from nearkin.errors import DataError
-from nearkin.metrics.intervals import Interval
+from nearkin.metrics.intervals import Interval, percentile_interval
 from nearkin.metrics.labels import label_array, label_codes
 from nearkin.search import as_vectors
 
@@ -86,31 +87,29 @@ def attribute_transfer(
     """
     given, vectors = as_vectors(attributes, "attributes"), as_vectors(embeddings)
     if len(given) != len(vectors):
-        raise DataError(f"There are {len(given)} rows of attributes for {len(vectors)} embeddings: give one for each.")
+        raise DataError(f"There are {len(given)} rows of attributes for {len(vectors)} embeddings: pass one for each.")
     (codes,) = label_codes(label_array(labels, len(vectors)))
     classes = len(np.unique(codes))
     _check(classes, splits, ridge)
     z, y = (_coordinates(_class_means(rows, codes, classes)) for rows in (given, vectors))
     vanishing = torch.finfo(z.dtype).eps * float(z.square().sum())
     if ridge <= vanishing:
-        raise DataError(f"The ridge {ridge:g} vanishes beside these attributes: raise it above {vanishing:.1g}.")
+        raise DataError(f"The ridge {ridge:g} is negligible for these attributes: raise it above {vanishing:.1g}.")
     blocks = [_accuracies(z, y, order, float(ridge)) for order in _orders(z, y, int(splits), seed)]
     found = np.concatenate(blocks, axis=1)
     values, intervals = {}, {}
     for name, accuracies in zip((_L2, _COSINE), found, strict=True):
-        low, high = np.quantile(accuracies, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
-        values[name], intervals[name] = float(accuracies.mean()), (float(low), float(high))
+        values[name], intervals[name] = float(accuracies.mean()), percentile_interval(accuracies, _LEVEL)
     return AttributeTransfer(values | {_CHANCE: 2 / classes}, intervals, classes, int(splits))
 
 
 def _check(classes: int, splits: int, ridge: float) -> None:
     if classes < _FEWEST:
         raise DataError(
-            f"The transfer of attributes needs at least {_FEWEST} classes, two in each half, and there are {classes}: "
-            "bring more classes."
+            f"Attribute transfer needs at least {_FEWEST} classes, two in each half, and there are {classes}: "
+            "add more classes."
         )
-    if isinstance(splits, bool) or not isinstance(splits, Integral) or splits < 1:
-        raise DataError(f"The number of splits must be a whole number from 1 on, not {splits!r}.")
+    check_whole(splits, "splits", 1)
     if isinstance(ridge, bool) or not isinstance(ridge, Real) or not 0 < ridge < float("inf"):
         raise DataError(f"The ridge must be a finite number above 0, not {ridge!r}.")
 

@@ -1,4 +1,11 @@
-"""Calibration: does a confidence of 0.8 mean that 80 % of such answers are right?
+"""Calibration: is a confidence of 0.8 right 80 % of the time? Reliability curves, risk and coverage, ECE by class.
+
+Reliability: in bins of like confidence, how often the answers are right beside how sure they were.
+A bin's gap is `|accuracy - mean confidence|`; ECE is the sum over bins of share of the queries times gap, MCE the
+largest gap.
+
+Selective answering: answers in order of a score, the surest first, and how wrong the first of them are.
+`risk(i) = wrong answers among the i surest / i`, at coverage `i / n`; AURC is its mean over all coverages.
 
 Measured from what a classifier said of every query, whichever classifier it was: the confidence of its answer, whether
 the answer was right, and for the likelihoods what it gave to the true class.
@@ -6,18 +13,126 @@ the answer was right, and for the likelihoods what it gave to the true class.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
-from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
 
+from nearkin.checks import check_between, check_whole
 from nearkin.errors import DataError
-from nearkin.metrics.columns import as_array, flag_column, number_column
-from nearkin.metrics.intervals import Interval, draw_queries
+from nearkin.metrics.checks import as_array, flag_column, number_column
+from nearkin.metrics.intervals import Interval, draw_queries, percentile_interval
 from nearkin.metrics.labels import label_array, label_codes
-from nearkin.metrics.reliability import ReliabilityCurve, bin_edges, equal_count, equal_width
-from nearkin.metrics.selective import expected_risk, risk_coverage
+
+
+@dataclass(frozen=True, eq=False)
+class ReliabilityCurve:
+    """What a reliability diagram draws. Bin j holds confidences in [edges[j], edges[j + 1]), the last one closed.
+
+    Attributes:
+        edges: of the bins (m + 1,), ascending.
+        counts: queries in each bin, int64 (m,).
+        confidence: their mean confidence (m,), NaN where a bin is empty.
+        accuracy: the share of them that is right (m,), NaN where a bin is empty.
+    """
+
+    edges: np.ndarray = field(repr=False)
+    counts: np.ndarray
+    confidence: np.ndarray = field(repr=False)
+    accuracy: np.ndarray = field(repr=False)
+
+    def expected_error(self) -> float:
+        """The mean gap over the queries."""
+        filled = self.counts > 0
+        gaps = np.abs(self.accuracy - self.confidence)[filled]
+        return float(np.dot(self.counts[filled], gaps) / self.counts.sum())
+
+    def largest_error(self) -> float:
+        """The largest gap of a bin that is not empty."""
+        return float(np.abs(self.accuracy - self.confidence)[self.counts > 0].max())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values; NaN is None."""
+        return {
+            "edges": self.edges.tolist(),
+            "counts": self.counts.tolist(),
+            "confidence": [None if math.isnan(value) else value for value in self.confidence.tolist()],
+            "accuracy": [None if math.isnan(value) else value for value in self.accuracy.tolist()],
+        }
+
+
+def bin_edges(bins: int, kind: np.dtype[Any]) -> np.ndarray:
+    """The edges (bins + 1,), rounded as the confidences are: a share of 7/10 in float32 is not below the edge 0.7."""
+    return (np.arange(bins + 1) / bins).astype(kind).astype(np.float64)
+
+
+def equal_width(levels: np.ndarray, counts: np.ndarray, hits: np.ndarray, edges: np.ndarray) -> ReliabilityCurve:
+    """Bins between given edges (m + 1,).
+
+    Args:
+        levels: distinct confidences (u,), ascending.
+        counts: how many queries have each (u,).
+        hits: how many of these are right (u,).
+        edges: ascending, the first at most the lowest level and the last at least the highest.
+    """
+    bins = len(edges) - 1
+    place = np.searchsorted(edges[1:-1], levels, side="right")
+    held = np.bincount(place, weights=counts, minlength=bins)
+    means = np.full((2, bins), np.nan)
+    for mean, sums in zip(means, (counts * levels, hits), strict=True):
+        np.divide(np.bincount(place, weights=sums, minlength=bins), held, out=mean, where=held > 0)
+    return ReliabilityCurve(edges, held.astype(np.int64), *means)
+
+
+def equal_count(levels: np.ndarray, counts: np.ndarray, hits: np.ndarray, bins: int) -> ReliabilityCurve:
+    """At most `bins` bins of as equal counts as the levels allow, none of them empty.
+
+    The sorted queries are cut into `bins` equal parts. Queries of equal confidence stay together, in the part where the
+    middle of their run lies: a bin then depends on confidences alone, not on the order in which queries came. Without
+    equal confidences the counts differ by one at most; with many, bins are merged.
+
+    Args:
+        levels: distinct confidences (u,), ascending.
+        counts: how many queries have each, int64 (u,), none of them 0.
+        hits: how many of these are right (u,).
+        bins: how many to aim at.
+    """
+    last = np.cumsum(counts)
+    place = (2 * last - counts) * bins // (2 * last[-1])
+    starts = np.flatnonzero(np.diff(place, prepend=-1))
+    held = np.add.reduceat(counts, starts)
+    return ReliabilityCurve(
+        edges=np.concatenate([levels[starts], levels[-1:]]),
+        counts=held,
+        confidence=np.add.reduceat(counts * levels, starts) / held,
+        accuracy=np.add.reduceat(hits, starts) / held,
+    )
+
+
+def expected_risk(counts: np.ndarray, errors: np.ndarray) -> np.ndarray:
+    """The error rate (n,) among the i = 1, 2, …, n surest answers.
+
+    Where a coverage cuts through answers of equal confidence, any of them may be the ones answered: the risk is the
+    expected one under a random order of them, in which the number of errors grows linearly.
+
+    Args:
+        counts: how many answers each level of confidence has (u,), the highest level first, none of them 0.
+        errors: how many of them are wrong (u,).
+    """
+    answered = np.concatenate([[0], np.cumsum(counts)])
+    wrong = np.concatenate([[0], np.cumsum(errors)])
+    covered = np.arange(1, answered[-1] + 1)
+    return np.interp(covered, answered, wrong) / covered
+
+
+def risk_coverage(risk: np.ndarray, points: int = 1000) -> tuple[np.ndarray, np.ndarray]:
+    """Coverage and risk (p,) of at most `points` of the risks (n,), evenly spread, both ends among them."""
+    chosen = np.arange(len(risk))
+    if len(chosen) > points:
+        chosen = np.linspace(0, len(risk) - 1, points).round().astype(np.int64)
+    return (chosen + 1) / len(risk), risk[chosen]
+
 
 FLOOR = 1e-12
 """The least probability that a likelihood counts with."""
@@ -133,8 +248,7 @@ def calibration_metrics(
         drawn = np.array([values[name] for values in measured])
         if name in _BIASED:
             drawn = np.clip(drawn + (value - drawn.mean()), 0, 1)
-        low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
-        intervals[name] = (float(low), float(high))
+        intervals[name] = percentile_interval(drawn, level)
     return replace(found, intervals=intervals)
 
 
@@ -245,7 +359,7 @@ def _distributions(probabilities: Any) -> np.ndarray:
     """Probabilities (n, C) whose rows are distributions."""
     table = as_array(probabilities, "probabilities")
     if table.ndim != 2 or 0 in table.shape:
-        raise DataError(f"The probabilities must be a table, a row a query and a column a class, not {table.shape}.")
+        raise DataError(f"The probabilities must have the shape (queries, classes), not {table.shape}.")
     sums = table.sum(axis=1, dtype=np.float64)
     bad = ~(np.abs(sums - 1) <= _ROW_SUM) | ~(table.min(axis=1) >= 0)
     if bad.any():
@@ -269,9 +383,63 @@ def _targets(targets: Any, queries: int, classes: int) -> np.ndarray:
 
 
 def _check_settings(bins: int, resamples: int, level: float, seed: int) -> None:
-    whole = (("bins", bins, 1), ("resamples", resamples, 0), ("seed", seed, 0))
-    for name, value, least in whole:
-        if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
-            raise DataError(f"`{name}` must be a whole number from {least} on, not {value!r}.")
-    if not (isinstance(level, Real) and 0 < level < 1):
-        raise DataError(f"The level of an interval must lie between 0 and 1, not {level!r}.")
+    for name, value, least in (("bins", bins, 1), ("resamples", resamples, 0), ("seed", seed, 0)):
+        check_whole(value, name, least)
+    check_between(level, "level")
+
+
+def class_table(confidence: np.ndarray, correct: np.ndarray, codes: np.ndarray, bins: int = 15) -> np.ndarray:
+    """Counts, sums of confidence and hits by class and bin, float64 (C, bins, 3).
+
+    Args:
+        confidence: of each answer (n,), in [0, 1].
+        correct: whether it is right (n,).
+        codes: class of each query (n,), whole numbers from 0.
+        bins: of equal width, the last one closed.
+    """
+    edges = bin_edges(bins, confidence.dtype)[1:-1]
+    place = codes * bins + np.searchsorted(edges, confidence, side="right")
+    size = (int(codes.max()) + 1) * bins
+    columns = [np.bincount(place, weights=weights, minlength=size) for weights in (None, confidence, correct)]
+    return np.stack(columns, axis=-1).reshape(-1, bins, 3)
+
+
+def accuracy_and_ece(tables: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Accuracy and ECE (...,) of tables (..., bins, 3) summed over classes."""
+    total = tables[..., 0].sum(axis=-1)
+    gaps = np.abs(tables[..., 2] - tables[..., 1]).sum(axis=-1)
+    return tables[..., 2].sum(axis=-1) / total, gaps / total
+
+
+def resample_means(tables: np.ndarray, *, resamples: int = 1000, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Accuracy and ECE averaged over sets (2,), and the same in resamples of the classes (2, resamples).
+
+    A resample has more noise in its bins than the data, hence a larger ECE: resampled values are moved back by their
+    mean excess. Tables over the same classes see the same draws, so their differences can be resampled too.
+
+    Args:
+        tables: one of `class_table` for each set, over the same classes, (sets, C, bins, 3).
+        resamples: how many draws of classes.
+        seed: of the draws.
+    """
+    sets, classes, bins, _ = tables.shape
+    rng = np.random.default_rng(seed)
+    times = rng.multinomial(classes, np.full(classes, 1 / classes), size=resamples).astype(np.float64)
+    drawn = np.empty((2, resamples, sets))
+    for place, table in enumerate(tables):
+        drawn[:, :, place] = accuracy_and_ece((times @ table.reshape(classes, -1)).reshape(resamples, bins, 3))
+    values = np.mean(accuracy_and_ece(tables.sum(axis=1)), axis=1)
+    means = drawn.mean(axis=2)
+    return values, means + (values - means.mean(axis=1))[:, None]
+
+
+def mean_intervals(
+    tables: np.ndarray, *, resamples: int = 1000, level: float = 0.95, seed: int = 0
+) -> dict[str, tuple[float, Interval]]:
+    """Accuracy and ECE averaged over sets, each with its interval over classes; arguments as of `resample_means`."""
+    values, means = resample_means(tables, resamples=resamples, seed=seed)
+    intervals = [percentile_interval(row, level) for row in np.clip(means, 0, 1)]
+    return {
+        name: (float(value), interval)
+        for name, value, interval in zip(("accuracy", "ECE"), values, intervals, strict=True)
+    }

@@ -1,7 +1,10 @@
-"""Classification by an embedding: the class of the nearest centroid, or of most of the k nearest items.
+"""Classification by the nearest centroid or a vote of the k nearest, and the mean error on corrupted inputs.
 
 Of a class with `TP` items found, `FP` items of others taken for it and `FN` of its own missed,
 `F1 = 2 TP / (2 TP + FP + FN)`; the macro F1 is its mean over classes.
+
+Mean corruption error: how often a model errs on corrupted inputs, corruption by corruption, against a reference.
+Reference: Hendrycks, Dietterich 2019, Benchmarking neural network robustness to common corruptions and perturbations.
 """
 
 from __future__ import annotations
@@ -14,11 +17,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nearkin.checks import check_whole
 from nearkin.errors import DataError, suggestion
-from nearkin.metrics.halving import halves
-from nearkin.metrics.labels import class_names, label_array, label_codes
+from nearkin.metrics.labels import class_names, halves, label_array, label_codes
 from nearkin.search import Scorer, as_scorer, as_vectors, exact
-from nearkin.search.candidates import candidate_distances
+from nearkin.search.order import candidate_distances
 from nearkin.spaces import Space, Sphere
 
 CENTROID = "centroid"
@@ -132,8 +135,7 @@ def classification_metrics(
         seed: of the halves, a whole number from 0 up.
     """
     scorer, ks = as_scorer(space), _vote_sizes(k)
-    if not _is_whole(seed, 0):
-        raise DataError(f"The seed of the halves must be a whole number from 0 up, not {seed!r}.")
+    check_whole(seed, "seed", 0)
     division = _divide(as_vectors(embeddings), labels, reference, reference_labels, int(seed))
     predicted: dict[str, np.ndarray] = {}
     distances = np.empty(0)
@@ -148,7 +150,7 @@ def classification_metrics(
     predicted |= _votes(scorer, division, ks)
     if not predicted:
         raise DataError(
-            f"There is nothing to classify by: give k of at most {len(division.codes):,}, the size of the reference, "
+            f"There is nothing to classify by: pass k of at most {len(division.codes):,}, the size of the reference, "
             "or a space that has a mean."
         )
     return _result(division, predicted, distances)
@@ -182,7 +184,7 @@ class _Division(NamedTuple):
 
 def _divide(vectors: Tensor, given: Any, reference: Any | None, reference_labels: Any | None, seed: int) -> _Division:
     if (reference is None) != (reference_labels is None):
-        raise DataError("A reference and its labels go together: give both or neither.")
+        raise DataError("reference and reference_labels go together: pass both or neither.")
     labels = label_array(given, len(vectors))
     notes: list[str] = []
     if reference is None:
@@ -202,10 +204,10 @@ def _divide(vectors: Tensor, given: Any, reference: Any | None, reference_labels
         notes.append(f"Left out for being of classes that the reference does not have: {strangers:,} items.")
         asked, truth = asked[truth >= 0], truth[truth >= 0]
     if not len(asked):
-        raise DataError("No item is left to classify: give items of the classes that the reference has.")
+        raise DataError("No item is left to classify: pass items of classes that are in the reference.")
     if codes.max() == 0:
         others = f" ({notes[0][:-1].lower()})" if notes and reference is None else ""
-        raise DataError(f"Classification needs two classes or more, and the reference has one{others}.")
+        raise DataError(f"Classification needs at least two classes, but the reference has one{others}.")
     _, first = np.unique(codes, return_index=True)
     return _Division(
         vectors[torch.from_numpy(asked)],
@@ -225,7 +227,7 @@ def _halved(labels: np.ndarray, seed: int, notes: list[str]) -> tuple[np.ndarray
     (codes,) = label_codes(labels)
     sizes = np.bincount(codes)
     if not (sizes > 1).any():
-        raise DataError("No class has two items: give every class two or more, one to know it by and one to classify.")
+        raise DataError("No class has two items: each class needs at least two, one as reference and one to classify.")
     if alone := int((sizes == 1).sum()):
         notes.append(f"Left out for having a single item: {alone:,} {'class' if alone == 1 else 'classes'}.")
     known, asked = halves(labels, seed)
@@ -308,11 +310,46 @@ def _result(division: _Division, predicted: dict[str, np.ndarray], distances: np
 def _vote_sizes(k: Any) -> list[int]:
     """The numbers of neighbours, each once, ascending."""
     listed = isinstance(k, Sequence) or (isinstance(k, np.ndarray) and k.ndim == 1)
-    if not listed or not all(_is_whole(size, 1) for size in k):
-        raise DataError(f"k must be a list of whole numbers from 1 up, such as [1, 10], not {k!r}.")
+    if not listed:
+        raise DataError(f"k must be a list of whole numbers, such as [1, 10], not {k!r}.")
+    for size in k:
+        check_whole(size, "k", 1)
     return sorted({int(size) for size in k})
 
 
-def _is_whole(given: Any, least: int) -> bool:
-    """Whether it is a whole number, ours or NumPy's, of at least `least`; truth values are none."""
-    return isinstance(given, int | np.integer) and not isinstance(given, bool) and int(given) >= least
+def mean_corruption_error(errors: Any, reference: Any | None = None) -> float:
+    """mCE: for each corruption the errors summed over severities, over those of a reference model; then the mean.
+
+    Args:
+        errors: shares of 1 (corruptions, severities).
+        reference: errors of the reference in the same cells; None: nothing is divided by, and it is the mean error.
+    """
+    own = _cells(errors)
+    return float(own.mean()) if reference is None else _mean_ratio(own, _cells(reference))
+
+
+def relative_corruption_error(errors: Any, clean: float, reference: Any, reference_clean: float) -> float:
+    """Relative mCE: the same of what corruption adds to the clean error.
+
+    Args:
+        errors: shares of 1 (corruptions, severities).
+        clean: error on clean inputs.
+        reference: errors of the reference in the same cells.
+        reference_clean: its error on clean inputs.
+    """
+    return _mean_ratio(_cells(errors) - clean, _cells(reference) - reference_clean)
+
+
+def _mean_ratio(own: np.ndarray, theirs: np.ndarray) -> float:
+    """The mean over corruptions of ratios of sums over severities; NaN where one of the reference is not above 0."""
+    if own.shape != theirs.shape:
+        raise DataError(f"Errors {own.shape} and those of the reference {theirs.shape} must have the same shape.")
+    above, below = own.sum(axis=1), theirs.sum(axis=1)
+    return float(np.mean(above / below)) if (below > 0).all() else float("nan")
+
+
+def _cells(errors: Any) -> np.ndarray:
+    found = np.asarray(errors, dtype=np.float64)
+    if found.ndim != 2 or not found.size:
+        raise DataError(f"Errors are a table (corruptions, severities), not of shape {found.shape}.")
+    return found

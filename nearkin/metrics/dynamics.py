@@ -1,25 +1,31 @@
-"""Is the distance learning, or only growing? What one update did to the points of an episode.
+"""Training dynamics: what one update did to the points of an episode, and two runs compared by it.
 
+Is the distance learning, or only growing? What one update did to the points of an episode.
 With X0 and X1 the points of an episode before and after an update, each centred over its samples:
 `alpha = <X0, X1> / |X0|^2` is the scale that explains X1 best, `norm ratio = |X1 - alpha X0| / |X1 - X0|`, and
 `psi = d_after / d_before` of a query and a class; psi_con and psi_div are the geometric means over queries with their
 own and with the other classes. Reference: Kim 2023, article II, appendix C.
+
+Two runs compared by their training dynamics: geometric means, properly learned checkpoints, and two tests.
+Reference: Kim 2023, article II, appendix C.3.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from nearkin.data.episodes import whole_numbers
+from nearkin.data.samplers import whole_numbers
 from nearkin.errors import DataError
 from nearkin.search import as_scorer
 from nearkin.spaces import Space, distance_ratio_scores
-from nearkin.spaces.representatives import Representation
+from nearkin.spaces.space import Representation
 
 DYNAMICS = ("norm_ratio", "con_alpha", "div_alpha", "con_div")
 """The measures that runs are compared by (`dynamics_comparison`)."""
@@ -100,7 +106,7 @@ def _points(given: Any) -> Tensor:
 
 def _check(before: Tensor, after: Tensor, way: int, shot: int, representation: str) -> None:
     if representation not in ("mean", "nearest"):
-        raise DataError(f"A class is represented by its 'mean' or its 'nearest' point, not by '{representation}'.")
+        raise DataError(f"The representation must be 'mean' or 'nearest', not '{representation}'.")
     if before.ndim != 2 or before.shape != after.shape:
         raise DataError(
             "The dynamics of an episode need the same points (n, d) before and after, "
@@ -147,3 +153,251 @@ def _approach(
     growth = distance_ratio_scores(distances[0], 1.0) - distance_ratio_scores(distances[1], 1.0)
     own = torch.eye(way, dtype=torch.bool, device=growth.device).repeat_interleave(len(growth) // way, dim=0)
     return growth[own].mean(), growth[~own].mean()
+
+
+_PROPER = {"con_alpha": "below 1", "div_alpha": "above 1", "con_div": "below 1"}
+"""Where a measure lies at a checkpoint that learned properly; of the norm ratio nothing is asked."""
+
+
+@dataclass(frozen=True)
+class MeasureComparison:
+    """One measure in two runs; pairs hold the first run's value, then the second's.
+
+    Attributes:
+        geometric_mean: of the checkpoints with a defined value; nan if there is none.
+        proportion: share of those that learned properly (con-alpha < 1, div-alpha > 1, con-div < 1); nan for the norm
+            ratio, of which nothing is asked.
+        checkpoints: how many have a defined value; only these count.
+        undefined: how many do not.
+        mann_whitney_p: two-sided p of the Mann-Whitney U test between the values; nan if a run has none.
+        fisher_p: two-sided p of Fisher's exact test between the counts behind the proportions; nan without those.
+    """
+
+    geometric_mean: tuple[float, float]
+    proportion: tuple[float, float]
+    checkpoints: tuple[int, int]
+    undefined: tuple[int, int]
+    mann_whitney_p: float
+    fisher_p: float
+
+
+@dataclass(frozen=True)
+class DynamicsComparison:
+    """The training dynamics of two runs side by side.
+
+    Attributes:
+        names: what to call the runs.
+        steps: of each run the steps of its first and its last checkpoint that was taken; nan where rows tell no step.
+        measures: measure to its comparison, in the order of `DYNAMICS`.
+    """
+
+    names: tuple[str, str]
+    steps: tuple[tuple[float, float], tuple[float, float]]
+    measures: dict[str, MeasureComparison]
+
+    def notes(self) -> list[str]:
+        """What a reader must know: what is counted and left out, steps that differ, how far the tests reach."""
+        first, second = self.names
+        one = self.measures[DYNAMICS[0]]
+        counts = np.add(one.checkpoints, one.undefined)
+        said = [
+            f"Geometric means over {counts[0]:,} checkpoints of {first} and {counts[1]:,} of {second}, and the share "
+            "of checkpoints on the side of 1 where queries approach their own class and leave the others.",
+        ]
+        said += [
+            f"{_title(name)}: the value is not defined at {found.undefined[0]:,} checkpoints of {first} and "
+            f"{found.undefined[1]:,} of {second}, which were left out."
+            for name, found in self.measures.items()
+            if any(found.undefined)
+        ]
+        if self.steps[0] != self.steps[1] and np.isfinite(self.steps).all():
+            said.append(
+                f"The checkpoints of {first} lie at steps {_span_text(self.steps[0])}, those of {second} at "
+                f"{_span_text(self.steps[1])}: measures change as training goes on, so compare the same steps of both."
+            )
+        said.append(
+            "Checkpoints of one training follow one another and are no independent samples: a small p says that these "
+            "two trainings went differently, not that other trainings by the same recipes would."
+        )
+        return said
+
+    def headings(self) -> list[str]:
+        """The columns of the table."""
+        return ["measure", *self.names, "Mann-Whitney p", "Fisher p"]
+
+    def rows(self) -> list[list[list[str]]]:
+        """The table: one row a measure, and of each cell its lines of text."""
+        return [_cells(name, found) for name, found in self.measures.items()]
+
+    def to_markdown(self) -> str:
+        """The table and its notes."""
+        cells = [[", ".join(lines) for lines in row] for row in self.rows()]
+        headings = [_one_line(heading) for heading in self.headings()]
+        table = [f"| {' | '.join(row)} |" for row in (headings, ["---"] * len(headings), *cells)]
+        return "\n".join([*table, "", *(f"- {_one_line(note)}" for note in self.notes())]) + "\n"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as JSON can hold it; what is not defined is None."""
+        plain: dict[str, Any] = _plain(asdict(self) | {"notes": self.notes()})
+        return plain
+
+
+def compare_dynamics(
+    first: Sequence[Mapping[str, Any]],
+    second: Sequence[Mapping[str, Any]],
+    *,
+    names: tuple[str, str] = ("first", "second"),
+    steps: tuple[float | None, float | None] = (None, None),
+) -> DynamicsComparison:
+    """Compare the training dynamics of two runs, measure by measure.
+
+    A value that is not defined counts nowhere, and the result says how many there were: missing, None, not finite, a
+    norm ratio below 0, another measure that is not positive.
+
+    Args:
+        first: the rows of a training log (`Run.history()`); those without any of `DYNAMICS` are passed over.
+        second: those of the other run.
+        names: what to call the two.
+        steps: the first and the last step to count, either None for no limit.
+
+    Raises:
+        DataError: if a log has no such row among these steps, or a value that is no number, or is no log.
+    """
+    if isinstance(names, str) or not isinstance(names, Sequence) or len(names) != 2:
+        raise DataError(f"names must be two names, such as ('first', 'second'), not {names!r}.")
+    low, high = steps
+    if low is not None and high is not None and low > high:
+        raise DataError(f"The first step, {low:,}, is after the last, {high:,}: swap them.")
+    found = [_checkpoints(log, name, steps) for log, name in zip((first, second), names, strict=True)]
+    spans = [(float(at.min()), float(at.max())) for at, _ in found]
+    return DynamicsComparison(
+        names=(names[0], names[1]),
+        steps=(spans[0], spans[1]),
+        measures={
+            measure: _compare(measure, found[0][1][:, place], found[1][1][:, place])
+            for place, measure in enumerate(DYNAMICS)
+        },
+    )
+
+
+def _checkpoints(
+    log: Sequence[Mapping[str, Any]], name: str, steps: tuple[float | None, float | None]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Steps (n,), nan where a row has none, and values (n, 4) of the rows that have some of the measures."""
+    if not isinstance(log, Sequence) or not all(isinstance(row, Mapping) for row in log):
+        raise DataError(
+            f"The log of {name} must be a list of rows, each a mapping of names to numbers, as Run(...).history() "
+            f"returns, not a {type(log).__name__}."
+        )
+    rows = [row for row in log if any(key in row for key in DYNAMICS)]
+    if not rows:
+        raise DataError(
+            f"The log of {name} has no training dynamics: train with training.schedule set to episodic and "
+            "training.episodic.record_every to fewer episodes than there are."
+        )
+    at = _numbers([[row.get("step")] for row in rows], name)[:, 0]
+    values = _numbers([[row.get(key) for key in DYNAMICS] for row in rows], name)
+    first, last = steps
+    kept = np.ones(len(at), dtype=bool)
+    if first is not None:
+        kept &= at >= first
+    if last is not None:
+        kept &= at <= last
+    if not kept.any():
+        raise DataError(
+            f"The log of {name} has no checkpoint {_range_text(first, last)}: "
+            + (f"its {len(at):,} lie at steps {_span_text(at)}." if np.isfinite(at).all() else "its rows have no step.")
+        )
+    return at[kept], values[kept]
+
+
+def _one_line(text: str) -> str:
+    """Text that a table of Markdown can hold."""
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def _span_text(at: np.ndarray | tuple[float, float]) -> str:
+    return f"{min(at):,.0f} to {max(at):,.0f}"
+
+
+def _range_text(first: float | None, last: float | None) -> str:
+    ends = [f"from step {first:,.0f} on"] if first is not None else []
+    return " and ".join([*ends, f"up to step {last:,.0f}"] if last is not None else ends)
+
+
+def _numbers(rows: Sequence[Sequence[Any]], name: str) -> np.ndarray:
+    try:
+        return np.array([[math.nan if value is None else float(value) for value in row] for row in rows])
+    except (TypeError, ValueError) as error:
+        raise DataError(f"The log of {name} has a training-dynamics value that is not a number: {error}.") from error
+
+
+def _compare(measure: str, first: np.ndarray, second: np.ndarray) -> MeasureComparison:
+    """One measure of checkpoints (n,) and (m,)."""
+    from scipy.stats import fisher_exact, mannwhitneyu
+
+    both = [values[_is_defined(measure, values)] for values in (first, second)]
+    counts, means = [len(values) for values in both], [_geometric_mean(values) for values in both]
+    proper = [_count_proper(measure, values) for values in both]
+    tested, asked = all(counts), measure in _PROPER
+    shares = [done / count if count and asked else math.nan for done, count in zip(proper, counts, strict=True)]
+    table = [[done, count - done] for done, count in zip(proper, counts, strict=True)]
+    return MeasureComparison(
+        geometric_mean=(means[0], means[1]),
+        proportion=(shares[0], shares[1]),
+        checkpoints=(counts[0], counts[1]),
+        undefined=(len(first) - counts[0], len(second) - counts[1]),
+        mann_whitney_p=float(mannwhitneyu(*both).pvalue) if tested else math.nan,
+        fisher_p=float(fisher_exact(table)[1]) if tested and asked else math.nan,
+    )
+
+
+def _is_defined(measure: str, values: np.ndarray) -> np.ndarray:
+    """Which values (n,) count: only the norm ratio may be 0, of what did nothing but grow."""
+    return np.isfinite(values) & ((values >= 0) if measure == "norm_ratio" else (values > 0))
+
+
+def _count_proper(measure: str, values: np.ndarray) -> int:
+    """How many checkpoints learned properly."""
+    side = _PROPER.get(measure)
+    return int((values > 1).sum() if side == "above 1" else (values < 1).sum())
+
+
+def _geometric_mean(values: np.ndarray) -> float:
+    """0 if any value is 0, nan if there is none."""
+    if not len(values):
+        return math.nan
+    return float(np.exp(np.log(values).mean())) if values.all() else 0.0
+
+
+def _title(measure: str) -> str:
+    return "Norm ratio" if measure == "norm_ratio" else f"{measure.replace('_', '-').capitalize()} ratio"
+
+
+def _cells(measure: str, found: MeasureComparison) -> list[list[str]]:
+    """A row of the table."""
+    runs = []
+    for mean, share in zip(found.geometric_mean, found.proportion, strict=True):
+        told = [f"{100 * share:.1f} % {_PROPER[measure]}"] if not math.isnan(share) else []
+        runs.append([_text(mean), *told])
+    return [[_title(measure)], *runs, [_p_text(found.mann_whitney_p)], [_p_text(found.fisher_p)]]
+
+
+def _text(value: float) -> str:
+    return "–" if math.isnan(value) else f"{value:.5f}"
+
+
+def _p_text(p: float) -> str:
+    """Five decimals, or the power of ten below which p lies."""
+    if 0 < p < 1e-5:
+        return f"< 1e-{math.floor(-math.log10(p))}"
+    return "< 1e-300" if p == 0 else _text(p)
+
+
+def _plain(value: Any) -> Any:
+    """The same value with None for what is not finite."""
+    if isinstance(value, dict):
+        return {key: _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -17,10 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nearkin.data.episodes import EpisodeSampler, whole_numbers
+from nearkin.data.samplers import EpisodeSampler, whole_numbers
 from nearkin.errors import DataError, suggestion
-from nearkin.metrics.class_choice import RuledChoice, ScoredChoice, Similarity
-from nearkin.metrics.class_rules import NearestRule, VotingRule
+from nearkin.metrics.class_choice import NearestRule, RuledChoice, ScoredChoice, Similarity, VotingRule
 from nearkin.metrics.labels import class_names, label_array, label_codes
 from nearkin.search import Scorer, as_scorer, as_vectors
 from nearkin.spaces import Space, Sphere
@@ -119,9 +118,7 @@ class FewShotResult:
             DataError: if the episodes of the two are not the same.
         """
         if not isinstance(other, FewShotResult):
-            raise DataError(
-                f"A few-shot result is compared with another, not with something of the type {type(other).__name__}."
-            )
+            raise DataError(f"A FewShotResult can only be compared with another, not with a {type(other).__name__}.")
         if self.fingerprint != other.fingerprint:
             raise DataError(
                 f"These are not the same episodes, as {self._differences(other)}: measure both models on the same "
@@ -204,7 +201,7 @@ def fewshot_accuracy(
     """
     way, shot, query, episodes, seed = whole_numbers(way=way, shot=shot, query=query, episodes=episodes, seed=seed)
     if episodes < 2:
-        raise DataError(f"An interval needs at least 2 episodes, 600 are usual, not {episodes}.")
+        raise DataError(f"An interval needs at least 2 episodes (600 are usual), not {episodes}.")
     points = as_vectors(embeddings)
     names = label_array(labels, len(points))
     (codes,) = label_codes(names)

@@ -69,8 +69,8 @@ class CorrelationTable:
         return {
             "against": self.against,
             "measures": {
-                name: {key: _plain(value) for key, value in asdict(found).items() if key != "measure"}
-                for name, found in self.measures.items()
+                name: {key: value if value == value else None for key, value in found.items() if key != "measure"}
+                for name, found in ((name, asdict(found)) for name, found in self.measures.items())
             },
         }
 
@@ -87,9 +87,7 @@ def geometry_correlations(rows: Sequence[Mapping[str, float]], of: Sequence[str]
         DataError: if there are fewer than three runs, or one lacks a measure.
     """
     if len(rows) < _FEWEST:
-        raise DataError(
-            f"A correlation over runs needs at least {_FEWEST} of them, and there are {len(rows)}: add more."
-        )
+        raise DataError(f"A correlation needs at least {_FEWEST} runs, but there are {len(rows)}: add more.")
     theirs = _column(rows, against)
     found = {name: _correlate(name, _column(rows, name), against, theirs) for name in of}
     return CorrelationTable(against, _corrected(found))
@@ -150,7 +148,3 @@ def _corrected(found: Mapping[str, MeasureCorrelation]) -> dict[str, MeasureCorr
         name: MeasureCorrelation(**asdict(one) | {f"{kind}_holm": held.get((name, kind), math.nan) for kind in kinds})
         for name, one in found.items()
     }
-
-
-def _plain(value: Any) -> Any:
-    return None if isinstance(value, float) and math.isnan(value) else value

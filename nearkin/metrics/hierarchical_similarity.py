@@ -19,12 +19,12 @@ import numpy as np
 import torch
 
 from nearkin.errors import DataError
-from nearkin.metrics.hierarchical_result import HierarchicalResult
-from nearkin.metrics.matrices import ascending_ks, class_ids, symmetric_distances
+from nearkin.metrics.checks import ascending_ks, class_ids, symmetric_distances
+from nearkin.metrics.hierarchy import HierarchicalResult
 from nearkin.search import as_pair, as_scorer, memory_bytes
-from nearkin.search.blocks import Order, key_indices, key_scores, search_candidates, untangle
+from nearkin.search.brute_force import Order, key_indices, key_scores, resolve_ties, search_candidates
 from nearkin.spaces import Sphere
-from nearkin.spaces.scaling import chord_targets
+from nearkin.spaces.mds import chord_targets
 
 _SPHERE = Sphere()
 _CLOSE, _FEW_CLOSE = 4, 1024
@@ -127,7 +127,7 @@ class _Curves:
             matters &= (np.count_nonzero(close, axis=1) <= _CLOSE * self._depth + _FEW_CLOSE)[:, None]
             if matters.any():
                 near = near.copy()
-                untangle(self._order, rows, near, close, matters)
+                resolve_ties(self._order, rows, near, close, matters)
                 similar = self._similar(rows, near)
         self._write(rows, similar[:, : self._depth])
 
@@ -174,7 +174,7 @@ def _depths(at: Sequence[int], area: int | None, others: int) -> tuple[list[int]
     beyond = [*(f"HS@{k}" for k in asked if k > others), *(f"AHS@{k}" for k in spans if k > others)]
     if not ks and span is None:
         if not beyond:
-            raise DataError("No measure is asked for: name a k of HS@k in `at`, or a K of AHS@K in `area`.")
+            raise DataError("No metric requested: pass a k of HS@k in `at`, or a K of AHS@K in `area`.")
         raise DataError(
             f"A query has only {max(others, 0):,} others to find, too few for {', '.join(beyond)}: give more items or "
             "ask for fewer neighbours."

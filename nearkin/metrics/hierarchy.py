@@ -15,6 +15,7 @@ Reference: Kim 2023, article IV.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,12 +25,59 @@ import numpy as np
 import torch
 
 from nearkin.errors import DataError
-from nearkin.metrics.columns import as_array
-from nearkin.metrics.hierarchical_result import SEVERITY, HierarchicalResult
+from nearkin.metrics.checks import as_array, ascending_ks, class_ids, square_matrix
+from nearkin.metrics.intervals import Interval, class_bootstrap
 from nearkin.metrics.labels import class_names, label_array, label_codes
-from nearkin.metrics.matrices import ascending_ks, class_ids, square_matrix
 from nearkin.search import as_vectors
 from nearkin.spaces import Space, Sphere
+
+SEVERITY = "severity"
+
+
+@dataclass(frozen=True, eq=False)
+class HierarchicalResult:
+    """Measures of items against a class tree.
+
+    Attributes:
+        values: measure to its mean over the items; "severity" is the mean over mistakes alone, NaN if there are none.
+        per_query: measure to float64 (n,), all but the severity.
+        labels: the items' classes (n,).
+        mistakes: which items got a wrong class, int64 (m,), ascending; empty where no class is predicted.
+        severities: the tree distance of each mistake (m,).
+        notes: what a reader must know.
+    """
+
+    values: dict[str, float]
+    per_query: dict[str, np.ndarray] = field(repr=False)
+    labels: np.ndarray = field(repr=False)
+    mistakes: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64), repr=False)
+    severities: np.ndarray = field(default_factory=lambda: np.empty(0), repr=False)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def lower_is_better(self) -> tuple[str, ...]:
+        """The values of which less is better."""
+        return tuple(name for name in self.values if name.startswith("AHD@") or name == SEVERITY)
+
+    def intervals(self, *, resamples: int = 1000, level: float = 0.95, seed: int = 0) -> dict[str, Interval]:
+        """Measure to its interval (low, high) by `class_bootstrap`; there is none of the severity without mistakes."""
+        found = class_bootstrap(self.per_query, self.labels, resamples=resamples, level=level, seed=seed)
+        if len(self.mistakes):
+            found[SEVERITY] = class_bootstrap(
+                self.severities, self.labels[self.mistakes], resamples=resamples, level=level, seed=seed
+            )
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values: the means, None for one that is undefined, and how many items they are of."""
+        values = {name: None if math.isnan(value) else value for name, value in self.values.items()}
+        return {
+            "values": values,
+            "items": len(self.labels),
+            "mistakes": len(self.mistakes),
+            "notes": list(self.notes),
+        }
+
 
 _SPHERE = Sphere()
 _LARGEST = 1 - 1e-12
@@ -143,7 +191,7 @@ def class_prototypes(embeddings: Any, labels: Any, space: Space = _SPHERE) -> Cl
     vectors = as_vectors(embeddings)
     names = label_array(labels, len(vectors))
     if not len(vectors):
-        raise DataError("There are no embeddings to take the means of: give at least one.")
+        raise DataError("There are no embeddings to average: pass at least one.")
     (codes,) = label_codes(names)
     sizes = np.bincount(codes).tolist()
     grouped = vectors[torch.from_numpy(np.argsort(codes, kind="stable"))]
@@ -152,7 +200,7 @@ def class_prototypes(embeddings: Any, labels: Any, space: Space = _SPHERE) -> Cl
     if isinstance(space, Sphere) and (lost := torch.linalg.vector_norm(means, dim=-1) < _SHORTEST).any():
         raise DataError(
             f"The embeddings of class '{classes[int(lost.int().argmax())]}' are zero or cancel out, so they have no "
-            "mean on the sphere: leave the class out, or give space=Euclidean()."
+            "mean on the sphere: remove the class, or use space=Euclidean()."
         )
     return ClassPrototypes(classes, means.cpu().numpy())
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from nearkin.checks import check_whole
 from nearkin.errors import DataError, suggestion
 
 MRR = "MRR"
@@ -49,14 +50,13 @@ def choose_metrics(
     """
     recall_at, map_at = _several(recall_at), _several(map_at)
     for k in (knn, *recall_at, *map_at):
-        if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or k < 1:
-            raise DataError(f"The k of Recall@k, MAP@k and kNN-Acc must be a whole number from 1 on, not {k!r}.")
+        check_whole(k, "k", 1)
     if names is None:
         names = ["P@1", "R-precision", "MAP@R", MRR]
         names += [*(f"MAP@{k}" for k in map_at), *(f"Recall@{k}" for k in recall_at), "kNN-Acc"]
     names = _several(names)
     if len(names) == 0:
-        raise DataError("No metric is asked for: name at least one, such as 'MAP@R', or leave `metrics` out for all.")
+        raise DataError("No metric requested: name at least one, such as 'MAP@R', or omit `metrics` for all.")
     return [_metric(name, knn) for name in dict.fromkeys(names)]
 
 

@@ -7,6 +7,7 @@ from typing import Any, overload
 
 import numpy as np
 
+from nearkin.checks import check_between, check_whole
 from nearkin.errors import DataError
 from nearkin.metrics.labels import label_array, label_codes
 
@@ -46,8 +47,7 @@ def class_bootstrap(
         level: share of the resampled means inside the interval.
         seed: the same seed gives the same interval.
     """
-    if resamples < 1 or not 0 < level < 1:
-        raise DataError(f"An interval needs resamples >= 1 and a level between 0 and 1, not {resamples} and {level}.")
+    check_resampling(resamples, level)
     if not isinstance(values, Mapping):
         return _intervals(_flat(values)[None], labels, resamples, level, seed)[0]
     if not values:
@@ -55,14 +55,14 @@ def class_bootstrap(
     rows = [_flat(row) for row in values.values()]
     if len({len(row) for row in rows}) > 1:
         counts = ", ".join(f"{name}: {len(row)}" for name, row in zip(values, rows, strict=True))
-        raise DataError(f"Metrics that share a resampling need a value for each of the same queries, not {counts}.")
+        raise DataError(f"Metrics that share resamples need the same number of queries, not {counts}.")
     return dict(zip(values, _intervals(np.stack(rows), labels, resamples, level, seed), strict=True))
 
 
 def _flat(values: Any) -> np.ndarray:
     numbers = np.asarray(values, dtype=np.float64)
     if numbers.ndim != 1 or len(numbers) == 0 or not np.isfinite(numbers).all():
-        raise DataError("An interval needs a flat, non-empty list of finite values, one for each query.")
+        raise DataError("An interval needs a non-empty, one-dimensional list of finite values, one per query.")
     return numbers
 
 
@@ -73,8 +73,19 @@ def _intervals(table: np.ndarray, labels: Any, resamples: int, level: float, see
     for resample, drawn in enumerate(draw_queries(codes, resamples, seed)):
         # Summed along the memory of each metric, so that its mean does not depend on which others there are.
         means[resample] = table.take(drawn, axis=1).mean(axis=1)
-    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2], axis=0)
-    return [(float(first), float(last)) for first, last in zip(low, high, strict=True)]
+    return [percentile_interval(column, level) for column in means.T]
+
+
+def check_resampling(resamples: int, level: float) -> None:
+    """Refuse fewer than one resample, and a level that is no share."""
+    check_whole(resamples, "resamples", 1)
+    check_between(level, "level")
+
+
+def percentile_interval(drawn: Any, level: float = 0.95) -> Interval:
+    """The ends of the middle share of resampled values (b,); NaN are left out."""
+    low, high = np.nanquantile(drawn, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
 
 
 def draw_queries(codes: np.ndarray, resamples: int, seed: int) -> Iterator[np.ndarray]:

@@ -14,7 +14,7 @@ from nearkin.errors import DataError, suggestion
 from nearkin.search import Scorer, as_scorer, as_vectors
 
 Symmetry = Literal["max", "mean"]
-Scale = Literal["sigmoid", "logit"]
+KernelScale = Literal["sigmoid", "logit"]
 
 NAMES = ("learned", "gaussian", "auto")
 """Kernels that have a name; "auto" is "learned" where the space is a similarity's, and "gaussian" elsewhere."""
@@ -57,7 +57,7 @@ class LearnedKernel:
 
     space: Any
     symmetry: Symmetry = "max"
-    scale: Scale = "sigmoid"
+    scale: KernelScale = "sigmoid"
     name: ClassVar[str] = "learned"
     indefinite: ClassVar[bool] = True
 
@@ -65,7 +65,7 @@ class LearnedKernel:
         if not is_similarity(as_scorer(self.space)):
             raise DataError(
                 f"The kernel 'learned' needs a similarity, and {_named(self.space)} has a distance: give the space of "
-                "a model with a learned similarity, or take the kernel 'gaussian'."
+                "a model with a learned similarity, or use the kernel 'gaussian'."
             )
         _check_choice("symmetry", self.symmetry, _SYMMETRIES)
         _check_choice("scale", self.scale, _SCALES)

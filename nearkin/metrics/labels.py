@@ -1,4 +1,4 @@
-"""Labels of any hashable kind as whole numbers, compared exactly."""
+"""Labels of any hashable type as integer codes, compared exactly, and half of each class drawn as reference."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def label_array(labels: Any, expected: int, what: str = "labels", of: str = "emb
     if isinstance(labels, Tensor):
         labels = labels.detach().cpu().numpy()
     if isinstance(labels, str) or not isinstance(labels, Iterable):
-        raise DataError(f"The {what} must be a list with one label for each item, not {labels!r}.")
+        raise DataError(f"The {what} must be a list with one label per item, not {labels!r}.")
     array = labels if isinstance(labels, np.ndarray) else _from_sequence(labels)
     if array.ndim != 1:
-        raise DataError(f"The {what} must be a flat list, one for each item, not of shape {array.shape}.")
+        raise DataError(f"The {what} must be one-dimensional, one per item, not of shape {array.shape}.")
     if len(array) != expected:
-        raise DataError(f"There are {len(array)} {what} for {expected} {of}: give one for each.")
+        raise DataError(f"There are {len(array)} {what} for {expected} {of}: pass one for each.")
     if array.dtype.kind in "fcOmM":
         missing = [row for row, label in enumerate(array.tolist()) if label is None or label != label]
         if missing:
@@ -60,3 +60,17 @@ def _from_sequence(labels: Iterable[Any]) -> np.ndarray:
     array = np.empty(len(values), dtype=object)
     array[:] = values
     return array
+
+
+def halves(labels: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Half of each class as support, rounded up, and the other half as queries; ascending rows of labels (n,).
+
+    A class with one item has it in the support. What the classes are called makes no difference.
+    """
+    (codes,) = label_codes(np.asarray(labels))
+    shuffled = np.random.default_rng(seed).permutation(len(codes))
+    grouped = shuffled[np.argsort(codes[shuffled], kind="stable")]
+    sizes = np.bincount(codes)
+    place = np.arange(len(codes)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    support = place < np.repeat((sizes + 1) // 2, sizes)
+    return np.sort(grouped[support]), np.sort(grouped[~support])

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from nearkin.errors import DataError, UnknownNameError, suggestion
-from nearkin.metrics.clustering import clustering_metrics
+from nearkin.metrics.clusters import clustering_metrics
 from nearkin.metrics.hits import choose_metrics
 from nearkin.metrics.retrieval import retrieval_metrics
 from nearkin.spaces import Sphere

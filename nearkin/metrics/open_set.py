@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from nearkin.errors import DataError
-from nearkin.metrics.columns import flag_column, number_column
-from nearkin.metrics.intervals import Interval, draw_queries
+from nearkin.metrics.checks import flag_column, number_column
+from nearkin.metrics.intervals import Interval, draw_queries, percentile_interval
 from nearkin.metrics.labels import label_array, label_codes
 from nearkin.metrics.trade_off import TradeOff
 
@@ -105,13 +105,13 @@ def open_set_metrics(
         DataError: if there are only known or only unknown queries, lengths differ, or a score is not finite.
     """
     if isinstance(tpr, bool) or not (isinstance(tpr, Real) and 0 < tpr <= 1):
-        raise DataError(f"The TPR must lie above 0 and be at most 1, not {tpr!r}.")
+        raise DataError(f"The TPR must be above 0 and at most 1, not {tpr!r}.")
     distances = -number_column(scores, "scores").astype(np.float64)
     inside = flag_column(known, "known", len(distances))
     named = None if correct is None else flag_column(correct, "correct", len(distances), where=inside)
     for flags, kind in ((inside, "known"), (~inside, "unknown")):
         if not flags.any():
-            raise DataError(f"There is no {kind} query, and open-set metrics need both kinds: give scores of both.")
+            raise DataError(f"There are no {kind} queries, and open-set metrics need both known and unknown ones.")
     found = _measure(distances, inside, named, tpr)
     if not resamples:
         return found
@@ -122,8 +122,8 @@ def open_set_metrics(
         if inside[rows].any() and not inside[rows].all():
             part = _measure(distances[rows], inside[rows], None if named is None else named[rows], tpr)
             drawn.append(list(part.values.values()))
-    low, high = np.quantile(drawn or [list(found.values.values())], [(1 - level) / 2, (1 + level) / 2], axis=0)
-    intervals = {name: (float(a), float(b)) for name, a, b in zip(found.values, low, high, strict=True)}
+    columns = zip(*drawn or [found.values.values()], strict=True)
+    intervals = {name: percentile_interval(column, level) for name, column in zip(found.values, columns, strict=True)}
     return replace(found, intervals=intervals)
 
 

@@ -84,7 +84,7 @@ def paired_permutation(
     differences = {name: float(a[name]) - float(b[name]) for name in a if name in b}
     if len(differences) < 2:
         raise DataError(
-            f"A paired test needs two classes that both models were measured on; these share {len(differences)}."
+            f"A paired test needs at least two classes measured on both models; these share {len(differences)}."
         )
     d = np.array(list(differences.values()))
     if not np.isfinite(d).all():

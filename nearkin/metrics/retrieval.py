@@ -2,19 +2,74 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 
-from nearkin.errors import DataError
+from nearkin.errors import DataError, suggestion
 from nearkin.metrics.hits import MRR, HitMetric, choose_metrics
-from nearkin.metrics.labels import label_array, label_codes
-from nearkin.metrics.result import RetrievalResult
+from nearkin.metrics.labels import class_names, label_array, label_codes
 from nearkin.search import Reranker, as_exclude, as_pair, as_reranker, as_scorer, exact, memory_bytes
-from nearkin.search.blocks import Order, first_ranks, key_indices, key_scores, search_candidates, untangle
+from nearkin.search.brute_force import Order, first_ranks, key_indices, key_scores, resolve_ties, search_candidates
 from nearkin.spaces import Sphere
+
+
+@dataclass(frozen=True, eq=False)
+class RetrievalResult:
+    """Retrieval metrics of a set of queries.
+
+    Attributes:
+        values: metric name to its mean over the kept queries, in [0, 1], higher is better.
+        per_query: metric name to float32 (kept,).
+        kept: which queries have at least one positive, int64 (kept,), ascending.
+        dropped: how many have none and are in no mean.
+        labels: the kept queries' labels (kept,).
+    """
+
+    values: dict[str, float]
+    per_query: dict[str, np.ndarray] = field(repr=False)
+    kept: np.ndarray = field(repr=False)
+    dropped: int
+    labels: np.ndarray = field(repr=False)
+
+    primary = "MAP@R"
+    higher_is_better = True
+
+    def per_class(self, metric: str) -> dict[str, float]:
+        """The mean of a metric over the queries of each class, by class name."""
+        if metric not in self.per_query:
+            raise DataError(
+                f"No values of '{metric}' for single queries are kept here.{suggestion(metric, self.per_query)}"
+            )
+        (codes,) = label_codes(self.labels)
+        sums = np.bincount(codes, weights=self.per_query[metric].astype(np.float64))
+        means = sums / np.bincount(codes)
+        return dict(zip(class_names(self.labels, codes), means.tolist(), strict=True))
+
+    def to_dict(self, per_query: bool = True) -> dict[str, Any]:
+        """Plain JSON values; without `per_query` only the means and counts."""
+        plain: dict[str, Any] = {"values": dict(self.values), "dropped": self.dropped, "queries": len(self.kept)}
+        if per_query:
+            plain["kept"] = self.kept.tolist()
+            plain["labels"] = self.labels.tolist()
+            plain["per_query"] = {name: values.tolist() for name, values in self.per_query.items()}
+        return plain
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> RetrievalResult:
+        """The inverse of `to_dict`; what was not written stays empty."""
+        labels = plain.get("labels", [])
+        return cls(
+            values=dict(plain["values"]),
+            per_query={name: np.array(values, np.float32) for name, values in plain.get("per_query", {}).items()},
+            kept=np.array(plain.get("kept", []), np.int64),
+            dropped=int(plain["dropped"]),
+            labels=label_array(labels, len(labels)),
+        )
+
 
 _SPHERE = Sphere()
 _PAIRS = 2**22
@@ -66,9 +121,10 @@ def retrieval_metrics(
         memory_mb: how much memory to take beside inputs and results, in MB (2^20 bytes).
     """
     chosen = choose_metrics(metrics, recall_at, map_at, knn)
-    scorer, memory, reranker = as_scorer(space), memory_bytes(memory_mb), as_reranker(rerank)
+    scorer, memory = as_scorer(space), memory_bytes(memory_mb)
+    reranker = None if rerank is None else as_reranker(rerank)
     if (gallery is None) != (gallery_labels is None):
-        raise DataError("A gallery and its labels go together: give both or neither.")
+        raise DataError("gallery and gallery_labels go together: pass both or neither.")
     queries, points = as_pair(embeddings, gallery)
     hidden = as_exclude(exclude, len(queries), len(queries if points is None else points), leave_one_out=points is None)
     query_labels = label_array(labels, len(queries))
@@ -80,8 +136,8 @@ def retrieval_metrics(
     kept = np.flatnonzero(classes.total > 0)
     if len(kept) == 0:
         raise DataError(
-            "No query has another item of its class to find: give every class two items or more, or a gallery that "
-            "shares the queries' classes."
+            "No query has another item of its class to find: give each class at least two items, or pass a gallery "
+            "with the queries' classes."
         )
     order = Order(queries, queries if points is None else points, scorer)
     scorecard = _Scorecard(order, classes, chosen, kept)
@@ -183,7 +239,7 @@ class _Scorecard:
             matters &= (np.count_nonzero(close, axis=1) <= _CLOSE * depth + _FEW_CLOSE)[:, None]
             if matters.any():
                 near = near.copy()
-                untangle(self._order, rows, near, close, matters)
+                resolve_ties(self._order, rows, near, close, matters)
                 hits = self._classes.hits(rows, near)
         self._write(rows, hits[:, : self._depth[self._place[rows]].max()])
 

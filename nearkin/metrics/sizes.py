@@ -11,11 +11,10 @@ import torch
 
 from nearkin.errors import DataError
 from nearkin.metrics.intervals import Interval, class_bootstrap
-from nearkin.metrics.result import RetrievalResult
-from nearkin.metrics.retrieval import retrieval_metrics
+from nearkin.metrics.retrieval import RetrievalResult, retrieval_metrics
 from nearkin.progress import Progress
 from nearkin.spaces import Sphere
-from nearkin.spaces.rotation import check_turnable
+from nearkin.spaces.principal import check_turnable
 
 _SPHERE = Sphere()
 _METRICS = ("MAP@R", "P@1")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from nearkin.errors import DataError
-from nearkin.metrics.columns import as_array
+from nearkin.metrics.checks import as_array
 from nearkin.metrics.kernels import Kernel, as_kernel, check_dimensions, is_indefinite, upper_blocks
 from nearkin.search import as_vectors
 
@@ -228,4 +228,4 @@ def _divisions(m: int, n: int, permutations: int, seed: int) -> np.ndarray:
 
 def _check_sizes(m: int, n: int) -> None:
     if min(m, n) < 2:
-        raise DataError(f"A two-sample test needs two points or more in each set, not {m} and {n}: add items.")
+        raise DataError(f"A two-sample test needs at least two points in each set, not {m} and {n}: add items.")

@@ -19,8 +19,7 @@ from torch import Tensor
 from nearkin.errors import DataError
 from nearkin.metrics.labels import label_array, label_codes
 from nearkin.metrics.pairs import Pairs
-from nearkin.metrics.tally import BinnedDistances, HeldDistances
-from nearkin.metrics.trade_off import TradeOff
+from nearkin.metrics.trade_off import BinnedDistances, HeldDistances, TradeOff
 from nearkin.search import as_pair
 from nearkin.search.scorers import Scorer, as_scorer
 from nearkin.spaces import Sphere
@@ -112,10 +111,10 @@ def verification_metrics(
     """
     settings = _Settings(fpr, p_target, cost_miss, cost_false)
     if not (isinstance(memory_mb, Real) and memory_mb >= 1):
-        raise DataError(f"The megabytes of memory must be a number from 1 on, not {memory_mb!r}.")
+        raise DataError(f"memory_mb must be a number of at least 1, not {memory_mb!r}.")
     if pairs is not None:
         if isinstance(pairs, bool) or not isinstance(pairs, Real) or pairs < 1 or pairs != int(pairs):
-            raise DataError(f"The number of pairs must be a whole number from 1 on, not {pairs!r}.")
+            raise DataError(f"pairs must be a whole number of at least 1, not {pairs!r}.")
         pairs = int(pairs)
     memory_mb = int(memory_mb)
     population = _population(embeddings, labels, gallery, gallery_labels, as_scorer(space), memory_mb)
@@ -161,9 +160,9 @@ def verification_from_scores(
     numbers = np.asarray(scores.detach().cpu() if isinstance(scores, Tensor) else scores)
     truth = np.asarray(same.detach().cpu() if isinstance(same, Tensor) else same)
     if numbers.ndim != 1 or numbers.dtype.kind not in "fiub" or not np.isfinite(numbers).all():
-        raise DataError("The scores must be a flat list of finite numbers, one for each pair.")
+        raise DataError("The scores must be a one-dimensional list of finite numbers, one per pair.")
     if truth.shape != numbers.shape or truth.dtype.kind not in "iubf" or not np.isin(truth, (0, 1)).all():
-        raise DataError(f"'same' must say True or False for each of the {len(numbers)} pairs.")
+        raise DataError(f"'same' must be True or False for each of the {len(numbers)} pairs.")
     truth = truth.astype(bool)
     distances = -numbers.astype(np.float64)
     _refuse_one_kind(int(truth.sum()), int((~truth).sum()), "give scores of both")
@@ -185,7 +184,7 @@ class _Settings:
 
     def __post_init__(self) -> None:
         if not all(0 < rate <= 1 for rate in self.fpr):
-            raise DataError(f"An FPR must lie above 0 and be at most 1, not {', '.join(f'{x:g}' for x in self.fpr)}.")
+            raise DataError(f"An FPR must be above 0 and at most 1, not {', '.join(f'{x:g}' for x in self.fpr)}.")
         if not 0 < self.p_target < 1:
             raise DataError(f"The probability of a genuine pair must lie between 0 and 1, not {self.p_target:g}.")
         if not (0 < self.cost_miss < math.inf and 0 < self.cost_false < math.inf):
@@ -225,7 +224,7 @@ def _population(
 ) -> Pairs:
     """The checked pairs of embeddings with themselves or with a gallery."""
     if (gallery is None) != (gallery_labels is None):
-        raise DataError("A gallery and its labels go together: give both or neither.")
+        raise DataError("gallery and gallery_labels go together: pass both or neither.")
     points, others = as_pair(embeddings, gallery)
     arrays = [label_array(labels, len(points))]
     if others is not None:

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from nearkin._moved import renamed
 from nearkin.errors import ModelError
 
 Score = Literal["additive", "multiplicative", "multi-dimensional", "average"]
@@ -187,8 +188,8 @@ def check_options(score: str, matrices: int, hidden: int | None) -> None:
         )
     if hidden is not None and matrices == 1:
         raise ModelError(
-            "With one matrix vectors are compared in the space of the last one, whose size cannot be chosen: set "
-            "model.attention.matrices to 2, or leave model.attention.hidden out."
+            "With one matrix, vectors are compared at the size of the last one, which is fixed: set "
+            "model.attention.matrices to 2, or remove model.attention.hidden."
         )
 
 
@@ -196,15 +197,18 @@ def _precise(vectors: Tensor) -> Tensor:
     return vectors.float() if vectors.dtype in (torch.float16, torch.bfloat16) else vectors
 
 
-def usual_stages(names: list[str]) -> list[str]:
-    """The stages to attend to if nobody says: the three before the last one.
+def default_stages(names: list[str]) -> list[str]:
+    """The stages to attend to by default: the three before the last one.
 
     Raises:
         ModelError: there is none before the last.
     """
     if len(names) < 2:
         raise ModelError(
-            f"Attention looks at stages before the last, and this backbone has one only ({names[0]}): choose another, "
+            f"Attention looks at stages before the last, but this backbone has only one ({names[0]}): choose another, "
             "or set model.attention to null."
         )
     return names[-4:-1]
+
+
+__getattr__ = renamed(__name__, usual_stages="default_stages")

@@ -14,12 +14,13 @@ from torch import nn
 from nearkin.data.audio import LogMelTransform
 from nearkin.data.inputs import InputSpec
 from nearkin.errors import CheckpointError, ModelError
-from nearkin.models.attention import StageAttention, usual_stages
+from nearkin.models.attention import StageAttention, default_stages
 from nearkin.models.backbones import Backbone, make_backbone
+from nearkin.models.card import Card
 from nearkin.models.checkpoint import load_embedder
 from nearkin.models.embedder import Embedder
 from nearkin.models.pooling import make_pooling
-from nearkin.models.section import AUTO, USUAL_DIMENSION, ModelSection
+from nearkin.models.section import AUTO, DEFAULT_DIMENSION, ModelSection
 from nearkin.models.similarity import PairSimilarity
 from nearkin.models.similarity_model import SimilarityModel
 from nearkin.spaces import make_space
@@ -39,7 +40,7 @@ def build_embedder(
     Args:
         section: the recipe's model section; a dimension that is yet to be chosen is 128 until then.
         seed: the same seed draws the same weights.
-        audio_seconds: length of an audio crop; images do not heed it.
+        audio_seconds: length of an audio crop; ignored for images.
         classes: names of the training classes; only a model with a learned similarity must know.
         dense: whether such a model has a dense layer besides.
     """
@@ -56,7 +57,7 @@ def build_embedder(
         "local_dimension": section.local_dimension,
         "pooling": {"name": section.pooling, "parameters": section.pooling_parameters},
         "attention": None if section.attention is None else section.attention.model_dump(),
-        "dimension": USUAL_DIMENSION if section.dimension == AUTO else section.dimension,
+        "dimension": DEFAULT_DIMENSION if section.dimension == AUTO else section.dimension,
         "space": {"name": section.space, **section.space_parameters},
         "similarity": similarity,
         "freeze": section.freeze,
@@ -146,7 +147,7 @@ def _attention(wanted: dict[str, Any] | None, backbone: Backbone, last: int) -> 
     if wanted is None:
         return None
     names = backbone.stage_names
-    usual = usual_stages(names)  # first: a backbone of one stage has none to name
+    usual = default_stages(names)  # first: a backbone of one stage has none to name
     stages = usual if wanted["stages"] is None else wanted["stages"]
     unknown = [stage for stage in stages if stage not in names]
     if unknown:
@@ -179,11 +180,11 @@ def _take_backbone(embedder: Embedder, path: Path, sha256: str | None) -> None:
     shapes = [{name: value.shape for name, value in state.items()} for state in (theirs, ours)]
     if saved.backbone_name != embedder.backbone_name or shapes[0] != shapes[1]:
         raise ModelError(
-            f"{path} holds the backbone {_described(saved)} and the recipe asks for {_described(embedder)}, "
-            "which do not fit: set backbone, channels and size of the model section as in the file, or choose another."
+            f"{path} holds the backbone {_described(saved)} but the recipe asks for {_described(embedder)}: set "
+            f"backbone, channels and size of the model section as in the file, or choose another."
         )
     embedder.backbone.load_state_dict(theirs)
-    embedder.card["started_from"] = {"file": str(path), "classes": saved.card.get("classes", {}).get("train", [])}
+    embedder.card = Card(started_from={"file": str(path), "classes": saved.card.classes.train})
 
 
 def _described(embedder: Embedder) -> str:

@@ -14,10 +14,12 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from nearkin.errors import CheckpointError, NearkinError
+from nearkin.models.card import Card
 from nearkin.storage import replacing
 
 if TYPE_CHECKING:
     from nearkin.models.embedder import Embedder
+
 
 FORMAT = "nearkin.embedder"
 VERSION = 1
@@ -26,19 +28,16 @@ VERSION = 1
 def save_embedder(embedder: Embedder, path: str | Path) -> None:
     """Write an embedder, whole or not at all."""
     try:
-        card = json.dumps(embedder.card, ensure_ascii=False, allow_nan=False)
+        card = json.dumps(embedder.card.to_dict(), ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError) as error:
-        raise CheckpointError(f"The card of the model must hold plain JSON values only ({error}).") from error
+        raise CheckpointError(f"The model's card must contain only plain JSON values ({error}).") from error
     metadata = {
         "format": FORMAT,
         "version": str(VERSION),
         "architecture": json.dumps(embedder.architecture()),
         "card": card,
     }
-    # Contiguous copies: safetensors keeps neither shared storage nor memory formats.
-    weights = {name: value.detach().cpu().contiguous().clone() for name, value in embedder.state_dict().items()}
-    with replacing(path) as temporary:
-        save_file(weights, temporary, metadata)
+    write_tensors(path, embedder.state_dict(), metadata)
 
 
 def load_embedder(path: str | Path) -> Embedder:
@@ -51,12 +50,12 @@ def load_embedder(path: str | Path) -> Embedder:
 
     metadata, weights = _read(Path(path))
     try:
-        architecture, card = json.loads(metadata["architecture"]), json.loads(metadata["card"])
+        architecture, card = json.loads(metadata["architecture"]), Card.from_dict(json.loads(metadata["card"]))
         embedder = assemble(architecture, pretrained=False)
         embedder.load_state_dict(weights)
     except NearkinError as error:
         raise CheckpointError(f"{path} could not be loaded: {error}") from error
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
         reason = " ".join(str(error).split())[:300]
         raise CheckpointError(f"{path} is damaged: its tensors do not fit its architecture ({reason}).") from error
     embedder.card = card
@@ -83,17 +82,34 @@ def hash_tensors(tensors: Mapping[str, Tensor], facts: dict[str, Any]) -> str:
     return digest.hexdigest()
 
 
+def write_tensors(path: str | Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> None:
+    """Write tensors and texts as one safetensors file, whole or not at all."""
+    # Contiguous copies: safetensors keeps neither shared storage nor memory formats.
+    copies = {name: t.detach().cpu().clone(memory_format=torch.contiguous_format) for name, t in tensors.items()}
+    with replacing(path) as temporary:
+        save_file(copies, temporary, metadata)
+
+
+def read_tensors(path: str | Path) -> tuple[dict[str, str], dict[str, Tensor]]:
+    """The texts and the tensors of a safetensors file.
+
+    Raises:
+        SafetensorError, OSError: the file is missing, damaged or something else.
+    """
+    with safe_open(path, framework="pt") as file:
+        return file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+
+
 def _read(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
     """Metadata and tensors of a file that says it is an embedder of this version."""
     if not path.is_file():
         raise CheckpointError(f"There is no model file {path}: check the path.")
     try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            _check(path, metadata)
-            return metadata, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        metadata, weights = read_tensors(path)
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{path} is not a model file of nearkin, or it is damaged ({error}).") from error
+    _check(path, metadata)
+    return metadata, weights
 
 
 def _check(path: Path, metadata: dict[str, str]) -> None:
@@ -105,5 +121,5 @@ def _check(path: Path, metadata: dict[str, str]) -> None:
     if version.isdecimal() and int(version) > VERSION:
         raise CheckpointError(f"{path} was made by a newer nearkin (format {version}): upgrade nearkin to read it.")
     raise CheckpointError(
-        f"{path} has the format version '{version}', and this nearkin reads version {VERSION}: train the model again."
+        f"{path} has the format version '{version}', but this nearkin reads version {VERSION}: train the model again."
     )

@@ -2,24 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from nearkin.data.augment import Normalise
+from nearkin.data.dataset import Dataset
 from nearkin.data.inputs import InputSpec
 from nearkin.errors import ModelError
 from nearkin.models import checkpoint, shorten
 from nearkin.models.attention import StageAttention
 from nearkin.models.backbones.base import Backbone
-from nearkin.models.encoder import Encoder
-from nearkin.models.engines import TORCH, make_encoder
-from nearkin.models.features import Features
-from nearkin.models.items import Items
-from nearkin.models.pooling.registry import Pooling
+from nearkin.models.card import Card
+from nearkin.models.engines import TORCH, Encoder, make_encoder
+from nearkin.models.items import Items, open_items
+from nearkin.models.pooling.base import Pooling
 from nearkin.spaces import Space
+
+Features = Tensor | dict[str, Tensor]
+"""Inputs, or what a stage gives, (B, ...); or several of these by the names of their stages."""
+
+
+def to_device(features: Features, device: torch.device, non_blocking: bool = False) -> Features:
+    """The same on another device."""
+    if isinstance(features, Tensor):
+        return features.to(device, non_blocking=non_blocking)
+    return {name: value.to(device, non_blocking=non_blocking) for name, value in features.items()}
+
+
+@dataclass(frozen=True, eq=False)
+class ClassScores:
+    """A classifier on embeddings.
+
+    Attributes:
+        names: of the C classes.
+        scores: points of the space (B, d) to scores (B, C), whose softmax are the class probabilities; differentiable.
+    """
+
+    names: tuple[str, ...]
+    scores: Callable[[Tensor], Tensor]
+
 
 POOLING = "pooling"
 """As a place, where a sample is a vector: after the pooling, to enter or to cut; for `features`, before the head."""
@@ -36,7 +63,7 @@ class Embedder(nn.Module):
         pooling: from the map, after `local`, to a vector.
         head: from the vector to the raw embedding; `nn.Identity()` for none.
         space: where embeddings are compared.
-        card: what is known of the model: recipe, data, metrics, versions; JSON-safe.
+        card: what is known of the model, or its JSON form.
         local: from one vector of the map to another, a 1x1 convolution; None leaves the map as it is.
         attention: from the maps of earlier stages and the pooled vector to the features that the head takes; None: the
             pooled vector is all.
@@ -48,7 +75,7 @@ class Embedder(nn.Module):
         pooling: Pooling,
         head: nn.Module,
         space: Space,
-        card: dict[str, Any] | None = None,
+        card: Card | Mapping[str, Any] | None = None,
         local: nn.Module | None = None,
         attention: StageAttention | None = None,
     ) -> None:
@@ -59,14 +86,23 @@ class Embedder(nn.Module):
         self.attention = attention
         self.head = head
         self.space = space
-        self.card: dict[str, Any] = {} if card is None else card
+        self.card = Card() if card is None else card
         self.normalise = Normalise(backbone.spec)
         self.frozen_upto: str | None = None
         self.frozen_batch_norm = False
 
     @property
+    def card(self) -> Card:
+        """What is known of the model: recipe, data, metrics, versions."""
+        return self._card
+
+    @card.setter
+    def card(self, card: Card | Mapping[str, Any]) -> None:
+        self._card = card if isinstance(card, Card) else Card.from_dict(card)
+
+    @property
     def spec(self) -> InputSpec:
-        """What the model eats."""
+        """What the model takes."""
         return self.backbone.spec
 
     @property
@@ -145,7 +181,7 @@ class Embedder(nn.Module):
         if isinstance(x, Tensor):
             return x, {name: x for name in self.attended_stages if name == start}
         if start is None or start not in x:
-            raise ModelError(f"Of features by name ({', '.join(x)}), say with start at which the model goes on.")
+            raise ModelError(f"For features by name ({', '.join(x)}), pass start= to say where they enter the model.")
         return x[start], {name: x[name] for name in self.attended_stages if name in x}
 
     def _run(self, map_: Tensor, stages: list[str], wanted: list[str], found: dict[str, Tensor]) -> Tensor:
@@ -264,7 +300,7 @@ class Embedder(nn.Module):
         if self.backbone.config is None or self.pooling.config is None:
             raise ModelError(
                 "Only a model whose backbone and pooling come from make_backbone and make_pooling can be saved: "
-                "register your own there."
+                "register yours there."
             )
         if not isinstance(self.head, nn.Linear | nn.Identity):
             raise ModelError(f"Only a linear head or none can be saved, not {type(self.head).__name__}.")
@@ -296,3 +332,25 @@ class Embedder(nn.Module):
     def load(cls, path: str | Path) -> Embedder:
         """Read a model that `save` wrote; it comes in eval mode."""
         return checkpoint.load_embedder(path)
+
+
+_BATCH = 64
+
+
+class PixelReader:
+    """Gives items of a data set as a model takes them, before they are normalised.
+
+    Args:
+        embedder: the model.
+        dataset: the images.
+    """
+
+    def __init__(self, embedder: Embedder, dataset: Dataset) -> None:
+        self.embedder = embedder
+        self.dataset = dataset
+
+    def __call__(self, rows: Sequence[int] | np.ndarray) -> Tensor:
+        """Pixels float32 (r, C, H, W) in [0, 1] of the items `rows` (r,)."""
+        samples = open_items(self.dataset.select(np.asarray(rows)), self.embedder.spec)
+        batches = [batch if batch.is_floating_point() else batch / 255.0 for batch in samples.batches(_BATCH, 1)]
+        return torch.cat([batch.float() for batch in batches])

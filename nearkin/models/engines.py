@@ -1,16 +1,156 @@
-"""What runs a network, by name: torch as it is, or ONNX Runtime."""
+"""Engines: what runs a network to make vectors of items, torch or ONNX Runtime, under one contract."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from nearkin.models.encoder import Encoder
-from nearkin.models.encoding import BatchEncoder
+import numpy as np
+import torch
+from torch import Tensor
+
+from nearkin.data.inputs import InputSpec
+from nearkin.errors import ModelError
+from nearkin.models.items import Items, open_items
+from nearkin.models.speed import as_channels_last, compiled, inference_copy
+from nearkin.progress import Progress
 from nearkin.registry import Registry
 
 if TYPE_CHECKING:
     from nearkin.models.embedder import Embedder
+
+
+class BatchEncoder(Protocol):
+    """A model made ready to turn samples into vectors; what an engine gives.
+
+    Attributes:
+        spec: what the model takes.
+    """
+
+    spec: InputSpec
+
+    @property
+    def divides(self) -> bool:
+        """Whether parts of a batch are best run by several threads of the caller, each with one of torch's."""
+        ...
+
+    @property
+    def dimension(self) -> int:
+        """Size of a vector."""
+        ...
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+        ...
+
+    def __call__(self, batch: Tensor) -> Tensor:
+        """Vectors (B, d) of samples (B, C, H, W) as loaded: uint8 or float in [0, 1], for audio log-mel values."""
+        ...
+
+    def encode(self, items: Items, *, batch_size: int = 32, progress: bool = True, workers: int = 2) -> np.ndarray:
+        """Vectors float32 (n, d) of anything that `Embedder.encode` takes."""
+        ...
+
+
+def encode_items(
+    encoder: BatchEncoder, items: Items, *, batch_size: int, progress: bool, workers: int, padded: bool = False
+) -> np.ndarray:
+    """What an encoder gives for items, float32 (n, ...), decoded ahead in threads.
+
+    Args:
+        encoder: what runs the network.
+        items: anything that `Embedder.encode` takes.
+        batch_size: samples that go through the network together.
+        progress: show a bar.
+        workers: threads that decode.
+        padded: fill up a last, smaller batch, for a network that would be compiled again for another shape.
+    """
+    if batch_size < 1 or workers < 0:
+        raise ModelError(
+            f"Encoding needs a batch size of at least 1 and workers of at least 0, not {batch_size}, {workers}."
+        )
+    samples = open_items(items, encoder.spec)
+    rows = np.empty((len(samples), encoder.dimension), dtype=np.float32)
+    done = 0
+    with Progress("Encoding", len(samples), progress) as bar:
+        for batch in samples.batches(batch_size, workers):
+            count = len(batch)
+            missing = batch_size - count if padded else 0
+            whole = torch.cat([batch, batch[:1].expand(missing, -1, -1, -1)]) if missing else batch
+            features = encoder(whole)[:count].float().cpu().numpy()
+            if done == 0:
+                rows = np.empty((len(samples), *features.shape[1:]), dtype=np.float32)
+            rows[done : done + count] = features
+            done += count
+            bar.advance(count)
+    return rows
+
+
+class Encoder:
+    """The embedder as it is now, copied for speed: later training does not reach the copy, nor the copy the embedder.
+
+    `Embedder.encode` makes one for each call; keep one to answer many small queries.
+
+    Args:
+        embedder: what to copy.
+        at: where to stop: a stage of the backbone, "pooling", or None for embeddings projected into the space.
+        compile: use `torch.compile`.
+    """
+
+    def __init__(self, embedder: Embedder, *, at: str | None = None, compile: bool = False) -> None:
+        self.spec = embedder.spec
+        self.embedder = inference_copy(embedder)
+        self.at = at
+        self.compile = compile
+        self._scale, self._shift = _normalisation(self.spec, embedder.normalise.mean.device)
+        self._run: Callable[[Tensor], Tensor] = compiled(self._features) if compile else self._features
+
+    @property
+    def dimension(self) -> int:
+        """Size of an embedding."""
+        return self.embedder.dimension
+
+    @property
+    def divides(self) -> bool:
+        """Whether parts of a batch are best run by several threads: within one batch torch's wait for each other."""
+        return self.device.type == "cpu"
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+        return self._scale.device
+
+    @torch.inference_mode()
+    def __call__(self, batch: Tensor) -> Tensor:
+        """Features of samples (B, C, H, W) as loaded: uint8 or float in [0, 1], for audio log-mel values."""
+        return self._run(batch.to(self.device))
+
+    @torch.inference_mode()
+    def cut(self, batch: Tensor, at: str) -> dict[str, Tensor]:
+        """All that `Embedder.forward` needs to go on from `at`, by name, for samples as of a call."""
+        return self.embedder.cut(self._normalised(batch.to(self.device)), at)
+
+    def encode(self, items: Items, *, batch_size: int = 32, progress: bool = True, workers: int = 2) -> np.ndarray:
+        """Encode anything that `Embedder.encode` takes: float32 (n, d), or maps (n, C, H, W) if `at` is a stage."""
+        return encode_items(self, items, batch_size=batch_size, progress=progress, workers=workers, padded=self.compile)
+
+    def _features(self, batch: Tensor) -> Tensor:
+        x = self._normalised(batch)
+        return self.embedder.embed(x) if self.at is None else self.embedder.features(x, self.at)
+
+    def _normalised(self, batch: Tensor) -> Tensor:
+        scale = self._scale / 255.0 if batch.dtype == torch.uint8 else self._scale
+        return as_channels_last(batch).to(torch.float32, copy=True).mul_(scale).add_(self._shift)
+
+
+def _normalisation(spec: InputSpec, device: torch.device) -> tuple[Tensor, Tensor]:
+    """(x - mean) / std as x * scale + shift: (1, C, 1, 1), or, which is faster, one value where all channels agree."""
+    mean, std = torch.tensor(spec.mean, device=device), torch.tensor(spec.std, device=device)
+    if len(set(spec.mean)) == len(set(spec.std)) == 1:
+        mean, std = mean[:1], std[:1]
+    return (1.0 / std).view(1, -1, 1, 1), (-mean / std).view(1, -1, 1, 1)
+
 
 TORCH = "torch"
 
@@ -51,6 +191,6 @@ def _torch(embedder: Embedder) -> BatchEncoder:
 
 @engines.register("onnx")
 def _onnx(embedder: Embedder) -> BatchEncoder:
-    from nearkin.models.onnx.kept import kept_encoder
+    from nearkin.models.onnx.file import cached_encoder
 
-    return kept_encoder(embedder)
+    return cached_encoder(embedder)

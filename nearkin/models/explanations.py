@@ -25,8 +25,7 @@ import torch
 from torch import Tensor
 
 from nearkin.errors import ModelError
-from nearkin.models.embedder import Embedder
-from nearkin.models.features import Features
+from nearkin.models.embedder import Embedder, Features
 from nearkin.registry import Registry
 
 explanations: Registry[Callable[[Embedder, Tensor], Features]] = Registry("explanation")
@@ -136,7 +135,7 @@ def prototype_shares(embedder: Embedder, x: Tensor) -> Tensor:
 
 
 def usual_explanation(embedder: Embedder, x: Tensor) -> str:
-    """What to show of a model if nobody says: what differs between positions, and is the model's own choice.
+    """What to show of a model by default: what differs between positions, and is the model's own choice.
 
     "attention" if the model has some that differs, else "weights" if its pooling has any that do, else "contribution".
 

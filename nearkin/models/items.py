@@ -1,34 +1,122 @@
-"""What can be encoded, and how each kind becomes tensors of the size a model eats."""
+"""What can be encoded, and how each kind becomes tensors of the size a model takes, decoded ahead in threads."""
 
 from __future__ import annotations
 
-import io
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from PIL import Image, ImageOps
+from PIL import Image
 from torch import Tensor
 
-from nearkin.data.augment import transform_for
+from nearkin.data.augment import fitting, margins, transform_for
 from nearkin.data.dataset import Dataset
-from nearkin.data.decode import decode_audio, decode_image
+from nearkin.data.decode import decode_audio, decode_image, plain_image
 from nearkin.data.inputs import InputSpec
-from nearkin.data.padding import fitting, margins
 from nearkin.data.sources import open_data
 from nearkin.data.urls import is_url
 from nearkin.errors import DataError
-from nearkin.models.prefetch import batches
+
+# Batches being decoded or waiting while one is computed.
+_AHEAD = 2
+
+
+def batches(load: Callable[[int], Tensor], count: int, batch_size: int, workers: int) -> Iterator[Tensor]:
+    """Yield load(0), load(1), ... stacked in batches (B, ...), the last one perhaps smaller.
+
+    Args:
+        load: gives one sample; called in threads.
+        count: how many samples there are.
+        batch_size: B.
+        workers: threads; 0 decodes between the batches.
+    """
+    samples = _load_ahead(load, count, batch_size * _AHEAD, workers) if workers else map(load, range(count))
+    while batch := list(islice(samples, batch_size)):
+        yield stacked(batch)
+
+
+def _load_ahead(load: Callable[[int], Tensor], count: int, ahead: int, workers: int) -> Iterator[Tensor]:
+    """Yield the samples in order, keeping `ahead` of them in the making."""
+    pool = ThreadPoolExecutor(workers, thread_name_prefix="decode")
+    try:
+        waiting: deque[Future[Tensor]] = deque()
+        for index in range(count):
+            waiting.append(pool.submit(load, index))
+            if len(waiting) > ahead:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        # After an error, or when the caller stops early, nobody wants the rest.
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def stacked(samples: list[Tensor]) -> Tensor:
+    """Samples (..., C, H, W) as one batch (B, ..., C, H, W), channels innermost in memory if they are in the first."""
+    if len({sample.dtype for sample in samples}) > 1:
+        samples = [sample / 255.0 if sample.dtype == torch.uint8 else sample for sample in samples]
+    if samples[0].ndim >= 3 and samples[0].movedim(-3, -1).is_contiguous():
+        return torch.stack([sample.movedim(-3, -1) for sample in samples]).movedim(-1, -3)
+    return torch.stack(samples)
+
 
 Item = str | Path | bytes | Image.Image | np.ndarray | Tensor
 Items = Dataset | Item | Sequence[Item]
 
 _COLLECTIONS = (".zip", ".csv", ".parquet")
 _LUMINANCE = (0.299, 0.587, 0.114)
+
+
+def several(items: Any) -> Sequence[Any]:
+    """What was given as a list of items; one item is a list of one.
+
+    Args:
+        items: one item; or a list, an iterator, an array (n, H, W) or (n, H, W, C), or a tensor (n, C, H, W) of items.
+    """
+    if isinstance(items, str | Path | bytes | bytearray | memoryview | Image.Image):
+        return [items]
+    if isinstance(items, Tensor):
+        return items if items.ndim == 4 else [items]  # type: ignore[return-value]
+    if isinstance(items, np.ndarray):
+        if items.dtype.kind in "OUS" and items.ndim == 1:
+            return list(items)
+        single = items.ndim < 3 or (items.ndim == 3 and items.shape[2] in (1, 3))
+        return [items] if single else items  # type: ignore[return-value]
+    if isinstance(items, Iterable) and not isinstance(items, dict | set | frozenset):
+        return items if isinstance(items, list | tuple) else list(items)
+    raise DataError(
+        f"Items are a folder, a file, a data set, an image or a list of images, not a {type(items).__name__}."
+    )
+
+
+def check_pixels(item: Any, kind: str, name: str) -> None:
+    """Refuse an array or tensor that is no image, or might as well be something else; other items pass.
+
+    Args:
+        item: what is to be encoded.
+        kind: what the model takes; only "image" is looked at.
+        name: what errors call it.
+    """
+    if isinstance(item, Tensor) and (item.layout != torch.strided or item.is_quantized or item.is_meta):
+        raise DataError(f"{name} is a tensor that is not dense, or holds no values: give an ordinary one.")
+    if kind != "image" or not isinstance(item, np.ndarray) or item.dtype.kind != "f" or item.ndim == 3:
+        return
+    if item.ndim == 2:
+        raise DataError(
+            f"{name} is a matrix {item.shape} of real numbers, which may be an image of greys or vectors: give an "
+            "image as uint8 (H, W) or float (H, W, 1), and vectors to a gallery of vectors; this one makes its own."
+        )
+    raise DataError(
+        f"{name} is an array {item.shape} of real numbers, which is no image (H, W, C): give an image, and vectors to "
+        "a gallery of vectors; this one makes its own."
+    )
 
 
 class Samples(Protocol):
@@ -41,7 +129,7 @@ class Samples(Protocol):
         ...
 
 
-def opened(items: Items) -> Items:
+def open_collection(items: Items) -> Items:
     """A folder, zip or manifest as the data set it is, a URL as that of a manifest; anything else as it was given."""
     if isinstance(items, str) and is_url(items):
         return open_data(items, progress=False)
@@ -52,25 +140,25 @@ def opened(items: Items) -> Items:
 
 def open_items(items: Items, spec: InputSpec) -> Samples:
     """Recognise what the user gave; see `Embedder.encode` for what may be given."""
-    items = opened(items)
+    items = open_collection(items)
     if isinstance(items, Dataset):
         if items.kind != spec.kind:
-            raise DataError(f"The model takes {spec.kind} and the data is {items.kind}: choose another of the two.")
-        return _Listed(spec, items)
+            raise DataError(
+                f"The model takes {spec.kind}, but the data is {items.kind}: use other data or another model."
+            )
+        return _ItemList(spec, items)
     if isinstance(items, np.ndarray):
         return _open_array(items, spec)
     if isinstance(items, Tensor):
         return _Tensors(items if items.ndim == 4 else items[None], spec, "The tensor")
-    if isinstance(items, Sequence) and not isinstance(items, str | bytes):
-        return _Listed(spec, items)
-    return _Listed(spec, [items])
+    return _ItemList(spec, several(items))
 
 
 class ItemLoader:
-    """Turns one item into the sample (C, H, W) that a model eats; safe to call in threads.
+    """Turns one item into the sample (C, H, W) that a model takes; safe to call in threads.
 
     Args:
-        spec: what the model eats.
+        spec: what the model takes.
     """
 
     def __init__(self, spec: InputSpec) -> None:
@@ -79,7 +167,7 @@ class ItemLoader:
         self.hint = self.transform.hint
 
     def __call__(self, item: Item, name: str) -> Tensor:
-        """The sample of a path, the bytes of a file, an image, an array or a tensor; `name` is told in errors."""
+        """The sample of a path, the bytes of a file, an image, an array or a tensor; `name` is for errors."""
         if isinstance(item, Tensor) or (isinstance(item, np.ndarray) and _is_float_image(item, self.spec)):
             if isinstance(item, np.ndarray) and item.ndim not in (2, 3):
                 raise DataError(f"{name} must be an image (H, W) or (H, W, C), not an array {item.shape}.")
@@ -100,7 +188,7 @@ class ItemLoader:
             hint: the short side needed, as of `decode_image`; None: decode at full size.
         """
         if isinstance(item, str | Path):
-            return self._from_file(_read(Path(item)), str(item), hint)
+            return self._from_file(read_file(Path(item)), str(item), hint)
         if isinstance(item, bytes):
             return self._from_file(item, name, hint)
         if self.spec.kind == "audio":
@@ -110,14 +198,17 @@ class ItemLoader:
         if isinstance(item, np.ndarray):
             return decode_image(item, name)
         if isinstance(item, Image.Image):
-            return _plain(item, name)
+            try:
+                return plain_image(item, name)
+            except (OSError, ValueError, SyntaxError) as error:
+                raise DataError(f"{name} is an image that could not be decoded ({error}).") from error
         raise DataError(f"{name} is a {type(item).__name__}: give a path, a PIL image, an array of pixels or a tensor.")
 
     def _from_file(self, raw: bytes, name: str, hint: int | None) -> Image.Image | np.ndarray:
         return decode_audio(raw, name) if self.spec.kind == "audio" else decode_image(raw, name, hint)
 
 
-class _Listed:
+class _ItemList:
     """Items loaded one by one in threads: a data set, or a list of paths, images, arrays or tensors."""
 
     def __init__(self, spec: InputSpec, items: Dataset | Sequence[Item] | np.ndarray) -> None:
@@ -158,7 +249,7 @@ class _Tensors:
 def _open_array(array: np.ndarray, spec: InputSpec) -> Samples:
     """One or several images, or for audio waveforms, in an array."""
     if spec.kind == "audio":
-        return _Listed(spec, array if array.ndim == 2 else [array])
+        return _ItemList(spec, array if array.ndim == 2 else [array])
     single = array.ndim == 2 or (array.ndim == 3 and array.shape[2] == 3)
     stack = array[None] if single else array
     if stack.ndim not in (3, 4):
@@ -167,7 +258,7 @@ def _open_array(array: np.ndarray, spec: InputSpec) -> Samples:
         )
     if _is_float_image(stack, spec):
         return _Tensors(_channels_first(stack), spec, "The array")
-    return _Listed(spec, stack)
+    return _ItemList(spec, stack)
 
 
 def _is_float_image(array: np.ndarray, spec: InputSpec) -> bool:
@@ -244,7 +335,8 @@ def _padded(batch: Tensor, size: int) -> Tensor:
     return square
 
 
-def _read(path: Path) -> bytes:
+def read_file(path: Path) -> bytes:
+    """The bytes of an item's file."""
     try:
         return path.read_bytes()
     except (OSError, ValueError) as error:  # a path with a NUL is a value that cannot be one
@@ -252,20 +344,3 @@ def _read(path: Path) -> bytes:
         raise DataError(
             f"{shown if shown.isprintable() else repr(shown)} could not be read ({reason}): check the path."
         ) from error
-
-
-def _plain(image: Image.Image, name: str) -> Image.Image:
-    """A PIL image of any mode as the decoder would have given it: upright, L or RGB."""
-    try:
-        image = ImageOps.exif_transpose(image)
-        if image.mode in ("L", "RGB") and not image.has_transparency_data:
-            image.load()
-            return image
-        if image.mode in ("CMYK", "YCbCr", "LAB", "HSV"):
-            return image.convert("RGB")
-        # Rare modes go the way of a file, so that there is one rule for alpha, palettes and 16-bit greys.
-        buffer = io.BytesIO()
-        image.save(buffer, "PNG")
-    except (OSError, ValueError) as error:
-        raise DataError(f"{name} is an image that could not be decoded ({error}).") from error
-    return decode_image(buffer.getvalue(), name)

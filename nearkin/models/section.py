@@ -6,16 +6,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
+from nearkin.checks import is_whole
 from nearkin.errors import RecipeError
 from nearkin.models.attention import Fusion, Score, check_options
-from nearkin.models.backbones.registry import check_backbone_name
-from nearkin.models.pooling.registry import check_pooling
+from nearkin.models.backbones.base import check_backbone_name
+from nearkin.models.pooling.base import check_pooling
 from nearkin.models.similarity import Symmetric
 from nearkin.spaces import make_space
 
 AUTO: Literal["auto"] = "auto"
 RANDOM: Literal["random"] = "random"
-USUAL_DIMENSION = 128
+DEFAULT_DIMENSION = 128
 """Size of an embedding where nothing tells a better one."""
 
 _POINCARE = "poincare-ball"
@@ -149,7 +150,7 @@ class ModelSection(BaseModel):
         default=None,
         description="Attention of earlier stages to the pooled vector; null: the pooled vector is all the head sees.",
     )
-    dimension: Annotated[int, Field(ge=1)] | Literal["auto"] | None = Field(
+    dimension: Annotated[int, Field(ge=1, le=65536)] | Literal["auto"] | None = Field(
         default=AUTO,
         description="Size of the embedding. auto: of 64, 128, 256, 512 (no more than there are classes, nor than a "
         "quarter of the items) and all, the smallest that costs less than half a point on training classes left out, "
@@ -192,14 +193,14 @@ class ModelSection(BaseModel):
             return value
         example = "score: additive" if field.field_name == "attention" else "hidden: 512"
         raise RecipeError(
-            f"model.{field.field_name} is a set of settings, such as {{{example}}}, {{}} for the usual ones or null "
-            f"for none, and not {value!r}."
+            f"model.{field.field_name} is a set of settings, such as {{{example}}}, {{}} for the defaults or null for "
+            f"none, not {value!r}."
         )
 
     @field_validator("dimension", mode="before")
     @classmethod
     def _check_dimension(cls, value: Any) -> Any:
-        if value is None or value == AUTO or (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
+        if value is None or value == AUTO or (is_whole(value) and value >= 1):
             return value
         raise RecipeError(f"model.dimension must be a whole number of at least 1, auto or null, not {value!r}.")
 
@@ -224,8 +225,7 @@ class ModelSection(BaseModel):
             object.__setattr__(self, "head_start", "whitened" if known else RANDOM)
         elif self.head_start != RANDOM and not layered:
             raise RecipeError(
-                f"There is no layer that could start '{self.head_start}': set model.dimension, or leave out "
-                "model.head_start."
+                f"There is no layer to start '{self.head_start}': set model.dimension, or remove model.head_start."
             )
         elif self.head_start != RANDOM and self.space == _POINCARE:
             raise RecipeError(
@@ -233,7 +233,7 @@ class ModelSection(BaseModel):
                 "a linear map: set model.head_start to random, or choose another space."
             )
         if self.dimension == AUTO and (self.head_start == RANDOM or self.similarity is not None):
-            object.__setattr__(self, "dimension", USUAL_DIMENSION)
+            object.__setattr__(self, "dimension", DEFAULT_DIMENSION)
         return self
 
     @model_validator(mode="after")
@@ -248,11 +248,11 @@ class ModelSection(BaseModel):
             )
         if self.weights_sha256 is not None and self.weights is None:
             raise RecipeError(
-                "model.weights_sha256 is set and there is no file to check: set model.weights, or leave it out."
+                "model.weights_sha256 is set, but there is no file to check: set model.weights, or remove it."
             )
         if self.cache and self.freeze is None:
             raise RecipeError(
-                "A feature cache holds what the frozen part of the backbone gives: set model.freeze to 'all' or to a "
+                "A feature cache needs a frozen part of the backbone: set model.freeze to 'all' or to a "
                 "stage, or set model.cache to false."
             )
         return self

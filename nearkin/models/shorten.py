@@ -8,15 +8,17 @@ encoded. When to use which: docs/guide/short-embeddings.md.
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import nn
 
+from nearkin.checks import is_whole
 from nearkin.errors import DataError, ModelError
 from nearkin.spaces import PrincipalRotation
-from nearkin.spaces.rotation import check_turnable
+from nearkin.spaces.principal import check_turnable
 
 if TYPE_CHECKING:
     from nearkin.models.embedder import Embedder
@@ -78,7 +80,7 @@ def check_shorter(embedder: Embedder, dimension: int) -> None:
         )
     if not isinstance(embedder.head, nn.Linear | nn.Identity):
         raise ModelError(f"Only a linear head or none can be shortened, not {type(embedder.head).__name__}.")
-    if isinstance(dimension, bool) or not isinstance(dimension, int) or not 1 <= dimension < embedder.dimension:
+    if not is_whole(dimension) or not 1 <= dimension < embedder.dimension:
         raise ModelError(
             f"A shorter embedding has 1 to {embedder.dimension - 1} dimensions, as the model's has "
             f"{embedder.dimension}: {dimension!r} is not among these."
@@ -102,6 +104,7 @@ def _with_head(embedder: Embedder, rows: np.ndarray, centre: np.ndarray, facts: 
         # A bias even where there was none: a saved linear head has one.
         head.bias.copy_(shift)
     shorter.head = head.train(embedder.head.training)
-    before = {"before": shorter.card["shortened"]} if "shortened" in shorter.card else {}
-    shorter.card["shortened"] = {"of": embedder.fingerprint(), "dimension": embedder.dimension} | facts | before
+    before = {} if shorter.card.shortened is None else {"before": shorter.card.shortened}
+    facts = {"of": embedder.fingerprint(), "dimension": embedder.dimension} | facts | before
+    shorter.card = replace(shorter.card, shortened=facts)
     return shorter

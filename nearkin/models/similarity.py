@@ -1,18 +1,20 @@
-"""A learned similarity of two embeddings: a small network that is given both, side by side."""
+"""A learned similarity of two embeddings: its network, its class prototypes, its space, and what its loss teaches."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from nearkin.errors import ModelError, suggestion
-from nearkin.search.blocks.factorised import slices
-from nearkin.search.blocks.workers import Queue, run_workers
+from nearkin.errors import DataError, ModelError, suggestion
+from nearkin.search.scorers import slices
+from nearkin.search.workers import Queue, run_workers
+from nearkin.spaces import Space
 
 Symmetric = Literal["max", "mean"]
 
@@ -278,3 +280,121 @@ def _blocks(batch: int, rows: int, items: int, pairs: int) -> Iterator[tuple[sli
         for part in slices(items, max(1, wide)):
             for strip in slices(rows, max(1, tall)):
                 yield some, strip, part
+
+
+class PrototypeBank(nn.Module):
+    """A point for each class, moved towards the class's mean in every batch it appears in, never by a gradient.
+
+    `C <- momentum C + (1 - momentum) mean` of the batch's embeddings of the class; classes that are not in the batch
+    stay where they are. The points are saved with the model.
+
+    Reference: *Learning semantic similarities for prototypical classifiers* (submitted to ICLR 2021), section 3.1.
+
+    Args:
+        classes: how many.
+        dimension: size of an embedding.
+    """
+
+    points: Tensor
+
+    def __init__(self, classes: int, dimension: int) -> None:
+        super().__init__()
+        self.register_buffer("points", torch.randn(classes, dimension))
+
+    def __len__(self) -> int:
+        return len(self.points)
+
+    @torch.no_grad()
+    def update(self, embeddings: Tensor, labels: Tensor, momentum: float = 0.9) -> None:
+        """Update with a batch.
+
+        Args:
+            embeddings: (B, d).
+            labels: (B,) int64 in 0 ... classes - 1.
+            momentum: share of the old point that is kept.
+        """
+        if embeddings.ndim != 2 or embeddings.shape[1] != self.points.shape[1]:
+            raise DataError(
+                f"The prototypes have {self.points.shape[1]} dimensions and were given embeddings of shape "
+                f"{tuple(embeddings.shape)}: give those of the model they belong to."
+            )
+        sums = torch.zeros_like(self.points).index_add_(0, labels, embeddings.to(self.points.dtype))
+        counts = torch.bincount(labels, minlength=len(self.points)).to(sums)
+        seen = counts > 0
+        means = sums[seen] / counts[seen, None]
+        self.points[seen] = momentum * self.points[seen] + (1.0 - momentum) * means
+
+
+@dataclass(frozen=True, eq=False)
+class SimilarityParts:
+    """Parts of a model that a loss is given.
+
+    Attributes:
+        network: the similarity of two embeddings.
+        prototypes: what stands for each class.
+        dense: the output layer of a standard classifier; None: there is none.
+    """
+
+    network: PairSimilarity
+    prototypes: PrototypeBank
+    dense: nn.Linear | None
+
+    def class_scores(self, points: Tensor, by: Literal["sim", "dol"] = "sim", *, at_rest: bool = False) -> Tensor:
+        """Scores (B, C) of embeddings (B, d): similarities to the prototypes, or what the dense layer gives.
+
+        Args:
+            points: points of the space.
+            by: "sim" or "dol".
+            at_rest: drop nothing out, even in training mode.
+        """
+        if by == "dol" and self.dense is not None:
+            scores: Tensor = self.dense(points)
+            return scores
+        return self.network.table(points, self.prototypes.points.to(points.dtype), at_rest=at_rest)
+
+
+class LearnedSpace:
+    """Points of another space, compared by a learned similarity: the distance is `-S(y, x)`, x the query.
+
+    It is no distance in the mathematical sense: it may be negative, differ between the two orders of a pair, and a
+    point need not be nearest to itself. Lower is nearer, and that is all that a search needs. Nothing is dropped out.
+
+    Args:
+        base: where the points live: what projects embeddings, and what their mean is.
+        network: what compares them, as it is at the moment of each call.
+    """
+
+    name: ClassVar[str] = "learned"
+    similarity: ClassVar[bool] = True
+
+    def __init__(self, base: Space, network: PairSimilarity) -> None:
+        self.base = base
+        self.network = network
+
+    def __repr__(self) -> str:
+        return f"LearnedSpace({self.base!r}, similarity {id(self.network):x})"
+
+    def project(self, f: Tensor) -> Tensor:
+        """Raw embeddings (..., d) to points of the base space (..., d)."""
+        return self.base.project(f)
+
+    def distance(self, x: Tensor, y: Tensor) -> Tensor:
+        """Negative similarities (..., n, m) of queries (..., n, d) to enrolled points (..., m, d)."""
+        if x.dtype in (torch.float16, torch.bfloat16) or y.dtype in (torch.float16, torch.bfloat16):
+            x, y = x.float(), y.float()
+        if x.requires_grad or y.requires_grad:
+            return -self.network.table(x, y, at_rest=True)
+        with torch.no_grad():  # the network's weights learn by its loss, and a graph would hold every pair
+            return -self.network.table(x, y, at_rest=True)
+
+    def mean(self, xs: Tensor) -> Tensor:
+        """The mean (..., d) of points (..., n, d) of the base space."""
+        return self.base.mean(xs)
+
+    def sides(self, dtype: torch.dtype = torch.float32) -> SimilaritySides:
+        """What each side of a pair adds, for searches: see `nearkin.search.scorers.Factorised`."""
+        return self.network.taken_apart(dtype)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The name and the base; the network is part of the model, with which alone the space can be built again."""
+        return {"name": self.name, "base": self.base.to_dict()}

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -13,17 +15,41 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from nearkin.data.dataset import Dataset
+from nearkin.data.stores import FolderStore, ZipStore
 from nearkin.errors import DataError, ModelError, suggestion
-from nearkin.models.embedder import Embedder
-from nearkin.models.features import Features
-from nearkin.models.identities import places_of_same
-from nearkin.models.items import Items, opened
-from nearkin.models.learned_space import LearnedSpace
-from nearkin.models.prototypes import PrototypeBank
-from nearkin.models.similarity import PairSimilarity
-from nearkin.models.similarity_parts import SimilarityParts
+from nearkin.models.embedder import Embedder, Features
+from nearkin.models.items import Items, open_collection
+from nearkin.models.similarity import LearnedSpace, PairSimilarity, PrototypeBank, SimilarityParts
 from nearkin.search import exact
 from nearkin.spaces import Space
+
+
+def file_identities(items: Any) -> list[str] | None:
+    """What tells files apart, one for each item; None where items are no files."""
+    if isinstance(items, Dataset):
+        store = items.store
+        if isinstance(store, FolderStore):
+            return [os.path.realpath(store.root / path) for path in items.manifest.paths]
+        if isinstance(store, ZipStore):
+            return [f"{os.path.realpath(store.path)}!{store.prefix}{path}" for path in items.manifest.paths]
+        return [f"{id(store)}!{path}" for path in items.manifest.paths]
+    if isinstance(items, str | Path):
+        items = [items]
+    if isinstance(items, Sequence) and all(isinstance(item, str | Path) for item in items):
+        return [os.path.realpath(item) for item in items]
+    return None
+
+
+def same_file_positions(queries: Any, gallery: Any) -> list[list[int]] | None:
+    """The places in the gallery that hold the same file as each query; None where either are no files."""
+    asked, there = file_identities(queries), file_identities(gallery)
+    if asked is None or there is None:
+        return None
+    places: dict[str, list[int]] = {}
+    for place, file in enumerate(there):
+        places.setdefault(file, []).append(place)
+    return [places.get(file, []) for file in asked]
+
 
 Classifier = Literal["sim", "dol"]
 PairScore = Literal["sim", "cosine", "cosine+sim"]
@@ -79,8 +105,8 @@ class SimilarityModel(Embedder):
         )
         if network.dimension != self.dimension:
             raise ModelError(
-                f"The similarity is for embeddings of {network.dimension} dimensions and the model's have "
-                f"{self.dimension}: give PairSimilarity the model's dimension."
+                f"The similarity takes embeddings of {network.dimension} dimensions, but the model's have "
+                f"{self.dimension}: pass PairSimilarity the model's dimension."
             )
         self.network = network
         self.classes = tuple(classes)
@@ -154,7 +180,7 @@ class SimilarityModel(Embedder):
             labels: one for each item.
             progress: show a bar.
         """
-        support = opened(support)
+        support = open_collection(support)
         if labels is None:
             if not isinstance(support, Dataset):
                 raise DataError("A support without a folder of classes needs labels, one for each item: give labels=.")
@@ -173,8 +199,7 @@ class SimilarityModel(Embedder):
         twin.dense = None
         counts = {name: int((names == name).sum()) for name in classes}
         # What was measured was measured with other prototypes.
-        told = {key: value for key, value in self.card.items() if key not in ("validation", "selected_on")}
-        twin.card = told | {"few_shot": {"items": counts}}
+        twin.card = replace(self.card, validation=None, selected_on=None, few_shot={"items": counts})
         return twin
 
     def verify(self, a: Items, b: Items, by: PairScore = "cosine+sim", *, progress: bool = False) -> np.ndarray:
@@ -196,8 +221,8 @@ class SimilarityModel(Embedder):
         left, right = (torch.from_numpy(self._vectors(points)).to(self._device) for points in (a, b))
         if len(left) != len(right):
             raise DataError(
-                f"Pairs are compared one to one, and there are {len(left)} items on one side and {len(right)} on the "
-                "other: give as many of each."
+                f"Pairs are compared one to one, but there are {len(left)} items on one side and {len(right)} on the "
+                f"other: pass as many of each."
             )
         cosine = functional.cosine_similarity(left, right)
         if by == "cosine":
@@ -223,18 +248,18 @@ class SimilarityModel(Embedder):
         Args:
             gallery: items as of `encode`, or embeddings, float (n, d).
             k: how many.
-            queries: likewise; None: the gallery itself.
+            queries: as above; default: the gallery itself.
             exclude: the index (q,) of the gallery item that a query must not find, -1 for none; None: by file.
             progress: show a bar.
         """
-        gallery = opened(gallery)
+        gallery = open_collection(gallery)
         there = self._points(gallery, 32, progress)
         if queries is None or queries is gallery:
             _check_enough(k, len(there) - (exclude is None), "each item is looked for among the others")
             distances, indices = exact(there, None, k, space=self.space, exclude=exclude)
             return -distances.cpu().numpy(), indices.cpu().numpy()
-        queries = opened(queries)
-        same = places_of_same(queries, gallery) if exclude is None else None
+        queries = open_collection(queries)
+        same = same_file_positions(queries, gallery) if exclude is None else None
         most = 0 if same is None else max(map(len, same), default=0)
         asked = self._points(queries, 32, progress)
         _check_enough(k, len(there) - most, "a query does not find its own file" if most else "that is all there are")
@@ -278,8 +303,8 @@ class SimilarityModel(Embedder):
         given = points.detach().float().cpu().numpy() if isinstance(points, Tensor) else np.asarray(points)
         if given.ndim != 2 or given.shape[1] != self.dimension:
             raise DataError(
-                f"Embeddings of this model have the shape (n, {self.dimension}), and these are of {given.shape}: give "
-                "such, or an image of greys as uint8."
+                f"Embeddings of this model have the shape (n, {self.dimension}), but these have {given.shape}: pass "
+                f"embeddings of that shape, or grey images as uint8."
             )
         vectors = np.ascontiguousarray(given, dtype=np.float32)
         bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
@@ -300,10 +325,10 @@ def _checked_labels(labels: Sequence[Any], items: int) -> np.ndarray:
     """One name (n,) for each item."""
     if isinstance(labels, str) or len(labels) != items:
         given = "one text" if isinstance(labels, str) else f"{len(labels)} labels"
-        raise DataError(f"The support has {items} items and {given}: give one label each.")
+        raise DataError(f"The support has {items} items and {given}: pass one label for each item.")
     for place, label in enumerate(labels):
         if label is None or label != label or str(label) == "":
-            raise DataError(f"Item {place} of the support has no label: give it one, or leave it out.")
+            raise DataError(f"Item {place} of the support has no label: add one, or remove the item.")
     return np.array([str(label) for label in labels], dtype=object)
 
 

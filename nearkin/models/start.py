@@ -8,13 +8,18 @@ Derivation: docs/methods/start.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property, reduce
+from numbers import Real
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from scipy.linalg import eigh
+from scipy.linalg import cholesky, eigh, solve_triangular
+from scipy.linalg.blas import ssyrk
+from scipy.linalg.lapack import dsygst, ssygst, strtri
+from scipy.sparse import csr_matrix
 from torch import Tensor
 
 from nearkin.errors import ModelError
@@ -35,7 +40,8 @@ DAMPINGS = (0.0, 0.5)
 _MEASURES = ("precision", "map_at_r")
 _TOLERANCE = 0.005
 """What a smaller size may cost of each measure."""
-_FOLDS = 3
+_FOLDS, _MANY_CLASSES = 3, 500
+"""Folds of the classes; from so many classes on two, either of which leaves enough to learn from."""
 _ITEMS_A_DIMENSION, _DIMENSIONS_A_CLASS = 4, 1
 """Items for each dimension of a projection, and dimensions for each class: fewer items or classes cannot tell which
 directions unseen classes need."""
@@ -48,6 +54,15 @@ _SMALLEST = 2e-3
 """Deviation of a direction, relative to the first one's, below which it is rounding."""
 _NO_CHOICE = 10.0
 """The ridge where there are too few classes to leave any out."""
+_MOST_DIMENSIONS = 65536
+_TOO_UNEQUAL = (
+    "The training features differ too much in size for the head to start from them: look for an item whose features "
+    "are thousands of times larger than the others', or set model.head_start to random."
+)
+_SINGLE = 16
+"""Chunks whose products are added in single precision before they go to double."""
+_BASIS = 1.25
+"""Directions that trials of other ridges choose from, for each that they need."""
 
 
 @dataclass(frozen=True)
@@ -114,36 +129,45 @@ class HeadStart:
         }
 
 
+@dataclass(frozen=True, eq=False)
 class _Moments:
-    """Count, sum, second moment, and the second moment of class means weighted by their items."""
+    """Count, sum (F,), second moment (F, F), and the second moment of class means weighted by their items."""
 
-    def __init__(self, width: int) -> None:
-        self.count = 0
-        self.sum = torch.zeros(width, dtype=torch.float64)
-        self.second = torch.zeros(width, width, dtype=torch.float64)
-        self.between = torch.zeros(width, width, dtype=torch.float64)
+    count: int
+    sum: np.ndarray
+    second: np.ndarray
+    between: np.ndarray
 
-    def plus(self, other: _Moments, sign: int = 1) -> _Moments:
-        """These and those of `other`; with sign -1, these without them."""
-        both = _Moments(0)
-        both.count = self.count + sign * other.count
-        both.sum, both.second, both.between = (
-            getattr(self, name) + sign * getattr(other, name) for name in ("sum", "second", "between")
-        )
-        return both
+    def plus(self, other: _Moments) -> _Moments:
+        """These and those of `other`."""
+        return _Moments(*(getattr(self, name) + getattr(other, name) for name in self.__dataclass_fields__))
 
-    def mean(self) -> Tensor:
+    def minus(self, other: _Moments) -> _Moments:
+        """These without those of `other`."""
+        return _Moments(*(getattr(self, name) - getattr(other, name) for name in self.__dataclass_fields__))
+
+    @cached_property
+    def mean(self) -> np.ndarray:
         """The mean (F,)."""
         return self.sum / self.count
 
-    def total(self) -> Tensor:
+    @cached_property
+    def total(self) -> np.ndarray:
         """The covariance (F, F)."""
-        mean = self.mean()
-        return self.second / self.count - torch.outer(mean, mean)
+        covariance = self.second / self.count
+        covariance -= np.outer(self.mean, self.mean)
+        return covariance
 
-    def within(self) -> Tensor:
+    @cached_property
+    def within(self) -> np.ndarray:
         """The pooled within-class covariance (F, F)."""
         return (self.second - self.between) / self.count
+
+    def floor(self, ridge: float | None) -> float:
+        """What is added to the variance of each direction within classes; 1 where nothing is whitened."""
+        if ridge is None:
+            return 1.0
+        return (ridge * float(np.trace(self.within)) + _FLOOR * float(np.trace(self.total))) / len(self.sum)
 
 
 @dataclass
@@ -151,8 +175,8 @@ class _Pass:
     """What one pass over the features leaves: moments of each fold of classes, and a sample of the items."""
 
     folds: list[_Moments]
-    shift: Tensor
-    sample: Tensor
+    shift: np.ndarray
+    sample: np.ndarray
     """Features (n, F) less the shift."""
     sample_classes: np.ndarray
     fold_of_class: np.ndarray
@@ -161,56 +185,10 @@ class _Pass:
     def __post_init__(self) -> None:
         self.width = len(self.shift)
 
+    @cached_property
     def whole(self) -> _Moments:
         """The moments of all items."""
-        moments = self.folds[0]
-        for fold in self.folds[1:]:
-            moments = moments.plus(fold)
-        return moments
-
-
-@dataclass(frozen=True)
-class _Whitened:
-    """Features less their mean, times a matrix that whitens them within classes; by no ridge, as they are."""
-
-    mean: Tensor
-    matrix: Tensor
-    covariance: Tensor
-    """Of the training items once they are whitened, (F, F)."""
-
-    @classmethod
-    def of(cls, moments: _Moments, ridge: float | None, dtype: torch.dtype) -> _Whitened:
-        """By the inverse of W + r tr(W)/F I."""
-        total, identity = moments.total().to(dtype), torch.eye(len(moments.sum), dtype=dtype)
-        if ridge is None:
-            return cls(moments.mean(), identity, total)
-        within = moments.within().to(dtype)
-        floor = ridge * float(torch.trace(within)) + _FLOOR * float(torch.trace(total))
-        lower = torch.linalg.cholesky(within + floor / len(identity) * identity)
-        matrix = torch.linalg.solve_triangular(lower, identity, upper=False).T
-        return cls(moments.mean(), matrix, matrix.T @ total @ matrix)
-
-    def __call__(self, features: Tensor) -> Tensor:
-        return (features - self.mean.to(features)) @ self.matrix.to(features)
-
-    def principal(self, count: int) -> tuple[Tensor, Tensor]:
-        """The directions (F, count) in which the items vary most, and their standard deviations (count,)."""
-        width = len(self.covariance)
-        # SciPy's: PyTorch's gives up on some matrices with many equal eigenvalues, as fewer items than features have.
-        found = eigh(
-            ((self.covariance + self.covariance.T) / 2).numpy(),
-            subset_by_index=(width - count, width - 1),
-            driver="evr",
-            overwrite_a=True,
-            check_finite=False,
-        )
-        values, vectors = (torch.from_numpy(np.ascontiguousarray(part)).flip(-1) for part in found)
-        return vectors, values.clamp(min=0.0).sqrt()
-
-    def damp(self, deviations: Tensor, damping: float) -> Tensor:
-        """What components with these deviations (n,) are multiplied by: less for more than the usual deviation."""
-        usual = self.covariance.diagonal().mean().clamp(min=0.0).sqrt()
-        return (usual / deviations.clamp(min=usual)) ** damping
+        return reduce(_Moments.plus, self.folds)
 
 
 def fit_start(
@@ -242,16 +220,19 @@ def fit_start(
     """
     space = Sphere() if space is None else space
     class_ids = np.asarray(class_ids)
-    _check_arguments(class_ids, kind, dimension, ridge, space)
+    _check_arguments(class_ids, kind, dimension, ridge, space, seed)
     chosen_needed = dimension == "auto" or (kind == "whitened" and ridge is None)
     summed = _one_pass(chunks, class_ids, _FOLDS if chosen_needed else 1, seed)
-    whole, notes = summed.whole(), []
-    if kind == "whitened" and _is_flat(whole.within(), whole.total(), _FLAT):
+    whole, notes = summed.whole, []
+    if kind == "whitened" and _is_flat(whole.within, whole.total, _FLAT):
         kind = "pca"
         notes.append("No training class has two items that differ, so the features were not whitened.")
     ridges = _ridges(kind, ridge, fewer_items=whole.count < summed.width)
     sizes = _sizes(dimension, summed.width, whole.count, len(summed.fold_of_class))
-    trials = _trials(summed, sizes, ridges, space)
+    try:
+        trials = _trials(summed, sizes, ridges, space)
+    except np.linalg.LinAlgError as error:
+        raise ModelError(_TOO_UNEQUAL) from error
     if trials:
         best = _smallest(trials)
     else:
@@ -259,26 +240,48 @@ def fit_start(
         if len(sizes) * len(ridges) > 1:
             notes.append("There are too few training classes with two items to leave some out, so nothing was chosen.")
     if dimension == "auto" and len(sizes) == 1 and summed.width > DIMENSIONS[0]:
+        classes = len(summed.fold_of_class)
         notes.append(
-            f"{len(summed.fold_of_class)} classes with {whole.count} items are too few to choose fewer than "
+            f"{classes} class{'es' * (classes > 1)} with {whole.count} items are too few to choose fewer than "
             f"{summed.width} dimensions."
         )
     size = best.dimension if dimension == "auto" else int(dimension)
-    weight, bias, more = _layer(summed, whole, best, size, space)
+    try:
+        weight, bias, more = _layer(summed, best, size, space)
+    except np.linalg.LinAlgError as error:
+        raise ModelError(_TOO_UNEQUAL) from error
     return HeadStart(weight, bias, kind, best.ridge, best.damping, trials, (*notes, *more))
 
 
-def _check_arguments(class_ids: np.ndarray, kind: str, dimension: Dimension, ridge: float | None, space: Space) -> None:
-    if class_ids.ndim != 1 or class_ids.dtype.kind not in "iu" or (class_ids < 0).any():
-        raise ModelError("class_ids must be whole numbers from 0, one for each item.")
+def _check_arguments(
+    class_ids: np.ndarray, kind: str, dimension: Dimension, ridge: float | None, space: Space, seed: int
+) -> None:
+    if class_ids.ndim != 1 or class_ids.dtype.kind not in "iu" or not _is_complete(class_ids):
+        raise ModelError("class_ids must be whole numbers 0 ... C - 1 without gaps, one for each item.")
     if kind not in ("whitened", "pca"):
         raise ModelError(f"kind must be 'whitened' or 'pca', not {kind!r}.")
+    if not isinstance(space, Space):
+        raise ModelError(f"space must be one of nearkin.spaces, not {space!r}.")
     if isinstance(space, PoincareBall):
         raise ModelError("A linear layer cannot start from data in the Poincaré ball: choose another space.")
-    if dimension != "auto" and (not isinstance(dimension, int | np.integer) or dimension < 1):
-        raise ModelError(f"dimension must be a whole number of at least 1, or 'auto', not {dimension!r}.")
-    if ridge is not None and not 0 <= ridge < math.inf:
+    if dimension != "auto" and (not _is_whole(dimension) or not 1 <= dimension <= _MOST_DIMENSIONS):
+        raise ModelError(
+            f"dimension must be a whole number from 1 to {_MOST_DIMENSIONS}, or 'auto', not {dimension!r}."
+        )
+    if ridge is not None and (not isinstance(ridge, Real) or not 0 <= ridge < math.inf):
         raise ModelError(f"ridge must be a finite number from 0, not {ridge!r}.")
+    if not _is_whole(seed) or seed < 0:
+        raise ModelError(f"seed must be a whole number from 0, not {seed!r}.")
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def _is_complete(class_ids: np.ndarray) -> bool:
+    """Whether every class 0 ... C - 1 has an item."""
+    found = np.unique(class_ids)
+    return len(found) == 0 or bool(found[0] == 0 and found[-1] == len(found) - 1)
 
 
 def _ridges(kind: Kind, ridge: float | None, fewer_items: bool) -> tuple[float | None, ...]:
@@ -299,64 +302,113 @@ def _sizes(dimension: Dimension, width: int, items: int, classes: int) -> list[i
 
 def _one_pass(chunks: Iterable[tuple[Tensor, np.ndarray]], class_ids: np.ndarray, most_folds: int, seed: int) -> _Pass:
     counts = np.bincount(class_ids)
-    folds = max(1, min(most_folds, len(counts) // 2))
+    folds = max(1, min(most_folds, len(counts) // 2 if len(counts) < _MANY_CLASSES else 2))
     rng = np.random.default_rng([seed, len(counts)])
     fold_of_class = rng.permutation(np.arange(len(counts)) % folds)
     kept = _sample(class_ids, counts, rng)
     place = np.full(len(class_ids), -1)
     place[kept] = np.arange(len(kept))
-    summed: _Pass | None = None
-    sums = torch.empty(0)
+    sums: _FeatureSums | None = None
+    seen = np.zeros(len(class_ids), dtype=bool)
+    # NumPy alone: after each operation of PyTorch its threads spin for a while, and those of NumPy wait for a core.
     for features, positions in chunks:
         if not len(positions):
             continue
-        features = torch.as_tensor(features).detach().float().cpu()
-        if features.ndim != 2 or len(features) != len(positions):
-            raise ModelError(
-                f"A chunk has features {tuple(features.shape)} and {len(positions)} positions: give one each."
-            )
-        if summed is None:
-            shift = features.mean(dim=0)
-            width = len(shift)
-            moments = [_Moments(width) for _ in range(folds)]
-            summed = _Pass(moments, shift, torch.zeros(len(kept), width), class_ids[kept], fold_of_class)
-            sums = torch.zeros(len(counts), width)
-        shifted = features - summed.shift
-        if not bool(torch.isfinite(shifted.sum())):
-            raise ModelError(
-                "Some training features are not finite, so the head cannot start from them: check the weights of the "
-                "backbone, or set model.cache_dtype to float32."
-            )
-        ids = torch.from_numpy(np.ascontiguousarray(class_ids[positions]))
-        sums.index_add_(0, ids, shifted)
-        there = place[positions] >= 0
-        summed.sample[torch.from_numpy(place[positions][there])] = shifted[torch.from_numpy(there)]
+        rows = torch.as_tensor(features).detach().float().cpu().numpy()
+        if rows.ndim != 2 or len(rows) != len(positions) or rows.shape[1] == 0:
+            raise ModelError(f"A chunk has features {rows.shape} and {len(positions)} positions: give one each.")
+        if sums is not None and rows.shape[1] != len(sums.shift):
+            raise ModelError(f"A chunk has features of {rows.shape[1]} numbers, the one before {len(sums.shift)}.")
+        positions = np.asarray(positions)
+        _check_positions(positions, seen)
+        if sums is None:
+            sums = _FeatureSums(rows.mean(axis=0), folds, len(counts))
+            sample = np.zeros((len(kept), rows.shape[1]), dtype=np.float32)
         of_fold = fold_of_class[class_ids[positions]]
-        for number, fold in enumerate(summed.folds):
-            rows = shifted if folds == 1 else shifted[torch.from_numpy(of_fold == number)]
-            fold.count += len(rows)
-            part = rows.numpy()
-            with np.errstate(over="ignore"):  # told below
-                fold.second += torch.from_numpy(part.T @ part)  # NumPy sees the symmetry, and does half the work
-    if summed is None:
+        order = np.argsort(of_fold, kind="stable")
+        positions = positions[order]
+        rows = np.take(rows, order, axis=0, mode="clip")  # a copy
+        rows -= sums.shift
+        sums.add(rows, class_ids[positions], np.bincount(of_fold, minlength=folds))
+        there = place[positions] >= 0
+        sample[place[positions][there]] = rows[there]
+    if sums is None:
         raise ModelError("There are no training features for the head to start from.")
-    seen = sum(fold.count for fold in summed.folds)
-    if seen != len(class_ids):
-        raise ModelError(f"The chunks have {seen} items and class_ids {len(class_ids)}: give every item once.")
-    if not all(bool(torch.isfinite(fold.second).all()) for fold in summed.folds):
-        raise ModelError("The training features are too large to start from: scale them down.")
-    for number, fold in enumerate(summed.folds):
-        classes = torch.from_numpy(np.flatnonzero((fold_of_class == number) & (counts > 0)))
-        of_classes = sums[classes]
-        fold.sum += of_classes.double().sum(dim=0)
-        means = of_classes / torch.from_numpy(counts)[classes].sqrt().unsqueeze(1).float()
-        fold.between += means.T @ means
-    if _is_flat(summed.whole().total(), torch.outer(summed.shift, summed.shift).double(), _CONSTANT):
+    if not seen.all():
+        raise ModelError(f"The chunks have {seen.sum()} items and class_ids {len(class_ids)}: give every item once.")
+    summed = _Pass(sums.moments(fold_of_class, counts), sums.shift, sample, class_ids[kept], fold_of_class)
+    if _is_flat(summed.whole.total, np.outer(summed.shift, summed.shift), _CONSTANT):
         raise ModelError(
             "The training features are the same for every item, so there is nothing for the head to start from: check "
             "the backbone's weights and the data, or set model.head_start to random."
         )
     return summed
+
+
+def _check_positions(positions: np.ndarray, seen: np.ndarray) -> None:
+    """Refuse positions that are no items, or of items that came before; note these."""
+    if positions.dtype.kind not in "iu" or positions.min() < 0 or positions.max() >= len(seen):
+        raise ModelError(f"Positions of items must be whole numbers from 0 to {len(seen) - 1}.")
+    if seen[positions].any() or len(np.unique(positions)) < len(positions):
+        raise ModelError("A position comes twice: give every item once.")
+    seen[positions] = True
+
+
+class _FeatureSums:
+    """Adds up rows of features less a shift: their classes' sums (C, F), and of each fold the second moment (F, F)."""
+
+    def __init__(self, shift: np.ndarray, folds: int, classes: int) -> None:
+        width = len(shift)
+        self.shift = shift
+        self.counts = np.zeros(folds, dtype=np.int64)
+        self._classes = np.zeros((classes, width), dtype=np.float32)
+        self._second = [np.zeros((width, width), order="F") for _ in range(folds)]
+        self._recent = [np.zeros((width, width), dtype=np.float32, order="F") for _ in range(folds)]
+        self._chunks = 0
+
+    def add(self, rows: np.ndarray, classes: np.ndarray, of_each_fold: np.ndarray) -> None:
+        """Add rows (n, F) that stand in the order of their folds."""
+        ones = np.ones(len(rows), dtype=np.float32)
+        table = csr_matrix((ones, (classes, np.arange(len(rows)))), shape=(len(self._classes), len(rows)))
+        self._classes += table @ rows
+        self.counts += of_each_fold
+        last = np.cumsum(of_each_fold)
+        for fold, (first, end) in enumerate(zip(last - of_each_fold, last, strict=True)):
+            if end > first:  # the upper triangle of the sum of outer products
+                part = rows[first:end].T
+                self._recent[fold] = ssyrk(1.0, part, beta=1.0, c=self._recent[fold], overwrite_c=True)
+        self._chunks += 1
+        if self._chunks % _SINGLE == 0:
+            self._to_double()
+
+    def _to_double(self) -> None:
+        for second, recent in zip(self._second, self._recent, strict=True):
+            second += recent
+            recent[:] = 0.0
+
+    def moments(self, fold_of_class: np.ndarray, counts: np.ndarray) -> list[_Moments]:
+        """Of each fold."""
+        self._to_double()
+        if not np.isfinite(self._classes).all():
+            raise ModelError(
+                "Some training features are not finite, so the head cannot start from them: check the weights of the "
+                "backbone, or set model.cache_dtype to float32."
+            )
+        return [
+            self._of_fold(fold, np.flatnonzero((fold_of_class == fold) & (counts > 0)), counts)
+            for fold in range(len(self.counts))
+        ]
+
+    def _of_fold(self, fold: int, classes: np.ndarray, counts: np.ndarray) -> _Moments:
+        second = self._second[fold]
+        if not np.isfinite(second).all():
+            raise ModelError("The training features are too large to start from: scale them down.")
+        second = second + second.T  # of an upper triangle
+        second[np.diag_indices_from(second)] /= 2
+        of_classes = self._classes[classes]
+        means = of_classes / np.sqrt(counts[classes])[:, None].astype(np.float32)
+        between = (means.T @ means).astype(np.float64)
+        return _Moments(int(self.counts[fold]), of_classes.sum(axis=0, dtype=np.float64), second, between)
 
 
 def _sample(class_ids: np.ndarray, counts: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -368,8 +420,8 @@ def _sample(class_ids: np.ndarray, counts: np.ndarray, rng: np.random.Generator)
     return shuffled[(rank < per_class) & np.isin(class_ids[shuffled], classes)]
 
 
-def _is_flat(covariance: Tensor, of: Tensor, share: float) -> bool:
-    return float(torch.trace(covariance)) <= share * max(float(torch.trace(of)), 1e-300)
+def _is_flat(covariance: np.ndarray, of: np.ndarray, share: float) -> bool:
+    return float(np.trace(covariance)) <= share * max(float(np.trace(of)), 1e-300)
 
 
 def _trials(summed: _Pass, sizes: list[int], ridges: tuple[float | None, ...], space: Space) -> tuple[Trial, ...]:
@@ -379,33 +431,87 @@ def _trials(summed: _Pass, sizes: list[int], ridges: tuple[float | None, ...], s
     dampings = DAMPINGS if len(ridges) > 1 and smaller else (0.0,)
     if len(summed.folds) < 2 or len(sizes) * len(ridges) * len(dampings) == 1:
         return ()
-    whole = summed.whole()
     found: dict[tuple[int, float | None, float], list[tuple[float, float, int]]] = {}
     for number, fold in enumerate(summed.folds):
         rows = np.flatnonzero(summed.fold_of_class[summed.sample_classes] == number)
         labels = summed.sample_classes[rows]
         if len(np.unique(labels)) == len(labels):
             continue  # no class has a pair to find
-        left_out, others = summed.sample[torch.from_numpy(rows)], whole.plus(fold, -1)
-        if ridges != (None,) and _is_flat(others.within(), others.total(), _FLAT):
+        others = summed.whole.minus(fold)
+        if ridges != (None,) and _is_flat(others.within, others.total, _FLAT):
             continue  # nothing to whiten by
-        for ridge in ridges:
-            # Single precision is enough to choose by. All F directions together compare alike however they are rotated.
-            whitened = _Whitened.of(others, ridge, torch.float32)
-            points = whitened(left_out)
-            tried = {(size, 0.0): points for size in sizes if size == summed.width}
-            if smaller:
-                vectors, deviations = whitened.principal(smaller[-1])
-                components = points @ vectors
-                for damping in dampings:
-                    damped = components * whitened.damp(deviations, damping)
-                    tried |= {(size, damping): damped[:, :size] for size in smaller}
-            for (size, damping), embedded in tried.items():
-                result = retrieval_metrics(_in(space, embedded), labels, space=space)
-                value = (result.values["P@1"], result.values["MAP@R"], len(result.labels))
-                found.setdefault((size, ridge, damping), []).append(value)
+        for key, embedded in _embeddings(summed.sample[rows], others, sizes, ridges, dampings):
+            result = retrieval_metrics(_in(space, embedded), labels, space=space)
+            found.setdefault(key, []).append((result.values["P@1"], result.values["MAP@R"], len(result.labels)))
     trials = [Trial(*key, *_mean(rows)) for key, rows in found.items()]
     return tuple(_best([trial for trial in trials if trial.dimension == size]) for size in sizes if trials)
+
+
+def _embeddings(
+    points: np.ndarray,
+    moments: _Moments,
+    sizes: list[int],
+    ridges: tuple[float | None, ...],
+    dampings: tuple[float, ...],
+) -> Iterator[tuple[tuple[int, float | None, float], np.ndarray]]:
+    """Points (n, F) as heads from these moments embed them, for each size, ridge and damping.
+
+    One decomposition serves all ridges: in its directions S, as `basis` whitens it for the ridge in the middle, is the
+    identity, and for another ridge the identity and a multiple of `gram`. Principal components of other ridges are the
+    best within the first `_BASIS` x d, by Rayleigh and Ritz. All F directions together compare alike however they are
+    rotated. Single precision is enough to choose by.
+    """
+    width, smaller = len(moments.sum), [size for size in sizes if size < len(moments.sum)]
+    most = smaller[-1] if smaller else 0
+    kept = min(width, math.ceil(_BASIS * most))
+    middle = ridges[(len(ridges) - 1) // 2]
+    floor = moments.floor(middle)
+    covariance, lower = moments.total.astype(np.float32), np.eye(width, dtype=np.float32)
+    if middle is not None:
+        lower = cholesky(moments.within.astype(np.float32) + floor * lower, lower=True, check_finite=False)
+        covariance, _ = ssygst(covariance, lower, lower=1)
+    values, vectors = _eigen(covariance)
+    basis = solve_triangular(lower, vectors, lower=True, trans="T", check_finite=False)
+    gram, seen = basis.T @ basis, (points - moments.mean.astype(np.float32)) @ basis
+    for ridge in ridges:
+        whitened, variances, usual = seen, values, values.mean()
+        components = seen[:, :most]
+        if ridge != middle:
+            change = np.eye(width, dtype=np.float32) + np.float32(moments.floor(ridge) - floor) * gram
+            inverse, _ = strtri(cholesky(change, lower=True, check_finite=False), lower=1)
+            whitened, usual = seen @ inverse.T, ((inverse**2).sum(axis=0) * values).mean()
+            half = inverse[:kept, :kept] * np.sqrt(values[:kept])
+            variances, vectors = _eigen(half @ half.T, most)
+            components = whitened[:, :kept] @ vectors
+        for size in sizes[len(smaller) :]:
+            yield (size, ridge, 0.0), whitened
+        for damping in dampings:
+            damped = components * _damp(variances[:most], usual, damping)
+            yield from (((size, ridge, damping), damped[:, :size]) for size in smaller)
+
+
+def _eigen(matrix: np.ndarray, most: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """The largest eigenvalues, from 0, of a symmetric matrix (F, F) in descending order, and their vectors (F, n).
+
+    Only its lower triangle is read.
+    """
+    width = len(matrix)
+    count = width if most is None else most
+    # SciPy's: PyTorch's gives up on some matrices with many equal eigenvalues, as fewer items than features have.
+    # Divide and conquer finds all of them, and is the faster one unless few are wanted.
+    some: dict[str, Any] = {"driver": "evd"}
+    if 3 * count < width:
+        some = {"driver": "evr", "subset_by_index": (width - count, width - 1)}
+    values, vectors = eigh(matrix, check_finite=False, **some)
+    return np.maximum(values[-count:][::-1], 0.0), vectors[:, -count:][:, ::-1]
+
+
+def _damp(variances: np.ndarray, usual: float, damping: float) -> np.ndarray:
+    """What components with these variances (n,) are multiplied by: less for more than the usual variance."""
+    usual = max(float(usual), 0.0)
+    if damping == 0 or usual == 0:
+        return np.full_like(variances, 0.0 if damping else 1.0)
+    return (usual / np.maximum(variances, usual)) ** (damping / 2)
 
 
 def _best(trials: list[Trial]) -> Trial:
@@ -427,15 +533,15 @@ def _smallest(trials: Sequence[Trial]) -> Trial:
     return near[0] if near else _best(list(trials))
 
 
-def _in(space: Space, points: Tensor) -> np.ndarray:
+def _in(space: Space, points: np.ndarray) -> np.ndarray:
     """Points of the space, scaled to fit."""
-    return space.project(points / _length(points, space)).numpy()
+    return space.project(torch.from_numpy(points / _length(points, space))).numpy()
 
 
-def _length(points: Tensor, space: Space) -> Tensor:
+def _length(points: np.ndarray, space: Space) -> float:
     """What points (n, d) are divided by: their mean norm, or the largest where longer ones would be clipped."""
-    norms = points.norm(dim=1)
-    return (norms.max() if isinstance(space, LipschitzBall) else norms.mean()).clamp(min=1e-12)
+    norms = np.linalg.norm(points, axis=1)
+    return max(float(norms.max() if isinstance(space, LipschitzBall) else norms.mean()), 1e-12)
 
 
 def _mean(rows: list[tuple[float, float, int]]) -> tuple[float, float, int]:
@@ -444,24 +550,28 @@ def _mean(rows: list[tuple[float, float, int]]) -> tuple[float, float, int]:
     return float(precision), float(map_at_r), int(table[:, 2].sum())
 
 
-def _layer(summed: _Pass, whole: _Moments, chosen: Trial, size: int, space: Space) -> tuple[Tensor, Tensor, list[str]]:
+def _layer(summed: _Pass, chosen: Trial, size: int, space: Space) -> tuple[Tensor, Tensor, list[str]]:
     """Weight (d, F) and bias (d,) of the layer, and what to say of it."""
-    whitened, notes = _Whitened.of(whole, chosen.ridge, torch.float64), []
-    vectors, deviations = whitened.principal(min(size, summed.width))
-    scales = whitened.damp(deviations, chosen.damping)
+    whole, covariance, notes = summed.whole, summed.whole.total, []
+    lower = np.eye(summed.width)
+    if chosen.ridge is not None:
+        lower = cholesky(whole.within + whole.floor(chosen.ridge) * lower, lower=True, check_finite=False)
+        covariance, _ = dsygst(covariance, lower, lower=1)  # A^T T A with A = L^-T
+    variances, vectors = _eigen(covariance, min(size, summed.width))
+    scales = _damp(variances, covariance.diagonal().mean(), chosen.damping)
     if size < summed.width:
         # All F together lose nothing; of fewer, directions in which no item varies would be any.
-        known = deviations > _SMALLEST * deviations[0]
+        known = np.sqrt(variances) > _SMALLEST * np.sqrt(variances[0])
         known[whole.count - 1 :] = False
-        scales = torch.where(known, scales, 0.0)
-    directions = whitened.matrix @ vectors * scales
-    rank = int((directions != 0).any(dim=0).sum())
+        scales = np.where(known, scales, 0.0)
+    directions = solve_triangular(lower, vectors * scales, lower=True, trans="T", check_finite=False)
+    rank = int((directions != 0).any(axis=0).sum())
     if size > rank:
         notes.append(
             f"The training features give only {rank} of the {size} dimensions: the other {size - rank} stay 0."
         )
-        directions = torch.nn.functional.pad(directions, (0, size - directions.shape[1]))
-    sample = (summed.sample.double() - whitened.mean) @ directions
+        directions = np.pad(directions, ((0, 0), (0, size - directions.shape[1])))
+    sample = (summed.sample - whole.mean.astype(np.float32)) @ directions.astype(np.float32)
     directions = directions / _length(sample, space)
-    mean = whitened.mean + summed.shift.double()
-    return directions.T.float().contiguous(), -(mean @ directions).float(), notes
+    weight, bias = directions.T, -(whole.mean + summed.shift) @ directions
+    return torch.from_numpy(np.ascontiguousarray(weight)).float(), torch.from_numpy(bias).float(), notes

@@ -5,6 +5,7 @@ from nearkin.objectives.registry import (
     BatchNeeds,
     LossEntry,
     LossShape,
+    Regulariser,
     losses,
     miners,
     register_loss,
@@ -12,7 +13,6 @@ from nearkin.objectives.registry import (
     register_regulariser,
     regularisers,
 )
-from nearkin.objectives.regulariser import Regulariser
 from nearkin.objectives.section import ObjectiveSection, RegulariserSection
 
 __all__ = [

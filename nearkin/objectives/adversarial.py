@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from nearkin.objectives.proxy.nearness import COSINE_LIMIT, cosines
+from nearkin.objectives.proxy.scores import COSINE_LIMIT, cosines
 
 _TINY_ANGLE = 1e-3
 

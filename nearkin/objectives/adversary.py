@@ -16,9 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from nearkin.errors import RecipeError
-from nearkin.objectives.parameters import Count, LayerSize, Portion, Positive
-from nearkin.objectives.registry import LossShape, register_regulariser
-from nearkin.objectives.regulariser import Regulariser
+from nearkin.objectives.registry import LayerSize, LossShape, Portion, Regulariser, register_regulariser
+from nearkin.registry import Count, Positive
 from nearkin.spaces import Space
 
 THRESHOLD = 1.5
@@ -64,7 +63,7 @@ def class_adversary(
         dropout: share of the hidden layer that each step leaves out.
         threshold: adaptive only: the classifier's loss at which help turns into hindrance; None: 1.5.
         smoothing: share of a label that is spread evenly over all classes; None: 0.15 for soft, 0 for adaptive.
-        epoch_steps: adaptive only: steps after which the coefficient is set anew, from the mean loss of these steps;
+        epoch_steps: adaptive only: steps after which the coefficient is updated, from the mean loss of these steps;
             None: one pass through the training items.
 
     Example:
@@ -142,7 +141,7 @@ class ClassAdversary(Regulariser):
         dropout: share of the hidden layer that each step leaves out, in [0, 1).
         smoothing: share of a label that is spread evenly over all classes.
         threshold: loss at which lambda changes its sign; None: lambda is -1 throughout.
-        epoch_steps: how often lambda is set anew, in steps.
+        epoch_steps: how often lambda is updated, in steps.
         space: where raw embeddings are projected before they are classified; None: they are features, taken as given.
         seed: of dropout.
     """

@@ -1,15 +1,192 @@
-"""Contrastive losses: each pair of a batch is pulled together or pushed apart to a fixed distance."""
+"""Contrastive losses, and pair losses of large batches taken a block of anchors at a time.
+
+Pair losses of large batches, a block of anchors at a time: no matrix of all pairs is ever held.
+Each of these losses is a sum of means, and each mean a sum over anchors by a number of terms. Both add up over blocks
+of anchors, and so do the gradients of the sums, which are taken block by block on the way forward.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nearkin.objectives.anchor_blocks import AnchorBlocks, cosine_terms, hinge_terms
 from nearkin.objectives.distances import distance_in, library
-from nearkin.objectives.parameters import NonNegative, Positive, Real
 from nearkin.objectives.registry import PAIRS, SPHERE, LossShape, register_loss
+from nearkin.registry import NonNegative, Positive, Real
+
+Added = tuple[list[Tensor], list[Tensor]]
+"""What a block adds: sums, and the number of terms of each, all scalars."""
+
+Terms = Callable[[Tensor, Tensor, Tensor], Added]
+"""From comparisons, positives and negatives, each (b, R), to what their anchors add."""
+
+_AT_ONCE = 1 << 18
+"""Pairs that are held together."""
+
+_WHOLE = 1 << 20
+"""Pairs up to which a batch is taken whole."""
+
+
+class AnchorBlocks(nn.Module):
+    """A loss that takes small batches, and a miner's choice, as it always does, and large batches in blocks.
+
+    Args:
+        loss: the loss, called as pytorch-metric-learning calls losses.
+        compare: from raw anchors (b, d) and raw vectors (R, d) to their comparisons (b, R).
+        terms: what a block of anchors adds.
+        whole: pairs up to which a batch is taken whole.
+        at_once: pairs of a block.
+    """
+
+    def __init__(
+        self,
+        loss: nn.Module,
+        compare: Callable[[Tensor, Tensor], Tensor],
+        terms: Terms,
+        whole: int = _WHOLE,
+        at_once: int = _AT_ONCE,
+    ) -> None:
+        super().__init__()
+        self.loss = loss
+        self.compare = compare
+        self.terms = terms
+        self.whole = whole
+        self.at_once = at_once
+
+    def forward(
+        self,
+        embeddings: Tensor,
+        labels: Tensor,
+        choice: Any = None,
+        *,
+        ref_emb: Tensor | None = None,
+        ref_labels: Tensor | None = None,
+    ) -> Tensor:
+        """Scalar loss of raw embeddings (B, d) and labels (B,), with themselves or with references (R, d), (R,)."""
+        others, their_labels, given = embeddings, labels, {}
+        if ref_emb is not None and ref_labels is not None:
+            others, their_labels, given = ref_emb, ref_labels, {"ref_emb": ref_emb, "ref_labels": ref_labels}
+        if choice is None and len(labels) * len(their_labels) > self.whole:
+            return self._in_blocks(embeddings, others, labels, their_labels)
+        chosen = () if choice is None else (choice,)
+        whole: Tensor = self.loss(embeddings, labels, *chosen, **given)
+        return whole
+
+    def _in_blocks(self, embeddings: Tensor, others: Tensor, labels: Tensor, their_labels: Tensor) -> Tensor:
+        size = max(1, self.at_once // len(others))
+
+        def block(first: int, anchors: Tensor, against: Tensor) -> Added:
+            same = labels[first : first + len(anchors), None] == their_labels
+            positives = same.clone()
+            if their_labels is labels:
+                positives.diagonal(first).fill_(False)
+            return self.terms(self.compare(anchors, against), positives, same.logical_not_())
+
+        loss: Tensor = _BlockwiseMeans.apply(embeddings, others, size, block)
+        return loss
+
+
+class _BlockwiseMeans(torch.autograd.Function):
+    """The sum of means of what blocks of anchors add; their graphs live one at a time."""
+
+    @staticmethod
+    def forward(ctx: Any, embeddings: Tensor, others: Tensor, size: int, block: Callable[..., Added]) -> Tensor:
+        # References may be remembered vectors, which need none.
+        wanted = ctx.needs_input_grad[:2]
+        against = others.detach().requires_grad_(wanted[1])
+        sums: list[Tensor] = []
+        counts: list[Tensor] = []
+        slopes: list[tuple[Tensor, Tensor]] = []
+        for first in range(0, len(embeddings), size):
+            anchors = embeddings[first : first + size].detach().requires_grad_(wanted[0])
+            with torch.set_grad_enabled(any(wanted)):
+                added, number = block(first, anchors, against)
+            if not sums:
+                sums, counts = [torch.zeros_like(one) for one in added], [torch.zeros_like(one) for one in number]
+                slopes = [(torch.zeros_like(embeddings), torch.zeros_like(others)) for _ in added]
+            for place, (total, count) in enumerate(zip(added, number, strict=True)):
+                sums[place] += total.detach()
+                counts[place] += count
+                if not any(wanted):
+                    continue
+                asked = [one for one in (anchors, against) if one.requires_grad]
+                found = torch.autograd.grad(total, asked, retain_graph=place + 1 < len(added), materialize_grads=True)
+                for one, gradient in zip(asked, found, strict=True):
+                    rows = slopes[place][0][first : first + size] if one is anchors else slopes[place][1]
+                    rows += gradient
+        counts = [count.clamp(min=1) for count in counts]
+        ctx.slopes = [(mine / count, theirs / count) for (mine, theirs), count in zip(slopes, counts, strict=True)]
+        return torch.stack([total / count for total, count in zip(sums, counts, strict=True)]).sum()
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, outer: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        mine, theirs = (torch.stack(parts).sum(dim=0) * outer for parts in zip(*ctx.slopes, strict=True))
+        return mine, theirs, None, None
+
+
+def hinge_terms(pos_margin: float, neg_margin: float) -> Terms:
+    """Of the contrastive loss on distances: (d - m+)_+ and (m- - d)_+, each with the number of those above zero."""
+
+    def terms(distances: Tensor, positives: Tensor, negatives: Tensor) -> Added:
+        pull = F.relu(distances - pos_margin) * positives
+        push = F.relu(neg_margin - distances) * negatives
+        return [pull.sum(), push.sum()], [(pull > 0).sum(), (push > 0).sum()]
+
+    return terms
+
+
+def cosine_terms(margin: float, same: float) -> Terms:
+    """Of the contrastive loss on cosines: all pairs of an anchor, and how many anchors there are.
+
+    Args:
+        margin: cosine below which negatives are far enough.
+        same: cosine from which a positive is the anchor's copy.
+    """
+
+    def terms(cosines: Tensor, positives: Tensor, negatives: Tensor) -> Added:
+        pull = (1 - cosines) * (positives & (cosines < same))
+        push = F.relu(cosines - margin) * negatives
+        return [pull.sum() + push.sum()], [torch.tensor(len(cosines), device=cosines.device)]
+
+    return terms
+
+
+def multi_similarity_terms(alpha: float, beta: float, base: float) -> Terms:
+    """Of the multi-similarity loss: its value at each anchor, and how many anchors there are."""
+
+    def terms(similarities: Tensor, positives: Tensor, negatives: Tensor) -> Added:
+        pull = _soft_count(alpha * (base - similarities), positives) / alpha
+        push = _soft_count(beta * (similarities - base), negatives) / beta
+        return [(pull + push).sum()], [torch.tensor(len(similarities), device=similarities.device)]
+
+    return terms
+
+
+def supcon_terms(temperature: float) -> Terms:
+    """Of the supervised contrastive loss: its value at each anchor, and how many of these are above zero."""
+
+    def terms(similarities: Tensor, positives: Tensor, negatives: Tensor) -> Added:
+        logits = similarities / temperature
+        others = positives | negatives
+        total = torch.logsumexp(logits.masked_fill(~others, -torch.inf), dim=1)
+        found = positives.sum(dim=1)
+        values = total - (logits * positives).sum(dim=1) / found.clamp(min=1)
+        values = torch.where(found > 0, values, 0.0)
+        counted = values > 0
+        return [values[counted].sum()], [counted.sum()]
+
+    return terms
+
+
+def _soft_count(exponents: Tensor, chosen: Tensor) -> Tensor:
+    """ln(1 + sum of exp over the chosen), (b,); the 1 alone, which is 0, where none is."""
+    masked = exponents.masked_fill(~chosen, -torch.inf)
+    return torch.logsumexp(F.pad(masked, (0, 1)), dim=1)
 
 
 @register_loss("contrastive", family="pairs", batch=PAIRS, miner="all")

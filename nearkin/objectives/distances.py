@@ -31,12 +31,12 @@ def similarity_in(space: Space) -> Any:
     """The similarity object of a space: the cosine on the sphere, the inner product elsewhere."""
     if space.name == "sphere":
         return library("distances").CosineSimilarity()
-    return _ours().InnerProduct(space)
+    return _ours().SpaceInnerProduct(space)
 
 
 def scaled_product_in(space: Space, scale: float) -> Any:
     """The inner product of a space times `scale`, as a similarity object."""
-    return _ours().InnerProduct(space, scale)
+    return _ours().SpaceInnerProduct(space, scale)
 
 
 class OnSphere(nn.Module):

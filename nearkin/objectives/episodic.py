@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from nearkin.errors import DataError, RecipeError
-from nearkin.objectives.parameters import Positive, Real
 from nearkin.objectives.registry import PAIRS, EpisodeShape, LossShape, register_loss
+from nearkin.registry import Positive, Real
 from nearkin.spaces import (
     Representation,
     Space,
@@ -65,7 +65,7 @@ def protonet_dr(shape: LossShape, *, log_rho: Real = LOG_RHO, learn_rho: bool = 
     Reference: Kim, Parviainen, Malde 2022, Distance-ratio-based formulation for metric learning (Kim 2023, article II).
     Needs: `training.schedule: episodic`, whose episodes say which items are support and which are queries. Any space.
     Inputs: raw embeddings (B, d) and labels (B,) of an episode, class by class, the support of each class first.
-    Use when: new classes come with a single example or a few, and training shall not spend itself on scale.
+    Use when: new classes come with a single example or a few, and training should not spend itself on scale.
 
     Args:
         shape: the run's space and the episode's shape.
@@ -109,7 +109,7 @@ def nearest_dr(shape: LossShape, *, log_rho: Real = LOG_RHO, learn_rho: bool = T
     Reference: Kim 2023, article II, appendix D.
     Needs: `training.schedule: episodic`, with more than one shot: with one it is 'protonet-dr'. Any space.
     Inputs: raw embeddings (B, d) and labels (B,) of an episode, class by class, the support of each class first.
-    Use when: classes have several forms, a few shots, and training shall not spend itself on scale.
+    Use when: classes have several forms, a few shots, and training should not spend itself on scale.
 
     Args:
         shape: the run's space and the episode's shape.
@@ -124,7 +124,7 @@ def nearest_dr(shape: LossShape, *, log_rho: Real = LOG_RHO, learn_rho: bool = T
 
 
 class EpisodicLoss(nn.Module):
-    """Mean cross-entropy of an episode's queries, and what the log shall say of the episodes.
+    """Mean cross-entropy of an episode's queries, and values to log for the episodes.
 
     Args:
         space: where raw embeddings are projected and compared.
@@ -160,7 +160,7 @@ class EpisodicLoss(nn.Module):
         if len(embeddings) % per_class or len(labels) != len(embeddings):
             raise DataError(
                 f"An episode has {self.episode.shot} + {self.episode.query} items of each class, one class after the "
-                f"other, and {len(embeddings)} embeddings with {len(labels)} labels are no multiple of {per_class}."
+                f"other, and {len(embeddings)} embeddings with {len(labels)} labels are not a multiple of {per_class}."
             )
         if labels.device.type == "cpu":  # elsewhere the look itself would make the step wait
             _check_layout(labels.view(-1, per_class))
@@ -212,10 +212,10 @@ class _DistanceRatio(nn.Module):
     def __init__(self, log_rho: float, learned: bool) -> None:
         super().__init__()
         if abs(log_rho) > _LARGEST_LOG_RHO:
+            size = "large" if log_rho > 0 else "small"
             raise RecipeError(
-                f"log_rho is the logarithm of the exponent rho, and exp({log_rho:g}) is too "
-                f"{'large' if log_rho > 0 else 'small'} for any: set it between -{_LARGEST_LOG_RHO:g} and "
-                f"{_LARGEST_LOG_RHO:g}, such as to {LOG_RHO:g}."
+                f"log_rho is the logarithm of the exponent rho, and exp({log_rho:g}) is too {size}: set it between "
+                f"-{_LARGEST_LOG_RHO:g} and {_LARGEST_LOG_RHO:g}, such as to {LOG_RHO:g}."
             )
         self.log_rho = nn.Parameter(torch.tensor(float(log_rho)), requires_grad=learned)
 
@@ -241,7 +241,7 @@ def _check_layout(labels: Tensor) -> None:
             "group: sort the batch by class, the support of each class first."
         )
     if len(labels) < 2 or len(labels[:, 0].unique()) < len(labels):
-        raise DataError("An episode needs at least two classes, each once: give it other labels.")
+        raise DataError("An episode needs at least two classes, each once: use other labels.")
 
 
 def _episode(shape: LossShape, name: str) -> EpisodeShape:

@@ -18,14 +18,11 @@ from torch.nn import functional
 
 from nearkin.data.hierarchy import Hierarchy
 from nearkin.errors import DataError, RecipeError
-from nearkin.objectives.parameters import NonNegative, Positive
 from nearkin.objectives.proxy.bank import WeightRows
-from nearkin.objectives.proxy.loss import ProxyLoss
-from nearkin.objectives.proxy.options import EMA_RATE, SCALE, Proxies, ScaleOption, TreeDistance, make_bank
+from nearkin.objectives.proxy.loss import EMA_RATE, SCALE, LayoutDistance, Proxies, ProxyLoss, ScaleOption, make_bank
 from nearkin.objectives.proxy.scores import LinearScores, normface_scores, ratio_scores
-from nearkin.objectives.registry import FLAT, LossShape, register_loss, register_regulariser
-from nearkin.objectives.regulariser import Regulariser
-from nearkin.parameters import Share
+from nearkin.objectives.registry import FLAT, LossShape, Regulariser, register_loss, register_regulariser
+from nearkin.registry import NonNegative, Positive, Share
 from nearkin.spaces import Space
 
 ScoreKind = Literal["softmax", "normface", "proxy-dr"]
@@ -46,7 +43,7 @@ def hxe(
     scale: ScaleOption = SCALE,
     proxies: Proxies = "learned",
     ema_rate: Share = EMA_RATE,
-    tree_distance: TreeDistance = "path",
+    tree_distance: LayoutDistance = "path",
 ) -> nn.Module:
     """Hierarchical cross-entropy: each decision on the way from the root to the class has a weight of its own.
 
@@ -58,7 +55,7 @@ def hxe(
     Needs: any batch; labels 0 ... classes - 1; a tree over the classes, `data.hierarchy`. Sphere, Lipschitz ball or
         Euclidean space; the scores of normface on the sphere only.
     Inputs: raw embeddings (B, d), labels (B,).
-    Use when: a tree says which mistakes are near misses, and decisions at its levels shall not count alike.
+    Use when: a tree says which mistakes are near misses, and decisions at its levels should not count alike.
 
     Args:
         shape: the run's dimension, classes, space and hierarchy.
@@ -89,7 +86,7 @@ def soft_labels(
     scale: ScaleOption = SCALE,
     proxies: Proxies = "learned",
     ema_rate: Share = EMA_RATE,
-    tree_distance: TreeDistance = "path",
+    tree_distance: LayoutDistance = "path",
 ) -> nn.Module:
     """Soft labels: cross-entropy with targets that are shared with the classes nearby in the tree.
 
@@ -101,7 +98,7 @@ def soft_labels(
     Needs: any batch; labels 0 ... classes - 1; a tree over the classes, `data.hierarchy`. Sphere, Lipschitz ball or
         Euclidean space; the scores of normface on the sphere only.
     Inputs: raw embeddings (B, d), labels (B,).
-    Use when: a tree says which mistakes are near misses, and these shall be the likelier ones.
+    Use when: a tree says which mistakes are near misses, and these should be the likelier ones.
 
     Args:
         shape: the run's dimension, classes, space and hierarchy.
@@ -122,7 +119,7 @@ def soft_labels(
 
 
 @register_regulariser("distortion")
-def distortion(shape: LossShape, *, tree_distance: TreeDistance = "path") -> nn.Module:
+def distortion(shape: LossShape, *, tree_distance: LayoutDistance = "path") -> nn.Module:
     """Arrange proxies like the tree: mean of (s d/D - 1)^2 over pairs of classes, with the s that fits best.
 
     d is the distance of two class vectors in the space, D that of their classes in the tree.
@@ -131,7 +128,7 @@ def distortion(shape: LossShape, *, tree_distance: TreeDistance = "path") -> nn.
     Needs: a loss that learns a vector for each class, such as 'proxy-dr'; a tree over the classes, `data.hierarchy`.
         Any space that the loss is defined in, any batch.
     Inputs: the loss's class vectors (C, d), labels (B,), unused.
-    Use when: classes shall lie as the tree has them, and the loss shall keep its say.
+    Use when: classes should lie as the tree has them, and the loss should keep its say.
 
     Args:
         tree_distance: D: path, edges between two classes; lcs, height of the node where they meet.
@@ -162,7 +159,7 @@ def _over_scores(
     scale: float | Literal["dynamic"],
     proxies: Proxies,
     ema_rate: float,
-    tree_distance: TreeDistance,
+    tree_distance: LayoutDistance,
 ) -> nn.Module:
     """A criterion over the class scores of another loss."""
     if kind == "softmax":
@@ -174,7 +171,7 @@ def _over_scores(
         return ProxyLoss(shape.space, bank, ratio_scores(shape.space, shape.classes, scale, "chord"), criterion)
     if shape.space.name != "sphere":
         raise RecipeError(
-            f"The loss '{name}' has scores=normface, which are cosines, and the space is '{shape.space.name}': set "
+            f"The loss '{name}' has scores=normface, which are cosines, but the space is '{shape.space.name}': set "
             "model.space to 'sphere', or scores to softmax or proxy-dr."
         )
     return ProxyLoss(shape.space, bank, normface_scores(shape.classes, scale), criterion)

@@ -7,24 +7,33 @@ library's distances normalise, ours call `space.project`, and both treat proxies
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from numbers import Integral
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from nearkin.checks import is_whole
 from nearkin.data.hierarchy import Hierarchy
 from nearkin.errors import DataError, RecipeError
-from nearkin.models.similarity_parts import SimilarityParts
-from nearkin.objectives.parameters import parameters_of
-from nearkin.objectives.prefixes import PrefixLoss, compared, make_prefixes
-from nearkin.objectives.proxy.protocols import ClassVectors, Stepped
-from nearkin.objectives.registry import BatchNeeds, EpisodeShape, LossEntry, LossShape, losses, miners, regularisers
-from nearkin.objectives.regulariser import Regulariser, Takes
+from nearkin.models.similarity import SimilarityParts
+from nearkin.objectives.miner import compared, switching
+from nearkin.objectives.prefixes import PrefixLoss, make_prefixes
+from nearkin.objectives.proxy.bank import ClassVectors, Stepped
+from nearkin.objectives.registry import (
+    BatchNeeds,
+    EpisodeShape,
+    LossEntry,
+    LossShape,
+    Regulariser,
+    Takes,
+    losses,
+    miners,
+    parameters_of,
+    regularisers,
+)
 from nearkin.objectives.section import ObjectiveSection
-from nearkin.objectives.switching import switching
-from nearkin.spaces import Space, Sphere
+from nearkin.spaces import Representation, Space, Sphere
 
 # Keeps the proxies' draws apart from those of a model initialised with the same seed.
 _SALT = 0x10552
@@ -41,7 +50,7 @@ class Told(Protocol):
     """A loss that has something to log besides its value."""
 
     def readings(self) -> dict[str, float]:
-        """What the log shall say of the steps since the last call."""
+        """Values to log for the steps since the last call."""
         ...
 
 
@@ -84,6 +93,12 @@ class Objective(nn.Module):
         terms = regularisers or {}
         self.weights = {name: weight for name, (weight, _) in terms.items()}
         self.regularisers = nn.ModuleDict({name: module for name, (_, module) in terms.items()})
+
+    @property
+    def representation(self) -> Representation:
+        """What stands for a class in the episodes of the loss; "mean" for losses without episodes."""
+        found: Representation = getattr(self.loss, "representation", "mean")
+        return found
 
     def takers(self, of: Takes) -> list[str]:
         """The regularisers that take embeddings, attributes or features, by name."""
@@ -132,7 +147,7 @@ class Objective(nn.Module):
             if len(shape) != 2 or shape[0] != rows or width not in (None, shape[1]):
                 raise DataError(
                     f"The regulariser '{name}' needs {taken} of shape ({rows}, {width or 'any'}), a row for each label"
-                    f"{' and the width that it was built for' if width else ''}, and was given {shape}."
+                    f"{' and the width that it was built for' if width else ''}, but got {shape}."
                 )
 
     def _weighted_loss(self, embeddings: Tensor, labels: Tensor, **given: Tensor) -> Tensor:
@@ -213,13 +228,13 @@ class Objective(nn.Module):
         return [parameter for network in networks for parameter in network.parameters() if parameter.requires_grad]
 
     def stepped(self) -> None:
-        """Take in that the optimiser has made a step: proxies and scales that move by rules of their own do so now."""
+        """Called after the optimiser has made a step: proxies and scales that move by rules of their own do so now."""
         for loss in (self.loss, *(prefix.loss for prefix in self._prefixes())):
             if isinstance(loss, Stepped):
                 loss.stepped()
 
     def readings(self) -> dict[str, float]:
-        """What the log shall say of the steps since the last call.
+        """Values to log for the steps since the last call.
 
         The loss's words, those of its prefixes as `<what>_first_<size>`, then `<regulariser>_<what>`.
         """
@@ -244,7 +259,7 @@ class Objective(nn.Module):
         if classes_per_batch < self.batch.classes:
             raise RecipeError(
                 f"The loss '{self.name}' compares samples of different classes: a batch needs at least "
-                f"{self.batch.classes} classes (data.classes_per_batch), and it would have {classes_per_batch}."
+                f"{self.batch.classes} classes (data.classes_per_batch), but it would have {classes_per_batch}."
             )
         for name in self.weights:
             needed = regularisers.get(name).classes if name in regularisers else 1
@@ -263,7 +278,7 @@ class Objective(nn.Module):
         for what, vectors, classes in (("batch", embeddings, labels), ("references", references, of_references)):
             if vectors.ndim != 2 or classes.shape != vectors.shape[:1]:
                 raise DataError(
-                    f"The {what} must be vectors (n, d) with one label each, (n,), and the shapes are "
+                    f"The {what} must be vectors (n, d) with one label each, (n,), but the shapes are "
                     f"{tuple(vectors.shape)} and {tuple(classes.shape)}."
                 )
         if embeddings.shape[1] != references.shape[1]:
@@ -305,14 +320,14 @@ def make_objective(
     """
     if classes < 2:
         raise RecipeError(
-            f"A loss needs at least 2 training classes and there are {classes}: bring more classes, or hold fewer out."
+            f"A loss needs at least 2 training classes, but there are {classes}: bring more classes, or hold fewer out."
         )
     if episode is not None and (not isinstance(episode, Sequence) or len(episode) != 2):
         raise RecipeError(f"make_objective takes two whole numbers (shot, query) as episode, not {episode!r}.")
     shot, query = (None, None) if episode is None else episode
     counts = {"features": features, "epoch_steps": epoch_steps, "episode's shot": shot, "episode's query": query}
     for what, count in counts.items():
-        if count is not None and (isinstance(count, bool) or not isinstance(count, Integral) or count < 1):
+        if count is not None and (not is_whole(count) or count < 1):
             raise RecipeError(f"make_objective takes a whole number from 1 on as {what}, not {count!r}.")
     drawn = None if episode is None else EpisodeShape(*episode)
     if not isinstance(hierarchy, Hierarchy | None):
@@ -339,14 +354,15 @@ def make_objective(
             for term in section.regularisers
         }
         miner = _make_miner(section, entry, shape)
-        # Last: what was drawn before is drawn alike without them.
-        prefixes = make_prefixes(
-            section.prefixes,
-            section.weights_of_prefixes(),
-            shape,
-            lambda cut: entry.factory(cut, **section.parameters),
-            lambda cut: _make_miner(section, entry, cut),
-        )
+        prefixes = []
+        if section.prefixes:  # last: what was drawn before is drawn alike without them
+            prefixes = make_prefixes(
+                section.prefixes,
+                section.weights_of_prefixes(),
+                shape,
+                lambda cut: entry.factory(cut, **section.parameters),
+                lambda cut: _make_miner(section, entry, cut),
+            )
     _check_proxies(loss, terms)
     return Objective(
         section.loss, loss, entry.batch, miner, terms, entry.references, section.weight, prefixes, shape.space
@@ -359,7 +375,7 @@ def _check_proxies(loss: nn.Module, terms: Mapping[str, tuple[float, nn.Module]]
         learned = isinstance(loss, ClassVectors) and loss.class_vectors().requires_grad
         if _taken(module) == "proxies" and not learned:
             raise RecipeError(
-                f"The regulariser '{name}' moves learned proxies, and this loss has none: {_SOURCES['proxies']}, with "
+                f"The regulariser '{name}' moves learned proxies, but this loss has none: {_SOURCES['proxies']}, with "
                 "proxies that are learned."
             )
 

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from nearkin.objectives.registry import LossShape, register_regulariser
-from nearkin.objectives.regulariser import Regulariser
+from nearkin.objectives.registry import LossShape, Regulariser, register_regulariser
 from nearkin.spaces import Space
 
 

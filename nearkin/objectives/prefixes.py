@@ -1,7 +1,7 @@
 """Trained prefixes: the first dimensions of an embedding learn to do without the others.
 
 The loss is the weighted mean of the loss of whole embeddings, whose weight is 1, and of the same loss of their first k
-dimensions for some k, projected into the space anew: `(L_d + sum_k w_k L_k) / (1 + sum_k w_k)`. A mean, so that
+dimensions for some k, projected into the space again: `(L_d + sum_k w_k L_k) / (1 + sum_k w_k)`. A mean, so that
 learning rates and the weights of regularisers keep their meaning. Each size has proxies of its own, if its loss has
 any. When to use it: docs/methods/prefixes.md.
 Reference: Kusupati et al. 2022, Matryoshka representation learning.
@@ -15,23 +15,9 @@ from dataclasses import replace
 from torch import Tensor, nn
 
 from nearkin.errors import RecipeError
+from nearkin.objectives.miner import compared
 from nearkin.objectives.proxy.bank import FixedProxies
 from nearkin.objectives.registry import LossShape
-
-
-def compared(loss: nn.Module, miner: nn.Module | None, embeddings: Tensor, labels: Tensor, **given: Tensor) -> Tensor:
-    """A loss of raw embeddings (B, d) and labels (B,), by the miner's choice where there is a miner, a scalar.
-
-    Args:
-        loss: called with embeddings and labels, and with the choice.
-        miner: what chooses pairs or triplets, or None.
-        embeddings: raw, (B, d).
-        labels: (B,) int64.
-        given: `ref_emb` (R, d) and `ref_labels` (R,) to compare with instead of with the batch itself.
-    """
-    choice = () if miner is None else (miner(embeddings, labels, **given),)
-    value: Tensor = loss(embeddings, labels, *choice, **given)
-    return value.reshape(())
 
 
 class PrefixLoss(nn.Module):

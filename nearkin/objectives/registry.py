@@ -1,17 +1,57 @@
-"""What this room knows by name: losses, miners and regularisers, each with what it needs."""
+"""Losses, miners and regularisers by name, with what each needs and takes.
+
+Their parameters are the keyword-only arguments of their factories.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
+from pydantic import Field
 from torch import nn
 
 from nearkin.data.hierarchy import Hierarchy
-from nearkin.models.similarity_parts import SimilarityParts
+from nearkin.errors import RecipeError
+from nearkin.models.similarity import SimilarityParts
 from nearkin.registry import Registry
+from nearkin.registry import check_parameters as checked
 from nearkin.spaces import Space
+
+AcuteDegrees = Annotated[float, Field(gt=0, lt=90)]
+Portion = Annotated[float, Field(ge=0, lt=1)]
+"""Of a whole that something must be left of."""
+LayerSize = Annotated[int, Field(ge=1, le=65_536)]
+"""Of a hidden layer: a larger one is a mistake that would otherwise only show when memory runs out."""
+
+Takes = Literal["embeddings", "attributes", "features", "proxies"]
+"""Raw embeddings (B, d), the attributes (B, M) that the pooling gives, the features (B, F) that the head takes, or the
+points (C, d) that stand for the classes in the loss."""
+
+
+class Regulariser(nn.Module):
+    """Base of the regularisers: called with what it takes and labels (B,), it gives a scalar.
+
+    Attributes:
+        takes: what it is called with.
+        width: how many columns that must have; None: any.
+        learns_as_head: whether its parameters learn at the head's rate, `training.lr`, and not at that of proxies.
+    """
+
+    takes: Takes = "embeddings"
+    width: int | None = None
+    learns_as_head: bool = False
+
+    def readings(self, weight: float = 1.0) -> dict[str, float]:
+        """Values to log for the steps since the last call; none by default.
+
+        Args:
+            weight: what the term is multiplied by.
+        """
+        return {}
+
 
 Family = Literal["pairs", "proxies", "classification", "episodes", "similarity"]
 Factory = TypeVar("Factory", bound=Callable[..., nn.Module])
@@ -49,10 +89,10 @@ class LossShape:
         classes: number of training classes; labels are 0 ... classes - 1.
         space: where embeddings are compared.
         seed: of what the module draws while it is used; its first values come from the global generator.
-        features: size of the features that the head takes; None where nobody said.
-        epoch_steps: steps of one pass through the training items; None where nobody said.
+        features: size of the features that the head takes; None if unknown.
+        epoch_steps: steps of one pass through the training items; None if unknown.
         episode: how batches are episodes; None where they are not.
-        class_names: of the classes 0 ... classes - 1; None where nobody said.
+        class_names: of the classes 0 ... classes - 1; None if unknown.
         hierarchy: a tree over (at least) these classes; None where there is none.
         similarity: parts of the model that the loss teaches; None: the loss has its own.
     """
@@ -197,3 +237,25 @@ def register_regulariser(name: str, *, classes: int = 1) -> Callable[[Factory], 
         return factory
 
     return file
+
+
+def parameters_of(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """The parameters a factory declares: its keyword-only arguments."""
+    signature = inspect.signature(factory)
+    return {name: p for name, p in signature.parameters.items() if p.kind is inspect.Parameter.KEYWORD_ONLY}
+
+
+def check_parameters(factory: Callable[..., Any], given: Mapping[str, Any], *, owner: str, key: str) -> dict[str, Any]:
+    """Return `given` with its values converted to the declared types.
+
+    Args:
+        factory: whose signature declares the parameters.
+        given: parameters as a recipe gives them.
+        owner: who takes them, for messages: "loss 'triplet'".
+        key: where the recipe has them, for messages: "objective.parameters".
+
+    Raises:
+        RecipeError: a parameter that is not declared, or a value of the wrong type or out of range.
+    """
+    names = parameters_of(factory)
+    return checked(factory, given, names=names, owner=owner, key=key, error=RecipeError)

@@ -11,22 +11,20 @@ from nearkin.errors import RecipeError
 # Importing a module of losses files them in the registry, where a recipe's names are looked up.
 from nearkin.objectives import (  # noqa: F401
     adversary,
-    classification,
     contrastive,
     episodic,
-    growing_triplet,
     hierarchy,
-    mining,
+    miner,
     penalties,
     proxies,
     proxy,
-    ranking,
     similarity,
     soft_pairs,
+    triplet,
     zero_shot,
 )
 from nearkin.objectives import registry as known
-from nearkin.objectives.parameters import check_parameters
+from nearkin.objectives.registry import check_parameters
 
 
 class RegulariserSection(BaseModel):
@@ -112,7 +110,7 @@ class ObjectiveSection(BaseModel):
         self._check_switch(loss)
         self._check_prefixes(loss)
         if self.weight == 0 and not self.regularisers:
-            raise RecipeError("objective.weight is 0 and there are no regularisers: raise it, or add one.")
+            raise RecipeError("objective.weight is 0, and there are no regularisers: raise it, or add a regulariser.")
         names = [regulariser.name for regulariser in self.regularisers]
         for name in names:
             if names.count(name) > 1:
@@ -138,7 +136,7 @@ class ObjectiveSection(BaseModel):
         if self.prefix_weights is not None and len(self.prefix_weights) != len(self.prefixes):
             raise RecipeError(
                 f"objective.prefixes has {len(self.prefixes)} sizes and objective.prefix_weights "
-                f"{len(self.prefix_weights)} weights: give one each."
+                f"{len(self.prefix_weights)} weights: give one weight for each size."
             )
 
     def weights_of_prefixes(self) -> list[float]:

@@ -13,12 +13,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from nearkin.errors import RecipeError
-from nearkin.models.prototypes import PrototypeBank
-from nearkin.models.similarity import PairSimilarity
-from nearkin.models.similarity_parts import SimilarityParts
-from nearkin.objectives.parameters import NonNegative, Portion
+from nearkin.models.similarity import PairSimilarity, PrototypeBank, SimilarityParts
 from nearkin.objectives.proxy.loss import check_labels
-from nearkin.objectives.registry import PAIRS, LossShape, register_loss
+from nearkin.objectives.registry import PAIRS, LossShape, Portion, register_loss
+from nearkin.registry import NonNegative
 from nearkin.spaces import Space
 
 LEARNED_SIMILARITY = "learned-similarity"
@@ -50,7 +48,7 @@ def learned_similarity(
     Needs: at least two classes and two samples of each in a batch; class labels; model.similarity in a recipe. Any
         space; usually Euclidean.
     Inputs: raw embeddings (B, d), labels (B,).
-    Use when: one model shall classify, verify, retrieve and take in new classes, and an untaught distance is not
+    Use when: one model should classify, verify, retrieve and take in new classes, and an untaught distance is not
         enough.
 
     Args:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from torch import nn
 
-from nearkin.objectives.anchor_blocks import AnchorBlocks, multi_similarity_terms, supcon_terms
+from nearkin.objectives.contrastive import AnchorBlocks, multi_similarity_terms, supcon_terms
 from nearkin.objectives.distances import library, similarity_in
-from nearkin.objectives.parameters import Positive, Real
 from nearkin.objectives.registry import FLAT, PAIRS, SPHERE, LossShape, register_loss
+from nearkin.registry import Positive, Real
 
 
 @register_loss("multi-similarity", family="pairs", batch=PAIRS, spaces=FLAT, miner="all", switchable=False)

@@ -35,7 +35,7 @@ class SpaceDistance(BaseDistance):
         return self.space.distance(query_emb.unsqueeze(1), ref_emb.unsqueeze(1)).reshape(-1)
 
 
-class InnerProduct(DotProductSimilarity):
+class SpaceInnerProduct(DotProductSimilarity):
     """Inner products of vectors projected into a space, times `scale`; on the sphere, scaled cosines."""
 
     def __init__(self, space: Space, scale: float = 1.0) -> None:

@@ -13,9 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from nearkin.objectives.parameters import Positive
-from nearkin.objectives.registry import LossShape, register_regulariser
-from nearkin.objectives.regulariser import Regulariser
+from nearkin.objectives.registry import LossShape, Regulariser, register_regulariser
+from nearkin.registry import Positive
 
 
 @register_regulariser("zero-shot", classes=2)
@@ -65,7 +64,7 @@ class ZeroShotPrediction(Regulariser):
     def forward(self, attributes: Tensor, labels: Tensor) -> Tensor:
         """The mean of both halves' cross-entropies, for attributes (B, M) and labels (B,); zero for a single class.
 
-        In training mode every call halves the classes anew.
+        In training mode every call halves the classes again.
         """
         first = first_half(labels, self.seed, int(self.steps))
         if self.training:

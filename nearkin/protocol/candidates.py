@@ -1,23 +1,96 @@
-"""What is compared: recipes under names, and what makes two recipes the same."""
+"""What is compared: recipes under names, the cells each is measured in, and how the data is divided for all."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
+import numpy as np
 from pydantic import ValidationError
 
 from nearkin.data.dataset import Dataset
-from nearkin.data.hierarchy_files import load_hierarchy
-from nearkin.data.splits import Split
+from nearkin.data.hierarchy import load_hierarchy
+from nearkin.data.section import DataSection
+from nearkin.data.splits import Split, class_folds, resolve_split
 from nearkin.errors import DataError, NearkinError, RecipeError, UnknownNameError, suggestion
-from nearkin.protocol.cells import UNTRAINED, UNTRAINED_TITLE
 from nearkin.recipe import AdversarialSection, Recipe
 from nearkin.training.fit import make_learner, make_sampler
 from nearkin.training.validation import check_validation
+
+CellKind = Literal["separate", "concatenated", "untrained"]
+
+UNTRAINED = "untrained"
+"""How a comparison calls the features that nothing was trained for."""
+
+UNTRAINED_TITLE = "untrained features"
+"""How people call them."""
+
+_LONGEST = 60
+"""Letters of a recipe's name in the names of files."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One measurement on the test classes.
+
+    Args:
+        recipe: name of the candidate.
+        kind: "separate": one model; "concatenated": the models of all folds together; "untrained": no model.
+        seed: of the training, or None.
+        fold: the fold that chooses the model's weights, counted from 1; None where there is none.
+    """
+
+    recipe: str
+    kind: CellKind
+    seed: int | None = None
+    fold: int | None = None
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> Cell:
+        """The cell that a line of the ledger is about."""
+        return cls(row["recipe"], row["kind"], row["seed"], row["fold"])
+
+    @property
+    def title(self) -> str:
+        """For people."""
+        if self.kind == "untrained":
+            return UNTRAINED_TITLE
+        fold = "" if self.fold is None else f", fold {self.fold}"
+        together = ", folds concatenated" if self.kind == "concatenated" else ""
+        return f"{self.recipe}{fold}{together}, seed {self.seed}"
+
+    @property
+    def file(self) -> str:
+        """A name for files and folders; different cells have different ones."""
+        if self.kind == "untrained":
+            return UNTRAINED
+        plain = re.sub(r"[^A-Za-z0-9._+-]+", "-", self.recipe).strip("-.")
+        if plain != self.recipe or len(plain) > _LONGEST:
+            plain = f"{plain[:_LONGEST]}-{hashlib.sha256(self.recipe.encode()).hexdigest()[:8]}"
+        part = "all" if self.kind == "concatenated" else "one" if self.fold is None else f"fold{self.fold}"
+        return f"{plain}-{part}-seed{self.seed}"
+
+
+UNTRAINED_CELL = Cell(UNTRAINED, "untrained")
+
+
+def cells_of(recipe: str, seed: int, splits: int) -> list[Cell]:
+    """The cells of one recipe and seed in the order in which they are done.
+
+    Args:
+        recipe: name of the candidate.
+        seed: of the training.
+        splits: models of a seed; the folds of the fair protocol, or 1.
+    """
+    if splits == 1:
+        return [Cell(recipe, "separate", seed)]
+    folds = [Cell(recipe, "separate", seed, fold) for fold in range(1, splits + 1)]
+    return [*folds, Cell(recipe, "concatenated", seed)]
+
 
 _IDLE = {"data": ("val_classes", "workers"), "training": ("seed", "log_every", "validation_metrics")}
 """Keys that decide nothing about a model here: the protocol has seeds and folds, the others are not about weights."""
@@ -34,7 +107,7 @@ _LATER: dict[str, dict[str, Any]] = {
         "sync_batch_norm": True,
     },
 }
-"""Keys that recipes of old did not have, with the values that leave all as it was: a digest does not heed these."""
+"""Keys that older recipes did not have, with the values that change nothing: a digest ignores these."""
 
 Against = str | Mapping[str, str] | None
 """One baseline for all, or candidate to baseline; None: the first candidate of the book."""
@@ -122,8 +195,7 @@ def check_trainable(candidate: Candidate, dataset: Dataset, splits: Iterable[Spl
             raise type(error)(f"The recipe '{name}' cannot be benchmarked: {error}") from error
         if not any(parameter.requires_grad for parameter in embedder.parameters()):
             raise RecipeError(
-                f"The recipe '{name}' has no weights to train: leave it out, for untrained features are measured "
-                "anyway."
+                f"The recipe '{name}' has no weights to train: leave it out; untrained features are measured anyway."
             )
 
 
@@ -160,7 +232,7 @@ def _content(recipe: Recipe) -> dict[str, Any]:
 
 
 def _counting(tree: dict[str, Any]) -> dict[str, Any]:
-    """A recipe's content without the keys that decide nothing; books of old have some of them."""
+    """A recipe's content without the keys that do not matter; older books have some of them."""
     counting = dict(tree)
     for section, idle in _IDLE.items():
         if isinstance(counting.get(section), Mapping):
@@ -178,3 +250,85 @@ def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]
             yield from _flat(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
+
+
+ProtocolName = Literal["fair", "conventional"]
+
+_SEED = 0
+"""Of the test classes, where they are drawn, and of the folds: the same for every recipe and every seed."""
+
+
+@dataclass(frozen=True, eq=False)
+class DataDivision:
+    """How the data is divided, for all models of a book.
+
+    Args:
+        splits: one for each model of a seed; all have the same test items.
+        folds: the classes that choose the weights of each model.
+        test_classes: the classes that judge.
+    """
+
+    splits: list[Split]
+    folds: list[list[str]]
+    test_classes: list[str]
+
+    @property
+    def test(self) -> np.ndarray:
+        """Positions of the items that judge, ascending."""
+        return self.splits[0].test
+
+
+def protocol_named(name: str) -> ProtocolName:
+    """The protocol of a name."""
+    for known in get_args(ProtocolName):
+        if name == known:
+            return known
+    raise UnknownNameError(f"There is no protocol '{name}'.{suggestion(name, get_args(ProtocolName))}")
+
+
+def divide(dataset: Dataset, section: DataSection, protocol: ProtocolName, folds: int) -> DataDivision:
+    """Divide a data set as a recipe's data section says, without validation classes.
+
+    The fair protocol divides the training classes into folds: model i learns from all the others and chooses its
+    weights on fold i. The conventional one learns from all training classes and chooses on the test classes.
+
+    Args:
+        dataset: all the data.
+        section: says which classes are held out.
+        protocol: "fair" or "conventional".
+        folds: how many folds the fair protocol makes.
+    """
+    if section.classes_are_seen:
+        raise RecipeError(
+            f"The protocols judge by classes that were not trained on, and data.split '{section.split}' trains on all: "
+            "set data.split to halves, fraction or column."
+        )
+    labels = dataset.labels
+    plain = resolve_split(dataset.manifest, section.model_copy(update={"val_classes": 0.0}), _SEED)
+    if not len(plain.test):
+        raise DataError(
+            "The data has no test classes to judge by: set data.test_classes, or data.split to halves or fraction."
+        )
+    pool = np.sort(np.concatenate([plain.train, plain.val]))
+    if protocol == "fair":
+        made = class_folds(labels[pool], folds, _SEED)
+        splits = [Split(pool[split.train], pool[split.val], plain.test) for split in made]
+    else:
+        splits = [Split(pool, plain.test, plain.test)]
+    chosen_by = [sorted(set(map(str, labels[split.val]))) for split in splits]
+    return DataDivision(splits, chosen_by, sorted(set(map(str, labels[plain.test]))))
+
+
+def common_division(
+    dataset: Dataset, candidates: Sequence[Candidate], protocol: ProtocolName, folds: int
+) -> DataDivision:
+    """The division that all candidates ask for; refuse candidates that ask for different ones."""
+    divisions = [divide(dataset, candidate.recipe.data, protocol, folds) for candidate in candidates]
+    first = divisions[0]
+    for candidate, division in zip(candidates, divisions, strict=True):
+        if (division.test_classes, division.folds) != (first.test_classes, first.folds):
+            raise RecipeError(
+                f"The recipes '{candidates[0].name}' and '{candidate.name}' hold out different classes: give all "
+                "recipes the same data.split and data.test_classes."
+            )
+    return first

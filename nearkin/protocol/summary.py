@@ -9,25 +9,23 @@ from dataclasses import dataclass
 import numpy as np
 
 from nearkin.metrics import PairedResult, class_bootstrap, holm, paired_permutation
-from nearkin.protocol.cells import UNTRAINED, UNTRAINED_CELL, Cell
-from nearkin.protocol.contents import Contents
-from nearkin.protocol.ledger import Ledger
-from nearkin.protocol.measuring import CLUSTERED, COUNTED, KEPT, PRIMARY
-from nearkin.report.comparison import Difference
-from nearkin.report.protocol import KINDS, SEPARATE, BenchmarkRow
+from nearkin.protocol.book import Contents
+from nearkin.protocol.candidates import UNTRAINED, UNTRAINED_CELL, Cell
+from nearkin.protocol.ledger import CLUSTERED, COUNTED, KEPT, PRIMARY, Ledger
+from nearkin.report.comparison import MODEL_KINDS, SEPARATE, BenchmarkRow, PairedDifference
 
 Values = dict[str, tuple[float, float, float]]
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What a book says so far.
+    """A book's results so far.
 
     Args:
         rows: one for each recipe, in the order in which they came.
         untrained: metric to (mean, low, high) of untrained features; empty where there are none.
         missing: cells that are still to be done.
-        cells: all cells there shall be.
+        cells: all cells to be measured.
         smallest_p: the least p that the comparisons could have given, corrected; NaN without comparisons, or where
             recipes agree in every class.
         tested: how many comparisons the p-values of one kind are corrected for.
@@ -44,7 +42,7 @@ class Summary:
 
 
 class Summariser:
-    """Makes summaries of a book that grows; only what new cells change is computed anew.
+    """Makes summaries of a book that grows; only what new cells change is computed again.
 
     Args:
         codes: the class of each query, (n,).
@@ -63,10 +61,10 @@ class Summariser:
         done = [cell for cell in planned if cell in self._ledger]
         untrained = [UNTRAINED_CELL] if UNTRAINED_CELL in self._ledger else []
         cells = {name: [cell for cell in done if cell.recipe == name] for name in contents.recipes}
-        tests = {kind: self._tests(contents, cells, untrained, kind) for kind in KINDS}
+        tests = {kind: self._tests(contents, cells, untrained, kind) for kind in MODEL_KINDS}
         differences = {kind: _corrected(results) for kind, results in tests.items()}
         rows = [
-            self._row(name, cells[name], contents, {kind: differences[kind].get(name) for kind in KINDS})
+            self._row(name, cells[name], contents, {kind: differences[kind].get(name) for kind in MODEL_KINDS})
             for name in contents.recipes
         ]
         least = [_smallest(list(results.values())) for results in tests.values()]
@@ -81,9 +79,9 @@ class Summariser:
         )
 
     def _row(
-        self, name: str, cells: Sequence[Cell], contents: Contents, found: Mapping[str, Difference | None]
+        self, name: str, cells: Sequence[Cell], contents: Contents, found: Mapping[str, PairedDifference | None]
     ) -> BenchmarkRow:
-        of_kind = {kind: [cell for cell in cells if cell.kind == kind] for kind in KINDS}
+        of_kind = {kind: [cell for cell in cells if cell.kind == kind] for kind in MODEL_KINDS}
         models = [self._ledger.rows[cell] for cell in of_kind[SEPARATE]]
         return BenchmarkRow(
             name,
@@ -160,11 +158,11 @@ class Summariser:
         return dict(enumerate(values.tolist()))
 
 
-def _corrected(results: Mapping[str, PairedResult]) -> dict[str, Difference]:
+def _corrected(results: Mapping[str, PairedResult]) -> dict[str, PairedDifference]:
     """The differences, their p-values corrected for how many there are."""
     corrected = holm([result.p_value for result in results.values()])
     return {
-        name: Difference(result.difference, result.low, result.high, p_value)
+        name: PairedDifference(result.difference, result.low, result.high, p_value)
         for (name, result), p_value in zip(results.items(), corrected, strict=True)
     }
 

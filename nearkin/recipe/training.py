@@ -1,13 +1,98 @@
-"""The `training` section of a recipe: how the objective is minimised."""
+"""The `training` section of a recipe: how the objective is minimised, and what each batch is compared with."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from fractions import Fraction
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from nearkin.metrics.named import check_metric_name
-from nearkin.recipe.adversarial import AdversarialSection
+
+
+def _as_number(given: Any) -> Any:
+    """A fraction such as "8/255" as a number; whatever else as it is."""
+    if not isinstance(given, str):
+        return given
+    try:
+        return float(Fraction(given))
+    except (ValueError, ZeroDivisionError):
+        return given
+
+
+Fractional = Annotated[float, BeforeValidator(_as_number)]
+"""A number, which a recipe may also give as a fraction."""
+
+
+class AdversarialSection(BaseModel):
+    """What is made of perturbed inputs, and what perturbs them."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    mode: Literal["mix", "trades", "negative-margin"] = Field(
+        default="mix",
+        description="mix: the loss of clean and of perturbed inputs; trades: perturbed ones should be predicted as the "
+        "clean ones are; negative-margin: with the loss normface, perturbed ones should only stay with their proxy.",
+    )
+    alpha: float = Field(
+        default=0.5,
+        ge=0,
+        lt=1,
+        allow_inf_nan=False,
+        description="With mode=mix or negative-margin: the share of the clean inputs' loss; 0: clean inputs are left "
+        "out (mix only).",
+    )
+    trades_lambda: Fractional = Field(
+        default=1 / 6,
+        gt=0,
+        allow_inf_nan=False,
+        description="With mode=trades: the perturbed inputs' term is divided by this; small: more robust, less "
+        "accurate.",
+    )
+    trades_term: Literal["kl", "cross-entropy"] = Field(
+        default="kl",
+        description="With mode=trades: kl: the divergence of the two predictions; cross-entropy: this plus the entropy "
+        "of the clean one, which can make one class certain for all inputs.",
+    )
+    attack: Literal["fgsm", "bim", "pgd"] = Field(
+        default="pgd",
+        description="fgsm: one step of eps; bim: several steps from the input; pgd: from a random point of the ball.",
+    )
+    norm: Literal["linf", "l2"] = Field(default="linf", description="How the size of a perturbation is measured.")
+    eps: Fractional = Field(
+        default=8 / 255,
+        gt=0,
+        allow_inf_nan=False,
+        description="Largest size of a perturbation, of pixels in [0, 1]; fractions such as 8/255 are numbers here.",
+    )
+    steps: int = Field(default=10, ge=1, description="Steps of bim and pgd, each a forward and a backward pass.")
+    step_size: Fractional | None = Field(
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+        description="Length of a step of bim and pgd; null: 2.5 eps / steps, or eps if there is one step.",
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> AdversarialSection:
+        if self.mode == "trades" and self.alpha != _default("alpha"):
+            raise ValueError("alpha is set, which the mode 'trades' does not use: set trades_lambda instead")
+        for name in ("trades_lambda", "trades_term"):
+            if self.mode != "trades" and getattr(self, name) != _default(name):
+                raise ValueError(f"{name} is set, which the mode '{self.mode}' does not use: remove it")
+        if self.norm == "linf" and self.eps >= 1:
+            raise ValueError(
+                f"eps is of pixels from 0 to 1 and must be below 1 in linf, as 8/255 is; {self.eps:g} is not"
+            )
+        if self.mode == "negative-margin" and self.alpha == 0:
+            raise ValueError("the mode 'negative-margin' needs clean inputs, too: set alpha above 0")
+        if self.attack == "fgsm" and (self.step_size is not None or self.steps not in (1, _default("steps"))):
+            raise ValueError("the attack 'fgsm' makes one step of eps: set steps to 1 and step_size to null")
+        return self
+
+
+def _default(name: str) -> Any:
+    return AdversarialSection.model_fields[name].default
 
 
 class CrossBatchMemorySection(BaseModel):
@@ -56,7 +141,7 @@ class ChanceConstrainedSection(BaseModel):
     )
     anchors: Literal["proxies", "samples"] = Field(
         default="proxies",
-        description="Trained proxies that start at samples' embeddings, or the samples themselves, embedded anew in "
+        description="Trained proxies that start at samples' embeddings, or the samples themselves, embedded again in "
         "every step (a control for few classes).",
     )
 
@@ -114,7 +199,9 @@ class TrainingSection(BaseModel):
         "never.",
     )
     full_rate_items: int = Field(default=3000, ge=0, description="The same by the number of training items.")
-    proxy_lr_factor: float = Field(default=1.0, ge=0, description="The loss's own parameters' learning rate, likewise.")
+    proxy_lr_factor: float = Field(
+        default=1.0, ge=0, description="Learning rate of the loss's own parameters, as a multiple of lr."
+    )
     weight_decay: float = Field(default=1e-4, ge=0, description="Weight decay of head and backbone; proxies have none.")
     momentum: float = Field(default=0.9, ge=0, lt=1, description="Momentum of sgd.")
     lr_schedule: Literal["constant", "cosine", "step"] = Field(
@@ -175,7 +262,7 @@ class TrainingSection(BaseModel):
     schedule: Literal["plain", "cross-batch-memory", "chance-constrained", "episodic", "adversarial"] = Field(
         default="plain",
         description="What a batch is compared with: itself (or the loss's own proxies), also a memory of earlier "
-        "batches, sets of proxies drawn anew from the data again and again, or, as an episode, its own support items; "
+        "batches, sets of proxies redrawn from the data time and again, or, as an episode, its own support items; "
         "adversarial: as plain, also of inputs that an attack has perturbed.",
     )
     cross_batch_memory: CrossBatchMemorySection = Field(
@@ -227,7 +314,7 @@ class TrainingSection(BaseModel):
 
 
 def with_new_names(section: dict[str, Any]) -> dict[str, Any]:
-    """A `training` section in today's words: of old, the shape of the learning rate was called `schedule`."""
+    """A `training` section with today's keys: the shape of the learning rate used to be called `schedule`."""
     if section.get("schedule") not in ("constant", "cosine", "step"):
         return section
     rest = {name: value for name, value in section.items() if name != "schedule"}

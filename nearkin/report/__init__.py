@@ -2,30 +2,21 @@
 
 from nearkin.report.adversary import draw_adversary
 from nearkin.report.bars import Bar, draw_bars
-from nearkin.report.class_distances import draw_class_distances
 from nearkin.report.comparison import Column, ComparisonRow, draw_comparison
-from nearkin.report.corruption import draw_corruption, draw_shift
-from nearkin.report.curves import draw_curves
+from nearkin.report.confidence import draw_rejection, draw_reliability, draw_risk_coverage, draw_sensitivity
+from nearkin.report.curves import draw_curves, draw_metric_curves, draw_sweep
 from nearkin.report.dendrogram import Dendrogram, draw_dendrograms
-from nearkin.report.det import draw_det
-from nearkin.report.domains import draw_domain_matrix
 from nearkin.report.drift import draw_novel, draw_null
 from nearkin.report.dynamics import draw_accuracies, draw_dynamics
-from nearkin.report.epochs import draw_metric_curves
-from nearkin.report.geometry import draw_distance_pairs, draw_reweighting, draw_spectra
-from nearkin.report.geometry_runs import draw_measures
-from nearkin.report.histograms import draw_histograms
-from nearkin.report.maps import draw_map
-from nearkin.report.neighbours import Neighbour, NeighbourRow, Thumb, draw_neighbours
+from nearkin.report.geometry import draw_distance_pairs, draw_measures, draw_reweighting, draw_spectra
+from nearkin.report.grid import Neighbour, NeighbourRow, Thumb, draw_neighbours
+from nearkin.report.map import draw_map, project_2d
+from nearkin.report.matrix import draw_class_distances, draw_domain_matrix
 from nearkin.report.page import render_comparison, render_report, write_comparison, write_report
-from nearkin.report.projection import project_2d
-from nearkin.report.rejection import draw_rejection
-from nearkin.report.reliability import draw_reliability
-from nearkin.report.risk_coverage import draw_risk_coverage
-from nearkin.report.sensitivity import draw_sensitivity
-from nearkin.report.sweep import draw_sweep
+from nearkin.report.robustness import draw_corruption, draw_shift
 from nearkin.report.terminal import comparison_table, metric_table
 from nearkin.report.values import Figure, MetricRow, Report
+from nearkin.report.verification import draw_det, draw_histograms
 
 __all__ = [
     "Bar",

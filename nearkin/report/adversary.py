@@ -6,16 +6,23 @@ it confuses it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nearkin.report._canvas import BLUE, GREEN, INK, MUTED, VERMILION, WIDTH, drawing, percent_axis, to_png
-from nearkin.report._panels import share_limits
-from nearkin.report._steps import Series, draw_noisy, step_series
-from nearkin.report.formatting import change_text, value_text
+from nearkin.report.canvas import BLUE, GREEN, INK, VERMILION, WIDTH, drawing, percent_axis, to_png
+from nearkin.report.lines import (
+    Series,
+    draw_noisy,
+    mark_places,
+    share_limits,
+    stacked_panels,
+    step_series,
+    tick_whole_numbers,
+)
+from nearkin.report.values import change_text, value_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,7 +39,7 @@ _TEXT = 9  # points
 
 
 @dataclass(frozen=True)
-class Turns:
+class SignChanges:
     """How often the coefficient changed its sign: `count` times, first at the first of `steps` and last at the last.
 
     Attributes:
@@ -71,7 +78,7 @@ def draw_adversary(history: Sequence[Mapping[str, float]], *, threshold: float |
             that then never changes is told in words instead of a panel.
 
     Returns:
-        PNG bytes, or none when there is nothing to draw.
+        PNG bytes, or empty bytes when there is nothing to draw.
     """
     lines = {key: series for key in (COEFFICIENT, LOSS, ACCURACY) if len((series := step_series(history, key))[0])}
     words = ""
@@ -79,21 +86,17 @@ def draw_adversary(history: Sequence[Mapping[str, float]], *, threshold: float |
         words = _constant_text(lines.pop(COEFFICIENT)[1][0])
     if not lines:
         return b""
-    from matplotlib.ticker import MaxNLocator
-
     with drawing(WIDTH, _RIM + _PANEL * len(lines)) as figure:
-        grid = dict(zip(lines, figure.subplots(len(lines), 1, sharex=True, squeeze=False)[:, 0], strict=True))
+        grid = stacked_panels(figure, lines)
         if LOSS in grid:
             _draw_loss(grid[LOSS], lines[LOSS], threshold, words)
         if ACCURACY in grid:
             _draw_accuracy(grid[ACCURACY], lines[ACCURACY])
         if COEFFICIENT in grid:
-            turns = sign_turns(history)
+            turns = counted_sign_changes(history)
             _draw_coefficient(grid[COEFFICIENT], lines[COEFFICIENT], turns)
-            _mark_turns(grid.values(), turns)
-        last = grid[next(reversed(grid))]
-        last.set_xlabel("step")
-        last.xaxis.set_major_locator(MaxNLocator(9, integer=True, min_n_ticks=1, steps=[1, 2, 2.5, 5, 10]))
+            mark_places(grid.values(), *turns.steps)
+        tick_whole_numbers(grid[next(reversed(grid))], "step")
         return to_png(figure)
 
 
@@ -107,7 +110,7 @@ def adversary_facts(history: Sequence[Mapping[str, float]]) -> dict[str, str]:
     facts = {}
     if len(coefficient[0]):
         first, last = (change_text(coefficient[1][place], 0.0, False) for place in (0, -1))
-        turns, constant = sign_turns(history), _is_constant(coefficient)
+        turns, constant = counted_sign_changes(history), _is_constant(coefficient)
         facts["adversary's coefficient"] = f"{first} throughout" if constant else f"{first} at first, {last} at last"
         if turns.counted or not constant:
             facts["coefficient's changes of sign"] = turns.text
@@ -118,14 +121,14 @@ def adversary_facts(history: Sequence[Mapping[str, float]]) -> dict[str, str]:
     return facts
 
 
-def sign_turns(history: Sequence[Mapping[str, float]]) -> Turns:
+def counted_sign_changes(history: Sequence[Mapping[str, float]]) -> SignChanges:
     """The changes of sign that training counted, or, where its log does not tell them, those between its rows."""
     counts = step_series(history, TURNS)[1]
     if not len(counts):
         steps = sign_changes(step_series(history, COEFFICIENT))
-        return Turns(len(steps), tuple(dict.fromkeys([*steps[:1].tolist(), *steps[-1:].tolist()])), counted=False)
+        return SignChanges(len(steps), tuple(dict.fromkeys([*steps[:1].tolist(), *steps[-1:].tolist()])), counted=False)
     ends = [step_series(history, key)[1][-1:].tolist() for key in (FIRST_TURN, LAST_TURN)]
-    return Turns(int(counts[-1]), tuple(dict.fromkeys(ends[0] + ends[1])), counted=True)
+    return SignChanges(int(counts[-1]), tuple(dict.fromkeys(ends[0] + ends[1])), counted=True)
 
 
 def sign_changes(series: Series) -> np.ndarray:
@@ -140,7 +143,7 @@ def _is_constant(series: Series) -> bool:
     return len(np.unique(series[1])) == 1
 
 
-def _draw_coefficient(axes: Axes, series: Series, turns: Turns) -> None:
+def _draw_coefficient(axes: Axes, series: Series, turns: SignChanges) -> None:
     """Draw the coefficient about zero, with what either side means."""
     steps, values = series
     for part, colour in ((np.maximum(values, 0), VERMILION), (np.minimum(values, 0), GREEN)):
@@ -165,7 +168,7 @@ def _draw_coefficient(axes: Axes, series: Series, turns: Turns) -> None:
     axes.set_title(f"Coefficient: {_course_text(values, turns)}")
 
 
-def _course_text(values: np.ndarray, turns: Turns) -> str:
+def _course_text(values: np.ndarray, turns: SignChanges) -> str:
     """From the first to the last value and how often the sign changes, in words."""
     first, last = (change_text(values[place], 0.0, False) for place in (0, -1))
     course = last if len(values) == 1 else f"from {first} to {last}"
@@ -178,13 +181,6 @@ def _constant_text(value: float) -> str:
     """What a coefficient that never changes does."""
     side = _HELPS if value < 0 else _CONFUSES if value > 0 else "does not touch what the classifier is given"
     return f"The coefficient is {change_text(value, 0.0, False)} throughout: the model {side}."
-
-
-def _mark_turns(panels: Iterable[Axes], turns: Turns) -> None:
-    """A line through every panel at the first and at the last change of sign."""
-    for axes in panels:
-        for step in turns.steps:
-            axes.axvline(step, color=MUTED, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
 
 
 def _draw_loss(axes: Axes, series: Series, threshold: float | None, words: str) -> None:

@@ -1,4 +1,4 @@
-"""Models beside one another: a bar with its interval for each, a dot for every run, one panel a measure."""
+"""Bars and dots side by side: models by measure, the difference of two runs class by class, and F1 class by class."""
 
 from __future__ import annotations
 
@@ -10,14 +10,27 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nearkin.errors import DataError
-from nearkin.report._canvas import INK, MUTED, SERIES, WIDTH, drawing, percent_axis, to_png
-from nearkin.report._lines import fit_text, legend_height, plain_numbers
+from nearkin.report.canvas import (
+    BLACK,
+    BLUE,
+    FAINT,
+    INK,
+    MUTED,
+    SERIES,
+    VERMILION,
+    WIDTH,
+    drawing,
+    percent_axis,
+    to_png,
+)
 from nearkin.report.comparison import Column
-from nearkin.report.formatting import LOWER, level_text, value_text
+from nearkin.report.lines import fit_text, legend_height, legend_labels, plain_numbers
+from nearkin.report.values import LOWER, change_text, level_text, shorten, value_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
 
 HIGHER = "↑"  # beside the name of a measure of which more is better
 _HATCHES = ("", "////", "||||", "xxxx", "\\\\\\\\", "----", "++++", "....")
@@ -68,7 +81,9 @@ class Bar:
             )
         value, low, high = given.tolist()
         if low > high:
-            raise DataError(f"The interval of '{self.name}' in {measure} ends below its beginning: give low first.")
+            raise DataError(
+                f"The interval of '{self.name}' in {measure} ends below its start: give the lower end first."
+            )
         return (value, low, high) if math.isfinite(value) else (math.nan,) * 3
 
     def dots(self, measure: str) -> np.ndarray:
@@ -90,14 +105,14 @@ def draw_bars(bars: Sequence[Bar], columns: Sequence[Column | str], *, level: fl
         level: of the intervals, for the legend.
 
     Returns:
-        PNG bytes, or none when there is no value.
+        PNG bytes, or empty bytes when there is no value.
     """
     asked = [Column(column) if isinstance(column, str) else column for column in columns]
     kept = [column for column in asked if any(math.isfinite(bar.value(column.metric)[0]) for bar in bars)]
     shown = [bar for bar in bars if any(math.isfinite(bar.value(column.metric)[0]) for column in kept)]
     if not shown:
         return b""
-    rows = _Rows(shown)
+    rows = _BarRows(shown)
     across = _ACROSS.get(len(kept), 3)
     down = -(-len(kept) // across)
     marks = _marks(shown, kept, level)
@@ -115,11 +130,11 @@ def draw_bars(bars: Sequence[Bar], columns: Sequence[Column | str], *, level: fl
                 rows.write_names(axes)
         for axes in grid.flat[len(kept) :]:
             axes.remove()
-        _legend(figure, marks)
+        _bars_legend(figure, marks)
         return to_png(figure)
 
 
-class _Rows:
+class _BarRows:
     """Where the bars lie, from the top: those of a part below its name, a dashed line between parts."""
 
     def __init__(self, bars: Sequence[Bar]) -> None:
@@ -155,7 +170,7 @@ class _Rows:
             tick.set_fontweight(weight)
 
 
-def _draw_panel(axes: Axes, rows: _Rows, column: Column) -> None:
+def _draw_panel(axes: Axes, rows: _BarRows, column: Column) -> None:
     """The bars of one measure, each with its number on the right."""
     start, end = _limits([bar for _, bar, _ in rows.bars], column.metric)
     for top, bar, look in rows.bars:
@@ -216,6 +231,225 @@ def _marks(bars: Sequence[Bar], columns: Sequence[Column], level: float) -> list
     return marks
 
 
-def _legend(figure: Figure, marks: Sequence[Any]) -> None:
+def _bars_legend(figure: Figure, marks: Sequence[Any]) -> None:
     options: Any = {"loc": "outside upper left", "fontsize": 9, "handlelength": 1.6, "borderpad": 0.2}
     figure.legend(handles=list(marks), ncols=len(marks), columnspacing=1.6, **options)
+
+
+_MOST_NAMED_BARS = 40  # more classes than this cannot be told by name
+_ENDS = 3  # of more classes, so many are named at either end
+_BACKGROUND: Any = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.6}
+
+
+def draw_class_differences(
+    differences: Mapping[str, float], ahead: str, behind: str, metric: str, *, percent: bool = True
+) -> bytes:
+    """Draw the differences of all classes, sorted, with their mean.
+
+    Up to forty classes are bars with names; more are one falling line of bars with the ends named.
+
+    Args:
+        differences: class to the value of one run minus that of the other.
+        ahead: the one run.
+        behind: the other.
+        metric: what is compared.
+        percent: whether the values are shares of 1, shown in percent.
+
+    Returns:
+        PNG bytes, or none when no difference is finite.
+    """
+    finite = {str(name): float(value) for name, value in differences.items() if math.isfinite(value)}
+    if not finite:
+        return b""
+    ranked = sorted(finite.items(), key=lambda pair: -pair[1])
+    few = len(ranked) <= _MOST_NAMED_BARS
+    with drawing(WIDTH, 130 + 22 * len(ranked) if few else 420) as figure:
+        axes = figure.add_subplot()
+        (_draw_few if few else _draw_many)(axes, ranked, percent)
+        wins, losses = sum(value > 0 for value in finite.values()), sum(value < 0 for value in finite.values())
+        if percent:
+            (axes.xaxis if few else axes.yaxis).set_major_formatter(
+                lambda share, _: f"{100 * share:.4g}".replace("-", "−")
+            )
+        axes.set_title(
+            f"{shorten(ahead, 24)} ahead in {wins}, {shorten(behind, 24)} in {losses} of {len(ranked)} classes"
+        )
+        mean = sum(finite.values()) / len(finite)
+        label = f"difference in {shorten(metric, 24)}" + (", percentage points" if percent else "")
+        dashed = f"dashed: mean {change_text(mean, 0.0, percent)}"
+        line: Any = {"color": MUTED, "linewidth": 1.4, "linestyle": "--"}
+        if few:
+            axes.axvline(mean, **line, zorder=1.5)
+            axes.set_xlabel(f"{label} ({dashed})")
+        else:
+            axes.axhline(mean, **line)
+            axes.set_ylabel(label)
+            axes.set_xlabel(f"{len(ranked):,} classes, sorted ({dashed})")
+        return to_png(figure)
+
+
+def _draw_few(axes: Axes, ranked: list[tuple[str, float]], percent: bool) -> None:
+    """A bar a class, named, the largest lead on top."""
+    heights = range(len(ranked))
+    values = [value for _, value in ranked]
+    axes.barh(heights, values, color=[BLUE if value >= 0 else VERMILION for value in values], height=0.7)
+    axes.set_yticks(heights, [shorten(name, 28) for name, _ in ranked], color=INK, fontsize=9)
+    axes.set_ylim(len(ranked) - 0.4, -0.6)
+    axes.grid(axis="y", visible=False)
+    axes.tick_params(axis="y", length=0)
+    axes.axvline(0, color=INK, linewidth=1)
+    axes.margins(x=0.14)
+    for height, value in zip(heights, values, strict=True):
+        axes.annotate(
+            change_text(value, 0.0, percent),
+            (value, height),
+            xytext=(4 if value >= 0 else -4, 0),
+            textcoords="offset points",
+            ha="left" if value >= 0 else "right",
+            va="center",
+            fontsize=8,
+            bbox=_BACKGROUND,
+        )
+
+
+def _draw_many(axes: Axes, ranked: list[tuple[str, float]], percent: bool) -> None:
+    """Bars side by side, the first and last few named in the corner that sorting leaves free."""
+    values = [value for _, value in ranked]
+    # One outline each for leads and lags: thousands of single bars take seconds to draw.
+    axes.stairs([max(value, 0.0) for value in values], fill=True, color=BLUE)
+    axes.stairs([min(value, 0.0) for value in values], fill=True, color=VERMILION)
+    axes.axhline(0, color=INK, linewidth=1)
+    axes.set_xticks([])
+    axes.set_xlim(0, len(ranked))
+    axes.grid(axis="x", visible=False)
+    axes.margins(y=0.08)
+    ends = [("highest", ranked[:_ENDS]), ("lowest", ranked[-_ENDS:])]
+    lines = [
+        line
+        for title, group in ends
+        for line in (
+            f"{title}:",
+            *(f"{shorten(name, 28)}  {change_text(value, 0.0, percent)}" for name, value in group),
+        )
+    ]
+    above = values[0] >= -values[-1]  # falling bars leave the upper right corner free, or the lower left one
+    axes.annotate(
+        "\n".join(lines),
+        (0.98, 0.97) if above else (0.02, 0.03),
+        xycoords="axes fraction",
+        ha="right" if above else "left",
+        va="top" if above else "bottom",
+        fontsize=8,
+        bbox=_BACKGROUND,
+    )
+
+
+_ONE_COLUMN = 32  # classes that are named below one another
+_MOST_NAMED_ROWS = 100  # classes that are named at all
+_F1_ROW, _F1_FRAME = 17, 62  # heights in CSS pixels: of a class, and of what is around them
+_NAME_WIDTH = 165
+_CURVE = 400  # height of the picture of more classes
+_FIRST, _OTHERS = 5.0, 6.6  # diameters in points: what lies below shows around what lies on it
+_GREYS = ("#8a939e", "#b4bbc4", "#5c6670")
+_MARKERS = ("o", "s", "^", "D")
+
+Scores = Mapping[str, Mapping[str, float]]
+
+
+def draw_f1(scores: Scores) -> bytes:
+    """Draw the F1 of each class as dots, the classes sorted by the first classifier's: it in black, others in grey.
+
+    Up to a hundred classes are named; of more, the best and the worst.
+
+    Args:
+        scores: classifier to class to F1 in [0, 1]; all of the same classes.
+
+    Returns:
+        PNG bytes, or none when there is no class.
+    """
+    table = {name: {str(one): float(value) for one, value in values.items()} for name, values in scores.items()}
+    if not table or not any(table.values()):
+        return b""
+    first = next(iter(table.values()))
+    for name, values in table.items():
+        if values.keys() != first.keys():
+            raise DataError(f"'{name}' and '{next(iter(table))}' have different classes: give F1 of the same classes.")
+    ranked = sorted(first, key=lambda one: (-first[one], one))
+    lines = {name: np.array([values[one] for one in ranked]) for name, values in table.items()}
+    labels = legend_labels(lines, {name: float(line.mean()) for name, line in lines.items()}, "macro F1")
+    columns = 1 if len(ranked) <= _ONE_COLUMN else 2
+    rows = -(-len(ranked) // columns)
+    height = _F1_FRAME + _F1_ROW * rows if len(ranked) <= _MOST_NAMED_ROWS else _CURVE
+    with drawing(WIDTH, height + legend_height(labels)) as figure:
+        if len(ranked) <= _MOST_NAMED_ROWS:
+            for place, axes in enumerate(figure.subplots(1, columns, squeeze=False).flat):
+                part = slice(place * rows, (place + 1) * rows)
+                _draw_named(axes, ranked[part], {name: line[part] for name, line in lines.items()}, rows)
+        else:
+            _draw_curve(figure.subplots(), ranked, lines)
+        _f1_legend(figure, labels)
+        return to_png(figure)
+
+
+def _draw_named(axes: Axes, names: Sequence[str], lines: Mapping[str, np.ndarray], rows: int) -> None:
+    """A row for each class, the best on top; a thin line joins what classifiers say of it."""
+    heights = np.arange(len(names))
+    values = np.stack(list(lines.values()))
+    axes.hlines(heights, values.min(axis=0), values.max(axis=0), color=FAINT, linewidth=1.2, zorder=2)
+    for place, line in enumerate(lines.values()):
+        axes.plot(line, heights, **_classifier_look(place))
+    axes.set_yticks(heights, [fit_text(name, _NAME_WIDTH, 8) for name in names], color=INK, fontsize=8)
+    axes.set_ylim(rows - 0.4, -0.6)  # the last column may be shorter: rows stay level
+    axes.set_xlim(-0.03, 1.03)
+    axes.tick_params(axis="y", length=0)
+    axes.set_xlabel("F1")
+    percent_axis(axes, "x")
+
+
+def _draw_curve(axes: Axes, names: Sequence[str], lines: Mapping[str, np.ndarray]) -> None:
+    """A column for each class, the best on the left; the ends are named where falling dots leave room."""
+    places = np.arange(len(names))
+    for place, line in enumerate(lines.values()):
+        axes.plot(places, line, **{**_classifier_look(place), "markersize": 3.4 if place == 0 else 3.8})
+    axes.set_xticks([])
+    axes.grid(axis="x", visible=False)
+    axes.set_xlim(-0.01 * len(names), 1.01 * len(names))
+    axes.set_ylim(-0.03, 1.03)
+    axes.set_ylabel("F1")
+    axes.set_xlabel(f"{len(names):,} classes, sorted")
+    percent_axis(axes, "y")
+    first = next(iter(lines.values()))
+    best = [_name_and_score(names[place], first[place]) for place in range(_ENDS)]
+    worst = [_name_and_score(names[place], first[place]) for place in range(len(names) - _ENDS, len(names))]
+    corners: list[tuple[str, list[str], tuple[float, float], str, str]] = [
+        ("highest", best, (0.985, 0.97), "right", "top"),
+        ("lowest", worst, (0.015, 0.03), "left", "bottom"),
+    ]
+    for title, told, at, side, edge in corners:
+        box: Any = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1.5}
+        text = "\n".join([f"{title}:", *told])
+        axes.annotate(text, at, xycoords="axes fraction", ha=side, va=edge, fontsize=8, bbox=box, zorder=6)
+
+
+def _name_and_score(name: str, value: float) -> str:
+    return f"{shorten(name, 36)}  {value_text(value, percent=True)}"
+
+
+def _classifier_look(place: int) -> dict[str, Any]:
+    """The first classifier in black on top, the others in greys and shapes of their own."""
+    return {
+        "linestyle": "none",
+        "color": BLACK if place == 0 else _GREYS[(place - 1) % len(_GREYS)],
+        "marker": _MARKERS[(place - 1) % len(_MARKERS)] if place else "o",
+        "markersize": _FIRST if place == 0 else _OTHERS,
+        "markeredgewidth": 0,
+        "zorder": 5 if place == 0 else 3,
+    }
+
+
+def _f1_legend(figure: Figure, labels: Sequence[str]) -> None:
+    from matplotlib.lines import Line2D
+
+    marks = [Line2D([], [], label=label, **_classifier_look(place)) for place, label in enumerate(labels)]
+    options: Any = {"loc": "outside upper left", "fontsize": 9, "handlelength": 1.2, "borderpad": 0.2}
+    figure.legend(handles=marks, ncols=min(3, len(marks)), columnspacing=1.6, **options)

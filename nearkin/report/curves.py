@@ -1,19 +1,39 @@
-"""Training curves: the loss and the validation metrics against steps."""
+"""Metrics as curves, against training steps, epochs, a setting such as a weight, or the number of dimensions."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nearkin.report._canvas import BLUE, DASHES, INK, MARKERS, MUTED, SERIES, WIDTH, drawing, percent_axis, to_png
-from nearkin.report._panels import share_limits
-from nearkin.report._steps import Series, draw_noisy, step_series
-from nearkin.report.formatting import shorten, value_text
+from nearkin.errors import DataError
+from nearkin.report.canvas import BLUE, DASHES, INK, MARKERS, MUTED, SERIES, WIDTH, drawing, percent_axis, to_png
+from nearkin.report.lines import (
+    MetricLine,
+    Pairs,
+    Series,
+    draw_curve,
+    draw_noisy,
+    legend_above,
+    legend_labels,
+    line_style,
+    mark_places,
+    method_names,
+    metric_lines,
+    metric_panels,
+    picture_height,
+    share_limits,
+    step_series,
+    tick_whole_numbers,
+    write_title,
+)
+from nearkin.report.values import shorten, value_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
 
 _PREFIX = "val_"
 _USUAL = ("val_accuracy", "val_MAP@R", "val_P@1")
@@ -43,7 +63,7 @@ def draw_curves(
         percent: whether the metrics are shares of 1.
 
     Returns:
-        PNG bytes, or none when there is nothing to draw.
+        PNG bytes, or empty bytes when there is nothing to draw.
     """
     groups = [list(metrics)] if metrics is not None else _usual_groups(history)
     losses = step_series(history, loss)
@@ -61,8 +81,7 @@ def draw_curves(
             _draw_metrics(axes, curves, percent)
         if drawn:
             best = _mark_best(grid[panels - len(drawn)], drawn[0], percent)
-            for axes in grid:
-                axes.axvline(best, color=MUTED, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
+            mark_places(grid, best)
         grid[-1].set_xlabel("step")
         return to_png(figure)
 
@@ -109,3 +128,195 @@ def _usual_groups(history: Sequence[Mapping[str, float]]) -> list[list[str]]:
 
 def _name(key: str) -> str:
     return shorten(key.removeprefix(_PREFIX), 28)
+
+
+_MARKED = 12
+"""Points of a line, up to which each has its marker."""
+
+
+def draw_metric_curves(
+    series: Pairs,
+    *,
+    intervals: Pairs | None = None,
+    of: str = "unseen classes",
+    across: str = "epoch",
+    plain: Collection[str] = (),
+    alike: Mapping[str, int] | None = None,
+) -> bytes:
+    """Draw one panel a metric, such as NMI above Recall@1, with one line a method.
+
+    Up to twenty lines are told apart without their colours; more than six are hard to read.
+
+    Args:
+        series: metric to method to epochs (m,) and shares of 1 (m,); methods need not have the same epochs. Points
+            that are not finite are left out.
+        intervals: metric to method to the lower and upper ends (m,) of intervals, drawn as bands.
+        of: what was measured, for the titles.
+        across: what the lines run against.
+        plain: the metrics that are no shares, such as correlations, whose axis has plain numbers.
+        alike: method to the place of its colour among those of all pictures, for methods that share one or have it in
+            another picture too; without it a method's own place counts.
+
+    Returns:
+        PNG bytes, or empty bytes when there is no point.
+    """
+    lines = metric_lines(series, intervals)
+    if not lines:
+        return b""
+    from matplotlib.lines import Line2D
+
+    names = method_names(lines)
+    colours = [SERIES[(alike or {}).get(name, place) % len(SERIES)] for place, name in enumerate(names)]
+    with drawing(WIDTH, picture_height(len(lines), names)) as figure:
+        for metric, axes in metric_panels(figure, lines, across).items():
+            for name, line in lines[metric].items():
+                place = names.index(name)
+                colour = colours[place]
+                axes.fill_between(line.x, line.low, line.high, color=colour, alpha=0.16, linewidth=0, zorder=2)
+                draw_curve(axes, place, line.x, line.y, travelled=line.x)
+                axes.lines[-1].set_color(colour)
+                if len(line.x) <= _MARKED:
+                    axes.lines[-1].set_markevery(None)
+            write_title(axes, f"{metric} on {of}")
+            if metric in plain:
+                axes.yaxis.set_major_formatter(lambda value, _: f"{value:.4g}")
+        tick_whole_numbers(axes, across)
+        legend_above(figure, legend_labels(names))
+        for handle, colour in zip(figure.legends[0].legend_handles, colours, strict=True):
+            if isinstance(handle, Line2D):
+                handle.set_color(colour)
+        return to_png(figure)
+
+
+_BASE = "base"
+_LEVEL: Any = {"color": MUTED, "linewidth": 1.6, "linestyle": (0, (1, 1.5))}
+_APART = 0.012  # of the axis: two methods at one value of the setting
+_TICKS, _TICK_GAP = 12, 0.05  # this many values are ticked if they lie this share of the axis apart
+
+
+def draw_sweep(
+    series: Pairs,
+    *,
+    intervals: Pairs | None = None,
+    base: Mapping[str, tuple[float, float, float]] | None = None,
+    of: str = "unseen classes",
+    across: str = "λ",
+    best_at: Callable[[float], str] | None = None,
+) -> bytes:
+    """Draw one panel a metric, such as NMI above Recall@1, with one line a method and a bar for each interval.
+
+    Args:
+        series: metric to method to values of the setting (m,) and shares of 1 (m,). Points that are not finite are
+            left out.
+        intervals: metric to method to the lower and upper ends (m,) of intervals.
+        base: metric to the value without the setting, drawn as a line, and the ends of its interval, NaN for none.
+        of: what was measured, for the titles.
+        across: the name of the setting.
+        best_at: how titles tell the value of the setting that is best; `at λ 0.1` unless given.
+
+    Returns:
+        PNG bytes, or empty bytes when there is no point.
+    """
+    lines = metric_lines(series, intervals)
+    if not lines:
+        return b""
+    from matplotlib.lines import Line2D
+
+    told = best_at or (lambda value: f"at {across} {value:g}")
+    names = method_names(lines)
+    levels = {metric: level for metric, level in _levels(base or {}, series).items() if metric in lines}
+    with drawing(WIDTH, picture_height(len(lines), [*names, _BASE])) as figure:
+        for metric, axes in metric_panels(figure, lines, across, levels).items():
+            _draw_lines(axes, names, lines[metric])
+            words = f"{metric} on {of}: best {_best_text(lines[metric], told)}"
+            if metric in levels:
+                value, low, high = levels[metric]
+                axes.axhspan(low, high, color=MUTED, alpha=0.14, linewidth=0, zorder=1)
+                axes.axhline(value, zorder=2, **_LEVEL)
+                words += f", {_BASE} {value_text(value, True)}"
+            write_title(axes, words)
+        _tick(axes, np.unique(np.concatenate([line.x for methods in lines.values() for line in methods.values()])))
+        more = [Line2D([], [], label=_BASE, **_LEVEL)] if levels else []
+        legend_above(figure, legend_labels(names), *more)
+        return to_png(figure)
+
+
+def _levels(base: Mapping[str, tuple[float, float, float]], series: Pairs) -> dict[str, tuple[float, float, float]]:
+    """Metric to the value and the interval without the setting, where there is a value."""
+    for metric in base:
+        if metric not in series:
+            raise DataError(f"'{metric}' has a base but no line: give both or neither.")
+        if np.shape(base[metric]) != (3,):
+            raise DataError(f"The base of '{metric}' must be three numbers (value, low, high), but got {base[metric]}.")
+    return {metric: level for metric, level in base.items() if math.isfinite(level[0])}
+
+
+def _draw_lines(axes: Axes, names: Sequence[str], lines: Mapping[str, MetricLine]) -> None:
+    """Draw each line with its intervals; those of several methods stand a little apart, not one upon the other."""
+    places = np.concatenate([line.x for line in lines.values()])
+    apart = _APART * float(np.ptp(places))
+    for name, line in lines.items():
+        place = names.index(name)
+        x = line.x + apart * (place - (len(names) - 1) / 2)
+        style = line_style(place)
+        middle, half = (line.low + line.high) / 2, (line.high - line.low) / 2
+        axes.errorbar(x, middle, half, fmt="none", ecolor=style["color"], elinewidth=1.3, capsize=3.5, zorder=2)
+        axes.plot(x, line.y, **style)
+
+
+def _best_text(lines: Mapping[str, MetricLine], told: Callable[[float], str]) -> str:
+    """The highest value of all methods and where it is reached."""
+    best = max(lines.values(), key=lambda line: float(line.y.max()))
+    place = int(np.argmax(best.y))
+    return f"{value_text(best.y[place], True)} {told(float(best.x[place]))}"
+
+
+def _tick(axes: Axes, places: np.ndarray) -> None:
+    """Tick just the values that were tried, if they are few and not too near to each other."""
+    if len(places) <= _TICKS and (np.diff(places) >= _TICK_GAP * np.ptp(places)).all():
+        axes.set_xticks(places, [f"{place:g}" for place in places])
+
+
+_SIZE_TICK_GAP = 0.06  # of the axis
+
+
+def draw_sizes(series: Pairs, *, intervals: Pairs | None = None, of: str = "unseen classes") -> bytes:
+    """Draw one panel a metric, with one line a way of cutting, on an axis where halves are equally far apart.
+
+    Args:
+        series: metric to way to sizes (m,), from 1, and shares of 1 (m,). Points that are not finite are left out.
+        intervals: metric to way to the lower and upper ends (m,) of intervals, drawn as bands.
+        of: what was measured, for the titles.
+
+    Returns:
+        PNG bytes, or empty bytes when there is no point.
+    """
+    lines = metric_lines(series, intervals)
+    if not lines:
+        return b""
+    names = method_names(lines)
+    places = np.unique(np.concatenate([line.x for methods in lines.values() for line in methods.values()]))
+    with drawing(WIDTH, picture_height(len(lines), names)) as figure:
+        for metric, axes in metric_panels(figure, lines, "dimensions").items():
+            axes.set_xscale("log", base=2)
+            for name, line in lines[metric].items():
+                place = names.index(name)
+                style = line_style(place)
+                axes.fill_between(line.x, line.low, line.high, color=style["color"], alpha=0.13, linewidth=0, zorder=2)
+                axes.plot(line.x, line.y, **style)
+            write_title(axes, f"{metric} on {of}")
+        ticks = _apart(places)
+        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        axes.minorticks_off()
+        legend_above(figure, legend_labels(names))
+        return to_png(figure)
+
+
+def _apart(places: np.ndarray) -> np.ndarray:
+    """Those of ascending places (m,) whose ticks do not touch, the last one among them."""
+    logs = np.log2(places)
+    kept = [len(places) - 1]
+    for place in range(len(places) - 2, -1, -1):
+        if logs[kept[-1]] - logs[place] >= _SIZE_TICK_GAP * np.ptp(logs):
+            kept.append(place)
+    return places[kept[::-1]]

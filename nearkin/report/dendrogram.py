@@ -1,22 +1,206 @@
-"""Trees of classes side by side: leaves in one order, coloured by group, so that the eye sees where trees agree."""
+"""Class trees side by side: leaves in one order, coloured by group, so that the eye sees where trees agree."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from nearkin.errors import DataError
-from nearkin.report._canvas import FAINT, INK, MUTED, WIDTH, drawing, to_png
-from nearkin.report._group_key import key_height, write_key
-from nearkin.report._lines import fit_text, plain_numbers, text_width
-from nearkin.report._tree import Tree
-from nearkin.report.groups import group_colours, leaf_groups
+from nearkin.report.canvas import FAINT, HUES, INK, MUTED, WIDTH, drawing, place_axes, to_png
+from nearkin.report.lines import fit_text, plain_numbers, text_width
+from nearkin.report.values import shorten
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+class Tree:
+    """A checked tree; nothing here recurses, as a tree may be as deep as it has leaves.
+
+    Args:
+        parents: (N,) the parent of each node, -1 of the one root.
+        names: (N,) of the nodes; each leaf has one of its own.
+
+    Attributes:
+        children: (N,) the nodes below each, in order.
+        leaves: the nodes with none below, in the order of a walk from the root.
+        walk: all nodes, each after its parent.
+    """
+
+    def __init__(self, parents: Sequence[int], names: Sequence[str]) -> None:
+        self.parents = [int(parent) for parent in parents]
+        self.names = [str(name) for name in names]
+        if len(self.parents) != len(self.names):
+            raise DataError(
+                f"A tree needs a name for each of its nodes, but got {len(self.names)} for {len(self.parents)}."
+            )
+        self.children: list[list[int]] = [[] for _ in self.parents]
+        roots = [node for node, parent in enumerate(self.parents) if parent < 0]
+        if len(roots) != 1:
+            raise DataError(f"A tree needs one root, a node whose parent is -1, but got {len(roots)}.")
+        for node, parent in enumerate(self.parents):
+            if parent >= len(self.parents):
+                raise DataError(f"Node {node} of a tree of {len(self.parents)} nodes has the parent {parent}.")
+            if parent >= 0:
+                self.children[parent].append(node)
+        self.root = roots[0]
+        self.walk = self._walk()
+        if len(self.walk) < len(self.parents):
+            raise DataError("Some nodes of the tree are not below its root: their parents form a cycle.")
+        self.leaves = [node for node in self.walk if not self.children[node]]
+        if len({self.names[leaf] for leaf in self.leaves}) < len(self.leaves):
+            twice = Counter(self.names[leaf] for leaf in self.leaves).most_common(1)[0][0]
+            raise DataError(f"Two leaves of the tree are called '{shorten(twice, 60)}': names must be unique.")
+
+    def _walk(self) -> list[int]:
+        walk, waiting = [], [self.root]
+        while waiting:
+            node = waiting.pop()
+            walk.append(node)
+            waiting.extend(reversed(self.children[node]))
+        return walk
+
+    @property
+    def leaf_names(self) -> list[str]:
+        """Of the leaves, in their order."""
+        return [self.names[leaf] for leaf in self.leaves]
+
+    @cached_property
+    def heights(self) -> np.ndarray:
+        """The longest way from each node down to a leaf, in edges, (N,)."""
+        heights = np.zeros(len(self.parents))
+        for node in reversed(self.walk):
+            if (parent := self.parents[node]) >= 0:
+                heights[parent] = max(heights[parent], heights[node] + 1)
+        return heights
+
+    def from_root(self, lengths: Sequence[float]) -> np.ndarray:
+        """How far each node is from the root, (N,), by the lengths (N,) of the branches above them."""
+        found = np.zeros(len(self.parents))
+        for node in self.walk[1:]:
+            found[node] = found[self.parents[node]] + lengths[node]
+        return found
+
+    @cached_property
+    def clades(self) -> list[frozenset[str]]:
+        """The names of the leaves below each node, (N,); a leaf is below itself."""
+        below: list[frozenset[str]] = [frozenset()] * len(self.parents)
+        for node in reversed(self.walk):
+            parts = [below[child] for child in self.children[node]]
+            below[node] = frozenset().union(*parts) if parts else frozenset([self.names[node]])
+        return below
+
+    def turned(self, places: Mapping[str, int]) -> Tree:
+        """The same tree, turned at its nodes so that leaves come nearly in the order of their `places`."""
+        sums, counts = np.zeros(len(self.parents)), np.zeros(len(self.parents))
+        for node in reversed(self.walk):
+            if not self.children[node] and self.names[node] in places:
+                sums[node], counts[node] = places[self.names[node]], 1
+            if (parent := self.parents[node]) >= 0:
+                sums[parent] += sums[node]
+                counts[parent] += counts[node]
+        means = np.where(counts > 0, sums / np.maximum(counts, 1), np.inf)
+        turned = Tree(self.parents, self.names)
+        turned.children = [sorted(children, key=lambda child: means[child]) for children in self.children]
+        turned.walk = turned._walk()
+        turned.leaves = [node for node in turned.walk if not turned.children[node]]
+        return turned
+
+
+MOST_GROUPS = len(HUES)
+"""Groups that have a colour."""
+
+
+def leaf_groups(parents: Sequence[int], names: Sequence[str]) -> dict[str, str]:
+    """Which group each leaf of a tree belongs to, by name, in the order of the leaves.
+
+    Groups are the inner nodes below the root, and the inner nodes below these as long as there are no more than ten
+    and no leaf loses its group. A leaf that hangs on the root is in none. Groups without a name are numbered.
+    """
+    tree = Tree(parents, names)
+    groups = [node for node in tree.children[tree.root] if tree.children[node]]
+    while groups:
+        finer = [
+            below
+            for group in groups
+            for below in (tree.children[group] if len(groups) == 1 or _all_inner(tree, group) else [group])
+            if tree.children[below]
+        ]
+        if finer in ([], groups) or (len(finer) > MOST_GROUPS and len(groups) > 1):
+            break
+        groups = finer
+    told = _distinct([tree.names[node] for node in groups])
+    owner = {name: told[place] for place, node in enumerate(groups) for name in tree.clades[node]}
+    return {name: owner[name] for name in tree.leaf_names if name in owner}
+
+
+def _all_inner(tree: Tree, node: int) -> bool:
+    return all(tree.children[child] for child in tree.children[node])
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    """Names that differ: those that are missing, or there twice, have a number."""
+    counts = Counter(names)
+    return [
+        name if name and counts[name] == 1 else f"{name or 'group'} {place + 1}" for place, name in enumerate(names)
+    ]
+
+
+def group_colours(groups: Mapping[str, str]) -> dict[str, str]:
+    """A colour for each of the groups of leaves, in order; of more than ten, for the ten largest."""
+    sizes = Counter(groups.values())
+    chosen = {name for name, _ in sizes.most_common(MOST_GROUPS)}
+    return dict(zip([name for name in sizes if name in chosen], HUES, strict=False))
+
+
+# In CSS pixels, except for type, which is in points.
+_KEY_EDGE, _KEY_ROW, _KEY_TEXT = 12, 19, 8.5
+_BOX, _SPACE = 10, 16
+_WIDEST = 220
+
+
+def key_height(colours: Mapping[str, str], notes: Sequence[str]) -> float:
+    """What key and notes add to a picture's height, in CSS pixels."""
+    return _KEY_ROW * (len(_key_lines(colours)) + len(notes)) + (10 if colours or notes else 0)
+
+
+def write_key(figure: Figure, colours: Mapping[str, str], notes: Sequence[str], height: float) -> None:
+    """Write groups and notes at the foot of a figure that is `height` CSS pixels high and has no layout engine."""
+    from matplotlib.patches import Rectangle
+
+    lines = _key_lines(colours)
+    top = _KEY_EDGE / 2 + _KEY_ROW * (len(lines) + len(notes))
+    for place, line in enumerate(lines):
+        middle = (top - _KEY_ROW * (place + 0.5)) / height
+        for left, name in line:
+            corner = (left / WIDTH, middle - _BOX / 2 / height)
+            figure.add_artist(Rectangle(corner, _BOX / WIDTH, _BOX / height, color=colours[name], linewidth=0))
+            told = fit_text(name, _WIDEST, _KEY_TEXT)
+            figure.text((left + _BOX + 5) / WIDTH, middle, told, va="center", fontsize=_KEY_TEXT)
+    for place, note in enumerate(notes):
+        middle = (top - _KEY_ROW * (len(lines) + place + 0.5)) / height
+        figure.text(_KEY_EDGE / WIDTH, middle, note, va="center", fontsize=_KEY_TEXT, color=MUTED)
+
+
+def _key_lines(colours: Mapping[str, str]) -> list[list[tuple[float, str]]]:
+    """Groups with where they begin, line by line."""
+    lines: list[list[tuple[float, str]]] = []
+    left = float(WIDTH)
+    for name in colours:
+        wide = _BOX + 5 + text_width(fit_text(name, _WIDEST, _KEY_TEXT), _KEY_TEXT) + _SPACE
+        if left + wide > WIDTH - _KEY_EDGE:
+            lines.append([])
+            left = _KEY_EDGE
+        lines[-1].append((left, name))
+        left += wide
+    return lines
+
 
 MOST_NAMED = 200
 """Leaves whose names are written."""
@@ -68,7 +252,7 @@ def draw_dendrograms(trees: Sequence[Dendrogram], groups: Mapping[str, str] | No
     if not trees:
         return b""
     if len(trees) > 4:
-        raise DataError(f"Up to 4 trees have room side by side, not {len(trees)}: draw the others apart.")
+        raise DataError(f"At most 4 trees fit side by side, not {len(trees)}: draw the others separately.")
     first = Tree(trees[0].parents, trees[0].names)
     places = {name: place for place, name in enumerate(first.leaf_names)}
     drawn = [first, *(Tree(tree.parents, tree.names).turned(places) for tree in trees[1:])]
@@ -86,9 +270,7 @@ def draw_dendrograms(trees: Sequence[Dendrogram], groups: Mapping[str, str] | No
         width = (WIDTH - 2 * _MARGIN - _GAP * (len(drawn) - 1)) / len(drawn)
         for place, tree in enumerate(drawn):
             left, tall = _MARGIN + place * (width + _GAP), row * len(tree.leaves)
-            axes = figure.add_axes(
-                (left / WIDTH, 1 - (_HEAD + tall) / height, width / WIDTH, tall / height), frameon=False
-            )
+            axes = place_axes(figure, left, _HEAD, width, tall, frameon=False)
             _draw_tree(axes, tree, depths[place], _leaf_colours(tree, kinds, colours), width, size)
             _draw_shared(axes, tree, depths[place], shared[place])
             words = ((trees[place].title, 11, "bold", 0.62), (trees[place].note, 8.5, "normal", 0.2))

@@ -1,4 +1,4 @@
-"""Has the data shifted? What chance would give against what was found, and the items that are most unlike."""
+"""Drift: the discrepancy against chance, and the most novel items."""
 
 from __future__ import annotations
 
@@ -7,26 +7,25 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nearkin.report._canvas import BLUE, FAINT, GRID, INK, MUTED, VERMILION, WIDTH, drawing, to_png
-from nearkin.report.formatting import clean, shorten, value_text
-from nearkin.report.neighbours import NeighbourRow
+from nearkin.report.canvas import BLUE, FAINT, GRID, INK, MUTED, VERMILION, WIDTH, drawing, place_axes, to_png
+from nearkin.report.grid import NeighbourRow
+from nearkin.report.values import clean, p_text, shorten, value_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.lines import Line2D
     from PIL import Image
 
 _BINS = 40
 _LETTERS = 17
 _CELL = 118  # CSS pixels of a picture with its words
-_WORDS = 40
+_WORDS, _HEAD = 40, 34
 
 _PLURALS = {"distance": "distances", "similarity": "similarities"}
 _SCORES = {"distance": "novelty", "similarity": "similarity"}
 
 
 def draw_null(null: np.ndarray, observed: float, p_value: float, two_sided: bool = False) -> bytes:
-    """Draw the discrepancies of random divisions, and that of the division at hand.
+    """Draw the discrepancies of random divisions, and that of the given one.
 
     Args:
         null: (P,) of random divisions of all items into two sets.
@@ -62,7 +61,7 @@ def draw_null(null: np.ndarray, observed: float, p_value: float, two_sided: bool
 def draw_novel(
     rows: Sequence[NeighbourRow], scores: Sequence[tuple[float, float]], compared: str = "distance"
 ) -> bytes:
-    """Draw new items that are most unlike the reference, each with what is nearest to it there.
+    """Draw the most novel items, each with its nearest reference items.
 
     Args:
         rows: a new item and its nearest reference items, nearest first, each with its distance or similarity; whether
@@ -71,52 +70,38 @@ def draw_novel(
         compared: what the numbers are: "distance" or "similarity".
 
     Returns:
-        PNG bytes, or none when there are no rows.
+        PNG bytes, or empty bytes when there are no rows.
     """
     if not rows:
         return b""
+    from matplotlib.lines import Line2D
+
     columns = max(1, *(len(row.neighbours) for row in rows))
-    width, height = (columns + 1) * _CELL + 40, len(rows) * (_CELL + _WORDS) + 34
+    width, height = (columns + 1) * _CELL + 40, len(rows) * (_CELL + _WORDS) + _HEAD
     with drawing(width, height) as figure:
         figure.set_layout_engine("none")
-        sheet = _Sheet(width, height)
         for place, (row, (score, p_value)) in enumerate(zip(rows, scores, strict=True)):
-            axes = figure.add_axes(sheet.cell(place, 0))
+            top = _HEAD + place * (_CELL + _WORDS)
+            axes = place_axes(figure, _left(0), top, _CELL - 14, _CELL - 14)
             told = f"{_SCORES[compared]} {value_text(score, percent=False)}, p {p_text(p_value)}"
             _show(axes, row.query.image, row.query.label, told, VERMILION, bold=True)
             for column, (thumb, distance, _) in enumerate(row.neighbours):
-                axes = figure.add_axes(sheet.cell(place, column + 1))
+                axes = place_axes(figure, _left(column + 1), top, _CELL - 14, _CELL - 14)
                 _show(axes, thumb.image, thumb.label, value_text(distance, percent=False), FAINT)
         near = f"nearest in the reference, with their {_PLURALS[compared]}"
-        for x, text in ((sheet.left(0), "new"), (sheet.left(1), near)):
-            figure.text(x, 1 - 10 / height, text, va="top", ha="left", fontsize=10, fontweight="bold", color=INK)
+        for left, text in ((_left(0), "new"), (_left(1), near)):
+            figure.text(
+                left / width, 1 - 10 / height, text, va="top", ha="left", fontsize=10, fontweight="bold", color=INK
+            )
         for place in range(1, len(rows)):
-            y = sheet.line(place)
-            figure.add_artist(_line(y, GRID))
+            y = 1 - (_HEAD + place * (_CELL + _WORDS) - 8) / height
+            figure.add_artist(Line2D([0.01, 0.99], [y, y], color=GRID, linewidth=1.0))
         return to_png(figure)
 
 
-def p_text(p_value: float) -> str:
-    """A p-value with as many digits as it needs."""
-    return f"{p_value:.3f}" if p_value < 0.1 else f"{p_value:.2f}"
-
-
-class _Sheet:
-    """Where pictures stand on a figure of a size in CSS pixels, in shares of it."""
-
-    def __init__(self, width: float, height: float) -> None:
-        self._width, self._height = width, height
-
-    def left(self, column: int) -> float:
-        return (8 + column * _CELL + (20 if column else 0)) / self._width
-
-    def cell(self, row: int, column: int) -> tuple[float, float, float, float]:
-        side = _CELL - 14
-        top = 34 + row * (_CELL + _WORDS)
-        return self.left(column), 1 - (top + side) / self._height, side / self._width, side / self._height
-
-    def line(self, row: int) -> float:
-        return 1 - (34 + row * (_CELL + _WORDS) - 8) / self._height
+def _left(column: int) -> float:
+    """Where a column begins, in CSS pixels."""
+    return 8 + column * _CELL + (20 if column else 0)
 
 
 def _show(axes: Axes, image: Image.Image, label: str, told: str, colour: str, bold: bool = False) -> None:
@@ -138,9 +123,3 @@ def _show(axes: Axes, image: Image.Image, label: str, told: str, colour: str, bo
     weight = "bold" if bold else "normal"
     axes.annotate(shorten(label, _LETTERS), (0, 0), xytext=(0, -3), fontsize=7.5, color=INK, weight=weight, **words)
     axes.annotate(clean(told), (0, 0), xytext=(0, -14), fontsize=6.5, color=MUTED, **words)
-
-
-def _line(y: float, colour: str) -> Line2D:
-    from matplotlib.lines import Line2D
-
-    return Line2D([0.01, 0.99], [y, y], color=colour, linewidth=1.0)

@@ -1,4 +1,4 @@
-"""The geometry of an embedding: its spectrum, its distances against those of the inputs, and what re-weighting does."""
+"""The geometry of embeddings: spectra, distances, re-weighted directions, and measures against a metric."""
 
 from __future__ import annotations
 
@@ -8,13 +8,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nearkin.errors import DataError
-from nearkin.report._canvas import BLUE, INK, MUTED, VERMILION, WIDTH, drawing, percent_axis, to_png
-from nearkin.report._lines import draw_curve, fit_text, legend_above, legend_height, legend_labels, plain_numbers
-from nearkin.report._panels import share_limits
-from nearkin.report.formatting import clean, value_text
+from nearkin.report.canvas import BLUE, INK, MARKERS, MUTED, SERIES, VERMILION, WIDTH, drawing, percent_axis, to_png
+from nearkin.report.lines import (
+    draw_curve,
+    fit_text,
+    legend_above,
+    legend_height,
+    legend_labels,
+    plain_numbers,
+    share_limits,
+)
+from nearkin.report.values import clean, value_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
 
 _HEAT = "Blues"
 _CELLS = 45  # hexagons from left to right
@@ -116,7 +124,7 @@ def draw_reweighting(
         chosen: a power to mark.
 
     Returns:
-        PNG bytes, or none when there is no value.
+        PNG bytes, or empty bytes when there is no value.
     """
     at = plain_numbers(powers, "powers")
     lines = {}
@@ -196,3 +204,68 @@ def _running_median(x: np.ndarray, y: np.ndarray) -> tuple[list[float], list[flo
 def correlation_title(name: str, value: float) -> str:
     """The title of a panel of `draw_distance_pairs`: the norm, and the mean correlation."""
     return f"{name}: MC {value_text(value, False)}"
+
+
+_RUN_COLUMNS, _RUN_PANEL = 3, 210
+_NAMED = 10  # runs up to which each has a colour and a marker of its own
+
+
+def draw_measures(
+    rows: Sequence[Mapping[str, float]],
+    names: Sequence[str],
+    of: Mapping[str, str],
+    against: str,
+    *,
+    percent: bool = True,
+) -> bytes:
+    """Draw one panel a measure, its values to the right and those of the metric upwards, a point for each run.
+
+    Args:
+        rows: name to value for each run; what is missing or not finite is left out.
+        names: of the runs.
+        of: measure to what its title adds, such as its correlation.
+        against: the metric.
+        percent: whether that is a share of 1.
+
+    Returns:
+        PNG bytes, or none when no run has both.
+    """
+    panels = {}
+    for measure in of:
+        x, y = (
+            plain_numbers([row.get(key, np.nan) for row in rows], f"values of '{key}'") for key in (measure, against)
+        )
+        if (np.isfinite(x) & np.isfinite(y)).any():
+            panels[measure] = (x, y)
+    if not panels:
+        return b""
+    lines = -(-len(panels) // _RUN_COLUMNS)
+    labels = legend_labels(names) if len(names) <= _NAMED else []
+    with drawing(WIDTH, 40 + _RUN_PANEL * lines + (legend_height(labels) if labels else 0)) as figure:
+        grid = figure.subplots(lines, _RUN_COLUMNS, squeeze=False, sharey=True).ravel()
+        for axes, (measure, (x, y)) in zip(grid, panels.items(), strict=False):
+            _draw_points(axes, x, y, bool(labels))
+            axes.set_title(fit_text(of[measure] or measure, WIDTH / _RUN_COLUMNS - 45, _TITLE, "bold"))
+            axes.xaxis.set_major_formatter(lambda value, _: f"{value:.4g}")
+            axes.locator_params(axis="x", nbins=4)
+            axes.margins(0.12)
+            if percent:
+                percent_axis(axes, "y")
+        for axes in grid[len(panels) :]:
+            axes.set_axis_off()
+        for axes in grid[::_RUN_COLUMNS]:
+            axes.set_ylabel(clean(against))
+        if labels:
+            handles = [grid[0].scatter([], [], s=34, **_look(place)) for place in range(len(labels))]
+            figure.legend(handles, labels, loc="outside upper left", ncols=min(4, len(labels)), fontsize=9)
+        return to_png(figure)
+
+
+def _draw_points(axes: Axes, x: np.ndarray, y: np.ndarray, named: bool) -> None:
+    for place in np.flatnonzero(np.isfinite(x) & np.isfinite(y)).tolist():
+        look = _look(place) if named else {"color": BLUE, "marker": "o", "alpha": 0.6}
+        axes.scatter(x[place], y[place], s=34, zorder=3, **look)
+
+
+def _look(place: int) -> dict[str, str]:
+    return {"color": SERIES[place % len(SERIES)], "marker": MARKERS[place % len(MARKERS)]}

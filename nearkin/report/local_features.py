@@ -1,4 +1,4 @@
-"""Local features in the plane, coloured by the cell of their prototype, with what the prototypes look like."""
+"""What pooling sees: local features and prototypes in the plane, single images pooled, and the hulls of classes."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ import numpy as np
 from PIL import Image
 
 from nearkin.errors import DataError
-from nearkin.report._canvas import INK, WIDTH, drawing, to_png
-from nearkin.report._lines import plain_numbers
-from nearkin.report._plane import HUES, Plane
-from nearkin.report.formatting import value_text
+from nearkin.metrics.local_features import convex_hull
+from nearkin.report.canvas import BLUE, FAINT, HUES, INK, MUTED, ORANGE, SKY, VERMILION, WIDTH, Plane, drawing, to_png
+from nearkin.report.lines import fit_text, plain_numbers
+from nearkin.report.values import value_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import SubFigure
+    from matplotlib.figure import Figure, SubFigure
+
 
 MOST_STRIPS = 8
 MOST_PATCHES = 5  # of a strip
@@ -104,7 +105,7 @@ def draw_prototypes(view: LocalView, patches: Mapping[int, Sequence[Image.Image]
     """
     strips = dict(list((patches or {}).items())[:MOST_STRIPS])
     if unknown := [place for place in strips if not 0 <= place < len(view.prototypes)]:
-        raise DataError(f"There are {len(view.prototypes)} prototypes and none has the place {unknown[0]}.")
+        raise DataError(f"There are {len(view.prototypes)} prototypes but none has index {unknown[0]}.")
     colours = cell_colours(view.prototypes, list(strips))
     rows = -(-len(strips) // 2)
     with drawing(WIDTH, _MAP + _STRIP * rows) as figure:
@@ -246,3 +247,184 @@ def _checked(
             "other values."
         )
     return features, prototypes, nearest, labels
+
+
+MOST_IMAGES = 4
+_POOLED_PANEL, _LEGEND = 262, 34  # heights in CSS pixels
+_THUMB, _PLOT = 110, 240  # widths in CSS pixels
+_POOLED_MARGIN = 0.06  # around all features, as a share of their extent: a circle that is larger is cut
+_LARGEST = 160.0  # area of the mark of a prototype with all the mass, in square points
+
+
+def draw_pooled(
+    view: LocalView, images: Sequence[int], names: Sequence[str], thumbs: Sequence[Image.Image | None]
+) -> bytes:
+    """Draw up to four images: local features, their prototypes by mass, GAP, PCC, and around GAP the covering radius.
+
+    The radius is that over the local features of the image itself.
+
+    Args:
+        view: local features and prototypes.
+        images: which of the view's images to draw.
+        names: the heading of each.
+        thumbs: the picture of each, or None where there is nothing to look at.
+
+    Returns:
+        PNG bytes, or none when there are no images.
+    """
+    if not len(images) == len(names) == len(thumbs):
+        raise DataError(f"{len(images)} images need a name and a picture each, not {len(names)} and {len(thumbs)}.")
+    if unknown := [image for image in images if not 0 <= image < len(view.points)]:
+        raise DataError(f"There are {len(view.points)} images but none has index {unknown[0]}.")
+    shown = list(zip(images, names, thumbs, strict=True))[:MOST_IMAGES]
+    if not shown:
+        return b""
+    columns = min(2, len(shown))
+    rows = -(-len(shown) // columns)
+    with drawing(columns * WIDTH // 2, _POOLED_PANEL * rows + _LEGEND) as figure:
+        legend, body = figure.subfigures(2, 1, height_ratios=[_LEGEND, _POOLED_PANEL * rows], squeeze=False).flat
+        parts = body.subfigures(rows, columns, squeeze=False)
+        for part, (image, name, thumb) in zip(parts.flat, shown, strict=False):
+            heading = fit_text(name, WIDTH // 2 - 24, 10, "bold")
+            part.suptitle(heading, x=0.015, ha="left", fontsize=10, fontweight="bold")
+            words = [
+                f"|PCC − GAP| {value_text(float(view.errors[image]), False)}",
+                f"radius {value_text(float(view.radii[image]), False)}",
+            ]
+            if thumb is None:
+                axes = part.subplots()
+                axes.set_anchor("W")
+                axes.set_xlabel(", ".join(words), fontsize=8, loc="left")
+            else:
+                beside, axes = part.subplots(1, 2, width_ratios=[_THUMB, _PLOT])
+                _draw_thumb(beside, thumb, words)
+            _draw_image(axes, view, image)
+        _write_legend(legend)
+        return to_png(figure)
+
+
+def _draw_thumb(axes: Axes, thumb: Image.Image, words: Sequence[str]) -> None:
+    """The picture, below it what was measured."""
+    axes.set_axis_off()
+    axes.set_anchor("N")
+    axes.imshow(np.asarray(thumb.convert("RGB")), interpolation="lanczos")
+    axes.text(0, -0.06, "\n".join(words), transform=axes.transAxes, fontsize=8, color=MUTED, va="top", linespacing=1.5)
+
+
+def _draw_image(axes: Axes, view: LocalView, image: int) -> None:
+    from matplotlib.collections import LineCollection
+    from matplotlib.patches import Circle
+
+    points, nearest = view.points[image], view.nearest[image]
+    prototypes, mass = view.prototypes, np.bincount(nearest, minlength=len(view.prototypes)) / len(nearest)
+    dots(axes, thinned(view.points.reshape(-1, 2), 6000), 1, color=FAINT, alpha=0.5, zorder=1)
+    ways = np.stack([points, prototypes[nearest]], axis=1)
+    axes.add_collection(LineCollection(list(ways), colors=SKY, linewidths=0.5, alpha=0.7, zorder=2), autolim=False)
+    dots(axes, points, 6, color=BLUE, zorder=3)
+    used = mass > 0
+    dots(
+        axes, prototypes[used], _LARGEST * mass[used], color=ORANGE, marker="s", alpha=0.75, edgecolors=INK,
+        linewidths=0.7, zorder=4,
+    )  # fmt: skip
+    gap, pcc = view.gap[image], view.pcc[image]
+    axes.add_patch(
+        Circle(tuple(gap), view.radii[image], fill=False, edgecolor=VERMILION, linewidth=1.1, linestyle="--", zorder=5)
+    )
+    dots(axes, gap[None], 90, color=VERMILION, marker="*", edgecolors="white", linewidths=0.7, zorder=7)
+    dots(axes, pcc[None], 34, color="white", marker="D", edgecolors=VERMILION, linewidths=1.5, zorder=6)
+    frame(axes, view.points, prototypes, room=_POOLED_MARGIN)
+
+
+def _write_legend(figure: Figure | SubFigure) -> None:
+    from matplotlib.lines import Line2D
+
+    def mark(label: str, **look: object) -> Line2D:
+        return Line2D([], [], label=label, **{"linestyle": "", **look})  # type: ignore[arg-type]
+
+    handles = [
+        mark("local features", marker="o", markersize=3.5, color=BLUE),
+        mark("prototypes, by mass", marker="s", markersize=7, color=ORANGE, markeredgecolor=INK, markeredgewidth=0.7),
+        mark("GAP", marker="*", markersize=10, color=VERMILION, markeredgecolor="white"),
+        mark("PCC", marker="D", markersize=6, color="white", markeredgecolor=VERMILION, markeredgewidth=1.5),
+        mark("covering radius", linestyle="--", color=VERMILION, linewidth=1.1),
+    ]
+    figure.legend(
+        handles=handles, loc="center left", ncols=5, fontsize=9, handlelength=1.4, handletextpad=0.4, columnspacing=1.1
+    )
+
+
+_HULL_MAP, _HULL_PANEL = 430, 158  # heights in CSS pixels
+_HULL_SHAPE = 1.75  # width of the large map over its height
+_COLUMNS = 5
+_HULL_MOST_POINTS = 1500  # local features of a class
+_RING, _WIDER = 90.0, 70.0  # areas in square points: of the first class's ring, and what each further one adds
+
+
+def draw_class_hulls(view: LocalView, active: np.ndarray, classes: Sequence[str]) -> bytes:
+    """Draw the hulls of all classes together, with the pooled images; below, each class with its local features.
+
+    Only the first ten classes are drawn.
+
+    Args:
+        view: local features and prototypes.
+        active: (C, m) which prototypes are active in each class.
+        classes: (C,) names.
+
+    Returns:
+        PNG bytes.
+    """
+    active = np.asarray(active, dtype=bool)
+    if active.shape != (len(classes), len(view.prototypes)) or view.labels.max() >= len(classes):
+        raise DataError(
+            f"{len(classes)} classes and {len(view.prototypes)} prototypes need a table of as many rows and columns "
+            f"that has every label, but its shape is {active.shape}."
+        )
+    shown = range(min(len(classes), len(HUES)))
+    rows = -(-len(shown) // _COLUMNS)
+    with drawing(WIDTH, _HULL_MAP + _HULL_PANEL * rows) as figure:
+        above, below = figure.subfigures(2, 1, height_ratios=[_HULL_MAP, _HULL_PANEL * rows], squeeze=False).flat
+        _draw_together(above.subplots(), view, active, shown)
+        grid = below.subplots(rows, _COLUMNS, squeeze=False)
+        for axes, place in zip(grid.flat, shown, strict=False):
+            _draw_class(axes, view, active[place], place)
+            axes.set_title(fit_text(classes[place], WIDTH // _COLUMNS - 16, 9, "bold"), fontsize=9, color=HUES[place])
+        for axes in grid.flat[len(shown) :]:
+            axes.remove()
+        return to_png(figure)
+
+
+def _draw_together(axes: Axes, view: LocalView, active: np.ndarray, shown: Sequence[int]) -> None:
+    dots(axes, thinned(view.points.reshape(-1, 2)), 2, color=FAINT, alpha=0.6, zorder=1)
+    for place in shown:
+        corners = _draw_hull(axes, view.prototypes[active[place]], HUES[place], tint=0.05)
+        if len(corners) < 3:
+            # No area to see, and classes may share the place: each has a ring of its own width.
+            dots(axes, corners, _RING + _WIDER * place, color="none", edgecolors=HUES[place], linewidths=1.5, zorder=3)
+        mine = view.labels == place
+        dots(axes, view.gap[mine], 16, color=HUES[place], edgecolors="white", linewidths=0.4, zorder=5)
+    anywhere = active[list(shown)].any(axis=0)
+    dots(axes, view.prototypes[anywhere], 22, color="white", marker="s", edgecolors=INK, linewidths=0.9, zorder=4)
+    axes.set_title("Class hulls, their active prototypes (boxes) and pooled images (dots)")
+    frame(axes, view.points, view.prototypes, shape=_HULL_SHAPE)
+
+
+def _draw_class(axes: Axes, view: LocalView, active: np.ndarray, place: int) -> None:
+    mine = view.labels == place
+    dots(axes, view.prototypes, 5, color=FAINT, marker="s", zorder=1)
+    points = thinned(view.points[mine].reshape(-1, 2), _HULL_MOST_POINTS)
+    dots(axes, points, 2.5, color=HUES[place], alpha=0.4, zorder=2)
+    corners = _draw_hull(axes, view.prototypes[active], HUES[place], tint=0.12)
+    if len(corners) < 3:
+        dots(axes, corners, _RING, color="none", edgecolors=HUES[place], linewidths=1.5, zorder=3)
+    dots(axes, view.prototypes[active], 14, color=HUES[place], marker="s", edgecolors=INK, linewidths=0.7, zorder=4)
+    dots(axes, view.gap[mine], 5, color=INK, zorder=5)
+    frame(axes, view.points, view.prototypes)
+
+
+def _draw_hull(axes: Axes, points: np.ndarray, colour: str, tint: float) -> np.ndarray:
+    """The outline and a tint of a hull; of one line, the line; of a point, nothing. Returns the corners (h, 2)."""
+    corners = convex_hull(points)
+    axes.fill(*corners.T, facecolor=colour, alpha=tint, linewidth=0, zorder=2)
+    closed = np.concatenate([corners, corners[:1]])
+    axes.plot(*closed.T, color=colour, linewidth=1.5, zorder=3)
+    return corners

@@ -1,4 +1,4 @@
-"""One HTML file that needs nothing else: style inline, pictures as data, no request to anywhere."""
+"""A self-contained HTML file: inline style, pictures as data, no requests."""
 
 from __future__ import annotations
 
@@ -23,10 +23,19 @@ from nearkin.report.comparison import (
     all_columns,
     best_rows,
     draw_comparison,
-    p_text,
+    p_statement,
 )
-from nearkin.report.formatting import MISSING, change_text, interval_text, level_text, value_text
-from nearkin.report.values import Figure, MetricRow, Report, TextTable
+from nearkin.report.values import (
+    MISSING,
+    Figure,
+    MetricRow,
+    Report,
+    TextTable,
+    change_text,
+    interval_text,
+    level_text,
+    value_text,
+)
 from nearkin.storage import write_text
 
 _PNG = b"\x89PNG\r\n\x1a\n"
@@ -48,7 +57,7 @@ def render_report(report: Report) -> str:
 
 
 def write_report(report: Report, path: str | os.PathLike[str]) -> None:
-    """Write the page of one run, whole or not at all."""
+    """Write the page of one run atomically."""
     write_text(path, render_report(report))
 
 
@@ -63,7 +72,7 @@ def render_comparison(
     level: float = 0.95,
     contrast: Contrast | None = None,
 ) -> str:
-    """The page that sets runs side by side, the best value of each column marked.
+    """A page that compares runs, with the best value of each column marked.
 
     Args:
         rows: the runs.
@@ -167,9 +176,9 @@ def _verdict(rows: Sequence[ComparisonRow], column: Column, contrast: Contrast |
     next_best = max(contrast.differences, key=lambda place: sign * rows[place].value(column.metric)[0])
     difference, name = contrast.differences[next_best], rows[next_best].run
     if not difference.p_value <= _SHOWN or sign * difference.mean >= 0:
-        return f"{verdict}; not shown to be better than {name} ({p_text(difference.p_value)})."
+        return f"{verdict}; not shown to be better than {name} ({p_statement(difference.p_value)})."
     lead = change_text(abs(difference.mean), 0.0, column.percent)[1:] + (" points" if column.percent else "")
-    return f"{verdict}; ahead of {name} by {lead} ({p_text(difference.p_value)})."
+    return f"{verdict}; ahead of {name} by {lead} ({p_statement(difference.p_value)})."
 
 
 @dataclass(frozen=True)
@@ -194,7 +203,7 @@ def _pictures(figures: Sequence[Figure]) -> list[_Picture]:
 
 def _picture(figure: Figure) -> _Picture:
     if not figure.png.startswith(_PNG):
-        raise DataError(f"The figure '{figure.title}' does not hold PNG bytes: pass the bytes of a PNG file.")
+        raise DataError(f"The figure '{figure.title}' is not a PNG: pass the bytes of a PNG file.")
     width, height = struct.unpack(">II", figure.png[16:24])
     source = "data:image/png;base64," + base64.b64encode(figure.png).decode("ascii")
     return _Picture(figure.title, figure.caption, figure.alt, source, math.ceil(width / 2), math.ceil(height / 2))

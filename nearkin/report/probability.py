@@ -1,4 +1,4 @@
-"""How probable a class is at every point of the plane or of a globe, and where it is most and least so."""
+"""What a classifier says at every point of a plane or a globe: class probabilities or learned similarity."""
 
 from __future__ import annotations
 
@@ -9,13 +9,72 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nearkin.errors import DataError
-from nearkin.report._canvas import BLUE, GREEN, INK, MUTED, ORANGE, PURPLE, SKY, VERMILION, WIDTH, drawing, to_png
-from nearkin.report._globe import Globe
-from nearkin.report._lines import fit_text, plain_numbers
+from nearkin.report.canvas import BLUE, GREEN, HUES, INK, MUTED, ORANGE, PURPLE, SKY, VERMILION, WIDTH, drawing, to_png
+from nearkin.report.lines import fit_text, plain_numbers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+
+_EVERY = 30  # degrees between the lines of a graticule
+_FINE = 181  # points of such a line
+_BEHIND = -1e-9
+
+
+class Globe:
+    """What of the sphere is seen from one side, and where.
+
+    Args:
+        view: (3,) from where it is seen; only the direction counts.
+    """
+
+    def __init__(self, view: Sequence[float] | np.ndarray) -> None:
+        towards = plain_numbers(view, "view of a globe")
+        length = np.linalg.norm(towards)
+        if towards.shape != (3,) or not 0 < length < np.inf:
+            raise DataError(
+                f"The direction a globe is seen from must be three numbers, not all 0, but got {towards.tolist()}."
+            )
+        self.towards = towards / length
+        above_pole = abs(self.towards[2]) > 1 - 1e-9
+        right = np.cross((0.0, 1.0, 0.0) if above_pole else (0.0, 0.0, 1.0), self.towards)
+        self.right = right / np.linalg.norm(right)
+        self.up = np.cross(self.towards, self.right)
+
+    def project(self, points: np.ndarray) -> np.ndarray:
+        """Places (m, 2) within the unit disc of points (m, 3) of the sphere, seen or not."""
+        return points @ np.stack([self.right, self.up], axis=1)
+
+    def visible(self, points: np.ndarray) -> np.ndarray:
+        """Which (m,) of points (m, 3) are on the side that is seen."""
+        return points @ self.towards >= _BEHIND
+
+    def points(self, size: int) -> np.ndarray:
+        """Points (size, size, 3) of the sphere below the pixels of a square around the disc, the lowest row first.
+
+        Beside the disc they are those of its rim, so that the rim has no gaps.
+        """
+        line = (np.arange(size) + 0.5) / size * 2 - 1
+        x, y = np.meshgrid(line, line)
+        radius = np.maximum(np.hypot(x, y), 1.0)
+        x, y = x / radius, y / radius
+        depth = np.sqrt(np.maximum(1 - x**2 - y**2, 0.0))
+        return x[..., None] * self.right + y[..., None] * self.up + depth[..., None] * self.towards
+
+    def graticule(self) -> list[np.ndarray]:
+        """Parallels and meridians that are seen, as lines (n, 2); what is behind is NaN."""
+        around, upright = np.radians(np.linspace(0, 360, 2 * _FINE - 1)), np.radians(np.linspace(-90, 90, _FINE))
+        lines = [_on_sphere(around, np.full_like(around, np.radians(at))) for at in range(-90 + _EVERY, 90, _EVERY)]
+        lines += [_on_sphere(np.full_like(upright, np.radians(at)), upright) for at in range(0, 360, _EVERY)]
+        return [np.where(self.visible(line)[:, None], self.project(line), np.nan) for line in lines]
+
+
+def _on_sphere(longitude: np.ndarray, latitude: np.ndarray) -> np.ndarray:
+    """Points (n, 3)."""
+    flat = np.cos(latitude)
+    return np.stack([flat * np.cos(longitude), flat * np.sin(longitude), np.sin(latitude)], axis=1)
+
 
 _COLOURS = (VERMILION, GREEN, BLUE, ORANGE, PURPLE, SKY)
 _MAP = "inferno"
@@ -264,8 +323,95 @@ def _checked(
             f"'{panel.title}' has {len(parts['representatives'])} representatives for {len(classes)} classes."
         )
     if not 0 < panel.half < np.inf:
-        raise DataError(f"The frame of '{panel.title}' must reach a positive number either way, not {panel.half}.")
+        raise DataError(f"The frame of '{panel.title}' must have a positive half width, not {panel.half}.")
     return replace(panel, values=values, **parts)
 
 
 _POINTS = ("representatives", "highest", "lowest")
+
+
+_HEIGHT = 450
+_WASH = 0.28  # how strongly a region has its class's colour
+_SIMILARITY_LEVELS = (-20, -10, -5, 0, 5, 10, 20)
+
+
+@dataclass(frozen=True, eq=False)
+class LearnedPlane:
+    """What is drawn.
+
+    Args:
+        points: (n, 2) embeddings.
+        labels: (n,) the class of each, as its place among the classes.
+        prototypes: (C, 2).
+        scores: similarities (h, w, C) of the places of a grid to the prototypes, the first row lowest.
+        extent: (left, right, bottom, top) of the grid.
+        classes: (C,) names.
+        chosen: the class whose similarities the second panel shows.
+    """
+
+    points: np.ndarray
+    labels: np.ndarray
+    prototypes: np.ndarray
+    scores: np.ndarray
+    extent: tuple[float, float, float, float]
+    classes: Sequence[str]
+    chosen: int = 0
+
+
+def draw_learned_plane(plane: LearnedPlane) -> bytes:
+    """Draw the regions in which each class is chosen, and beside them the similarity to one prototype, as PNG bytes."""
+    if len(plane.classes) > len(HUES) or plane.scores.shape[-1] != len(plane.classes):
+        raise DataError(
+            f"A plane shows up to {len(HUES)} classes with a score for each, not {len(plane.classes)} classes with "
+            f"{plane.scores.shape[-1]}."
+        )
+    with drawing(WIDTH, _HEIGHT) as figure:
+        regions, levels = figure.subplots(1, 2, sharex=True, sharey=True)
+        _draw_regions(regions, plane)
+        _draw_levels(levels, plane)
+        handles = [regions.scatter([], [], s=24, color=HUES[code]) for code in range(len(plane.classes))]
+        handles.append(regions.scatter([], [], s=70, marker="*", color="white", edgecolors=INK))
+        names = [*map(str, plane.classes), "prototype"]
+        figure.legend(
+            handles, names, loc="outside lower center", ncols=6, fontsize=9, columnspacing=1.2, handletextpad=0.2
+        )
+        return to_png(figure)
+
+
+def _draw_regions(axes: Axes, plane: LearnedPlane) -> None:
+    chosen = plane.scores.argmax(axis=-1)
+    colours = np.array([[int(hue[i : i + 2], 16) / 255 for i in (1, 3, 5)] for hue in HUES])
+    wash = 1 - _WASH * (1 - colours[chosen])
+    axes.imshow(wash, origin="lower", extent=plane.extent, aspect="auto", interpolation="nearest")
+    for code in range(len(plane.classes)):
+        mine = plane.labels == code
+        axes.scatter(plane.points[mine, 0], plane.points[mine, 1], s=5, color=HUES[code], linewidths=0)
+        x, y = plane.prototypes[code]
+        axes.scatter(x, y, s=90, marker="*", color=HUES[code], edgecolors=INK, linewidths=1)
+    _finish(axes, plane, "Most similar prototype")
+
+
+def _draw_levels(axes: Axes, plane: LearnedPlane) -> None:
+    values = plane.scores[..., plane.chosen]
+    left, right, bottom, top = plane.extent
+    rows, columns = values.shape
+    x = left + (np.arange(columns) + 0.5) / columns * (right - left)
+    y = bottom + (np.arange(rows) + 0.5) / rows * (top - bottom)
+    hues = [HUES[label] for label in plane.labels]
+    axes.scatter(plane.points[:, 0], plane.points[:, 1], s=4, color=hues, linewidths=0, alpha=0.5)
+    levels = [level for level in _SIMILARITY_LEVELS if values.min() < level < values.max()]
+    if levels:
+        styles = ["--" if level < 0 else "-" for level in levels]
+        widths = [2.0 if level == 0 else 1.0 for level in levels]
+        lines = axes.contour(x, y, values, levels=levels, colors=INK, linestyles=styles, linewidths=widths)
+        axes.clabel(lines, fontsize=8, fmt="%d")
+    own_x, own_y = plane.prototypes[plane.chosen]
+    axes.scatter(own_x, own_y, s=110, marker="*", color=HUES[plane.chosen], edgecolors=INK, linewidths=1)
+    _finish(axes, plane, f"S to the prototype of {plane.classes[plane.chosen]}")
+
+
+def _finish(axes: Axes, plane: LearnedPlane, title: str) -> None:
+    axes.set_title(title)
+    axes.set_xlim(*plane.extent[:2])
+    axes.set_ylim(*plane.extent[2:])
+    axes.grid(False)

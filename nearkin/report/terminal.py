@@ -10,8 +10,17 @@ from rich.table import Table
 from rich.text import Text
 
 from nearkin.report.comparison import Column, ComparisonRow, Contrast, all_columns, best_rows
-from nearkin.report.formatting import LOWER, MISSING, change_text, clean, interval_text, level_text, shorten, value_text
-from nearkin.report.values import MetricRow
+from nearkin.report.values import (
+    LOWER,
+    MISSING,
+    MetricRow,
+    change_text,
+    clean,
+    interval_text,
+    level_text,
+    shorten,
+    value_text,
+)
 
 _HEADING = 22  # letters of a heading before it goes on in the next line
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from numbers import Real
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from nearkin.checks import check_whole, is_real
 from nearkin.errors import DataError
 
 _HALVES = (torch.float16, torch.bfloat16)
@@ -73,7 +73,7 @@ def as_exclude(exclude: Any | None, queries: int, items: int, *, leave_one_out: 
     if exclude is None:
         return np.arange(queries) if leave_one_out else None
     if leave_one_out:
-        raise DataError("Without a gallery every query leaves out itself: give a gallery with `exclude`, or neither.")
+        raise DataError("`exclude` requires a gallery: without one, every query leaves out itself.")
     hidden = np.asarray(exclude.detach().cpu() if isinstance(exclude, Tensor) else exclude)
     if hidden.shape != (queries,) or hidden.dtype.kind not in "iu":
         raise DataError(f"`exclude` must be {queries} whole numbers, an item's index or -1 for each query.")
@@ -84,14 +84,13 @@ def as_exclude(exclude: Any | None, queries: int, items: int, *, leave_one_out: 
 
 def check_k(k: int, available: int) -> None:
     """Refuse a number of neighbours that cannot be found."""
-    if isinstance(k, bool) or not isinstance(k, (int, np.integer)):
-        raise DataError(f"The number of neighbours must be a whole number, not k={k!r}.")
-    if not 1 <= k <= available:
-        raise DataError(f"Cannot return k={k} neighbours: only {available} items can be searched, and k starts at 1.")
+    check_whole(k, "k", 1)
+    if k > available:
+        raise DataError(f"Cannot return k={k} neighbours: only {available} items can be searched.")
 
 
 def memory_bytes(memory_mb: float) -> int:
     """A budget in MB as bytes; a search needs some room to work in."""
-    if isinstance(memory_mb, bool) or not isinstance(memory_mb, Real) or not memory_mb >= _LEAST_MB:
-        raise DataError(f"A search needs a budget of at least {_LEAST_MB} MB, not memory_mb={memory_mb!r}.")
+    if not is_real(memory_mb) or not memory_mb >= _LEAST_MB:
+        raise DataError(f"`memory_mb` must be at least {_LEAST_MB}, not {memory_mb!r}.")
     return int(min(memory_mb, 2**40) * 2**20)

@@ -1,17 +1,216 @@
-"""From the gallery's values to JSON."""
+"""The response models, and how they are made from the gallery's values."""
 
 from __future__ import annotations
 
-import json
 import math
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Self
 from urllib.parse import quote
 
-from fastapi import Response
+from pydantic import BaseModel, Field
 
-from nearkin.gallery.values import Item, Match, Neighbour, Stats, Verification
+from nearkin.gallery.values import Item, Match, Neighbour, Stats
+
+
+class ItemAnswer(BaseModel):
+    """An item."""
+
+    id: str
+    label: str | None
+    metadata: dict[str, Any]
+    added: str
+    thumbnail: str | None = Field(description="Address of a thumbnail.")
+
+    @classmethod
+    def of(cls, item: Item) -> Self:
+        """An item without its source, which may be a path of the server."""
+        return cls(
+            id=item.id,
+            label=item.label,
+            metadata=item.metadata,
+            added=item.added,
+            thumbnail=thumbnail_address(item),
+        )
+
+
+class NeighbourAnswer(BaseModel):
+    """An item near a query."""
+
+    id: str
+    label: str | None
+    distance: float
+    metadata: dict[str, Any]
+    thumbnail: str | None
+
+    @classmethod
+    def of(cls, near: Neighbour) -> Self:
+        """A neighbour without its source."""
+        item = near.item
+        return cls(
+            id=item.id,
+            label=item.label,
+            distance=near.distance,
+            metadata=item.metadata,
+            thumbnail=thumbnail_address(item),
+        )
+
+
+class CandidateAnswer(BaseModel):
+    """A candidate class."""
+
+    label: str
+    probability: float
+
+
+class PlaceAnswer(BaseModel):
+    """A position in the map; both coordinates are roughly between 0 and 1."""
+
+    x: float
+    y: float
+
+
+class IdentifyAnswer(BaseModel):
+    """What a query is."""
+
+    label: str | None
+    probability: float | None = Field(description="Probability of this label; null if unknown.")
+    known: bool | None = Field(description="Whether it belongs to an enrolled class at all; null if unknown.")
+    reason: str = Field(description="Why something is null.")
+    candidates: list[CandidateAnswer]
+    neighbours: list[NeighbourAnswer]
+    place: PlaceAnswer | None
+
+    @classmethod
+    def of(cls, match: Match, place: tuple[float, float] | None) -> Self:
+        """A match, and where it lies in the map."""
+        return cls(
+            label=match.label,
+            probability=match.probability,
+            known=match.known,
+            reason=match.reason,
+            candidates=[CandidateAnswer(**vars(one)) for one in match.candidates],
+            neighbours=[NeighbourAnswer.of(near) for near in match.neighbours],
+            place=None if place is None else PlaceAnswer(x=place[0], y=place[1]),
+        )
+
+
+class SearchAnswer(BaseModel):
+    """The items most like a query, nearest first."""
+
+    neighbours: list[NeighbourAnswer]
+
+
+class VerifyAnswer(BaseModel):
+    """Whether two samples are of one class."""
+
+    same: bool | None
+    probability: float | None
+    distance: float
+    threshold: float | None
+    false_accept_rate: float
+    reason: str
+
+
+class EnrolAnswer(BaseModel):
+    """Ids of the new items."""
+
+    ids: list[str]
+
+
+class AddAnswer(BaseModel):
+    """Id of the new item."""
+
+    id: str
+
+
+class ItemsAnswer(BaseModel):
+    """A page of items."""
+
+    items: list[ItemAnswer]
+    next: str | None = Field(description="Pass it as `after` to get the next page; null on the last page.")
+
+
+class PointAnswer(BaseModel):
+    """An item in the map."""
+
+    id: str
+    label: str | None
+    x: float
+    y: float
+
+
+class MapAnswer(BaseModel):
+    """The gallery as a two-dimensional map."""
+
+    points: list[PointAnswer]
+
+
+class SuspectAnswer(BaseModel):
+    """An item whose neighbours disagree with its label."""
+
+    item: ItemAnswer
+    suggested: str
+    probability: float
+    own: float
+
+
+class SuspectsAnswer(BaseModel):
+    """Most suspicious first."""
+
+    suspects: list[SuspectAnswer]
+
+
+class GroupAnswer(BaseModel):
+    """A group of near duplicates."""
+
+    items: list[ItemAnswer] = Field(description="The first items of the group.")
+    count: int = Field(description="Size of the group.")
+    distance: float
+
+
+class DuplicatesAnswer(BaseModel):
+    """Closest first."""
+
+    duplicates: list[GroupAnswer]
+
+
+class MayAnswer(BaseModel):
+    """What the caller is allowed to do."""
+
+    read: bool
+    write: bool
+
+
+class ModelAnswer(BaseModel):
+    """The gallery, the model it is tied to, and what is known of both."""
+
+    name: str
+    dimension: int
+    space: dict[str, Any]
+    kind: str
+    fingerprint: str | None
+    card: dict[str, Any]
+    stats: dict[str, Any]
+    calibration: dict[str, Any] | None
+    reliability: dict[str, Any]
+    may: MayAnswer
+
+
+class StatusAnswer(BaseModel):
+    """State of the service."""
+
+    status: str
+
+
+class ProblemAnswer(BaseModel):
+    """An error, as RFC 9457 has it."""
+
+    type: str
+    title: str
+    status: int
+    detail: str | None = None
+
 
 # A path from the root, the home, the folder above or a drive, a share, or a file address; not the slash of a fraction
 # or of a web address.
@@ -29,62 +228,13 @@ _PATH = re.compile(
 _MOST_CLASSES = 1000
 
 
-def json_response(document: Any, status: int = 200) -> Response:
-    """A document as a response."""
-    text = json.dumps(document, allow_nan=False, separators=(",", ":"))
-    return Response(text.encode(), status, media_type="application/json")
-
-
-def item_answer(item: Item) -> dict[str, Any]:
-    """An item; its source stays here, it may be a path."""
-    return {
-        "id": item.id,
-        "label": item.label,
-        "metadata": item.metadata,
-        "added": item.added,
-        "thumbnail": thumbnail_address(item),
-    }
-
-
 def thumbnail_address(item: Item) -> str | None:
-    """Where its small picture is."""
+    """Path of an item's thumbnail; None if it has none."""
     return f"/v1/items/{quote(item.id, safe='')}/thumbnail" if item.thumbnail else None
 
 
-def neighbour_answers(neighbours: Sequence[Neighbour]) -> list[dict[str, Any]]:
-    """Neighbours of a query."""
-    return [
-        {
-            "id": near.item.id,
-            "label": near.item.label,
-            "distance": near.distance,
-            "metadata": near.item.metadata,
-            "thumbnail": thumbnail_address(near.item),
-        }
-        for near in neighbours
-    ]
-
-
-def match_answer(match: Match, place: tuple[float, float] | None) -> dict[str, Any]:
-    """What a query is."""
-    return {
-        "label": match.label,
-        "probability": match.probability,
-        "known": match.known,
-        "reason": match.reason,
-        "candidates": [{"label": one.label, "probability": one.probability} for one in match.candidates],
-        "neighbours": neighbour_answers(match.neighbours),
-        "place": None if place is None else {"x": place[0], "y": place[1]},
-    }
-
-
-def verification_answer(verification: Verification) -> dict[str, Any]:
-    """Whether two samples are of one class."""
-    return {part: getattr(verification, part) for part in verification.__dataclass_fields__}
-
-
 def stats_answer(stats: Stats) -> dict[str, Any]:
-    """What is in the gallery; of very many classes the largest."""
+    """Statistics of the gallery, with at most 1,000 classes, the largest first."""
     return {
         "items": stats.items,
         "unlabelled": stats.unlabelled,
@@ -98,7 +248,7 @@ def stats_answer(stats: Stats) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """Any document in JSON's own types: what is not finite becomes null, and of a path only its last name is told."""
+    """A document in plain JSON types: non-finite numbers become null, and paths are cut to their last name."""
     if isinstance(value, Mapping):
         return {_pathless(str(key)): plain(part) for key, part in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
@@ -115,7 +265,7 @@ def plain(value: Any) -> Any:
 
 
 def _pathless(text: str) -> str:
-    """A text without the folders of the paths in it; one that begins with a path is taken for a path as a whole."""
+    """A text whose paths are cut to their last name; a text that begins with a path counts as one path."""
     if _PATH.match(text):
         return _last_name(text)
     return _PATH.sub(lambda found: _last_name(found[0]), text)

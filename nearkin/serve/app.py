@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -15,16 +16,12 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import Match
 
 from nearkin.errors import NearkinError
-from nearkin.serve.answer_schemas import ProblemAnswer
-from nearkin.serve.bodies import invalid
-from nearkin.serve.limits import Admission
-from nearkin.serve.observing import Observer
+from nearkin.serve.answers import ProblemAnswer
+from nearkin.serve.metrics import Observer
 from nearkin.serve.problems import Problem
-from nearkin.serve.routes_about import about_routes
-from nearkin.serve.routes_asking import asking_routes
-from nearkin.serve.routes_items import item_routes
-from nearkin.serve.routes_running import running_routes
-from nearkin.serve.security import Guard
+from nearkin.serve.request import invalid
+from nearkin.serve.routes import items, pages, queries, reviews
+from nearkin.serve.security import Admission, Guard
 from nearkin.serve.service import Service, as_problem
 from nearkin.serve.settings import ServeSettings
 
@@ -32,7 +29,7 @@ if TYPE_CHECKING:
     from nearkin.gallery.gallery import Gallery
 
 _VERBS = ("GET", "POST", "PATCH", "DELETE")
-_VERSION = "1"  # of the interface, as in /v1; what runs here is nobody's business
+_VERSION = "1"  # of the interface, as in /v1; the version of the software is not shown
 _SUMMARY = "What is this, what is it like, are these two the same: a gallery of images over HTTP."
 
 
@@ -42,10 +39,10 @@ def create_app(
     """The service as an ASGI application.
 
     Args:
-        gallery: an open gallery; whoever opened it closes it. Its `auto_recalibrate` is turned off: the service learns
-            anew in the background.
-        settings: limits, keys and names; None: those for this machine alone.
-        clock: seconds that never go back, for rates and times.
+        gallery: an open gallery; the caller closes it. Its `auto_recalibrate` is turned off, because the service
+            recalibrates in the background.
+        settings: limits, keys and names; default: for this machine only.
+        clock: a monotonic clock, in seconds.
 
     Example:
         >>> app = create_app(Gallery.open("shop.gallery"))    # doctest: +SKIP
@@ -62,17 +59,12 @@ def create_app(
         redirect_slashes=False,
     )
     app.state.service = service
-    for router in (
-        asking_routes(service),
-        item_routes(service),
-        about_routes(service),
-        running_routes(service),
-    ):
+    for router in (queries, items, reviews, pages):
         app.include_router(router)
     _document(app)
     _handle_errors(app)
     # Added from the inside out.
-    app.add_middleware(Admission, settings=settings, stopping=lambda: service.stopping)
+    app.add_middleware(Admission, settings=settings, stopping=partial(getattr, service, "stopping"))
     app.add_middleware(Guard, settings=settings, clock=clock, refused=service.audit.refuse)
     if settings.origins:
         app.add_middleware(
@@ -98,7 +90,7 @@ def _lifespan(service: Service) -> Any:
 
 
 def _document(app: FastAPI) -> None:
-    """Let the OpenAPI document know the schema of problems, and how keys are sent."""
+    """Add the schema of problems, and how keys are sent, to the OpenAPI document."""
     make = app.openapi
 
     def openapi() -> dict[str, Any]:
@@ -118,45 +110,38 @@ def _document(app: FastAPI) -> None:
 def _handle_errors(app: FastAPI) -> None:
     @app.exception_handler(Problem)
     async def problem(request: Request, error: Problem) -> Response:
-        return _response(error)
+        return error.response()
 
     @app.exception_handler(NearkinError)
     @app.exception_handler(OSError)
     async def ours(request: Request, error: NearkinError | OSError) -> Response:
-        return _response(as_problem(error))
+        return as_problem(error).response()
 
     @app.exception_handler(RequestValidationError)
     async def not_valid(request: Request, error: RequestValidationError) -> Response:
-        return _response(invalid(error.errors()))
+        return invalid(error.errors()).response()
 
     @app.exception_handler(ClientDisconnect)
     async def gone(request: Request, error: ClientDisconnect) -> Response:
-        return _response(Problem("malformed-body", "The body ended early."))
+        return Problem("malformed-body", "The body ended early.").response()
 
     @app.exception_handler(HTTPException)
     async def by_routing(request: Request, error: HTTPException) -> Response:
         if error.status_code == 404:
-            return _response(Problem("not-found", "There is nothing at this address."))
+            return Problem("not-found", "There is nothing at this address.").response()
         if error.status_code == 405:
             return _by_method(app, request)
-        return _response(Problem("malformed-body"))
+        return Problem("malformed-body").response()
 
 
 def _by_method(app: FastAPI, request: Request) -> Response:
-    """The answer to a method that a path does not have; OPTIONS is told which it has."""
-    scope = dict(request.scope)
+    """The answer to a method that a path does not have; OPTIONS gets the methods it has."""
     found = [
         verb
         for verb in _VERBS
-        if any(route.matches({**scope, "method": verb})[0] == Match.FULL for route in app.routes)
+        if any(route.matches({**request.scope, "method": verb})[0] == Match.FULL for route in app.routes)
     ]
     allowed = ", ".join([*found, *(["HEAD"] if "GET" in found else []), "OPTIONS"])
     if request.method == "OPTIONS":
         return Response(status_code=204, headers={"allow": allowed})
-    return _response(Problem("method-not-allowed", f"Use one of: {allowed}.", headers={"allow": allowed}))
-
-
-def _response(problem: Problem) -> Response:
-    response = Response(problem.body(), problem.status)
-    response.raw_headers.extend(problem.raw_headers())
-    return response
+    return Problem("method-not-allowed", f"Use one of: {allowed}.", headers={"allow": allowed}).response()

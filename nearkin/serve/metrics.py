@@ -1,10 +1,13 @@
-"""What the service counts, in the words of Prometheus."""
+"""Prometheus metrics, and the outermost layer: it times requests, adds security headers and catches failures."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from nearkin.serve.problems import App, Message, Problem, Receive, Scope, Send
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -12,29 +15,32 @@ _SIZES = (1, 2, 4, 8, 16, 24, 32, 64)
 
 
 class Metrics:
-    """Counters of one service, in a registry of its own."""
+    """Metrics of one service, in its own registry."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
         self.requests = Counter(
-            "nearkin_requests", "Requests by route and status.", ["method", "route", "status"], registry=self._registry
+            "nearkin_requests",
+            "Requests by method, route and status.",
+            ["method", "route", "status"],
+            registry=self._registry,
         )
         self.seconds = Histogram(
             "nearkin_request_seconds", "Time to answer.", ["route"], buckets=_SECONDS, registry=self._registry
         )
         self.batches = Histogram(
             "nearkin_batch_size",
-            "Images that went through the network at once.",
+            "Images per forward pass.",
             buckets=_SIZES,
             registry=self._registry,
         )
         self.calibrations = Counter(
-            "nearkin_calibrations", "Calibrations made in the background.", ["result"], registry=self._registry
+            "nearkin_calibrations", "Background calibrations by result.", ["result"], registry=self._registry
         )
         self._watched: list[tuple[Gauge, Callable[[], float]]] = []
 
     def watch(self, name: str, meaning: str, value: Callable[[], float]) -> None:
-        """Report a value as it is when asked."""
+        """Add a gauge that is read at each scrape."""
         gauge = Gauge(name, meaning, registry=self._registry)
         self._watched.append((gauge, value))
 
@@ -44,7 +50,77 @@ class Metrics:
         self.seconds.labels(route).observe(seconds)
 
     def text(self) -> bytes:
-        """All of it."""
+        """All metrics in the Prometheus text format."""
         for gauge, value in self._watched:
             gauge.set(value())
         return generate_latest(self._registry)
+
+
+_LOGGER = logging.getLogger("nearkin.serve")
+_METHODS = frozenset({"GET", "HEAD", "POST", "PATCH", "DELETE", "OPTIONS"})
+_HEADERS = [
+    (
+        b"content-security-policy",
+        b"default-src 'none'; img-src 'self' blob: data:; script-src 'self'; style-src 'self'; connect-src 'self'; "
+        b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    ),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+]
+_NO_STORE = (b"cache-control", b"no-store")
+
+
+class Observer:
+    """Pure ASGI layer around everything else.
+
+    Args:
+        app: what to watch.
+        metrics: where to count.
+        clock: a monotonic clock, in seconds.
+    """
+
+    def __init__(self, app: App, metrics: Metrics, clock: Callable[[], float]) -> None:
+        self.app = app
+        self.metrics = metrics
+        self.clock = clock
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        began = self.clock()
+        answer = _ObservedResponse(send, scope["method"] == "HEAD")
+        # A HEAD is answered as the GET it stands for, without the body; the server keeps its own scope.
+        scope = {**scope, "method": "GET" if scope["method"] == "HEAD" else scope["method"]}
+        try:
+            await self.app(scope, receive, answer.send)
+        except Exception:
+            _LOGGER.exception("a request failed")
+            if not answer.status:
+                await Problem("internal").response()(scope, receive, answer.send)
+        route = getattr(scope.get("route"), "path", "other")
+        method = scope["method"] if scope["method"] in _METHODS else "other"
+        self.metrics.observe(method, route, answer.status, self.clock() - began)
+
+
+class _ObservedResponse:
+    """A response on its way out."""
+
+    def __init__(self, send: Send, headless: bool) -> None:
+        self._send = send
+        self._headless = headless
+        self.status = 0
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            headers = [*message.get("headers", ()), *_HEADERS]
+            if not any(name == b"cache-control" for name, _ in headers):
+                headers.append(_NO_STORE)
+            message = {**message, "headers": headers}
+        elif self._headless and message["type"] == "http.response.body":
+            message = {**message, "body": b""}
+        await self._send(message)

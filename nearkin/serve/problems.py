@@ -1,35 +1,44 @@
-"""Errors as clients see them: application/problem+json with a stable type, and nothing of the server in them."""
+"""Errors as clients see them: application/problem+json with a stable type.
+
+Nothing of the server (paths, code) is in them.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
 
-from nearkin.serve.asgi import Headers, Send, send_response
+from starlette.responses import Response
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _KINDS: dict[str, tuple[int, str]] = {
     "invalid-request": (422, "The request is not valid"),
     "malformed-body": (400, "The body cannot be parsed"),
     "unreadable-item": (422, "The image or recording cannot be read"),
     "item-too-large": (413, "The image or recording is too large"),
-    "too-many-items": (413, "There is too much in one call"),
+    "too-many-items": (413, "Too many items in one request"),
     "body-too-large": (413, "The body is too large"),
-    "body-too-slow": (408, "The body came too slowly"),
+    "body-too-slow": (408, "The body arrived too slowly"),
     "unsupported-media-type": (415, "The content type is not supported"),
     "key-required": (401, "A valid key is required"),
-    "role-required": (403, "The key may not do this"),
+    "role-required": (403, "The key does not allow this"),
     "read-only": (403, "The service is read-only"),
     "origin-refused": (403, "The origin is not allowed"),
     "host-refused": (421, "The host name is not allowed"),
-    "not-found": (404, "There is no such thing"),
+    "not-found": (404, "Not found"),
     "method-not-allowed": (405, "The method is not allowed here"),
     "rate-limited": (429, "Too many requests"),
     "busy": (503, "The service is busy"),
-    "timed-out": (503, "The answer took too long"),
+    "timed-out": (503, "The request timed out"),
     "stopping": (503, "The service is stopping"),
-    "storage": (503, "The gallery cannot be used now"),
+    "storage": (503, "The gallery is unavailable"),
     "internal": (500, "Something went wrong"),
 }
 MEDIA_TYPE = "application/problem+json"
@@ -73,15 +82,9 @@ class Problem(Exception):
             document["detail"] = self.detail
         return json.dumps({**document, **self.members}).encode()
 
-    def raw_headers(self) -> Headers:
-        """The headers of the answer but its length."""
-        return [(b"content-type", MEDIA_TYPE.encode())] + [
-            (name.lower().encode(), value.encode()) for name, value in self.headers.items()
-        ]
-
-    async def send(self, send: Send) -> None:
-        """Answer with it."""
-        await send_response(send, self.status, self.raw_headers(), self.body())
+    def response(self) -> Response:
+        """The response, which is an ASGI application too."""
+        return Response(self.body(), self.status, self.headers, MEDIA_TYPE)
 
 
 def presentable(detail: str) -> str:

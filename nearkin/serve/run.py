@@ -1,4 +1,4 @@
-"""From a gallery's path to a service that answers until it is told to stop."""
+"""Run the service on a gallery until it is stopped."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ KEYS_VARIABLE = "NEARKIN_API_KEYS"
 
 
 def serve(path: str | Path, settings: ServeSettings | None = None, *, model: Any = None, engine: str = "torch") -> None:
-    """Serve a gallery until SIGINT or SIGTERM; requests that were accepted are then finished.
+    """Serve a gallery until SIGINT or SIGTERM, then finish the accepted requests.
 
     Args:
         path: of the gallery.
-        settings: where to listen and what to allow; without keys, those of NEARKIN_API_KEYS are taken.
-        model: the model of the gallery, where its store does not keep it.
+        settings: address and limits; without keys, NEARKIN_API_KEYS is read.
+        model: the gallery's model, if its store does not keep it.
         engine: what runs the model: "torch", or "onnx" for ONNX Runtime.
 
     Raises:
-        DataError: if it would be open to other machines without keys, or the address is taken.
+        DataError: if other machines could reach it without keys, or the address is in use.
     """
     settings = settings or ServeSettings()
     if not settings.keys:
@@ -49,19 +49,19 @@ def _serve(gallery: Any, settings: ServeSettings, listener: socket.socket) -> No
     if settings.audit_log is None:
         _show_writes()
     app = create_app(gallery, settings)
-    listener.listen()  # whoever reads the line below and asks at once waits, and is not refused
-    print(f"nearkin: {len(gallery):,} items at http://{_shown(settings)}/ (Ctrl+C stops)", flush=True)
+    listener.listen()  # before the line below: a client that connects as soon as it reads it is not refused
+    print(f"nearkin: {len(gallery):,} items at http://{_shown(settings)}/ (Ctrl+C to stop)", flush=True)
     Server(app).run([listener])
 
 
 def _quieten() -> None:
-    """Keep out of the log what any client can cause as often as it likes."""
+    """Silence warnings that any client can trigger."""
     warnings.filterwarnings("ignore", module="PIL")
 
 
 def _show_writes() -> None:
-    """Let the lines of the audit log, which has no file, come out on standard error."""
-    from nearkin.serve.auditlog import LOGGER
+    """Print the audit log to standard error, as it has no file."""
+    from nearkin.serve.security import LOGGER
 
     if not LOGGER.hasHandlers():
         LOGGER.addHandler(logging.StreamHandler())
@@ -70,7 +70,7 @@ def _show_writes() -> None:
 
 
 def _listen(settings: ServeSettings) -> socket.socket:
-    """A socket bound to the address, so that a taken one is found before the model is loaded."""
+    """A socket bound to the address; an address in use is reported before the model is loaded."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     # Without the protocol asyncio does not turn Nagle's algorithm off, and small answers would wait 40 ms.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
@@ -80,7 +80,7 @@ def _listen(settings: ServeSettings) -> socket.socket:
     except OSError as error:
         listener.close()
         raise DataError(
-            f"The service cannot listen on {settings.host} port {settings.port} ({error.strerror}): choose another."
+            f"Cannot listen on {settings.host} port {settings.port} ({error.strerror}): choose another address."
         ) from error
     return listener
 

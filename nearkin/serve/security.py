@@ -1,17 +1,26 @@
-"""Who may ask: host names and origins, keys and roles, and how often."""
+"""Access control: hosts, origins, keys, roles, rate and size limits, and the audit log."""
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
+import json
+import logging
 import math
 import re
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from logging.handlers import WatchedFileHandler
+from pathlib import Path
+from typing import Any
 
-from nearkin.serve.asgi import App, Receive, Scope, Send, header, headers
-from nearkin.serve.problems import Problem
+from starlette.datastructures import Headers
+
+from nearkin.errors import StorageError
+from nearkin.serve.problems import App, Message, Problem, Receive, Scope, Send
 from nearkin.serve.settings import Key, ServeSettings
 
 _PROBES = frozenset({"/healthz", "/readyz"})
@@ -36,17 +45,17 @@ class Identity:
     name: str
 
 
-ANYBODY = Identity("write", "")
+ANONYMOUS = Identity("write", "")
 
 
 class Guard:
-    """Pure ASGI layer: refuses strangers before anything of the request is read.
+    """Pure ASGI layer: refuses unauthorised requests before reading them.
 
     Args:
         app: what to protect.
         settings: hosts, origins, keys and rates.
-        clock: seconds that never go back.
-        refused: told of writes that a caller may not do: who, what, and which problem.
+        clock: a monotonic clock, in seconds.
+        refused: called for each forbidden write: who, what, and which problem.
     """
 
     def __init__(
@@ -63,33 +72,33 @@ class Guard:
         self.rates = RateLimit(settings.rate, settings.burst, clock)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request, or say why not."""
+        """Serve a request, or refuse it."""
         if scope["type"] == "http":
             try:
                 scope["identity"] = self._admit(scope)
             except Problem as problem:
-                await problem.send(send)
+                await problem.response()(scope, receive, send)
                 return
         await self.app(scope, receive, send)
 
     def _admit(self, scope: Scope) -> Identity:
         path = scope["path"]
         if path in _PROBES:
-            return ANYBODY
+            return ANONYMOUS
         host = check_host(scope, self.names)
         check_origin(scope, host, self.settings.origins)
         if not is_guarded(scope):
-            return ANYBODY
+            return ANONYMOUS
         return self._authorise(scope)
 
     def _authorise(self, scope: Scope) -> Identity:
-        identity = authenticate(scope, self.settings.keys) if self.settings.keys else ANYBODY
+        identity = authenticate(scope, self.settings.keys) if self.settings.keys else ANONYMOUS
         client = scope.get("client") or ("", 0)
         wait = self.rates.take(identity.name if identity and identity.name else str(client[0]))
         if wait > 0:
             raise Problem(
                 "rate-limited",
-                f"Send at most {self.settings.rate:g} requests a second.",
+                f"Send at most {self.settings.rate:g} requests per second.",
                 headers={"retry-after": str(math.ceil(wait))},
             )
         if identity is None:
@@ -105,7 +114,7 @@ class Guard:
     def _check_may_write(self, identity: Identity, what: str) -> None:
         problem = None
         if self.settings.read_only:
-            problem = Problem("read-only", "This service takes no writes.")
+            problem = Problem("read-only", "This service is read-only.")
         elif identity.role != "write":
             problem = Problem("role-required", "This needs a key with the role 'write'.")
         if problem is not None:
@@ -128,16 +137,16 @@ def allowed_names(settings: ServeSettings) -> frozenset[str]:
 
 
 def check_host(scope: Scope, names: frozenset[str]) -> str:
-    """The host a request is for; a page elsewhere that rebinds its name to this address is found out here.
+    """The host a request is for; catches DNS rebinding.
 
     Raises:
         Problem: if it is none of the names.
     """
-    given = headers(scope, b"host")
-    host = given[0].decode("latin-1").lower() if len(given) == 1 else ""
+    given = Headers(scope=scope).getlist("host")
+    host = given[0].lower() if len(given) == 1 else ""
     if host in names or _without_port(host) in names:
         return host
-    raise Problem("host-refused", "The service does not go by this name: add it to the allowed hosts.")
+    raise Problem("host-refused", "Unknown host name: add it with --allow-host.")
 
 
 def _without_port(host: str) -> str:
@@ -151,27 +160,30 @@ def check_origin(scope: Scope, host: str, allowed: tuple[str, ...]) -> None:
     Raises:
         Problem: if it is one.
     """
-    refused = Problem("origin-refused", "Pages of this origin may not use the service.")
-    given = headers(scope, b"origin")
+    sent = Headers(scope=scope)
+    given = sent.getlist("origin")
     if given:
-        origin = given[0].decode("latin-1")
         own = (f"http://{host}", f"https://{host}")
-        if len(given) > 1 or not (origin.lower() in own or origin in allowed):
-            raise refused
+        if len(given) > 1 or not (given[0].lower() in own or given[0] in allowed):
+            raise _refused_origin()
         return
-    by_other = header(scope, b"sec-fetch-site") not in (None, b"same-origin", b"none")
+    by_other = sent.get("sec-fetch-site") not in (None, "same-origin", "none")
     # A link elsewhere may lead to the page, but must not make the service work.
-    if by_other and (is_guarded(scope) or header(scope, b"sec-fetch-mode") != b"navigate"):
-        raise refused
+    if by_other and (is_guarded(scope) or sent.get("sec-fetch-mode") != "navigate"):
+        raise _refused_origin()
+
+
+def _refused_origin() -> Problem:
+    return Problem("origin-refused", "This origin is not allowed: add it with --cors.")
 
 
 def is_guarded(scope: Scope) -> bool:
-    """Whether a request is for more than the page, its description and the probes."""
+    """Whether a request is for the API or the metrics, rather than the page or the probes."""
     return scope["path"].startswith("/v1/") or scope["path"] == "/metrics"
 
 
 def authenticate(scope: Scope, keys: tuple[Key, ...]) -> Identity | None:
-    """Whose key came with a request, every key compared in constant time; None if nobody's."""
+    """Whose key came with a request, compared in constant time; None if unknown."""
     presented = _presented(scope)
     if not presented:
         return None
@@ -184,22 +196,23 @@ def authenticate(scope: Scope, keys: tuple[Key, ...]) -> Identity | None:
 
 
 def _presented(scope: Scope) -> bytes | None:
-    bearer, plain = headers(scope, b"authorization"), headers(scope, b"x-api-key")
+    sent = Headers(scope=scope)
+    bearer, plain = sent.getlist("authorization"), sent.getlist("x-api-key")
     if len(bearer) + len(plain) != 1:
         return None
     if plain:
-        return plain[0]
-    scheme, _, key = bearer[0].partition(b" ")
-    return key.strip() if scheme.lower() == b"bearer" else None
+        return plain[0].encode("latin-1")
+    scheme, _, key = bearer[0].partition(" ")
+    return key.strip().encode("latin-1") if scheme.lower() == "bearer" else None
 
 
 class RateLimit:
-    """A token bucket for each caller; the callers heard from longest ago are forgotten first.
+    """A token bucket per caller; the least recently seen callers are forgotten first.
 
     Args:
         rate: tokens a second; 0: no limit.
         burst: tokens of a full bucket.
-        clock: seconds that never go back.
+        clock: a monotonic clock, in seconds.
     """
 
     def __init__(self, rate: float, burst: int, clock: Callable[[], float]) -> None:
@@ -221,3 +234,176 @@ class RateLimit:
         if len(self._buckets) > _MOST_BUCKETS:
             self._buckets.popitem(last=False)
         return wait
+
+
+_FIRST_SECONDS = 5.0
+_LEAST_RATE = 4096
+"""Bytes per second that a body must bring after the first seconds."""
+
+
+class Admission:
+    """Pure ASGI layer: limits concurrent requests and the bytes they send.
+
+    Args:
+        app: what to protect.
+        settings: the limits.
+        stopping: whether the service is shutting down.
+    """
+
+    def __init__(self, app: App, settings: ServeSettings, stopping: Callable[[], bool]) -> None:
+        self.app = app
+        self.settings = settings
+        self.stopping = stopping
+        self.requests = 0
+        self.held = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request, or refuse it."""
+        if scope["type"] != "http" or not scope["path"].startswith("/v1/"):
+            await self.app(scope, receive, send)
+            return
+        try:
+            self._admit(scope)
+        except Problem as problem:
+            await problem.response()(scope, receive, send)
+            return
+        body = _BoundedBody(self, receive)
+        self.requests += 1
+        try:
+            await self.app(scope, body.receive, send)
+        finally:
+            self.requests -= 1
+            self.held -= body.size
+
+    def _admit(self, scope: Scope) -> None:
+        if self.stopping():
+            raise Problem("stopping", "The service is shutting down.")
+        if self.requests >= self.settings.queue:
+            raise Problem("busy", "Too many requests in progress: try again in a moment.")
+        sent = Headers(scope=scope)
+        if sent.get("content-encoding", "identity") != "identity":
+            raise Problem("unsupported-media-type", "The body must not be compressed.")
+        length = sent.get("content-length")
+        if length is None:
+            return
+        if not (length.isascii() and length.isdigit()):
+            raise Problem("malformed-body", "The Content-Length header must be a number.")
+        if len(length) > 15 or int(length) > self.settings.max_body:
+            raise _too_large(self.settings)
+
+    def hold(self, count: int, size: int) -> None:
+        """Count bytes received; `size` is that of the whole body so far."""
+        self.held += count
+        if size > self.settings.max_body:
+            raise _too_large(self.settings)
+        if self.held > self.settings.memory:
+            raise Problem("busy", "Too many large requests in progress: try again in a moment.")
+
+
+class _BoundedBody:
+    """The body of a request on its way in."""
+
+    def __init__(self, admission: Admission, receive: Receive) -> None:
+        self.admission = admission
+        self.size = 0
+        self.complete = False
+        self._receive = receive
+        self._began = asyncio.get_running_loop().time()
+
+    async def receive(self) -> Message:
+        if self.complete:
+            return await self._receive()
+        try:
+            async with asyncio.timeout_at(self._began + self._patience()):
+                message = await self._receive()
+        except TimeoutError:
+            raise Problem(
+                "body-too-slow", "The body did not arrive in time.", headers={"connection": "close"}
+            ) from None
+        if message["type"] == "http.request":
+            count = len(message.get("body", b""))
+            self.size += count
+            self.complete = not message.get("more_body", False)
+            self.admission.hold(count, self.size)
+        return message
+
+    def _patience(self) -> float:
+        """Seconds from the start until the next bytes are due: every byte earns time, up to the timeout."""
+        return min(self.admission.settings.timeout, _FIRST_SECONDS + self.size / _LEAST_RATE)
+
+
+def _too_large(settings: ServeSettings) -> Problem:
+    return Problem("body-too-large", f"The body may have at most {settings.max_body} bytes.")
+
+
+LOGGER = logging.getLogger("nearkin.audit")
+_TROUBLE = logging.getLogger("nearkin.serve")
+
+
+class _AuditFile(WatchedFileHandler):
+    """A log file that may be rotated, and that raises when it cannot be written."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        raise
+
+
+class AuditLog:
+    """Writes to the logger `nearkin.audit`, and to a file if there is one.
+
+    Args:
+        path: the file, appended to; None: no file.
+
+    Attributes:
+        failures: lines that could not be written to the file; they go to the service's log instead.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self.failures = 0
+        self._file: _AuditFile | None = None
+        if path is not None:
+            try:
+                self._file = _AuditFile(path, encoding="utf-8")
+            except OSError as error:
+                raise StorageError(f"Cannot write the audit log {path} ({error.strerror}): choose another.") from error
+
+    def write(
+        self, identity: Identity, action: str, ids: Sequence[str], changed: Mapping[str, Any] | None = None
+    ) -> None:
+        """Log a change.
+
+        Args:
+            identity: who.
+            action: what: "enrol", "add", "replace", "change" or "remove".
+            ids: of the items.
+            changed: what they were given: `label`, and the names of `metadata`; what is left out stayed as it was.
+        """
+        self._note(identity, {"action": action, "ids": list(ids), "changed": dict(changed or {})})
+
+    def refuse(self, identity: Identity, what: str, problem: str) -> None:
+        """Log a forbidden write.
+
+        Args:
+            identity: who.
+            what: method and path.
+            problem: why, by the end of its type.
+        """
+        self._note(identity, {"action": "refused", "request": what, "problem": problem})
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+
+    def _note(self, identity: Identity, what: Mapping[str, Any]) -> None:
+        time = datetime.now(UTC).isoformat(timespec="milliseconds")
+        line = json.dumps({"time": time, "key": identity.name, "role": identity.role, **what})
+        record = LOGGER.makeRecord(LOGGER.name, logging.INFO, "", 0, line, (), None)
+        if LOGGER.isEnabledFor(logging.INFO):
+            LOGGER.handle(record)
+        if self._file is None:
+            return
+        try:
+            self._file.emit(record)
+        except OSError as error:
+            self.failures += 1
+            _TROUBLE.error("cannot write the audit log (%s); the line was: %s", error.strerror, line)

@@ -1,4 +1,4 @@
-"""How the service is run: where it listens, who may ask, and how much."""
+"""Settings of the service: address, keys and limits."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import hashlib
 import ipaddress
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from nearkin.errors import DataError
@@ -22,7 +23,7 @@ class Key:
 
     Attributes:
         role: "read", or "write", which may read too.
-        digest: SHA-256 of the key, in lower-case hex; the key itself is kept nowhere.
+        digest: SHA-256 of the key, in lower-case hex; the key itself is not stored.
     """
 
     role: str
@@ -30,36 +31,36 @@ class Key:
 
     @property
     def name(self) -> str:
-        """What logs call it."""
+        """Its name in logs."""
         return self.digest[:8]
 
 
 @dataclass(frozen=True)
 class ServeSettings:
-    """Settings of the service; what is left alone is safe.
+    """Settings of the service; the defaults are safe.
 
     Attributes:
-        host: address to listen on; any other than loopback needs keys.
-        port: 0 takes a free one.
-        keys: who may use the service; empty: everybody who reaches it.
-        hosts: names that clients may call it by, such as "shop.example" or "shop.example:8443", besides its address.
-        origins: web origins whose pages may use it, such as "https://shop.example"; its own page always may.
+        host: address to listen on; addresses other than loopback require keys.
+        port: 0 picks a free one.
+        keys: who may use the service; empty: anyone who can reach it.
+        hosts: allowed Host names besides its address, such as "shop.example" or "shop.example:8443".
+        origins: allowed web origins, such as "https://shop.example"; its own page is always allowed.
         read_only: refuse every write.
-        max_body: bytes of a request.
-        max_pixels: pixels of an image, read from its header before it is decoded.
-        max_call_pixels: pixels of all images of a call.
-        max_samples: samples of a recording over all its channels, read from its header.
-        max_images: images, or vectors, of a call.
-        max_batch: images that go through the network at once.
-        batch_wait: seconds that a batch waits for images that are being decoded.
-        decode_threads: threads that decode.
-        queue: requests that may be under way; more are sent away with 503.
-        connections: that may be open; of one address other than loopback a quarter of them.
-        memory: bytes of request bodies that may be held at once.
-        timeout: seconds that a request may wait for its answer, and that a client may take to send it.
-        rate: requests a second that a key, or without keys an address, may send for long; 0: no limit.
-        burst: requests it may send at once.
-        audit_log: file to which writes are appended, one JSON object a line; None: only the logger `nearkin.audit`.
+        max_body: largest request body in bytes.
+        max_pixels: largest image, checked before decoding.
+        max_call_pixels: most pixels of all images of a request.
+        max_samples: longest recording in samples over all channels, checked before decoding.
+        max_images: most images or vectors per request.
+        max_batch: most images per forward pass.
+        batch_wait: seconds a batch waits for images that are being decoded.
+        decode_threads: number of decoding threads.
+        queue: most concurrent requests; more are answered with 503.
+        connections: most open connections; one address other than loopback may hold a quarter of them.
+        memory: most bytes of request bodies held at once.
+        timeout: seconds a request may take to be sent, and then to be answered.
+        rate: sustained requests per second for each key, or each address without keys; 0: no limit.
+        burst: requests allowed at once.
+        audit_log: JSON Lines file of all writes; None: only the logger `nearkin.audit`.
     """
 
     host: str = "127.0.0.1"
@@ -86,40 +87,41 @@ class ServeSettings:
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65_535:
-            raise DataError(f"A port is a number from 0 to 65535, not {self.port}.")
+            raise DataError(f"The port must be from 0 to 65535, not {self.port}.")
         for name in _COUNTS:
             if getattr(self, name) < 1:
-                raise DataError(f"The service's {name} must be at least 1, not {getattr(self, name)}.")
+                raise DataError(f"{name} must be at least 1, not {getattr(self, name)}.")
         if self.memory < self.max_body:
-            raise DataError(f"The service's memory must hold one body of {self.max_body} bytes, not {self.memory}.")
+            raise DataError(f"memory must be at least max_body ({self.max_body} bytes), not {self.memory}.")
         if self.max_call_pixels < self.max_pixels:
-            raise DataError(f"The service's max_call_pixels must hold one image of {self.max_pixels} pixels.")
+            raise DataError(f"max_call_pixels must be at least max_pixels, which is {self.max_pixels}.")
         if not self.timeout > 0 or self.batch_wait < 0 or self.rate < 0 or self.burst < 1:
-            raise DataError("The service's timeout must be above 0, batch_wait and rate not below, burst at least 1.")
+            raise DataError("timeout must be positive, batch_wait and rate not negative, and burst at least 1.")
         for origin in self.origins:
             if not re.fullmatch(r"https?://[^/\s*]+", origin):
-                raise DataError(f"An origin looks like https://shop.example, without a path, not '{origin}'.")
+                raise DataError(f"An origin has the form https://shop.example, without a path, not '{origin}'.")
 
     @property
     def on_loopback(self) -> bool:
-        """Whether only this machine reaches it."""
+        """Whether it is reachable from this machine only."""
         return is_loopback(self.host)
 
     def check_safe(self) -> None:
-        """Refuse to listen where others reach it, unless there are keys.
+        """Require keys unless the address is loopback.
 
         Raises:
             DataError: if so.
         """
         if not self.on_loopback and not self.keys:
             raise DataError(
-                f"Listening on {self.host} opens the gallery to other machines: set NEARKIN_API_KEYS to "
-                "'read:<sha256>,write:<sha256>', or listen on 127.0.0.1."
+                f"Listening on {self.host} exposes the gallery to other machines: set NEARKIN_API_KEYS to "
+                "'read:<sha256>,write:<sha256>' (see nearkin key), or listen on 127.0.0.1."
             )
 
 
+@lru_cache(1024)
 def is_loopback(host: str) -> bool:
-    """Whether an address is this machine's own; a name other than localhost counts as not."""
+    """Whether an address is loopback; of names only localhost is."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -130,15 +132,15 @@ def parse_keys(text: str) -> tuple[Key, ...]:
     """Keys from `read:<sha256 hex>,write:<sha256 hex>`.
 
     Raises:
-        DataError: if an entry is anything else; the entry is not repeated, it may hold a key in the clear.
+        DataError: if an entry is malformed; it is not quoted, as it may be a key in clear text.
     """
     keys = []
     for place, entry in enumerate((part.strip() for part in text.split(",") if part.strip()), start=1):
         role, _, digest = entry.partition(":")
         if role not in ROLES or not _DIGEST.fullmatch(digest.lower()):
             raise DataError(
-                f"Entry {place} of the API keys must be read:<digest> or write:<digest>, the digest 64 hex digits: the "
-                "SHA-256 of the key, as `printf %s KEY | sha256sum` prints it."
+                f"Entry {place} of the API keys must be read:<digest> or write:<digest>, the digest being the SHA-256 "
+                "of the key in 64 hex digits, as `printf %s KEY | sha256sum` prints it."
             )
         if digest.lower() == _NO_KEY:
             raise DataError(
@@ -146,5 +148,5 @@ def parse_keys(text: str) -> tuple[Key, ...]:
             )
         keys.append(Key(role, digest.lower()))
     if text and not keys:
-        raise DataError("The API keys hold no entry: give read:<digest> or write:<digest>, or leave them out.")
+        raise DataError("The API keys are empty: give read:<digest> or write:<digest>, or unset them.")
     return tuple(keys)

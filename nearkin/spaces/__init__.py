@@ -1,25 +1,30 @@
 """How two vectors are compared: spaces, class scores, principal directions, k-center and covering radius."""
 
-from nearkin.spaces.base import EuclideanOrder, Space
-from nearkin.spaces.cosine_scores import (
+from nearkin.spaces.balls import LipschitzBall, PoincareBall
+from nearkin.spaces.extremes import where_largest
+from nearkin.spaces.k_center import covering_radius, kcenter
+from nearkin.spaces.mds import Scaling, chord_targets, multidimensional_scaling
+from nearkin.spaces.principal import PrincipalReweighting, PrincipalRotation
+from nearkin.spaces.scores import (
     arcface_probabilities,
     cosface_probabilities,
+    distance_ratio_scores,
+    distance_scores,
     normface_probabilities,
+    sd_softmax_scores,
     sphereface_probabilities,
 )
-from nearkin.spaces.covering import covering_radius, kcenter
-from nearkin.spaces.euclidean import Euclidean
-from nearkin.spaces.extremes import where_largest
-from nearkin.spaces.lipschitz import LipschitzBall
-from nearkin.spaces.pairwise import euclidean_distance
-from nearkin.spaces.poincare import PoincareBall
-from nearkin.spaces.principal import PrincipalReweighting
-from nearkin.spaces.registry import make_space, spaces
-from nearkin.spaces.representatives import Representation, class_distances
-from nearkin.spaces.rotation import PrincipalRotation
-from nearkin.spaces.scaling import Scaling, chord_targets, multidimensional_scaling
-from nearkin.spaces.scores import distance_ratio_scores, distance_scores, sd_softmax_scores
-from nearkin.spaces.sphere import Sphere
+from nearkin.spaces.space import (
+    Euclidean,
+    EuclideanOrder,
+    Representation,
+    Space,
+    Sphere,
+    class_distances,
+    euclidean_distance,
+    make_space,
+    spaces,
+)
 
 __all__ = [
     "Euclidean",

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from nearkin.errors import DataError
-from nearkin.spaces.base import Space
+from nearkin.spaces.space import Space
 
 _FINEST = 1e-6
 """The search ends when its step is this share of the first one."""

@@ -1,13 +1,23 @@
-"""Principal-direction re-weighting: change how much each direction of an embedding counts, without training again.
+"""Principal directions: re-weight them, or rotate onto them so that the first dimensions hold as much as possible.
 
+The triangular factor of points that come in blocks: all that their singular values and directions need.
+R with `R'R = X'X`, by orthogonal steps alone: squares would lose every singular value below 1e-8 of the largest.
+
+Principal-direction re-weighting: change how much each direction of an embedding counts, without training again.
 With m the mean and u_i the unit principal directions of the points fitted, `f_new = sum_i w_i ((f - m) . u_i) u_i`.
 When to use it, and what it does: docs/methods/principal-reweighting.md.
+
+Principal components: embeddings turned so that their first dimensions hold as much as any so many can.
+`f_new = U (f - c)`, the rows of U being the unit principal directions of the points fitted: those in which points vary
+most around their mean. In Euclidean space c is the mean. On the sphere c is zero: angles are seen from there, and what
+is turned around it keeps them all, while taking the mean off changes them. Turning by itself changes no neighbour;
+cutting short what was turned is PCA. What else was tried, and when to use it: docs/guide/short-embeddings.md.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any, Self
@@ -17,7 +27,18 @@ import torch
 from torch import Tensor
 
 from nearkin.errors import DataError
-from nearkin.spaces.factor import triangular_factor
+from nearkin.spaces.space import Euclidean, Sphere
+
+
+def triangular_factor(blocks: Iterable[np.ndarray]) -> np.ndarray:
+    """The factor R, float64 (at most d, d), of the rows of all blocks (m, d), of which only one is held at a time."""
+    factor: np.ndarray | None = None
+    for block in blocks:
+        rows = np.asarray(block, dtype=np.float64)
+        stacked = rows if factor is None else np.concatenate([factor, rows])
+        factor = np.asarray(np.linalg.qr(stacked, mode="r"))
+    return np.zeros((0, 0)) if factor is None else factor
+
 
 _TINY = 1e-6
 """Share of the largest singular value below which a direction holds rounding of single precision alone."""
@@ -46,14 +67,14 @@ def principal_directions(embeddings: Any) -> PrincipalDirections:
     """The principal directions of embeddings (n, d), array or tensor, at least two."""
     points = as_points(embeddings)
     if len(points) < 2:
-        raise DataError(f"Principal directions need at least two embeddings, and there are {len(points)}: add more.")
+        raise DataError(f"Principal directions need at least two embeddings, but there are {len(points)}: add more.")
     dimension = points.shape[1]
     mean = points.mean(axis=0, dtype=np.float64)
     factor = triangular_factor(block - mean for block in _blocks(points))
     _, values, directions = np.linalg.svd(factor, full_matrices=True)
     values = np.append(values, np.zeros(dimension - len(values)))
     if values[0] <= _SAME * math.sqrt(len(points)) * np.abs(mean).max():
-        raise DataError("All embeddings are the same point, which has no directions: fit others.")
+        raise DataError("All embeddings are identical, so there are no principal directions: fit others.")
     return PrincipalDirections(mean, _signed(directions), values)
 
 
@@ -107,7 +128,7 @@ class PrincipalReweighting:
     def transform(self, embeddings: Any) -> np.ndarray:
         """Embeddings (n, d) with their directions weighed, around zero; in the precision they were given in."""
         if not hasattr(self, "weights_"):
-            raise DataError("This re-weighting knows no directions yet: call fit(embeddings) first.")
+            raise DataError("This re-weighting is not fitted: call fit(embeddings) first.")
         return moved(embeddings, self.mean_, (self.components_.T * self.weights_) @ self.components_)
 
     def fit_transform(self, embeddings: Any) -> np.ndarray:
@@ -134,9 +155,7 @@ def moved(embeddings: Any, centre: np.ndarray, change: np.ndarray) -> np.ndarray
     """Embeddings (n, d) minus a centre (d,), times a matrix (d, d); in the precision they were given in."""
     points = as_points(embeddings)
     if points.shape[1] != len(centre):
-        raise DataError(
-            f"The embeddings have {points.shape[1]} dimensions and those fitted had {len(centre)}: they must agree."
-        )
+        raise DataError(f"The embeddings have {points.shape[1]} dimensions, but those fitted had {len(centre)}.")
     found = np.empty(points.shape, dtype=np.float32 if points.dtype == np.float32 else np.float64)
     start = 0
     for block in _blocks(points):
@@ -186,3 +205,75 @@ def _signed(directions: np.ndarray) -> np.ndarray:
     """Directions (d, d), the largest entry of each positive: none has a sign of its own."""
     largest = np.abs(directions).argmax(axis=1)
     return directions * np.where(directions[np.arange(len(directions)), largest] < 0, -1.0, 1.0)[:, None]
+
+
+_SPHERE = Sphere()
+
+
+class PrincipalRotation:
+    """Turn embeddings onto their principal directions, those that vary most first.
+
+    Example:
+        >>> import numpy as np
+        >>> from nearkin.spaces import Euclidean
+        >>> points = np.random.default_rng(0).normal(size=(500, 3)) * [0.1, 10.0, 1.0]
+        >>> turned = PrincipalRotation(Euclidean()).fit_transform(points)
+        >>> bool(np.all(np.diff(turned.std(axis=0)) < 0))
+        True
+
+    Args:
+        space: where embeddings are compared, the sphere or Euclidean space: in others, what is left of a point has no
+            linear form.
+
+    Attributes:
+        centre_: what is taken off (d,): zero on the sphere, else the mean of the fitted points.
+        components_: the unit principal directions (d, d), one a row.
+        kept_: the share (d,) of the variance that the first 1 ... d dimensions keep.
+        items_: how many points were fitted; directions beyond their number are arbitrary.
+    """
+
+    centre_: np.ndarray
+    components_: np.ndarray
+    kept_: np.ndarray
+    items_: int
+
+    def __init__(self, space: Any = _SPHERE) -> None:
+        self.space = space
+
+    def __repr__(self) -> str:
+        return f"PrincipalRotation(space={self.space!r})"
+
+    def fit(self, embeddings: Any) -> Self:
+        """Find the directions of embeddings (n, d), array or tensor, at least two."""
+        check_turnable(self.space)
+        points = as_points(embeddings)
+        on_sphere = isinstance(self.space, Sphere)
+        if on_sphere:
+            points = self.space.project(torch.from_numpy(np.asarray(points, dtype=np.float64))).numpy()
+        found = principal_directions(points)
+        self.centre_ = np.zeros_like(found.mean) if on_sphere else found.mean
+        self.components_, self.items_ = found.components, len(points)
+        squares = np.square(found.singular_values)
+        self.kept_ = np.cumsum(squares) / squares.sum()
+        return self
+
+    def transform(self, embeddings: Any) -> np.ndarray:
+        """Embeddings (n, d), turned, in the precision they were given in; the first k dimensions are PCA to k."""
+        if not hasattr(self, "components_"):
+            raise DataError("This rotation is not fitted: call fit(embeddings) first.")
+        return moved(embeddings, self.centre_, self.components_.T)
+
+    def fit_transform(self, embeddings: Any) -> np.ndarray:
+        """Fit embeddings (n, d), and give them turned."""
+        return self.fit(embeddings).transform(embeddings)
+
+
+def check_turnable(space: Any) -> None:
+    """Refuse a space other than the sphere and Euclidean space."""
+    if not isinstance(space, Sphere | Euclidean):
+        name = getattr(space, "name", type(space).__name__)
+        raise DataError(
+            f"Shortening works on the sphere and in Euclidean space, but these embeddings "
+            f"are compared by '{name}': compare them in one of both, or shorten the model to its first dimensions "
+            "(method prefix) and audit that."
+        )

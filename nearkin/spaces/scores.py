@@ -1,10 +1,22 @@
-"""Class scores from distances: softmax over them gives class probabilities."""
+"""Class scores from distances and from cosines: softmax over them gives class probabilities.
+
+Class probabilities from cosines, for the models that put a margin on the class in question.
+`p(c|x) = exp(s f(cos_c)) / (exp(s f(cos_c)) + sum over y != c of exp(s cos_y))`: the margin, within f, is on c alone,
+as it is in training when c is the label. So for f other than the identity, these do not sum to 1 over c.
+What they look like on a sphere: docs/methods/distance-ratio.md.
+"""
 
 from __future__ import annotations
 
+import math
+import operator
+from numbers import Real
+
+import torch
 from torch import Tensor
 
-from nearkin.spaces.pairwise import widen
+from nearkin.errors import DataError
+from nearkin.spaces.space import widen
 
 _STABILITY = 1e-10
 
@@ -26,3 +38,96 @@ def distance_ratio_scores(distances: Tensor, rho: float | Tensor) -> Tensor:
     its prototype has a finite score and a zero gradient.
     """
     return -0.5 * rho * (widen(distances).square() + _STABILITY).log()
+
+
+def normface_probabilities(cosines: Tensor, scale: float | Tensor) -> Tensor:
+    """Softmax (..., C) over `s cos` of cosines (..., C); no margin (Wang et al. 2017, NormFace)."""
+    return (scale * widen(cosines)).softmax(dim=-1)
+
+
+def sphereface_probabilities(
+    cosines: Tensor, scale: float | Tensor, margin: int = 4, segments: int | None = None
+) -> Tensor:
+    """p(c|x) (..., C) of cosines (..., C) with `f = (-1)^k cos(m angle) - 2k` (Liu et al. 2017, SphereFace).
+
+    The angle lies in the segment k, from k pi/m to (k+1) pi/m. With all m segments f falls from 0 to 180 degrees. With
+    one, k = 0 everywhere, it is `cos(m angle)`, which rises again beyond pi/m (Kim 2023, article II, figure 7).
+
+    Args:
+        cosines: (..., C).
+        scale: what cosines are multiplied by.
+        margin: m, a whole number: what the angle is multiplied by.
+        segments: how many segments to tell apart, 1 to m; the last one reaches to 180 degrees. None: all of them.
+    """
+    margin = _whole(margin, "margin", 1, None)
+    segments = margin if segments is None else _whole(segments, "number of segments", 1, margin)
+    cosines = widen(cosines)
+    segment = torch.zeros_like(cosines)
+    for k in range(1, segments):
+        segment += cosines <= math.cos(k * math.pi / margin)
+    own = torch.where(segment % 2 == 0, 1.0, -1.0) * _chebyshev(cosines, margin) - 2 * segment
+    return _target_probabilities(cosines, own, scale)
+
+
+def cosface_probabilities(cosines: Tensor, scale: float | Tensor, margin: float | Tensor) -> Tensor:
+    """p(c|x) (..., C) of cosines (..., C) with `f = cos - m` (Wang et al. 2018, CosFace)."""
+    if not isinstance(margin, Real | Tensor):
+        raise DataError(f"The margin of CosFace must be a number or a tensor, not {margin!r}.")
+    cosines = widen(cosines)
+    return _target_probabilities(cosines, cosines - margin, scale)
+
+
+def arcface_probabilities(cosines: Tensor, scale: float | Tensor, margin: float) -> Tensor:
+    """p(c|x) (..., C) of cosines (..., C) with `f = cos(angle + m)` (Deng et al. 2019, ArcFace).
+
+    Where angle + m passes 180 degrees f is `cos(angle) - m sin(m)`, so that it goes on falling, as in training. At an
+    angle of exactly 0 or 180 degrees, where the angle has no derivative, its share of the gradient is zero.
+
+    Args:
+        cosines: (..., C).
+        scale: what cosines are multiplied by.
+        margin: m, in radians, from 0 to pi.
+    """
+    if not isinstance(margin, Real) or not 0 <= margin <= math.pi:
+        raise DataError(f"The margin of ArcFace must be an angle in radians from 0 to pi, not {margin!r}.")
+    cosines = widen(cosines)
+    added = math.cos(margin) * cosines - math.sin(margin) * _sine(cosines)
+    own = torch.where(cosines >= -math.cos(margin), added, cosines - margin * math.sin(margin))
+    return _target_probabilities(cosines, own, scale)
+
+
+def _target_probabilities(cosines: Tensor, own: Tensor, scale: float | Tensor) -> Tensor:
+    """p(c|x) (..., C) from cosines (..., C) and what each class's cosine becomes (..., C) when it is the target.
+
+    Takes C^2 numbers a point: row c holds the logits that training would see if c were the label.
+    """
+    rows = cosines.unsqueeze(-2).expand(*cosines.shape, cosines.shape[-1])
+    logits = scale * rows.diagonal_scatter(own, dim1=-2, dim2=-1)
+    return logits.softmax(dim=-1).diagonal(dim1=-2, dim2=-1)
+
+
+def _chebyshev(cosines: Tensor, degree: int) -> Tensor:
+    """`cos(degree * angle)` as a polynomial of the cosine, smooth where the angle itself is not."""
+    before, now = torch.ones_like(cosines), cosines
+    for _ in range(degree - 1):
+        before, now = now, 2 * cosines * now - before
+    return now
+
+
+def _sine(cosines: Tensor) -> Tensor:
+    """`sin(angle)`, without a gradient where it is zero."""
+    square = 1 - cosines.square()
+    some = square > 0
+    return torch.where(some, torch.where(some, square, 1.0).sqrt(), 0.0)
+
+
+def _whole(number: int, what: str, least: int, most: int | None) -> int:
+    """A whole number within its limits."""
+    try:
+        whole = operator.index(number)
+    except TypeError:
+        whole = least - 1
+    if whole < least or (most is not None and whole > most):
+        limits = f"from {least} to {most}" if most is not None else f"of {least} or more"
+        raise DataError(f"The {what} of SphereFace must be a whole number {limits}, not {number!r}.")
+    return whole

@@ -84,7 +84,7 @@ def learning_norms(module: nn.Module) -> list[str]:
 
 
 def _check_known(module: nn.Module) -> None:
-    """Refuse batch norms that learn and are of a kind of their own."""
+    """Refuse trainable batch norms of an unknown kind."""
     others = [name for name in learning_norms(module) if type(module.get_submodule(name)) not in _FORMS]
     if others:
         raise TrainingError(

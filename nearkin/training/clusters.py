@@ -1,4 +1,4 @@
-"""Clusters: how wide the training classes lie, and how far their centroids moved, at each validation.
+"""Clusters: how wide the training classes lie, how far they moved, and how well they follow a known tree.
 
 The radius of a class is the mean distance of its items to their centroid; the drift of a centroid is its distance to
 where it was at the validation before. Both are measured in the model's space, on the same items each time.
@@ -7,6 +7,7 @@ where it was at the validation before. Both are measured in the model's space, o
 from __future__ import annotations
 
 import json
+import math
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,11 +18,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nearkin.data.hierarchy import Hierarchy
 from nearkin.errors import NearkinError, RunError
+from nearkin.metrics.hierarchy import class_distance_matrix, mean_correlation
+from nearkin.objectives import Objective
+from nearkin.objectives.proxy.bank import ClassVectors
 from nearkin.search import exact
 from nearkin.spaces import Space, make_space
 from nearkin.storage import replacing
-from nearkin.training.schedules.pool import Pool
+from nearkin.training.batches import TrainingPool
 
 _FILE = "clusters.npz"
 
@@ -78,7 +83,7 @@ class ClusterWatch:
         RunError: if what is in the directory is damaged, or of other classes or another model.
     """
 
-    def __init__(self, folder: Path, pool: Pool, space: Space, class_names: Sequence[str], items: int) -> None:
+    def __init__(self, folder: Path, pool: TrainingPool, space: Space, class_names: Sequence[str], items: int) -> None:
         self._folder = folder
         self._pool = pool
         self._space = space
@@ -89,7 +94,7 @@ class ClusterWatch:
         self._seen = check_clusters(folder, class_names, pool.embedder.dimension)
 
     def look(self, step: int) -> dict[str, float]:
-        """Measure with the weights of now, write it down, and return what the log shall say of it.
+        """Measure with the current weights, write it down, and return values to log.
 
         What an earlier run wrote of this step or later ones is dropped: it was not in the checkpoint that it resumed.
         Where that was more than one look, all is dropped, for the centroids of the time are no longer known.
@@ -143,7 +148,7 @@ class ClusterWatch:
 
 
 def check_clusters(folder: Path, class_names: Sequence[str], dimension: int) -> Clusters | None:
-    """What is in a directory that a training goes on in; None if nothing is.
+    """What an earlier training left in the directory; None if nothing.
 
     Args:
         folder: the run's directory.
@@ -191,7 +196,7 @@ def read_clusters(folder: str | Path) -> Clusters | None:
 
 
 def _damaged(path: Path) -> RunError:
-    return RunError(f"{path} is damaged: remove it; a run that goes on begins another.")
+    return RunError(f"{path} is damaged: remove it; a resumed run begins another.")
 
 
 def _as_names(stored: np.ndarray) -> tuple[str, ...]:
@@ -251,3 +256,48 @@ def _between(space: Space, left: np.ndarray, right: np.ndarray) -> np.ndarray:
     x, y = (torch.from_numpy(points).unsqueeze(-2) for points in (left, right))
     distances: np.ndarray = space.distance(x, y)[..., 0, 0].numpy()
     return distances
+
+
+class HierarchyWatch:
+    """Compares the distances between prototypes, and between proxies where there are some, with those of a tree.
+
+    Args:
+        pool: the training items and the network.
+        objective: whose loss may have proxies.
+        space: where embeddings are compared.
+        hierarchy: the tree.
+        class_names: of the classes 0 ... C - 1.
+        items: how many of each class make its prototype, or all of a class that has fewer.
+    """
+
+    def __init__(
+        self,
+        pool: TrainingPool,
+        objective: Objective,
+        space: Space,
+        hierarchy: Hierarchy,
+        class_names: Sequence[str],
+        items: int,
+    ) -> None:
+        self._pool = pool
+        self._loss = objective.loss
+        self._space = space
+        self._tree = hierarchy.distances(class_names)
+        self._positions = pool.draw(0, items)  # a small class comes with repeats, which move its mean little
+
+    @torch.no_grad()
+    def look(self, step: int) -> dict[str, float]:
+        """`MC_prototypes`, and `MC_proxies` where there are some, with the current weights.
+
+        Nothing where the embeddings are not finite, or where no row of a matrix can be ranked.
+        """
+        points = self._space.project(self._pool.embed(self._positions))
+        found = {"MC_prototypes": self._space.mean(points)}
+        if isinstance(self._loss, ClassVectors):
+            found["MC_proxies"] = self._loss.class_vectors()
+        values = {name: self._correlation(vectors) for name, vectors in found.items() if vectors.isfinite().all()}
+        return {name: value for name, value in values.items() if math.isfinite(value)}
+
+    def _correlation(self, vectors: Tensor) -> float:
+        """With the tree, of the distances between vectors (C, d)."""
+        return mean_correlation(self._tree, class_distance_matrix(vectors.cpu(), self._space)).value

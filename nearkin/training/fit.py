@@ -3,48 +3,46 @@
 from __future__ import annotations
 
 import math
+import platform
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor
 
+from nearkin._version import __version__
 from nearkin.data.augment import BatchAugment, transform_for
 from nearkin.data.dataset import Dataset
-from nearkin.data.episodes import EpisodeBatchSampler
-from nearkin.data.hierarchy import Hierarchy
-from nearkin.data.hierarchy_files import load_hierarchy
-from nearkin.data.samplers import BalancedBatchSampler
+from nearkin.data.domain_splits import COLUMN
+from nearkin.data.hierarchy import Hierarchy, load_hierarchy
+from nearkin.data.samplers import BalancedBatchSampler, EpisodeBatchSampler
 from nearkin.data.splits import Split, resolve_split
 from nearkin.errors import DataError, RecipeError
 from nearkin.models import Embedder, FeatureCache, SimilarityModel, build_embedder, cache_point
+from nearkin.models.card import Card, CardData, CardParts
 from nearkin.models.section import RANDOM
 from nearkin.objectives import Objective, make_objective
-from nearkin.objectives.proxy.protocols import ClassVectors
+from nearkin.objectives.proxy.bank import ClassVectors
 from nearkin.objectives.similarity import LEARNED_SIMILARITY
 from nearkin.recipe import Recipe, TrainingSection
 from nearkin.training.batch_norm import learning_norms
-from nearkin.training.batches import Batches, BatchSampler, CachedBatches, DecodedBatches
-from nearkin.training.card import make_card, started_from
-from nearkin.training.class_vectors import write_class_vectors
+from nearkin.training.batches import Batches, BatchSampler, CachedBatches, DecodedBatches, TrainingPool
 from nearkin.training.clusters import check_clusters
-from nearkin.training.fabric import check_accelerator
 from nearkin.training.gain import Gain, measure_gain
 from nearkin.training.loop import Loop, LoopState
-from nearkin.training.ranks import Ranks
-from nearkin.training.run import Run
-from nearkin.training.schedules import make_schedule
-from nearkin.training.schedules.base import ACCURACY
-from nearkin.training.schedules.episodic import representation_of
-from nearkin.training.schedules.make import check_schedule
-from nearkin.training.schedules.pool import Pool
+from nearkin.training.ranks import Ranks, check_accelerator
+from nearkin.training.run import Run, write_class_vectors
 from nearkin.training.start import RunStart, measure_start, per_query, resize_head, start_model, start_proxies
-from nearkin.training.validation import Validation, check_validation
-from nearkin.training.validation_inputs import ValidationInputs
-from nearkin.training.watching import make_watch
+from nearkin.training.strategies.base import ACCURACY, check_schedule, make_schedule
+from nearkin.training.validation import Validation, ValidationInputs, check_validation, make_class_watch
+
+Encode = Callable[[Embedder], np.ndarray]
+"""From a model to its embeddings (n, d) of the validation items."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +54,80 @@ class TrainingResult:
     state: LoopState
     interrupted: bool
     gain: Gain | None = None
+
+
+class Learner(NamedTuple):
+    """What learns, what it minimises, and the classes of a batch."""
+
+    embedder: Embedder
+    objective: Objective
+    batch_classes: int
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingSetup:
+    """What is fixed in a run; arguments as of `train`."""
+
+    dataset: Dataset
+    recipe: Recipe
+    run: Run
+    split: Split
+    ranks: Ranks
+    source: str
+    notes: Sequence[str]
+    resume: bool
+    progress: bool
+
+    @cached_property
+    def items(self) -> Dataset:
+        """The training items."""
+        return self.dataset.select(self.split.train)
+
+    @cached_property
+    def class_ids(self) -> np.ndarray:
+        """Class of each training item as 0 ... C - 1, (n,)."""
+        return self.items.class_ids()
+
+    @cached_property
+    def validation_labels(self) -> np.ndarray:
+        """Class name of each validation item, (m,)."""
+        return self.dataset.labels[self.split.val]
+
+    @cached_property
+    def hierarchy(self) -> Hierarchy | None:
+        """The class tree, if the recipe names one."""
+        name = self.recipe.data.hierarchy
+        return None if name is None else load_hierarchy(name)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Of the whole data set."""
+        return self.dataset.fingerprint()
+
+    @cached_property
+    def goes_on(self) -> bool:
+        """Whether a checkpoint is continued; asked before training writes one."""
+        return self.resume and self.run.state_file.exists()
+
+    @cached_property
+    def scarce(self) -> tuple[float, str]:
+        """The share of the rate that few classes or items leave, and of what there are too few."""
+        section = self.recipe.training
+        wanted = [
+            (len(self.items.classes), section.full_rate_classes, "classes"),
+            (len(self.items), section.full_rate_items, "items"),
+        ]
+        shares = [(there / full, f"{there} {what}") for there, full, what in wanted if full and there < full]
+        share, of = min(shares, default=(1.0, ""))
+        return share**2, of
+
+    @cached_property
+    def section(self) -> TrainingSection:
+        """The recipe's training section; the rate is lowered where few classes or items could undo a fitted start."""
+        section = self.recipe.training
+        if self.recipe.model.head_start == RANDOM:
+            return section
+        return section.model_copy(update={"lr": section.lr * self.scarce[0]})
 
 
 def train(
@@ -80,130 +152,210 @@ def train(
         run: where everything is written.
         source: what the user called the data, for the card.
         cache_directory: where feature caches are kept.
-        notes: what the card shall say about the data, such as how many files were left out.
+        notes: remarks on the data for the card, such as how many files were left out.
         resume: continue the run that is there.
         progress: whether to show bars.
-        split: which items train, validate and are held out; None: what the recipe says.
-        ranks: the processes that train together, each of which calls this; None: this one only.
-        features: of all items of the data set, where the recipe has them cached; None: those in need are computed.
+        split: which items train, validate and are held out; default: as the recipe says.
+        ranks: the processes that train together, each of which calls this; default: this one only.
+        features: of all items of the data set, if the recipe caches features; default: compute those needed.
     """
     ranks = Ranks() if ranks is None else ranks
-    progress = progress and ranks.is_first
-    seed = recipe.training.seed
-    split = resolve_split(dataset.manifest, recipe.data, seed) if split is None else split
-    train_set = dataset.select(split.train)
-    hierarchy = None if recipe.data.hierarchy is None else load_hierarchy(recipe.data.hierarchy)
-    embedder, objective, batch_classes = make_learner(
+    split = resolve_split(dataset.manifest, recipe.data, recipe.training.seed) if split is None else split
+    setup = TrainingSetup(dataset, recipe, run, split, ranks, source, notes, resume, progress and ranks.is_first)
+    learner = make_learner(
         recipe,
         dataset.kind,
-        len(train_set.classes),
+        len(setup.items.classes),
         validated=len(split.val) > 0,
         processes=ranks.world_size,
-        items=len(train_set),
-        class_names=train_set.classes,
-        hierarchy=hierarchy,
+        items=len(setup.items),
+        class_names=setup.items.classes,
+        hierarchy=setup.hierarchy,
     )
-    dimension = embedder.dimension
-    sampler = make_sampler(recipe, train_set.class_ids(), batch_classes, ranks)
-    held = dataset.labels[split.val]
-    check_validation(recipe, held, classified=_classifier(recipe, objective) is not None)
+    sampler = make_sampler(recipe, setup.class_ids, learner.batch_classes, ranks)
+    classified = _classifier(recipe, learner.objective) is not None
+    check_validation(recipe, setup.validation_labels, classified=classified)
     # Every process looks before the first one writes: afterwards the directory exists.
     run.check(recipe, resume)
-    goes_on = resume and run.state_file.exists()
-    start = RunStart.load(run.start_file) if goes_on else RunStart()
+    start = RunStart.load(run.start_file) if setup.goes_on else RunStart()
+    dimension = learner.embedder.dimension
     if start.head is not None:
-        resize_head(embedder, start.head["dimension"])
+        resize_head(learner.embedder, start.head["dimension"])
     if recipe.training.cluster_items is not None:
-        check_clusters(run.path, train_set.classes, embedder.dimension)
+        check_clusters(run.path, setup.items.classes, learner.embedder.dimension)
     # Before they meet: a process that is refused leaves no other waiting.
     with run.held() if ranks.is_first else nullcontext():
         ranks.meet(ranks.accelerator(recipe.training.accelerator))
-        fingerprint = dataset.fingerprint()
-        if not any(parameter.requires_grad for parameter in embedder.parameters()):
-            card = make_card(dataset, split, recipe, LoopState(), source, fingerprint, notes, {}, hierarchy)
-            embedder.card = started_from(embedder) | card
-            if ranks.is_first:
-                run.prepare(recipe, resume)
-                run.save_model(embedder)
-            ranks.await_first()
-            return TrainingResult(embedder, objective, LoopState(), interrupted=False)
-        batches, encode = _plumb(
-            dataset, split, train_set, embedder, recipe, sampler, cache_directory, progress, ranks, features
-        )
-        pool = Pool(batches, embedder, train_set.class_ids(), seed)
-        section = _training_section(recipe, len(train_set.classes), len(train_set))
-        if not goes_on:
-            begun = start_model(embedder, pool, recipe.model, seed, progress, ranks)
-            if encode is not None and ranks.is_first:
-                start = measure_start(embedder, held, encode, recipe.model.knows_something)
-            head = None if begun is None else begun.to_dict() | {"lr": section.lr}
-            start = replace(ranks.broadcast_object(start), head=head)
-        if embedder.dimension != dimension:
-            names = train_set.classes
-            objective = _make_objective(recipe, embedder, len(names), batch_classes, len(train_set), names, hierarchy)
-        if recipe.objective.proxy_start == "prototypes" and not goes_on:
-            start_proxies(objective, pool)
-        validate = None
-        if encode is not None:
-            validate = Validation(
-                partial(encode, embedder),
-                held,
-                recipe,
-                embedder.space,
-                representation_of(objective),
-                _classifier(recipe, objective),
-                tuple(train_set.classes),
+        if not any(parameter.requires_grad for parameter in learner.embedder.parameters()):
+            return _keep_untrained(setup, learner)
+        batches, encode = _feed(setup, learner.embedder, sampler, cache_directory, features)
+        pool = TrainingPool(batches, learner.embedder, setup.class_ids, recipe.training.seed)
+        if not setup.goes_on:
+            start = _begin(setup, learner.embedder, pool, encode)
+        if learner.embedder.dimension != dimension:
+            items, classes = len(setup.items), setup.items.classes
+            objective = _make_objective(
+                recipe, learner.embedder, learner.batch_classes, items, classes, setup.hierarchy
             )
+            learner = learner._replace(objective=objective)
+        if recipe.objective.proxy_start == "prototypes" and not setup.goes_on:
+            start_proxies(learner.objective, pool)
         if ranks.is_first:
             run.prepare(recipe, resume)
             if not run.state_file.exists():
                 start.save(run.start_file)
-        schedule = make_schedule(recipe.training, pool, batch_classes * recipe.data.per_class, run.path, ranks)
-        if _classifier(recipe, objective) is not None:
-            schedule.selection = ACCURACY
-        identity = {"data set": fingerprint}
-        if hierarchy is not None:
-            identity["class tree"] = hierarchy.to_newick()  # the recipe has been compared with the run's own
-        watch = make_watch(recipe, run, pool, objective, train_set.classes, hierarchy)
-        loop = Loop(
-            embedder,
-            objective,
-            batches,
-            section,
-            run,
-            validate,
-            schedule,
-            identity,
-            progress,
-            ranks,
-            watch,
+        loop = _make_loop(setup, learner, pool, encode)
+        loop.train(resume=resume, known=start.raw_values())
+        return _keep(setup, learner, loop, start, encode)
+
+
+def _keep_untrained(setup: TrainingSetup, learner: Learner) -> TrainingResult:
+    """Keep a model that has nothing to learn."""
+    learner.embedder.card = _make_card(setup, learner.embedder, LoopState(), {}, finished=True)
+    if setup.ranks.is_first:
+        setup.run.prepare(setup.recipe, setup.resume)
+        setup.run.save_model(learner.embedder)
+    setup.ranks.await_first()
+    return TrainingResult(learner.embedder, learner.objective, LoopState(), interrupted=False)
+
+
+def _feed(
+    setup: TrainingSetup,
+    embedder: Embedder,
+    sampler: BatchSampler,
+    cache_directory: Path,
+    features: FeatureCache | None,
+) -> tuple[Batches, Encode | None]:
+    """The batches, and how a model embeds validation items, if any: from the feature cache if there is one."""
+    recipe, split, validated = setup.recipe, setup.split, len(setup.split.val) > 0
+    seed = recipe.training.seed
+    if not recipe.model.cache:
+        transform = transform_for(embedder.spec, recipe.data, train=True)
+        augment = BatchAugment.for_section(embedder.spec, recipe.data, seed)
+        view = transform_for(embedder.spec, recipe.data, train=False)
+        decoded = DecodedBatches(
+            setup.items, setup.class_ids, transform, augment, view, sampler, seed, recipe.data.workers
         )
-        state = loop.train(resume=resume, known=start.raw_values())
-        values = ranks.broadcast_object(loop.values_at(state.best_step))
-        card = make_card(dataset, split, recipe, state, source, fingerprint, notes, values, hierarchy, loop.finished)
-        embedder.card = started_from(embedder) | card
-        gain = None
-        if encode is not None and start.first is not None and ranks.is_first:
-            gain = measure_gain(start, per_query(encode(embedder), held, embedder.space)[0], state.best_step)
-        embedder.card |= {} if start.head is None else {"start": start.head}
-        embedder.card |= {} if gain is None else {"gain": gain.to_dict()}
-        if ranks.is_first and (state.best_step or state.stale or not loop.interrupted):
-            # Stopped before the first validation there is nothing worth keeping but the checkpoint.
-            run.save_model(embedder)
-            if isinstance(objective.loss, ClassVectors):
-                write_class_vectors(run.path, train_set.classes, objective.loss.class_vectors())
-        ranks.await_first()  # whoever leaves early may have torchrun end the one that writes
-        return TrainingResult(embedder, objective, state, loop.interrupted, gain)
+        inputs = ValidationInputs(setup.dataset.select(split.val), embedder.spec)
+        return decoded, inputs.encode if validated else None
+    cache, train_rows, val_rows = features, split.train, split.val
+    if cache is None:
+        # In the data's own order, so that another choice of validation classes finds the same cache.
+        used = np.sort(np.concatenate([split.train, split.val]))
+        train_rows, val_rows = np.searchsorted(used, split.train), np.searchsorted(used, split.val)
+        cache = setup.ranks.in_turn(
+            lambda: FeatureCache.build(
+                embedder,
+                setup.dataset.select(used),
+                at=cache_point(embedder),
+                views=recipe.model.cache_views,
+                dtype=recipe.model.cache_dtype,
+                directory=cache_directory,
+                progress=setup.progress,  # the crops' own seed stays 0: runs that differ in their seed share the cache
+            )
+        )
+    batches = CachedBatches(cache, train_rows, setup.class_ids, sampler, seed)
+    return batches, partial(cache.encode, indices=val_rows) if validated else None
 
 
-def _training_section(recipe: Recipe, classes: int, items: int) -> TrainingSection:
-    """The recipe's training section, its rate lowered where a start is to be kept from few classes or items."""
-    section = recipe.training
-    if recipe.model.head_start == RANDOM:
-        return section
-    wanted = [(classes, section.full_rate_classes), (items, section.full_rate_items)]
-    share = min([1.0, *(there / full for there, full in wanted if full)])
-    return section.model_copy(update={"lr": section.lr * share**2})
+def _begin(setup: TrainingSetup, embedder: Embedder, pool: TrainingPool, encode: Encode | None) -> RunStart:
+    """Give the model its first weights, and measure what it and the raw features are worth."""
+    recipe, ranks, start = setup.recipe, setup.ranks, RunStart()
+    begun = start_model(embedder, pool, recipe.model, recipe.training.seed, setup.progress, ranks)
+    if encode is not None and ranks.is_first:
+        start = measure_start(embedder, setup.validation_labels, encode, recipe.model.knows_something)
+    head = None if begun is None else begun.to_dict() | {"lr": setup.section.lr, "lr_lowered_for": setup.scarce[1]}
+    return replace(ranks.broadcast_object(start), head=head)
+
+
+def _make_loop(setup: TrainingSetup, learner: Learner, pool: TrainingPool, encode: Encode | None) -> Loop:
+    """The loop, with what validates and what watches the classes."""
+    recipe, run, ranks, hierarchy = setup.recipe, setup.run, setup.ranks, setup.hierarchy
+    embedder, objective, batch_classes = learner
+    classify = _classifier(recipe, objective)
+    validate = None
+    if encode is not None:
+        validate = Validation(
+            partial(encode, embedder),
+            setup.validation_labels,
+            recipe,
+            embedder.space,
+            representation=objective.representation,
+            classify=classify,
+            class_names=tuple(setup.items.classes),
+        )
+    schedule = make_schedule(recipe.training, pool, batch_classes * recipe.data.per_class, run.path, ranks)
+    if classify is not None:
+        schedule.selection = ACCURACY
+    identity = {"data set": setup.fingerprint}
+    if hierarchy is not None:
+        identity["class tree"] = hierarchy.to_newick()  # the recipe has been compared with the run's own
+    return Loop(
+        embedder,
+        objective,
+        pool.batches,
+        setup.section,
+        run,
+        validate,
+        schedule=schedule,
+        identity=identity,
+        progress=setup.progress,
+        ranks=ranks,
+        watch=make_class_watch(recipe, run, pool, objective, setup.items.classes, hierarchy),
+    )
+
+
+def _keep(setup: TrainingSetup, learner: Learner, loop: Loop, start: RunStart, encode: Encode | None) -> TrainingResult:
+    """Write the best weights with their card, and measure what training added to the start."""
+    (embedder, objective, _), ranks, state = learner, setup.ranks, loop.state
+    values = ranks.broadcast_object(loop.values_at(state.best_step))
+    gain = None
+    if encode is not None and start.first is not None and ranks.is_first:
+        best, _ = per_query(encode(embedder), setup.validation_labels, embedder.space)
+        gain = measure_gain(start, best, state.best_step)
+    card = _make_card(setup, embedder, state, values, loop.finished)
+    embedder.card = replace(card, start=start.head, gain=None if gain is None else gain.to_dict())
+    if ranks.is_first and (state.best_step or state.stale or not loop.interrupted):
+        # Stopped before the first validation there is nothing worth keeping but the checkpoint.
+        setup.run.save_model(embedder)
+        if isinstance(objective.loss, ClassVectors):
+            write_class_vectors(setup.run.path, setup.items.classes, objective.loss.class_vectors())
+    ranks.await_first()  # whoever leaves early may have torchrun end the one that writes
+    return TrainingResult(embedder, objective, state, loop.interrupted, gain)
+
+
+def _make_card(
+    setup: TrainingSetup, embedder: Embedder, state: LoopState, validation: dict[str, float], finished: bool
+) -> Card:
+    """What is known of the model when training ends."""
+    dataset, recipe, hierarchy = setup.dataset, setup.recipe, setup.hierarchy
+    classes = _by_part(dataset.labels, setup.split)
+    # A protocol may let the test classes choose the weights, and then everybody must know.
+    selected_on = "test classes" if classes.val == classes.test else "validation classes"
+    if recipe.data.classes_are_seen:
+        selected_on = "other items of the same classes"
+    return Card(
+        started_from=embedder.card.started_from,
+        recipe=recipe.model_dump(mode="json"),
+        data=CardData(
+            dataset.name, setup.source, dataset.kind, len(dataset), setup.fingerprint, notes=list(setup.notes)
+        ),
+        classes=classes,
+        domains=_by_part(dataset.manifest.column(COLUMN), setup.split) if dataset.manifest.has(COLUMN) else None,
+        selected_on=selected_on if classes.val else None,
+        hierarchy=None if hierarchy is None else hierarchy.to_newick(),
+        validation=validation,
+        finished=finished,
+        steps=state.step,
+        best_step=state.best_step,
+        seconds=round(state.seconds, 1),
+        versions={"nearkin": __version__, "torch": torch.__version__, "python": platform.python_version()},
+    )
+
+
+def _by_part(names: np.ndarray, split: Split) -> CardParts:
+    """Which of the names (n,) are in each part of a split."""
+    return CardParts(*(sorted({str(name) for name in names[rows]}) for rows in (split.train, split.val, split.test)))
 
 
 def _classifier(recipe: Recipe, objective: Objective) -> Callable[[Tensor], Tensor] | None:
@@ -222,7 +374,7 @@ def make_learner(
     items: int | None = None,
     class_names: Sequence[str] | None = None,
     hierarchy: Hierarchy | None = None,
-) -> tuple[Embedder, Objective, int]:
+) -> Learner:
     """What learns, what it minimises, and the classes of a batch; refuse a recipe that could not be trained.
 
     Args:
@@ -253,36 +405,36 @@ def make_learner(
         batch_classes = _batch_classes(batch_classes, classes, processes)
     elif processes > 1 and not section.sync_batch_norm and learning_norms(embedder):
         raise RecipeError(
-            f"{processes} processes share an episode by its classes, and batch norm that learns would see the classes "
-            "of one process alone, which hides what tells classes apart: set training.sync_batch_norm to true, or "
+            f"{processes} processes each see only some classes of an episode, so trainable batch norm would normalise "
+            f"away what tells the classes apart: set training.sync_batch_norm to true, or "
             "start one process."
         )
-    objective = _make_objective(recipe, embedder, classes, batch_classes, items, class_names, hierarchy)
+    items = classes if items is None else items
+    objective = _make_objective(recipe, embedder, batch_classes, items, names, hierarchy)
     objective.check_batch(batch_classes, recipe.data.per_class)
     _check_regularisers(recipe, embedder, objective)
     check_schedule(recipe.training, objective, validated, kind, recipe.model.cache)
-    return embedder, objective, batch_classes
+    return Learner(embedder, objective, batch_classes)
 
 
 def _make_objective(
     recipe: Recipe,
     embedder: Embedder,
-    classes: int,
     batch_classes: int,
-    items: int | None,
-    class_names: Sequence[str] | None,
+    items: int,
+    class_names: Sequence[str],
     hierarchy: Hierarchy | None,
 ) -> Objective:
     """What a model of this size minimises; arguments as of `make_learner`."""
-    section, batch_size = recipe.training, batch_classes * recipe.data.per_class
+    section = recipe.training
     return make_objective(
         recipe.objective,
         dimension=embedder.dimension,
-        classes=classes,
+        classes=len(class_names),
         space=embedder.space,
         seed=section.seed,
         features=embedder.feature_size,
-        epoch_steps=math.ceil((classes if items is None else items) / batch_size),
+        epoch_steps=math.ceil(items / (batch_classes * recipe.data.per_class)),
         episode=(section.episodic.shot, section.episodic.query) if section.schedule == "episodic" else None,
         class_names=class_names,
         hierarchy=hierarchy,
@@ -295,17 +447,17 @@ def check_similarity(recipe: Recipe) -> None:
     loss, has_similarity = recipe.objective.loss, recipe.model.similarity is not None
     if has_similarity and loss != LEARNED_SIMILARITY:
         raise RecipeError(
-            f"The loss '{loss}' teaches no similarity: set objective.loss to '{LEARNED_SIMILARITY}', or "
+            f"The loss '{loss}' does not train a similarity: set objective.loss to '{LEARNED_SIMILARITY}', or "
             "model.similarity to null."
         )
     if loss == LEARNED_SIMILARITY and not has_similarity:
         raise RecipeError(
-            f"The loss '{loss}' teaches a similarity, and the model has none: set model.similarity to {{}}."
+            f"The loss '{loss}' trains a similarity, but the model has none: set model.similarity to {{}}."
         )
     if has_similarity and recipe.training.ema:
         raise RecipeError(
-            "Averaged weights would not fit the prototypes of a learned similarity, which follow the weights of the "
-            "moment: set training.ema to null."
+            "Averaged weights would not fit the prototypes of a learned similarity, which follow the current weights: "
+            "set training.ema to null."
         )
 
 
@@ -323,24 +475,24 @@ def _check_regularisers(recipe: Recipe, embedder: Embedder, objective: Objective
     if objective.weights and not learned:
         name = next(iter(objective.weights))
         raise RecipeError(
-            f"The regulariser '{name}' has nothing to change, for nothing of the model learns: set model.dimension, "
+            f"The regulariser '{name}' has nothing to train, because the whole model is frozen: set model.dimension, "
             f"{attend}, or {less}."
         )
     for name in objective.takers("features"):
         if learned <= {id(parameter) for parameter in embedder.head.parameters()}:
             raise RecipeError(
-                f"The regulariser '{name}' changes what makes the features before the head, and nothing of that "
-                f"learns: set its parameter vectors to embeddings, {attend}, or {less}."
+                f"The regulariser '{name}' acts on what makes the features before the head, and all of that is "
+                f"frozen: set its parameter vectors to embeddings, {attend}, or {less}."
             )
 
 
 def _batch_classes(asked: int, classes: int, processes: int) -> int:
-    """Classes in a batch: as many as asked for, or all there are where those are fewer."""
+    """Classes in a batch: as many as asked for, or all if there are fewer."""
     capped = min(asked, classes)
     fitting = capped - capped % processes
     if capped == asked or fitting == capped:
         return capped
-    # Not rounded in silence: a run must be the same whatever the number of processes.
+    # Not rounded silently: a run must be the same whatever the number of processes.
     change = f"set data.classes_per_batch to {fitting}" if fitting else f"start {classes} or fewer"
     raise DataError(
         f"There are only {classes} training classes, which {processes} processes cannot share equally: {change}."
@@ -355,57 +507,3 @@ def make_sampler(recipe: Recipe, class_ids: np.ndarray, batch_classes: int, rank
         episodic = recipe.training.episodic
         return EpisodeBatchSampler(class_ids, episodic.way, episodic.shot, episodic.query, seed, *place)
     return BalancedBatchSampler(class_ids, batch_classes, recipe.data.per_class, seed, *place)
-
-
-def _plumb(
-    dataset: Dataset,
-    split: Split,
-    train_set: Dataset,
-    embedder: Embedder,
-    recipe: Recipe,
-    sampler: BatchSampler,
-    cache_directory: Path,
-    progress: bool,
-    ranks: Ranks,
-    features: FeatureCache | None,
-) -> tuple[Batches, Callable[[Embedder], np.ndarray] | None]:
-    """The batches, and how a model embeds validation items, if any: from the feature cache if there is one."""
-    seed = recipe.training.seed
-    ids = train_set.class_ids()
-    val_set = dataset.select(split.val)
-    batches: Batches
-    encode: Callable[[Embedder], np.ndarray]
-    if recipe.model.cache:
-        cache, train_rows, val_rows = features, split.train, split.val
-        if cache is None:
-            # In the data's own order, so that another choice of validation classes finds the same cache.
-            used = np.sort(np.concatenate([split.train, split.val]))
-            train_rows, val_rows = np.searchsorted(used, split.train), np.searchsorted(used, split.val)
-            cache = ranks.in_turn(
-                lambda: FeatureCache.build(
-                    embedder,
-                    dataset.select(used),
-                    at=cache_point(embedder),
-                    views=recipe.model.cache_views,
-                    dtype=recipe.model.cache_dtype,
-                    directory=cache_directory,
-                    progress=progress,  # the crops' own seed stays 0: runs that differ in their seed share the cache
-                )
-            )
-        cached = cache
-        batches = CachedBatches(cached, train_rows, ids, sampler, seed)
-
-        def encode(model: Embedder) -> np.ndarray:
-            return cached.encode(model, val_rows)
-    else:
-        transform = transform_for(embedder.spec, recipe.data, train=True)
-        augment = BatchAugment.for_section(embedder.spec, recipe.data, seed)
-        view = transform_for(embedder.spec, recipe.data, train=False)
-        batches = DecodedBatches(train_set, ids, transform, augment, view, sampler, seed, recipe.data.workers)
-
-        inputs = ValidationInputs(val_set, embedder.spec)
-
-        def encode(model: Embedder) -> np.ndarray:
-            return inputs.encode(model)
-
-    return batches, encode if len(val_set) else None

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from nearkin.metrics import class_bootstrap
+from nearkin.models.card import Card
 from nearkin.training.start import MEASURES, PerQuery, RunStart, start_lines
 
 _FEW_CLASSES = 20
 
 
 @dataclass(frozen=True)
-class Difference:
+class GainDifference:
     """How much better one is than another, in points.
 
     Attributes:
@@ -47,12 +48,20 @@ class Gain:
     """
 
     values: dict[str, dict[str, float]]
-    differences: dict[str, dict[str, Difference]]
+    differences: dict[str, dict[str, GainDifference]]
     best_step: int
     classes: int
 
+    @property
+    def at_ceiling(self) -> bool:
+        """Whether the start finds everything already."""
+        return all(value == 100.0 for value in self.values["start"].values())
+
     def verdict(self) -> str:
         """One sentence: what training added to its start."""
+        if self.at_ceiling:
+            classes = f"{self.classes} validation class{'' if self.classes == 1 else 'es'}"
+            return f"The start tells the {classes} apart perfectly, so they cannot show what training added."
         if self.best_step == 0:
             return "Training did not improve on the start here, so the model is the start."
         added = self.differences["best - start"]
@@ -108,24 +117,23 @@ def measure_gain(start: RunStart, best: PerQuery, best_step: int) -> Gain | None
     )
 
 
-def _difference(a: Sequence[float], b: Sequence[float], labels: Sequence[str]) -> Difference:
+def _difference(a: Sequence[float], b: Sequence[float], labels: Sequence[str]) -> GainDifference:
     points = 100 * (np.asarray(a) - np.asarray(b))
     low, high = class_bootstrap(points, labels)
-    return Difference(round(float(points.mean()), 2), round(low, 2), round(high, 2))
+    return GainDifference(round(float(points.mean()), 2), round(low, 2), round(high, 2))
 
 
-def gain_facts(card: Mapping[str, Any]) -> dict[str, str]:
-    """What a report tells of a model's start and of what training added; nothing of models of old."""
+def gain_facts(card: Card) -> dict[str, str]:
+    """Facts for a report: the model's start and what training added; nothing for older models."""
     facts = {}
-    if "start" in card:
-        facts["head"] = start_lines(card["start"])[0]
-    if "gain" in card:
-        gain = card["gain"]
+    if card.start is not None:
+        facts["head"] = start_lines(card.start)[0]
+    if (gain := card.gain) is not None:
         for part, name in (("raw", "raw features"), ("start", "start"), ("best", "best weights")):
             if part in gain["values"]:
                 numbers = ", ".join(f"{measure} {value:.1f}" for measure, value in gain["values"][part].items())
                 against = gain["differences"].get(f"{part} - raw", {})
-                told = ", ".join(str(Difference(*against[measure])) for measure in against)
+                told = ", ".join(str(GainDifference(*against[measure])) for measure in against)
                 facts[f"{name}, validation"] = numbers + (f"; against raw features {told}" if told else "")
         facts["what training added"] = gain["verdict"]
     return facts
@@ -150,14 +158,17 @@ def suggestion(
             "use them (--recipe pretrained), or bring more classes" if chosen_size else "set model.dimension to auto"
         )
         return f"Raw features are better here: {change}."
+    if gain.at_ceiling:
+        return "Validate on more classes (data.val_classes): these are told apart perfectly, so no gain can show."
     if gain.best_step == last_step == max_steps:
         return f"The last weights were the best: raise training.max_steps (now {max_steps})."
+    if lowered:
+        return (
+            "Bring more classes, or more items of each: training learns slowly below training.full_rate_classes and "
+            "full_rate_items."
+        )
     if gain.best_step == 0 and classes < _FEW_CLASSES:
         return f"{classes} classes teach a head little: bring more classes; items of the same classes add less."
-    if gain.best_step == 0 and lowered:
-        return (
-            "Bring more classes or items: training learns slowly below training.full_rate_classes and full_rate_items."
-        )
     if gain.best_step == 0:
         return f"Try a lower rate (training.lr={lr / 3:.0e}), or another loss (nearkin recipes)."
     return "Compare other losses on your data: nearkin benchmark."

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+import signal
+import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from types import FrameType
 from typing import Any
 
 import torch
@@ -15,27 +18,60 @@ from torch import Tensor, nn
 
 from nearkin.errors import RunError, TrainingError
 from nearkin.models import Embedder
-from nearkin.models.features import to_device
-from nearkin.models.tuning import channels_last, tune_allocator
+from nearkin.models.embedder import to_device
+from nearkin.models.speed import channels_last, tune_allocator
 from nearkin.objectives import Objective
-from nearkin.objectives.proxy.protocols import ClassVectors
+from nearkin.objectives.proxy.bank import ClassVectors
 from nearkin.progress import Progress
 from nearkin.recipe import TrainingSection
 from nearkin.training.batch_norm import synchronised
-from nearkin.training.batches import Batches
-from nearkin.training.deferred import Inputs, part
-from nearkin.training.ema import WeightAverage
-from nearkin.training.fabric import make_fabric
-from nearkin.training.generators import generator_tensors, restore_generator, seed_generator
-from nearkin.training.gradients import GradientCache, Gradients, WholeBatch, unmoved
-from nearkin.training.interrupt import StopRequest
-from nearkin.training.logbook import Logbook
-from nearkin.training.optimisers import make_optimiser, set_learning_rates
-from nearkin.training.ranks import Ranks
-from nearkin.training.run import Run
-from nearkin.training.schedules import Schedule
-from nearkin.training.state import load_state, optimiser_tensors, restore_optimiser, save_state
-from nearkin.training.step import Step
+from nearkin.training.batches import Batches, Inputs, part
+from nearkin.training.checkpoint import (
+    generator_tensors,
+    load_state,
+    optimiser_tensors,
+    restore_generator,
+    restore_optimiser,
+    save_state,
+    seed_generator,
+)
+from nearkin.training.ranks import Ranks, make_fabric
+from nearkin.training.run import Logbook, Run
+from nearkin.training.step import (
+    GradientCache,
+    Gradients,
+    Step,
+    WeightAverage,
+    WholeBatch,
+    keeping_buffers,
+    make_optimiser,
+    set_learning_rates,
+)
+from nearkin.training.strategies import Schedule
+
+
+class StopRequest:
+    """While active, a first SIGINT or SIGTERM only sets `requested`; a second one interrupts at once."""
+
+    def __init__(self) -> None:
+        self.requested = False
+        self._before: dict[int, object] = {}
+
+    def __enter__(self) -> StopRequest:
+        # Only the main thread may set handlers; elsewhere (a notebook's worker, a server) signals stay as they are.
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._handle)
+        return self
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.requested:
+            raise KeyboardInterrupt
+        self.requested = True
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
 
 
 @dataclass
@@ -217,10 +253,12 @@ class Loop:
 
     @torch.no_grad()
     def _embedded_again(self, inputs: Inputs, count: int) -> Tensor:
-        """Raw embeddings (B, d) of this step's inputs by the weights of now, as training sees them, without a trace."""
+        """Raw embeddings (B, d) of this step's inputs by the current weights, as training sees them, without a
+        trace.
+        """
         device, size = self.fabric.device, self.section.gradient_cache or count
         gpus = [device] if device.type == "cuda" else []
-        with unmoved(self.embedder), torch.random.fork_rng(devices=gpus), self.fabric.autocast():
+        with keeping_buffers(self.embedder), torch.random.fork_rng(devices=gpus), self.fabric.autocast():
             parts = (to_device(part(inputs, first, first + size), device) for first in range(0, count, size))
             embeddings = torch.cat([self.embedder(one, start=self.batches.start).float() for one in parts])
         return self.ranks.gather_labels(embeddings)
@@ -233,7 +271,7 @@ class Loop:
             raise self._ruined("The gradients stopped being finite", self.state.step + 1)
 
     def _take_in(self, losses: list[Tensor]) -> None:
-        """Read the losses of the last steps and refuse to go on from one that is not finite."""
+        """Read the losses of the last steps and stop at one that is not finite."""
         if not losses:
             return
         values = torch.stack(losses).float().tolist()

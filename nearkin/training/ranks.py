@@ -1,4 +1,4 @@
-"""The processes of one training: who this one is, and what passes between them.
+"""The processes of one training: who this one is, where it computes, and what passes between them.
 
 Each process embeds its slice of a batch, and all take the loss of the whole batch. So a run of n processes computes
 what a run of one computes, up to rounding. With one process every function here gives back what it was given.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import gc
+import inspect
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,8 +20,10 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 from torch import distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
-from nearkin.errors import LostProcessError, TrainingError
+from nearkin.errors import LostProcessError, RecipeError, TrainingError, require
+from nearkin.recipe import TrainingSection
 
 T = TypeVar("T")
 
@@ -84,7 +87,7 @@ class Ranks:
         return self.world_size // self.local_world_size
 
     def accelerator(self, asked: str) -> str:
-        """What Fabric shall train on: what the recipe asks for, if each process can have one."""
+        """The device for Fabric: what the recipe asks for, if each process can have one."""
         if self.world_size == 1:
             return asked
         if asked == "mps":
@@ -140,7 +143,7 @@ class Ranks:
         for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):  # in the same order in every process
             some = [tensor for tensor in tensors if tensor.dtype == dtype]
             flat = torch.cat([tensor.reshape(-1) for tensor in some])
-            with together():
+            with naming_lost_process():
                 dist.all_reduce(flat, group=step_group())
             flat /= self.world_size
             for tensor, mean in zip(some, flat.split([tensor.numel() for tensor in some]), strict=True):
@@ -162,18 +165,18 @@ class Ranks:
         return labels if self.world_size == 1 else _gathered(labels, self.world_size)
 
     def any(self, flag: bool) -> bool:
-        """Whether the flag is set in any process: what all must do in the same step is asked here."""
+        """Whether the flag is set in any process, for what all must do in the same step."""
         if self.world_size == 1:
             return flag
         shared = torch.tensor(int(flag))
-        with together():
+        with naming_lost_process():
             dist.all_reduce(shared, dist.ReduceOp.MAX, group=step_group())
         return bool(shared)
 
     def barrier(self) -> None:
         """Wait until every process is here, however long one of them works alone."""
         if self.world_size > 1:
-            with together():
+            with naming_lost_process():
                 dist.all_reduce(torch.zeros(1))
 
     def await_first(self) -> None:
@@ -181,7 +184,7 @@ class Ranks:
         if self.world_size == 1:
             return
         token = torch.zeros(1)
-        with together():
+        with naming_lost_process():
             if not self.is_first:
                 dist.recv(token, src=0)
             # Not waited for: whether they arrived, the next exchange tells.
@@ -202,7 +205,7 @@ class Ranks:
             return value
         shared: list[Any] = [value if self.is_first else None]
         self.await_first()
-        with together():
+        with naming_lost_process():
             dist.broadcast_object_list(shared, src=0, group=step_group(), device=torch.device("cpu"))
         taken: T = shared[0]
         return taken
@@ -256,7 +259,7 @@ class _Reach(torch.autograd.Function):
 def _sent_by_first(tensor: Tensor) -> Tensor:
     """The first process's tensor, as a new one."""
     shared = tensor.detach().clone(memory_format=torch.contiguous_format)
-    with together():
+    with naming_lost_process():
         dist.broadcast(shared, src=0, group=step_group())
     return shared
 
@@ -264,7 +267,7 @@ def _sent_by_first(tensor: Tensor) -> Tensor:
 def _gathered(rows: Tensor, world_size: int) -> Tensor:
     """Rows (b, ...) of every process one below the other, (b * world_size, ...)."""
     whole = rows.new_empty(len(rows) * world_size, *rows.shape[1:])
-    with together():
+    with naming_lost_process():
         dist.all_gather(list(whole.chunk(world_size)), rows.detach().contiguous(), group=step_group())
     return whole
 
@@ -286,7 +289,7 @@ def step_group() -> dist.ProcessGroup | None:
 
 
 @contextmanager
-def together() -> Iterator[None]:
+def naming_lost_process() -> Iterator[None]:
     """Turn a connection that broke, because another process did, into a sentence; let any other error pass."""
     try:
         yield
@@ -300,7 +303,7 @@ def together() -> Iterator[None]:
                 "see whether it, or its machine, hangs, then continue with --resume."
             ) from error
         raise LostProcessError(
-            "Another process of this training stopped: read what it said, then continue with --resume."
+            "Another process of this training stopped: read its output, then continue with --resume."
         ) from error
 
 
@@ -315,3 +318,57 @@ def _read_timeout(environment: Mapping[str, str]) -> float:
     if not 0 < seconds <= _LONGEST_WAIT.total_seconds():
         raise TrainingError(f"{_TIMEOUT} is {given!r}: set it to a number of seconds, at most a day.")
     return seconds
+
+
+def check_accelerator(asked: str) -> None:
+    """Refuse `training.accelerator` where this machine has none of the kind.
+
+    Args:
+        asked: what the recipe says.
+    """
+    cuda, mps = torch.cuda.is_available(), torch.backends.mps.is_available()
+    if (asked == "mps" and not mps) or (asked == "gpu" and not (cuda or mps)):
+        raise RecipeError(
+            f"training.accelerator is {asked}, and PyTorch finds no such device on this machine: set it to auto or cpu."
+        )
+
+
+def make_fabric(section: TrainingSection, ranks: Ranks) -> Any:
+    """Lightning Fabric for one process, or for all of them with DistributedDataParallel.
+
+    With gradient caching every process is on its own: what they add up, they do so after the last part.
+
+    Args:
+        section: the recipe's training section.
+        ranks: the processes, which have met.
+    """
+    fabric = require("lightning_fabric", extra="train")
+    strategies = require("lightning_fabric.strategies", extra="train")
+    accelerator = ranks.accelerator(section.accelerator)
+    if ranks.world_size == 1:
+        return fabric.Fabric(accelerator=accelerator, devices=1, precision=section.precision)
+    if section.gradient_cache is not None:
+        device = torch.device("cpu") if accelerator == "cpu" else torch.device("cuda", ranks.local_rank)
+        alone = strategies.SingleDeviceStrategy(device)
+        return fabric.Fabric(accelerator=accelerator, devices=1, strategy=alone, precision=section.precision)
+    # Statistics of batch norm are equal, or stay with their process, where only the first one's are ever used.
+    options = {_buffers_in_step(): False, "process_group": step_group()}
+    strategy = strategies.DDPStrategy(**options)
+    shared = fabric.Fabric(
+        accelerator=accelerator,
+        devices=ranks.local_world_size,
+        num_nodes=ranks.machines,
+        strategy=strategy,
+        precision=section.precision,
+    )
+    shared.launch()
+    return shared
+
+
+def _buffers_in_step() -> str:
+    """What PyTorch calls the option to send buffers around in every step: it was renamed."""
+    return next(
+        name
+        for name in ("forward_sync_buffers", "broadcast_buffers")
+        if name in inspect.signature(DistributedDataParallel).parameters
+    )

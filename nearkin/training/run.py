@@ -1,24 +1,147 @@
-"""A run: one directory with the recipe, the log, the checkpoints, the audit and the report."""
+"""A run: one directory with the recipe, the log, the checkpoints, the proxies, the audit and the report."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+from safetensors import SafetensorError
 from torch import Tensor
 
+from nearkin.data.hierarchy import Hierarchy
 from nearkin.errors import RunError
-from nearkin.lock import WriterLock
-from nearkin.models import Embedder
+from nearkin.models import Embedder, SimilarityModel
+from nearkin.models.checkpoint import read_tensors, write_tensors
+from nearkin.models.embedder import ClassScores
+from nearkin.objectives import make_objective
+from nearkin.objectives.proxy.bank import ClassVectors
 from nearkin.recipe import Recipe, load_recipe
-from nearkin.storage import storing, write_json
-from nearkin.training.class_vectors import RunProxies, read_class_vectors
+from nearkin.storage import WriterLock, storing, write_json, write_text
+from nearkin.training.checkpoint import load_state
 from nearkin.training.clusters import Clusters, read_clusters
-from nearkin.training.logbook import read_rows
-from nearkin.training.schedules.snapshots import read_snapshots
+from nearkin.training.strategies.chance_constrained import read_snapshots
+
+
+class Logbook:
+    """Rows of numbers by step, appended to a JSON-lines file.
+
+    Args:
+        path: the file; rows after `keep_to` are dropped from an existing one, so a resumed run repeats nothing. None
+            keeps the rows in memory only.
+        keep_to: the last step that still counts.
+        events: folder for TensorBoard events; None writes none.
+    """
+
+    def __init__(self, path: Path | None, keep_to: int = 0, events: Path | None = None) -> None:
+        self.path = path
+        self.rows = [row for row in read_rows(path) if row["step"] <= keep_to] if path is not None else []
+        if path is not None:
+            write_text(path, "".join(json.dumps(row) + "\n" for row in self.rows))
+        self._writer = _event_writer(events, keep_to) if events is not None else None
+
+    def add(self, step: int, **values: float) -> None:
+        """Append one row."""
+        row = {"step": step, **values}
+        self.rows.append(row)
+        if self.path is not None:
+            with storing(self.path), open(self.path, "a", encoding="utf-8") as handle:
+                handle.write(json.dumps(row) + "\n")
+        if self._writer is not None:
+            for name, value in values.items():
+                self._writer.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        """Finish the event file."""
+        if self._writer is not None:
+            self._writer.close()
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows of a log; a last line cut short by a crash is left out.
+
+    Raises:
+        RunError: if another line is no row, so that nothing is lost silently.
+    """
+    if not path.exists():
+        return []
+    lines = path.read_text(encoding="utf-8", errors="replace").rstrip("\n").split("\n")
+    rows = [_row(line) for line in lines]
+    if rows[-1] is None:
+        rows.pop()
+    if None in rows:
+        raise RunError(
+            f"{path}, line {rows.index(None) + 1}, is not a row of a training log: delete or fix that line, or "
+            f"restore the file."
+        )
+    return [row for row in rows if row is not None]
+
+
+def _row(line: str) -> dict[str, Any] | None:
+    """The row that a line holds, None if it holds none."""
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError:
+        return None
+    return row if isinstance(row, dict) and isinstance(row.get("step"), int | float) else None
+
+
+def _event_writer(folder: Path, keep_to: int) -> Any:
+    if find_spec("tensorboard") is None:
+        return None
+    from torch.utils.tensorboard import SummaryWriter
+
+    return SummaryWriter(str(folder), purge_step=keep_to + 1)
+
+
+_FILE = "classes.safetensors"
+_FORMAT = "nearkin.classes"
+
+
+@dataclass(frozen=True, eq=False)
+class RunProxies:
+    """Proxies of a run.
+
+    Attributes:
+        names: of the C training classes.
+        proxies: points of the model's space, float32 (C, d), in the order of the names.
+    """
+
+    names: tuple[str, ...]
+    proxies: np.ndarray
+
+
+def write_class_vectors(folder: Path, names: Sequence[str], proxies: Tensor) -> None:
+    """Keep the proxies (C, d) of the named classes in a run's directory."""
+    metadata = {"format": _FORMAT, "names": json.dumps(list(names))}
+    write_tensors(folder / _FILE, {"proxies": proxies.float()}, metadata)
+
+
+def read_class_vectors(folder: Path) -> RunProxies | None:
+    """What `write_class_vectors` kept; None where the run's loss had no proxies.
+
+    Raises:
+        RunError: the file is damaged.
+    """
+    path = folder / _FILE
+    if not path.exists():
+        return None
+    try:
+        metadata, tensors = read_tensors(path)
+        names = tuple(map(str, json.loads(metadata["names"])))
+        proxies = tensors["proxies"].to(torch.float32).numpy()
+        whole = metadata.get("format") == _FORMAT and proxies.ndim == 2 and len(proxies) == len(names)
+    except (OSError, SafetensorError, KeyError, ValueError, TypeError):
+        whole = False
+    if not whole:
+        raise RunError(f"{path} is damaged: remove it to continue without the run's proxies, or train again.")
+    return RunProxies(names, proxies)
 
 
 class Run:
@@ -57,7 +180,7 @@ class Run:
         if self.exists and not resume:
             raise RunError(f"{self.path} already exists: continue it with --resume, or choose another name with --out.")
         if resume and not self.recipe_file.exists():
-            raise RunError(f"{self.path} holds no run to resume: leave out --resume to start one.")
+            raise RunError(f"{self.path} has no run to resume: leave out --resume to start one.")
         if resume and self.recipe() != recipe:
             raise RunError(
                 f"{self.path} was started with another recipe: resume it with that one "
@@ -100,7 +223,7 @@ class Run:
     def save_model(self, embedder: Embedder) -> None:
         """Write the model, and its card once more in a form people can read."""
         embedder.save(self.model_file)
-        write_json(self.card_file, embedder.card)
+        write_json(self.card_file, embedder.card.to_dict())
 
     def history(self) -> list[dict[str, Any]]:
         """The rows of the training log."""
@@ -111,11 +234,13 @@ class Run:
         return read_snapshots(self.instances_folder)
 
     def clusters(self) -> Clusters | None:
-        """How the training classes lay at each validation, where the recipe asked for it (`training.cluster_items`)."""
+        """Clusters of the training classes at each validation, if the recipe asked for them
+        (`training.cluster_items`).
+        """
         return read_clusters(self.path)
 
     def class_vectors(self) -> RunProxies | None:
-        """The proxies of the training classes, where the loss had some."""
+        """The proxies of the training classes, if the loss had any."""
         return read_class_vectors(self.path)
 
     def audit(self) -> dict[str, Any]:
@@ -127,7 +252,7 @@ class Run:
         try:
             stored: dict[str, Any] = json.loads(self.audit_file.read_text(encoding="utf-8"))
             needed = {key: stored[key] for key in ("values", "intervals", "facts")}
-            # Not in audits of old.
+            # Not in older audits.
             return {
                 **needed,
                 "per_class": stored.get("per_class", {}),
@@ -149,3 +274,34 @@ class Run:
             f"retrieval, re-ranked or of other data, so run  nearkin audit {self.path}  or name retrieval too after "
             "--suite."
         )
+
+
+def run_classifier(path: Path, embedder: Embedder) -> ClassScores | None:
+    """What the loss of a run's best weights takes points of the model's space for.
+
+    Returns:
+        None where the loss knows no classes, where the model is its own classifier, or where the run kept no state.
+    """
+    run = Run(path)
+    proxies = run.class_vectors()
+    if proxies is None or isinstance(embedder, SimilarityModel) or not run.state_file.exists():
+        return None
+    tensors, _ = load_state(run.state_file)
+    kept = tensors.get("best_loss", {})
+    card = embedder.card
+    objective = make_objective(
+        run.recipe().objective,
+        dimension=embedder.dimension,
+        classes=len(proxies.names),
+        space=embedder.space,
+        features=embedder.feature_size,
+        epoch_steps=1,
+        class_names=proxies.names,
+        hierarchy=None if card.hierarchy is None else Hierarchy.from_newick(card.hierarchy),
+    )
+    loss = objective.loss
+    if not kept or not isinstance(loss, ClassVectors):
+        return None
+    loss.load_state_dict(kept)
+    loss.eval().requires_grad_(False)
+    return ClassScores(proxies.names, loss.class_scores)

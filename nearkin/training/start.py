@@ -22,8 +22,8 @@ from nearkin.objectives import Objective
 from nearkin.progress import Progress
 from nearkin.spaces import Space, Sphere
 from nearkin.storage import write_json
+from nearkin.training.batches import TrainingPool
 from nearkin.training.ranks import Ranks
-from nearkin.training.schedules.pool import Pool
 
 MEASURES = ("P@1", "MAP@R")
 _CHUNK = 4096
@@ -64,7 +64,7 @@ class RunStart:
 
     @classmethod
     def load(cls, path: Path) -> RunStart:
-        """Read what `save` wrote; runs of old have no such file and began at random."""
+        """Read what `save` wrote; older runs have no such file and began at random."""
         if not path.exists():
             return cls()
         try:
@@ -94,11 +94,11 @@ def raw_features(embedder: Embedder) -> Embedder:
 
 
 def start_model(
-    embedder: Embedder, pool: Pool, section: ModelSection, seed: int, progress: bool, ranks: Ranks
+    embedder: Embedder, pool: TrainingPool, section: ModelSection, seed: int, progress: bool, ranks: Ranks
 ) -> HeadStart | None:
     """Give head (or 1x1 convolution) and pooling their first values, from the training items.
 
-    A head is made anew where another size is chosen than it has. The first of several processes computes for all.
+    A head is replaced if another size is chosen. The first of several processes computes for all.
 
     Returns:
         What the layer starts as; None where it keeps its random weights.
@@ -140,7 +140,7 @@ def _features_learn(embedder: Embedder, layer: nn.Module) -> bool:
 
 
 def resize_head(embedder: Embedder, dimension: int) -> None:
-    """Make the head anew where it has another size."""
+    """Replace the head if it has another size."""
     if isinstance(embedder.head, nn.Linear) and dimension != embedder.dimension:
         embedder.head = nn.Linear(embedder.feature_size, dimension).to(embedder.normalise.mean.device)
 
@@ -153,7 +153,7 @@ def _fill(layer: nn.Module, weight: Tensor, bias: Tensor) -> None:
     layer.bias.copy_(bias)
 
 
-def _features(of: Embedder, pool: Pool, progress: bool) -> Iterator[tuple[Tensor, np.ndarray]]:
+def _features(of: Embedder, pool: TrainingPool, progress: bool) -> Iterator[tuple[Tensor, np.ndarray]]:
     """What a head of this model would take, (n, F), of all training items chunk by chunk, and their positions."""
     size = _DECODED_CHUNK if pool.batches.start is None else _CHUNK
     count = len(pool.class_ids)
@@ -164,7 +164,7 @@ def _features(of: Embedder, pool: Pool, progress: bool) -> Iterator[tuple[Tensor
             bar.advance(len(positions))
 
 
-def _start_pooling(embedder: Embedder, pool: Pool, seed: int) -> None:
+def _start_pooling(embedder: Embedder, pool: TrainingPool, seed: int) -> None:
     """Give a pooling its first prototypes, where it has any: local features of training items."""
     if not embedder.pooling.starts_from_data:
         return
@@ -176,7 +176,7 @@ def _start_pooling(embedder: Embedder, pool: Pool, seed: int) -> None:
 
 
 @torch.no_grad()
-def start_proxies(objective: Objective, pool: Pool) -> None:
+def start_proxies(objective: Objective, pool: TrainingPool) -> None:
     """Put learned proxies where the untrained network has their classes."""
     if objective.has_learned_proxies:
         items = max(1, min(_PROTOTYPE_ITEMS, _ALL_PROTOTYPE_ITEMS // pool.classes))
@@ -195,7 +195,7 @@ def measure_start(
 
 
 def start_lines(head: Mapping[str, Any]) -> list[str]:
-    """What to tell of the start of a head, given what `HeadStart.to_dict` says."""
+    """How the head started, in lines of text, from `HeadStart.to_dict`."""
     size, width, trials = head["dimension"], head["features"], head["trials"]
     how = "whitened" if head["kind"] == "whitened" else "with principal components"
     ridge = "" if head["ridge"] is None else f", ridge {head['ridge']:g}"

@@ -1,18 +1,32 @@
-"""What one step computes: the batch's embeddings, and the loss of all processes' batches together."""
+"""One training step: the loss of the whole batch, its gradients at once or part by part, and the update.
+
+The learning rate is a pure function of the step.
+
+Gradient caching: the loss of a batch needs all embeddings at once, but not the graphs of all of them. First the parts
+of the batch are embedded without a graph; then the loss gives its gradient at each embedding; then each part goes
+through the network again, with a graph, and takes these gradients on from there. Memory is that of one part, and the
+gradients are those of the whole batch. When to use it: docs/guide/large-batches.md.
+Reference: Gao, Zhang, Han, Callan 2021, Scaling deep contrastive learning batch size under memory limited setup.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from nearkin.models import Embedder
-from nearkin.models.features import Features
+from nearkin.models.embedder import Features, to_device
 from nearkin.objectives import Objective
-from nearkin.training.ranks import Ranks
-from nearkin.training.schedules import Schedule
+from nearkin.recipe import TrainingSection
+from nearkin.training.batches import Inputs, part, whole
+from nearkin.training.checkpoint import generator_state, set_generator_state
+from nearkin.training.ranks import Ranks, naming_lost_process
+from nearkin.training.strategies import Schedule
 
 
 class Outputs(NamedTuple):
@@ -90,3 +104,217 @@ class Step(nn.Module):
                 self.objective, embeddings, self.ranks.gather_labels(labels), attributes, features
             )
         return self.ranks.reach(loss, self.learned)
+
+
+Gradients = Callable[[Inputs, Tensor], Tensor]
+"""From inputs and labels (b,) of this process to the loss, detached; the gradients are left at the parameters."""
+
+
+class WholeBatch:
+    """One forward pass and one backward pass.
+
+    Args:
+        module: the step, as Fabric may have wrapped it.
+        backward: of a loss.
+        device: where the module is.
+    """
+
+    def __init__(self, module: nn.Module, backward: Callable[[Tensor], None], device: torch.device) -> None:
+        self.module = module
+        self.backward = backward
+        self.device = device
+
+    def __call__(self, inputs: Inputs, labels: Tensor) -> Tensor:
+        """The loss, a scalar; see `Gradients`."""
+        with naming_lost_process():
+            loss = self.module(
+                to_device(whole(inputs), self.device, non_blocking=True), labels.to(self.device, non_blocking=True)
+            )
+            self.backward(loss)
+        return loss.detach()
+
+
+class GradientCache:
+    """Three passes over a batch in parts: embed, take the loss, embed again and go back.
+
+    Dropout draws the same both times. Running statistics move in the first pass only; a batch norm that learns takes
+    its statistics from a part. Processes add up their gradients once, at the end.
+
+    Args:
+        step: the step itself, not wrapped.
+        backward: of a loss.
+        device: where the step is.
+        size: items of a part.
+        autocast: makes the context of a forward pass in the precision of the training.
+    """
+
+    def __init__(
+        self,
+        step: Step,
+        backward: Callable[[Tensor], None],
+        device: torch.device,
+        size: int,
+        autocast: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        self.step = step
+        self.backward = backward
+        self.device = device
+        self.size = size
+        self.autocast = autocast
+        self.learned = [parameter for parameter in step.parameters() if parameter.requires_grad]
+
+    def __call__(self, inputs: Inputs, labels: Tensor) -> Tensor:
+        """The loss, a scalar; see `Gradients`."""
+        states: list[list[Tensor]] = []
+        found: list[Outputs] = []
+        with torch.no_grad():
+            for first in range(0, len(labels), self.size):
+                states.append(generator_state(self.device))
+                found.append(self._outputs(inputs, first))
+        cached = Outputs.joined(found)
+        del found
+        loss = self.step.loss(cached, labels.to(self.device, non_blocking=True))
+        self.backward(loss)
+        with keeping_buffers(self.step.embedder), torch.random.fork_rng(self._gpus()):
+            for place, state in enumerate(states):
+                set_generator_state(state, self.device)
+                self._go_back(self._outputs(inputs, place * self.size), cached, place * self.size)
+        self.step.ranks.average([_gradient(parameter) for parameter in self.learned])
+        return loss.detach()
+
+    def _outputs(self, inputs: Inputs, first: int) -> Outputs:
+        """What the step makes of one part."""
+        taken = to_device(part(inputs, first, first + self.size), self.device, non_blocking=True)
+        with self.autocast():
+            return self.step.represent(taken)
+
+    def _go_back(self, outputs: Outputs, cached: Outputs, first: int) -> None:
+        """Take the loss's gradients at the embeddings of a part on to the weights."""
+        known = {
+            one: all_of_them.grad[first : first + len(one)].to(one.dtype)
+            for one, all_of_them in zip(outputs.given(), cached.given(), strict=True)
+            if one.requires_grad and all_of_them.grad is not None
+        }
+        if known:
+            torch.autograd.backward(list(known), list(known.values()))
+
+    def _gpus(self) -> list[torch.device]:
+        return [self.device] if self.device.type == "cuda" else []
+
+
+def _gradient(parameter: nn.Parameter) -> Tensor:
+    """The gradient of a parameter, made if there is none: every process must have the same."""
+    if parameter.grad is None:
+        parameter.grad = torch.zeros_like(parameter)
+    return parameter.grad
+
+
+@contextmanager
+def keeping_buffers(module: nn.Module) -> Iterator[None]:
+    """Inside the block batch norms may count what passes; afterwards every buffer is as it was."""
+    kept = [buffer.clone() for buffer in module.buffers()]
+    try:
+        yield
+    finally:
+        for buffer, before in zip(module.buffers(), kept, strict=True):
+            buffer.copy_(before)
+
+
+def make_optimiser(
+    embedder: Embedder, objective: Objective, section: TrainingSection, schedule: nn.Module | None = None
+) -> torch.optim.Optimizer:
+    """An optimiser over four groups: head (with pooling and attention), proxies, backbone, regularisers.
+
+    Empty groups are left out. Proxies are the trainable parameters of the objective and of the schedule; networks that
+    a regulariser brings are no proxies and learn at the head's rate.
+    Each group carries `name` and `base_lr`; `set_learning_rates` derives its `lr` from them at every step.
+    """
+    backbone = _trainable(embedder.backbone)
+    inside = {id(parameter) for parameter in backbone}
+    head = [parameter for parameter in _trainable(embedder) if id(parameter) not in inside]
+    proxies = objective.proxies() + ([] if schedule is None else _trainable(schedule))
+    groups = [
+        _group("head", head, section.lr, section.weight_decay),
+        _group("proxies", proxies, section.lr * section.proxy_lr_factor, 0.0),
+        _group("backbone", backbone, section.lr * section.backbone_lr_factor, section.weight_decay),
+        _group("regularisers", objective.networks(), section.lr, 0.0),
+    ]
+    groups = [group for group in groups if group["params"]]
+    if section.optimizer == "sgd":
+        return torch.optim.SGD(groups, lr=section.lr, momentum=section.momentum)
+    kind = torch.optim.Adam if section.optimizer == "adam" else torch.optim.AdamW
+    return kind(groups, lr=section.lr, fused=_fusable(groups))
+
+
+def set_learning_rates(optimiser: torch.optim.Optimizer, step: int, section: TrainingSection) -> None:
+    """Set every group's learning rate for the update that makes `step` steps."""
+    scale = learning_rate_scale(step, section)
+    for group in optimiser.param_groups:
+        resting = group["name"] == "backbone" and step <= section.head_warmup_steps
+        group["lr"] = 0.0 if resting else group["base_lr"] * scale
+
+
+def learning_rate_scale(step: int, section: TrainingSection) -> float:
+    """What multiplies every base learning rate at `step` (counted from 1)."""
+    warm = min(1.0, step / section.warmup_steps) if section.warmup_steps else 1.0
+    done = max(0, step - 1 - section.warmup_steps)
+    if section.lr_schedule == "cosine":
+        span = max(1, section.max_steps - section.warmup_steps)
+        return warm * 0.5 * (1.0 + math.cos(math.pi * min(1.0, done / span)))
+    if section.lr_schedule == "step":
+        return warm * section.step_factor ** (done // section.step_every)
+    return warm
+
+
+def _trainable(module: nn.Module) -> list[nn.Parameter]:
+    return [parameter for parameter in module.parameters() if parameter.requires_grad]
+
+
+def _group(name: str, parameters: list[nn.Parameter], lr: float, weight_decay: float) -> dict[str, object]:
+    return {"name": name, "params": parameters, "lr": lr, "base_lr": lr, "weight_decay": weight_decay}
+
+
+def _fusable(groups: list[dict[str, object]]) -> bool:
+    """Fused updates exist for floating point parameters on CPU and CUDA."""
+    parameters: list[nn.Parameter] = [p for group in groups for p in group["params"]]  # type: ignore[attr-defined]
+    return all(p.device.type in ("cpu", "cuda") and p.is_floating_point() for p in parameters)
+
+
+class WeightAverage:
+    """Shadow weights: shadow <- decay * shadow + (1 - decay) * weight, after every optimiser step.
+
+    Buffers such as batch norm statistics are averages already and are copied.
+
+    Args:
+        module: whose trainable parameters are averaged.
+        decay: share of the shadow that is kept, in (0, 1).
+    """
+
+    def __init__(self, module: nn.Module, decay: float) -> None:
+        self.decay = decay
+        self.module = module
+        self.shadow = {name: p.detach().clone() for name, p in module.named_parameters() if p.requires_grad}
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Update with the current weights."""
+        weights = dict(self.module.named_parameters())
+        for name, shadow in self.shadow.items():
+            shadow.lerp_(weights[name], 1.0 - self.decay)
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Inside the block the module has the averaged weights."""
+        weights = dict(self.module.named_parameters())
+        kept = {name: weights[name].detach().clone() for name in self.shadow}
+        self._copy(self.shadow)
+        try:
+            yield
+        finally:
+            self._copy(kept)
+
+    @torch.no_grad()
+    def _copy(self, source: dict[str, Tensor]) -> None:
+        weights = dict(self.module.named_parameters())
+        for name, value in source.items():
+            weights[name].copy_(value)

@@ -1,28 +1,87 @@
-"""What a validation measures: retrieval, and accuracy: of episodes of unseen classes, or of a loss that knows them."""
+"""What a validation measures: retrieval, the accuracy of episodes, or that of a loss that knows the classes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from nearkin.data.episodes import EpisodeSampler
+from nearkin.data.dataset import Dataset
+from nearkin.data.hierarchy import Hierarchy
+from nearkin.data.inputs import InputSpec
+from nearkin.data.samplers import EpisodeSampler
 from nearkin.errors import DataError
 from nearkin.metrics import mean_class_radius
 from nearkin.metrics.fewshot import fewshot_accuracy
 from nearkin.metrics.named import named_metrics
+from nearkin.models import Embedder
+from nearkin.models.items import ItemLoader, open_items
+from nearkin.objectives import Objective
 from nearkin.recipe import EpisodicSection, Recipe
 from nearkin.spaces import Representation, Space
+from nearkin.training.batches import TrainingPool
+from nearkin.training.clusters import ClusterWatch, HierarchyWatch
+from nearkin.training.run import Run
+
+_MOST_BYTES = 512 * 2**20
+_BATCH, _WORKERS = 32, 2
+
+
+class ValidationInputs:
+    """Plain views of a data set, kept in memory after the first use if they are not too large for it.
+
+    Args:
+        dataset: the validation items.
+        spec: what the model takes.
+        most: bytes that may be kept; larger data is decoded again each time.
+    """
+
+    def __init__(self, dataset: Dataset, spec: InputSpec, most: int = _MOST_BYTES) -> None:
+        self.dataset = dataset
+        self.spec = spec
+        self.most = most
+        self._items = open_items(dataset, spec)
+        self._samples: Tensor | None = None
+        self._tried = False
+
+    def encode(self, embedder: Embedder) -> np.ndarray:
+        """Points of the space (n, d), the same bits that `embedder.encode` gives for the data set.
+
+        Args:
+            embedder: a model that takes what `spec` says, with its current weights.
+        """
+        if not self._tried:
+            self._tried = True  # what is too large once is so always
+            self._samples = self._decoded() if self._fits() else None
+        return embedder.encode(self.dataset if self._samples is None else self._samples, progress=False)
+
+    def _fits(self) -> bool:
+        if not len(self.dataset):
+            return False
+        # All views have one size, for an image as for a recording.
+        return len(self.dataset) * ItemLoader(self.spec).of_dataset(self.dataset, 0).nbytes <= self.most
+
+    def _decoded(self) -> Tensor:
+        """All samples (n, C, H, W), uint8 or log-mel values, the channels innermost in memory as batches have them."""
+        samples, done = torch.empty(0), 0
+        for batch in self._items.batches(_BATCH, _WORKERS):
+            inner = batch.movedim(1, -1)
+            if not done:
+                samples = inner.new_empty(len(self.dataset), *inner.shape[1:])
+            samples[done : done + len(inner)] = inner
+            done += len(inner)
+        return samples.movedim(-1, 1)
+
 
 _USUAL = ("MAP@R", "P@1")
 
 
 @dataclass(frozen=True)
 class Validation:
-    """Values of the validation classes by the weights of the moment, called without arguments.
+    """Values of the validation classes by the current weights, called without arguments.
 
     Args:
         encode: gives the embeddings (n, d) of the validation items.
@@ -91,7 +150,7 @@ def check_validation(recipe: Recipe, labels: np.ndarray, classified: bool = Fals
     """
     if len(labels) and recipe.data.classes_are_seen and not classified and not _has_pairs(labels):
         raise DataError(
-            f"Each class has one validation item, so that none has another to find: raise data.val_items (it is "
+            f"Each class has only one validation item, so there is nothing to retrieve: raise data.val_items (it is "
             f"{recipe.data.val_items:g}), or choose a loss that classifies, such as 'normface'."
         )
     if recipe.training.schedule != "episodic" or not len(labels):
@@ -101,7 +160,8 @@ def check_validation(recipe: Recipe, labels: np.ndarray, classified: bool = Fals
         EpisodeSampler(labels, _way(section), section.shot, section.query)
     except DataError as error:
         raise DataError(
-            f"The validation classes cannot be asked as training.episodic says: {str(error).rstrip('.')}, or set "
+            f"The validation classes are too few or too small for the episodes of training.episodic: "
+            f"{str(error).rstrip('.')}, or set "
             "training.episodic.validation_way or data.val_classes."
         ) from error
 
@@ -113,3 +173,24 @@ def _has_pairs(labels: np.ndarray) -> bool:
 
 def _way(section: EpisodicSection) -> int:
     return section.way if section.validation_way is None else section.validation_way
+
+
+def make_class_watch(
+    recipe: Recipe,
+    run: Run,
+    pool: TrainingPool,
+    objective: Objective,
+    class_names: Sequence[str],
+    hierarchy: Hierarchy | None,
+) -> Callable[[int], dict[str, float]] | None:
+    """What looks at the training classes at every validation, where the recipe asks for it."""
+    section, space = recipe.training, pool.embedder.space
+    watches: list[Callable[[int], dict[str, float]]] = []
+    if section.cluster_items is not None:
+        watches.append(ClusterWatch(run.path, pool, space, class_names, section.cluster_items).look)
+    if hierarchy is not None:
+        watch = HierarchyWatch(pool, objective, space, hierarchy, class_names, section.hierarchy_items)
+        watches.append(watch.look)
+    if not watches:
+        return None
+    return lambda step: {name: value for look in watches for name, value in look(step).items()}

@@ -1,15 +1,130 @@
-"""Ball, box and open cell: whatever a region gives is inside all three, by brute force in double precision."""
+"""Projections onto cell, ball and box together, against scipy's quadratic programs."""
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import minimize
 
 from nearkin.attacks import L2, Combined, LInf
-from nearkin.attacks.cell_region import CellRegion
-from nearkin.attacks.cells import Cells
+from nearkin.attacks.cell_region import CellRegion, project_to_cell
+from nearkin.attacks.cells import VoronoiCells
 from nearkin.errors import DataError
+
+
+def naive_projection(target, centre, others, radius, bounds):
+    """The nearest point by sequential quadratic programming, from the centre, which is inside."""
+    ways = others - centre
+    constraints = [
+        {
+            "type": "ineq",
+            "fun": lambda x: (ways**2).sum(axis=1) / 2 - ways @ (x - centre),
+            "jac": lambda x: -ways,
+        }
+    ]
+    if np.isfinite(radius):
+        constraints.append(
+            {
+                "type": "ineq",
+                "fun": lambda x: radius**2 - (x - centre) @ (x - centre),
+                "jac": lambda x: -2 * (x - centre),
+            }
+        )
+    solved = minimize(
+        lambda x: 0.5 * (x - target) @ (x - target),
+        centre,
+        jac=lambda x: x - target,
+        bounds=None if bounds is None else [bounds] * len(centre),
+        constraints=constraints,
+        method="SLSQP",
+        options={"ftol": 1e-16, "maxiter": 1000},
+    )
+    return solved.x
+
+
+def draw(seed, dimension, count, reach):
+    rng = np.random.default_rng(seed)
+    centre, others = rng.random(dimension), rng.random((count, dimension))
+    return centre + reach * rng.normal(size=dimension), centre, others
+
+
+def projected(targets, centres, others, radius, bounds, **options):
+    options = {"sweeps": 20_000, "tolerance": 1e-9} | options
+    present = torch.ones(np.shape(others)[:2], dtype=torch.bool)
+    parts = [torch.from_numpy(np.asarray(part)) for part in (targets, centres, others)]
+    return project_to_cell(*parts, present, radius, bounds, **options).numpy()
+
+
+@given(
+    seed=st.integers(0, 10**6),
+    dimension=st.integers(1, 4),
+    count=st.integers(1, 5),
+    radius=st.sampled_from([0.1, 0.4, 1.0, np.inf]),
+    bounds=st.sampled_from([None, (0.0, 1.0)]),
+    reach=st.sampled_from([0.1, 0.5]),
+)
+@settings(max_examples=40)
+def test_the_nearest_point_is_that_of_the_quadratic_program(seed, dimension, count, radius, bounds, reach):
+    target, centre, others = draw(seed, dimension, count, reach)
+    found = projected([target], [centre], [others], radius, bounds)[0]
+    expected = naive_projection(target, centre, others, radius, bounds)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_a_point_of_all_of_them_stays():
+    target, centre, others = draw(0, 3, 4, 0.0)
+    others = centre + 10 * (others - centre)
+    target = centre + 0.01
+    for radius, bounds in ((0.5, None), (np.inf, (-1.0, 2.0))):
+        np.testing.assert_allclose(projected([target], [centre], [others], radius, bounds)[0], target, atol=1e-15)
+
+
+def test_rows_do_not_disturb_each_other_and_absent_neighbours_do_not_count():
+    cases = [draw(seed, 3, count, 0.5) for seed, count in enumerate((1, 4, 2, 3))]
+    others, present = torch.zeros(4, 4, 3, dtype=torch.float64), torch.zeros(4, 4, dtype=torch.bool)
+    for row, (_, _, near) in enumerate(cases):
+        others[row, : len(near)] = torch.from_numpy(near)
+        present[row, : len(near)] = True
+    targets, centres = (torch.from_numpy(np.stack([case[part] for case in cases])) for part in (0, 1))
+    together = project_to_cell(targets, centres, others, present, 0.6, (0.0, 1.0), sweeps=20_000, tolerance=1e-10)
+    for row, (target, centre, near) in enumerate(cases):
+        alone = projected([target], [centre], [near], 0.6, (0.0, 1.0))[0]
+        np.testing.assert_allclose(together[row].numpy(), alone, atol=1e-6)
+
+
+@pytest.mark.parametrize("radius", [0.3, np.inf])
+def test_without_neighbours_it_is_ball_and_box(radius):
+    target, centre = np.array([[1.7, 0.4]]), np.array([[0.9, 0.5]])
+    found = projected(target, centre, np.zeros((1, 0, 2)), radius, (0.0, 1.0))
+    expected = naive_projection(target[0], centre[0], np.zeros((0, 2)), radius, (0.0, 1.0))
+    np.testing.assert_allclose(found[0], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("radius", [1e3, 1e6, 1e9])
+def test_a_huge_ball_does_not_make_it_careless(radius):
+    """What counts as no move is measured by the way to the target where that is shorter than the radius."""
+    target, centre, others = draw(4, 3, 5, 0.5)
+    found = projected([target], [centre], [others], radius, None, tolerance=1e-7)[0]
+    np.testing.assert_allclose(found, naive_projection(target, centre, others, np.inf, None), atol=1e-4)
+
+
+def test_standing_still_is_not_the_end():
+    """The point rests at a corner of the box for some sweeps, while the corrections of ball and box still change."""
+    target, centre, others = np.array([0.27, 5.81]), np.array([0.0, 0.38]), np.array([[0.9, 0.92]])
+    found = projected([target], [centre], [others], 0.7, (0.0, 1.0))[0]
+    np.testing.assert_allclose(found, [0.24, 1.0], atol=1e-6)
+    np.testing.assert_allclose(found, naive_projection(target, centre, others, 0.7, (0.0, 1.0)), atol=1e-5)
+
+
+def test_a_ball_of_no_size_is_its_centre():
+    target, centre, others = draw(5, 3, 2, 1.0)
+    np.testing.assert_allclose(projected([target], [centre], [others], 0.0, None)[0], centre, atol=1e-12)
+
+
+def test_no_rows():
+    assert projected(np.zeros((0, 3)), np.zeros((0, 3)), np.zeros((0, 2, 3)), 1.0, None, sweeps=3).shape == (0, 3)
+
 
 NORMS = [L2(), LInf(), Combined(0.3)]
 norms = pytest.mark.parametrize("norm", NORMS, ids=lambda norm: norm.name)
@@ -59,7 +174,7 @@ def draw_points(seed, kind, dtype, count=7):
 @settings(max_examples=25)
 def test_every_point_is_inside(norm, kind, seed, radius, bounds, dtype, reach):
     points = draw_points(seed, kind, dtype)
-    cells, rows = Cells(points, norm), torch.arange(len(points))
+    cells, rows = VoronoiCells(points, norm), torch.arange(len(points))
     region = CellRegion(cells, rows, radius, bounds, dtype)
     generator = torch.Generator().manual_seed(seed)
     far = points + reach * torch.randn(points.shape, generator=generator, dtype=dtype)
@@ -74,7 +189,7 @@ def test_every_point_is_inside(norm, kind, seed, radius, bounds, dtype, reach):
 @pytest.mark.parametrize("radius", [0.05, 0.5, INF])
 def test_points_that_are_inside_stay(norm, dtype, radius):
     points = draw_points(3, "spread", dtype)
-    cells, rows = Cells(points, norm), torch.arange(len(points))
+    cells, rows = VoronoiCells(points, norm), torch.arange(len(points))
     region = CellRegion(cells, rows, radius, (0.0, 1.0), dtype)
     inside = points + 0.9 * (region.draw(torch.Generator().manual_seed(0)) - points)
     assert (norm.length(inside - points) > 1e-4).all()
@@ -87,7 +202,7 @@ def test_points_that_are_inside_stay(norm, dtype, radius):
 def test_points_farther_than_twice_the_radius_do_not_count(norm, radius):
     rng = np.random.default_rng(5)
     points = torch.from_numpy(rng.random((25, 2)))
-    cells, rows = Cells(points, norm), torch.arange(25)
+    cells, rows = VoronoiCells(points, norm), torch.arange(25)
     pruned = CellRegion(cells, rows, radius, (0.0, 1.0), torch.float64)
     whole = CellRegion(cells, rows, radius, (0.0, 1.0), torch.float64, cells.neighbours(rows, INF))
     assert pruned.neighbours.counts.sum() < whole.neighbours.counts.sum()
@@ -113,7 +228,9 @@ def test_in_l2_it_is_about_the_nearest_point(radius):
     rng = np.random.default_rng(6)
     points = rng.random((8, 2))
     targets = np.clip(points + 0.3 * rng.normal(size=(8, 2)), -0.2, 1.2)
-    region = CellRegion(Cells(torch.from_numpy(points), L2()), torch.arange(8), radius, (0.0, 1.0), torch.float64)
+    region = CellRegion(
+        VoronoiCells(torch.from_numpy(points), L2()), torch.arange(8), radius, (0.0, 1.0), torch.float64
+    )
     found = np.linalg.norm(region.project(torch.from_numpy(targets)).numpy() - targets, axis=1)
     expected = [naive_nearest(target, row, points, radius) for row, target in enumerate(targets)]
     np.testing.assert_allclose(found, expected, atol=6e-3)
@@ -122,7 +239,7 @@ def test_in_l2_it_is_about_the_nearest_point(radius):
 @pytest.mark.parametrize("norm", [LInf(), Combined(0.3)], ids=lambda norm: norm.name)
 def test_in_other_norms_it_goes_straight_towards_the_centre_as_far_as_it_must(norm):
     points = torch.tensor([[0.2, 0.5], [0.6, 0.5], [0.3, 0.9]], dtype=torch.float64)
-    region = CellRegion(Cells(points, norm), torch.tensor([0]), 0.9, (0.0, 1.0), torch.float64)
+    region = CellRegion(VoronoiCells(points, norm), torch.tensor([0]), 0.9, (0.0, 1.0), torch.float64)
     target = torch.tensor([[0.8, 0.6]], dtype=torch.float64)
     found = region.project(target)
     start = points[:1] + norm.project(target - points[:1], 0.9)
@@ -141,7 +258,7 @@ def test_a_near_twin_does_not_tie_a_point_to_its_place(norm, apart):
     In L-inf there is none: what is farther off along another axis is equally far from both.
     """
     points = torch.tensor([[0.5, 0.5], [0.5 + apart, 0.5]], dtype=torch.float64)
-    region = CellRegion(Cells(points, norm), torch.tensor([0]), 0.4, (0.0, 1.0), torch.float64)
+    region = CellRegion(VoronoiCells(points, norm), torch.tensor([0]), 0.4, (0.0, 1.0), torch.float64)
     found = region.project(torch.tensor([[0.45, 0.95]], dtype=torch.float64))
     assert float(norm.length(found - points[:1])) > 0.3
 
@@ -150,7 +267,7 @@ def test_crowded_cells_keep_some_room():
     moved = []
     for seed in range(20):
         points = draw_points(seed, "crowd", torch.float64)
-        region = CellRegion(Cells(points, L2()), torch.arange(len(points)), 0.5, (0.0, 1.0), torch.float64)
+        region = CellRegion(VoronoiCells(points, L2()), torch.arange(len(points)), 0.5, (0.0, 1.0), torch.float64)
         far = points + torch.randn(points.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
         moved.append((region.project(far) != points).any(dim=1))
     assert torch.cat(moved).double().mean() > 0.95
@@ -159,7 +276,7 @@ def test_crowded_cells_keep_some_room():
 @norms
 def test_some_of_the_inputs(norm):
     points = draw_points(8, "spread", torch.float64, count=7)
-    region = CellRegion(Cells(points, norm), torch.arange(len(points)), 0.5, None, torch.float64)
+    region = CellRegion(VoronoiCells(points, norm), torch.arange(len(points)), 0.5, None, torch.float64)
     rows = torch.tensor([len(points) - 1, 0])
     far = points + torch.randn(points.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     torch.testing.assert_close(region.select(rows).project(far[rows]), region.project(far)[rows], rtol=0, atol=1e-12)
@@ -169,13 +286,13 @@ def test_some_of_the_inputs(norm):
 
 @norms
 def test_a_single_point_has_everything(norm):
-    region = CellRegion(Cells(torch.tensor([[0.25, 0.75]]), norm), torch.tensor([0]), INF, (0.0, 1.0))
+    region = CellRegion(VoronoiCells(torch.tensor([[0.25, 0.75]]), norm), torch.tensor([0]), INF, (0.0, 1.0))
     torch.testing.assert_close(region.project(torch.tensor([[3.0, 0.5]])), torch.tensor([[1.0, 0.5]]))
 
 
 def test_portions_of_neighbours_do_not_matter(monkeypatch):
     points = torch.from_numpy(np.random.default_rng(9).random((30, 3)))
-    region = CellRegion(Cells(points, L2()), torch.arange(30), 0.6, (0.0, 1.0), torch.float64)
+    region = CellRegion(VoronoiCells(points, L2()), torch.arange(30), 0.6, (0.0, 1.0), torch.float64)
     far = points + torch.randn(points.shape, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     whole = region.project(far)
     monkeypatch.setattr("nearkin.attacks.cell_region._ENTRIES", 1)
@@ -185,4 +302,4 @@ def test_portions_of_neighbours_do_not_matter(monkeypatch):
 @pytest.mark.parametrize("radius", [-1.0, float("nan")])
 def test_a_radius_is_a_number_from_0_on(radius):
     with pytest.raises(DataError, match=str(radius)):
-        CellRegion(Cells(torch.rand(3, 2), L2()), torch.arange(3), radius)
+        CellRegion(VoronoiCells(torch.rand(3, 2), L2()), torch.arange(3), radius)

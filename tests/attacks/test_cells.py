@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scipy.spatial.distance import cdist, pdist
 
 from nearkin.attacks import L2, Combined, LInf
-from nearkin.attacks.cells import MARGIN, Cells, merge_duplicates
+from nearkin.attacks.cells import MARGIN, VoronoiCells, merge_duplicates
 from nearkin.errors import DataError
 
 NORMS = [L2(), LInf(), Combined(0.3)]
@@ -83,7 +83,7 @@ def test_neighbours_are_those_within_twice_the_radius(norm, seed, dimension, rad
     rng = np.random.default_rng(seed)
     points = distinct(rng, 15, dimension, whole)
     rows = rng.permutation(len(points))[:7]
-    found = Cells(torch.from_numpy(points), norm).neighbours(torch.from_numpy(rows), radius)
+    found = VoronoiCells(torch.from_numpy(points), norm).neighbours(torch.from_numpy(rows), radius)
     distances = naive_distances(norm, points[rows], points)
     for place, row in enumerate(rows):
         expected = [
@@ -98,7 +98,7 @@ def test_neighbours_are_those_within_twice_the_radius(norm, seed, dimension, rad
 
 def test_choosing_among_neighbours():
     points = torch.from_numpy(np.random.default_rng(0).random((12, 2)))
-    cells = Cells(points, L2())
+    cells = VoronoiCells(points, L2())
     near = cells.neighbours(torch.arange(12), 0.2)
     rows = torch.tensor([7, 2, 2, 11])
     some = near.select(rows)
@@ -119,7 +119,7 @@ def test_the_nearest_point_of_another_class(norm):
     rng = np.random.default_rng(1)
     points, labels = rng.random((20, 3)), rng.integers(0, 3, 20)
     rows = np.array([4, 0, 19])
-    cells = Cells(torch.from_numpy(points), norm)
+    cells = VoronoiCells(torch.from_numpy(points), norm)
     lengths, places = cells.nearest_other(torch.from_numpy(rows), torch.from_numpy(labels))
     for place, row in enumerate(rows):
         distances = naive_distances(norm, points[row : row + 1], points)[0]
@@ -139,8 +139,10 @@ def test_the_smallest_distance(norm):
         if norm.name in metric
         else (norm.beta * pdist(points, "cityblock") + (1 - norm.beta) * pdist(points, "chebyshev")).min()
     )
-    assert Cells(torch.from_numpy(points), norm).smallest_distance(torch.arange(len(points))) == pytest.approx(expected)
-    assert Cells(torch.from_numpy(points[:1]), norm).smallest_distance(torch.arange(1)) == float("inf")
+    assert VoronoiCells(torch.from_numpy(points), norm).smallest_distance(torch.arange(len(points))) == pytest.approx(
+        expected
+    )
+    assert VoronoiCells(torch.from_numpy(points[:1]), norm).smallest_distance(torch.arange(1)) == float("inf")
 
 
 @norms
@@ -157,7 +159,7 @@ def test_who_is_inside(norm, seed, dimension, whole):
     own = distances[np.arange(len(asked)), rows]
     distances[np.arange(len(asked)), rows] = np.inf
     expected = (own * (1 + 2 * MARGIN) < distances.min(axis=1)) if len(points) > 1 else np.ones(len(asked), bool)
-    cells = Cells(torch.from_numpy(points), norm)
+    cells = VoronoiCells(torch.from_numpy(points), norm)
     chosen = torch.from_numpy(rows)
     assert np.array_equal(cells.inside(torch.from_numpy(asked), chosen).numpy(), expected)
     # Whom nobody's border is crossed for is inside, and the other way round.
@@ -174,7 +176,7 @@ def test_no_border_crossed_means_inside_however_near_the_neighbours(seed, apart,
     dtype = torch.float32 if single else torch.float64
     points = torch.from_numpy(0.5 + apart * (rng.random((4, 3)) - 0.5)).to(dtype)
     points = torch.unique(points, dim=0)
-    cells, rows = Cells(points, L2()), torch.zeros(200, dtype=torch.int64)
+    cells, rows = VoronoiCells(points, L2()), torch.zeros(200, dtype=torch.int64)
     way = points[1:2].double() - points[:1].double()
     side = torch.from_numpy(rng.normal(size=(200, 3)))
     side = side - (side @ way.T) / way.square().sum() * way  # along the border
@@ -189,7 +191,7 @@ def test_no_border_crossed_means_inside_however_near_the_neighbours(seed, apart,
 def test_blocks_do_not_matter(norm, monkeypatch):
     rng = np.random.default_rng(3)
     points, asked = torch.from_numpy(rng.random((30, 3))), torch.from_numpy(rng.random((25, 3)))
-    cells, rows = Cells(points, norm), torch.from_numpy(rng.integers(0, 30, 25))
+    cells, rows = VoronoiCells(points, norm), torch.from_numpy(rng.integers(0, 30, 25))
 
     def everything():
         near = cells.neighbours(rows, 0.4)

@@ -7,7 +7,7 @@ import torch
 
 from nearkin.attacks import as_norm
 from nearkin.attacks.library import ATTACKS, check_attack, published_attack
-from nearkin.attacks.units import Unit
+from nearkin.attacks.region import Unit
 from nearkin.errors import DataError, MissingExtraError, RecipeError
 
 ALL = [

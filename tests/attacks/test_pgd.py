@@ -1,4 +1,4 @@
-"""FGSM, BIM and PGD on linear models, whose worst points are known, beside foolbox's; and what every attack holds."""
+"""Gradient ascent: steps by hand, what is kept on the way, and where it stops."""
 
 import foolbox
 import numpy as np
@@ -7,9 +7,245 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nearkin.attacks import L2, Combined, LInf, attack, attack_classifier
+from nearkin.attacks import (
+    L2,
+    Ball,
+    Combined,
+    Found,
+    LInf,
+    Misclassify,
+    PullTo,
+    PushAway,
+    ascend,
+    attack,
+    attack_classifier,
+    climb,
+    usual_step,
+)
 from nearkin.attacks.library import published_attack
+from nearkin.attacks.pgd import nothing_found
 from nearkin.errors import DataError
+from nearkin.spaces import Euclidean, Sphere
+
+
+class Sum:
+    """Raise the sum of the coordinates; the aim is a limit, another one for each input."""
+
+    def __init__(self, limits):
+        self.limits = torch.tensor(limits)
+        self.asked = []
+
+    def __call__(self, points, rows):
+        self.asked.append(rows.tolist())
+        values = points.sum(dim=1)
+        return values, values.detach() >= self.limits[rows]
+
+
+def test_an_input_is_left_alone_once_its_aim_is_reached():
+    goal = Sum([0.0, 0.25, 0.5, 9.0])
+    start = torch.zeros(4, 1)
+    found = ascend(goal, start, Ball(start, 1.0, LInf(), None), steps=3, step=0.3)
+    assert goal.asked == [[0, 1, 2, 3], [1, 2, 3], [2, 3], [3]]
+    torch.testing.assert_close(found.points, torch.tensor([[0.0], [0.3], [0.6], [0.9]]))
+    assert found.reached.tolist() == [True, True, True, False]
+    torch.testing.assert_close(found.values, torch.tensor([0.0, 0.3, 0.6, 0.9]))
+
+
+def test_the_best_point_on_the_way_is_kept():
+    """A step that is too long crosses the top: what was higher before is given back."""
+
+    def hill(points, rows):
+        return -(points - 0.5).square().sum(dim=1), torch.zeros(len(points), dtype=torch.bool)
+
+    start = torch.tensor([[0.45], [0.0]])
+    found = ascend(hill, start, Ball(start, 2.0, L2(), None), steps=1, step=0.4)
+    torch.testing.assert_close(found.points, torch.tensor([[0.45], [0.4]]))
+
+
+def test_no_steps_look_at_the_start_alone():
+    goal = Sum([0.5, 5.0])
+    found = ascend(goal, torch.ones(2, 2), Ball(torch.ones(2, 2), 1.0, L2(), None), steps=0, step=0.0)
+    assert goal.asked == [[0, 1]]
+    assert torch.equal(found.points, torch.ones(2, 2))
+    assert found.reached.tolist() == [True, False]
+
+
+def test_it_asks_for_gradients_by_itself():
+    start = torch.ones(2, 2)
+    ball = Ball(start, 1.0, LInf(), None)
+    with torch.no_grad():
+        found = ascend(Sum([9.0, 9.0]), start, ball, steps=2, step=0.1)
+        climbed = climb(lambda points: points.sum(dim=1), start, ball, steps=2, step=0.1)
+    torch.testing.assert_close(found.points, torch.full((2, 2), 1.2))
+    torch.testing.assert_close(climbed, found.points)
+
+
+def test_where_there_is_no_number_there_is_no_way_up():
+    def broken(points, rows):
+        return (points * torch.tensor([1.0, torch.nan])).nansum(dim=1), torch.zeros(len(points), dtype=torch.bool)
+
+    start = torch.zeros(1, 2)
+    found = ascend(broken, start, Ball(start, 1.0, LInf(), None), steps=2, step=0.25)
+    assert torch.equal(found.points, torch.tensor([[0.5, 0.0]]))
+
+
+@pytest.mark.parametrize(("steps", "step"), [(-1, 0.1), (1, -0.1), (1, float("nan"))])
+def test_steps_that_make_no_sense_are_refused(steps, step):
+    with pytest.raises(DataError, match="step"):
+        ascend(Sum([1.0]), torch.zeros(1, 1), Ball(torch.zeros(1, 1), 1.0, L2()), steps=steps, step=step)
+
+
+def test_climbing_is_the_plain_loop():
+    """Whatever is met on the way: eight steps by hand, on a function with many tops."""
+    centres = torch.rand(3, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    ball = Ball(centres, 0.3, L2())
+    x = centres.clone()
+    for _ in range(8):
+        gradient = 9 * torch.cos(9 * x)
+        x = x + 0.1 * gradient / gradient.norm(dim=1, keepdim=True)
+        way = x - centres
+        x = (centres + way * (0.3 / way.norm(dim=1, keepdim=True)).clamp(max=1)).clamp(0, 1)
+    found = climb(lambda points: torch.sin(9 * points).sum(dim=1), centres, ball, steps=8, step=0.1)
+    torch.testing.assert_close(found, x)
+    assert not found.requires_grad
+
+
+def test_what_is_worse_for_the_defender_is_taken():
+    found = nothing_found(torch.zeros(5, 1))
+    everyone = torch.arange(5)
+    found.take(everyone, torch.ones(5, 1), torch.tensor([1.0, 1, 1, 1, 1]), torch.tensor([0, 0, 1, 1, 0]).bool())
+    # higher; lower but reached; higher but not reached; higher and reached; no number
+    values, reached = torch.tensor([2.0, 0, 5, 3, torch.nan]), torch.tensor([0, 1, 0, 1, 0]).bool()
+    found.take(everyone, torch.full((5, 1), 2.0), values, reached)
+    assert found.points.squeeze(1).tolist() == [2, 2, 1, 2, 1]
+    assert found.values.tolist() == [2, 0, 1, 3, 1]
+    assert found.reached.tolist() == [False, True, True, True, False]
+    assert isinstance(found, Found)
+
+
+def test_the_usual_step_crosses_the_ball():
+    assert usual_step(0.4, 1) == 0.4
+    assert usual_step(0.4, 10) == pytest.approx(0.1)
+    assert usual_step(0.4, 0) == 0.4
+
+
+PROBABILITIES = torch.tensor([[0.7, 0.2, 0.1], [0.25, 0.35, 0.4], [0.2, 0.5, 0.3]])
+
+
+def test_values_of_misclassification_by_hand():
+    codes = torch.tensor([2, 0, 0, 1])  # of four inputs, of which the points are of 1, 2 and 3
+    rows = torch.tensor([1, 2, 3])
+    raised, wrong = Misclassify(lambda x: PROBABILITIES.log(), codes, (2,))(torch.zeros(3, 2), rows)
+    np.testing.assert_allclose(raised.numpy(), [-np.log(0.7), -np.log(0.25), -np.log(0.5)], rtol=1e-6)
+    assert wrong.tolist() == [False, True, False]
+    raised, wrong = Misclassify(lambda x: PROBABILITIES.log(), codes, (2,), "margin")(torch.zeros(3, 2), rows)
+    np.testing.assert_allclose(raised.numpy(), np.log([0.2 / 0.7, 0.4 / 0.25, 0.3 / 0.5]), rtol=1e-6)
+    assert wrong.tolist() == [False, True, False]
+    assert ((raised > 0) == wrong).all()
+
+
+def test_a_margin_has_a_gradient_where_the_classifier_is_sure():
+    def sure(x):
+        return torch.log_softmax(torch.stack([1000 * x[:, 0], torch.zeros(len(x))], dim=1), dim=1)
+
+    slopes = []
+    for raised in ("cross-entropy", "margin"):
+        x = torch.ones(1, 1, requires_grad=True)
+        Misclassify(sure, torch.zeros(1, dtype=torch.int64), (1,), raised)(x, torch.arange(1))[0].sum().backward()
+        slopes.append(float(x.grad))
+    assert slopes == [0.0, -1000.0]
+
+
+def test_the_shape_is_given_back():
+    seen = []
+
+    def classifier(x):
+        seen.append(tuple(x.shape))
+        return torch.zeros(len(x), 2)
+
+    Misclassify(classifier, torch.zeros(5, dtype=torch.int64), (3, 2, 2))(torch.zeros(4, 12), torch.arange(4))
+    assert seen == [(4, 3, 2, 2)]
+
+
+def embedder(seed=0, dimension=5):
+    matrix = torch.randn(6, dimension, generator=torch.Generator().manual_seed(seed))
+    return lambda x: (x.flatten(1) - 0.5) @ matrix
+
+
+def naive(distance, query, gallery):
+    return np.array([distance(query, item) for item in gallery])
+
+
+def euclidean(a, b):
+    return np.sqrt(((a - b) ** 2).sum())
+
+
+def chord(a, b):
+    return euclidean(a / np.linalg.norm(a), b / np.linalg.norm(b))
+
+
+@pytest.mark.parametrize("space", [Euclidean(), Sphere()])
+def test_pushing_away_by_naive_loops(space):
+    embed = embedder()
+    gallery, x = torch.randn(9, 5, generator=torch.Generator().manual_seed(1)), torch.rand(4, 1, 2, 3)
+    codes, own = torch.arange(9) % 3, torch.tensor([0, 1, 2, 1])
+    rows = torch.tensor([3, 0])
+    raised, away = PushAway(embed, gallery, codes, own, space, (1, 2, 3))(x.flatten(1)[rows], rows)
+    distance = space.distance(embed(x[rows]), gallery).numpy()
+    for place, row in enumerate(rows.tolist()):
+        same = codes.numpy() == int(own[row])
+        gap = distance[place][same].min() - distance[place][~same].min()
+        assert float(raised[place]) == pytest.approx(gap, rel=1e-5)
+        assert bool(away[place]) == (gap > 0)
+    if isinstance(space, Euclidean):
+        expected = naive(euclidean, embed(x[3:4])[0].numpy(), gallery.numpy())
+        np.testing.assert_allclose(distance[0], expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize("space", [Euclidean(), Sphere()])
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_queries_are_pushed_away_from_their_class(space, norm):
+    embed = embedder(2)
+    generator = torch.Generator().manual_seed(3)
+    x = torch.rand(10, 1, 2, 3, generator=generator)
+    gallery = space.project(embed(torch.rand(12, 1, 2, 3, generator=generator)))
+    codes = torch.arange(12) % 3
+    own = codes[space.distance(space.project(embed(x)), gallery).argmin(dim=1)]  # right before the attack
+    goal = PushAway(lambda inputs: space.project(embed(inputs)), gallery, codes, own, space, (1, 2, 3))
+    found = attack(goal, x, 1.0, norm=norm, steps=40, restarts=3)
+    assert found.reached.all()
+    nearest = space.distance(space.project(embed(found.points)), gallery).argmin(dim=1)
+    assert (codes[nearest] != own).all()
+    assert not attack(goal, x, 0.0, steps=1).reached.any()
+
+
+def test_queries_are_pulled_to_what_was_chosen():
+    embed, space = embedder(4), Euclidean()
+    generator = torch.Generator().manual_seed(5)
+    x, others = torch.rand(8, 1, 2, 3, generator=generator), torch.rand(8, 1, 2, 3, generator=generator)
+    gallery, targets = embed(others), torch.arange(8).flip(0)
+    goal = PullTo(embed, gallery, targets, space, (1, 2, 3))
+    raised, first = goal(x.flatten(1)[2:4], torch.tensor([2, 3]))
+    for place, row in enumerate((2, 3)):
+        distances = naive(euclidean, embed(x)[row].numpy(), gallery.numpy())
+        assert float(raised[place]) == pytest.approx(-distances[targets[row]], rel=1e-4)
+        assert bool(first[place]) == (distances.argmin() == int(targets[row]))
+    found = attack(goal, x, 1.0, steps=100, step=0.05)  # the ball holds every target's own input
+    assert found.reached.all()
+    assert torch.equal(space.distance(embed(found.points), gallery).argmin(dim=1), targets)
+
+
+def test_a_target_that_is_in_the_gallery_twice_is_found():
+    gallery = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
+    goal = PullTo(lambda x: x, gallery, torch.tensor([1, 2]), Euclidean(), (2,))
+    assert goal(torch.tensor([[0.9, 0.0], [0.9, 0.0]]), torch.arange(2))[1].tolist() == [True, False]
+
+
+@pytest.mark.parametrize("codes", [[0, 0, 0], [1, 1, 1]])
+def test_a_gallery_without_the_own_class_or_without_others_is_refused(codes):
+    with pytest.raises(DataError, match="gallery"):
+        PushAway(lambda x: x, torch.zeros(3, 2), torch.tensor(codes), torch.tensor([1]), Euclidean(), (2,))
+
 
 SHAPE = (1, 2, 3)
 

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nearkin.attacks.square import _side, square_attack
+from nearkin.attacks.library import _side, square_attack
 
 SHAPE = (2, 6, 6)
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nearkin.attacks import L2, Combined, LInf
-from nearkin.attacks.nearest_point import NearestPoint
-from nearkin.attacks.units import Unit
+from nearkin.attacks.classifier import NearestPoint
+from nearkin.attacks.region import Unit
 from nearkin.attacks.voronoi import adversarial_accuracy
 from nearkin.data.inputs import InputSpec
 from nearkin.errors import DataError
@@ -338,10 +338,10 @@ def test_bounds_that_single_precision_rounds():
         ({"inputs": torch.zeros(0, 2), "labels": [], "bounds": (0.0, 1.0)}, "inputs"),
         ({"norm": "l3"}, "l3"),
         ({"raised": "loss"}, "loss"),
-        ({"attacked": np.array([], dtype=int)}, "rows"),
-        ({"attacked": np.array([8])}, "rows"),
-        ({"attacked": np.array([-1])}, "rows"),
-        ({"attacked": np.ones(8, dtype=bool)}, "rows"),
+        ({"attacked": np.array([], dtype=int)}, "row"),
+        ({"attacked": np.array([8])}, "row"),
+        ({"attacked": np.array([-1])}, "row"),
+        ({"attacked": np.ones(8, dtype=bool)}, "row"),
     ],
 )
 def test_what_makes_no_sense_is_refused(changes, word):

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
 import nearkin as nk
-from nearkin.audits import unseen_items
+from nearkin.audits import Subject, unseen_items
 from nearkin.errors import DataError, ModelError, UnknownNameError
 from nearkin.metrics import class_bootstrap, retrieval_metrics
+from nearkin.models.card import Card
+from nearkin.spaces import Sphere
 
 
 @pytest.fixture
@@ -50,7 +54,7 @@ def test_mismatched_or_hopeless_input_is_refused(clusters):
     with pytest.raises(DataError, match="classes"):
         nk.audit(vectors, np.zeros(120))
     for collapsed in (np.zeros_like(vectors), np.full_like(vectors, 3.0)):
-        with pytest.raises(DataError, match="same"):
+        with pytest.raises(DataError, match="identical"):
             nk.audit(collapsed, labels)
     with pytest.raises(DataError):
         nk.audit(np.full_like(vectors, np.nan), labels)
@@ -75,7 +79,7 @@ def test_a_few_zero_vectors_are_fine(clusters):
 )
 def test_only_unseen_classes_are_audited(patterns, train, test, expected, note):
     card = {"classes": {"train": train, "val": [], "test": test}, "data": {"fingerprint": patterns.fingerprint()}}
-    chosen, notes = unseen_items(patterns, card)
+    chosen, notes = unseen_items(patterns, Card.from_dict(card))
     assert set(patterns.labels[chosen]) == expected
     assert [note in text for text in notes] == ([True] if note else [])
 
@@ -83,7 +87,6 @@ def test_only_unseen_classes_are_audited(patterns, train, test, expected, note):
 def test_a_published_query_and_gallery_division_is_followed(patterns, tiny):
     from nearkin.audits import Subject, run_suites
     from nearkin.recipe import AuditSection
-    from nearkin.spaces import Sphere
 
     rng = np.random.default_rng(0)
     vectors, gallery = rng.normal(size=(80, 4)).astype(np.float32), np.arange(80) % 2 == 0
@@ -156,3 +159,24 @@ def test_a_damaged_weight_file_is_still_an_error(published, patterns, tmp_path):
     path.write_bytes(b"other")
     with pytest.raises(ModelError, match="damaged"):
         subject.subject_of_model(published(), patterns.select(range(16)), cache_directory=tmp_path, progress=False)
+
+
+def test_the_retrieval_suite_imports_no_other_suite_and_no_attack():
+    code = (
+        "import sys, nearkin.audits\n"
+        "nearkin.audits.suites.get('retrieval')\n"
+        "print([name for name in sys.modules if name.startswith(('nearkin.attacks', 'nearkin.training'))])\n"
+        "print([name for name in ('hierarchy', 'robustness', 'geometry') if f'nearkin.audits.{name}' in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["[]", "[]"]
+
+
+def test_a_subject_takes_properties_by_name_and_refuses_others():
+    gallery = np.array([True, False, True, False])
+    subject = Subject(np.eye(4), np.array(list("abab")), Sphere(), gallery=gallery)
+    assert (subject.asked.tolist(), subject.searched.tolist()) == ([1, 3], [0, 2])
+    assert subject.known is subject.pixels is subject.local is subject.trained_domains is None
+    assert subject.changed(gallery=None).asked.tolist() == [0, 1, 2, 3]
+    with pytest.raises(TypeError, match="galery"):
+        Subject(np.eye(4), np.array(list("abab")), Sphere(), galery=gallery)

@@ -10,12 +10,12 @@ import pytest
 import nearkin as nk
 from nearkin.audits import Subject, run_suites
 from nearkin.audits.calibration import fit_estimators, tell_strangers
-from nearkin.audits.corrupted import CorruptedEncoder
-from nearkin.audits.division import divide, leave_classes_out
+from nearkin.audits.corruption import CorruptedEncoder
+from nearkin.audits.subject import divide, leave_classes_out
 from nearkin.confidence import NED, KNNVote, evaluate
 from nearkin.data.corruptions import CORRUPTIONS
 from nearkin.errors import DataError, NearkinError
-from nearkin.metrics.halving import halves
+from nearkin.metrics.labels import halves
 from nearkin.models import build_embedder
 from nearkin.models.section import ModelSection
 from nearkin.recipe import AuditSection
@@ -158,7 +158,7 @@ def fake(subject):
 
 
 def test_corruption_averages_over_all_cells(subject, tmp_path):
-    part = Subject(**{**vars(subject), "corrupted": fake(subject)})
+    part = subject.changed(corrupted=fake(subject))
     section = AuditSection(resamples=50, corrupted_queries=40, severities=[1, 4])
     result = run_suites(part, section, ["corruption"])
     details = result.details["corruption"]
@@ -213,7 +213,7 @@ def test_corrupted_embeddings_are_kept(patterns, small_model, tmp_path, monkeypa
 def test_a_model_is_audited_under_corruption(patterns, small_model, tmp_path, monkeypatch):
     pytest.importorskip("imagecorruptions", reason="the extra `audit` is not installed", exc_type=ImportError)
     monkeypatch.setenv("HOME", str(tmp_path))
-    small_model.card["recipe"] = {"audit": {"corrupted_queries": 10, "severities": [5], "resamples": 20}}
+    small_model.card = {"recipe": {"audit": {"corrupted_queries": 10, "severities": [5], "resamples": 20}}}
     result = nk.audit(small_model, patterns, suites=["calibration", "corruption"], baseline=False, progress=False)
     assert 0 <= result["accuracy, corrupted, NED"] <= 1
     assert result.details["corruption"]["severities"] == [5]

@@ -13,7 +13,7 @@ from PIL import Image
 import nearkin as nk
 from nearkin.audits import Subject, run_suites
 from nearkin.audits.classification import classification_suite
-from nearkin.audits.pictures import draw_subject
+from nearkin.audits.result import draw_subject
 from nearkin.errors import DataError
 from nearkin.metrics import class_bootstrap
 from nearkin.metrics.classification import classification_metrics

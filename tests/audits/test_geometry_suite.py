@@ -11,9 +11,8 @@ import torch
 
 import nearkin as nk
 from nearkin.audits import Subject, run_suites
-from nearkin.audits.division import leave_classes_out
-from nearkin.audits.geometry import geometry_suite
-from nearkin.audits.reweighting import POWERS, reweigh
+from nearkin.audits.geometry import POWERS, geometry_suite, reweigh
+from nearkin.audits.subject import leave_classes_out
 from nearkin.errors import DataError
 from nearkin.metrics import (
     GEOMETRY,

@@ -12,15 +12,13 @@ from PIL import Image
 
 import nearkin as nk
 from nearkin.audits import Subject, run_suites
-from nearkin.audits.hierarchy import hierarchy_suite
-from nearkin.audits.inferring import InferredTree, distances_of_items, distances_of_proxies
-from nearkin.audits.references import references
-from nearkin.audits.untrained import Untrained
+from nearkin.audits.class_tree import InferredTree, distances_of_items, distances_of_proxies, references
+from nearkin.audits.hierarchy import Untrained, hierarchy_suite
 from nearkin.data.hierarchy import Hierarchy
 from nearkin.errors import DataError, NearkinError
-from nearkin.metrics.halving import halves
 from nearkin.metrics.hierarchical_similarity import hierarchical_similarity
 from nearkin.metrics.hierarchy import class_distance_matrix, class_prototypes, mean_correlation, ranking_metrics
+from nearkin.metrics.labels import halves
 from nearkin.models.build import build_embedder
 from nearkin.models.section import ModelSection
 from nearkin.recipe import AuditSection

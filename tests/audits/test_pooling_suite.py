@@ -9,9 +9,8 @@ import pytest
 import torch
 
 import nearkin as nk
-from nearkin.audits import Subject, pooling, pooling_pictures, run_suites
-from nearkin.audits.local_encoder import LocalEncoder
-from nearkin.audits.pooling import sample_items
+from nearkin.audits import Subject, pooling_suite, run_suites
+from nearkin.audits.pooling_suite import LocalEncoder, sample_items
 from nearkin.errors import DataError
 from nearkin.metrics.local_features import check_bound, class_histograms, shared_mass
 from nearkin.models import ModelSection, build_embedder
@@ -90,7 +89,7 @@ def test_blocks_of_items_change_nothing(patterns, monkeypatch):
     encoder = LocalEncoder(model(pooling="gsp"), patterns)
     rows = np.arange(10)
     whole = encoder(rows)
-    monkeypatch.setattr("nearkin.audits.local_encoder._ITEMS", 3)
+    monkeypatch.setattr("nearkin.audits.pooling_suite._ITEMS", 3)
     blocks = encoder(rows)
     np.testing.assert_allclose(whole.features, blocks.features, atol=1e-5)
     np.testing.assert_allclose(whole.attributes, blocks.attributes, atol=1e-5)
@@ -219,7 +218,7 @@ def test_the_report_shows_all_pictures(patterns, tmp_path):
 @pytest.mark.parametrize(("dimension", "flat"), [(2, True), (3, False)])
 def test_captions_tell_which_plane_is_shown(patterns, monkeypatch, dimension, flat):
     for name in ("draw_prototypes", "draw_class_hulls", "draw_pooled"):
-        monkeypatch.setattr(pooling_pictures, name, lambda *_: b"png")
+        monkeypatch.setattr(pooling_suite, name, lambda *_: b"png")
     result = run_suites(subject(model(dimension=dimension), patterns), QUICK, ["pooling"])
     figures = [draw() for draw in result.drawings[:3]]
     assert [figure.title for figure in figures] == TITLES[:3]
@@ -237,7 +236,7 @@ def test_the_caption_of_the_hulls_says_how_far_images_may_lie_from_them(patterns
 
 def test_patches_are_of_the_features_nearest_to_the_commonest_prototypes(patterns, monkeypatch):
     seen = []
-    monkeypatch.setattr(pooling_pictures, "draw_prototypes", lambda *given: seen.append(given) or b"png")
+    monkeypatch.setattr(pooling_suite, "draw_prototypes", lambda *given: seen.append(given) or b"png")
     given = subject(model(), patterns)
     run_suites(given, QUICK, ["pooling"]).drawings[0]()
     ((view, patches),) = seen
@@ -253,19 +252,19 @@ def test_a_patch_lies_around_its_position():
 
     pixels = np.zeros((70, 70, 3), dtype=np.uint8)
     pixels[30:40, 40:50] = 255  # row 3, column 4 of 7 x 7
-    part = pooling_pictures._part(Image.fromarray(pixels), 3 * 7 + 4, (7, 7))
+    part = pooling_suite._part(Image.fromarray(pixels), 3 * 7 + 4, (7, 7))
     assert part.size == (25, 25)
     found = np.argwhere(np.asarray(part)[:, :, 0])
     np.testing.assert_allclose(found.mean(axis=0), 12, atol=1)
-    corner = pooling_pictures._part(Image.fromarray(pixels), 0, (7, 7))
+    corner = pooling_suite._part(Image.fromarray(pixels), 0, (7, 7))
     assert corner.size == (25, 25)
-    assert pooling_pictures._part(Image.fromarray(pixels), 0, (1, 1)).size == (70, 70)
+    assert pooling_suite._part(Image.fromarray(pixels), 0, (1, 1)).size == (70, 70)
 
 
 def test_items_that_would_not_fit_into_memory_are_fewer(patterns, monkeypatch):
     given = subject(model(), patterns)
     each = given.local(np.array([0])).features.numel()
-    monkeypatch.setattr(pooling, "_MOST_VALUES", 8 * each)
+    monkeypatch.setattr(pooling_suite, "_MOST_VALUES", 8 * each)
     result = run_suites(given, QUICK, ["pooling"])
     assert "8 items" in result.notes[0]
     assert "2 items" in result.notes[1]
@@ -274,12 +273,12 @@ def test_items_that_would_not_fit_into_memory_are_fewer(patterns, monkeypatch):
 def test_memory_is_shared_by_the_classes_that_there_are(patterns, monkeypatch):
     given = subject(model(), patterns)
     each = given.local(np.array([0])).features.numel()
-    monkeypatch.setattr(pooling, "_MOST_VALUES", 40 * each)
+    monkeypatch.setattr(pooling_suite, "_MOST_VALUES", 40 * each)
     many = AuditSection(pooling_classes=1000, pooling_items=64, pooling_prototypes=6)
     result = run_suites(given, many, ["pooling"])
     assert "40" in result.notes[0]
     assert "4 items" in result.notes[1]
-    monkeypatch.setattr(pooling, "_MOST_VALUES", 7 * each)
+    monkeypatch.setattr(pooling_suite, "_MOST_VALUES", 7 * each)
     result = run_suites(given, many, ["pooling"])
     assert "7 items" in result.notes[0]
     assert "memory" in result.notes[1]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,8 +14,7 @@ import nearkin as nk
 from nearkin.attacks import PixelEmbedder, class_codes, classifier_of_estimator
 from nearkin.attacks.library import published_attack
 from nearkin.audits import Subject, run_suites, subject_of_model
-from nearkin.audits.attacked_classes import VOTES, AttackedClasses
-from nearkin.audits.attacking import make_scene
+from nearkin.audits.attacks import VOTES, AttackedClasses, make_scene
 from nearkin.audits.calibration import OURS, divided, fit_estimators
 from nearkin.audits.robustness import _add_checks, robustness_suite
 from nearkin.audits.suites import SuiteResult
@@ -46,12 +44,12 @@ def model(patterns, tiny):
 @pytest.fixture(scope="module")
 def subject(model, patterns, tmp_path_factory):
     folder = tmp_path_factory.mktemp("features")
-    whole = replace(subject_of_model(model, patterns, cache_directory=folder, progress=False), progress=False)
+    whole = subject_of_model(model, patterns, cache_directory=folder, progress=False).changed(progress=False)
     reader = PixelReader(model, patterns)
     # The model saw these classes: enough items for a sample.
     embeddings = model.encode(patterns, progress=False)
-    return replace(
-        whole, embeddings=embeddings, labels=patterns.labels, pixels=reader, picture=patterns.image, baseline=None
+    return whole.changed(
+        embeddings=embeddings, labels=patterns.labels, pixels=reader, picture=patterns.image, baseline=None
     )
 
 
@@ -139,7 +137,7 @@ def test_cells_are_of_support_and_queries(subject, found):
 
 def test_items_without_cells_cost_only_the_cells(subject):
     """Equal pixels under different labels have no cells: everything else is still told."""
-    same = replace(subject, pixels=lambda rows: torch.full((len(rows), 3, 16, 16), 0.5))
+    same = subject.changed(pixels=lambda rows: torch.full((len(rows), 3, 16, 16), 0.5))
     section = QUICK.model_copy(update={"attacks": ["fgsm"], "attack_epsilons": [0.01], "smoothed_queries": 0})
     found = robustness_suite(same, section)
     assert any("SAA" in note and "VAA" in note for note in found.notes)
@@ -208,7 +206,7 @@ def test_a_softmax_run_is_attacked_by_its_own_classes(patterns, tiny, tmp_path):
     trained = nk.load(tmp_path / "run")
     assert "accuracy, fgsm 0.05, softmax" in result.values
     # The classifier that was attacked is one that learned these classes.
-    scores = nk.training.class_scores.run_classifier(tmp_path / "run", trained)
+    scores = nk.training.run.run_classifier(tmp_path / "run", trained)
     points = torch.from_numpy(trained.encode(patterns, progress=False))
     named = np.array(scores.names)[scores.scores(points).argmax(dim=1).numpy()]
     assert (named == patterns.labels).mean() > 0.3

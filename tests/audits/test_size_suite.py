@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,14 +11,12 @@ from sklearn.decomposition import PCA
 
 import nearkin as nk
 from nearkin.audits import Subject, run_suites, subject_of_model
-from nearkin.audits.division import leave_classes_out
-from nearkin.audits.shortening import components_of_training
-from nearkin.audits.sizes import size_suite
-from nearkin.audits.training_items import training_rows
+from nearkin.audits.sizes import components_of_training, size_suite
+from nearkin.audits.subject import leave_classes_out, training_rows
 from nearkin.errors import DataError, ModelError, RecipeError
 from nearkin.metrics import retrieval_metrics
 from nearkin.recipe import AuditSection, load_recipe
-from nearkin.report.sizes import draw_sizes
+from nearkin.report.curves import draw_sizes
 from nearkin.search import InnerProduct
 from nearkin.spaces import Euclidean, PoincareBall, PrincipalRotation, Sphere
 from nearkin.training import Run, train
@@ -167,7 +164,7 @@ def test_training_items_of_a_model_are_those_of_its_training_classes(patterns, t
     assert set(patterns.labels[rows]) == set(model.card["classes"]["train"])
     whole = subject_of_model(model, patterns, cache_directory=folder, baseline=False, progress=False)
     np.testing.assert_allclose(whole.trained(), model.encode(patterns.select(rows), progress=False), atol=1e-6)
-    found = run_suites(replace(whole, own_data=True), QUICK, ["size"])
+    found = run_suites(whole.changed(own_data=True), QUICK, ["size"])
     assert "MAP@R, PCA 8" in found.values
 
 

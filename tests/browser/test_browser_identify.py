@@ -104,7 +104,7 @@ def test_a_wrong_answer_is_corrected_and_the_item_that_misled_relabelled(page, p
     query = picture("red disc", seed=700)
     assert page.gallery.identify(query).neighbours[0].item.id == "wrong"
     ask(page, query)
-    give(page, "This is wrong", "crimson disc")
+    give(page, "Wrong? Correct it", "crimson disc")
     expect(page.locator(".notice").first).to_contain_text("crimson disc")
     assert page.gallery.stats().classes["crimson disc"] == 1
     expect(page.locator(".misled")).to_contain_text("blue square")
@@ -119,7 +119,7 @@ def test_a_wrong_answer_is_corrected_and_the_item_that_misled_relabelled(page, p
 def test_a_label_of_a_thousand_characters_is_taken_whole_and_more_is_not_cut_unsaid(page, picture):
     ask(page, picture("red disc"))
     page.get_by_role("button", name="Enrol as").click()
-    field = page.get_by_label("Enrol it under the label")
+    field = page.get_by_label("Label", exact=True)
     note = page.locator("form.inline:not([hidden]) [role=status]")
     paste(field, "x" * 1001)
     expect(note).to_contain_text("1000")

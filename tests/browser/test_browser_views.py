@@ -144,7 +144,7 @@ def test_a_suspect_is_relabelled_undone_and_dismissed(page):
     settled.get_by_role("button", name="Undo").click()
     expect(case).to_be_visible()
     assert page.gallery.get("wrong").label == "blue square"
-    case.get_by_role("button", name="It is right").click()
+    case.get_by_role("button", name="It is correct").click()
     expect(page.locator(".settled")).to_contain_text("blue square")
     page.reload()
     expect(page.locator("section[aria-labelledby=suspects] [role=status]")).not_to_contain_text("Looking")
@@ -181,13 +181,13 @@ def test_items_are_paged_and_filtered(page):
     expect(page.locator(".pager")).to_contain_text("Page 1")
     assert rows.first.inner_text() == first
     expect(page.get_by_role("button", name="Previous page")).to_be_disabled()
-    page.get_by_label("Only items where").fill("label = 'red disc' and row < 3")
+    page.get_by_label("Filter").fill("label = 'red disc' and row < 3")
     page.keyboard.press("Enter")
     expect(rows).to_have_count(3)
     assert "where=" in page.url
     page.go_back()
     expect(rows).to_have_count(30)
-    page.get_by_label("Only items where").fill("label = 'nothing'")
+    page.get_by_label("Filter").fill("label = 'nothing'")
     page.keyboard.press("Enter")
     expect(page.locator(".pager")).to_contain_text("No item")
 
@@ -195,7 +195,7 @@ def test_items_are_paged_and_filtered(page):
 def test_a_condition_that_cannot_be_read_is_explained(serve, visit):
     page = visit(serve()[0] + "/#/items", refused=True)
     expect(page.locator("table.items tbody tr")).to_have_count(30)
-    page.get_by_label("Only items where").fill("label ==")
+    page.get_by_label("Filter").fill("label ==")
     page.keyboard.press("Enter")
     expect(page.locator("#problems")).to_contain_text("7")
 
@@ -254,7 +254,7 @@ def test_the_model_page_tells_card_calibration_and_reliability(page):
     expect(page.get_by_role("img", name="Reliability diagram")).to_be_visible()
     filled = [each for each in reliability["bins"] if each["count"]]
     expect(page.locator(".diagram circle")).to_have_count(len(filled))
-    page.get_by_text("The same as a table").click()
+    page.get_by_text("Show as a table").click()
     cells = page.locator(".numbers tbody td:nth-child(3)").all_inner_texts()
     assert [int(cell.replace(",", "")) for cell in cells] == [each["count"] for each in filled]
     expect(page.locator("#part-calibration")).to_contain_text("Neighbours")

@@ -91,7 +91,7 @@ def test_attention_is_one_picture_a_stage_and_an_overview(nearkin, attentive, fo
 
 
 def test_the_overview_of_attention_counts_images(nearkin, attentive, folder, tmp_path, monkeypatch):
-    monkeypatch.setattr("nearkin.cli.explaining._OVERVIEW", 2)
+    monkeypatch.setattr("nearkin.cli.model._OVERVIEW", 2)
     code, told, err = nearkin("explain", attentive, folder, "--out", tmp_path / "out", "-q")
     assert code == 0, err
     assert "6 overlays" in told

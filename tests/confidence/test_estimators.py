@@ -246,7 +246,7 @@ def test_classes_are_sorted(name):
             (np.ones((4, 2)), None, "label"),
             (np.ones((4, 2)), "abcd", "label"),
             (np.ones((4, 2)), [[1], [1], [2], [2]], "hashable"),
-            (np.ones((4, 2)), np.ones((4, 1)), "list"),
+            (np.ones((4, 2)), np.ones((4, 1)), "one-dim"),
             ([["a", "b"]] * 4, [1, 1, 2, 2], "numbers"),
             ([[1, 2], [3]], [1, 2], "rows"),
             (np.ma.masked_array(np.ones((4, 2)), np.eye(4, 2)), [1, 1, 2, 2], "masked"),

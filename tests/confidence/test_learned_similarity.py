@@ -21,8 +21,7 @@ from nearkin.confidence import (
     sweep_k,
 )
 from nearkin.errors import DataError
-from nearkin.models.learned_space import LearnedSpace
-from nearkin.models.similarity import PairSimilarity
+from nearkin.models.similarity import LearnedSpace, PairSimilarity
 from nearkin.spaces import Euclidean
 
 CLASSES, EACH, DIMENSION = 4, 12, 6

@@ -8,11 +8,10 @@ from sklearn.metrics import roc_auc_score
 from sklearn.svm import OneClassSVM
 
 from nearkin.confidence import Novelty
-from nearkin.confidence.one_class import OneClassMachine, clipped
+from nearkin.confidence.novelty import OneClassMachine, clipped
 from nearkin.errors import DataError
 from nearkin.metrics import GaussianKernel, LearnedKernel, kernel_matrix
-from nearkin.models.learned_space import LearnedSpace
-from nearkin.models.similarity import PairSimilarity
+from nearkin.models.similarity import LearnedSpace, PairSimilarity
 from nearkin.spaces import make_space
 
 METHODS = ["nearest", "mean", "one-class-svm"]

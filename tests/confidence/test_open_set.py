@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
 from nearkin.confidence import NED, DudaniVote, KNNVote, NearestNeighbour, Prediction, PrototypeSoftmax
-from nearkin.confidence import left_out as left_out_module
-from nearkin.confidence.left_out import class_left_out
-from nearkin.confidence.open_set import OpenPrediction, UnknownRejector
+from nearkin.confidence import open_set as left_out_module
+from nearkin.confidence.open_set import OpenPrediction, UnknownRejector, class_left_out
 from nearkin.confidence.unknown_scores import unknown_scores
 from nearkin.errors import DataError, UnknownNameError
 from nearkin.metrics.open_set import open_set_metrics

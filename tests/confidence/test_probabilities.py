@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nearkin.confidence import ClassProbabilities, KNNVote, NeighbourEstimator, Prediction, probabilities
-from nearkin.confidence.grouping import sum_by_class
+from nearkin.confidence.probabilities import sum_by_class
 from nearkin.errors import DataError
 
 
@@ -230,7 +230,7 @@ def test_labels_are_found_by_equality(classes, labels, codes):
         ([1, float("nan")], "missing"),
         ("ab", "label"),
         ([[1], [2]], "hashable"),
-        (np.ones((2, 1)), "list"),
+        (np.ones((2, 1)), "one-dim"),
     ],
 )
 def test_bad_query_labels(labels, match):

@@ -13,9 +13,8 @@ from scipy.optimize import brentq, minimize_scalar
 from scipy.stats import binom, norm
 
 from nearkin.confidence import thresholds
-from nearkin.confidence._operating import OperatingPoints, resampled
 from nearkin.confidence.targets import EqualErrorRate, FalseAcceptRate, FBeta, Precision, as_target
-from nearkin.confidence.thresholds import Threshold, choose_threshold
+from nearkin.confidence.thresholds import OperatingPoints, Threshold, choose_threshold, resampled
 from nearkin.errors import DataError
 from nearkin.metrics import verification_from_scores
 
@@ -486,9 +485,9 @@ SCORES, CORRECT = normal_model(60, 0.5, 2.0, 0)
         (np.append(SCORES[:-1], np.nan), CORRECT, "row 59"),
         (np.append(np.inf, SCORES[1:]), CORRECT, "NaN"),
         (SCORES[:-1], CORRECT, "correct"),
-        (SCORES.reshape(2, 30), CORRECT.reshape(2, 30), "list"),
+        (SCORES.reshape(2, 30), CORRECT.reshape(2, 30), "one-dim"),
         ([], [], "scores"),
-        (0.5, True, "list"),
+        (0.5, True, "one-dim"),
         (["high"] * 60, CORRECT, "numbers"),
         ([[1, 2], [3]], CORRECT, "array"),
         (None, CORRECT, "numbers"),

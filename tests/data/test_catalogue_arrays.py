@@ -16,7 +16,7 @@ from hypothesis.extra.numpy import array_shapes, arrays
 from sklearn.datasets import load_digits
 
 from nearkin.data.catalogue import catalogue, open_digits
-from nearkin.data.catalogue.idx import parse_idx, read_content
+from nearkin.data.catalogue.mnist import parse_idx, read_content
 from nearkin.errors import DataError
 
 RNG = np.random.default_rng(0)
@@ -94,7 +94,7 @@ def test_a_missing_idx_file_is_named(tmp_path):
 
 
 def test_content_beyond_any_idx_file_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("nearkin.data.catalogue.idx._MOST_BYTES", 1000)
+    monkeypatch.setattr("nearkin.data.catalogue.mnist._MOST_BYTES", 1000)
     (tmp_path / "bomb.gz").write_bytes(gzip.compress(bytes(100_000), mtime=0))
     with pytest.raises(DataError, match="1,000"):
         read_content(tmp_path / "bomb.gz")

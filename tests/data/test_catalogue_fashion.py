@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nearkin.data.catalogue import cache_directory, fashion, open_fashion_mnist, open_named
+from nearkin.data.catalogue import cache_directory, mnist, open_fashion_mnist, open_named
 from nearkin.errors import DataError
 
 COUNTS = {"train": 4, "t10k": 2}
@@ -37,14 +37,14 @@ def world(tmp_path, monkeypatch, files) -> Path:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.delenv("NEARKIN_DATA", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    monkeypatch.setattr(fashion, "_ADDRESS", (tmp_path / "publisher").as_uri() + "/")
-    monkeypatch.setattr(fashion, "_INSTALLED", Path("usr/share/datasets/fashion-mnist-nowhere"))
+    monkeypatch.setattr(mnist, "_ADDRESS", (tmp_path / "publisher").as_uri() + "/")
+    monkeypatch.setattr(mnist, "_INSTALLED", Path("usr/share/datasets/fashion-mnist-nowhere"))
     monkeypatch.setattr(
-        fashion, "_CONTENT_SHA256", {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+        mnist, "_CONTENT_SHA256", {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
     )
     packed = {name: gzip.compress(content, mtime=0) for name, content in files.items()}
     monkeypatch.setattr(
-        fashion, "_PUBLISHED_MD5", {name: hashlib.md5(content).hexdigest() for name, content in packed.items()}
+        mnist, "_PUBLISHED_MD5", {name: hashlib.md5(content).hexdigest() for name, content in packed.items()}
     )
     return tmp_path
 
@@ -112,7 +112,7 @@ def test_a_read_only_data_directory_is_left_alone(world, files, monkeypatch):
 
 def test_debians_package_is_last(world, files):
     # Debian's files are packed anew: other bytes, the same content.
-    payload = put(world / "payload" / fashion._INSTALLED, files, level=1).parents[len(fashion._INSTALLED.parts) - 1]
+    payload = put(world / "payload" / mnist._INSTALLED, files, level=1).parents[len(mnist._INSTALLED.parts) - 1]
     install_apt(world, payload)
     opened = open_fashion_mnist(world / "data", progress=False)
     kept = world / "data/fashion-mnist"
@@ -123,7 +123,7 @@ def test_debians_package_is_last(world, files):
 
 def test_an_installed_debian_package_is_used_in_place(world, files, monkeypatch):
     installed = put(world / "installed", files)
-    monkeypatch.setattr(fashion, "_INSTALLED", installed)
+    monkeypatch.setattr(mnist, "_INSTALLED", installed)
     assert open_fashion_mnist(world / "data", progress=False).where == f"the data directory ({installed})"
 
 
@@ -142,7 +142,7 @@ def test_troubles_with_debian_are_told(world, files, trouble):
     if trouble == "other content":
         files = {name: content[:-1] + bytes([content[-1] ^ 1]) for name, content in files.items()}
     payload = world / "payload"
-    put(payload / (fashion._INSTALLED if trouble != "no file" else "elsewhere"), files)
+    put(payload / (mnist._INSTALLED if trouble != "no file" else "elsewhere"), files)
     install_apt(world, payload, code=100 if trouble == "unknown package" else 0)
     expected = {
         "unknown package": "Unable to locate",
@@ -154,7 +154,7 @@ def test_troubles_with_debian_are_told(world, files, trouble):
 
 
 def test_a_tool_that_hangs_is_ended(world, files, monkeypatch):
-    monkeypatch.setattr("nearkin.data.catalogue.debian._PACKAGE_SECONDS", 0.3)
+    monkeypatch.setattr("nearkin.data.catalogue.download._PACKAGE_SECONDS", 0.3)
     install_apt(world, world)
     program(world / "bin/apt-get", "import time; time.sleep(20)")
     with pytest.raises(DataError, match=r"0\.3"):

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from nearkin.data import open_data
-from nearkin.data.catalogue import cache_directory, fashion
-from nearkin.data.catalogue.idx import find_file
+from nearkin.data.catalogue import cache_directory, mnist
+from nearkin.data.catalogue.mnist import find_file
 
 pytestmark = pytest.mark.data
 
@@ -39,11 +39,11 @@ def test_zips_of_real_data(data_root, name, items, classes, split, columns):
 
 
 def test_fashion_mnist_as_published(monkeypatch):
-    places = [cache_directory() / "fashion-mnist", Path("/") / fashion._INSTALLED]
+    places = [cache_directory() / "fashion-mnist", Path("/") / mnist._INSTALLED]
     folder = next((place for place in places if find_file(place, "t10k-images-idx3-ubyte")), None)
     if folder is None:
         pytest.skip("Fashion-MNIST has not been fetched yet: run the demo once")
-    dataset = fashion.open_folder(folder)
+    dataset = mnist.open_fashion_folder(folder)
     assert (len(dataset), len(dataset.classes)) == (70_000, 10)
     assert len(dataset.where(split="train")) == 60_000
     assert set(np.bincount(dataset.class_ids())) == {7_000}

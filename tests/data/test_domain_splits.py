@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from nearkin.data.dataset import Dataset
 from nearkin.data.domain_splits import leave_one_domain_out, split_domains
+from nearkin.data.export import with_split
 from nearkin.data.manifest import Manifest
 from nearkin.data.section import DataSection
 from nearkin.data.splits import resolve_split
 from nearkin.data.stores import ArrayStore
-from nearkin.data.summary import with_split
 from nearkin.errors import DataError
 
 DOMAINS = ["art", "photo", "sketch"]

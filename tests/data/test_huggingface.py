@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from nearkin.data import ArrowStore, UnreadableError, arrow, find_bad, open_data
+from nearkin.data import ArrowStore, UnreadableError, find_bad, huggingface, open_data
 from nearkin.errors import DataError
 
 NAMES = ["ant", "bee", "cow"]
@@ -198,7 +198,7 @@ def test_audio_columns(tmp_path):
 
 
 def test_both_formats_give_the_same_bytes_to_threads_and_other_processes(tmp_path, monkeypatch):
-    monkeypatch.setattr(arrow, "_CACHE_BYTES", 1)  # every row group is dropped at once, the hardest case
+    monkeypatch.setattr(huggingface, "_CACHE_BYTES", 1)  # every row group is dropped at once, the hardest case
     places = [save(tmp_path / "a", [table(range(40))]), hub(tmp_path / "b", {"train.parquet": table(range(40))}, 7)]
     for data in map(open_data, places):
         order = np.random.default_rng(0).permutation(40).tolist() * 3

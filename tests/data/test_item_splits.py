@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearkin.data.item_splits import split_items
+from nearkin.data.domain_splits import split_items
 from nearkin.data.manifest import Manifest
 from nearkin.data.section import DataSection
 from nearkin.data.splits import resolve_split

@@ -14,14 +14,24 @@ from hypothesis.extra.numpy import arrays
 from PIL import Image
 from torch import nn
 
-from nearkin.audits.explaining import explain_images
+from nearkin.audits.explanation import explain_images
 from nearkin.data import ArrayStore, Dataset, InputSpec, Manifest
-from nearkin.data.augment import EvalTransform, PadTransform, TrainTransform, plain_view, random_box, transform_for
+from nearkin.data.augment import (
+    EvalTransform,
+    PadTransform,
+    TrainTransform,
+    border_colour,
+    fitting,
+    margins,
+    padded,
+    plain_view,
+    random_box,
+    transform_for,
+)
 from nearkin.data.decode import decode_image
-from nearkin.data.padding import border_colour, fitting, margins, padded
 from nearkin.data.section import DataSection
 from nearkin.errors import NearkinError
-from nearkin.gallery.encoding import QueryEncoder
+from nearkin.gallery.model import QueryEncoder
 from nearkin.models import CacheViews, Embedder, FeatureCache, ModelSection, build_embedder, make_pooling
 from nearkin.models.backbones import Backbone
 from nearkin.models.build import pretrained_baseline

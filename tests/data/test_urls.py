@@ -1,6 +1,6 @@
 import pytest
 
-from nearkin.data.urls import beside, file_name, is_url, protocols, shown, without_secrets
+from nearkin.data.urls import file_name, is_url, protocols, redacted, redacted_text, sibling_url
 
 
 @pytest.mark.parametrize(
@@ -61,8 +61,8 @@ def test_each_link_has_its_protocol_as_fsspec_reads_it(url, links):
     ],
 )
 def test_people_see_no_secrets(url, seen):
-    assert shown(url) == seen
-    assert without_secrets(f"404, url='{url}' refused") == f"404, url='{seen}' refused"
+    assert redacted(url) == seen
+    assert redacted_text(f"404, url='{url}' refused") == f"404, url='{seen}' refused"
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_people_see_no_secrets(url, seen):
     ],
 )
 def test_relative_paths_are_beside_the_manifest(manifest, item):
-    assert beside(manifest, "x/1.jpg") == item
+    assert sibling_url(manifest, "x/1.jpg") == item
 
 
 def test_the_format_is_told_by_the_file():

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from nearkin.recipe import load_recipe
-from nearkin.recipe.loading import Recipe
+from nearkin.recipe.recipe import Recipe
 
 from .pages import RUN, Block
 from .prompt import Prompt

@@ -1,4 +1,4 @@
-"""Calls of the scripts in `benchmarks/`: their arguments are read by the script's own parser, and nothing is run."""
+"""Calls of the scripts in `benchmarks/` and `studies/`: their own parsers read the arguments, and nothing is run."""
 
 from __future__ import annotations
 

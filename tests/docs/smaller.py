@@ -11,10 +11,12 @@ from dataclasses import replace
 from typing import Any
 
 from nearkin import protocol
-from nearkin.cli import benchmarking
-from nearkin.models.backbones.registry import backbones
+from nearkin.audits import result
+from nearkin.cli import benchmark as benchmarking
+from nearkin.models import start
+from nearkin.models.backbones.base import backbones
 from nearkin.recipe import Recipe
-from nearkin.report import _canvas
+from nearkin.report import canvas
 
 SIDE = 32
 """Pixels that networks made for larger images are given here."""
@@ -87,8 +89,14 @@ def _lower(tree: dict[str, Any], full: dict[str, Any], caps: dict[str, Any]) -> 
 
 
 def shrink(monkeypatch: Any) -> None:
-    """From now on recipes that are loaded are small, benchmarks train two models for each, and pictures are coarse."""
-    monkeypatch.setattr(_canvas, "_DPI", 40)
+    """From now on recipes that are loaded are small, benchmarks train two models for each, and pictures are coarse.
+
+    A head starts from one ridge instead of the best of six: each is a decomposition of 1,280 features for every fold.
+    """
+    monkeypatch.setattr(canvas, "_DPI", 40)
+    monkeypatch.setattr(result, "_PAIRS", 400)
+    for name, value in (("RIDGES", (1.0,)), ("STRONG_RIDGES", ()), ("_FOLDS", 2)):
+        monkeypatch.setattr(start, name, value)
     whole = Recipe.model_validate
 
     def validate(tree: Any, **options: Any) -> Recipe:

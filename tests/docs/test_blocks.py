@@ -111,7 +111,7 @@ def test_what_is_on_the_list_exists():
 
 
 def test_the_proxy_and_the_unit_of_the_service_are_those_of_the_command():
-    from nearkin.cli.serving import serve
+    from nearkin.cli.serve import serve
 
     assert inspect.signature(serve).parameters["port"].default == PORT
     blocks = {block.language: block.text for block in blocks_of("docs/guide/service.md")}

@@ -14,7 +14,7 @@ from .scripts import check_calls
 _INLINE = re.compile(r"(?<!`)`(nearkin [^`]+)`(?!`)")
 _FENCED = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 _CODE = re.compile(r"(?<!`)`([^`]+)`(?!`)")
-_SCRIPT = re.compile(r"\bpython (benchmarks/\w+\.py)\b([^`\n#;|&]*)")
+_SCRIPT = re.compile(r"\bpython ((?:benchmarks|studies)/[\w/]+\.py)\b([^`\n#;|&]*)")
 
 
 def all_pages():
@@ -70,7 +70,7 @@ def check(words, whole):
 
 
 def runs_of_benchmarks():
-    """Every way in which README and docs call a benchmark in code: script and words."""
+    """Every way in which README and docs call a benchmark or a study in code: script and words."""
     found = set()
     for page in all_pages():
         text = (ROOT / page).read_text(encoding="utf-8")
@@ -79,8 +79,10 @@ def runs_of_benchmarks():
         for script, rest in _SCRIPT.findall("\n".join(code)):
             words = (word for word in rest.split() if word not in ("…", "...") and not word.startswith("$"))
             found.add((script, tuple(words)))
-        # `python benchmarks/x.py a`, `… b`
-        for script, more in re.findall(r"`python (benchmarks/\w+\.py)[^`]*`((?:(?:,| and| or)? `… [^`]+`)+)", text):
+        # `python studies/x/run.py a`, `… b`
+        for script, more in re.findall(
+            r"`python ((?:benchmarks|studies)/[\w/]+\.py)[^`]*`((?:(?:,| and| or)? `… [^`]+`)+)", text
+        ):
             found |= {(script, tuple(words.split())) for words in re.findall(r"`… ([^`]+)`", more)}
     return sorted(found)
 
@@ -89,7 +91,7 @@ def test_benchmarks_that_are_named_exist():
     named = {
         (page, script)
         for page in all_pages()
-        for script in re.findall(r"\bbenchmarks/\w+\.py\b", (ROOT / page).read_text(encoding="utf-8"))
+        for script in re.findall(r"\b(?:benchmarks|studies)/[\w/]+\.py\b", (ROOT / page).read_text(encoding="utf-8"))
     }
     assert named
     assert not {(page, script) for page, script in named if not (ROOT / script).is_file()}
@@ -104,7 +106,7 @@ def test_a_wrong_call_is_found():
     for script, words in (
         ("benchmarks/none.py", ()),
         ("benchmarks/overhead.py", ("--chekc",)),
-        ("benchmarks/cub_frozen.py", ("sideways",)),
+        ("studies/cub_frozen/run.py", ("sideways",)),
     ):
         with pytest.raises(ValueError, match=script):
             check_calls(script, [words])

@@ -1,8 +1,9 @@
 """Every number that tells how well something does stands beside the command that made it.
 
 A machine can see this much: a section whose text or tables hold a percentage, an interval, a ratio or a decimal must
-name a command of this repository (`python benchmarks/…`, `nearkin …`, `make …`), or have a table that the docs
-generate; in the section itself, or under a heading that it belongs to. Others are on a list, with the reason.
+name a command of this repository (`python benchmarks/…`, `python studies/…`, `nearkin …`, `make …`), or have a table
+that the docs generate; in the section itself, or under a heading that it belongs to. Others are on a list, with the
+reason.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import pytest
 from .pages import DOCS, ROOT
 
 _COMMAND = re.compile(
-    r"\bpython benchmarks/\w+\.py|\bnearkin (?!is\b|needs\b)[a-z]+|\bmake [a-z]+|<!-- (?:generated|sizing): [\w-]+ -->"
+    r"\bpython (?:benchmarks|studies)/[\w/]+\.py|\bnearkin (?!is\b|needs\b)[a-z]+|\bmake [a-z]+|"
+    r"<!-- (?:generated|sizing): [\w-]+ -->"
 )
 _HEADING = re.compile(r"^(#{1,6}) (.+?)\s*$|^\*\*([^*]+[?.])\*\*")
 _BOLD = 7

@@ -15,13 +15,20 @@ from urllib.parse import unquote
 import pytest
 import yaml
 
+from studies.claims import documents
+
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 HOME, README = DOCS / "index.md", ROOT / "README.md"
 PAGES = sorted(DOCS.rglob("*.md"))
+BOOK = {DOCS / "book" / f"{document.slug}.md": document for document in documents()}
+"""Pages that are made when the site is built, each with a heading for every claim of its document."""
 GUIDES = sorted((DOCS / "guide").glob("*.md"))
 HELP = [DOCS / f"{name}.md" for name in ("troubleshooting", "security", "glossary", "architecture")]
-OUTSIDE = [README, ROOT / "SECURITY.md", ROOT / "CONTRIBUTING.md"]
+OUTSIDE = [
+    README,
+    *(ROOT / name for name in ("SECURITY.md", "CONTRIBUTING.md", "benchmarks/README.md", "studies/README.md")),
+]
 
 FENCES = re.compile(r"^```.*?^```|<!--.*?-->", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`[^`\n]*`")
@@ -51,6 +58,8 @@ def links(page):
 @cache
 def places(page):
     """The headings of a page as links name them: as Python-Markdown's `toc` makes them."""
+    if page in BOOK:
+        return {claim.key for claim in BOOK[page].claims}
     found = set()
     for heading in HEADING.findall(text(page)):
         plain = LINK.sub(lambda link: link[0][1 : link[0].index("]")], heading).replace("`", "").replace("*", "")
@@ -64,7 +73,9 @@ def places(page):
 
 
 def linked(page):
-    """The pages that a page links to."""
+    """The pages that a page links to; those of the book lead back, and to what they have from other pages."""
+    if page in BOOK:
+        return set()
     return {file for picture, file, _ in links(page) if file.suffix == ".md" and not picture}
 
 
@@ -96,7 +107,7 @@ def menu(entries):
 def test_every_page_is_in_the_menu_once():
     listed = list(menu(settings()["nav"]))
     assert len(listed) == len(set(listed))
-    assert set(listed) == set(PAGES)
+    assert set(listed) == {*PAGES, *BOOK}
 
 
 def test_the_build_fails_on_links_that_lead_nowhere():
@@ -109,7 +120,7 @@ def test_the_build_fails_on_links_that_lead_nowhere():
 @pytest.mark.parametrize("page", [*OUTSIDE, *PAGES], ids=name)
 def test_links_lead_somewhere(page):
     for _, file, place in links(page):
-        assert file.exists(), f"there is no {file}"
+        assert file.exists() or file in BOOK, f"there is no {file}"
         assert not place or file.suffix != ".md" or place in places(file), f"{name(file)} has no heading {place}"
         assert page in OUTSIDE or file.is_relative_to(DOCS), f"{file} is not of the site"
 

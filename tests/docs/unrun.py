@@ -7,7 +7,7 @@ UNREACHABLE = {"milvus://": "needs a Milvus server; the same commands run on Mil
 
 NOT_RUN: dict[tuple[str, str], str] = {
     ("docs/guide/hierarchies.md", "(((shark,trout)fish,(dog)mammals)animals,(cup)things);"): (
-        "a file in Newick's form; tests/data/test_hierarchy_files.py reads it"
+        "a file in Newick's form; tests/data/test_hierarchy.py reads it"
     ),
     ("docs/guide/large-galleries.md", "from nearkin import Gallery"): "needs a Milvus server",
     ("docs/guide/peers.md", "python -m venv peers"): (

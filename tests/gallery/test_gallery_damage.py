@@ -12,7 +12,7 @@ import pytest
 
 from nearkin.errors import StorageError
 from nearkin.gallery import Gallery
-from nearkin.gallery.sqlite import connection as database
+from nearkin.gallery.sqlite import database
 
 
 @pytest.fixture
@@ -136,11 +136,11 @@ def test_an_older_gallery_in_a_read_only_place_says_what_to_do(place, monkeypatc
 
 def test_a_note_in_milvus_that_cannot_be_read_is_none(tmp_path, monkeypatch):
     pytest.importorskip("milvus_lite")
-    from nearkin.gallery.milvus import documents
+    from nearkin.gallery.milvus import collection
 
     with Gallery.create(str(tmp_path / "v.db"), dimension=4, name="x", items=np.eye(4), labels=list("aabb")) as gallery:
         with monkeypatch.context() as patch:
-            patch.setattr(documents, "_json", lambda value: "no JSON {")
+            patch.setattr(collection, "_json", lambda value: "no JSON {")
             gallery.store.set_note("calibration", {})
         assert gallery.calibration is None
         assert gallery.recalibrate(accept=0.9).accept == 0.9

@@ -422,13 +422,13 @@ def test_a_change_is_whole_or_nothing(vectors):
 
 
 def test_a_large_gallery_answers_before_it_was_learned_from(tmp_path, monkeypatch):
-    monkeypatch.setattr("nearkin.gallery.answers._QUICK", 10)
+    monkeypatch.setattr("nearkin.gallery.calibration.calibration._QUICK", 10)
     with Gallery.create(tmp_path / "l.gallery", dimension=4, name="x") as large:
         large.auto_recalibrate = False
         large.add(np.random.default_rng(0).normal(size=(60, 4)), ["a", "b"] * 30)
         match = large.identify([1, 0, 0, 0])
         assert (match.probability, match.known) == (None, None)
         assert match.label in ("a", "b")
-        assert "learned" in match.reason
+        assert "Calibrating" in match.reason
         large.recalibrate()
         assert large.identify([1, 0, 0, 0]).probability is not None

@@ -251,7 +251,7 @@ def test_it_answers_where_another_package_has_changed_faiss():
     """pytorch-metric-learning imports faiss.contrib.torch_utils, which replaces `search` for the whole process."""
     code = (
         "import numpy as np, faiss.contrib.torch_utils\n"
-        "from nearkin.gallery.index.graph import Frame, Graph\n"
+        "from nearkin.gallery.index.hnsw import HalfFrame as Frame, HnswGraph as Graph\n"
         "from nearkin.spaces import Sphere\n"
         "points = np.eye(8, dtype=np.float32).repeat(8, 0)\n"
         "graph = Graph(Frame.of(Sphere(), points))\n"

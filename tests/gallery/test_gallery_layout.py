@@ -11,14 +11,14 @@ import pytest
 
 from nearkin.errors import DataError
 from nearkin.gallery import Gallery
+from nearkin.gallery.condition import parse
 from nearkin.gallery.layout import BUILDING, PARTITIONS, Layout, layout_of
-from nearkin.gallery.milvus import MilvusStore, items, neighbours
-from nearkin.gallery.milvus.indexes import building, check_layout, searching
-from nearkin.gallery.milvus.table import Table
+from nearkin.gallery.milvus import MilvusStore, items, search
+from nearkin.gallery.milvus.collection import Collection
+from nearkin.gallery.milvus.filter import to_milvus as compile_where
+from nearkin.gallery.milvus.search import check_layout, index_parameters, search_parameters
 from nearkin.gallery.store import Record
 from nearkin.gallery.values import Item, Settings
-from nearkin.gallery.where import parse
-from nearkin.gallery.where_milvus import compile as compile_where
 
 pymilvus = pytest.importorskip("pymilvus", exc_type=ImportError)
 pytest.importorskip("milvus_lite", exc_type=ImportError)
@@ -91,24 +91,24 @@ def test_a_layout_comes_back_from_plain_values():
 )
 def test_milvus_is_told_the_index_with_its_parameters(index, parameters, kind, lite, server):
     made = layout_of(index, parameters)
-    told = building(made, SPHERE, lite=True)
+    told = index_parameters(made, SPHERE, lite=True)
     assert (told["index_type"], told["metric_type"]) == (kind, "COSINE")
     assert told.get("params", {"params": {}}) == {"params": lite}
-    told = building(made, EUCLIDEAN, lite=False)
+    told = index_parameters(made, EUCLIDEAN, lite=False)
     assert (told["index_type"], told["metric_type"]) == ("AUTOINDEX" if index == "auto" else kind, "L2")
     assert told.get("params", {}) == server
 
 
 def test_what_a_search_gives_is_never_below_k():
-    assert searching(layout_of("hnsw", {"ef": 20}), 10) == {"ef": 20}
-    assert searching(layout_of("hnsw", {"ef": 20}), 50) == {"ef": 50}
-    assert searching(layout_of("ivf-flat", {"nlist": 64, "nprobe": 4}), 50) == {"nprobe": 4}
-    assert searching(layout_of("diskann"), 200) == {"search_list": 200}
-    assert searching(layout_of("auto"), 200) == searching(layout_of("exact"), 200) == {}
+    assert search_parameters(layout_of("hnsw", {"ef": 20}), 10) == {"ef": 20}
+    assert search_parameters(layout_of("hnsw", {"ef": 20}), 50) == {"ef": 50}
+    assert search_parameters(layout_of("ivf-flat", {"nlist": 64, "nprobe": 4}), 50) == {"nprobe": 4}
+    assert search_parameters(layout_of("diskann"), 200) == {"search_list": 200}
+    assert search_parameters(layout_of("auto"), 200) == search_parameters(layout_of("exact"), 200) == {}
 
 
 def test_product_quantisation_cuts_vectors_evenly():
-    assert building(layout_of("ivf-pq"), SPHERE, lite=False)["params"]["m"] == 2
+    assert index_parameters(layout_of("ivf-pq"), SPHERE, lite=False)["params"]["m"] == 2
     with pytest.raises(DataError, match="dimension"):
         check_layout(layout_of("ivf-pq", {"m": 3}), SPHERE, lite=False)
 
@@ -121,7 +121,7 @@ def test_milvus_lite_refuses_what_it_has_not(address, index):
 
 def test_int8_on_a_server_is_of_angles_and_by_a_graph():
     small = replace(SPHERE, dtype="int8")
-    assert building(Layout(), small, lite=False)["index_type"] == "HNSW"
+    assert index_parameters(Layout(), small, lite=False)["index_type"] == "HNSW"
     with pytest.raises(DataError, match="angles"):
         check_layout(Layout(), replace(EUCLIDEAN, dtype="int8"), lite=False)
     with pytest.raises(DataError, match="ivf-flat"):
@@ -161,7 +161,7 @@ def test_a_server_is_sent_vectors_and_queries_of_one_type(dtype, part):
             return [[] for _ in given["data"]]
 
     server = Server()
-    neighbours.search(server, Table(server, "c", "id"), settings, points(3), 2, "", None, {})
+    search.search(server, Collection(server, "c", "id"), settings, points(3), 2, "", None, {})
     np.testing.assert_array_equal(np.stack(server.asked), encoded)
     group = common_pb2.PlaceholderGroup.FromString(Prepare._prepare_placeholder_str(server.asked))
     kinds = {"float32": "FloatVector", "float16": "Float16Vector", "int8": "Int8Vector"}
@@ -273,7 +273,7 @@ def test_the_number_of_partitions_is_told(address, monkeypatch):
     store = MilvusStore.create(address, EUCLIDEAN)
     told: list[Any] = []
     monkeypatch.setattr(store._connection, "call", lambda method, *_, **given: told.append((method, given)))
-    from nearkin.gallery.milvus.head import make_items
+    from nearkin.gallery.milvus.change import make_items
 
     make_items(store._connection, EUCLIDEAN, layout_of(partition="shop", partitions=12))
     assert dict(told)["create_collection"]["num_partitions"] == 12

@@ -11,13 +11,11 @@ from PIL import Image, ImageDraw
 
 from nearkin.errors import DataError, ModelError, StorageError
 from nearkin.gallery import Gallery
-from nearkin.gallery.calibration.pair_rule import fit_pair_rule
-from nearkin.gallery.calibration.pairs import PairDistances
+from nearkin.gallery.calibration.pairs import PairDistances, fit_pair_rule
 from nearkin.gallery.index import VectorIndex
 from nearkin.gallery.store import ABSENT, UNLABELLED
 from nearkin.models import Embedder, ModelSection, build_embedder
-from nearkin.models.learned_space import LearnedSpace
-from nearkin.models.similarity import PairSimilarity
+from nearkin.models.similarity import LearnedSpace, PairSimilarity
 from nearkin.models.similarity_model import SimilarityModel
 from nearkin.spaces import Euclidean
 
@@ -280,7 +278,7 @@ def test_a_graph_is_refused(gallery, model, tmp_path, pictures):
 
 
 def test_auto_is_exact_however_large(gallery, monkeypatch, tmp_path):
-    monkeypatch.setattr("nearkin.gallery.sqlite.graph._MANY", 10)
+    monkeypatch.setattr("nearkin.gallery.sqlite.mirror._MANY", 10)
     gallery.close()
     with Gallery.open(tmp_path / "a.gallery") as again:
         again.add([picture("red", 70)], ["red"], progress=False)
@@ -288,8 +286,8 @@ def test_auto_is_exact_however_large(gallery, monkeypatch, tmp_path):
 
 
 def test_milvus_is_refused(model):
-    from nearkin.gallery.milvus.head import check_settings
-    from nearkin.gallery.tie import settings_of
+    from nearkin.gallery.milvus.change import check_settings
+    from nearkin.gallery.model import settings_of
 
     with pytest.raises(DataError, match="similarity"):
         check_settings(settings_of(model, None, None, None, "float32"))

@@ -11,8 +11,7 @@ import pytest
 from nearkin.errors import DataError, StorageError
 from nearkin.gallery.milvus import MilvusStore
 from nearkin.gallery.milvus import connection as connection_module
-from nearkin.gallery.milvus.address import parse_address
-from nearkin.gallery.milvus.connection import TRIES, Connection, MissingCollectionError
+from nearkin.gallery.milvus.connection import TRIES, Connection, MissingCollectionError, parse_address
 from nearkin.gallery.values import Settings
 
 grpc = pytest.importorskip("grpc", exc_type=ImportError)

@@ -16,9 +16,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from nearkin.errors import StorageError
-from nearkin.gallery import Gallery, bulk, parquet
+from nearkin.gallery import Gallery, bulk_import, parquet
 from nearkin.gallery.milvus import connection
-from nearkin.gallery.milvus.loading import Loading
+from nearkin.gallery.milvus.change import BulkLoad
 from nearkin.gallery.store import Record
 
 pytest.importorskip("pymilvus", exc_type=ImportError)
@@ -93,21 +93,21 @@ class Batches:
     def __init__(self, monkeypatch, server: Server) -> None:
         self.sizes: list[int] = []
         self.kill_after = 0
-        write = Loading.write
+        write = BulkLoad.write
 
-        def counted(load: Loading, records: Sequence[Record], vectors: np.ndarray) -> None:
+        def counted(load: BulkLoad, records: Sequence[Record], vectors: np.ndarray) -> None:
             write(load, records, vectors)
             self.sizes.append(len(records))
             if len(self.sizes) == self.kill_after:
                 server.kill()
 
-        monkeypatch.setattr(Loading, "write", counted)
+        monkeypatch.setattr(BulkLoad, "write", counted)
 
 
 @pytest.mark.parametrize("partition", [None, "shop"])
 def test_an_import_survives_the_death_of_its_server(server, shards, monkeypatch, partition):
     folder, vectors = shards
-    monkeypatch.setattr(bulk, "_ROWS", 100)
+    monkeypatch.setattr(bulk_import, "_ROWS", 100)
     monkeypatch.setattr(parquet, "_ROWS", 50)
     monkeypatch.setattr(connection, "_FIRST_PAUSE", 0.01)
     address = f"milvus://127.0.0.1:{server.port}/shop"

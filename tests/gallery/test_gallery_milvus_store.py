@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from nearkin.errors import DataError, StorageError
-from nearkin.gallery.milvus import MilvusStore, items, lite, neighbours, table
+from nearkin.gallery.milvus import MilvusStore, collection, connection, items, search
 from nearkin.gallery.milvus import store as store_module
-from nearkin.gallery.milvus.documents import Documents
-from nearkin.gallery.milvus.head import documents_name
+from nearkin.gallery.milvus.change import documents_name
+from nearkin.gallery.milvus.collection import Documents
 from nearkin.gallery.store import ABSENT, Record
 from nearkin.gallery.values import Settings
 from nearkin.spaces import make_space
@@ -100,7 +100,7 @@ def parts_kept(store: MilvusStore) -> int:
 
 
 def test_a_write_that_was_cut_off_anywhere_leaves_whole_items_and_is_completed_by_calling_again(database, monkeypatch):
-    monkeypatch.setattr(table, "_ROWS_AT_ONCE", 3)
+    monkeypatch.setattr(collection, "_ROWS_AT_ONCE", 3)
     old, new = points(5, 1), points(8, 2)
     for calls in range(60):
         store = MilvusStore.create(f"{database}#cut{calls}", EUCLIDEAN)
@@ -204,7 +204,7 @@ def test_leftovers_of_a_rebuild_are_dropped_by_the_next(store):
     store.write(OLD, points(5))
     connection = store._connection
     prefix = connection.address.collection + "__items_"
-    table.make(connection, prefix + "0badc0de", items.schema(EUCLIDEAN, lite=True), "vector", FLAT)
+    collection.make_collection(connection, prefix + "0badc0de", items.schema(EUCLIDEAN, lite=True), "vector", FLAT)
     store.replace_vectors(EUCLIDEAN, iter([([record.id for record in OLD], points(5, 9))]))
     mine = [name for name in connection.call("list_collections") if name.startswith(prefix)]
     assert mine == [store._head.collection]
@@ -288,8 +288,7 @@ def test_distances_on_the_sphere_are_true_ones_however_small(address, space, apa
 
 
 def test_many_queries_are_asked_in_parts(store, monkeypatch):
-    monkeypatch.setitem(neighbours._LITE_QUERIES, "L2", 3)
-    monkeypatch.setattr(neighbours, "_VALUES_AT_ONCE", 64)
+    monkeypatch.setitem(search._LITE_QUERIES, "L2", 3)
     monkeypatch.setattr(items, "_VALUES_AT_ONCE", 28)
     gallery, queries = points(20, 1), points(11, 2)
     store.write([Record(f"i{row:02d}", None) for row in range(20)], gallery)
@@ -302,14 +301,14 @@ def test_many_queries_are_asked_in_parts(store, monkeypatch):
 
 def test_an_item_that_vanishes_during_a_search_leaves_no_hole(store, monkeypatch):
     store.write(OLD, points(5))
-    proposals = neighbours._proposals
+    proposals = search._proposals
 
     def meanwhile(*args: Any) -> Any:
         made = proposals(*args)
         store.remove(["i0"])
         return made
 
-    monkeypatch.setattr(neighbours, "_proposals", meanwhile)
+    monkeypatch.setattr(search, "_proposals", meanwhile)
     found = store.search(points(5)[:1], 5)
     assert "i0" not in found.keys[0].tolist()
     assert np.isfinite(found.distances[0]).tolist() == [True] * 4 + [False]
@@ -338,7 +337,7 @@ def test_long_pages_are_put_together(store, monkeypatch):
 @pytest.mark.parametrize("size", [1, 7, 10, 30, 31])
 def test_pages_of_a_table_cover_it(store, size):
     store.write([Record(f"i{row:02d}", None) for row in range(30)], points(30))
-    rows = table.Table(store._connection, store._head.collection, "id")
+    rows = collection.Collection(store._connection, store._head.collection, "id")
     pages = list(rows.pages([], size=size))
     assert [row["id"] for page in pages for row in page] == [f"i{row:02d}" for row in range(30)]
     assert all(len(page) <= size for page in pages)
@@ -451,7 +450,7 @@ def test_a_database_is_let_go_of_with_the_last_store(tmp_path):
     assert len(second) == 5
     assert second.size() > 0
     second.close()
-    assert not lite._users.keys() & {str((tmp_path / "own.db").resolve())}
+    assert not connection._lite_users.keys() & {str((tmp_path / "own.db").resolve())}
     third = MilvusStore.open(path)
     assert third.get(["i4"])[0].label == "old"
     third.close()

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from nearkin.gallery.condition import Condition, parse
+from nearkin.gallery.filter import AllOf, AnyOf, Compare, IsNull, Like, Name, Not, OneOf
 from nearkin.gallery.milvus import MilvusStore
 from nearkin.gallery.store import Record
 from nearkin.gallery.values import Item, Settings
-from nearkin.gallery.where import Condition, parse
-from nearkin.gallery.where_nodes import All, Any, Compare, IsNull, Like, Name, Not, OneOf
 
 pytest.importorskip("pymilvus", exc_type=ImportError)
 pytest.importorskip("milvus_lite", exc_type=ImportError)
@@ -89,15 +89,15 @@ _conditions = st.recursive(
     _leaves,
     lambda parts: st.one_of(
         st.builds(Not, parts),
-        st.builds(All, st.lists(parts, min_size=2, max_size=3).map(tuple)),
-        st.builds(Any, st.lists(parts, min_size=2, max_size=3).map(tuple)),
+        st.builds(AllOf, st.lists(parts, min_size=2, max_size=3).map(tuple)),
+        st.builds(AnyOf, st.lists(parts, min_size=2, max_size=3).map(tuple)),
     ),
     max_leaves=5,
 )
 
 
 @given(condition=_conditions)
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_condition_chooses_what_matches(store, condition: Condition):
     right = [item.id for item in ITEMS if condition.matches(item)]
     assert store.ids_where(condition) == right

@@ -81,7 +81,7 @@ def test_items_without_labels_are_found_and_not_measured():
     [
         ({"vectors": np.ones((10, 3))}, "10"),
         ({"dtypes": ["int4"]}, "int4"),
-        ({"queries": 0}, "one"),
+        ({"queries": 0}, "queries"),
         ({"labels": ["a"]}, r"\b1\b.*label"),
         ({"space": "poincare-ball", "dtypes": ["int8"]}, "poincare"),
         ({"vectors": np.full((20, 3), np.nan)}, "NaN"),

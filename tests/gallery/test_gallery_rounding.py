@@ -14,8 +14,7 @@ from hypothesis.extra import numpy as arrays
 from nearkin.errors import DataError
 from nearkin.gallery import Gallery
 from nearkin.gallery.index import VectorIndex
-from nearkin.gallery.index.packed import PackedRows
-from nearkin.gallery.rounding import check_dtype, packed, quantised, rounded, row_bytes, unpacked
+from nearkin.gallery.rounding import PackedRows, check_dtype, packed, quantised, rounded, row_bytes, unpacked
 from nearkin.gallery.store import ABSENT
 from nearkin.spaces import make_space
 

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nearkin.gallery.sqlite import SqliteStore, blocks, rebuild
+from nearkin.gallery.sqlite import SqliteStore, change, mirror
 from nearkin.gallery.store import Record
 from nearkin.gallery.values import Settings
 
@@ -83,8 +83,8 @@ def _perform(store: SqliteStore, what: str, ids: list[str], after: Model, number
 
 def _small_blocks() -> None:
     """Many blocks, and removed rows squeezed out often: more places to be killed in."""
-    blocks._BYTES = 2**14
-    rebuild._LEAST_ROWS = 1000
+    mirror._BYTES = 2**14
+    change._LEAST_ROWS = 1000
 
 
 def _write_for_ever(directory: Path, journal: int, history: tuple[int, ...], first: int) -> None:
@@ -153,8 +153,8 @@ class _Writers:
 
 @pytest.fixture
 def writers(monkeypatch) -> Iterator[_Writers]:
-    monkeypatch.setattr(blocks, "_BYTES", 2**14)
-    monkeypatch.setattr(rebuild, "_LEAST_ROWS", 1000)
+    monkeypatch.setattr(mirror, "_BYTES", 2**14)
+    monkeypatch.setattr(change, "_LEAST_ROWS", 1000)
     made = _Writers()
     yield made
     made.close()

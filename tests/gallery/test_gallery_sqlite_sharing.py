@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from nearkin.errors import StorageError
-from nearkin.gallery.sqlite import SqliteStore, blocks, rebuild
+from nearkin.gallery.sqlite import SqliteStore, change, mirror
 from nearkin.gallery.store import ABSENT, Record
 from nearkin.gallery.values import Settings
 
@@ -36,8 +36,8 @@ def batch(number: int) -> tuple[list[Record], np.ndarray]:
 @pytest.fixture
 def small(monkeypatch) -> None:
     """Several blocks for a batch; rows of replaced items are squeezed out every few writes."""
-    monkeypatch.setattr(blocks, "_BYTES", 16 * DIMENSION * 4)
-    monkeypatch.setattr(rebuild, "_LEAST_ROWS", 4 * SIZE)
+    monkeypatch.setattr(mirror, "_BYTES", 16 * DIMENSION * 4)
+    monkeypatch.setattr(change, "_LEAST_ROWS", 4 * SIZE)
 
 
 # Several stores of one gallery see each other's writes.
@@ -67,13 +67,13 @@ def test_only_what_changed_is_read_again(tmp_path, monkeypatch):
     writer.write(*batch(0))
     reader = SqliteStore.open(tmp_path)
     read: list[tuple[int, int]] = []
-    whole = blocks.Blocks.points
+    whole = mirror.VectorBlocks.points
 
     def counted(self, connection, first, end):
         read.append((first, end))
         return whole(self, connection, first, end)
 
-    monkeypatch.setattr(blocks.Blocks, "points", counted)
+    monkeypatch.setattr(mirror.VectorBlocks, "points", counted)
     assert len(reader) == SIZE
     assert read == []
     writer.write([Record("new", "x")], np.zeros((1, DIMENSION)))

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nearkin.errors import DataError, StorageError
-from nearkin.gallery.sqlite import SqliteStore, blocks, graph, rebuild, schema
-from nearkin.gallery.sqlite.blocks import Blocks
+from nearkin.gallery.sqlite import SqliteStore, change, database, mirror
+from nearkin.gallery.sqlite.mirror import VectorBlocks
 from nearkin.gallery.store import ABSENT, Record
 from nearkin.gallery.values import Settings
 
@@ -36,8 +36,8 @@ def records_of(n: int, start: int = 0) -> list[Record]:
 @pytest.fixture
 def small(monkeypatch) -> None:
     """Blocks of 16 rows; removed rows are squeezed out early."""
-    monkeypatch.setattr(blocks, "_BYTES", 16 * DIMENSION * 4)
-    monkeypatch.setattr(rebuild, "_LEAST_ROWS", 20)
+    monkeypatch.setattr(mirror, "_BYTES", 16 * DIMENSION * 4)
+    monkeypatch.setattr(change, "_LEAST_ROWS", 20)
 
 
 # Blocks.
@@ -47,7 +47,7 @@ def small(monkeypatch) -> None:
     ("dimension", "dtype"), [(1, "float16"), (128, "float32"), (100, "float16"), (10**6, "float32")]
 )
 def test_blocks_are_about_a_megabyte(dimension, dtype):
-    made = Blocks.of(settings_of(dimension=dimension, dtype=dtype), 1)
+    made = VectorBlocks.of(settings_of(dimension=dimension, dtype=dtype), 1)
     assert made.rows & (made.rows - 1) == 0
     assert made.rows == 1 or made.rows * made.width <= 2**20
     assert made.rows == 2**14 or 2 * made.rows * made.width > 2**20
@@ -57,8 +57,8 @@ def test_blocks_are_about_a_megabyte(dimension, dtype):
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_blocks_hold_what_was_appended(small, sizes, changed):
     connection = sqlite3.connect(":memory:", isolation_level=None)
-    schema.migrate(connection)
-    made = Blocks.of(settings_of(), 7)
+    database.migrate(connection)
+    made = VectorBlocks.of(settings_of(), 7)
     points, codes = vectors_of(sum(sizes)), np.arange(sum(sizes), dtype=np.int32)
     done = 0
     for generation, size in enumerate(sizes):
@@ -78,8 +78,8 @@ def test_blocks_hold_what_was_appended(small, sizes, changed):
 
 def test_scattered_rows_are_written_in_place(small):
     connection = sqlite3.connect(":memory:", isolation_level=None)
-    schema.migrate(connection)
-    made, points = Blocks.of(settings_of(dtype="float16"), 1), vectors_of(100)
+    database.migrate(connection)
+    made, points = VectorBlocks.of(settings_of(dtype="float16"), 1), vectors_of(100)
     order = np.random.default_rng(1).permutation(100)
     for part in np.split(order, 5):
         made.scatter(connection, part, made.stored(points[part]))
@@ -166,7 +166,7 @@ def _first_version(directory: Path) -> None:
     directory.mkdir()
     connection = sqlite3.connect(directory / "gallery.sqlite", isolation_level=None)
     connection.execute("PRAGMA journal_mode = WAL")
-    for statement in schema._FIRST:
+    for statement in database._FIRST:
         connection.execute(statement)
     points, codes = np.zeros((2**14, 2), "<f4"), np.full(2**14, ABSENT, "<i4")
     points[:2], codes[:2] = [[1, 2], [3, 4]], [0, -1]
@@ -181,7 +181,7 @@ def _first_version(directory: Path) -> None:
     state = '{"generation": 1, "changes": 2, "version": 1, "slots": 2, "rows": 2, "items": 2}'
     for pair in (("settings", settings), ("state", state), ("index", '"exact"')):
         connection.execute("INSERT INTO meta VALUES (?, ?)", pair)
-    connection.execute(f"PRAGMA application_id = {schema.APPLICATION}")
+    connection.execute(f"PRAGMA application_id = {database.APPLICATION}")
     connection.execute("PRAGMA user_version = 1")
     connection.close()
 
@@ -190,7 +190,7 @@ def test_an_older_gallery_is_migrated_when_opened(tmp_path):
     _first_version(tmp_path / "g")
     for _ in range(2):
         store = SqliteStore.open(tmp_path / "g")
-        assert schema.version_of(store._connection) == schema.VERSION
+        assert database.version_of(store._connection) == database.VERSION
         a, b = store.get(["a", "b"])
         assert (a.label, a.metadata, a.added, a.thumbnail) == ("ant", {"n": 1}, "2024", False)
         assert (b.label, b.source, b.thumbnail) == (None, "s", True)
@@ -209,11 +209,11 @@ def test_a_migration_that_fails_leaves_the_old_version(tmp_path, monkeypatch):
         connection.execute("CREATE TABLE half (x)")
         raise sqlite3.OperationalError("spent")
 
-    monkeypatch.setattr(schema, "STEPS", (*schema.STEPS[:1], fails))
+    monkeypatch.setattr(database, "STEPS", (*database.STEPS[:1], fails))
     with pytest.raises(StorageError, match="spent"):
         SqliteStore.open(tmp_path / "g")
     connection = sqlite3.connect(tmp_path / "g" / "gallery.sqlite")
-    assert schema.version_of(connection) == 1
+    assert database.version_of(connection) == 1
     assert not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'half'").fetchall()
     connection.close()
 
@@ -233,7 +233,7 @@ def test_every_version_has_the_tables_of_a_new_gallery(tmp_path):
 def test_a_newer_gallery_is_refused(tmp_path):
     SqliteStore.create(tmp_path / "g", settings_of()).close()
     connection = sqlite3.connect(tmp_path / "g" / "gallery.sqlite")
-    connection.execute(f"PRAGMA user_version = {schema.VERSION + 1}")
+    connection.execute(f"PRAGMA user_version = {database.VERSION + 1}")
     connection.close()
     with pytest.raises(StorageError, match="newer"):
         SqliteStore.open(tmp_path / "g")
@@ -417,7 +417,7 @@ def test_the_leftovers_of_a_rebuild_are_deleted_by_the_next_writer(small, tmp_pa
     store = SqliteStore.create(tmp_path, settings_of())
     store.write(records_of(40), vectors_of(40))
     with store._connected() as connection:
-        made = Blocks.of(settings_of(), 2)
+        made = VectorBlocks.of(settings_of(), 2)
         made.scatter(connection, np.arange(40), vectors_of(40, 5))
     assert len(store) == 40
     store.remove(["i00000"])
@@ -445,7 +445,7 @@ def test_a_graph_is_built_kept_and_taken_up_again(tmp_path, monkeypatch):
     store.remove([f"i{row:05d}" for row in exact[0]])
     assert not set(store.search(queries[:1], 10).keys[0]) & set(exact[0])
     other = SqliteStore.open(tmp_path)
-    monkeypatch.setattr(graph.HnswIndex, "extend", lambda *_: pytest.fail("the graph was built again"))
+    monkeypatch.setattr(mirror.HnswIndex, "extend", lambda *_: pytest.fail("the graph was built again"))
     assert other.kind == SqliteStore.open(tmp_path).kind == "hnsw"
     assert SqliteStore.open(tmp_path, index="exact").kind == "exact"
     monkeypatch.undo()
@@ -462,7 +462,7 @@ def test_a_graph_is_built_kept_and_taken_up_again(tmp_path, monkeypatch):
 
 def test_auto_is_exact_until_there_are_many(tmp_path, monkeypatch):
     pytest.importorskip("faiss")
-    monkeypatch.setattr(graph, "_MANY", 500)
+    monkeypatch.setattr(mirror, "_MANY", 500)
     store = SqliteStore.create(tmp_path / "g", settings_of())
     store.write(records_of(500), vectors_of(500))
     assert store.kind == "exact"

@@ -17,9 +17,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nearkin.errors import DataError, StorageError
-from nearkin.gallery.store import ABSENT, UNLABELLED, Record, Store
+from nearkin.gallery.condition import parse
+from nearkin.gallery.store import ABSENT, UNLABELLED, GalleryStore, Record
 from nearkin.gallery.values import Item, Settings
-from nearkin.gallery.where import parse
 from nearkin.spaces import make_space
 
 DIMENSION = 6
@@ -33,11 +33,11 @@ class StoreFactory:
         self._store, _, self._dtype = kind.partition(" ")
         self._root = root
         self._made = 0
-        self._open: list[Store] = []
+        self._open: list[GalleryStore] = []
         self._places: dict[int, Any] = {}
-        self.shared: tuple[Store, list[Record], np.ndarray] | None = None
+        self.shared: tuple[GalleryStore, list[Record], np.ndarray] | None = None
 
-    def create(self, values: Settings | None = None) -> Store:
+    def create(self, values: Settings | None = None) -> GalleryStore:
         self._made += 1
         place, made = self._root / f"{self._made}", values or euclidean()
         if self._dtype and made.dtype == "float32":
@@ -51,7 +51,7 @@ class StoreFactory:
         name = str(place.with_suffix(".db"))
         return self._keep(name, MilvusStore.create(name, made))
 
-    def reopen(self, store: Store) -> Store:
+    def reopen(self, store: GalleryStore) -> GalleryStore:
         """Close a store and open what it left on disk."""
         place = self._places[id(store)]
         store.close()
@@ -63,7 +63,7 @@ class StoreFactory:
 
         return self._keep(place, MilvusStore.open(place))
 
-    def _keep(self, place: Any, store: Store) -> Store:
+    def _keep(self, place: Any, store: GalleryStore) -> GalleryStore:
         self._open.append(store)
         self._places[id(store)] = place
         return store
@@ -114,7 +114,7 @@ def records_of(n: int, start: int = 0, **other: Any) -> list[Record]:
     ]
 
 
-def filled(store_factory: StoreFactory, n: int = 40, **kind: Any) -> tuple[Store, list[Record], np.ndarray]:
+def filled(store_factory: StoreFactory, n: int = 40, **kind: Any) -> tuple[GalleryStore, list[Record], np.ndarray]:
     values = euclidean(**kind)
     store, records = store_factory.create(values), records_of(n)
     points = make_space(**values.space).project(torch.from_numpy(vectors_of(n))).numpy()
@@ -122,7 +122,7 @@ def filled(store_factory: StoreFactory, n: int = 40, **kind: Any) -> tuple[Store
     return store, records, points
 
 
-def now_and_later(store_factory: StoreFactory, store: Store) -> Iterator[Store]:
+def now_and_later(store_factory: StoreFactory, store: GalleryStore) -> Iterator[GalleryStore]:
     """The store itself, then what it left on disk."""
     yield store
     yield store_factory.reopen(store)
@@ -156,7 +156,7 @@ def oracle(
     return best, rows
 
 
-def found_ids(store: Store, keys: np.ndarray) -> list[list[str]]:
+def found_ids(store: GalleryStore, keys: np.ndarray) -> list[list[str]]:
     return [[item.id for item in store.items(line) if item is not None] for line in keys]
 
 
@@ -377,7 +377,7 @@ def test_conditions_choose_the_items_that_match(store_factory, text):
     np.testing.assert_allclose(found.distances, far, rtol=1e-3, atol=1e-3)
 
 
-def _shared(store_factory: StoreFactory) -> tuple[Store, list[Record], np.ndarray]:
+def _shared(store_factory: StoreFactory) -> tuple[GalleryStore, list[Record], np.ndarray]:
     """One store for the tests that only read."""
     if store_factory.shared is None:
         store_factory.shared = filled(store_factory)
@@ -642,7 +642,7 @@ _STEPS = st.lists(
 )
 
 
-def _apply(store: Store, kept: dict[str, tuple[Record, np.ndarray]], step: Step, seed: int) -> None:
+def _apply(store: GalleryStore, kept: dict[str, tuple[Record, np.ndarray]], step: Step, seed: int) -> None:
     """Do a step to the store and to a dictionary."""
     what, rows, value = step
     ids = [f"i{row:02d}" for row in rows]

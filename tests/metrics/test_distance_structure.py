@@ -11,8 +11,8 @@ from scipy.spatial.distance import cdist
 from scipy.stats import spearmanr
 
 from nearkin.errors import DataError
-from nearkin.metrics import DistanceStructure, distance_correlation, distance_structure
-from nearkin.metrics.distance_structure import feature_distances, input_distances, sampled_rows
+from nearkin.metrics import DistanceStructure, distance_correlation, geometry
+from nearkin.metrics.geometry import feature_distances, input_distances, sampled_rows
 from nearkin.spaces import Sphere
 
 
@@ -79,4 +79,4 @@ def test_items_must_be_the_same_and_enough():
 
 
 def test_the_example_of_the_docstring_runs():
-    assert doctest.testmod(distance_structure).failed == 0
+    assert doctest.testmod(geometry).failed == 0

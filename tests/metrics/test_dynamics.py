@@ -14,8 +14,7 @@ from scipy.optimize import minimize_scalar
 from scipy.stats import fisher_exact, gmean, mannwhitneyu
 
 from nearkin.errors import DataError
-from nearkin.metrics.dynamics import DYNAMICS, episode_dynamics
-from nearkin.metrics.dynamics_comparison import compare_dynamics
+from nearkin.metrics.dynamics import DYNAMICS, compare_dynamics, episode_dynamics
 from nearkin.spaces import make_space
 
 EUCLIDEAN = make_space("euclidean")

@@ -10,10 +10,10 @@ from scipy.spatial.distance import cdist
 from scipy.special import logsumexp
 from sklearn.neighbors import KNeighborsClassifier, NearestCentroid
 
-from nearkin.data.episodes import EpisodeSampler
+from nearkin.data.samplers import EpisodeSampler
 from nearkin.errors import DataError
 from nearkin.metrics import class_choice
-from nearkin.metrics.class_rules import VotingRule
+from nearkin.metrics.class_choice import VotingRule
 from nearkin.metrics.fewshot import REPRESENTATIONS, fewshot_accuracy
 from nearkin.spaces import Euclidean, PoincareBall, Sphere
 

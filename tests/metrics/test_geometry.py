@@ -20,7 +20,7 @@ from nearkin.metrics import (
     class_separation,
     geometry,
     geometry_metrics,
-    separation,
+    mean_class_radius,
     separation_intervals,
     significant_directions,
     singular_spectrum,
@@ -181,7 +181,7 @@ def test_input_space_has_norms_of_its_own(norm, normalise):
 def test_blocks_of_rows_change_nothing(monkeypatch, entries):
     x, labels = clusters()
     whole = geometry_metrics(x, labels)
-    monkeypatch.setattr(separation, "_BLOCK", entries)
+    monkeypatch.setattr(geometry, "_BLOCK", entries)
     assert geometry_metrics(x, labels) == pytest.approx(whole, rel=1e-9)
 
 
@@ -283,3 +283,32 @@ def test_an_unknown_norm_is_refused():
 
 def test_the_example_of_the_docstring_runs():
     assert doctest.testmod(geometry).failed == 0
+
+
+def radius(points):
+    """The radius of k greedy centers, averaged over k = 1 ... n; the first center is the best single one."""
+    distances = np.linalg.norm(points[:, None] - points[None], axis=2)
+    centers = [int(distances.max(axis=1).argmin())]
+    found = []
+    while True:
+        nearest = distances[:, centers].min(axis=1)
+        found.append(nearest.max())
+        if len(centers) == len(points):
+            return np.mean(found)
+        centers.append(int(nearest.argmax()))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_it_is_the_mean_over_classes_of_any_size_in_any_order(seed):
+    rng = np.random.default_rng(seed)
+    labels = rng.permutation(np.repeat(["a", "b", "c", "d"], [1, 2, 7, 15]))
+    points = rng.normal(size=(len(labels), 5)).astype(np.float32)
+    expected = np.mean([radius(points[labels == name]) for name in "abcd"])
+    assert mean_class_radius(points, labels) == pytest.approx(expected, rel=1e-5)
+
+
+def test_of_a_large_class_the_first_hundred_items_count():
+    points = np.random.default_rng(0).normal(size=(130, 3)).astype(np.float32)
+    labels = np.zeros(130, dtype=int)
+    assert mean_class_radius(points, labels) == pytest.approx(radius(points[:100]), rel=1e-5)
+    assert mean_class_radius(points, labels) != pytest.approx(radius(points), rel=1e-3)

@@ -11,7 +11,7 @@ from scipy.optimize import linprog
 from scipy.spatial import ConvexHull, HalfspaceIntersection
 
 from nearkin.errors import DataError
-from nearkin.metrics.hulls import convex_hull, hull_overlap, intersection, polygon_area
+from nearkin.metrics.local_features import convex_hull, hull_overlap, intersection, polygon_area
 
 SQUARE = np.array([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 1.0]])
 

@@ -8,8 +8,7 @@ import torch
 
 from nearkin.errors import DataError
 from nearkin.metrics import GaussianKernel, LearnedKernel, kernel_matrix, kernels
-from nearkin.models.learned_space import LearnedSpace
-from nearkin.models.similarity import PairSimilarity
+from nearkin.models.similarity import LearnedSpace, PairSimilarity
 from nearkin.search import InnerProduct
 from nearkin.spaces import make_space
 

@@ -13,8 +13,7 @@ from scipy.spatial.distance import pdist, squareform
 
 from nearkin.data.hierarchy import Hierarchy
 from nearkin.errors import DataError
-from nearkin.metrics.tree_comparison import cophenetic_correlation, recovered_clades, robinson_foulds
-from nearkin.metrics.tree_inference import infer_tree
+from nearkin.metrics.class_tree import cophenetic_correlation, infer_tree, recovered_clades, robinson_foulds
 
 
 def newick(text):

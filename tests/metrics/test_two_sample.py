@@ -6,8 +6,7 @@ import torch
 
 from nearkin.errors import DataError
 from nearkin.metrics import GaussianKernel, LearnedKernel, kernel_matrix, kernels, mmd_squared, mmd_test, two_sample
-from nearkin.models.learned_space import LearnedSpace
-from nearkin.models.similarity import PairSimilarity
+from nearkin.models.similarity import LearnedSpace, PairSimilarity
 from nearkin.spaces import make_space
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from nearkin.errors import ModelError, RecipeError
 from nearkin.models import Embedder, ModelSection, build_embedder
-from nearkin.models.attention import StageAttention, usual_stages
+from nearkin.models.attention import StageAttention, default_stages
 
 SCORES = ["additive", "multiplicative", "multi-dimensional"]
 WIDTHS = {"early": 3, "late": 5}
@@ -196,7 +196,7 @@ def test_refusals() -> None:
     with pytest.raises(ModelError, match=r"model\.attention\.matrices"):
         ModelSection(attention={"score": "average", "matrices": 2})
     with pytest.raises(ModelError, match="trunk"):
-        usual_stages(["trunk"])
+        default_stages(["trunk"])
     with pytest.raises(RecipeError, match="stage1"):
         ModelSection(attention={"stages": ["stage1", "stage1"]})
     with pytest.raises(ModelError, match=r"model\.attention\.hidden"):

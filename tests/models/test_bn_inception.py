@@ -12,7 +12,7 @@ from torch import nn
 from nearkin.data import Normalise
 from nearkin.errors import ModelError
 from nearkin.models import FeatureCache, ModelSection, build_embedder, cache_point, inference_copy, make_backbone
-from nearkin.models.backbones import bn_inception_weights
+from nearkin.models.backbones import bn_inception
 from nearkin.models.backbones.bn_inception import _HalvingPool
 
 FILE = "bn_inception-52deb4733.pth"
@@ -136,7 +136,7 @@ def put(tmp_path, monkeypatch):
         else:  # the format of the time of the published file
             torch.save(content, path, _use_new_zipfile_serialization=False)
         begins = hashlib.sha256(path.read_bytes()).hexdigest()[:9]
-        monkeypatch.setattr(bn_inception_weights, "_SHA256_BEGINS", begins)
+        monkeypatch.setattr(bn_inception, "_SHA256_BEGINS", begins)
         return path
 
     return write
@@ -270,7 +270,7 @@ def test_a_missing_file_is_named_with_its_folder(tmp_path, monkeypatch):
 
 def test_a_file_of_another_checksum_is_never_opened(published, put, monkeypatch):
     put(published)
-    monkeypatch.setattr(bn_inception_weights, "_SHA256_BEGINS", "52deb4733")
+    monkeypatch.setattr(bn_inception, "_SHA256_BEGINS", "52deb4733")
     monkeypatch.setattr(torch, "load", lambda *_, **__: pytest.fail("opened"))
     with pytest.raises(ModelError, match=FILE):
         make_backbone("bn-inception", pretrained=True)

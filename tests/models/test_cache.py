@@ -10,7 +10,7 @@ import torch
 
 from nearkin.data import EvalTransform, TrainTransform
 from nearkin.errors import DataError, ModelError, StorageError, UnknownNameError
-from nearkin.models import CacheViews, Encoder, FeatureCache, ModelSection, build_embedder, cache_point, cache_rows
+from nearkin.models import CacheViews, Encoder, FeatureCache, ModelSection, build_embedder, cache, cache_point
 from nearkin.models import cache as cache_module
 
 
@@ -239,11 +239,11 @@ def test_audio_has_random_crops_but_no_mirror(tmp_path, make_images):
 
 
 def test_an_interrupted_build_goes_on_where_it_was(frozen, make_images, tmp_path, monkeypatch):
-    monkeypatch.setattr(cache_rows, "_PART_ITEMS", 2)
-    monkeypatch.setattr(cache_rows, "_BATCH", 2)
+    monkeypatch.setattr(cache, "_PART_ITEMS", 2)
+    monkeypatch.setattr(cache, "_BATCH", 2)
     dataset = make_images(9)
     whole = build(frozen, dataset, tmp_path / "whole")
-    plain, computed = cache_rows.RowMaker.__call__, []
+    plain, computed = cache.RowMaker.__call__, []
 
     def stopped(rows, batch):
         computed.append(len(batch))
@@ -251,7 +251,7 @@ def test_an_interrupted_build_goes_on_where_it_was(frozen, make_images, tmp_path
             raise KeyboardInterrupt
         return plain(rows, batch)
 
-    monkeypatch.setattr(cache_rows.RowMaker, "__call__", stopped)
+    monkeypatch.setattr(cache.RowMaker, "__call__", stopped)
     with pytest.raises(KeyboardInterrupt):
         build(frozen, dataset, tmp_path / "part")
     resumed = build(frozen, dataset, tmp_path / "part")

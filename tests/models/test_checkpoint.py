@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from nearkin.errors import CheckpointError, StorageError
 from nearkin.models import Embedder, ModelSection, build_embedder
 
-CARD = {"recipe": {"name": "test"}, "classes": {"train": ["Ünal", "b"]}, "steps": 3}
+CARD = {"recipe": {"name": "test"}, "classes": {"train": ["Ünal", "b"], "val": [], "test": []}, "steps": 3}
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,7 @@ from scipy.optimize import linprog
 
 from nearkin.errors import ModelError
 from nearkin.models.pooling import make_pooling
-from nearkin.models.pooling._budget import soft_minimum, spend, threshold
-from nearkin.models.pooling.gsp import local_costs
+from nearkin.models.pooling.gsp import local_costs, soft_minimum, spend, threshold
 from nearkin.spaces import euclidean_distance
 
 BUDGETS = [0.01, 0.2, 0.5, 0.99]

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from torch.func import functional_call
 
 from nearkin.errors import ModelError
+from nearkin.models.pooling.base import Pooling, make_pooling, poolings
 from nearkin.models.pooling.cbam import BlockAttentionPooling
 from nearkin.models.pooling.crow import CrossDimensionalPooling
 from nearkin.models.pooling.delf import AttentivePooling
 from nearkin.models.pooling.generalized_max import GeneralizedMaxPooling
 from nearkin.models.pooling.gsop import SecondOrderPooling
-from nearkin.models.pooling.registry import Pooling, make_pooling, poolings
 
 # Small versions, one or more of each.
 SETTINGS = [

@@ -11,10 +11,10 @@ from scipy.optimize import linprog
 from torch import nn
 
 from nearkin.errors import DataError, ModelError
+from nearkin.models.pooling.base import make_pooling, poolings
 from nearkin.models.pooling.gem import GeneralisedMeanPooling
 from nearkin.models.pooling.netvlad import NetVladPooling
 from nearkin.models.pooling.optimal_transport import OptimalTransportPooling
-from nearkin.models.pooling.registry import make_pooling, poolings
 from nearkin.models.pooling.smk import MatchKernelPooling
 from nearkin.models.pooling.solar import SolarPooling
 from nearkin.models.pooling.weldon import WeldonPooling

@@ -11,7 +11,7 @@ import yaml
 
 from nearkin.models.pooling import list_poolings, poolings
 from nearkin.objectives import regularisers
-from nearkin.objectives.parameters import parameters_of
+from nearkin.objectives.registry import parameters_of
 from nearkin.recipe import list_recipes, load_recipe
 
 PAGES = Path(__file__).parents[2] / "docs" / "methods"

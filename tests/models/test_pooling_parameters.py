@@ -11,7 +11,7 @@ import torch
 from nearkin.errors import ModelError
 from nearkin.models import ModelSection
 from nearkin.models.pooling import Pooling, list_poolings, make_pooling, poolings
-from nearkin.models.pooling.registry import check_pooling
+from nearkin.models.pooling.base import check_pooling
 
 WRONG = ["abc", "", math.nan, math.inf, -math.inf, -1, [1], {"a": 1}]
 FROM_ZERO = {"k_max", "k_min"}

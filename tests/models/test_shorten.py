@@ -77,7 +77,7 @@ def test_a_shorter_model_is_an_ordinary_one(make_embedder, kind, tmp_path):
     facts = again.card["shortened"]
     assert (facts["of"], facts["dimension"], facts["method"]) == (before, embedder.dimension, "pca")
     assert (facts["fitted_on"], facts["items"]) == ("tests", len(IMAGES))
-    assert again.card["classes"] == {"train": ["a"]}
+    assert again.card["classes"]["train"] == ["a"]
     np.testing.assert_array_equal(again.encode(IMAGES, progress=False), shorter.encode(IMAGES, progress=False))
 
 

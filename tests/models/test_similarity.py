@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nearkin.errors import DataError, ModelError
-from nearkin.models.prototypes import PrototypeBank
-from nearkin.models.similarity import PairSimilarity
+from nearkin.models.similarity import PairSimilarity, PrototypeBank
 
 WAYS = [None, "max", "mean"]
 

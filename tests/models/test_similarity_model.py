@@ -9,7 +9,7 @@ from PIL import Image
 
 from nearkin.data.sources import open_data
 from nearkin.errors import CheckpointError, DataError, ModelError
-from nearkin.models import Embedder, LearnedSpace, ModelSection, SimilarityModel, build_embedder
+from nearkin.models import Card, Embedder, LearnedSpace, ModelSection, SimilarityModel, build_embedder
 
 CLASSES = ("ape", "bee", "cat")
 
@@ -202,7 +202,7 @@ def test_no_graph_is_kept_unless_points_learn(vectors):
 
 def test_few_shot_model_tells_what_it_is(vectors):
     model = make()
-    model.card.update(validation={"accuracy": 0.9}, finished=True)
+    model.card = Card(validation={"accuracy": 0.9}, finished=True)
     new = model.few_shot(vectors[:3], ["a", "b", "a"])
     assert new.card["few_shot"] == {"items": {"a": 2, "b": 1}}
     assert "validation" not in new.card

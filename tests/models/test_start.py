@@ -160,13 +160,42 @@ def test_moments_without_a_fold_are_those_of_the_other_classes():
     assert sorted(np.bincount(summed.fold_of_class)) == [2, 3, 3]
     for number, fold in enumerate(summed.folds):
         rows = summed.fold_of_class[ids] != number
-        others, kept, kept_ids = summed.whole().plus(fold, -1), x[rows].astype(np.float64), ids[rows]
+        others, kept, kept_ids = summed.whole.minus(fold), x[rows].astype(np.float64), ids[rows]
         assert others.count == len(kept)
-        mean = others.mean() + summed.shift
+        mean = others.mean + summed.shift
         np.testing.assert_allclose(mean, kept.mean(0), atol=1e-4)
-        np.testing.assert_allclose(others.total(), np.cov(kept.T, bias=True), atol=1e-3)
+        np.testing.assert_allclose(others.total, np.cov(kept.T, bias=True), atol=1e-3)
         centres = np.stack([kept[kept_ids == label].mean(0) for label in kept_ids])
-        np.testing.assert_allclose(others.within(), np.cov((kept - centres).T, bias=True), atol=1e-3)
+        np.testing.assert_allclose(others.within, np.cov((kept - centres).T, bias=True), atol=1e-3)
+
+
+@pytest.mark.parametrize("basis", [1.5, 100.0])
+@pytest.mark.parametrize("damping", [0.0, 0.5])
+def test_trials_embed_as_a_head_of_their_own_would(basis, damping, monkeypatch):
+    """By Rayleigh and Ritz: exactly for the ridge in the middle and with a whole basis, and closely otherwise."""
+    monkeypatch.setattr(start_module, "_BASIS", basis)
+    x, ids = sample_features((12,) * 30)
+    moments = start_module._one_pass(in_chunks(x, 50), ids, 1, seed=0).whole
+    points, size = x[:40] - x.mean(0), FEATURES // 2
+    found = dict(start_module._embeddings(points, moments, [size, FEATURES], (0.3, 1.0, 3.0), (damping,)))
+    for ridge in (0.3, 1.0, 3.0):
+        cov, within = np.cov(x.T, bias=True), start_module._one_pass(in_chunks(x, 50), ids, 1, seed=0).whole.within
+        inverse = np.linalg.inv(within + moments.floor(ridge) * np.eye(FEATURES))
+        lower = np.linalg.cholesky(inverse)
+        whitened = np.linalg.eigh(lower.T @ cov @ lower)
+        vectors, variances = whitened.eigenvectors[:, ::-1][:, :size], whitened.eigenvalues[::-1][:size]
+        usual = whitened.eigenvalues.mean()
+        scales = (usual / np.maximum(variances, usual)) ** (damping / 2)
+        expected = points @ lower @ vectors * scales
+        exact = basis > 10 or ridge == 1.0
+        assert_same_distances(found[size, ridge, damping], expected, 1e-4 if exact else 3e-2)
+        assert_same_distances(found[FEATURES, ridge, 0.0], points @ lower, 1e-4)
+
+
+def assert_same_distances(found, expected, tolerance):
+    """Pairwise distances agree, relative to the longest."""
+    found, expected = (torch.cdist(*[torch.as_tensor(np.asarray(p, dtype=np.float64))] * 2) for p in (found, expected))
+    assert (found - expected).abs().max() <= tolerance * expected.max()
 
 
 def test_a_sample_has_pairs_and_is_bounded():
@@ -393,3 +422,51 @@ def test_what_could_not_be_chosen_is_told():
     assert "10 classes" in note
     (trial,) = fit_start([(x[:-5], np.arange(55))], ids[:55]).trials  # the last class has one item
     assert trial.queries == 54
+
+
+@pytest.mark.parametrize(
+    ("positions", "word"),
+    [([0, 1, 2, 2], "twice"), ([0, 1, 2, 4], "whole"), ([-1, 0, 1, 2], "whole"), ([0.0, 1.0, 2.0, 3.0], "whole")],
+)
+def test_positions_that_are_no_items_are_refused(positions, word):
+    with pytest.raises(ModelError, match=word):
+        fit_start([(torch.randn(4, 3), np.array(positions))], np.array([0, 0, 1, 1]))
+
+
+def test_chunks_of_other_widths_are_refused():
+    chunks = [(torch.randn(2, 3), np.arange(2)), (torch.randn(2, 4), np.arange(2, 4))]
+    with pytest.raises(ModelError, match="numbers"):
+        fit_start(chunks, np.array([0, 0, 1, 1]))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"seed": -1}, {"ridge": "a"}, {"dimension": True}, {"dimension": 10**7}, {"space": "sphere"}],
+)
+def test_arguments_of_the_wrong_kind_are_refused(wrong):
+    with pytest.raises(ModelError, match=next(iter(wrong))):
+        fit_start([(torch.randn(4, 3), np.arange(4))], np.array([0, 0, 1, 1]), **wrong)
+
+
+def test_classes_with_gaps_are_refused():
+    with pytest.raises(ModelError, match="gaps"):
+        fit_start([(torch.randn(4, 3), np.arange(4))], np.array([0, 0, 7, 7]))
+
+
+def test_features_that_cannot_be_factorised_are_named(monkeypatch):
+    """As with five classes, one item of which is a million times larger than the others."""
+
+    def fail(*_, **__):
+        raise np.linalg.LinAlgError("not positive definite")
+
+    monkeypatch.setattr(start_module, "cholesky", fail)
+    x, ids = sample_features((12,) * 5)
+    for options in ({}, {"ridge": 1.0, "dimension": 3}):
+        with pytest.raises(ModelError, match="larger"):
+            fitted(x, ids, **options)
+
+
+def test_an_outlier_is_survived_where_it_can_be():
+    x, ids = sample_features((12,) * 50)
+    x[5] *= 1e4
+    assert torch.isfinite(fitted(x, ids).weight).all()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from nearkin.objectives.proxy import options
-from nearkin.spaces.scaling import multidimensional_scaling
+from nearkin.objectives.proxy import loss
+from nearkin.spaces.mds import multidimensional_scaling
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -20,5 +20,5 @@ def layouts_are_made_once():
         return kept[key]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(options, "multidimensional_scaling", scaled)
+        patch.setattr(loss, "multidimensional_scaling", scaled)
         yield

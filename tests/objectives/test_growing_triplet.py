@@ -14,7 +14,7 @@ from scipy.stats import chisquare
 
 from nearkin.errors import RecipeError
 from nearkin.objectives import ObjectiveSection, make_objective
-from nearkin.objectives.growing_triplet import MARGINS, GrowingTriplet
+from nearkin.objectives.triplet import MARGINS, GrowingTriplet
 from nearkin.recipe import Recipe, load_recipe
 from nearkin.spaces import Euclidean, PoincareBall, Sphere, make_space
 

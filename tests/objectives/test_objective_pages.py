@@ -14,7 +14,7 @@ import yaml
 
 from nearkin.data.hierarchy import Hierarchy
 from nearkin.objectives import ObjectiveSection, losses, make_objective, miners, regularisers
-from nearkin.objectives.parameters import parameters_of
+from nearkin.objectives.registry import parameters_of
 from nearkin.recipe import load_recipe
 from nearkin.spaces import Euclidean, make_space
 

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from nearkin.errors import RecipeError, UnknownNameError
 from nearkin.objectives import LossShape, ObjectiveSection, losses, miners, regularisers
-from nearkin.objectives.parameters import check_parameters, parameters_of
+from nearkin.objectives.registry import check_parameters, parameters_of
 
 
 def factory(shape: LossShape, *, margin: float = 0.1, steps: int = 3, smooth: bool = False, kind: str = "a"): ...

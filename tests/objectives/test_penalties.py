@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import math
+from itertools import combinations
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from nearkin.objectives import LossShape, regularisers
+from nearkin.errors import RecipeError
+from nearkin.objectives import LossShape, ObjectiveSection, make_objective, regularisers
+from nearkin.objectives.penalties import EnergyConfusion
 from nearkin.spaces import Euclidean, Sphere, make_space, spaces
 
 OF_BATCHES = [name for name in regularisers if name != "distortion"]
@@ -70,3 +75,104 @@ def test_copies_are_finite(name):
     value.backward()
     assert value.isfinite()
     assert f.grad.isfinite().all()
+
+
+def samples(labels, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return 2 * torch.randn(len(labels), 4, generator=generator, dtype=torch.float64), torch.tensor(labels)
+
+
+def by_hand(space, embeddings, labels):
+    points = space.project(embeddings)
+    pairs = []
+    for one, two in combinations(sorted(set(labels.tolist())), 2):
+        squares = [
+            space.distance(points[i : i + 1], points[j : j + 1]).item() ** 2
+            for i in range(len(labels))
+            for j in range(len(labels))
+            if labels[i] == one and labels[j] == two
+        ]
+        pairs.append(sum(squares) / len(squares))
+    return sum(pairs) / len(pairs)
+
+
+@pytest.mark.parametrize("space", spaces.names())
+@pytest.mark.parametrize("labels", [[0, 1], [5, 2, 5, 2, 5, 9], [0, 0, 0, 0, 1, 2, 2]])
+def test_value_is_that_of_loops(space, labels):
+    """Classes of different sizes count the same."""
+    where = make_space(space)
+    embeddings, labels = samples(labels)
+    value = EnergyConfusion(where)(embeddings, labels)
+    assert value.item() == pytest.approx(by_hand(where, embeddings, labels), rel=1e-6)
+
+
+def test_on_the_sphere_it_is_the_squared_chord():
+    embeddings, labels = samples([0, 0, 1, 1])
+    unit = torch.nn.functional.normalize(embeddings)
+    expected = (2 - 2 * unit[:2] @ unit[2:].T).mean()
+    torch.testing.assert_close(EnergyConfusion(Sphere())(embeddings, labels), expected)
+
+
+@given(st.integers(0, 10_000), st.permutations(range(8)))
+def test_neither_order_nor_names_of_classes_count(seed, order):
+    embeddings, labels = samples([0, 0, 1, 1, 1, 2, 3, 3], seed)
+    energy = EnergyConfusion(Euclidean())
+    value = energy(embeddings, labels)
+    torch.testing.assert_close(energy(embeddings[list(order)], labels[list(order)]), value)
+    torch.testing.assert_close(energy(embeddings, 7 - 2 * labels), value)
+
+
+def test_two_points_by_numbers():
+    embeddings = torch.tensor([[0.0, 0.0], [3.0, 4.0]], requires_grad=True)
+    value = EnergyConfusion(Euclidean())(embeddings, torch.tensor([0, 1]))
+    value.backward()
+    assert value.item() == pytest.approx(25)
+    torch.testing.assert_close(embeddings.grad, torch.tensor([[-6.0, -8.0], [6.0, 8.0]]))
+
+
+@pytest.mark.parametrize("space", spaces.names())
+def test_gradient_is_finite_where_samples_coincide(space):
+    embeddings, labels = samples([0, 0, 1, 1, 2])
+    embeddings[2] = embeddings[0]
+    embeddings[1] = embeddings[0]
+    embeddings.requires_grad_()
+    value = EnergyConfusion(make_space(space))(embeddings, labels)
+    value.backward()
+    assert value.isfinite()
+    assert embeddings.grad.isfinite().all()
+    assert embeddings.grad.abs().max() > 0
+
+
+def test_minimising_it_brings_classes_together():
+    embeddings, labels = samples([0, 0, 1, 1, 2, 2])
+    embeddings.requires_grad_()
+    energy = EnergyConfusion(Sphere())
+    before = energy(embeddings, labels).item()
+    optimiser = torch.optim.Adam([embeddings], lr=0.05)
+    for _ in range(100):
+        optimiser.zero_grad()
+        energy(embeddings, labels).backward()
+        optimiser.step()
+    assert energy(embeddings, labels).item() < 0.1 * before
+
+
+def test_one_class_costs_nothing_and_is_refused_beforehand():
+    embeddings, labels = samples([3, 3, 3])
+    embeddings.requires_grad_()
+    value = EnergyConfusion(Sphere())(embeddings, labels)
+    value.backward()
+    assert value.item() == 0
+    assert embeddings.grad.abs().max() == 0
+    section = ObjectiveSection(loss="proxy-anchor", regularisers=[{"name": "energy-confusion", "weight": 0.1}])
+    with pytest.raises(RecipeError, match="energy-confusion"):
+        make_objective(section, dimension=4, classes=5).check_batch(1, 4)
+
+
+def test_it_is_added():
+    section = ObjectiveSection(loss="contrastive", regularisers=[{"name": "energy-confusion", "weight": 0.1}])
+    objective = make_objective(section, dimension=4, classes=3)
+    embeddings, labels = samples([0, 0, 1, 1, 2, 2])
+    terms = objective.parts(embeddings, labels)
+    expected = 0.1 * by_hand(Sphere(), embeddings, labels)
+    assert terms["energy-confusion"].item() == pytest.approx(expected, rel=1e-6)
+    torch.testing.assert_close(objective(embeddings, labels), terms["loss"] + terms["energy-confusion"])

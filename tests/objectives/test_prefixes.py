@@ -11,7 +11,7 @@ from nearkin.errors import RecipeError
 from nearkin.objectives import ObjectiveSection, losses, make_objective
 from nearkin.protocol.candidates import Candidate
 from nearkin.recipe import Recipe, load_recipe
-from nearkin.training.schedules.adversarial import check_adversarial
+from nearkin.training.strategies.adversarial import check_adversarial
 
 CLASSES, PER_CLASS, DIMENSION, SIZES = 6, 4, 12, [3, 8]
 NAMES = [str(i) for i in range(CLASSES)]

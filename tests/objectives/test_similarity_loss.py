@@ -6,9 +6,7 @@ import pytest
 import torch
 
 from nearkin.errors import RecipeError
-from nearkin.models.prototypes import PrototypeBank
-from nearkin.models.similarity import PairSimilarity
-from nearkin.models.similarity_parts import SimilarityParts
+from nearkin.models.similarity import PairSimilarity, PrototypeBank, SimilarityParts
 from nearkin.objectives import ObjectiveSection, make_objective
 from nearkin.objectives.similarity import SimilarityLoss
 from nearkin.spaces import Euclidean, Sphere

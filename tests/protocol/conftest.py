@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from nearkin.protocol import Candidate, run_benchmark, work
+from nearkin.protocol import Candidate, run_benchmark
+from nearkin.protocol import benchmark as work
 from nearkin.recipe import load_recipe
 
 SHORT = ["training.max_steps=6", "training.evaluate_every=2"]
@@ -51,7 +52,7 @@ def halfway(bench, candidate, tmp_path_factory):
     path = tmp_path_factory.mktemp("halfway") / "book"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("nearkin.protocol.tables.draw_benchmark", lambda *_, **__: b"")
-        patch.setattr(work.Worker, "_together", interrupted)
+        patch.setattr(work.BookWorker, "_together", interrupted)
         assert bench([candidate("triplet")], path).interrupted
     return path
 

@@ -6,6 +6,7 @@ import csv
 import html.parser
 import io
 import json
+import re
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from PIL import Image
 
 from nearkin.audits.subject import subject_of_model
 from nearkin.data.splits import class_folds, resolve_split
+from nearkin.errors import DataError
 from nearkin.metrics import class_bootstrap, clustering_metrics, holm, paired_permutation, retrieval_metrics
 from nearkin.protocol import Cell
 from nearkin.training import Run
@@ -286,7 +288,7 @@ def test_frozen_trunks_are_embedded_from_the_cache(bench, candidate, patterns, t
     # Another recipe on the same trunk decodes nothing again.
     monkeypatch.setattr(Embedder, "encode", lambda *_, **__: pytest.fail("encoded again"))
     monkeypatch.setattr(type(patterns), "load", lambda *_: pytest.fail("decoded again"))
-    monkeypatch.setattr("nearkin.protocol.work.untrained_features", lambda *_: ("", None))
+    monkeypatch.setattr("nearkin.protocol.benchmark.untrained_features", lambda *_: ("", None))
     bench([candidate("other", "triplet", "model.freeze=all", "model.cache=true")], tmp_path / "other")
 
 
@@ -301,3 +303,40 @@ def test_euclidean_models_are_concatenated_without_normalising(bench, candidate,
     expected = retrieval_metrics(np.concatenate(parts, axis=1), items.labels, space="euclidean")
     (row,) = rows_of(result.book, "flat", "concatenated")
     assert row["MAP@R"] == pytest.approx(expected.values["MAP@R"], abs=1e-5)
+
+
+EPISODES = (
+    "training.episodic={way: 2, shot: 1, query: 2, validation_way: 2, validation_episodes: 10, record_every: null}"
+)
+SHAPE = ["data.classes_per_batch=2", EPISODES]
+
+
+def test_an_episodic_recipe_stands_beside_a_plain_one(bench, candidate, tmp_path):
+    plain = candidate("contrastive", "contrastive", "data.per_class=4")
+    episodic = candidate("protonet-dr", "protonet-dr", *SHAPE)
+    smaller = candidate(
+        "fewer queries",
+        "protonet-dr",
+        "data.classes_per_batch=2",
+        EPISODES.replace("query: 2", "query: 1"),
+        "data.per_class=2",
+    )
+    done = bench([plain, episodic, smaller], tmp_path / "book", against="contrastive", keep_runs=True)
+    assert done.summary.missing == 0
+    told, others = done.contents.unequal_budgets()
+    assert re.search(r"data\.classes_per_batch\D+2\D+4\D+data\.per_class\D+3\D+4", told)
+    assert re.search(r"data\.per_class\D+2\D+4", others)
+    rows = [json.loads(line) for line in done.book.ledger_file.read_text().splitlines()]
+    told = [row["validation_MAP@R"] for row in rows if row["recipe"] == "protonet-dr" and row["validation_MAP@R"]]
+    cards = [json.loads(path.read_text()) for path in (tmp_path / "book").rglob("card.json")]
+    mine = [card for card in cards if card["recipe"]["training"]["episodic"]["query"] == 2]
+    assert len(told) == len(mine) == 2
+    assert sorted(told) == pytest.approx(sorted(card["validation"]["val_MAP@R"] for card in mine), abs=1e-5)
+    assert any(card["validation"]["val_accuracy"] != pytest.approx(card["validation"]["val_MAP@R"]) for card in mine)
+
+
+def test_episodes_that_the_folds_do_not_offer_are_refused_before_anything_starts(bench, candidate, tmp_path):
+    wide = candidate("protonet-s", "protonet-s", *SHAPE, "training.episodic.validation_way=50")
+    with pytest.raises(DataError, match="validation_way"):
+        bench([wide], tmp_path / "book")
+    assert not list(tmp_path.rglob("metrics.jsonl"))

@@ -12,15 +12,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nearkin.protocol.book import Book
-from nearkin.protocol.contents import Contents
+from nearkin.protocol.book import Book, Contents
 from nearkin.protocol.ledger import Ledger
 from nearkin.protocol.summary import Summariser, Summary
 from nearkin.protocol.tables import Tables
 from nearkin.recipe import load_recipe
-from nearkin.report.protocol import BenchmarkRow
+from nearkin.report.comparison import BenchmarkRow
 
-BOOKS = Path(__file__).parents[2] / "benchmarks" / "books"
+BOOKS = Path(__file__).parents[2] / "studies" / "ccp"
 FURTHER = ("Recall@2", "Recall@4", "Recall@8", "kNN-Acc", "NMI")
 COLUMNS = ("NMI", "Recall@1", "Recall@2", "Recall@4", "Recall@8", "kNN-Acc")
 

@@ -12,12 +12,11 @@ import pytest
 from rich.console import Console
 
 from nearkin.metrics import paired_permutation
-from nearkin.protocol.contents import Contents
+from nearkin.protocol.book import Contents
 from nearkin.protocol.summary import Summary, _smallest
 from nearkin.protocol.tables import Tables
 from nearkin.recipe import load_recipe
-from nearkin.report.comparison import Difference
-from nearkin.report.protocol import BenchmarkRow, draw_benchmark
+from nearkin.report.comparison import BenchmarkRow, PairedDifference, draw_benchmark
 from nearkin.report.terminal import text_table
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "fair-comparisons.md"
@@ -34,7 +33,7 @@ def make(protocol="fair", missing=0, against=None, untrained=None):
             {"separate": 0.0123, "concatenated": 0.004},
             0.6,
             "plain",
-            {"separate": Difference(0.02, 0.01, 0.03, 0.0004)},
+            {"separate": PairedDifference(0.02, 0.01, 0.03, 0.0004)},
             4,
             4,
             60.0,

@@ -11,10 +11,20 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from nearkin.errors import DataError
-from nearkin.report._plane import HUES
-from nearkin.report._tree import Tree
-from nearkin.report.dendrogram import MOST_NAMED, Dendrogram, _depths, _leaf_colours, _rows, _shared, draw_dendrograms
-from nearkin.report.groups import MOST_GROUPS, group_colours, leaf_groups
+from nearkin.report.canvas import HUES
+from nearkin.report.dendrogram import (
+    MOST_GROUPS,
+    MOST_NAMED,
+    Dendrogram,
+    Tree,
+    _depths,
+    _leaf_colours,
+    _rows,
+    _shared,
+    draw_dendrograms,
+    group_colours,
+    leaf_groups,
+)
 
 #        root -> left -> (a, b), right -> (c, inner -> (d, e))
 PARENTS = [-1, 0, 1, 1, 0, 4, 4, 6, 6]

@@ -9,13 +9,12 @@ from hypothesis import strategies as st
 from nearkin.errors import DataError
 from nearkin.metrics import retrieval_metrics
 from nearkin.models import similarity as similarity_module
-from nearkin.models.learned_space import LearnedSpace
-from nearkin.models.similarity import PairSimilarity
+from nearkin.models.similarity import LearnedSpace, PairSimilarity
 from nearkin.search import exact
-from nearkin.search.blocks import Order
-from nearkin.search.blocks.accelerated import search_rows
-from nearkin.search.blocks.reservoir import key_indices
+from nearkin.search.brute_force import Order
 from nearkin.search.scorers import Factorised
+from nearkin.search.selection import key_indices
+from nearkin.search.tiles import search_rows
 from nearkin.spaces import Euclidean
 
 WAYS = [None, "max", "mean"]

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nearkin.errors import DataError, UnknownNameError
-from nearkin.search import reciprocal
+from nearkin.search import rerank
 from nearkin.search.rerank import AverageQueryExpansion, KReciprocal, make_reranker, rerankers
 from nearkin.search.scorers import Cosine, InnerProduct
 from nearkin.spaces import Euclidean, LipschitzBall, PoincareBall, Sphere
@@ -189,8 +189,8 @@ def test_k_reciprocal_searches_once_among_themselves():
 def test_k_reciprocal_does_not_depend_on_blocks(monkeypatch):
     gallery, queries, space = data("clustered", 60, 4, 1), data("clustered", 21, 4, 2), Sphere()
     whole = KReciprocal(9, 4).rank(make_search(space), queries, gallery, 20, exclude=None, space=space)
-    monkeypatch.setattr(reciprocal, "_ROWS", 7)
-    monkeypatch.setattr(reciprocal, "_ENTRIES", 150)
+    monkeypatch.setattr(rerank, "_ROWS", 7)
+    monkeypatch.setattr(rerank, "_PAIR_ENTRIES", 150)
     blocked = KReciprocal(9, 4).rank(make_search(space), queries, gallery, 20, exclude=None, space=space)
     assert torch.equal(whole[1], blocked[1])
     torch.testing.assert_close(whole[0], blocked[0], rtol=0, atol=1e-6)

@@ -9,8 +9,8 @@ from scipy.optimize import minimize
 
 from nearkin.errors import DataError
 from nearkin.spaces import Euclidean, PoincareBall, Sphere, distance_ratio_scores
-from nearkin.spaces.cosine_scores import arcface_probabilities, normface_probabilities
 from nearkin.spaces.extremes import where_largest
+from nearkin.spaces.scores import arcface_probabilities, normface_probabilities
 
 
 def grid(d, half=1.0, count=5):

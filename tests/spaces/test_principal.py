@@ -15,7 +15,7 @@ from sklearn.decomposition import PCA
 
 from nearkin.errors import DataError
 from nearkin.spaces import PrincipalReweighting, principal
-from nearkin.spaces.factor import triangular_factor
+from nearkin.spaces.principal import triangular_factor
 
 
 def points(n=200, d=6, seed=0):
@@ -109,7 +109,7 @@ def test_blocks_of_rows_change_nothing(monkeypatch, rows):
         ({"weights": [1, 2, 3, 4, 5, -1]}, points(), "weights"),
         ({"weights": "abc"}, points(), "weights"),
         ({}, points(1), "two"),
-        ({}, np.ones((5, 3)) / 3, "same"),
+        ({}, np.ones((5, 3)) / 3, "identical"),
         ({}, np.full((5, 3), np.nan), "NaN"),
         ({}, np.ones(4), "shape"),
         ({}, [[1, 2], [3]], "rows"),

@@ -67,7 +67,7 @@ def test_other_spaces_are_refused(space):
 
 @pytest.mark.parametrize(
     ("bad", "words"),
-    [(np.ones((5, 3)), "same"), (points(1), "two"), (np.full((4, 2), np.nan), "NaN"), ([1.0], "shape")],
+    [(np.ones((5, 3)), "identical"), (points(1), "two"), (np.full((4, 2), np.nan), "NaN"), ([1.0], "shape")],
 )
 def test_what_has_no_directions_is_refused(bad, words):
     with pytest.raises(DataError, match=words):

@@ -14,12 +14,11 @@ from nearkin.objectives import ObjectiveSection, make_objective
 from nearkin.objectives import adversary as module
 from nearkin.recipe import TrainingSection, load_recipe
 from nearkin.training import Run, train
+from nearkin.training.checkpoint import load_state
 from nearkin.training.fit import make_learner
-from nearkin.training.optimisers import make_optimiser, set_learning_rates
 from nearkin.training.ranks import Ranks
-from nearkin.training.schedules import Schedule
-from nearkin.training.state import load_state
-from nearkin.training.step import Step
+from nearkin.training.step import Step, make_optimiser, set_learning_rates
+from nearkin.training.strategies import Schedule
 
 KEYS = {"class-adversary_coefficient", "class-adversary_loss", "class-adversary_accuracy"}
 FROZEN = ["model.freeze=all", "model.cache=true", "model.cache_views={flip: true}"]

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 from nearkin.metrics import class_bootstrap
-from nearkin.training.gain import Difference, Gain, gain_facts, measure_gain, suggestion
+from nearkin.models import Card
+from nearkin.training.gain import Gain, GainDifference, gain_facts, measure_gain, suggestion
 from nearkin.training.start import MEASURES, RunStart
 
 
 def gain_of(precision, map_at_r, best_step=100, classes=30):
     """A gain with these differences of the best weights from the start: (points, low, high) each."""
-    added = {"P@1": Difference(*precision), "MAP@R": Difference(*map_at_r)}
+    added = {"P@1": GainDifference(*precision), "MAP@R": GainDifference(*map_at_r)}
     values = {"start": {"P@1": 50.0, "MAP@R": 20.0}, "best": {"P@1": 51.2, "MAP@R": 20.9}}
     return Gain(values, {"best - start": added}, best_step, classes)
 
@@ -30,13 +31,13 @@ def test_an_interval_above_zero_is_a_gain(precision, map_at_r):
     verdict = gain_of(precision, map_at_r).verdict()
     assert "added" in verdict
     assert "chance" not in verdict
-    assert str(Difference(*precision)) in verdict
+    assert str(GainDifference(*precision)) in verdict
 
 
 def test_a_difference_is_told_with_its_interval():
-    assert str(Difference(*CLEAR)) == "+1.2 (0.4 to 2.0)"
-    assert str(Difference(-0.3, -1.0, 0.2)) == "-0.3 (-1.0 to 0.2)"
-    assert str(Difference(-0.04, -0.04, 0.04)) == "+0.0 (0.0 to 0.0)"
+    assert str(GainDifference(*CLEAR)) == "+1.2 (0.4 to 2.0)"
+    assert str(GainDifference(-0.3, -1.0, 0.2)) == "-0.3 (-1.0 to 0.2)"
+    assert str(GainDifference(-0.04, -0.04, 0.04)) == "+0.0 (0.0 to 0.0)"
 
 
 def test_an_interval_around_zero_may_be_chance():
@@ -83,13 +84,13 @@ def measured():
 
 def test_a_report_tells_each_part_and_its_interval(measured):
     gain = measure_gain(*measured, best_step=100)
-    facts = gain_facts({"gain": json.loads(json.dumps(gain.to_dict()))})
+    facts = gain_facts(Card(gain=json.loads(json.dumps(gain.to_dict()))))
     assert facts["what training added"] == gain.verdict()
     assert "against" not in facts["raw features, validation"]
     for part in ("start", "best"):
         name = "best weights" if part == "best" else part
         assert str(gain.differences[f"{part} - raw"]["MAP@R"]) in facts[f"{name}, validation"]
-    assert gain_facts({}) == {}
+    assert gain_facts(Card()) == {}
 
 
 def test_differences_are_paired_by_query_and_drawn_by_class(measured):
@@ -166,6 +167,6 @@ def test_the_next_thing_to_try(best_step, changes, word):
 @pytest.mark.parametrize(("chosen_size", "word"), [(True, "pretrained"), (False, "model.dimension")])
 def test_what_to_do_where_raw_features_are_better(chosen_size, word):
     gain = gain_of(CLEAR, CLEAR)
-    gain.differences["best - raw"] = {"P@1": Difference(-8.3, -29.2, 0.0), "MAP@R": Difference(1.0, -1.0, 3.0)}
+    gain.differences["best - raw"] = {"P@1": GainDifference(-8.3, -29.2, 0.0), "MAP@R": GainDifference(1.0, -1.0, 3.0)}
     facts = {"last_step": 600, "max_steps": 600, "lr": 3e-4, "classes": 100, "lowered": False}
     assert word in suggestion(gain, **facts, chosen_size=chosen_size)

@@ -16,15 +16,14 @@ import torch
 
 from nearkin.api import fit_run
 from nearkin.errors import CheckpointError, DataError, RunError, StorageError, TrainingError
-from nearkin.lock import WriterLock
 from nearkin.models import build_embedder
 from nearkin.recipe import load_recipe
+from nearkin.storage import WriterLock
 from nearkin.training import Run, train
-from nearkin.training.generators import generator_tensors, restore_generator
-from nearkin.training.logbook import Logbook
+from nearkin.training.batches import TrainingPool
+from nearkin.training.checkpoint import generator_tensors, load_state, restore_generator, save_state
 from nearkin.training.ranks import Ranks
-from nearkin.training.schedules.pool import Pool
-from nearkin.training.state import load_state, save_state
+from nearkin.training.run import Logbook
 
 TWO = Ranks(world_size=2, local_world_size=2)
 
@@ -88,10 +87,6 @@ RECIPES = {
         "proxy-dr",
         ["objective.parameters={proxies: ema, ema_rate: 0.1, scale: dynamic}", "data.split=items"],
     ),
-    "adversarial": (
-        "learned-similarity",
-        ["training.schedule=adversarial", "training.adversarial={steps: 2}", "objective.parameters.target_spread=0.2"],
-    ),
     "adversarial, moving proxies and scale": (
         "normface",
         [
@@ -99,10 +94,6 @@ RECIPES = {
             "training.adversarial={mode: negative-margin, steps: 2}",
             "objective.parameters={proxies: ema, ema_rate: 0.1, scale: dynamic}",
         ],
-    ),
-    "adversarial pairs": (
-        "triplet",
-        ["training.schedule=adversarial", "training.adversarial={attack: bim, norm: l2, eps: 0.5, steps: 2}"],
     ),
     "prefixes": ("normface", ["objective.prefixes=[4, 8]", "objective.parameters={proxies: ema, scale: dynamic}"]),
     "switched negatives": ("triplet", ["objective.switch=0.3"]),
@@ -304,7 +295,7 @@ def test_a_pool_that_cannot_be_read_leaves_the_network_training(patterns, tiny):
 
     embedder = build_embedder(load_recipe("triplet", tiny).model, seed=0).train()
     with pytest.raises(DataError, match="Unreadable"):
-        Pool(Unreadable(), embedder, np.zeros(3, dtype=np.int64), seed=0).embed(np.arange(3))
+        TrainingPool(Unreadable(), embedder, np.zeros(3, dtype=np.int64), seed=0).embed(np.arange(3))
     assert embedder.training
 
 
@@ -414,7 +405,7 @@ def test_a_checkpoint_of_another_version_or_damaged_is_refused(patterns, tiny, t
     stop_at(6, patterns, recipe, tmp_path / "run", tmp_path)
     path = Run(tmp_path / "run").state_file
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("nearkin.training.state._VERSION", "99")
+        patch.setattr("nearkin.training.checkpoint._VERSION", "99")
         tensors, facts = {"a": {"b": torch.zeros(1)}}, {"identity": {}, "state": {}}
         save_state(tmp_path / "newer.safetensors", tensors, facts)
     with pytest.raises(CheckpointError, match="99"):

@@ -8,11 +8,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
 from nearkin.models import build_embedder
 from nearkin.objectives import make_objective
 from nearkin.recipe import TrainingSection, load_recipe
-from nearkin.training.optimisers import learning_rate_scale, make_optimiser, set_learning_rates
+from nearkin.training.step import WeightAverage, learning_rate_scale, make_optimiser, set_learning_rates
 
 
 @given(st.integers(1, 300), st.integers(0, 50))
@@ -51,3 +52,24 @@ def test_groups_have_their_own_rates_and_the_backbone_rests_during_the_heads_war
     counted = sum(p.numel() for group in optimiser.param_groups for p in group["params"])
     assert counted == sum(p.numel() for module in (embedder, objective) for p in module.parameters())
     assert math.isfinite(counted)
+
+
+def test_matches_the_recurrence_and_restores():
+    module = nn.Linear(3, 2)
+    average = WeightAverage(module, decay=0.75)
+    expected = module.weight.detach().clone()
+    for step in range(5):
+        with torch.no_grad():
+            module.weight.copy_(torch.full((2, 3), float(step)))
+        average.update()
+        expected = 0.75 * expected + 0.25 * module.weight.detach()
+    before = module.weight.detach().clone()
+    with average.applied():
+        assert torch.allclose(module.weight, expected)
+    assert torch.equal(module.weight, before)
+
+
+def test_frozen_parameters_are_left_out():
+    module = nn.Linear(3, 2)
+    module.bias.requires_grad_(False)
+    assert list(WeightAverage(module, decay=0.5).shadow) == ["weight"]

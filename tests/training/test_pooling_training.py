@@ -12,7 +12,7 @@ from nearkin.models import Embedder, FeatureCache
 from nearkin.models.pooling import list_poolings
 from nearkin.recipe import load_recipe
 from nearkin.training import Run, train
-from nearkin.training.state import load_state
+from nearkin.training.checkpoint import load_state
 
 SMALL = [
     "model.backbone=resnet20",
@@ -96,7 +96,7 @@ def test_the_prototypes_and_class_vectors_learn(patterns, tiny, tmp_path, monkey
 def test_first_prototypes_come_from_all_classes_where_there_are_many():
     from nearkin.models import build_embedder
     from nearkin.models.section import ModelSection
-    from nearkin.training.schedules.pool import Pool
+    from nearkin.training.batches import TrainingPool
 
     embedder = build_embedder(ModelSection(backbone="conv4", channels=3, size=16))
     asked = []
@@ -109,14 +109,14 @@ def test_first_prototypes_come_from_all_classes_where_there_are_many():
             return torch.zeros(len(positions), 3, 16, 16)
 
     class_ids = np.repeat(np.arange(300), 2)
-    Pool(Batches(), embedder, class_ids, seed=0).local_features(64)
+    TrainingPool(Batches(), embedder, class_ids, seed=0).local_features(64)
     chosen = class_ids[asked]
     assert len(chosen) == len(set(chosen)) == 64
     assert chosen.max() > 200
     asked.clear()
-    assert len(Pool(Batches(), embedder, np.arange(10) % 5, seed=0).local_features(64)) == len(asked) == 10
+    assert len(TrainingPool(Batches(), embedder, np.arange(10) % 5, seed=0).local_features(64)) == len(asked) == 10
     asked.clear()
-    Pool(Batches(), embedder, np.array([0] + [1] * 100), seed=0).local_features(64)
+    TrainingPool(Batches(), embedder, np.array([0] + [1] * 100), seed=0).local_features(64)
     assert len(asked) == len(set(asked))
 
 
@@ -143,7 +143,7 @@ def test_zero_shot_needs_attributes(pooling, patterns, tiny, tmp_path):
 
 @pytest.mark.parametrize("pooling", [name for name in list_poolings() if name != "stats"])
 def test_every_pooling_trains_from_cached_maps_and_reloads(pooling, patterns, tiny, tmp_path):
-    more = ["training.max_steps=4", "model.backbone=resnet20", "model.local_dimension=8"]
+    more = ["training.max_steps=2", "model.backbone=resnet20", "model.local_dimension=8"]
     few = {"gsp": "prototypes", "gsp+gmp": "prototypes", "netvlad": "clusters", "ot": "references"}.get(pooling)
     parameters = [f"model.pooling_parameters={{{few}: 3}}"] if few else []
     embedder = fit(patterns, tmp_path, "contrastive", *tiny, *FROZEN, *more, f"model.pooling={pooling}", *parameters)

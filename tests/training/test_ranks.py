@@ -1,6 +1,6 @@
 """Several processes: the same training as one, files written once, all stop together.
 
-Run by torchrun, this file is also the program of the processes: see `main`.
+This file is also the program of the processes: see `main`.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ import time
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from torch import nn
 
+from nearkin.api import fit_run
 from nearkin.data.augment import BatchAugment
 from nearkin.data.inputs import InputSpec
 from nearkin.data.samplers import BalancedBatchSampler
-from nearkin.errors import DataError, TrainingError
+from nearkin.errors import DataError, LostProcessError, TrainingError
 from nearkin.objectives import Objective
 from nearkin.recipe import TrainingSection, load_recipe
 from nearkin.training import Run
-from nearkin.training.fabric import make_fabric
-from nearkin.training.generators import generator_tensors, restore_generator, seed_generator
-from nearkin.training.ranks import Ranks
-from nearkin.training.state import load_state
+from nearkin.training.checkpoint import generator_tensors, load_state, restore_generator, seed_generator
+from nearkin.training.ranks import Ranks, make_fabric, naming_lost_process
 
 # Batch norm would see slices of a batch: a frozen backbone has none that learns.
 FROZEN = ["model.freeze=all", "training.max_steps=12", "training.evaluate_every=4"]
@@ -44,7 +44,6 @@ RECIPES = {
         "contrastive-xbm",
         [*CACHED, "training.cross_batch_memory={batches: 2, warmup_steps: 3}"],
     ),
-    "prefixes": ("proxy-anchor", [*CACHED, "objective.prefixes=[4, 8]", "objective.prefix_weights=[0.5, 1.0]"]),
     "chance-constrained": (
         "contrastive-ccp",
         [
@@ -128,7 +127,7 @@ RECIPES["adversarial pairs"] = (
     ],
 )
 HALF = ("proxy-anchor", [*AUGMENTED, "training.precision=bf16-mixed"])
-RESUMED = ("memory", "chance-constrained", "prototypes", "adversary", "episodes", "adversarial", "proxies")
+RESUMED = ("memory", "chance-constrained", "adversary", "proxies")
 STOP_AT = 7
 """Between two validations."""
 
@@ -260,12 +259,10 @@ def draws(ranks: Ranks) -> list[torch.Tensor]:
 
 
 @pytest.fixture(scope="module")
-def done(tmp_path_factory, photos, tiny, cache, torchrun) -> Path:
+def done(tmp_path_factory, photos, tiny, cache, two_processes) -> Path:
     """A folder with what two processes left."""
     folder = tmp_path_factory.mktemp("ranks")
-    process = torchrun(__file__, folder, photos, *tiny)
-    _, errors = process.communicate(timeout=240)
-    assert process.returncode == 0, errors
+    two_processes(__file__, folder, photos, *tiny)
     return folder
 
 
@@ -459,6 +456,118 @@ def test_a_slice_is_augmented_as_among_the_others(channels, whole):
     half = whole // 2
     slices = [augment(images[first : first + half], 9, first, whole) for first in (0, half)]
     torch.testing.assert_close(torch.cat(slices), augment(images, 9))
+
+
+SETS = [
+    "model.freeze=all",
+    "training.max_steps=100000",
+    "training.evaluate_every=5",
+    "training.patience=null",
+    "data.workers=0",
+]
+SOON = 25.0
+"""Seconds; a machine with other work to do is slow."""
+
+
+@pytest.fixture
+def training(photos, tiny, torchrun, tmp_path, monkeypatch):
+    """Two processes that train, with a checkpoint written; ended with the test."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    sets = [part for one in [*tiny, *SETS] for part in ("--set", one)]
+    out = tmp_path / "run"
+    started = torchrun(
+        "-m", "nearkin", "train", photos, "--recipe", "proxy-anchor", "--out", out, *sets, NEARKIN_PROCESS_TIMEOUT="4"
+    )
+    deadline = time.monotonic() + 60
+    while not Run(out).state_file.exists() and started.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert Run(out).state_file.exists()
+    yield started, Run(out)
+    for process in [*psutil.Process(started.pid).children(recursive=True), started] if started.poll() is None else []:
+        process.kill()
+    started.communicate()
+
+
+def process_of(launcher, rank: int) -> psutil.Process:
+    children = psutil.Process(launcher.pid).children(recursive=True)
+    return next(child for child in children if child.environ().get("RANK") == str(rank))
+
+
+def check_whole(run: Run) -> None:
+    """The checkpoint can be read, and nothing is half-written."""
+    tensors, facts = load_state(run.state_file)
+    assert facts["state"]["step"] >= 5
+    assert all(torch.isfinite(value).all() for value in tensors["embedder"].values())
+    assert not list(run.path.glob(".*tmp"))
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_the_others_stop_when_one_is_killed(lost, training, photos):
+    launcher, run = training
+    process_of(launcher, lost).kill()
+    began = time.monotonic()
+    _, errors = launcher.communicate(timeout=60)
+    assert time.monotonic() - began < SOON
+    assert launcher.returncode != 0
+    assert errors.count("nearkin: ") == 1
+    assert "Traceback (most recent call last)" not in errors.split("torch/distributed/elastic")[0]
+    check_whole(run)
+    if lost:
+        goes_on(run, photos)
+
+
+def goes_on(run: Run, photos: Path) -> None:
+    """What was saved is taken up by one process, to the results of a run that nobody killed."""
+    recipe = run.recipe()
+    steps = load_state(run.state_file)[1]["state"]["step"] + 5
+    short = recipe.model_copy(update={"training": recipe.training.model_copy(update={"max_steps": steps})})
+    short.save(run.recipe_file)
+    whole = Run(run.path.parent / "whole")
+    fit_run(photos, short, run, resume=True, progress=False)
+    fit_run(photos, short, whole, progress=False)
+    ours, theirs = (one.history()[-1] for one in (run, whole))
+    assert ours == pytest.approx(theirs, rel=1e-4, abs=1e-4)
+
+
+def test_the_others_stop_when_one_hangs(training):
+    launcher, run = training
+    frozen = process_of(launcher, 1)
+    other = process_of(launcher, 0)
+    frozen.suspend()
+    began = time.monotonic()
+    psutil.wait_procs([other], timeout=60)
+    assert 2.0 < time.monotonic() - began < SOON
+    assert not other.is_running() or other.status() == psutil.STATUS_ZOMBIE
+    frozen.kill()
+    _, errors = launcher.communicate(timeout=60)
+    assert "NEARKIN_PROCESS_TIMEOUT" in errors
+    check_whole(run)
+
+
+@pytest.mark.parametrize(
+    ("told", "word"),
+    [
+        ("[gloo/transport/tcp/pair.cc:538] Connection closed by peer [127.0.0.1]:3", "stopped"),
+        ("[gloo/transport/tcp/buffer.cc:72] Timed out waiting 4000ms for recv", "NEARKIN_PROCESS_TIMEOUT"),
+    ],
+)
+def test_what_a_lost_connection_is_called(told, word):
+    with pytest.raises(LostProcessError, match=word), naming_lost_process():
+        raise RuntimeError(told)
+
+
+def test_other_errors_pass():
+    with pytest.raises(RuntimeError, match="shapes"), naming_lost_process():
+        raise RuntimeError("shapes do not fit")
+
+
+@pytest.mark.parametrize("given", ["soon", "0", "-3", "nan", "1e9"])
+def test_a_time_out_is_a_number_of_seconds(given):
+    place = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "x"}
+    assert Ranks.from_environment({**place, "NEARKIN_PROCESS_TIMEOUT": "7.5"}).timeout == 7.5
+    assert Ranks.from_environment(place).timeout == 1800
+    with pytest.raises(TrainingError, match="NEARKIN_PROCESS_TIMEOUT"):
+        Ranks.from_environment({**place, "NEARKIN_PROCESS_TIMEOUT": given})
 
 
 if __name__ == "__main__":

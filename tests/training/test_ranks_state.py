@@ -1,6 +1,6 @@
 """What several processes must hold alike: statistics, queues, batches, gradients; and who may write.
 
-Run by torchrun, this file is also the program of the processes: see `main`.
+This file is also the program of the processes: see `main`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from nearkin.recipe import load_recipe
 from nearkin.training import Run, loop
 from nearkin.training.batch_norm import synchronised
 from nearkin.training.batches import DecodedBatches
+from nearkin.training.checkpoint import load_state
 from nearkin.training.ranks import Ranks
-from nearkin.training.state import load_state
 
 # Adam divides by the size of a gradient: of one that is rounding alone it makes a whole step.
 LEARNING = ["training.optimizer=sgd", "training.lr=0.002", "training.max_steps=8", "data.flip=true"]
@@ -173,14 +173,12 @@ def norms(ranks: Ranks) -> dict[str, object]:
 
 
 @pytest.fixture(scope="module")
-def done(tmp_path_factory, photos, tiny, cache, torchrun) -> Path:
+def done(tmp_path_factory, photos, tiny, cache, two_processes) -> Path:
     """A folder with what two processes left, after one process had begun some of it."""
     folder = tmp_path_factory.mktemp("ranks") / "runs"
     for name in TAKEN_UP:
         begin(photos, RECIPES[name], folder / "begun" / name, tiny)
-    process = torchrun(__file__, folder, photos, *tiny)
-    _, errors = process.communicate(timeout=240)
-    assert process.returncode == 0, errors
+    two_processes(__file__, folder, photos, *tiny)
     return folder
 
 

@@ -14,7 +14,7 @@ from nearkin.data.hierarchy import Hierarchy
 from nearkin.data.splits import resolve_split
 from nearkin.errors import DataError, NearkinError, RecipeError, RunError
 from nearkin.metrics.hierarchy import class_prototypes
-from nearkin.protocol.division import divide
+from nearkin.protocol.candidates import divide
 from nearkin.recipe import load_recipe
 from nearkin.spaces import Sphere
 from nearkin.training import Run, train

@@ -10,7 +10,7 @@ from nearkin.data import ArrayStore, Dataset, Manifest
 from nearkin.data.stores import FolderStore
 from nearkin.errors import DataError
 from nearkin.models import ModelSection, build_embedder
-from nearkin.training.validation_inputs import ValidationInputs
+from nearkin.training.validation import ValidationInputs
 
 
 class CountingStore(ArrayStore):

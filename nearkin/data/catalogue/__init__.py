@@ -1,28 +1,23 @@
 """The catalogue: data sets with a name, opened from their published layouts or downloaded."""
 
 from nearkin.data.catalogue import (  # noqa: F401  (each enters its data sets)
-    audiomnist,
-    cars,
-    cifar,
-    cub,
-    digits,
-    fashion,
-    flowers,
-    inshop,
-    mini_imagenet,
+    few_shot,
     mnist,
-    nabirds,
-    omniglot,
-    pacs,
+    nature,
+    objects,
     products,
-    voxceleb,
-    zooscan,
+    speech,
 )
-from nearkin.data.catalogue.digits import open_digits
-from nearkin.data.catalogue.entry import Entry, catalogue
-from nearkin.data.catalogue.fashion import Opened, open_fashion_mnist
-from nearkin.data.catalogue.opening import catalogue_table, list_entries, open_named
-from nearkin.data.catalogue.places import cache_directory, data_directory
+from nearkin.data.catalogue.entry import (
+    Entry,
+    catalogue,
+    catalogue_table,
+    data_directory,
+    list_entries,
+    open_named,
+)
+from nearkin.data.catalogue.mnist import Opened, open_digits, open_fashion_mnist
+from nearkin.storage import cache_directory
 
 __all__ = [
     "Entry",

@@ -1,14 +1,48 @@
-"""One data set of the catalogue: what it is, how it is laid out, and how to open or get it."""
+"""One data set of the catalogue: what it is, where it lives on this machine, and how it is opened by name."""
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from nearkin.data.dataset import Dataset
+from nearkin.errors import DataError, StorageError
 from nearkin.registry import Registry
+from nearkin.storage import cache_directory
+
+
+def data_directory(given: str | os.PathLike[str] | None = None) -> Path:
+    """The data directory: the one given, else `$NEARKIN_DATA`, else the user's cache."""
+    chosen = given or os.environ.get("NEARKIN_DATA")
+    return Path(chosen).expanduser() if chosen else cache_directory()
+
+
+def reading_places(given: str | os.PathLike[str] | None = None) -> list[Path]:
+    """Directories to look in, in order: what was downloaded past a read-only data directory is in the cache."""
+    return list(dict.fromkeys([data_directory(given), cache_directory()]))
+
+
+def writing_place(given: str | os.PathLike[str] | None = None) -> Path:
+    """The first of the `reading_places` that accepts new files."""
+    for place in reading_places(given):
+        if _is_writable(place):
+            return place
+    raise StorageError(
+        f"Neither {data_directory(given)} nor {cache_directory()} can be written: give a data directory that can."
+    )
+
+
+def _is_writable(place: Path) -> bool:
+    # A directory without any write bit is meant to be read only, even for a user whom the system would let write.
+    existing = next(folder for folder in (place, *place.absolute().parents) if folder.exists())
+    return existing.is_dir() and os.access(existing, os.W_OK) and bool(existing.stat().st_mode & _ANY_WRITE)
+
+
+_ANY_WRITE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
 
 
 @dataclass(frozen=True)
@@ -67,6 +101,76 @@ catalogue: Registry[Entry] = Registry("data set")
 """Every data set that has a name."""
 
 
-def enter(entry: Entry) -> Entry:
+def add_entry(entry: Entry) -> Entry:
     """Put an entry into the catalogue."""
     return catalogue.register(entry.name)(entry)
+
+
+def open_named(name: str, data_root: Path | None = None, progress: bool = True) -> Dataset:
+    """Open a data set of the catalogue.
+
+    Looks for `<name>.zip` with a manifest, then for the published layout, in the data directory and the user's cache;
+    then downloads, if the publisher offers a file.
+
+    Args:
+        name: a name of the catalogue.
+        data_root: the data directory; without it `$NEARKIN_DATA`, else the user's cache.
+        progress: show a bar while downloading.
+
+    Raises:
+        DataError: the data is nowhere to be found; says where to get it and where to put it.
+    """
+    entry = catalogue.get(name)
+    places = reading_places(data_root)
+    for place in places:
+        archive = place / f"{name}.zip"
+        if archive.is_file():
+            return _open_zip(archive, entry)
+    if entry.find is not None:
+        return entry.find(data_root, progress)
+    for folder in (folder for place in places for folder in entry.candidates(place)):
+        if folder.is_dir():
+            return entry.open(folder)
+    return _fetch(entry, data_root, progress)
+
+
+def list_entries() -> list[Entry]:
+    """Every entry of the catalogue, by name."""
+    return [catalogue.get(name) for name in catalogue]
+
+
+def catalogue_table() -> list[dict[str, str]]:
+    """The catalogue as rows of text, for the command line and the docs."""
+    return [
+        {
+            "name": entry.name,
+            "title": entry.title,
+            "classes": f"{entry.classes:,}",
+            "items": f"{entry.items:,}",
+            "split": entry.split,
+            "tested": entry.tested,
+            "how to get it": entry.how_to_get(),
+        }
+        for entry in list_entries()
+    ]
+
+
+def _open_zip(archive: Path, entry: Entry) -> Dataset:
+    from nearkin.data.sources import open_data  # which itself falls back on this module
+
+    found = open_data(archive)
+    return Dataset(found.manifest, found.store, entry.kind, entry.name)
+
+
+def _fetch(entry: Entry, data_root: Path | None, progress: bool) -> Dataset:
+    place = data_directory(data_root)
+    advice = f"get it from {entry.homepage} and put it into {place} as {entry.layout}"
+    if entry.fetch is None:
+        raise DataError(f"{entry.title} is not in {place} and cannot be downloaded by a program: {advice}.")
+    target = writing_place(data_root) / entry.name
+    try:
+        entry.fetch(target, progress)
+    except DataError as error:
+        reason = str(error).rstrip(".")
+        raise DataError(f"{entry.title} is not in {place} and the download failed ({reason}): {advice}.") from error
+    return entry.open(next(folder for folder in entry.candidates(target.parent) if folder.is_dir()))

@@ -1,22 +1,20 @@
-"""Reading a published directory layout, with errors that say which part of it is missing."""
+"""Reading a published directory layout and its lists, with errors that say which part is missing."""
 
 from __future__ import annotations
 
 import csv
 import gzip
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from nearkin.errors import DataError
 
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
-AUDIO_SUFFIXES = (".wav", ".flac")
-
 
 @dataclass(frozen=True)
-class Layout:
+class PublishedLayout:
     """The shape of a published folder.
 
     Args:
@@ -102,7 +100,7 @@ def read_rows(path: Path, needed: Sequence[str], separator: str = ",") -> list[d
     return rows
 
 
-def files_in(folder: Path, suffixes: Sequence[str]) -> list[str]:
+def files_in(folder: Path, suffixes: Iterable[str]) -> list[str]:
     """Files with these suffixes below a folder, relative to it with '/' and sorted; hidden ones are left out."""
     found: list[str] = []
     for parent, folders, names in os.walk(folder):
@@ -118,3 +116,18 @@ def files_in(folder: Path, suffixes: Sequence[str]) -> list[str]:
             f"{prefix}{name}" for name in names if name.lower().endswith(tuple(suffixes)) and not name.startswith(".")
         )
     return sorted(found)
+
+
+def read_matlab(path: Path, *names: str) -> dict[str, Any]:
+    """The named variables of a `.mat` file as arrays of at least one dimension, without singleton axes."""
+    import numpy as np
+    from scipy.io import loadmat
+
+    try:
+        content = loadmat(path, squeeze_me=True, variable_names=list(names))
+    except Exception as error:  # scipy raises whatever its parser runs into
+        raise DataError(f"{path} could not be read as a MATLAB file ({error}): download it again.") from error
+    for name in names:
+        if name not in content:
+            raise DataError(f"{path} has no variable '{name}': download it again.")
+    return {name: np.atleast_1d(content[name]) for name in names}

@@ -1,4 +1,4 @@
-"""Everything a gallery has learned from itself, in one value that can be kept and read again."""
+"""The calibration of a gallery: its value, how it is fitted, and the one that a gallery keeps up to date."""
 
 from __future__ import annotations
 
@@ -6,19 +6,77 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
-from numbers import Real
-from typing import Any
+from threading import RLock
+from typing import Any, TypeVar
 
 import numpy as np
 
-from nearkin.errors import DataError
-from nearkin.gallery.calibration.identification import Identification
-from nearkin.gallery.calibration.pair_rule import PairRule, Ruling, check_rate
-from nearkin.gallery.calibration.unknown import Horizon
-from nearkin.gallery.calibration.verdicts import Verdict, reach_verdicts
-from nearkin.gallery.store import Found, Store
+from nearkin.checks import check_between, check_whole, is_real
+from nearkin.errors import DataError, StorageError
+from nearkin.gallery.calibration.identification import (
+    MOST_NEIGHBOURS,
+    Identification,
+    UnknownThreshold,
+    class_sizes,
+    fit_identification,
+    fit_unknown_threshold,
+    leave_out,
+    present,
+    shares_of,
+    too_few_for_probabilities,
+    too_few_for_threshold,
+)
+from nearkin.gallery.calibration.pairs import PairRule, Ruling, compare_pairs, fit_pair_rule
+from nearkin.gallery.store import Found, GalleryStore, Sample
+from nearkin.gallery.values import Candidate, Match, Settings
+from nearkin.spaces import Space
+
+T = TypeVar("T")
+
+_SHOWN = 5
+_NOTHING = "The gallery has no labelled items: add some."
+
+
+def reach_verdicts(
+    found: Found,
+    classes: Sequence[str],
+    sizes: np.ndarray,
+    k: int,
+    identification: Identification,
+    horizon: UnknownThreshold,
+) -> list[Match]:
+    """One verdict for each query, by its k nearest labelled neighbours; sizes (C,) are those of the classes."""
+    distances, codes = found.distances[:, :k], found.codes[:, :k]
+    there = present(distances, codes) & (codes < len(classes))
+    codes = np.where(there, codes, -1)
+    some = np.flatnonzero(there.any(axis=1))
+    verdicts = [Match(None, None, None, reason=_NOTHING)] * len(codes)
+    if not len(some):
+        return verdicts
+    distances, codes, there = distances[some], codes[some], there[some]
+    first = there.argmax(axis=1)
+    nearest = distances[np.arange(len(some)), first]
+    known = [None] * len(some) if horizon.threshold is None else (nearest <= horizon.threshold).tolist()
+    if identification.temperature is None:
+        labels = codes[np.arange(len(some)), first].tolist()
+        listed: list[tuple[Candidate, ...]] = [()] * len(some)
+    else:
+        top, values = identification.probabilities(distances, codes, shares_of(sizes, codes)).top(_SHOWN)
+        labels = top[:, 0].tolist()
+        listed = [_candidates(*row, classes) for row in zip(top.tolist(), values.tolist(), strict=True)]
+    reason = " ".join(dict.fromkeys(text for text in (identification.reason, horizon.reason) if text))
+    for row, code, flag, candidates in zip(some.tolist(), labels, known, listed, strict=True):
+        probability = candidates[0].probability if candidates else None
+        verdicts[row] = Match(classes[code], probability, flag, (), candidates, reason)
+    return verdicts
+
+
+def _candidates(codes: list[int], values: list[float], classes: Sequence[str]) -> tuple[Candidate, ...]:
+    return tuple(Candidate(classes[code], value) for code, value in zip(codes, values, strict=True) if code >= 0)
+
 
 _FORMAT = 1
 _GROWTH = 0.1
@@ -34,7 +92,7 @@ class Calibration:
 
     Attributes:
         items: how many items it had.
-        changes: how many changes there had been, as `Store.changes` counts them.
+        changes: how many changes there had been, as `GalleryStore.changes` counts them.
         generation: how many writes there had been.
         accept: the share of queries of enrolled classes that are to count as known.
         k: how many neighbours `classify` goes by.
@@ -50,7 +108,7 @@ class Calibration:
     accept: float = 0.95
     k: int = 1
     identification: Identification = field(default_factory=Identification)
-    horizon: Horizon = field(default_factory=Horizon)
+    horizon: UnknownThreshold = field(default_factory=UnknownThreshold)
     pairs: PairRule = field(default_factory=PairRule)
     notes: tuple[str, ...] = ()
 
@@ -65,7 +123,7 @@ class Calibration:
         """Whether there was enough to learn all of it."""
         return not (self.identification.reason or self.horizon.reason or self.pairs.reason)
 
-    def stale(self, store: Store) -> bool:
+    def stale(self, store: GalleryStore) -> bool:
         """Whether so much has changed that it should be learned anew: a tenth of the items, one at the least.
 
         One that lacks something for want of items is old after a hundredth, which in a small gallery is any change.
@@ -73,13 +131,13 @@ class Calibration:
         share = _GROWTH if self.complete else _EARLY_GROWTH
         return abs(store.changes - self.changes) >= max(1, math.ceil(round(share * self.items, 6)))
 
-    def classify(self, found: Found, classes: Sequence[str], sizes: np.ndarray) -> list[Verdict]:
+    def classify(self, found: Found, classes: Sequence[str], sizes: np.ndarray) -> list[Match]:
         """What queries are, from their nearest labelled neighbours.
 
         Args:
             found: what `store.search(queries, k, labelled=True)` gives; more neighbours than k are left alone, and so
                 are those without a label.
-            classes: as `Store.classes` gives them.
+            classes: as `GalleryStore.classes` gives them.
             sizes: how many items each of them has (C,), as `class_sizes` counts them.
         """
         return reach_verdicts(found, classes, sizes, self.k, self.identification, self.horizon)
@@ -87,9 +145,10 @@ class Calibration:
     def judge(self, distance: float, rate: float) -> Ruling:
         """Whether two items at a distance are of one class, so that the share `rate` of others is accepted at most."""
         least = -math.inf if self.identification.similarity else 0.0
-        if isinstance(distance, bool) or not isinstance(distance, Real) or not least <= float(distance) < math.inf:
-            raise DataError(f"A distance is a number{'' if least else ' from 0 on'}, not {distance!r}.")
-        return self.pairs.judge(float(distance), check_rate(rate))
+        if not is_real(distance) or not least <= float(distance) < math.inf:
+            raise DataError(f"A distance must be a number{'' if least else ' from 0 on'}, not {distance!r}.")
+        check_between(rate, "false_accept_rate")
+        return self.pairs.judge(float(distance), float(rate))
 
     def reliability(self) -> dict[str, Any]:
         """How sure and how right the gallery is of its own items, each left out in turn; or the reason it cannot say.
@@ -120,7 +179,7 @@ class Calibration:
             DataError: if it is of a newer format, or no calibration.
         """
         if not isinstance(plain, Mapping) or not isinstance(plain.get("format"), int):
-            raise DataError("This is no calibration of a gallery: make one with recalibrate.")
+            raise DataError("This is not a calibration of a gallery: make one with recalibrate.")
         if plain["format"] > _FORMAT:
             raise DataError(
                 f"This calibration has format {plain['format']}, and this version of nearkin reads up to {_FORMAT}: "
@@ -129,23 +188,215 @@ class Calibration:
         try:
             return cls(
                 **{name: plain[name] for name in ("items", "changes", "generation", "accept", "k")},
-                identification=Identification.from_dict(plain["identification"]),
-                horizon=Horizon.from_dict(plain["horizon"]),
-                pairs=PairRule.from_dict(plain["pairs"]),
+                identification=restored(Identification, plain["identification"]),
+                horizon=restored(UnknownThreshold, plain["horizon"]),
+                pairs=restored(PairRule, plain["pairs"]),
                 notes=tuple(plain["notes"]),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DataError(f"This calibration is damaged ({error}): make one with recalibrate.") from error
 
     def _content(self) -> dict[str, Any]:
-        return {
-            "items": self.items,
-            "changes": self.changes,
-            "generation": self.generation,
-            "accept": self.accept,
-            "k": self.k,
-            "identification": self.identification.to_dict(),
-            "horizon": self.horizon.to_dict(),
-            "pairs": self.pairs.to_dict(),
-            "notes": list(self.notes),
-        }
+        plain = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        parts = {name: plain_values(plain[name]) for name in ("identification", "horizon", "pairs")}
+        if not self.identification.similarity:  # older calibrations have none, and keep their key
+            del parts["identification"]["similarity"]
+        return {**plain, **parts, "notes": list(self.notes)}
+
+
+def plain_values(part: Any) -> dict[str, Any]:
+    """A part of a calibration as plain JSON values."""
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(part).items()}
+
+
+def restored(kind: type[T], plain: Mapping[str, Any]) -> T:
+    """The inverse of `plain_values`; keys of a newer version are ignored."""
+    known = {field.name: field.default for field in fields(kind) if field.name in plain}  # type: ignore[arg-type]
+    return kind(**{name: tuple(plain[name]) if default == () else plain[name] for name, default in known.items()})
+
+
+_FEW_CLASSES = 10
+
+
+def fit_calibration(
+    store: GalleryStore,
+    space: Space,
+    *,
+    accept: float = 0.95,
+    points: int = 10_000,
+    seed: int = 0,
+    progress: bool = False,
+) -> Calibration:
+    """Learn how sure answers are, which queries are unknown, and which pairs are the same.
+
+    What the gallery is too small for stays None, with the reason. Probabilities are given that a query is of an
+    enrolled class; a class with a single item cannot be tested, since nothing is left of it when that is left out.
+    Copies and items of one occasion (frames of a video) that are enrolled as several make all of it too confident.
+
+    Args:
+        store: the gallery.
+        space: how its vectors are compared.
+        accept: the share of queries of enrolled classes that are to count as known.
+        points: look at so many labelled items at the most, drawn at random; each is compared with the whole gallery.
+        seed: of the draws.
+        progress: whether to show a bar.
+    """
+    check_between(accept, "accept")
+    check_whole(points, "points", 1)
+    check_whole(seed, "seed", 0)
+    # Read first: what is written meanwhile counts as a change since.
+    changes, generation, items = store.changes, store.generation, len(store)
+    sample = store.sample(int(points), int(seed), labelled=True)
+    sizes = class_sizes(store, sample.codes)
+    k = max(1, min(MOST_NEIGHBOURS, int(sizes.sum()) - 1))
+    similarity = bool(getattr(space, "similarity", False))
+    identification, horizon = _learn(store, sample, sizes, k, float(accept), similarity, progress)
+    return Calibration(
+        items,
+        changes,
+        generation,
+        float(accept),
+        k,
+        identification,
+        horizon,
+        fit_pair_rule(compare_pairs(store, space, sample, sizes, int(seed))),
+        _notes(sizes, identification, horizon),
+    )
+
+
+def _learn(
+    store: GalleryStore, sample: Sample, sizes: np.ndarray, k: int, accept: float, similarity: bool, progress: bool
+) -> tuple[Identification, UnknownThreshold]:
+    """What items that are left out tell; nothing is searched for where they are too few for anything."""
+    mates = int((sizes[sample.codes] > 1).sum())
+    little, few = too_few_for_probabilities(int((sizes > 1).sum()), mates), too_few_for_threshold(mates, accept)
+    identification = Identification(items=mates, reason=little, similarity=similarity)
+    horizon = UnknownThreshold(items=mates, reason=few)
+    if little and few:
+        return identification, horizon
+    left_out = leave_out(store, sample, sizes, k, progress)
+    if not little:
+        identification = fit_identification(left_out, similarity)
+    if not few:
+        horizon = fit_unknown_threshold(left_out, accept)
+    return identification, horizon
+
+
+def _notes(sizes: np.ndarray, identification: Identification, horizon: UnknownThreshold) -> tuple[str, ...]:
+    notes = list(identification.notes)
+    single, classes = int((sizes == 1).sum()), int((sizes > 0).sum())
+    if single:
+        verb = "class has" if single == 1 else "classes have"
+        notes.append(f"{single:,} {verb} a single item: confidence in these could not be tested.")
+    if horizon.rejected is not None and classes < _FEW_CLASSES:
+        notes.append(f"With only {classes} classes, leaving one out says little about classes that are not enrolled.")
+    return tuple(notes)
+
+
+_NOTE = "calibration"
+_ACCEPT = 0.95
+_QUICK = 5000
+"""Items that are calibrated in about a second."""
+
+_LATER = "Calibrating for the first time; try again in a minute."
+_UNCALIBRATED = Calibration(
+    items=0,
+    changes=0,
+    generation=0,
+    identification=Identification(reason=_LATER),
+    horizon=UnknownThreshold(reason=_LATER),
+    pairs=PairRule(reason=_LATER),
+)
+
+
+class Calibrator:
+    """Keeps the calibration of a gallery in its store, and fits it anew when it is due.
+
+    Args:
+        store: where the items are.
+
+    Attributes:
+        auto: whether a calibration that is due is fitted before an answer.
+    """
+
+    def __init__(self, store: GalleryStore) -> None:
+        self.store = store
+        self.auto = True
+        self._fitted: Calibration | None = None
+        # What could not be written, because another process was writing; and the settings it was fitted for.
+        self._unkept: tuple[Settings, Calibration] | None = None
+        self._fitting = RLock()
+
+    def current(self) -> Calibration | None:
+        """The last calibration, by anyone."""
+        kept = self.store.note(_NOTE)
+        if self._fitted is None or not isinstance(kept, dict) or kept.get("key") != self._fitted.key:
+            self._fitted = _read(kept)
+            if self._fitted is not None:
+                self._unkept = None  # somebody has calibrated since
+        if self._unkept is not None and self._unkept[0] == self.store.settings:
+            return self._unkept[1]
+        return self._fitted
+
+    def due(self) -> bool:
+        """Whether it is time to calibrate again."""
+        fitted = self.current()
+        return fitted is None or fitted.stale(self.store)
+
+    def calibrated(self, progress: bool = False) -> Calibration:
+        """The calibration to answer by, fitted now if that is due.
+
+        Without `auto`, a large gallery that was never calibrated answers without probabilities.
+        """
+        fitted = self.current()
+        if fitted is not None and not (self.auto and fitted.stale(self.store)):
+            return fitted
+        if not self.auto and len(self.store) > _QUICK:
+            return _UNCALIBRATED
+        with self._fitting:
+            fitted = self.current()
+            if fitted is not None and not fitted.stale(self.store):
+                return fitted
+            settings = self.store.settings
+            fitted = self._fit(None, progress)
+            with suppress(StorageError):  # another process is writing: an answer need not wait for it
+                self._keep(settings, fitted)
+            return fitted
+
+    def refit(self, accept: float | None, progress: bool = False) -> Calibration:
+        """Calibrate again and keep it; this process goes by it even if it cannot be kept.
+
+        Raises:
+            StorageError: if it cannot be kept, since another process is writing, or the place is read-only.
+        """
+        with self._fitting:
+            settings = self.store.settings
+            fitted = self._fit(accept, progress)
+            self._keep(settings, fitted)
+            return fitted
+
+    def _fit(self, accept: float | None, progress: bool) -> Calibration:
+        before = self.current()
+        share = accept if accept is not None else _ACCEPT if before is None else before.accept
+        return fit_calibration(self.store, self.store.space, accept=share, progress=progress)
+
+    def _keep(self, settings: Settings, fitted: Calibration) -> None:
+        if self.store.settings != settings:
+            raise StorageError("The gallery was rebuilt while it was being calibrated: try again.")
+        try:
+            self.store.set_note(_NOTE, fitted.to_dict())
+        except StorageError:
+            self._unkept = (settings, fitted)  # answers go by it all the same
+            raise
+        self._fitted, self._unkept = fitted, None
+
+
+def _read(note: Any) -> Calibration | None:
+    """The calibration in a note; None if there is none, or it is damaged or of a newer version: it is fitted again."""
+    if note is None:
+        return None
+    try:
+        found = Calibration.from_dict(note)
+        return found if found.key == note.get("key") else None
+    except (DataError, TypeError, ValueError):
+        return None

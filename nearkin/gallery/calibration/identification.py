@@ -1,26 +1,117 @@
-"""Which class, and how probable: NED with a sharpness, fitted to the gallery's own items, each left out in turn.
+"""Which class and how probable, known or unknown: fitted to the gallery's own items, each left out in turn.
 
-`S_c = 1/n_c sum_{i in kNN, y_i = c} exp(-d_i^2 / T)` with n_c items of class c, and `p(c) = S_c^a / sum_y S_y^a`. See
-docs/methods/ned.md. Without the division by n_c a class would be likelier the more items it has, and one that was
-enrolled from a handful would hardly ever be named; with it every class is as likely as any other before it is seen.
+Probabilities are NED with a sharpness; a query is known if its nearest labelled item is no farther than a threshold.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
-from nearkin.confidence.energies import squarable
-from nearkin.confidence.grouping import sum_by_class
-from nearkin.confidence.probabilities import ClassProbabilities
-from nearkin.confidence.sharpened import fit_sharpened, powered
-from nearkin.confidence.temperature import fit_temperature
-from nearkin.gallery.calibration.left_out import LeftOut, present
+from nearkin.confidence.conformal import needed_points
+from nearkin.confidence.probabilities import ClassProbabilities, sum_by_class
+from nearkin.confidence.sharp_ned import fit_sharpened, powered
+from nearkin.confidence.temperature import fit_temperature, squarable
+from nearkin.gallery.store import GalleryStore, Sample
 from nearkin.metrics.calibration import calibration_metrics
+from nearkin.progress import Progress
+
+MOST_NEIGHBOURS = 200
+"""Neighbours that speak for or against a class."""
+
+CHUNK = 512
+"""Queries that are searched for together."""
+
+
+@dataclass(frozen=True, eq=False)
+class LeftOut:
+    """Items left out of the gallery one at a time.
+
+    Attributes:
+        own: class of each item, int32 (n,).
+        mates: whether the gallery holds another item of that class (n,).
+        distances: to the nearest labelled others, float32 (n, k), nearest first; infinite beyond the last.
+        codes: classes of these, int32 (n, k), negative beyond the last.
+        sizes: how many items each class has, by code (C,), none left out.
+    """
+
+    own: np.ndarray
+    mates: np.ndarray
+    distances: np.ndarray
+    codes: np.ndarray
+    sizes: np.ndarray
+
+    @property
+    def shares(self) -> np.ndarray:
+        """What each neighbour counts (n, k), as `shares_of` says; a class without the item left out is one smaller."""
+        return shares_of(self.sizes, self.codes, (self.codes == self.own[:, None]).astype(np.int64))
+
+    def with_mates(self) -> LeftOut:
+        """Those whose class is still there when they are left out."""
+        return self._rows(self.mates)
+
+    def filled(self) -> LeftOut:
+        """Rows without gaps: a search that is not exact, or one while items are removed, may find fewer for some."""
+        counts = np.count_nonzero(present(self.distances, self.codes), axis=1)
+        width = int(np.median(counts)) if len(counts) else 0
+        kept = self._rows(counts >= max(width, 1))
+        return LeftOut(kept.own, kept.mates, kept.distances[:, :width], kept.codes[:, :width], kept.sizes)
+
+    def _rows(self, chosen: np.ndarray) -> LeftOut:
+        return LeftOut(self.own[chosen], self.mates[chosen], self.distances[chosen], self.codes[chosen], self.sizes)
+
+
+def leave_out(store: GalleryStore, sample: Sample, sizes: np.ndarray, k: int, progress: bool = False) -> LeftOut:
+    """Search the whole gallery for the k nearest labelled items of each item of a sample, itself left out.
+
+    Args:
+        store: the gallery.
+        sample: items of it, all with a label.
+        sizes: how many items each class has, by code.
+        k: how many neighbours.
+        progress: whether to show a bar.
+    """
+    n = len(sample.codes)
+    distances = np.full((n, k), np.inf, np.float32)
+    codes = np.full((n, k), -1, np.int32)
+    with Progress("Calibrating", n, progress) as bar:
+        for start in range(0, n, CHUNK):
+            rows = slice(start, start + CHUNK)
+            found = store.search(sample.vectors[rows], k, labelled=True, exclude=sample.keys[rows])
+            distances[rows], codes[rows] = found.distances, found.codes
+            bar.advance(len(found.codes))
+    return LeftOut(sample.codes, sizes[sample.codes] > 1, distances, codes, sizes)
+
+
+def present(distances: np.ndarray, codes: np.ndarray) -> np.ndarray:
+    """Which neighbours (q, k) are labelled items at all."""
+    return (codes >= 0) & np.isfinite(distances)
+
+
+def shares_of(sizes: np.ndarray, codes: np.ndarray, less: np.ndarray | int = 0) -> np.ndarray:
+    """What each neighbour (q, k) counts: one over the size of its class, so that a class of few items is not outvoted.
+
+    Args:
+        sizes: of the classes, by code (C,).
+        codes: classes of the neighbours (q, k), negative for none.
+        less: how many items fewer the class of each has (q, k).
+    """
+    # A class that came since the sizes were counted is small.
+    padded = np.pad(sizes, (0, max(0, int(codes.max(initial=-1)) + 1 - len(sizes))), constant_values=1)
+    counts = (padded if len(padded) else np.ones(1, np.int64))[np.maximum(codes, 0)] - less
+    return 1.0 / np.maximum(counts, 1)
+
+
+def class_sizes(store: GalleryStore, codes: np.ndarray) -> np.ndarray:
+    """How many items each class has, int64 (C,), by code; at least as long as the codes (n,) need."""
+    names, sizes = store.classes(), store.class_sizes()
+    counts = np.array([sizes.get(name, 0) for name in names], np.int64)
+    # An item may have come between two readings of the store; it is as if it were alone in its class.
+    return np.pad(counts, (0, max(0, int(codes.max(initial=-1)) + 1 - len(counts))))
+
 
 LEAST_CLASSES = 2
 """Classes with two items or more without which nothing is fitted."""
@@ -90,27 +181,14 @@ class Identification:
         values = np.minimum(shares, self.ceiling)
         return ClassProbabilities(_NO_NAMES, offsets, found.codes[kept], values, found.best)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        plain = {**asdict(self), "bins": [dict(part) for part in self.bins], "notes": list(self.notes)}
-        if not self.similarity:  # what was kept before there could be one stays the same
-            del plain["similarity"]
-        return plain
 
-    @classmethod
-    def from_dict(cls, plain: Mapping[str, Any]) -> Identification:
-        """The inverse of `to_dict`; keys of a newer version are left alone."""
-        known = {part: plain[part] for part in cls.__dataclass_fields__ if part in plain}
-        return cls(**{**known, "bins": tuple(plain.get("bins", ())), "notes": tuple(plain.get("notes", ()))})
-
-
-def too_little(classes: int, items: int) -> str:
+def too_few_for_probabilities(classes: int, items: int) -> str:
     """Why so many classes with two items or more, and so many items of these, are too few; empty if they are not."""
     if classes >= LEAST_CLASSES and items >= LEAST_ITEMS:
         return ""
     return (
-        f"A probability takes at least {LEAST_CLASSES} classes with two items or more and {LEAST_ITEMS} items in such "
-        f"classes, and the gallery has {classes:,} and {items:,}: add more items to the classes."
+        f"Probabilities need at least {LEAST_CLASSES} classes with two items or more and {LEAST_ITEMS} items in such "
+        f"classes, but the gallery has {classes:,} and {items:,}: add more items to the classes."
     )
 
 
@@ -130,8 +208,8 @@ def fit_identification(left_out: LeftOut, similarity: bool = False) -> Identific
             items=len(tried.own),
             similarity=similarity,
             reason=(
-                f"A probability takes {LEAST_ITEMS} items that have one of their class among their neighbours, and "
-                f"only {reached:,} have: these vectors hardly tell the classes apart, or classes need more items."
+                f"Probabilities need {LEAST_ITEMS} items with one of their class among their neighbours, but only "
+                f"{reached:,} have one: these vectors hardly tell the classes apart, or classes need more items."
             ),
         )
     energies = _energies(filled.distances, similarity)
@@ -175,3 +253,85 @@ def _energies(distances: np.ndarray, similarity: bool) -> np.ndarray:
     if similarity:
         return np.array(distances)
     return squarable(torch.from_numpy(np.ascontiguousarray(distances))).square().numpy()
+
+
+@dataclass(frozen=True)
+class UnknownThreshold:
+    """The distance beyond which nothing is known.
+
+    Attributes:
+        threshold: a query whose nearest labelled item is no farther counts as known; None if that was not learned.
+        items: how many left-out items it was learned from, all of classes with two items or more.
+        rejected: the share of queries of classes that are not enrolled that it is forecast to reject, by leaving the
+            whole class of each item out, classes counting alike; None with a single class. Strangers are supposed to
+            lie among the classes as these lie among each other: stranger ones are easier to tell.
+        reason: why there is no threshold; empty if there is one.
+    """
+
+    threshold: float | None = None
+    items: int = 0
+    rejected: float | None = None
+    reason: str = ""
+
+
+def too_few_for_threshold(items: int, accept: float) -> str:
+    """Why so many items with others of their class do not tell known from unknown; empty if they do."""
+    needed = needed_points(accept)
+    if items >= needed:
+        return ""
+    return (
+        f"To tell known from unknown and accept {accept:.4g} of the known, {needed:,} items of classes with two or "
+        f"more are needed, but the gallery has {items:,}: add more items to the classes."
+    )
+
+
+def fit_unknown_threshold(left_out: LeftOut, accept: float) -> UnknownThreshold:
+    """The threshold that accepts the share `accept` of queries of enrolled classes, each class as likely as any other.
+
+    Items with others of their class are left out in turn, and those of one class share one vote, so that a large class
+    does not decide for the small ones. Where all classes are of one size, the threshold is the
+    `ceil((n + 1) accept)`-th smallest of the n distances to the nearest other item, whichever its class.
+    """
+    tried = left_out.with_mates()
+    there = np.isfinite(tried.distances[:, 0])
+    nearest = tried.distances[there, 0]
+    reason = too_few_for_threshold(len(nearest), accept)
+    if reason:
+        return UnknownThreshold(items=len(nearest), reason=reason)
+    threshold = _quantile(nearest, _votes(tried.own[there]), accept)
+    return UnknownThreshold(threshold, len(nearest), _forecast(left_out, threshold))
+
+
+def _votes(own: np.ndarray) -> np.ndarray:
+    """What each item (n,) counts, so that every class counts 1."""
+    return 1.0 / np.bincount(own)[own]
+
+
+def _quantile(values: np.ndarray, votes: np.ndarray, share: float) -> float:
+    """The least of the values (n,) that as much of the votes (n,) stay below, one more of the usual weight among them.
+
+    With equal votes it is the `covering_rank`-th smallest.
+    """
+    order = np.argsort(values, kind="stable")
+    total = votes.sum()
+    usual = np.square(votes).sum() / total
+    # 0.55 * 20 is a little more than 11, which must not ask for 12.
+    enough = np.flatnonzero(np.cumsum(votes[order]) / usual >= round(share * (total / usual + 1), 9) - 1e-9)
+    return float(values[order[enough[0] if len(enough) else -1]])
+
+
+def _forecast(left_out: LeftOut, threshold: float) -> float | None:
+    """The share of the items that lie beyond the threshold when their whole class is left out, classes counting alike.
+
+    Where all neighbours found are of the item's own class, the nearest stranger is at least as far as the last of them:
+    such an item counts as rejected only if even that one lies beyond.
+    """
+    there = present(left_out.distances, left_out.codes)
+    other = there & (left_out.codes != left_out.own[:, None])
+    some = there.any(axis=1)
+    if not other.any():
+        return None
+    last = np.where(there, left_out.distances, -np.inf).max(axis=1)
+    strangers = np.where(other, left_out.distances, np.inf).min(axis=1)
+    reach = np.where(np.isfinite(strangers), strangers, last)
+    return float(np.average(reach[some] > threshold, weights=_votes(left_out.own[some])))

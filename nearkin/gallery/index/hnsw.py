@@ -1,26 +1,198 @@
-"""Approximate search by a graph, for galleries where comparing everything takes too long."""
+"""Approximate search by an HNSW graph of faiss, in memory and on disk, for galleries too large for brute force.
+
+On disk it is `hnsw-<version>.faiss`, and beside it what it was built of.
+"""
 
 from __future__ import annotations
 
+import json
 import threading
+import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from nearkin.errors import StorageError, require
-from nearkin.gallery.index.asked import Asked, checked
-from nearkin.gallery.index.exact import search_exactly
-from nearkin.gallery.index.forms import form_of
-from nearkin.gallery.index.graph import Frame, Graph, check_space
-from nearkin.gallery.index.graph_file import read_graph, write_graph
-from nearkin.gallery.index.nearest import nearest
-from nearkin.gallery.index.snapshot import Snapshot
-from nearkin.gallery.index.vectors import VectorIndex
+from nearkin.errors import DataError, StorageError, require
+from nearkin.gallery.index.vectors import SearchRequest, Snapshot, VectorIndex, check_request, search_exactly
 from nearkin.progress import Progress
+from nearkin.search.ann import reproducible
+from nearkin.search.scan import nearest, score_form, true_distances
+from nearkin.spaces import Euclidean, LipschitzBall, Space, Sphere
+from nearkin.storage import replacing, write_json
+
+NEIGHBOURS = 32  # of a node, twice as many on the ground level; 16 missed more where tight and loose classes mix
+BUILDING = 128  # efConstruction
+SEARCHING = 128  # efSearch; at least twice as many as are proposed
+
+
+@dataclass(frozen=True, eq=False)
+class HalfFrame:
+    """Coordinates in which half precision tells points apart.
+
+    Attributes:
+        origin: what is subtracted, float64 (d,).
+        scale: what the rest is multiplied by.
+        directions: whether lengths are taken away first.
+    """
+
+    origin: np.ndarray
+    scale: float
+    directions: bool
+
+    @classmethod
+    def of(cls, space: Space, vectors: np.ndarray) -> HalfFrame:
+        """The frame for vectors like these (n, d): the mean for origin, and a scale that brings them within 1."""
+        if isinstance(space, Sphere):
+            return cls(np.zeros(vectors.shape[1]), 1.0, True)
+        origin = vectors.mean(axis=0, dtype=np.float64)
+        reach = float(np.abs(vectors - origin).max())
+        return cls(origin, 2.0 ** -float(np.frexp(reach)[1]), False)
+
+    def enter(self, vectors: np.ndarray) -> np.ndarray:
+        """Coordinates float32 (n, d) of vectors (n, d), within the range of half precision."""
+        wide = (vectors.astype(np.float64) - self.origin) * self.scale
+        if self.directions:
+            length = np.linalg.norm(wide, axis=1, keepdims=True)
+            wide /= np.where(length == 0, 1, length)
+        return np.clip(wide, -60_000, 60_000).astype(np.float32)
+
+
+class HnswGraph:
+    """Slots 0, 1, 2, ... as nodes of a graph, kept in half precision.
+
+    Args:
+        frame: in which coordinates points enter.
+        index: the graph of faiss; None: an empty one.
+    """
+
+    def __init__(self, frame: HalfFrame, index: Any | None = None) -> None:
+        self._kit = require("faiss", "faiss")
+        self.frame = frame
+        self.index = self._new(len(frame.origin)) if index is None else index
+
+    @property
+    def covered(self) -> int:
+        """How many slots it has."""
+        return int(self.index.ntotal)
+
+    def add(self, vectors: np.ndarray) -> None:
+        """Add the next slots, float32 (n, d); nobody may walk meanwhile."""
+        points = self.frame.enter(vectors)
+        with reproducible(self._kit):
+            if not self.index.is_trained:
+                self.index.train(points)
+            self.index.add(points)
+
+    def walk(self, queries: np.ndarray, width: int) -> np.ndarray:
+        """About the nearest slots (q, width) of queries (q, d), -1 where the walk found no more.
+
+        Nothing of the graph is set, so that many threads may walk at once.
+        """
+        effort = self._kit.SearchParametersHNSW(efSearch=max(SEARCHING, 2 * width))
+        # faiss.contrib.torch_utils, which others import, puts a `search` without parameters in place of this one.
+        search = getattr(self.index, "search_numpy", self.index.search)
+        return np.asarray(search(self.frame.enter(queries), width, params=effort)[1])
+
+    def _new(self, dimension: int) -> Any:
+        index = self._kit.IndexHNSWSQ(dimension, self._kit.ScalarQuantizer.QT_fp16, NEIGHBOURS, self._kit.METRIC_L2)
+        index.hnsw.efConstruction = BUILDING
+        index.hnsw.rng = self._kit.RandomGenerator(0)
+        return index
+
+
+def check_space(space: Space) -> None:
+    """Refuse a space that no graph can search."""
+    if space.name == "learned":
+        raise DataError(
+            "A graph cannot search by a learned similarity, which is no distance: use index='exact', or 'auto', which "
+            "is always exact for it."
+        )
+    if type(space) not in (Sphere, Euclidean, LipschitzBall):
+        raise DataError(
+            f"A graph cannot search the space '{space.name}': it knows the sphere, Euclidean space and the Lipschitz "
+            "ball; use the exact index instead."
+        )
+
+
+_CHUNK = 2**22
+_WITNESSES = 64
+
+
+def write_graph(directory: Path, version: int, graph: HnswGraph, space: Space, now: Snapshot, generation: int) -> None:
+    """Write a graph of the first slots, and delete those of other versions."""
+    kit = require("faiss", "faiss")
+    path = _path(directory, version)
+    with replacing(path) as temporary:
+        kit.write_index(graph.index, str(temporary))
+        checksum = _checksum(temporary)
+    write_json(
+        path.with_suffix(".json"),
+        {
+            "generation": generation,
+            "covered": graph.covered,
+            **_kind(version, space, now),
+            "origin": graph.frame.origin.tolist(),
+            "scale": graph.frame.scale,
+            "directions": graph.frame.directions,
+            "witnesses": _witnesses(now, graph.covered),
+            "checksum": checksum,
+            "faiss": kit.__version__,
+        },
+    )
+    for other in directory.glob("hnsw-*"):
+        if other.suffix in (".faiss", ".json") and other.stem != path.stem:
+            with suppress(OSError):
+                other.unlink()
+
+
+def read_graph(directory: Path, version: int, space: Space, now: Snapshot) -> tuple[HnswGraph, int] | None:
+    """A graph and the generation it was written at; None if there is none that fits these vectors.
+
+    A damaged graph would lead a walk out of memory, so the file's checksum is compared before faiss reads it.
+    """
+    kit = require("faiss", "faiss")
+    path = _path(directory, version)
+    try:
+        facts = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+        covered = facts["covered"]
+        fits = 0 < covered <= now.count and _kind(version, space, now).items() <= facts.items()
+        if not fits or facts["witnesses"] != _witnesses(now, covered) or facts["checksum"] != _checksum(path):
+            return None
+        frame = HalfFrame(np.array(facts["origin"], np.float64), float(facts["scale"]), bool(facts["directions"]))
+        graph = HnswGraph(frame, kit.read_index(str(path)))
+        if graph.covered != covered or graph.index.d != len(frame.origin):
+            return None
+        return graph, int(facts["generation"])
+    except (OSError, ValueError, TypeError, KeyError, RuntimeError, MemoryError, AttributeError):
+        return None
+
+
+def _path(directory: Path, version: int) -> Path:
+    return directory / f"hnsw-{version}.faiss"
+
+
+def _kind(version: int, space: Space, now: Snapshot) -> dict[str, Any]:
+    return {"version": version, "dimension": now.vectors.shape[1], "space": space.to_dict()}
+
+
+def _witnesses(now: Snapshot, covered: int) -> int:
+    """A checksum of some of the vectors that the graph was built of."""
+    some = np.unique(np.linspace(0, covered - 1, _WITNESSES).astype(np.int64))
+    return zlib.crc32(now.vectors[some].tobytes())
+
+
+def _checksum(path: Path) -> int:
+    checksum = 0
+    with open(path, "rb") as handle:
+        while chunk := handle.read(_CHUNK):
+            checksum = zlib.crc32(chunk, checksum)
+    return checksum
+
 
 _ADDED = 2**13  # slots between two steps of the bar
 _SAMPLED = 10_000
@@ -50,8 +222,8 @@ class HnswIndex:
         self.directory = directory
         self.version = version
         self.generation = 0
-        self._form = form_of(vectors.space)
-        self._graph: Graph | None = None
+        self._form = score_form(vectors.space)
+        self._graph: HnswGraph | None = None
         self._walkers = _Walkers()
 
     @classmethod
@@ -84,7 +256,7 @@ class HnswIndex:
             graph = self._graph
             if graph is None:
                 sample = now.vectors[: now.count : max(1, now.count // _SAMPLED)]
-                graph = Graph(Frame.of(self.exact.space, sample))
+                graph = HnswGraph(HalfFrame.of(self.exact.space, sample))
             for start in range(first, now.count, _ADDED):
                 block = now.vectors[start : min(start + _ADDED, now.count)]
                 graph.add(block)
@@ -112,26 +284,27 @@ class HnswIndex:
     ) -> tuple[np.ndarray, np.ndarray]:
         """About the k nearest slots of every query; arguments and results as for `VectorIndex.search`."""
         now = self.exact.snapshot
-        asked = checked(now, queries, k, allowed, labelled, exclude)
+        asked = check_request(now, queries, k, allowed, labelled, exclude)
         with self._walkers.entered() as entered:
             graph = self._graph if entered else None
             if graph is not None and allowed is None and (asked.lengths > 0).all():
                 return self._search(graph, now, asked)
         return search_exactly(self.exact.space, self._form, now, asked)
 
-    def _search(self, graph: Graph, now: Snapshot, asked: Asked) -> tuple[np.ndarray, np.ndarray]:
+    def _search(self, graph: HnswGraph, now: Snapshot, asked: SearchRequest) -> tuple[np.ndarray, np.ndarray]:
         """Neighbours by the graph and the tail; queries that the graph has too few for are searched exactly."""
         candidates, short = _propose(graph, now, asked)
         if graph.covered < now.count:
             candidates = np.concatenate([candidates, self._of_tail(now, asked, graph.covered)], axis=1)
-        distances, slots = nearest(self.exact.space, asked.queries, now.vectors, candidates, asked.k)
+        measure = partial(true_distances, self.exact.space, asked.queries, now.vectors)
+        distances, slots = nearest(candidates, measure, asked.k)
         if len(short):
             exclude = None if asked.exclude is None else asked.exclude[short]
             some = replace(asked, queries=asked.queries[short], lengths=asked.lengths[short], exclude=exclude)
             distances[short], slots[short] = search_exactly(self.exact.space, self._form, now, some)
         return distances, slots
 
-    def _of_tail(self, now: Snapshot, asked: Asked, first: int) -> np.ndarray:
+    def _of_tail(self, now: Snapshot, asked: SearchRequest, first: int) -> np.ndarray:
         """The nearest slots (q, k) from a slot on, -1 for none."""
         tail = replace(
             asked,
@@ -142,7 +315,7 @@ class HnswIndex:
         return np.where(slots < 0, -1, slots + first)
 
 
-def _propose(graph: Graph, now: Snapshot, asked: Asked) -> tuple[np.ndarray, np.ndarray]:
+def _propose(graph: HnswGraph, now: Snapshot, asked: SearchRequest) -> tuple[np.ndarray, np.ndarray]:
     """Slots (q, c) that the graph proposes, -1 for none, and the queries (r,) for which they are too few."""
     table = np.full((len(asked.queries), 0), -1, np.int64)
     rows, width = np.arange(len(table)), asked.k + asked.k // 4 + 16
@@ -160,7 +333,7 @@ def _propose(graph: Graph, now: Snapshot, asked: Asked) -> tuple[np.ndarray, np.
     return table, rows
 
 
-def _usable(found: np.ndarray, now: Snapshot, asked: Asked, rows: np.ndarray) -> np.ndarray:
+def _usable(found: np.ndarray, now: Snapshot, asked: SearchRequest, rows: np.ndarray) -> np.ndarray:
     """Which (r, c) of the slots found for the queries `rows` are there at this moment and may be found."""
     usable = (found >= 0) & (found < now.count)
     if asked.allowed is not None:

@@ -1,26 +1,352 @@
-"""Vectors in memory that grow at the end and are searched exactly."""
+"""Vectors in memory that grow at the end and are searched exactly, by distances or by a learned similarity.
+
+What every slot adds to a learned similarity is computed once and kept beside the vectors. It takes
+`4 (hidden + 1)` bytes a slot, twice that where the similarity is symmetric: 205 MB for 100,000 items and 512 hidden
+units.
+"""
 
 from __future__ import annotations
 
+import math
 import threading
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
+from nearkin.checks import check_whole
 from nearkin.errors import DataError
-from nearkin.gallery.index.asked import as_points, checked
-from nearkin.gallery.index.exact import search_exactly
-from nearkin.gallery.index.forms import form_of, lengths_of
-from nearkin.gallery.index.packed import held, room, stretch
-from nearkin.gallery.index.sides import EnrolledSides, search_sides
-from nearkin.gallery.index.snapshot import Snapshot
-from nearkin.gallery.rounding import unpacked
+from nearkin.gallery.rounding import VectorRows, allocate, raw_rows, slice_rows, unpacked
 from nearkin.gallery.store import ABSENT, UNLABELLED
-from nearkin.search.scorers import Factorised
+from nearkin.search import exact
+from nearkin.search.scan import (
+    ProductScan,
+    ScoreForm,
+    Slots,
+    SlotScan,
+    lengths_of,
+    nearest,
+    score_form,
+    true_distances,
+)
+from nearkin.search.scorers import CERTAINTY, ROUNDING, Factorised
 from nearkin.spaces import Space
 
+_SIDE_ROWS = 2**12  # slots whose sides are computed together
+_SIDE_ENTRIES = 2**20  # of the sides of a block: 4 MB
+_EXACT_ENTRIES = 2**22  # of candidates' sides in float64: 32 MB
+_MOST_QUERIES = 64  # compared by their sides together
+_LARGEST = 1e30  # of what a side may add, beyond which float32 overflows
+_DIGITS = 40  # binary, of the terms of a score in float64 that count
 _LEAST = 1024  # slots
+_ROWS = 2**17  # of a chunk
+_QUERIES = 2**10
+_MEMORY_MB = 64
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """The first `count` slots of arrays that may be longer; what lies beyond belongs to the writer.
+
+    Attributes:
+        vectors: (capacity, d), float32 where they are indexed.
+        extra: what the product needs besides, float32 (capacity,): see `nearkin.search.scan`.
+        codes: int32 (capacity,).
+        count: how many slots there are.
+        absent: how many of them were removed.
+        unlabelled: how many have an item without a label.
+        longest: length of the longest vector.
+        tame: whether all vectors can be scored in float32.
+    """
+
+    vectors: VectorRows
+    extra: np.ndarray
+    codes: np.ndarray
+    count: int = 0
+    absent: int = 0
+    unlabelled: int = 0
+    longest: float = 0.0
+    tame: bool = True
+
+    def hides(self, labelled: bool) -> bool:
+        """Whether some slots cannot be found at all: those removed, and if asked for those without a label."""
+        return bool(self.absent or (labelled and self.unlabelled))
+
+    def visible(self, slots: slice | np.ndarray, labelled: bool) -> np.ndarray:
+        """Which (n,) of these slots can be found."""
+        return np.asarray(self.codes[slots] > (UNLABELLED if labelled else ABSENT))
+
+    def since(self, slot: int) -> Snapshot:
+        """The slots from this one on, numbered from 0; `absent` and `unlabelled` are then upper bounds."""
+        parts = slice_rows(self.vectors, slot), self.extra[slot:], self.codes[slot:]
+        return replace(self, vectors=parts[0], extra=parts[1], codes=parts[2], count=self.count - slot)
+
+
+@dataclass(frozen=True, eq=False)
+class SearchRequest:
+    """A search.
+
+    Attributes:
+        queries: float32 (q, d).
+        lengths: of the queries, float64 (q,).
+        k: how many neighbours.
+        allowed: which slots (count,) may be found; None: all.
+        exclude: a slot (q,) that a query must not find, -1 for none; None: there are none.
+    """
+
+    queries: np.ndarray
+    lengths: np.ndarray
+    k: int
+    allowed: np.ndarray | None = None
+    exclude: np.ndarray | None = None
+
+
+def check_request(now: Snapshot, queries: Any, k: Any, allowed: Any, labelled: bool, exclude: Any) -> SearchRequest:
+    """What is asked for of a snapshot; arguments as for `VectorIndex.search`."""
+    check_whole(k, "k", 1)
+    x, lengths = checked_points(queries, now.vectors.shape[1])
+    return SearchRequest(x, lengths, int(k), _as_mask(now, allowed, labelled), _as_exclude(exclude, len(x)))
+
+
+def checked_points(vectors: Any, dimension: int) -> tuple[np.ndarray, np.ndarray]:
+    """Vectors as a contiguous float32 matrix (n, d), and their lengths float64 (n,)."""
+    if isinstance(vectors, Tensor):
+        vectors = vectors.detach().cpu().numpy()
+    try:
+        with np.errstate(over="ignore"):
+            matrix = np.ascontiguousarray(vectors, np.float32)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"Vectors must be a matrix of numbers ({error}).") from error
+    if matrix.ndim != 2 or matrix.shape[1] != dimension:
+        raise DataError(f"Vectors must have the shape (n, {dimension}), not {matrix.shape}.")
+    lengths = lengths_of(matrix)
+    bad = np.flatnonzero(~np.isfinite(lengths))
+    if len(bad):
+        raise DataError(f"{len(bad)} of {len(matrix)} vectors hold NaN or infinite values, the first is row {bad[0]}.")
+    return matrix, lengths
+
+
+def _as_mask(now: Snapshot, allowed: Any | None, labelled: bool) -> np.ndarray | None:
+    """Which slots (count,) may be found: what is allowed, not removed and, if asked for, labelled; None: all."""
+    mask = now.visible(slice(0, now.count), labelled) if now.hides(labelled) else None
+    if allowed is None:
+        return mask
+    given = np.asarray(allowed)
+    if given.dtype != bool or given.ndim != 1 or len(given) > now.count:
+        raise DataError(
+            f"`allowed` must be truth values for the {now.count} slots or the first of them, not {given.dtype} of the "
+            f"shape {given.shape}."
+        )
+    whole = np.zeros(now.count, bool)
+    whole[: len(given)] = given
+    return whole if mask is None else whole & mask
+
+
+def _as_exclude(exclude: Any | None, q: int) -> np.ndarray | None:
+    """The slot (q,) int64 that every query must not find; None: there is none."""
+    if exclude is None:
+        return None
+    hidden = np.asarray(exclude)
+    if hidden.shape != (q,) or hidden.dtype.kind not in "iu":
+        raise DataError(f"`exclude` must be {q} whole numbers, a slot or -1 for each query.")
+    return hidden.astype(np.int64)
+
+
+class EnrolledSides:
+    """The sides of the slots of one index, computed when a search first needs them.
+
+    Vectors never change, so neither do their sides: only those of slots that came since are computed.
+
+    Args:
+        space: what compares.
+    """
+
+    def __init__(self, space: Factorised) -> None:
+        self.space = space
+        self._computing = threading.Lock()
+        self._table = torch.empty(0, 0)
+        self._count = 0
+        self._largest = 0.0
+
+    def upto(self, now: Snapshot) -> tuple[Tensor, float]:
+        """The sides float32 (count, width) of a snapshot's slots, and the most that any adds to a score."""
+        with self._computing, torch.no_grad():
+            if self._count < now.count or not self._table.shape[1]:
+                self._extend(now)
+            return self._table[: now.count], self._largest
+
+    def _extend(self, now: Snapshot) -> None:
+        apart = self.space.sides()
+        if len(self._table) < now.count or not self._table.shape[1]:
+            room = max(_LEAST, now.count + now.count // 4)  # memory that was never written to is not resident
+            table = torch.empty(room, apart.width)
+            if self._count:
+                table[: self._count] = self._table[: self._count]
+            self._table = table  # searches under way keep the old one
+        for start in range(self._count, now.count, _SIDE_ROWS):
+            stop = min(start + _SIDE_ROWS, now.count)
+            sides = apart.of_enrolled(torch.from_numpy(now.vectors[start:stop]))
+            self._table[start:stop] = sides
+            largest = float(apart.sizes(sides).max())
+            self._largest = max(self._largest, largest) if math.isfinite(largest) else math.inf
+        self._count = max(self._count, now.count)
+
+
+class SidesScan(SlotScan):
+    """The slots of a snapshot compared by a learned similarity.
+
+    Args:
+        enrolled: the sides of the slots.
+        now: vectors of this moment.
+        allowed: which slots (count,) may be found; None: all.
+    """
+
+    def __init__(self, enrolled: EnrolledSides, now: Snapshot, allowed: np.ndarray | None) -> None:
+        super().__init__(now.count, allowed)
+        self._now = now
+        self._sides, self._exact = enrolled.space.sides(), enrolled.space.sides(torch.float64)
+        self._table, self._largest = enrolled.upto(now)
+
+    def candidates(self, queries: np.ndarray, k: int) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
+        """As `SlotScan.candidates`."""
+        for start in range(0, len(queries), _MOST_QUERIES):
+            part = slice(start, min(start + _MOST_QUERIES, len(queries)))
+            yield part, *self._candidates(torch.from_numpy(queries[part]), k)
+
+    @torch.no_grad()
+    def _candidates(self, queries: Tensor, k: int) -> tuple[np.ndarray, np.ndarray]:
+        left = self._sides.of_queries(queries)
+        sizes = self._sides.sizes(left).numpy().astype(np.float64) + self._largest
+        if not (sizes < _LARGEST).all():
+            return np.full((len(queries), 0), -1, np.int64), np.arange(len(queries))
+        tolerance = (CERTAINTY * (math.sqrt(self._sides.width) + 4) * ROUNDING * sizes).astype(np.float32)
+
+        def score(slots: Slots) -> np.ndarray:
+            scores: np.ndarray = self._sides.scores(left, self._table[slots]).T.contiguous().numpy()
+            return scores
+
+        return self.look(k, tolerance, max(1, _SIDE_ENTRIES // self._sides.width), lambda: score)
+
+    @torch.no_grad()
+    def distances(self, queries: np.ndarray, near: np.ndarray) -> np.ndarray:
+        """As `SlotScan.distances`; the side of a slot is computed once for a block of queries."""
+        distances = np.empty(near.shape)
+        height = max(1, _EXACT_ENTRIES // (near.shape[1] * self._exact.width))
+        for start in range(0, len(near), height):
+            rows = slice(start, start + height)
+            which, place = np.unique(near[rows], return_inverse=True)
+            enrolled = self._exact.of_enrolled(torch.from_numpy(self._now.vectors[which]))
+            asked = self._exact.of_queries(torch.from_numpy(queries[rows]))
+            gathered = enrolled[torch.from_numpy(place.reshape(near[rows].shape))]
+            size = self._exact.sizes(asked) + self._exact.sizes(enrolled).max()
+            scores = self._exact.scores(asked[:, None], gathered)[:, 0]
+            distances[rows] = _round_to_size(scores.neg_().numpy(), size.numpy()[:, None])
+        return distances
+
+
+def _round_to_size(distances: np.ndarray, size: np.ndarray) -> np.ndarray:
+    """Distances float64 (r, c) without what rounding may do to terms of a size (r, 1): such differences are none."""
+    grain = np.exp2(np.ceil(np.log2(np.maximum(size, np.finfo(np.float64).tiny))) - _DIGITS)
+    return np.rint(distances / grain) * grain
+
+
+def search_exactly(
+    space: Space, form: ScoreForm | None, now: Snapshot, asked: SearchRequest, sides: EnrolledSides | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """The k nearest slots of every query: (distances float32, slots int64), each (q, k), padded with infinity and -1.
+
+    One scan where space and vectors allow it; chunk by chunk for what is left.
+
+    Args:
+        space: what tells distances.
+        form: how products become scores in it, if they do.
+        now: what to search.
+        asked: queries, how many neighbours, and which slots may be found.
+        sides: of the slots, where the space is a learned similarity.
+    """
+    queries, k, exclude = asked.queries, asked.k, asked.exclude
+    distances = np.full((len(queries), k), np.inf, np.float32)
+    slots = np.full((len(queries), k), -1, np.int64)
+    scanned = np.zeros(len(queries), bool)
+    if sides is not None:
+        scanned[:] = now.count > 0
+    elif form is not None and now.tame:
+        scanned = form.fits(asked.lengths) & (asked.lengths > 0)
+    left = [np.flatnonzero(~scanned)]
+    if scanned.any():
+        rows = np.flatnonzero(scanned)
+        scan = _scan(space, form, now, asked, sides)
+        for part, candidates, crowded in scan.candidates(queries[rows], k + (exclude is not None)):
+            some = rows[part]
+            if exclude is not None:
+                candidates[candidates == exclude[some, None]] = -1
+            distances[some], slots[some] = nearest(candidates, partial(scan.distances, queries[some]), k)
+            left.append(some[crowded])
+    rest = np.concatenate(left)
+    if len(rest):
+        without = None if exclude is None else exclude[rest]
+        found = search_chunks(space, queries[rest], slice_rows(now.vectors, 0, now.count), asked.allowed, k, without)
+        distances[rest], slots[rest] = found
+    return distances, slots
+
+
+def _scan(
+    space: Space, form: ScoreForm | None, now: Snapshot, asked: SearchRequest, sides: EnrolledSides | None
+) -> SlotScan:
+    if sides is not None:
+        return SidesScan(sides, now, asked.allowed)
+    assert form is not None
+    return ProductScan(space, form, now.vectors, now.extra, now.longest, now.count, asked.allowed)
+
+
+def search_chunks(
+    space: Space,
+    queries: np.ndarray,
+    vectors: VectorRows,
+    allowed: np.ndarray | None,
+    k: int,
+    exclude: np.ndarray | None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """The k nearest vectors (n, d) of queries (q, d): (distances float32, slots int64), each (q, k).
+
+    Every chunk gives its own k nearest and one more, of which one may be excluded; their true order decides.
+
+    Args:
+        space: any space.
+        queries: float32 (q, d).
+        vectors: (n, d).
+        allowed: which (n,) may be found; None: all.
+        k: how many; if there are fewer the rest is infinity and -1.
+        exclude: a slot (q,) that a query must not find, -1 for none.
+    """
+    distances = np.empty((len(queries), k), np.float32)
+    slots = np.empty((len(queries), k), np.int64)
+    for start in range(0, len(queries), _QUERIES):
+        part = slice(start, start + _QUERIES)
+        found = [_of_chunk(space, queries[part], vectors, allowed, k + 1, row) for row in range(0, len(vectors), _ROWS)]
+        candidates = np.concatenate([np.empty((len(queries[part]), 0), np.int64), *found], axis=1)
+        if exclude is not None:
+            candidates[candidates == exclude[part, None]] = -1
+        measure = partial(true_distances, space, queries[part], vectors)
+        distances[part], slots[part] = nearest(candidates, measure, k)
+    return distances, slots
+
+
+def _of_chunk(
+    space: Space, queries: np.ndarray, vectors: VectorRows, allowed: np.ndarray | None, k: int, first: int
+) -> np.ndarray:
+    """The k nearest slots (q, at most k) of one chunk."""
+    chunk = vectors[first : first + _ROWS]
+    chosen = None if allowed is None else np.flatnonzero(allowed[first : first + _ROWS])
+    points = chunk if chosen is None or len(chosen) == len(chunk) else chunk[chosen]
+    if not len(points):
+        return np.empty((len(queries), 0), np.int64)
+    found = exact(queries, points, min(k, len(points)), space=space, memory_mb=_MEMORY_MB)[1].numpy()
+    return first + (found if chosen is None else chosen[found])
 
 
 class VectorIndex:
@@ -38,11 +364,11 @@ class VectorIndex:
     def __init__(self, space: Space, dimension: int, dtype: str = "float32") -> None:
         self.space = space
         self.dimension = dimension
-        self._form = form_of(space)
+        self._form = score_form(space)
         self._sides = EnrolledSides(space) if isinstance(space, Factorised) else None
         self._writing = threading.Lock()
         self._dtype = dtype
-        self._snapshot = Snapshot(room(0, dimension, dtype), np.empty(0, np.float32), np.empty(0, np.int32))
+        self._snapshot = Snapshot(allocate(0, dimension, dtype), np.empty(0, np.float32), np.empty(0, np.int32))
 
     @property
     def count(self) -> int:
@@ -65,7 +391,7 @@ class VectorIndex:
     def vectors(self, slots: np.ndarray) -> np.ndarray:
         """A copy of the vectors float32 (n, d) in slots (n,)."""
         now = self._snapshot
-        return stretch(now.vectors, 0, now.count)[np.asarray(slots, np.int64)]
+        return slice_rows(now.vectors, 0, now.count)[np.asarray(slots, np.int64)]
 
     def reserve(self, n: int) -> None:
         """Make room for n more slots, so that appending them copies nothing; room that is not used costs no memory."""
@@ -80,7 +406,7 @@ class VectorIndex:
         if self._dtype == "int8":
             lengths = lengths_of(unpacked(vectors))
         else:
-            vectors, lengths = as_points(vectors, self.dimension)
+            vectors, lengths = checked_points(vectors, self.dimension)
         codes = np.asarray(codes, np.int32)
         if codes.shape != (len(vectors),):
             raise DataError(f"There must be one code for each of the {len(vectors)} vectors, not {codes.shape}.")
@@ -88,7 +414,7 @@ class VectorIndex:
             self._grow(self._snapshot.count + len(vectors))
             now = self._snapshot
             end = now.count + len(vectors)
-            held(now.vectors)[now.count : end] = vectors
+            raw_rows(now.vectors)[now.count : end] = vectors
             now.codes[now.count : end] = codes
             tame = now.tame
             if self._form is not None:
@@ -136,10 +462,8 @@ class VectorIndex:
             exclude: a slot (q,) that a query must not find, -1 for none.
         """
         now = self._snapshot
-        asked = checked(now, queries, k, allowed, labelled, exclude)
-        if self._sides is not None:
-            return search_sides(self.space, self._sides, now, asked)
-        return search_exactly(self.space, self._form, now, asked)
+        asked = check_request(now, queries, k, allowed, labelled, exclude)
+        return search_exactly(self.space, self._form, now, asked, self._sides)
 
     def _grow(self, n: int) -> None:
         """Room for n slots in all; arrays that readers hold stay as they are."""
@@ -147,8 +471,8 @@ class VectorIndex:
         if n <= len(now.vectors):
             return
         capacity = max(_LEAST, n + n // 4, 2 * len(now.vectors))  # memory that was never written to is not resident
-        vectors = room(capacity, self.dimension, self._dtype)
+        vectors = allocate(capacity, self.dimension, self._dtype)
         extra, codes = np.empty(capacity, np.float32), np.empty(capacity, np.int32)
-        for new, old in ((held(vectors), held(now.vectors)), (extra, now.extra), (codes, now.codes)):
+        for new, old in ((raw_rows(vectors), raw_rows(now.vectors)), (extra, now.extra), (codes, now.codes)):
             new[: now.count] = old[: now.count]
         self._snapshot = replace(now, vectors=vectors, extra=extra, codes=codes)

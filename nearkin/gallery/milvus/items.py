@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 
 from nearkin.errors import DataError, require
-from nearkin.gallery.milvus.table import LARGEST_ANSWER, TEXT_BYTES, Row, schema_class
+from nearkin.gallery.milvus.collection import LARGEST_ANSWER, TEXT_BYTES, MilvusRow, schema_class
+from nearkin.gallery.milvus.filter import PARTITION_FIELD, facts
 from nearkin.gallery.rounding import halves, quantised, rounded
 from nearkin.gallery.store import Record
 from nearkin.gallery.values import Item, Settings
-from nearkin.gallery.where_milvus import PARTITION_FIELD, facts
-from nearkin.search import as_vectors
 
 ID_BYTES = 1_024
 LABEL_BYTES = 8_192
@@ -65,7 +64,7 @@ def schema(settings: Settings, *, lite: bool, partition: str | None = None) -> A
     return made
 
 
-def to_row(record: Record, vector: np.ndarray) -> Row:
+def to_row(record: Record, vector: np.ndarray) -> MilvusRow:
     """A record with its encoded vector as a row; its original is kept elsewhere.
 
     Raises:
@@ -93,7 +92,7 @@ def to_row(record: Record, vector: np.ndarray) -> Row:
     }
 
 
-def to_item(row: Row) -> Item:
+def to_item(row: MilvusRow) -> Item:
     """The item of a row with `ITEM_FIELDS`."""
     return Item(row["id"], row["label"], dict(row["metadata"]), row["source"], row["added"], bool(row["pictured"]))
 
@@ -106,22 +105,6 @@ def to_text(content: bytes) -> str:
 def from_text(text: str) -> bytes:
     """The inverse of `to_text`."""
     return base64.b64decode(text)
-
-
-def checked_vectors(vectors: Any, count: int | None, dimension: int) -> np.ndarray:
-    """Vectors float32 (n, d), n being `count` if that is given.
-
-    Raises:
-        DataError: they have another shape, or are not finite.
-    """
-    made: np.ndarray = as_vectors(vectors, "vectors").cpu().numpy().astype(np.float32)
-    if made.shape[1] != dimension:
-        raise DataError(
-            f"The vectors have {made.shape[1]} dimensions and the gallery has {dimension}: they must agree."
-        )
-    if count is not None and len(made) != count:
-        raise DataError(f"There are {len(made):,} vectors for {count:,} items: give one for each.")
-    return made
 
 
 def at_once(dimension: int) -> int:
@@ -159,7 +142,7 @@ def decode(stored: Sequence[Any], settings: Settings) -> np.ndarray:
     return vectors
 
 
-def described(record: Record) -> Row:
+def described(record: Record) -> MilvusRow:
     """Label and metadata, and the facts of a record that conditions ask for.
 
     Raises:
@@ -181,7 +164,7 @@ def described(record: Record) -> Row:
     return {"label": record.label, **made}
 
 
-def shelved(row: Row, partition: str | None) -> Row:
+def shelved(row: MilvusRow, partition: str | None) -> MilvusRow:
     """A row with what sorts it into a partition: the value of a metadata key, if the gallery goes by one.
 
     Raises:

@@ -18,25 +18,31 @@ from typing import Any, TypeVar
 import numpy as np
 
 from nearkin.errors import DataError, StorageError
-from nearkin.gallery.disk import size_of
+from nearkin.gallery.checks import check_vectors
+from nearkin.gallery.condition import Condition
 from nearkin.gallery.layout import Layout
+from nearkin.gallery.milvus import change, collection, search
 from nearkin.gallery.milvus import items as rows
-from nearkin.gallery.milvus import neighbours, rebuild, table
-from nearkin.gallery.milvus.address import parse_address
-from nearkin.gallery.milvus.classes import Classes
-from nearkin.gallery.milvus.connection import Connection, MissingCollectionError, Sleep
-from nearkin.gallery.milvus.documents import Documents
-from nearkin.gallery.milvus.expressions import all_of
-from nearkin.gallery.milvus.head import Head, check_settings, documents_name, make_documents, make_items, read_head
-from nearkin.gallery.milvus.indexes import building, check_layout, searching
-from nearkin.gallery.milvus.loading import Loading
-from nearkin.gallery.milvus.table import LARGEST_ANSWER, Table
-from nearkin.gallery.milvus.writing import remove, update, write
+from nearkin.gallery.milvus.change import (
+    BulkLoad,
+    GalleryHead,
+    check_settings,
+    documents_name,
+    make_documents,
+    make_items,
+    read_head,
+    remove,
+    update,
+    write,
+)
+from nearkin.gallery.milvus.collection import LARGEST_ANSWER, ClassCodes, Collection, Documents
+from nearkin.gallery.milvus.connection import Connection, MissingCollectionError, Sleep, parse_address
+from nearkin.gallery.milvus.filter import all_of, literal
+from nearkin.gallery.milvus.filter import to_milvus as compile_where
+from nearkin.gallery.milvus.search import check_layout, index_parameters, search_parameters
+from nearkin.gallery.places import size_of
 from nearkin.gallery.store import Found, Load, Record, Sample
 from nearkin.gallery.values import Item, Settings
-from nearkin.gallery.where import Condition
-from nearkin.gallery.where_milvus import compile as compile_where
-from nearkin.gallery.where_milvus import literal
 from nearkin.spaces import Space, make_space
 
 T = TypeVar("T")
@@ -53,11 +59,11 @@ class MilvusStore:
 
     kind = "remote"
 
-    def __init__(self, connection: Connection, documents: Documents, head: Head) -> None:
+    def __init__(self, connection: Connection, documents: Documents, head: GalleryHead) -> None:
         self._connection = connection
         self._documents = documents
         self._head = head
-        self._classes = Classes(documents)
+        self._classes = ClassCodes(documents)
         self._writing = threading.RLock()
 
     @classmethod
@@ -91,7 +97,7 @@ class MilvusStore:
         try:
             documents = Documents(connection, documents_name(connection.address.collection))
             make_documents(connection, documents)
-            rebuild.drop_others(connection, None)
+            change.drop_others(connection, None)
             head = make_items(connection, settings, layout)
             documents.set_head(head.to_dict())
         except BaseException:
@@ -143,7 +149,7 @@ class MilvusStore:
         return self._documents.counters()[1]
 
     def __len__(self) -> int:
-        return self._on_items(Table.count)
+        return self._on_items(Collection.count)
 
     def classes(self) -> list[str]:
         """Names of the classes by code; a class whose items are all gone keeps its code."""
@@ -159,7 +165,7 @@ class MilvusStore:
         """Add items with vectors float32 (n, d), in batches; ids that exist are replaced."""
         with self._writing:
             settings = self.settings
-            points = rows.checked_vectors(vectors, len(records), settings.dimension)
+            points = check_vectors(vectors, len(records), settings.dimension)
             if records:
                 encoded = rows.encode(points, settings, lite=self._connection.lite)
                 self._on_items(
@@ -170,7 +176,7 @@ class MilvusStore:
     def loading(self) -> Iterator[Load]:
         """A way to write very many items, batch after batch, that asks less than `write`."""
         with self._writing:
-            load = Loading(self._connection, self._documents, self._fresh_head())
+            load = BulkLoad(self._connection, self._documents, self._fresh_head())
             yield load.write
             load.finish()
 
@@ -225,7 +231,7 @@ class MilvusStore:
     def original(self, id: str) -> bytes | None:
         """The bytes an item was given as, or None."""
         row = self._on_items(lambda table: table.get([id], ["original"])).get(id)
-        text = self._documents.parts(rebuild.owner(id), row["original"]) if row and row["original"] else None
+        text = self._documents.parts(change.owner(id), row["original"]) if row and row["original"] else None
         return None if text is None else rows.from_text(text)
 
     def vectors(self, ids: Sequence[str]) -> np.ndarray:
@@ -259,9 +265,9 @@ class MilvusStore:
         if k < 1:
             raise DataError(f"At least one neighbour must be asked for, not {k}.")
         expression = all_of(self._expression(where), "label is not null" if labelled else "")
-        points = rows.checked_vectors(queries, None, self.settings.dimension)
+        points = check_vectors(queries, None, self.settings.dimension)
         distances, ids, labels = self._on_items(
-            lambda table: neighbours.search(
+            lambda table: search.search(
                 self._connection,
                 table,
                 self._head.settings,
@@ -269,7 +275,7 @@ class MilvusStore:
                 k,
                 expression,
                 exclude,
-                searching(self._head.layout, k + (exclude is not None)),
+                search_parameters(self._head.layout, k + (exclude is not None)),
             )
         )
         return Found(distances, ids, self._classes.codes(labels, present=np.isfinite(distances)))
@@ -278,7 +284,7 @@ class MilvusStore:
         """At most n items, drawn at random without replacement, in the order of their ids. All ids are read for it."""
         expression = "label is not null" if labelled else ""
 
-        def drawn(table: Table) -> Sample:
+        def drawn(table: Collection) -> Sample:
             ids = [row["id"] for page in table.pages([], where=expression) for row in page]
             if len(ids) > n:
                 places = np.random.default_rng(seed).choice(len(ids), n, replace=False)
@@ -328,7 +334,7 @@ class MilvusStore:
         """
         check_settings(settings)
         with self._writing:
-            self._head = rebuild.replace_vectors(
+            self._head = change.replace_vectors(
                 self._connection, self._documents, self._fresh_head(), settings, batches, drop
             )
 
@@ -341,10 +347,10 @@ class MilvusStore:
         with self._writing:
             head = replace(self._fresh_head(), layout=layout)
             check_layout(layout, head.settings, lite=self._connection.lite)
-            index = building(layout, head.settings, lite=self._connection.lite)
+            index = index_parameters(layout, head.settings, lite=self._connection.lite)
             # Said first: if what follows is cut off, doing it again completes it.
             self._documents.set_head(head.to_dict())
-            table.rebuild(self._connection, head.collection, "vector", index)
+            collection.rebuild_index(self._connection, head.collection, "vector", index)
             self._head = head
 
     def size(self) -> int | None:
@@ -356,7 +362,7 @@ class MilvusStore:
         """Drop the gallery with all that it holds, and let go of the connection; whether nothing else is there."""
         try:
             self._connection.call("drop_collection", self._documents.name)
-            rebuild.drop_others(self._connection, None)
+            change.drop_others(self._connection, None)
             return not self._connection.call("list_collections")
         finally:
             self.close()
@@ -372,19 +378,19 @@ class MilvusStore:
     def _expression(self, where: Condition | None) -> str:
         return "" if where is None else compile_where(where, self._head.layout.partition)
 
-    def _fresh_head(self) -> Head:
+    def _fresh_head(self) -> GalleryHead:
         plain = self._documents.head()
         if plain is None or not self._head.is_still(plain):
             self._head = read_head(self._connection, self._documents)
         return self._head
 
-    def _on_items(self, action: Callable[[Table], T]) -> T:
+    def _on_items(self, action: Callable[[Collection], T]) -> T:
         """Do something with the collection of items; once more if a rebuild by somebody else has replaced it."""
         try:
-            return action(Table(self._connection, self._head.collection, "id"))
+            return action(Collection(self._connection, self._head.collection, "id"))
         except MissingCollectionError:
             self._head = read_head(self._connection, self._documents)
-            return action(Table(self._connection, self._head.collection, "id"))
+            return action(Collection(self._connection, self._head.collection, "id"))
 
 
 def _of_label(label: Any) -> str:

@@ -1,20 +1,21 @@
-"""What one writing call does to the tables, inside its transaction."""
+"""What a writing call does to the tables, inside its transaction: changes, a rebuild, a compaction."""
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from nearkin.gallery.sqlite import blocks as stored
+from nearkin.errors import DataError
+from nearkin.gallery.sqlite import mirror as stored
 from nearkin.gallery.sqlite import rows as items
-from nearkin.gallery.sqlite.blocks import Blocks
-from nearkin.gallery.sqlite.mirror import Mirror
-from nearkin.gallery.sqlite.state import State, save_state
+from nearkin.gallery.sqlite.database import GalleryState, save_settings, save_state
+from nearkin.gallery.sqlite.mirror import Mirror, VectorBlocks
 from nearkin.gallery.store import ABSENT, Record
+from nearkin.gallery.values import Settings
 
 
 class Change:
@@ -31,8 +32,8 @@ class Change:
     def __init__(self, connection: sqlite3.Connection, before: Mirror) -> None:
         self.connection = connection
         self.before = before
-        self.state: State = before.state
-        self._blocks = Blocks.of(before.settings, before.state.version)
+        self.state: GalleryState = before.state
+        self._blocks = VectorBlocks.of(before.settings, before.state.version)
 
     @property
     def generation(self) -> int:
@@ -41,7 +42,7 @@ class Change:
 
     def clear(self) -> None:
         """Delete what an earlier process that was ended in the middle left behind."""
-        stored.delete(self.connection, but=self.state.version)
+        stored.delete_blocks(self.connection, but=self.state.version)
 
     def add(self, records: Sequence[Record], rows: Sequence[tuple[Any, ...]], vectors: np.ndarray) -> None:
         """Add items with vectors (n, d), in place of those that have their ids."""
@@ -103,3 +104,95 @@ class Change:
     def _set_codes(self, slots: np.ndarray, code: int) -> None:
         rows = self.before.rows(slots)
         self._blocks.set_codes(self.connection, self.generation, rows, np.full(len(rows), code, np.int32))
+
+
+_LEAST_ROWS = 10_000
+
+
+class NewVectors:
+    """New vectors of all items, which nobody sees before `finish`.
+
+    Args:
+        mirror: the gallery as it is; nobody else may write to it until the end.
+        settings: of the new vectors.
+    """
+
+    def __init__(self, mirror: Mirror, settings: Settings) -> None:
+        self._mirror = mirror
+        self._settings = settings
+        self._blocks = VectorBlocks.of(settings, mirror.state.version + 1)
+        self._seen = np.zeros(mirror.index.count, bool)
+
+    def add(self, connection: sqlite3.Connection, ids: Sequence[str], vectors: np.ndarray) -> None:
+        """Take some of the vectors (n, d), inside a transaction."""
+        rows = self._rows(connection, ids)
+        if (rows < 0).any():
+            raise DataError(f"There is no item '{ids[int(np.argmax(rows < 0))]}': give vectors of items that exist.")
+        again = self._seen[rows]
+        again[np.setdiff1d(np.arange(len(rows)), np.unique(rows, return_index=True)[1])] = True
+        if again.any():
+            raise DataError(f"The item '{ids[int(np.argmax(again))]}' was given two new vectors: give it one.")
+        self._blocks.scatter(connection, rows, self._blocks.stored(vectors))
+        self._seen[rows] = True
+
+    def finish(self, change: Change, drop: Sequence[str]) -> None:
+        """Let the new vectors take the place of the old ones, and drop some items.
+
+        Raises:
+            DataError: if an item has none.
+        """
+        connection = change.connection
+        change.remove(drop)
+        codes = self._mirror.index.codes.copy()
+        there = np.fromiter(items.slots(connection), np.int64)
+        codes[np.setdiff1d(np.arange(len(codes)), self._mirror.rows(there))] = ABSENT
+        missing = np.flatnonzero((codes != ABSENT) & ~self._seen)
+        if len(missing):
+            slot = int(self._mirror.slots(missing[:1])[0])
+            first = items.items_by_slot(connection, [slot])[slot].id
+            raise DataError(f"{len(missing)} items got no new vector, the first is '{first}': give it one, or drop it.")
+        for number in range(-(-len(codes) // self._blocks.rows)):
+            self._blocks.ensure(connection, number)
+        self._blocks.set_codes(connection, change.generation, np.arange(len(codes)), codes)
+        stored.delete_blocks(connection, but=self._blocks.version)
+        connection.execute("DELETE FROM notes")  # they were learned from the old vectors
+        save_settings(connection, self._settings)
+        change.state = replace(
+            change.state,
+            version=self._blocks.version,
+            changes=change.state.changes + change.state.items,
+            generation=change.generation,
+        )
+
+    def _rows(self, connection: sqlite3.Connection, ids: Sequence[str]) -> np.ndarray:
+        """Rows (n,) of ids, -1 where there is no such item."""
+        slots = items.slots_of(connection, ids)
+        return self._mirror.rows(np.fromiter((slots.get(id, -1) for id in ids), np.int64, len(ids)))
+
+
+def compact(change: Change) -> None:
+    """Squeeze out the rows of removed items, if they are most of the rows."""
+    state, connection, settings = change.state, change.connection, change.before.settings
+    if state.rows <= _LEAST_ROWS or 2 * state.items >= state.rows:
+        return
+    old, new = VectorBlocks.of(settings, state.version), VectorBlocks.of(settings, state.version + 1)
+    done = 0
+    for points, codes in _kept(connection, old, state.rows):
+        new.append(connection, change.generation, done, points, codes)
+        done += len(points)
+    if done != state.items:
+        raise sqlite3.DatabaseError(f"there are {state.items} items and {done} vectors of them")
+    slots = np.fromiter(items.slots(connection), "<i8")
+    connection.execute("DELETE FROM numbering")
+    connection.execute("INSERT INTO numbering VALUES (?)", (slots.data,))
+    stored.delete_blocks(connection, but=new.version)
+    change.state = replace(state, version=new.version, rows=done)
+
+
+def _kept(connection: sqlite3.Connection, blocks: VectorBlocks, rows: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Points (n, d) and codes (n,) of the rows that still have an item, a block at a time."""
+    for number, points in enumerate(blocks.points(connection, 0, rows)):
+        codes = blocks.codes(connection, number)[: len(points)]
+        there = codes != ABSENT
+        if there.any():
+            yield points[there], codes[there]

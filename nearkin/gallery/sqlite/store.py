@@ -12,22 +12,48 @@ from typing import Any
 
 import numpy as np
 
-from nearkin.errors import DataError, StorageError
-from nearkin.gallery.disk import size_of
+from nearkin.errors import DataError, StorageError, suggestion
+from nearkin.gallery.checks import check_vectors
+from nearkin.gallery.condition import Condition
 from nearkin.gallery.layout import Layout
-from nearkin.gallery.sqlite import connection as database
+from nearkin.gallery.model import check_space_settings
+from nearkin.gallery.places import size_of
+from nearkin.gallery.rounding import check_dtype
+from nearkin.gallery.sqlite import database
 from nearkin.gallery.sqlite import rows as items
-from nearkin.gallery.sqlite.change import Change
-from nearkin.gallery.sqlite.checks import check_index, check_layout, check_settings, check_vectors
-from nearkin.gallery.sqlite.graph import KINDS, Graph
-from nearkin.gallery.sqlite.mirror import Mirror, codes_of, refreshed
-from nearkin.gallery.sqlite.rebuild import NewVectors, compact
-from nearkin.gallery.sqlite.state import State, read_index, save, save_settings, save_state
+from nearkin.gallery.sqlite.change import Change, NewVectors, compact
+from nearkin.gallery.sqlite.database import GalleryState, read_index, save_meta, save_settings, save_state
+from nearkin.gallery.sqlite.mirror import INDEX_KINDS, Mirror, StoredGraph, codes_of, refreshed
 from nearkin.gallery.store import ABSENT, UNLABELLED, Found, Load, Record, Sample
 from nearkin.gallery.values import Item, Settings
-from nearkin.gallery.where import Condition
-from nearkin.lock import WriterLock
 from nearkin.spaces import Space
+from nearkin.storage import WriterLock
+
+
+def check_settings(settings: Settings) -> None:
+    """Refuse settings of vectors that cannot be stored."""
+    check_dtype(settings.dtype, settings.space)
+    if isinstance(settings.dimension, bool) or not isinstance(settings.dimension, int) or settings.dimension < 1:
+        raise DataError(f"The dimension must be a whole number from 1 on, not {settings.dimension!r}.")
+    check_space_settings(settings.space)
+
+
+def check_layout(layout: Layout) -> None:
+    """Refuse a layout that a local gallery does not have."""
+    if layout.partition is not None:
+        raise DataError("A local gallery has no partitions: leave the partition key out, or use Milvus.")
+    if layout.index not in INDEX_KINDS:
+        raise DataError(f"The index '{layout.index}' needs Milvus: a local gallery has {', '.join(INDEX_KINDS)}.")
+    if layout.parameters:
+        raise DataError("The index of a local gallery has no parameters to set: leave them out, or use Milvus.")
+
+
+def check_index(index: str) -> str:
+    """Refuse an unknown index."""
+    if index not in INDEX_KINDS:
+        raise DataError(f"A gallery cannot be searched by '{index}'.{suggestion(str(index), INDEX_KINDS)}")
+    return index
+
 
 _PADDED = 1000
 """Neighbours up to which an answer is as wide as was asked for, however few items there are."""
@@ -48,7 +74,7 @@ class SqliteStore:
     def __init__(self, directory: Path, connection: sqlite3.Connection, index: str) -> None:
         self._directory = directory
         self._connection: sqlite3.Connection | None = connection
-        self._graph = Graph(directory, index)
+        self._graph = StoredGraph(directory, index)
         self._reading = threading.RLock()
         self._writer = WriterLock(directory)
         self._mirror: Mirror | None = None
@@ -63,13 +89,13 @@ class SqliteStore:
         """
         directory = Path(directory)
         check_settings(settings)
-        Graph(directory, check_index(index)).check(settings)
+        StoredGraph(directory, check_index(index)).check(settings)
         with database.meaningful(directory):
             connection = database.create(directory)
             with database.closing_on_error(connection):
-                save_state(connection, State())
+                save_state(connection, GalleryState())
                 save_settings(connection, settings)
-                save(connection, "index", index)
+                save_meta(connection, "index", index)
                 connection.execute("COMMIT")
         return cls._ready(directory, connection, index)
 
@@ -88,7 +114,7 @@ class SqliteStore:
         with database.meaningful(directory):
             connection = database.connect(directory)
             with database.closing_on_error(connection):
-                wanted = read_index(connection, KINDS) if index is None else check_index(index)
+                wanted = read_index(connection, INDEX_KINDS) if index is None else check_index(index)
         return cls._ready(directory, connection, wanted)
 
     @classmethod
@@ -192,7 +218,7 @@ class SqliteStore:
     def page(self, *, after: str | None = None, limit: int = 100, where: Condition | None = None) -> list[Item]:
         """Items in the order of ids, those after the item `after`; that item need not exist any more."""
         if limit < 1:
-            raise DataError(f"A page must have at least one item, not {limit}.")
+            raise DataError(f"`limit` must be at least 1, not {limit}.")
         with self._connected() as connection:
             return items.page(connection, after, limit, where)[0]
 
@@ -327,10 +353,10 @@ class SqliteStore:
         check_layout(layout)
         with self._writer.held():
             now = self._current()
-            graph = Graph(self._directory, layout.index)
+            graph = StoredGraph(self._directory, layout.index)
             graph.check(now.settings)
             with self._connected() as connection, database.transaction(connection):
-                save(connection, "index", layout.index)
+                save_meta(connection, "index", layout.index)
             self._graph = graph
             self._graph.extend(now)
 

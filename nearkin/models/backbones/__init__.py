@@ -2,13 +2,10 @@
 
 from nearkin.models.backbones import (  # noqa: F401  (they register themselves)
     bn_inception,
-    conv4,
     efficientnet,
-    lenet,
     resnet,
-    tdnn,
+    small,
 )
-from nearkin.models.backbones.base import Backbone
-from nearkin.models.backbones.registry import BackboneEntry, backbones, list_backbones, make_backbone
+from nearkin.models.backbones.base import Backbone, BackboneEntry, backbones, list_backbones, make_backbone
 
 __all__ = ["Backbone", "BackboneEntry", "backbones", "list_backbones", "make_backbone"]

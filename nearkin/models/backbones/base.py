@@ -1,22 +1,29 @@
-"""A backbone is an ordered chain of named stages: it can be cut, frozen and cached between any two of them."""
+"""A backbone is an ordered chain of named stages, made by name: one of ours or any of timm.
+
+It can be cut, frozen and cached between any two stages.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nearkin.data.inputs import InputSpec
-from nearkin.errors import UnknownNameError, suggestion
+from nearkin.errors import ModelError, UnknownNameError, require, suggestion
+from nearkin.registry import Registry
 
 
 class Backbone(nn.Module):
     """Feature maps of an input, stage by stage.
 
     Args:
-        spec: what the first stage eats.
+        spec: what the first stage takes.
         stages: the stages in the order they run.
         widths: channels of the map after each stage.
     """
@@ -83,3 +90,238 @@ def initialise(module: nn.Module) -> None:
             nn.init.normal_(layer.weight, 0.0, math.sqrt(2.0 / fan))
             if layer.bias is not None:
                 nn.init.zeros_(layer.bias)
+
+
+class SameConv2d(nn.Conv2d):
+    """A convolution with TensorFlow's SAME padding: the output has ceil(input / stride) positions.
+
+    At stride 2 that padding is one larger on the right and at the bottom than on the left and at the top. Instead of
+    copying the whole map into a padded one, the (tiny) kernel gets a row and a column of zeros in front, which makes
+    the padding symmetric: the convolution then pads by itself.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Convolve (B, C, H, W) to (B, C', ceil(H / stride), ceil(W / stride))."""
+        weight, padding = self._padded(input.shape[2], input.shape[3])
+        return F.conv2d(input, weight, self.bias, self.stride, padding, self.dilation, self.groups)
+
+    def plain(self, height: int, width: int) -> nn.Conv2d:
+        """The same for maps of one size only: a plain convolution whose kernel holds the zeros."""
+        weight, padding = self._padded(height, width)
+        twin = nn.Conv2d(
+            self.in_channels,
+            self.out_channels,
+            weight.shape[2:],  # type: ignore[arg-type]
+            self.stride,  # type: ignore[arg-type]
+            padding,
+            self.dilation,  # type: ignore[arg-type]
+            self.groups,
+            bias=self.bias is not None,
+        ).requires_grad_(False)
+        twin.weight.copy_(weight)
+        if twin.bias is not None and self.bias is not None:
+            twin.bias.copy_(self.bias)
+        return twin
+
+    def _padded(self, height: int, width: int) -> tuple[Tensor, tuple[int, int]]:
+        """The kernel for maps (H, W), and the zeros to add on either side of them."""
+        rows, columns = (
+            _same_padding(length, self.kernel_size[i], self.stride[i]) for i, length in enumerate((height, width))
+        )
+        weight = self.weight
+        if rows % 2 or columns % 2:
+            weight = F.pad(weight, (columns % 2, 0, rows % 2, 0))
+        return weight, ((rows + 1) // 2, (columns + 1) // 2)
+
+
+def _same_padding(length: int, kernel: int, stride: int) -> int:
+    """Zeros to add in total along one axis."""
+    return max((-(-length // stride) - 1) * stride + kernel - length, 0)
+
+
+def conv_norm(
+    conv: nn.Conv2d, activation: nn.Module | None = None, *, eps: float = 1e-5, momentum: float = 0.1
+) -> nn.Sequential:
+    """Convolution, batch norm and, if given, an activation; `tuning.fold_batch_norm` makes it one convolution.
+
+    The activation may work in place: batch norm does not need its output to go backward.
+    """
+    layers: list[nn.Module] = [conv, nn.BatchNorm2d(conv.out_channels, eps=eps, momentum=momentum)]
+    return nn.Sequential(*layers, *([activation] if activation is not None else []))
+
+
+PREFIX = "timm/"
+
+# timm also takes addresses ("hf-hub:owner/model", "local-dir:/folder") and may unpickle what is there. A name can come
+# from a stranger's model file, so only names of models that timm itself has are passed on.
+_NAME = re.compile(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)?")
+
+
+class _LastMap(nn.Module):
+    """A timm feature extractor reduced to its last map, channels first."""
+
+    def __init__(self, extractor: nn.Module, channels_last: bool) -> None:
+        super().__init__()
+        self.extractor = extractor
+        self.channels_last = channels_last
+
+    def forward(self, x: Tensor) -> Tensor:
+        last = self.extractor(x)[-1]
+        return last.permute(0, 3, 1, 2) if self.channels_last else last
+
+
+def timm_backbone(name: str, *, pretrained: bool, channels: int | None, size: int | None) -> Backbone:
+    """Wrap `timm.create_model(..., features_only=True)`.
+
+    Models that timm itself runs as a chain keep one stage for each of its feature levels; all others (vision
+    transformers, for one) become a single stage "trunk". Normalisation and size follow the model's own configuration.
+
+    Args:
+        name: "timm/" and a name that timm itself has; no address of a model elsewhere.
+        pretrained: load timm's weights, which may download them.
+        channels: input channels; None is 3.
+        size: side of the input; None: the model's own.
+    """
+    timm = require("timm", extra="timm")
+    wanted = name.removeprefix(PREFIX)
+    if not _NAME.fullmatch(wanted):
+        raise ModelError(
+            f"'{wanted}' is not the name of a timm model: hub addresses are not accepted, see timm.list_models()."
+        )
+    channels = 3 if channels is None else channels
+    try:
+        extractor = timm.create_model(wanted, pretrained=pretrained, features_only=True, in_chans=channels)
+    except Exception as error:  # timm raises many kinds for names, weights and downloads
+        reason = " ".join(str(error).split())
+        raise ModelError(
+            f"timm could not make '{wanted}' ({reason}): check the name with timm.list_models()."
+        ) from error
+    config = _pretrained_config(extractor)
+    side = int(config.get("input_size", (3, 224, 224))[-1]) if size is None else size
+    mean, std = _statistics(config, channels)
+    spec = InputSpec(channels=channels, size=side, mean=mean, std=std)
+    stages, widths = _stages(extractor)
+    return Backbone(spec, stages, widths)
+
+
+def _stages(extractor: Any) -> tuple[dict[str, nn.Module], dict[str, int]]:
+    """The chain of an extractor, cut after each feature level, and the channels at the cuts."""
+    channels = [int(width) for width in extractor.feature_info.channels()]
+    levels = getattr(extractor, "return_layers", None)
+    channels_last = getattr(extractor, "output_fmt", "NCHW") == "NHWC"
+    if channels_last or not isinstance(extractor, nn.ModuleDict) or not levels:
+        return {"trunk": _LastMap(extractor, channels_last)}, {"trunk": channels[-1]}
+    stages: dict[str, nn.Module] = {}
+    waiting: list[nn.Module] = []
+    for layer, module in extractor.items():
+        waiting.append(module)
+        if layer in levels:
+            stages[layer] = nn.Sequential(*waiting)
+            waiting = []
+    return stages, dict(zip(stages, channels, strict=True))
+
+
+def _pretrained_config(extractor: Any) -> dict[str, Any]:
+    config = getattr(extractor, "pretrained_cfg", None) or getattr(extractor, "default_cfg", None) or {}
+    return dict(config)
+
+
+def _statistics(config: dict[str, Any], channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    mean = tuple(config.get("mean", (0.485, 0.456, 0.406)))
+    std = tuple(config.get("std", (0.229, 0.224, 0.225)))
+    if channels == 1:
+        return (sum(mean) / len(mean),), (sum(std) / len(std),)
+    return mean, std
+
+
+_COLOUR = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+_GREY = ((0.5,), (0.5,))
+
+
+@dataclass(frozen=True)
+class BackboneEntry:
+    """How to make one backbone.
+
+    Args:
+        build: makes it, with fresh weights, for an input.
+        size: the side of its input unless another is asked for; for audio the mel bands.
+        smallest: the smallest side it can work with.
+        kind: what it takes.
+        statistics: mean and std of its colour input, where its weights were trained with others than ImageNet's usual.
+        load_weights: puts pretrained weights into what `build` made; None where there are none.
+    """
+
+    build: Callable[[InputSpec], Backbone]
+    size: int
+    smallest: int
+    kind: Literal["image", "audio"] = "image"
+    statistics: tuple[tuple[float, ...], tuple[float, ...]] = _COLOUR
+    load_weights: Callable[[Backbone], None] | None = None
+
+    def spec(self, channels: int | None, size: int | None) -> InputSpec:
+        """The input for what the user asked for; None is the default of this backbone."""
+        size = self.size if size is None else size
+        if self.kind == "audio":
+            return InputSpec.audio(mels=size)
+        mean, std = _GREY if channels == 1 else self.statistics
+        return InputSpec(channels=1 if channels == 1 else 3, size=size, mean=mean, std=std)
+
+
+backbones: Registry[BackboneEntry] = Registry("backbone")
+
+
+def make_backbone(
+    name: str, *, pretrained: bool = False, channels: int | None = None, size: int | None = None
+) -> Backbone:
+    """Make a backbone by its name.
+
+    Args:
+        name: one of `list_backbones()`, or "timm/<name>" for any model of an installed timm.
+        pretrained: load the weights that come with it; otherwise weights are drawn from torch's global generator.
+        channels: 1 (grey) or 3 (colour); None: 3 for images, 1 for audio.
+        size: side of the input in pixels, or mel bands; None: what the backbone was made for.
+    """
+    if name.startswith(PREFIX):
+        backbone = timm_backbone(name, pretrained=pretrained, channels=channels, size=size)
+    else:
+        backbone = _own_backbone(name, pretrained, channels, size)
+    backbone.config = {
+        "name": name,
+        "pretrained": pretrained,
+        "channels": backbone.spec.channels,
+        "size": backbone.spec.size,
+    }
+    return backbone
+
+
+def list_backbones(pretrained: bool = False) -> list[str]:
+    """Names of the backbones, sorted; with `pretrained` only of those that come with weights."""
+    return [name for name in backbones if not pretrained or backbones.get(name).load_weights is not None]
+
+
+def check_backbone_name(name: str) -> None:
+    """Refuse a name that `make_backbone` cannot know."""
+    if not name.startswith(PREFIX):
+        backbones.get(name)
+
+
+def _own_backbone(name: str, pretrained: bool, channels: int | None, size: int | None) -> Backbone:
+    entry = backbones.get(name)
+    if channels not in (None, 1, 3) or (entry.kind == "audio" and channels == 3):
+        raise ModelError(f"The backbone '{name}' cannot take {channels} channels: leave model.channels out.")
+    if size is not None and size < entry.smallest:
+        raise ModelError(f"The backbone '{name}' needs inputs of at least {entry.smallest}: raise model.size ({size}).")
+    if pretrained and entry.load_weights is None:
+        raise ModelError(
+            f"The backbone '{name}' has no pretrained weights: set model.pretrained to false, or choose one of "
+            f"{', '.join(list_backbones(pretrained=True))}."
+        )
+    if pretrained and channels == 1:
+        raise ModelError(
+            f"The pretrained weights of '{name}' take 3 channels: leave model.channels out; grey images are then "
+            "turned into colour ones."
+        )
+    backbone = entry.build(entry.spec(channels, size))
+    if pretrained and entry.load_weights is not None:
+        entry.load_weights(backbone)
+    return backbone

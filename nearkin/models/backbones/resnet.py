@@ -8,9 +8,7 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from nearkin.data.inputs import InputSpec
-from nearkin.models.backbones.base import Backbone, initialise
-from nearkin.models.backbones.layers import conv_norm
-from nearkin.models.backbones.registry import BackboneEntry, backbones
+from nearkin.models.backbones.base import Backbone, BackboneEntry, backbones, conv_norm, initialise
 
 # Up to this side a stem that divides it by four would leave too few positions.
 _SMALL = 64

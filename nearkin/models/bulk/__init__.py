@@ -1,16 +1,16 @@
 """Embedding more than one process should: shards of a data set, each written as one part, and read back as one."""
 
-from nearkin.models.bulk.embedding import Encodes, ShardReport, embed_shards
-from nearkin.models.bulk.parts import Facts
-from nearkin.models.bulk.reading import (
+from nearkin.models.bulk.embed import Encodes, ShardReport, embed_shards
+from nearkin.models.bulk.folders import shard_rows
+from nearkin.models.bulk.parts import (
     Embeddings,
+    Facts,
     ShardState,
     embedding_batches,
     part_files,
     read_embeddings,
     shard_states,
 )
-from nearkin.models.bulk.shards import shard_rows
 
 __all__ = [
     "Embeddings",

@@ -1,9 +1,10 @@
-"""Folders that parts are written to, on this machine or behind a URL: each file appears whole or not at all."""
+"""Folders of shards, on this machine or behind a URL: what the files are called, each written whole or not at all."""
 
 from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import tempfile
 import uuid
@@ -13,11 +14,44 @@ from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 from nearkin.data.url_store import check_protocols
-from nearkin.data.urls import file_name, is_url, protocols, shown, without_secrets
+from nearkin.data.urls import file_name, is_url, protocols, redacted, redacted_text
 from nearkin.errors import DataError, NearkinError, StorageError
-from nearkin.lock import WriterLock
-from nearkin.models.bulk.shards import parsed_part
-from nearkin.storage import replacing, storing
+from nearkin.storage import WriterLock, replacing, storing
+
+MAX_SHARDS = 100_000
+
+_PART = re.compile(r"part-(\d{5})-of-(\d{5,6})\.parquet")
+
+
+def shard_rows(shard: int, shards: int, items: int) -> range:
+    """The rows of one shard: runs in the data's order whose lengths differ by one at most; none where shards abound."""
+    check_shard(shard, shards)
+    return range(shard * items // shards, (shard + 1) * items // shards)
+
+
+def check_shard(shard: int, shards: int) -> None:
+    """Refuse a number of shards, or of one, that there cannot be."""
+    if not 1 <= shards <= MAX_SHARDS:
+        raise DataError(f"Data is embedded in 1 to {MAX_SHARDS:,} shards, not {shards}.")
+    if not 0 <= shard < shards:
+        raise DataError(f"There is no shard {shard} of {shards}: shards are numbered from 0 to {shards - 1}.")
+
+
+def part_name(shard: int, shards: int) -> str:
+    """The file of a shard."""
+    return f"part-{shard:05d}-of-{shards:05d}.parquet"
+
+
+def unfinished_name(shard: int, shards: int) -> str:
+    """The folder of a shard that is being embedded; hidden, so that its chunks are not taken for parts."""
+    return f".part-{shard:05d}-of-{shards:05d}.unfinished"
+
+
+def parsed_part(name: str) -> tuple[int, int] | None:
+    """Which shard of how many a file is, by its name; None of other files."""
+    found = _PART.fullmatch(name)
+    return (int(found[1]), int(found[2])) if found else None
+
 
 _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 
@@ -68,8 +102,8 @@ def check_division(folder: Folder, shards: int) -> list[str]:
     others = {part[1] for part in map(parsed_part, names) if part is not None and part[1] != shards}
     if others:
         raise DataError(
-            f"{folder.place('')} holds parts of {min(others)} shards, not {shards}: give that number, or write to "
-            "another folder."
+            f"{folder.place('')} holds parts of {min(others)} shards, not {shards}: pass that number, or write to "
+            f"another folder."
         )
     return names
 
@@ -142,12 +176,12 @@ class UrlFolder:
 
         self.url = url.rstrip("/") if url.partition("://")[2] else url
         check_protocols(url)
-        with _told(shown(url)):
+        with _told(redacted(url)):
             self._files, self._root = fsspec.core.url_to_fs(self.url)
 
     def names(self) -> list[str]:
         """What is in it, sorted; nothing if it is not there."""
-        with _told(shown(self.url)):
+        with _told(redacted(self.url)):
             self._files.invalidate_cache()
             try:
                 found = self._files.ls(self._root, detail=False)
@@ -162,7 +196,7 @@ class UrlFolder:
         except OSError:
             raise
         except Exception as error:  # each filesystem has exceptions of its own
-            raise OSError(without_secrets(str(error))) from None
+            raise OSError(redacted_text(str(error))) from None
 
     @contextmanager
     def writing(self, name: str) -> Iterator[Path]:
@@ -188,14 +222,14 @@ class UrlFolder:
 
     def discard(self) -> None:
         """Remove it with all that is in it."""
-        with _told(shown(self.url)):
+        with _told(redacted(self.url)):
             self._files.invalidate_cache()
             if self._files.exists(self._root):
                 self._files.rm(self._root, recursive=True)
 
     def place(self, name: str) -> str:
         """The URL of a file, without secrets."""
-        return f"{shown(self.url)}/{name}"
+        return f"{redacted(self.url)}/{name}"
 
 
 @contextmanager
@@ -206,7 +240,7 @@ def _told(place: str) -> Iterator[None]:
     except NearkinError:
         raise
     except Exception as error:
-        reason = without_secrets(str(error).partition("\n")[0]) or type(error).__name__
+        reason = redacted_text(str(error).partition("\n")[0]) or type(error).__name__
         raise StorageError(
             f"{place} cannot be written or listed ({reason}): check the address, your rights and that its protocol "
             "can be written to."

@@ -1,28 +1,30 @@
-"""Parts: Parquet files of path, label and embedding that say of themselves which model made them of which rows."""
+"""Parts: Parquet files of embeddings that state which model made them of which rows, and all of them as one table."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from nearkin._version import __version__
-from nearkin.data.checking import BadFile
-from nearkin.data.dataset import Dataset
+from nearkin.data.dataset import BadFile, Dataset
 from nearkin.data.manifest import not_unicode
-from nearkin.data.urls import shown
-from nearkin.errors import StorageError
-from nearkin.models.bulk.folders import Folder
+from nearkin.data.urls import redacted
+from nearkin.errors import DataError, StorageError
+from nearkin.models.bulk.folders import Folder, check_division, open_folder, parsed_part, part_name, unfinished_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from nearkin.models.embedder import Embedder
+
 
 KEY = b"nearkin.embeddings"
 FORMAT = 1
@@ -41,7 +43,7 @@ class Facts:
         space: how its embeddings are compared, as `Space.to_dict` gives it.
         dimension: of the embeddings.
         data: what people call the data.
-        listing: the fingerprint of the data's paths and labels, as `listing_of` makes it.
+        listing: the fingerprint of the data's paths and labels, as `listing_hash` makes it.
         items: how many the data has in all.
         shards: how many it is divided into.
         shard: which of them this is.
@@ -71,8 +73,8 @@ class Facts:
             model=model.fingerprint(),
             space=model.space.to_dict(),
             dimension=model.dimension,
-            data=shown(name or dataset.name),
-            listing=listing_of(dataset),
+            data=redacted(name or dataset.name),
+            listing=listing_hash(dataset),
             items=len(dataset),
             shards=shards,
         )
@@ -104,14 +106,14 @@ class Facts:
         try:
             told = json.loads(raw)
             if told["format"] != FORMAT:
-                raise DamagedError(f"it is of format {told['format']}, and this nearkin reads {FORMAT}")
+                raise DamagedError(f"it is of format {told['format']}, but this nearkin reads {FORMAT}")
             values = {field.name: told[field.name] for field in fields(cls)}
             return cls(**{**values, "left_out": tuple(BadFile(**item) for item in values["left_out"])})
         except (ValueError, KeyError, TypeError) as error:
             raise DamagedError("what it says of itself is damaged") from error
 
 
-def listing_of(dataset: Dataset) -> str:
+def listing_hash(dataset: Dataset) -> str:
     """A sha256, in hex, of every row's path and label.
 
     Contents do not count: a copy of the data on another machine has other times of change, and asking a store far away
@@ -177,7 +179,7 @@ def _opened(folder: Folder, name: str) -> Iterator[tuple[Facts, Any]]:
         with handle, parquet.ParquetFile(handle, page_checksum_verification=True) as file:
             facts = Facts.decoded((file.schema_arrow.metadata or {}).get(KEY, b""))
             if not file.schema_arrow.equals(_schema(facts)) or file.metadata.num_rows != facts.rows:
-                raise DamagedError("its columns and rows are not what it says of itself")
+                raise DamagedError("its columns and rows do not match its metadata")
             yield facts, file
     except (OSError, pa.ArrowException) as error:
         raise DamagedError(str(error).partition("\n")[0].rstrip(".")) from error
@@ -200,3 +202,161 @@ def _table(paths: list[str], labels: list[str], embeddings: np.ndarray, schema: 
     flat = pa.array(np.ascontiguousarray(embeddings, dtype=np.float32).reshape(-1))
     vectors = pa.FixedSizeListArray.from_arrays(flat, schema.field("embedding").type.list_size)
     return pa.Table.from_arrays([*texts, vectors], schema=schema)
+
+
+_NAMED = 5
+
+State = Literal["finished", "unfinished", "missing", "damaged", "other"]
+
+
+@dataclass(frozen=True, eq=False)
+class Embeddings:
+    """The embeddings of a data set.
+
+    Args:
+        vectors: float32 (n, d), in the data's order.
+        labels: (n,) str.
+        paths: (n,) str.
+        left_out: items that could not be read.
+        facts: which model made them of which data; its shard and rows are those of the first part.
+    """
+
+    vectors: np.ndarray
+    labels: np.ndarray
+    paths: np.ndarray
+    left_out: tuple[BadFile, ...]
+    facts: Facts
+
+    def __len__(self) -> int:
+        return len(self.vectors)
+
+
+@dataclass(frozen=True)
+class ShardState:
+    """How far a shard has come.
+
+    Args:
+        shard: which one.
+        state: "finished"; "unfinished": begun; "missing"; "damaged": not whole; "other": of another model or data.
+        rows: embeddings in it, if it is finished.
+        left_out: items that could not be read.
+        reason: what is wrong with it.
+    """
+
+    shard: int
+    state: State
+    rows: int = 0
+    left_out: tuple[BadFile, ...] = ()
+    reason: str = ""
+
+
+def read_embeddings(place: str | os.PathLike[str]) -> Embeddings:
+    """All parts of a folder, or of its URL, as one.
+
+    Raises:
+        DataError: parts are missing, damaged, or of several models or data sets.
+    """
+    told, batches = embedding_batches(place)
+    facts = told[0]
+    vectors = np.empty((sum(part.rows for part in told), facts.dimension), dtype=np.float32)
+    paths: list[str] = []
+    labels: list[str] = []
+    for some_paths, some_labels, rows in batches:
+        vectors[len(paths) : len(paths) + len(rows)] = rows
+        paths.extend(some_paths)
+        labels.extend(some_labels)
+    left_out = tuple(item for part in told for item in part.left_out)
+    return Embeddings(vectors, np.array(labels, dtype=object), np.array(paths, dtype=object), left_out, facts)
+
+
+def embedding_batches(place: str | os.PathLike[str]) -> tuple[list[Facts], Iterator[Batch]]:
+    """What each part of a folder says of itself, and (paths, labels, embeddings (n, d)) of some rows at a time.
+
+    For what is too large to be held in memory; errors as of `read_embeddings`, damage perhaps only while reading.
+    """
+    folder = open_folder(place)
+    names = _complete(folder)
+    return _of_one_work(folder, names), _batches(folder, names)
+
+
+def part_files(folder: str | os.PathLike[str]) -> list[Path]:
+    """The parts of a folder of this machine, in order, each a Parquet file; errors as of `read_embeddings`."""
+    there = open_folder(folder)
+    names = _complete(there)
+    _of_one_work(there, names)
+    return [Path(there.place(name)) for name in names]
+
+
+def shard_states(
+    model: Embedder, dataset: Dataset, place: str | os.PathLike[str], *, shards: int
+) -> Iterator[ShardState]:
+    """How far each shard of a work has come; finished ones are read to the end and their checksums compared."""
+    folder, wanted = open_folder(place), Facts.of(model, dataset, shards)
+    there = set(check_division(folder, shards))
+    for shard in range(shards):
+        name = part_name(shard, shards)
+        if name not in there:
+            state: State = "unfinished" if unfinished_name(shard, shards) in there else "missing"
+            yield ShardState(shard, state)
+            continue
+        try:
+            facts = read_facts(folder, name)
+            difference = facts.difference(wanted)
+            if difference is not None:
+                yield ShardState(shard, "other", reason=f"is of {difference}")
+                continue
+            rows = sum(len(paths) for paths, _, _ in read_part(folder, name))
+            yield ShardState(shard, "finished", rows, facts.left_out)
+        except (FileNotFoundError, DamagedError) as error:
+            yield ShardState(shard, "damaged", reason=str(error))
+
+
+def _complete(folder: Folder) -> list[str]:
+    """The names of all parts of a folder, in order; none may be missing."""
+    found = [part for part in map(parsed_part, folder.names()) if part is not None]
+    if not found:
+        raise DataError(f"{folder.place('')} has no shards of embeddings: make them with  nearkin embed --shards.")
+    counts = sorted({shards for _, shards in found})
+    if len(counts) > 1:
+        raise DataError(
+            f"{folder.place('')} holds parts of {counts[0]} and of {counts[1]} shards: keep only one of them."
+        )
+    missing = sorted(set(range(counts[0])) - {shard for shard, _ in found})
+    if missing:
+        named = ", ".join(map(str, missing[:_NAMED])) + (", …" if len(missing) > _NAMED else "")
+        raise DataError(
+            f"{folder.place('')} lacks {len(missing)} of {counts[0]} shards ({named}): embed them with the command "
+            f"used for the others."
+        )
+    return [part_name(shard, counts[0]) for shard in range(counts[0])]
+
+
+def _of_one_work(folder: Folder, names: list[str]) -> list[Facts]:
+    """What each part says of itself; all must be by one model, of one data set."""
+    told = [_facts(folder, name) for name in names]
+    for name, facts in zip(names, told, strict=True):
+        difference = facts.difference(told[0])
+        if difference is not None:
+            raise DataError(
+                f"{folder.place(name)} is of {difference}, unlike {names[0]}: keep each in a folder of its own."
+            )
+    return told
+
+
+def _facts(folder: Folder, name: str) -> Facts:
+    try:
+        return read_facts(folder, name)
+    except (FileNotFoundError, DamagedError) as error:
+        raise _damaged(folder, name, error) from error
+
+
+def _batches(folder: Folder, names: list[str]) -> Iterator[Batch]:
+    for name in names:
+        try:
+            yield from read_part(folder, name)
+        except (FileNotFoundError, DamagedError) as error:
+            raise _damaged(folder, name, error) from error
+
+
+def _damaged(folder: Folder, name: str, error: Exception) -> DataError:
+    return DataError(f"{folder.place(name)} is damaged ({error}): remove it and embed that shard again.")

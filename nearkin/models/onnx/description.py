@@ -1,4 +1,7 @@
-"""What an ONNX file of ours says of itself: in its metadata, and once more in a JSON file beside it."""
+"""What an ONNX file of ours says of itself, and the steps from a file to its input, as plain values.
+
+Whatever is stated here is what `nearkin.data` does; docs/guide/export.md explains each value.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,68 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nearkin.data.audio import FFT, HOP, WINDOW, LogMelTransform
+from nearkin.data.augment import REDUCING_GAP, EvalTransform
+from nearkin.data.dataset import SAMPLE_RATE
 from nearkin.data.inputs import InputSpec
 from nearkin.errors import CheckpointError, ModelError
-from nearkin.models.onnx.preprocessing import preprocessing
 from nearkin.models.similarity_model import SimilarityModel
 
 if TYPE_CHECKING:
     from nearkin.models.embedder import Embedder
+
+
+def preprocessing(spec: InputSpec) -> dict[str, Any]:
+    """The steps from a file to a sample, in order, JSON-safe."""
+    return _audio(spec) if spec.kind == "audio" else _image(spec)
+
+
+def _image(spec: InputSpec) -> dict[str, Any]:
+    short = EvalTransform(spec).hint if spec.fit == "crop" else spec.size
+    return {
+        "kind": "image",
+        "decode": {
+            "orientation": "exif",
+            "frame": 0,
+            "alpha": "over white",
+            "sixteen_bit": "round(value / 257)",
+            "jpeg_shrink_to_at_least": short,
+        },
+        "colour": "L" if spec.channels == 1 else "RGB",
+        "fit": spec.fit,
+        "short_side": short,
+        "size": spec.size,
+        "resample": {"filter": "bilinear", "antialias": True, "reducing_gap": REDUCING_GAP},
+        "padding": "median of the border" if spec.fit == "pad" else None,
+        "divide_by": 255,
+        "layout": "NCHW",
+        "dtype": "float32",
+        "in_graph": {"mean": list(spec.mean), "std": list(spec.std)},
+    }
+
+
+def _audio(spec: InputSpec) -> dict[str, Any]:
+    frames = LogMelTransform(spec).frames
+    return {
+        "kind": "audio",
+        "sample_rate": SAMPLE_RATE,
+        "channels": "mean",
+        "samples": (frames - 1) * HOP + FFT,
+        "shorter": "repeat from the start",
+        "longer": "centre",
+        "window": {"name": "hann", "periodic": True, "length": WINDOW, "centred_in": FFT},
+        "hop": HOP,
+        "fft": FFT,
+        "spectrum": "power",
+        "mel": {"bands": spec.size, "scale": "slaney", "area": 1, "low": 0, "high": SAMPLE_RATE / 2},
+        "log": {"base": "e", "add": 1e-6},
+        "centre": "each band over time",
+        "frames": frames,
+        "layout": "(batch, 1, bands, frames)",
+        "dtype": "float32",
+        "in_graph": {"mean": list(spec.mean), "std": list(spec.std)},
+    }
+
 
 FORMAT = "nearkin.onnx"
 VERSION = 1
@@ -31,7 +89,7 @@ class Description:
         precision: "float32", whose vectors are the model's, or "int8", whose vectors are another model's in effect.
         dimension: size of an embedding.
         space: where embeddings are compared.
-        input: what the model eats.
+        input: what the model takes.
         preprocessing: what to do to a file first.
         left_out: what the model has and the file has not.
     """
@@ -47,7 +105,7 @@ class Description:
 
     @property
     def spec(self) -> InputSpec:
-        """What the model eats."""
+        """What the model takes."""
         return InputSpec.from_dict(self.input)
 
     def to_dict(self) -> dict[str, Any]:
@@ -65,8 +123,7 @@ class Description:
 def describe(embedder: Embedder) -> Description:
     """What the file of a model says of itself."""
     learned = isinstance(embedder, SimilarityModel)
-    recipe = embedder.card.get("recipe", {})
-    method = recipe.get("name") if isinstance(recipe, dict) else None
+    method = embedder.card.recipe.get("name")
     return Description(
         name=f"{embedder.backbone_name} ({method})" if method else embedder.backbone_name,
         fingerprint=fingerprint_of(embedder),
@@ -92,7 +149,7 @@ def described(path: str | Path, properties: Mapping[str, str]) -> Description:
         newer = version.isdecimal() and int(version) > VERSION
         advice = "upgrade nearkin to read it" if newer else "export the model again"
         raise CheckpointError(
-            f"{path} has the format {version or 'nothing'} and this nearkin reads {VERSION}: {advice}."
+            f"{path} has the format {version or 'nothing'} but this nearkin reads {VERSION}: {advice}."
         )
     try:
         fields = {name: _value(name, properties) for name in Description.__dataclass_fields__}

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from nearkin.data.inputs import InputSpec
-from nearkin.errors import CheckpointError, ModelError, require
-from nearkin.models.encoding import encode_items
+from nearkin.errors import CheckpointError, ModelError, first_line, require
+from nearkin.models.engines import encode_items
 from nearkin.models.items import Items
 from nearkin.models.onnx.description import Description, described
-from nearkin.search.blocks.workers import lone_threads
+from nearkin.search.workers import lone_threads
 
 ERRORS_ONLY = 3
 """Of what the runtime would print, by its own count."""
@@ -71,7 +71,7 @@ class OnnxEncoder:
         except Exception as error:  # the runtime has exceptions of its own
             raise ModelError(
                 f"The model takes samples of {self.spec.channels} x {self.spec.size} and was given a batch of "
-                f"{tuple(batch.shape)}: bring them to that size ({_first_line(error)})."
+                f"{tuple(batch.shape)}: bring them to that size ({_reason(error)})."
             ) from error
         return torch.from_numpy(points)
 
@@ -130,8 +130,8 @@ def _session(name: str, file: str | Path | bytes, threads: int) -> Any:
         content = file if isinstance(file, bytes) else str(file)
         return runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # the runtime has exceptions of its own
-        raise CheckpointError(f"{name} is not an ONNX file, or it is damaged ({_first_line(error)}).") from error
+        raise CheckpointError(f"{name} is not an ONNX file, or it is damaged ({_reason(error)}).") from error
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [""])[0].removeprefix("[ONNXRuntimeError] : ").rstrip(".")[:200]
+def _reason(error: Exception) -> str:
+    return first_line(error).removeprefix("[ONNXRuntimeError] : ")[:200]

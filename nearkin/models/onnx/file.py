@@ -1,25 +1,36 @@
-"""Writing a model as an ONNX file: whole or not at all, and only if it gives the vectors that the model gives."""
+"""A model as an ONNX file, in 32 or 8 bits, written whole and only if it gives the model's vectors.
+
+In 8 bits x is stored as round(x / s) + z. The scale s of weights is each output channel's own; s and z of maps come
+from the smallest and largest values that calibration samples give. What comes after the backbone is little work and
+decides the distances: it stays in float32.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import redirect_stdout, suppress
+from dataclasses import dataclass, replace
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from nearkin.errors import ModelError, require
-from nearkin.models.onnx.description import Description, describe
-from nearkin.models.onnx.encoder import OnnxEncoder
-from nearkin.models.onnx.graph import build_graph, example
-from nearkin.storage import replacing, write_json
+from nearkin.errors import CheckpointError, ModelError, StorageError, require
+from nearkin.models.onnx.description import VERSION, Description, describe, fingerprint_of
+from nearkin.models.onnx.encoder import ERRORS_ONLY, OnnxEncoder, as_samples
+from nearkin.models.onnx.graph import INPUT, build_graph, example
+from nearkin.storage import cache_directory, replacing, write_json
 
 if TYPE_CHECKING:
     from nearkin.models.embedder import Embedder
 
+
 TOLERANCE = 1e-4
-"""Largest difference of a coordinate between the file's vectors and the model's, as `parity` counts it."""
+"""Largest difference of a coordinate between the file's vectors and the model's, as `largest_difference` counts it."""
 
 _BATCH = 3
 _SEED = 0
@@ -31,7 +42,7 @@ class Exported:
 
     Attributes:
         path: the file.
-        difference: the largest difference of a coordinate to the model's vectors, as `parity` counts it.
+        difference: the largest difference of a coordinate to the model's vectors, as `largest_difference` counts it.
         description: what the file says of itself.
     """
 
@@ -52,7 +63,7 @@ def export(embedder: Embedder, path: str | Path) -> Exported:
     """
     path = onnx_path(path)
     content, description = serialised(embedder)
-    difference = checked(embedder, content)
+    difference = check_parity(embedder, content)
     with replacing(path) as temporary:
         temporary.write_bytes(content)
     write_json(sidecar(path), description.to_dict())
@@ -74,13 +85,13 @@ def with_properties(graph: Any, description: Description) -> bytes:
     return content
 
 
-def checked(embedder: Embedder, content: bytes) -> float:
+def check_parity(embedder: Embedder, content: bytes) -> float:
     """The largest difference between a file's vectors and the model's.
 
     Raises:
         ModelError: it is too large.
     """
-    difference = parity(embedder, OnnxEncoder(content))
+    difference = largest_difference(embedder, OnnxEncoder(content))
     if not difference <= TOLERANCE:
         raise ModelError(
             f"The exported model gives other vectors than the model (they differ by up to {difference:.2g}, at most "
@@ -90,12 +101,12 @@ def checked(embedder: Embedder, content: bytes) -> float:
 
 
 @torch.no_grad()
-def parity(embedder: Embedder, encoder: OnnxEncoder) -> float:
+def largest_difference(embedder: Embedder, encoder: OnnxEncoder) -> float:
     """The largest difference of a coordinate between two ways to run a model, on random samples.
 
     Of vectors longer than one it counts relative to their length: single precision has seven digits.
     """
-    from nearkin.models.encoder import Encoder
+    from nearkin.models.engines import Encoder
 
     shape = (_BATCH, *example(embedder.spec).shape[1:])
     samples = torch.rand(shape, generator=torch.Generator().manual_seed(_SEED))
@@ -115,3 +126,101 @@ def onnx_path(path: str | Path) -> Path:
     if path.suffix != ".onnx":
         raise ModelError(f"{path} must end in .onnx: write, for example, to {path.with_suffix('.onnx').name}.")
     return path
+
+
+def cached_encoder(embedder: Embedder) -> OnnxEncoder:
+    """A model run by ONNX Runtime, translated unless that was done before and is in the user's cache.
+
+    A model that has no fingerprint, because it cannot be saved, is translated every time.
+    """
+    require("onnxruntime", "onnx")
+    place = _cached_file(embedder)
+    if place is not None and place.exists():
+        try:
+            return OnnxEncoder(place)
+        except CheckpointError:
+            place.unlink(missing_ok=True)  # what a cache lost can be made again
+    content, _ = serialised(embedder)
+    check_parity(embedder, content)
+    if place is not None:
+        # A full disk costs the next start time, not this one its answer.
+        with suppress(StorageError), replacing(place) as temporary:
+            temporary.write_bytes(content)
+    return OnnxEncoder(content)
+
+
+def _cached_file(embedder: Embedder) -> Path | None:
+    fingerprint = fingerprint_of(embedder)
+    return None if fingerprint is None else cache_directory() / "onnx" / f"{fingerprint}.v{VERSION}.onnx"
+
+
+_PARTS = ("backbone.", "local/")
+"""What the names of nodes begin with that are quantised."""
+
+_OPERATORS = ("Conv", "Relu", "Clip", "Add", "MaxPool", "AveragePool", "Concat")
+
+
+def quantise(content: bytes, description: Description, batches: Iterable[Tensor]) -> tuple[bytes, Description]:
+    """The content of a file in 8 bits, and what it says of itself.
+
+    Args:
+        content: of the file in float32.
+        description: of that file.
+        batches: samples (B, C, H, W) as loaded to calibrate with: items of training classes, some hundred.
+
+    Raises:
+        ModelError: no sample was given, or the model has nothing that could be quantised.
+        MissingExtraError: onnx or onnxruntime is not installed.
+    """
+    onnx = require("onnx", "onnx")
+    quantization = require("onnxruntime.quantization", "onnx")
+    require("onnxruntime", "onnx").set_default_logger_severity(ERRORS_ONLY)
+    if description.precision != "float32":
+        raise ModelError(f"The model is in {description.precision} already: quantise the one in float32.")
+    with tempfile.TemporaryDirectory(prefix="nearkin-") as folder, redirect_stdout(StringIO()):
+        source, simple, target = (Path(folder) / f"{name}.onnx" for name in ("float32", "simple", "int8"))
+        source.write_bytes(content)
+        # Constants are folded first: only of an activation whose limits are constants it is seen that the convolution
+        # before it need not represent what lies beyond them.
+        quantization.quant_pre_process(source, simple, skip_symbolic_shape=True)
+        chosen = [node for node in onnx.load(simple).graph.node if _is_quantised(node)]
+        if not any(node.op_type == "Conv" for node in chosen):
+            raise ModelError("The model's backbone has no convolutions, which alone are quantised: keep it in float32.")
+        quantization.quantize_static(
+            simple,
+            target,
+            _reader(quantization, batches),
+            quant_format=quantization.QuantFormat.QDQ,
+            op_types_to_quantize=list(_OPERATORS),
+            nodes_to_quantize=[node.name for node in chosen],
+            per_channel=True,
+            activation_type=quantization.QuantType.QUInt8,
+            weight_type=quantization.QuantType.QInt8,
+        )
+        small = onnx.load(target)
+    told = replace(description, precision="int8")
+    return with_properties(small, told), told
+
+
+def _is_quantised(node: Any) -> bool:
+    return node.op_type in _OPERATORS and node.name.startswith(_PARTS)
+
+
+def _reader(quantization: Any, batches: Iterable[Tensor]) -> Any:
+    """Samples as the calibration asks for them."""
+    given = _given(batches)
+
+    class Reader(quantization.CalibrationDataReader):
+        def get_next(self) -> dict[str, np.ndarray] | None:
+            return next(given, None)
+
+    return Reader()
+
+
+def _given(batches: Iterable[Tensor]) -> Iterator[dict[str, np.ndarray]]:
+    count = 0
+    for batch in batches:
+        count += len(batch)
+        yield {INPUT: as_samples(batch)}
+    if not count:
+        raise ModelError("Quantising needs samples to calibrate with: give data that has items of training classes.")

@@ -1,6 +1,8 @@
 """From an embedder to an ONNX graph: samples as they are loaded in, points of the space out.
 
-The graph normalises its inputs itself, batch norm is folded into the convolutions, and the batch may have any size.
+The graph normalises its inputs itself, batch norm is folded into the convolutions, and the batch may have any size. A
+SAME convolution at stride 2 pads one side more than the other. PyTorch pads both alike, so its kernel begins with a row
+and a column of zeros, which are taken off here. Where an export fails, the error names the layer.
 """
 
 from __future__ import annotations
@@ -9,25 +11,147 @@ import copy
 import inspect
 import io
 import logging
+import re
 import warnings
 from ast import literal_eval
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from nearkin.data.inputs import InputSpec
 from nearkin.errors import ModelError, require
-from nearkin.models.backbones.layers import SameConv2d
-from nearkin.models.onnx.kernels import crop_kernels
-from nearkin.models.onnx.unsupported import refusal
-from nearkin.models.tuning import fold_batch_norm
+from nearkin.models.backbones.base import SameConv2d
+from nearkin.models.speed import fold_batch_norm
 
 if TYPE_CHECKING:
     from nearkin.models.embedder import Embedder
+
+
+def crop_kernels(graph: Any) -> None:
+    """Take leading rows and columns of zeros off the kernels of convolutions and pad so much less there, in place."""
+    onnx = require("onnx", "onnx")
+    weights = {tensor.name: tensor for tensor in graph.initializer}
+    users = [name for node in graph.node for name in node.input]
+    for node in graph.node:
+        if node.op_type != "Conv" or node.input[1] not in weights or users.count(node.input[1]) > 1:
+            continue
+        attributes = {attribute.name: attribute for attribute in node.attribute}
+        if "pads" not in attributes or any(step != 1 for step in attributes["dilations"].ints):
+            continue
+        pads = list(attributes["pads"].ints)
+        kernel = onnx.numpy_helper.to_array(weights[node.input[1]])
+        cropped = kernel
+        for axis in range(2, kernel.ndim):
+            while pads[axis - 2] > 0 and cropped.shape[axis] > 1 and not cropped.take(0, axis).any():
+                cropped = cropped[(slice(None),) * axis + (slice(1, None),)]
+                pads[axis - 2] -= 1
+        if cropped.shape == kernel.shape:
+            continue
+        weights[node.input[1]].CopyFrom(onnx.numpy_helper.from_array(cropped.copy(), node.input[1]))
+        attributes["pads"].ints[:] = pads
+        if "kernel_shape" in attributes:
+            attributes["kernel_shape"].ints[:] = cropped.shape[2:]
+
+
+_OPERATOR = re.compile(r"torch\.ops\.([\w.]+)")
+_MODEL = "embedder"
+_SAID = 160
+"""Characters of a foreign message that a sentence repeats."""
+
+
+class _Failure(NamedTuple):
+    """A layer that cannot be exported by itself, its name in the model, and why."""
+
+    name: str
+    layer: nn.Module
+    error: Exception
+
+
+Export = Callable[[nn.Module, tuple[Any, ...]], Any]
+
+
+def refusal(module: nn.Module, samples: Tensor, error: Exception, export: Export) -> ModelError:
+    """The sentence that names the layer for which a whole model could not be exported.
+
+    Args:
+        module: a graph's module, with the model as its `embedder`.
+        samples: inputs it takes.
+        error: why it could not be exported.
+        export: tries a part with its own inputs.
+    """
+    found = _innermost(module, samples, error, export)
+    name = found.name.removeprefix(f"{_MODEL}.")
+    layer = "it as a whole" if name == _MODEL else f"its layer '{name}' ({type(found.layer).__name__})"
+    return ModelError(
+        f"The model cannot be exported to ONNX: {layer} uses {_reason(found.error)}: choose another layer there, or "
+        "run the model with the engine 'torch'."
+    )
+
+
+def _innermost(module: nn.Module, samples: Tensor, error: Exception, export: Export) -> _Failure:
+    """The innermost layer that fails by itself."""
+    calls = _calls(module, samples)
+    found = _Failure(_MODEL, module.get_submodule(_MODEL), error)
+    while (inner := _first_failure(found.name, found.layer, calls, export)) is not None:
+        found = inner
+    return found
+
+
+def _first_failure(name: str, layer: nn.Module, calls: dict[str, tuple[Any, ...]], export: Export) -> _Failure | None:
+    """The first layer inside another that fails by itself; looked for inside those that only hold others, too."""
+    for child, inner in sorted(layer.named_children(), key=lambda named: _is_usual(named[1])):
+        path = f"{name}.{child}"
+        if path not in calls:
+            failure = _first_failure(path, inner, calls, export)
+            if failure is not None:
+                return failure
+            continue
+        try:
+            export(inner, calls[path])
+        except Exception as error:  # the exporter raises whatever its parts do
+            return _Failure(path, inner, error)
+    return None
+
+
+def _is_usual(layer: nn.Module) -> bool:
+    """Whether what a layer consists of comes with torch: such are tried last, since they hardly ever fail."""
+    parts = [part for part in layer.modules() if not any(part.children())]
+    return all(type(part).__module__.startswith("torch.nn.") for part in parts)
+
+
+def _calls(module: nn.Module, samples: Tensor) -> dict[str, tuple[Any, ...]]:
+    """The inputs of every layer that a run of the model calls, by name."""
+    calls: dict[str, tuple[Any, ...]] = {}
+
+    def note(name: str, _: nn.Module, inputs: tuple[Any, ...]) -> None:
+        calls.setdefault(name, inputs)
+
+    hooks = [layer.register_forward_pre_hook(partial(note, name)) for name, layer in module.named_modules() if name]
+    try:
+        with torch.no_grad():
+            module(samples)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return calls
+
+
+def _reason(error: BaseException) -> str:
+    """The operator that has no counterpart, or the first words of the innermost cause."""
+    causes = [error]
+    while (cause := causes[-1].__cause__) is not None:
+        causes.append(cause)
+    for cause in causes:
+        found = _OPERATOR.search(str(cause))
+        if found and "DispatchError" in " ".join(type(each).__name__ for each in causes):
+            return f"the operator {found[1]}, which ONNX does not have"
+    said = " ".join(str(causes[-1]).split())
+    return f"what the exporter cannot follow ({said[:_SAID].rstrip('.:')})"
+
 
 INPUT = "samples"
 OUTPUT = "embeddings"
@@ -75,7 +199,7 @@ def build_graph(embedder: Embedder) -> Any:
     require("onnx", "onnx")
     require("onnxscript", "onnx")
     if "custom_translation_table" not in inspect.signature(torch.onnx.export).parameters:
-        raise ModelError(f"Exporting to ONNX needs PyTorch 2.6 or later, and this is {torch.__version__}: upgrade it.")
+        raise ModelError(f"Exporting to ONNX needs PyTorch 2.6 or later, but you have {torch.__version__}: upgrade it.")
     module, samples = EmbeddingGraph(embedder), example(embedder.spec)
     sizes = {0: torch.export.Dim("batch")}
     if embedder.spec.kind == "audio":
@@ -92,7 +216,7 @@ def build_graph(embedder: Embedder) -> Any:
 
 
 def example(spec: InputSpec) -> Tensor:
-    """Two samples of the shape that a model eats, all grey."""
+    """Two samples of the shape that a model takes, all grey."""
     width = spec.size if spec.kind == "image" else spec.frames or _USUAL_FRAMES
     return torch.full((2, spec.channels, spec.size, width), 0.5)
 

@@ -17,7 +17,7 @@ import onnxscript
 from onnxscript import DOUBLE
 from onnxscript import opset18 as op
 
-from nearkin.models.pooling._budget import STEPS, TOLERANCE
+from nearkin.models.pooling.gsp import STEPS, TOLERANCE
 
 
 def threshold(scores: Any, budget: float) -> Any:

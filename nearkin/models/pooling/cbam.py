@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nearkin.errors import ModelError
-from nearkin.models.pooling.registry import Pooling, poolings
-from nearkin.parameters import Count, OddCount
+from nearkin.models.pooling.base import Pooling, poolings
+from nearkin.registry import Count, OddCount
 
 
 @poolings.register("cbam")

@@ -14,8 +14,8 @@ from pydantic import Field
 from torch import Tensor
 
 from nearkin.errors import ModelError
-from nearkin.models.pooling.registry import Pooling, poolings
-from nearkin.parameters import Positive
+from nearkin.models.pooling.base import Pooling, poolings
+from nearkin.registry import Positive
 
 _Norm = Annotated[float, Field(ge=1, allow_inf_nan=False)]
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from nearkin.errors import ModelError
-from nearkin.models.pooling.registry import Pooling, poolings
-from nearkin.parameters import Positive
+from nearkin.models.pooling.base import Pooling, poolings
+from nearkin.registry import Positive
 
 
 @poolings.register("gem")

@@ -14,8 +14,7 @@ from pydantic import Field
 from torch import Tensor
 
 from nearkin.errors import ModelError
-from nearkin.models.pooling._precision import doubled
-from nearkin.models.pooling.registry import Pooling, poolings
+from nearkin.models.pooling.base import Pooling, doubled, poolings
 
 # Added to the mean squared length of the local features: a map of zeros is divided by its length too.
 _FLOOR = 1e-12

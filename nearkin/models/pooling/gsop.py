@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nearkin.errors import ModelError
-from nearkin.models.pooling.registry import Pooling, poolings
-from nearkin.parameters import Count
+from nearkin.models.pooling.base import Pooling, poolings
+from nearkin.registry import Count
 
 # Filters of each row of the covariance matrix, as in the paper.
 _ROW_FILTERS = 4

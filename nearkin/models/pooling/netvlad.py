@@ -12,11 +12,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from nearkin.errors import ModelError
-from nearkin.models.pooling._centers import pick_centers
-from nearkin.models.pooling.registry import Pooling, poolings
-from nearkin.parameters import Count, Positive
+from nearkin.models.pooling.base import Pooling, pick_centers, poolings
+from nearkin.registry import Count, Positive
 from nearkin.spaces import Sphere, euclidean_distance
-from nearkin.spaces.pairwise import widen
+from nearkin.spaces.space import widen
 
 _ALPHA = 10.0
 """Sharpness where no features tell a better one."""

@@ -11,11 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from nearkin.errors import ModelError
-from nearkin.models.pooling._centers import pick_centers
-from nearkin.models.pooling.registry import Pooling, poolings
-from nearkin.parameters import Count, Positive
+from nearkin.models.pooling.base import Pooling, pick_centers, poolings
+from nearkin.registry import Count, Positive
 from nearkin.spaces import Sphere
-from nearkin.spaces.pairwise import widen
+from nearkin.spaces.space import widen
 
 
 @poolings.register("ot")

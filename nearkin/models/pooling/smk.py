@@ -10,10 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from nearkin.errors import ModelError
-from nearkin.models.pooling._precision import doubled
-from nearkin.models.pooling.registry import Pooling, poolings
-from nearkin.parameters import Count, OddCount
-from nearkin.spaces.pairwise import widen
+from nearkin.models.pooling.base import Pooling, doubled, poolings
+from nearkin.registry import Count, OddCount
+from nearkin.spaces.space import widen
 
 # Directions in which training items hardly vary are not blown up to the length of the others.
 _FLOOR = 1e-3

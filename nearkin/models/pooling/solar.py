@@ -9,10 +9,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from nearkin.errors import ModelError
+from nearkin.models.pooling.base import Pooling, poolings
 from nearkin.models.pooling.gem import GeneralisedMeanPooling
-from nearkin.models.pooling.registry import Pooling, poolings
-from nearkin.parameters import Count, Positive
-from nearkin.spaces.pairwise import widen
+from nearkin.registry import Count, Positive
+from nearkin.spaces.space import widen
 
 # Products of larger queries and keys would overflow, and infinity minus infinity is no number.
 _LARGEST = 1e15

@@ -8,8 +8,8 @@ from __future__ import annotations
 from torch import Tensor
 
 from nearkin.errors import ModelError
-from nearkin.models.pooling.registry import Pooling, poolings
-from nearkin.parameters import CountOrZero
+from nearkin.models.pooling.base import Pooling, poolings
+from nearkin.registry import CountOrZero
 
 
 @poolings.register("weldon")

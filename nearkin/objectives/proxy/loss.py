@@ -1,15 +1,187 @@
-"""A loss by class representatives, put together from four parts: a space, a bank, scores and a criterion."""
+"""A loss by class representatives, put together from a space, a bank, scores and a criterion; and its options."""
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor, nn
+import math
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
 
-from nearkin.errors import DataError
-from nearkin.objectives.proxy.bank import Bank
-from nearkin.objectives.proxy.criteria import Criterion
-from nearkin.objectives.proxy.scores import Scores
-from nearkin.spaces import Space
+import torch
+from pydantic import BeforeValidator
+from pydantic_core import PydanticCustomError
+from torch import Tensor, nn
+from torch.nn import functional
+
+from nearkin.errors import DataError, RecipeError
+from nearkin.objectives.proxy.bank import Bank, FixedProxies, LearnedProxies, MeanProxies
+from nearkin.objectives.proxy.scores import COSINE_LIMIT, ProxyScores
+from nearkin.objectives.registry import LossShape
+from nearkin.spaces import Space, Sphere
+from nearkin.spaces.mds import chord_targets, multidimensional_scaling
+
+Criterion = Callable[[Tensor, Tensor], Tensor]
+"""Scores (B, C) and labels (B,) to a scalar; a module where it has buffers."""
+
+
+class MarginCrossEntropy(nn.Module):
+    """Cross-entropy of scores `s cos` whose own cosine is made worse first.
+
+    Args:
+        own: cosines (B,) of the own classes to what stands in for them.
+        scale: s.
+    """
+
+    def __init__(self, own: Callable[[Tensor], Tensor], scale: float) -> None:
+        super().__init__()
+        self.own = own
+        self.scale = scale
+
+    def forward(self, scores: Tensor, labels: Tensor) -> Tensor:
+        """Mean over the batch."""
+        index = labels.unsqueeze(1)
+        worse = self.scale * self.own(scores.gather(1, index) / self.scale)
+        return functional.cross_entropy(scores.scatter(1, index, worse), labels)
+
+
+class CosineMargin:
+    """`cos - m` (CosFace)."""
+
+    def __init__(self, margin: float) -> None:
+        self.margin = margin
+
+    def __call__(self, cosines: Tensor) -> Tensor:
+        """What stands in for the cosines, of any shape."""
+        return cosines - self.margin
+
+
+class AngleMargin:
+    """`cos(angle + m)`, and `cos - m sin m` where angle + m passes 180 degrees (ArcFace); m in radians."""
+
+    def __init__(self, margin: float) -> None:
+        self.margin = margin
+
+    def __call__(self, cosines: Tensor) -> Tensor:
+        """What stands in for the cosines, of any shape."""
+        cosines = cosines.clamp(-COSINE_LIMIT, COSINE_LIMIT)
+        angles = cosines.acos()
+        beyond = cosines - self.margin * math.sin(self.margin)
+        return torch.where(angles + self.margin <= math.pi, (angles + self.margin).cos(), beyond)
+
+
+class Pull(nn.Module):
+    """Mean of `(1 - cos)^power` to the own class, of scores that are cosines; other classes do not count.
+
+    Args:
+        power: 1 (CORR) or 2 (H-spherical).
+    """
+
+    def __init__(self, power: int) -> None:
+        super().__init__()
+        self.power = power
+
+    def forward(self, scores: Tensor, labels: Tensor) -> Tensor:
+        """Mean over the batch."""
+        return (1 - scores.gather(1, labels.unsqueeze(1))).pow(self.power).mean()
+
+
+Proxies = Literal["learned", "ema", "mds"]
+"""Moved by the optimiser, following the class means, or laid out by the hierarchy."""
+LayoutDistance = Literal["path", "lcs"]
+"""Edges between two classes, or the height of the node where they meet."""
+
+EMA_RATE = 0.001
+SCALE = 10.0
+"""Both as in Kim 2023, article IV."""
+
+
+def _check_scale(given: Any) -> Any:
+    if given == "dynamic":
+        return given
+    if not _is_positive(given):
+        raise PydanticCustomError("scale", "Input should be a number above 0, or dynamic")
+    return float(given)
+
+
+def _check_fixed_scale(given: Any) -> Any:
+    if given == "dynamic":
+        raise PydanticCustomError(
+            "scale", "Input should be a number above 0; only the scales of normface and proxy-dr can be dynamic"
+        )
+    if not _is_positive(given):
+        raise PydanticCustomError("scale", "Input should be a number above 0")
+    return float(given)
+
+
+def _is_positive(given: Any) -> bool:
+    try:
+        return not isinstance(given, bool) and 0 < float(given) < math.inf
+    except (TypeError, ValueError):
+        return False
+
+
+ScaleOption = Annotated[float | Literal["dynamic"], BeforeValidator(_check_scale)]
+"""A positive number, or "dynamic"."""
+FixedScale = Annotated[float, BeforeValidator(_check_fixed_scale)]
+"""A positive number."""
+
+
+def make_bank(
+    shape: LossShape,
+    owner: str,
+    proxies: Proxies,
+    ema_rate: float = EMA_RATE,
+    tree_distance: LayoutDistance = "path",
+    centres: int = 1,
+) -> Bank:
+    """The bank that the options ask for.
+
+    Args:
+        shape: of the run.
+        owner: name of the loss, for messages.
+        proxies: what they are.
+        ema_rate: how much of a batch's mean goes into a proxy, with "ema".
+        tree_distance: which distance of the hierarchy the proxies should have, with "mds".
+        centres: sub-centres of each class, with "learned".
+
+    Raises:
+        RecipeError: there is no hierarchy for "mds", or an option that these proxies have no use for.
+    """
+    _refuse_unused(owner, proxies, ema_rate, tree_distance)
+    if proxies == "ema":
+        return MeanProxies(shape.space, shape.classes, shape.dimension, ema_rate)
+    if proxies == "mds":
+        return tree_proxies(shape, owner, tree_distance)
+    return LearnedProxies(shape.space, shape.classes, shape.dimension, centres)
+
+
+def tree_proxies(shape: LossShape, owner: str, tree_distance: LayoutDistance) -> FixedProxies:
+    """Proxies whose distances in the space are those of the hierarchy, as far as multidimensional scaling can.
+
+    Raises:
+        RecipeError: there is no hierarchy.
+    """
+    if shape.hierarchy is None or shape.class_names is None:
+        raise RecipeError(
+            f"The loss '{owner}' needs a tree over the classes to lay out its proxies: set data.hierarchy to a file "
+            f"or "
+            "to a name such as cifar100 (in Python: give make_objective hierarchy= and class_names=)."
+        )
+    targets = chord_targets(shape.hierarchy.distances(shape.class_names, how=tree_distance))
+    space = Sphere() if shape.space.name == "sphere" else shape.space  # the targets are chords, whatever search uses
+    scaling = multidimensional_scaling(targets, shape.dimension, space=space, seed=shape.seed)
+    return FixedProxies(shape.space, scaling.points)
+
+
+def _refuse_unused(owner: str, proxies: Proxies, ema_rate: float, tree_distance: LayoutDistance) -> None:
+    for of, option, value, unused in (
+        ("ema", "ema_rate", ema_rate, ema_rate != EMA_RATE),
+        ("mds", "tree_distance", tree_distance, tree_distance != "path"),
+    ):
+        if unused and proxies != of:
+            raise RecipeError(
+                f"The loss '{owner}' has proxies={proxies}, which have no use for {option}={value}: leave {option} "
+                f"out, or set proxies to {of}."
+            )
 
 
 class ProxyLoss(nn.Module):
@@ -22,7 +194,7 @@ class ProxyLoss(nn.Module):
         criterion: scores (B, C) and labels (B,) to a scalar.
     """
 
-    def __init__(self, space: Space, bank: Bank, scores: Scores, criterion: Criterion) -> None:
+    def __init__(self, space: Space, bank: Bank, scores: ProxyScores, criterion: Criterion) -> None:
         super().__init__()
         self.space = space
         self.bank = bank

@@ -1,4 +1,4 @@
-"""Losses by class representatives without a margin: softmax, NormFace, AdaCos, SD-softmax and ProxyDR.
+"""Losses by class representatives: softmax, NormFace, AdaCos, ProxyDR, CosFace, ArcFace and pulls to a layout.
 
 Each is a cross-entropy over scores of points of the space; they differ in what the scores are. All of them take the
 options of article IV of Kim 2023 where they have a meaning: proxies that follow the class means or are laid out by a
@@ -7,20 +7,41 @@ hierarchy, and a scale that follows training.
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 from torch import nn
 from torch.nn import functional
 
+from nearkin.errors import RecipeError
 from nearkin.objectives.proxy.bank import WeightRows
-from nearkin.objectives.proxy.loss import ProxyLoss
-from nearkin.objectives.proxy.nearness import cosines, negative_squares
-from nearkin.objectives.proxy.options import EMA_RATE, SCALE, FixedScale, Proxies, ScaleOption, TreeDistance, make_bank
-from nearkin.objectives.proxy.scales import AdaCosScale, Scale
-from nearkin.objectives.proxy.scores import LinearScores, ScaledScores, normface_scores, ratio_scores
-from nearkin.objectives.proxy.start_scales import adacos_scale
-from nearkin.objectives.registry import FLAT, SPHERE, LossShape, register_loss
-from nearkin.parameters import Share
+from nearkin.objectives.proxy.loss import (
+    EMA_RATE,
+    SCALE,
+    AngleMargin,
+    CosineMargin,
+    FixedScale,
+    LayoutDistance,
+    MarginCrossEntropy,
+    Proxies,
+    ProxyLoss,
+    Pull,
+    ScaleOption,
+    make_bank,
+    tree_proxies,
+)
+from nearkin.objectives.proxy.scales import AdaCosScale, ScoreScale, adacos_scale
+from nearkin.objectives.proxy.scores import (
+    LinearScores,
+    ScaledScores,
+    SubCentreCosines,
+    cosines,
+    negative_squares,
+    normface_scores,
+    ratio_scores,
+)
+from nearkin.objectives.registry import FLAT, SPHERE, AcuteDegrees, LossShape, register_loss
+from nearkin.registry import Count, NonNegative, Share
 
 
 @register_loss("softmax", family="classification", spaces=FLAT)
@@ -52,7 +73,7 @@ def normface(
     scale: ScaleOption = SCALE,
     proxies: Proxies = "learned",
     ema_rate: Share = EMA_RATE,
-    tree_distance: TreeDistance = "path",
+    tree_distance: LayoutDistance = "path",
 ) -> nn.Module:
     """NormFace: cross-entropy over s cos(x, w).
 
@@ -85,7 +106,7 @@ def adacos(
     scale: Literal["dynamic", "static"] = "dynamic",
     proxies: Proxies = "learned",
     ema_rate: Share = EMA_RATE,
-    tree_distance: TreeDistance = "path",
+    tree_distance: LayoutDistance = "path",
 ) -> nn.Module:
     """AdaCos: cross-entropy over s cos(x, w) with s = ln B / cos(min(45 degrees, median own angle)).
 
@@ -110,7 +131,7 @@ def adacos(
         >>> objective = make_objective(section, dimension=128, classes=100)
     """
     bank = make_bank(shape, "adacos", proxies, ema_rate, tree_distance)
-    moving = AdaCosScale(shape.classes) if scale == "dynamic" else Scale(adacos_scale(shape.classes))
+    moving = AdaCosScale(shape.classes) if scale == "dynamic" else ScoreScale(adacos_scale(shape.classes))
     return ProxyLoss(shape.space, bank, ScaledScores(cosines, moving), functional.cross_entropy)
 
 
@@ -121,14 +142,14 @@ def sd_softmax(
     scale: FixedScale = 1.0,
     proxies: Proxies = "learned",
     ema_rate: Share = EMA_RATE,
-    tree_distance: TreeDistance = "path",
+    tree_distance: LayoutDistance = "path",
 ) -> nn.Module:
     """SD-softmax: cross-entropy over -s d^2(x, w) with the distance of the space; on the sphere, the chord.
 
     Reference: Kim 2023, section 2.2 and article IV; the softmax of prototypical networks, with proxies.
     Needs: any batch; labels 0 ... classes - 1. Learned proxies want a higher learning rate. Any space.
     Inputs: raw embeddings (B, d), labels (B,).
-    Use when: classes shall be told apart by distances in Euclidean space or a ball; on the sphere it is 'normface' at
+    Use when: classes should be told apart by distances in Euclidean space or a ball; on the sphere it is 'normface' at
         twice the scale.
 
     Args:
@@ -143,7 +164,7 @@ def sd_softmax(
         >>> objective = make_objective(section, dimension=128, classes=100, space=Euclidean())
     """
     bank = make_bank(shape, "sd-softmax", proxies, ema_rate, tree_distance)
-    scores = ScaledScores(negative_squares(shape.space), Scale(scale))
+    scores = ScaledScores(negative_squares(shape.space), ScoreScale(scale))
     return ProxyLoss(shape.space, bank, scores, functional.cross_entropy)
 
 
@@ -155,7 +176,7 @@ def proxy_dr(
     distance: Literal["chord", "angle"] = "chord",
     proxies: Proxies = "learned",
     ema_rate: Share = EMA_RATE,
-    tree_distance: TreeDistance = "path",
+    tree_distance: LayoutDistance = "path",
 ) -> nn.Module:
     """ProxyDR: p_c = d_c^-s / sum of d_y^-s, with the distances to the proxies; cross-entropy over -s ln d.
 
@@ -165,7 +186,7 @@ def proxy_dr(
         models (Kim 2023, article IV).
     Needs: any batch; labels 0 ... classes - 1. Learned proxies want a higher learning rate. Any space.
     Inputs: raw embeddings (B, d), labels (B,).
-    Use when: the classes are known, and how near they lie to each other shall mean something.
+    Use when: the classes are known, and how near they lie to each other should mean something.
 
     Args:
         shape: the run's dimension, classes and space, and the hierarchy where proxies are laid out by it.
@@ -182,3 +203,137 @@ def proxy_dr(
     bank = make_bank(shape, "proxy-dr", proxies, ema_rate, tree_distance)
     scores = ratio_scores(shape.space, shape.classes, scale, distance)
     return ProxyLoss(shape.space, bank, scores, functional.cross_entropy)
+
+
+@register_loss("cosface", family="classification", spaces=SPHERE)
+def cosface(
+    shape: LossShape,
+    *,
+    margin: NonNegative = 0.35,
+    scale: FixedScale = 64.0,
+    proxies: Proxies = "learned",
+    ema_rate: Share = EMA_RATE,
+    tree_distance: LayoutDistance = "path",
+) -> nn.Module:
+    """CosFace: cross-entropy over s (cos - m for the own class, cos for the others).
+
+    Reference: Wang et al. 2018, CosFace: large margin cosine loss for deep face recognition.
+    Needs: any batch; labels 0 ... classes - 1. Class weights want a higher learning rate. Sphere only.
+    Inputs: raw embeddings (B, d), labels (B,).
+    Use when: there are many classes and a margin in cosine should keep them apart, as with faces.
+
+    Args:
+        shape: the run's dimension, classes and space, and the hierarchy where proxies are laid out by it.
+        margin: taken from the own class's cosine.
+        scale: what cosines are multiplied by; small data sets want 16 to 32.
+        proxies: learned: by the optimiser; ema: following the class means; mds: laid out by the hierarchy, fixed.
+        ema_rate: how much of a batch's class mean goes into its proxy.
+        tree_distance: of the hierarchy: path, edges between classes; lcs, height of the node where they meet.
+
+    Example:
+        >>> section = ObjectiveSection(loss="cosface", parameters={"margin": 0.2, "scale": 32})
+        >>> objective = make_objective(section, dimension=128, classes=100)
+    """
+    bank = make_bank(shape, "cosface", proxies, ema_rate, tree_distance)
+    criterion = MarginCrossEntropy(CosineMargin(margin), scale)
+    return ProxyLoss(shape.space, bank, ScaledScores(cosines, ScoreScale(scale)), criterion)
+
+
+@register_loss("arcface", family="classification", spaces=SPHERE)
+def arcface(
+    shape: LossShape,
+    *,
+    margin: AcuteDegrees = 28.6,
+    scale: FixedScale = 64.0,
+    sub_centres: Count = 1,
+    proxies: Proxies = "learned",
+    ema_rate: Share = EMA_RATE,
+    tree_distance: LayoutDistance = "path",
+) -> nn.Module:
+    """ArcFace: cross-entropy over s (cos(angle + m) for the own class, cos for the others).
+
+    Where angle + m passes 180 degrees the own logit goes on as cos - m sin(m), so that it keeps falling. With
+    sub-centres the cosine of a class is the largest of those to its sub-centres.
+
+    Reference: Deng, Guo, Xue, Zafeiriou 2019, ArcFace: additive angular margin loss for deep face recognition; Deng,
+        Guo, Liu, Gong, Zafeiriou 2020, Sub-center ArcFace.
+    Needs: any batch; labels 0 ... classes - 1. Class weights want a higher learning rate. Sphere only.
+    Inputs: raw embeddings (B, d), labels (B,).
+    Use when: there are many classes and the margin should be the same angle everywhere, as with faces.
+
+    Args:
+        shape: the run's dimension, classes and space, and the hierarchy where proxies are laid out by it.
+        margin: added to the angle to the own class, in degrees; 28.6 is 0.5 radians.
+        scale: what cosines are multiplied by; small data sets want 16 to 32.
+        sub_centres: of each class; more than one lets strays and wrong labels gather at a centre of their own.
+        proxies: learned: by the optimiser; ema: following the class means; mds: laid out by the hierarchy, fixed.
+        ema_rate: how much of a batch's class mean goes into its proxy.
+        tree_distance: of the hierarchy: path, edges between classes; lcs, height of the node where they meet.
+
+    Example:
+        >>> section = ObjectiveSection(loss="arcface", parameters={"margin": 15, "scale": 32})
+        >>> objective = make_objective(section, dimension=128, classes=100)
+    """
+    if sub_centres > 1 and proxies != "learned":
+        raise RecipeError(
+            f"The loss 'arcface' has sub-centres (sub_centres={sub_centres}) only of learned proxies, not with "
+            f"proxies={proxies}: set one of them back to its default."
+        )
+    bank = make_bank(shape, "arcface", proxies, ema_rate, tree_distance, sub_centres)
+    scores = ScaledScores(SubCentreCosines(sub_centres) if sub_centres > 1 else cosines, ScoreScale(scale))
+    return ProxyLoss(shape.space, bank, scores, MarginCrossEntropy(AngleMargin(math.radians(margin)), scale))
+
+
+@register_loss("corr", family="classification", spaces=SPHERE, needs_hierarchy=True)
+def corr(shape: LossShape, *, tree_distance: LayoutDistance = "path") -> nn.Module:
+    """CORR: mean of 1 - cos(x, w) to the own class's proxy, the proxies being laid out by a hierarchy and fixed.
+
+    As a classifier its scores are the cosines themselves: the order of classes is what they are for, and softmax of
+    them is nearly flat.
+
+    Reference: Barz, Denzler 2019, Hierarchy-based image embeddings for semantic image retrieval; the layout: Kim 2023,
+        article IV.
+    Needs: any batch; labels 0 ... classes - 1; a tree over the classes, `data.hierarchy`. Sphere only.
+    Inputs: raw embeddings (B, d), labels (B,).
+    Use when: a tree over the classes is known and distances between embeddings should be those of the tree.
+
+    Args:
+        shape: the run's dimension, classes, space and hierarchy.
+        tree_distance: of the hierarchy: path, edges between classes; lcs, height of the node where they meet.
+
+    Example:
+        >>> section = ObjectiveSection(loss="corr")
+        >>> names = [f"class {i}" for i in range(4)]
+        >>> tree = Hierarchy.from_nested({"left": names[:2], "right": names[2:]})
+        >>> objective = make_objective(section, dimension=128, classes=4, class_names=names, hierarchy=tree)
+    """
+    return _pull(shape, "corr", tree_distance, power=1)
+
+
+@register_loss("h-spherical", family="classification", spaces=SPHERE, needs_hierarchy=True)
+def h_spherical(shape: LossShape, *, tree_distance: LayoutDistance = "path") -> nn.Module:
+    """H-spherical: mean of (1 - cos(x, w))^2 to the own class's proxy, laid out by a hierarchy and fixed.
+
+    As 'corr', but the far are pulled most and the near hardly.
+
+    Reference: Mettes, van der Pol, Snoek 2019, Hyperspherical prototype networks; the layout: Kim 2023, article IV.
+    Needs: any batch; labels 0 ... classes - 1; a tree over the classes, `data.hierarchy`. Sphere only.
+    Inputs: raw embeddings (B, d), labels (B,).
+    Use when: as for 'corr', where some samples are hard and the easy ones should not be drawn together for nothing.
+
+    Args:
+        shape: the run's dimension, classes, space and hierarchy.
+        tree_distance: of the hierarchy: path, edges between classes; lcs, height of the node where they meet.
+
+    Example:
+        >>> section = ObjectiveSection(loss="h-spherical", parameters={"tree_distance": "lcs"})
+        >>> names = [f"class {i}" for i in range(4)]
+        >>> tree = Hierarchy.from_nested({"left": names[:2], "right": names[2:]})
+        >>> objective = make_objective(section, dimension=128, classes=4, class_names=names, hierarchy=tree)
+    """
+    return _pull(shape, "h-spherical", tree_distance, power=2)
+
+
+def _pull(shape: LossShape, name: str, tree_distance: LayoutDistance, power: int) -> nn.Module:
+    bank = tree_proxies(shape, name, tree_distance)
+    return ProxyLoss(shape.space, bank, ScaledScores(cosines, ScoreScale(1.0)), Pull(power))

@@ -1,4 +1,7 @@
-"""What nearness is multiplied by: a fixed number, or one that follows where training stands.
+"""What nearness is multiplied by: a fixed number, or one that follows where training stands, and where it starts.
+
+Where a scale starts: the root of the stationarity residual when nothing is known but the number of classes.
+The other classes are taken to be at 90 degrees and the own one at 45. Derivation: docs/methods/proxy-options.md.
 
 A good scale is where the own class's probability changes fastest with its distance: where psi, the factor of its second
 derivative that can be zero, is zero. Article IV of Kim 2023 looks for it by Adam on ln s, AdaCos by a formula.
@@ -12,16 +15,69 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nearkin.objectives.proxy.start_scales import (
-    LARGEST_SCALE,
-    LEAST_SCALE,
-    adacos_scale,
-    cosine_scale,
-    ratio_scale,
-)
+LEAST_SCALE, LARGEST_SCALE = 1.0, 100.0
+"""Between which every scale that moves is kept."""
+
+_HALVINGS = 100
+_GRID = 20_000
+
+
+def adacos_scale(classes: int) -> float:
+    """`sqrt(2) ln(C - 1)`, at least 1: AdaCos's fixed scale."""
+    return max(LEAST_SCALE, math.sqrt(2) * math.log(classes - 1))
+
+
+def ratio_scale(classes: int, share: float) -> float:
+    """The s with `(C - 1)(s + 1) share^s = s - 1`: of distance ratios.
+
+    There is exactly one: above s = 1 the logarithm of the left over the right falls from infinity to minus infinity.
+
+    Args:
+        classes: C, at least 2.
+        share: distance of the own class over that of the others, within (0, 1).
+    """
+
+    def excess(s: float) -> float:
+        return math.log(classes - 1) + math.log((s + 1) / (s - 1)) + s * math.log(share)
+
+    high = 2.0
+    while excess(high) > 0:
+        high *= 2
+    return _root(excess, 1 + 1e-12, high)
+
+
+def cosine_scale(classes: int) -> float:
+    """The larger s with `cos t (e^{s cos t} + B) + s sin^2 t (e^{s cos t} - B) = 0`, t = 45 degrees, B = C - 1.
+
+    Up to 22 classes there is none: then it is AdaCos's.
+    """
+    others = classes - 1
+    cosine = math.sqrt(0.5)
+
+    def residual(s: np.ndarray | float) -> np.ndarray:
+        share = others * np.exp(-np.asarray(s) * cosine)  # divided by e^{s cos t}, which has no root and could overflow
+        return cosine * (1 + share) + 0.5 * s * (1 - share)
+
+    # At AdaCos's scale the residual is positive, and beyond it grows: the roots are below.
+    grid = np.linspace(0, adacos_scale(classes), _GRID)
+    negative = np.flatnonzero(residual(grid) < 0)
+    if not len(negative):
+        return adacos_scale(classes)
+    last = int(negative[-1])
+    return _root(lambda s: -float(residual(s)), grid[last], grid[last + 1])
+
+
+def _root(function: Callable[[float], float], low: float, high: float) -> float:
+    """Where a function that is positive at `low` and not at `high` passes zero."""
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if function(middle) > 0 else (low, middle)
+    return float((low + high) / 2)
+
 
 QUARTER_CHORD = math.sqrt(2)
 """The chord of 90 degrees."""
@@ -37,7 +93,7 @@ _LARGEST_POWER = 150.0
 Residual = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
-class Scale(nn.Module):
+class ScoreScale(nn.Module):
     """Base of the scales; this one does not change.
 
     Args:
@@ -78,7 +134,7 @@ class _Sight:
     others: Tensor
 
 
-class _MovingScale(Scale):
+class _MovingScale(ScoreScale):
     """A scale that watches."""
 
     def __init__(self, start: float) -> None:
@@ -236,6 +292,6 @@ class AdaCosScale(_MovingScale):
         return {"scale": float(self.scale)}
 
 
-def make_scale(option: float | Literal["dynamic"], law: ScaleLaw, classes: int) -> Scale:
+def make_scale(option: float | Literal["dynamic"], law: ScaleLaw, classes: int) -> ScoreScale:
     """A scale of a given value, or one that makes the residual of `law` small."""
-    return DynamicScale(law, classes) if option == "dynamic" else Scale(float(option))
+    return DynamicScale(law, classes) if option == "dynamic" else ScoreScale(float(option))

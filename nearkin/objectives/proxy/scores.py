@@ -1,20 +1,101 @@
-"""Scores of points for classes: their softmax are the class probabilities."""
+"""Scores of points for classes, from how near each proxy is: their softmax are the class probabilities.
+
+How near a point is to each proxy, as a number that a scale makes a score: cosine, -d^2 or -ln d.
+`exp(s u)` with u = cos is NormFace's share of a class, with u = -d^2 that of SD-softmax, with u = -ln d that of a
+distance ratio, d^-s. All take points (B, d) and proxies (C, d) to (B, C).
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from nearkin.errors import RecipeError
-from nearkin.objectives.proxy.nearness import Nearness, SpaceNearness, angle_nearness, chord_nearness, cosines
-from nearkin.objectives.proxy.scales import ANGLE_LAW, CHORD_LAW, COSINE_LAW, DISTANCE_LAW, Scale, ScaleLaw, make_scale
-from nearkin.spaces import Space
+from nearkin.objectives.proxy.scales import (
+    ANGLE_LAW,
+    CHORD_LAW,
+    COSINE_LAW,
+    DISTANCE_LAW,
+    ScaleLaw,
+    ScoreScale,
+    make_scale,
+)
+from nearkin.spaces import Space, distance_ratio_scores, sd_softmax_scores
+
+Nearness = Callable[[Tensor, Tensor], Tensor]
+
+COSINE_LIMIT = 1 - 1e-6
+"""acos has no slope at 1, where rounding takes the cosine of an embedding that sits on its proxy."""
+
+_STABILITY = 1e-12
 
 
-class Scores(nn.Module):
+def cosines(points: Tensor, proxies: Tensor) -> Tensor:
+    """Cosines; the sphere's points are an epsilon shorter than 1, so they are normalised to the last digit here."""
+    return functional.normalize(points) @ functional.normalize(proxies).mT
+
+
+@dataclass(frozen=True)
+class SubCentreCosines:
+    """The largest cosine to any of the `centres` proxies of each class, which stand class by class."""
+
+    centres: int
+
+    def __call__(self, points: Tensor, proxies: Tensor) -> Tensor:
+        """Cosines (B, C) of points (B, d) and proxies (C K, d)."""
+        return cosines(points, proxies).unflatten(1, (-1, self.centres)).amax(dim=2)
+
+
+def chord_nearness(points: Tensor, proxies: Tensor) -> Tensor:
+    """`-ln(2 - 2 cos + 1e-12) / 2`: minus the logarithm of the chord.
+
+    What rounding cannot tell from zero has no gradient: it would be a huge one in no direction.
+    """
+    squares = (2 - 2 * cosines(points, proxies)).clamp(min=0)
+    apart = squares > 16 * torch.finfo(squares.dtype).eps
+    return -0.5 * (torch.where(apart, squares, squares.detach()) + _STABILITY).log()
+
+
+def angle_nearness(points: Tensor, proxies: Tensor) -> Tensor:
+    """`-ln acos(cos)`: minus the logarithm of the angle, which is kept from 0.0014 to as much below pi."""
+    return -cosines(points, proxies).clamp(-COSINE_LIMIT, COSINE_LIMIT).acos().log()
+
+
+@dataclass(frozen=True)
+class SpaceNearness:
+    """`-ln sqrt(d^2 + 1e-10)` with the distance of a space."""
+
+    space: Space
+
+    def __call__(self, points: Tensor, proxies: Tensor) -> Tensor:
+        """Nearness (B, C) of points (B, d) and proxies (C, d)."""
+        return distance_ratio_scores(self.space.distance(points, proxies), 1.0)
+
+
+def negative_squares(space: Space) -> Nearness:
+    """`-d^2` with the distance of a space; with chords on the sphere, whatever its search measures by."""
+    return _chord_squares if space.name == "sphere" else _SpaceSquares(space)
+
+
+def _chord_squares(points: Tensor, proxies: Tensor) -> Tensor:
+    return 2 * cosines(points, proxies) - 2
+
+
+@dataclass(frozen=True)
+class _SpaceSquares:
+    space: Space
+
+    def __call__(self, points: Tensor, proxies: Tensor) -> Tensor:
+        return sd_softmax_scores(self.space.distance(points, proxies))
+
+
+class ProxyScores(nn.Module):
     """Base of the scores: points (B, d) and what the bank gives, (C, d), to scores (B, C)."""
 
     def watch(self, scores: Tensor, labels: Tensor) -> None:
@@ -24,11 +105,11 @@ class Scores(nn.Module):
         """Move by what was watched last; nothing by default."""
 
     def readings(self) -> dict[str, float]:
-        """What the log shall say; nothing by default."""
+        """Values to log; none by default."""
         return {}
 
 
-class ScaledScores(Scores):
+class ScaledScores(ProxyScores):
     """Nearness times a scale.
 
     Args:
@@ -36,7 +117,7 @@ class ScaledScores(Scores):
         scale: a number, or one that moves.
     """
 
-    def __init__(self, nearness: Nearness, scale: Scale) -> None:
+    def __init__(self, nearness: Nearness, scale: ScoreScale) -> None:
         super().__init__()
         self.nearness = nearness
         self.scale = scale
@@ -60,7 +141,7 @@ class ScaledScores(Scores):
         return self.scale.readings()
 
 
-class LinearScores(Scores):
+class LinearScores(ProxyScores):
     """A linear layer's outputs: inner products with its rows, plus a bias for each class.
 
     Args:
@@ -95,8 +176,8 @@ def _ratio_parts(space: Space, distance: Literal["chord", "angle"]) -> tuple[Nea
     if space.name != "sphere":
         if distance != "chord":
             raise RecipeError(
-                f"distance={distance} is one of the sphere, and the space is '{space.name}', which has its own: leave "
-                "distance out, or set model.space to 'sphere'."
+                f"distance={distance} is for the sphere, but the space '{space.name}' has its own: remove distance, "
+                f"or set model.space to 'sphere'."
             )
         return SpaceNearness(space), DISTANCE_LAW
     return (chord_nearness, CHORD_LAW) if distance == "chord" else (angle_nearness, ANGLE_LAW)

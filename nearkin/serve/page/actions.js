@@ -31,7 +31,7 @@ function labelForm({ opener, field, action, submit, ...look }) {
     event.preventDefault();
     const given = meant(input.value);
     if (given.label) busyWhile(form, () => submit(given));
-    else note.textContent = "A label needs more than blanks.";
+    else note.textContent = "A label cannot be blank.";
   });
   form.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => {
     if (event.key !== "Escape") return;
@@ -75,7 +75,7 @@ export function actionsFor(app, query, told, again) {
   /** @param {string[]} ids */
   const undoEnrol = (ids) => button("Undo", () => busyWhile(panel, () => write(async () => {
     for (const id of ids) await app.api.remove(id);
-    report("Undone: it was taken out of the gallery again.");
+    report("Undone: the item was removed again.");
   })));
 
   /** @param {{label: string, told: string}} given */
@@ -89,7 +89,7 @@ export function actionsFor(app, query, told, again) {
   const correct = ({ label, told: about }) => write(async () => {
     const { ids } = await app.api.enrol(label, query);
     closeAll();
-    report(`Enrolled as “${label}”, so it will be known from now on.${about}`, undoEnrol(ids), askAgain());
+    report(`Enrolled as “${label}”, so it will be recognised from now on.${about}`, undoEnrol(ids), askAgain());
     const nearest = told.neighbours[0];
     if (nearest && nearest.label !== label) news.append(misled(nearest, label));
   });
@@ -110,7 +110,7 @@ export function actionsFor(app, query, told, again) {
       report(`The nearest item is now labelled “${label}”.`, button("Undo", undo), askAgain());
     }));
     const near = `The nearest item (distance ${distance(item.distance)}) is labelled “${labelled(before)}”.`;
-    const keep = button("No, it is right", () => box.remove(), { class: "quiet" });
+    const keep = button("No, it is correct", () => box.remove(), { class: "quiet" });
     const box = h("div", { class: "notice misled" },
       app.pictures.thumbnail(item, ""),
       h("div", {},
@@ -120,12 +120,12 @@ export function actionsFor(app, query, told, again) {
   }
 
   const wrong = labelForm({
-    opener: "This is wrong, it is…", field: "In truth it is", action: "Correct", submit: correct,
+    opener: "Wrong? Correct it…", field: "Correct label", action: "Correct", submit: correct,
   });
   // Where the answer may be right already, enrolling is not the first thing to do.
   const look = told.known === true ? {} : { class: "primary" };
   const add = labelForm({
-    opener: "Enrol as…", field: "Enrol it under the label", action: "Enrol", submit: enrol, ...look,
+    opener: "Enrol as…", field: "Label", action: "Enrol", submit: enrol, ...look,
   });
   const forms = [add, wrong];
   const closeAll = () => forms.forEach((each) => each.close());

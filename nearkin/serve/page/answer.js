@@ -5,9 +5,9 @@ import { icon } from "./icons.js";
 import { breakable, shortName } from "./labels.js";
 import { distance, itemsOf, labelled, percent } from "./words.js";
 
-const STRANGE = "It does not look like any class in this gallery; the label is only the nearest one.";
+const STRANGE = "It does not look like any class in this gallery; the label is only the nearest class.";
 const VERDICTS = {
-  true: { word: "Known", icon: "check", class: "known", text: "It is of a class in this gallery." },
+  true: { word: "Known", icon: "check", class: "known", text: "It belongs to a class in this gallery." },
   false: { word: "Unknown", icon: "question", class: "unknown", text: STRANGE },
   null: { word: "Undecided", icon: "dash", class: "undecided", text: "" },
 };

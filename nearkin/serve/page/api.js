@@ -1,7 +1,7 @@
 /** The HTTP service, as functions. */
 
 const KEY = "nearkin-key";
-const NEEDS_KEY = "This gallery asks for an API key.";
+const NEEDS_KEY = "This gallery requires an API key.";
 
 /** What the service, or the way to it, has against a request; the message is for the reader. */
 export class ApiError extends Error {
@@ -49,7 +49,7 @@ async function problem(response) {
   }
   const wait = Number(response.headers.get("Retry-After"));
   const later = wait > 0 ? ` Try again in ${wait} s.` : "";
-  return new ApiError((told || `The service answered with status ${response.status}.`) + later, response.status);
+  return new ApiError((told || `The service responded with status ${response.status}.`) + later, response.status);
 }
 
 /**
@@ -109,12 +109,12 @@ export function createApi({ askForKey, onkey = () => {} }) {
       response = await fetch(url, { ...request, headers, credentials: "same-origin" });
     } catch (error) {
       if (error instanceof DOMException && error.name === "AbortError") throw error;
-      throw new ApiError("The gallery does not answer. Is the service still running?");
+      throw new ApiError("No response from the service. Is it still running?");
     }
     if (response.status === 401) {
       // Another request may have been given a key meanwhile.
       if (keyring.get() !== key) return send(url, request);
-      const given = await newKey(key ? "The key was not accepted. Please give another one." : NEEDS_KEY);
+      const given = await newKey(key ? "The key was not accepted. Enter another key." : NEEDS_KEY);
       if (!given) throw new ApiError(NEEDS_KEY, 401);
       return send(url, request);
     }
@@ -130,7 +130,7 @@ export function createApi({ askForKey, onkey = () => {} }) {
 
   return {
     hasKey: () => keyring.get() !== null,
-    changeKey: () => newKey("Use another key for this gallery, for example one that may write."),
+    changeKey: () => newKey("Use another key for this gallery, for example one that can write."),
     /**
      * @param {Query} query
      * @param {Record<string, any>} [fields]

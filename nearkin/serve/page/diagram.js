@@ -7,8 +7,8 @@ const SIDE = 320;
 const LEFT = 52;
 const TOP = 14;
 const STRIP = 44;
-const CAPTION = "On the dashed line, answers given with 80 % are right in 80 of 100 cases. Each item was asked with "
-  + "itself left out; the bars below say how many answers fell where.";
+const CAPTION = "On the dashed line, answers with a probability of 80 % are correct 80 times in 100. Each item was left "
+  + "out in turn; the bars below count the answers.";
 
 /**
  * @typedef {{confidence: number, accuracy: number, count: number}} Bin
@@ -25,18 +25,18 @@ const up = (share) => TOP + SIDE * (1 - share);
  */
 export function reliabilityDiagram(reliability) {
   const bins = reliability.bins.filter((each) => each.count > 0);
-  const right = `right in ${percent(reliability.accuracy)} of them`;
+  const right = `${percent(reliability.accuracy)} correct`;
   const off = `expected calibration error ${percent(reliability.ece)}`;
   const text = `Reliability diagram of ${count(reliability.items)} answers: ${right}, ${off}.`;
   const viewBox = `0 0 ${LEFT + SIDE + 16} ${TOP + SIDE + STRIP + 62}`;
   const picture = s("svg", { viewBox, role: "img", "aria-label": text, class: "diagram" },
     grid(), s("line", { class: "ideal", x1: across(0), y1: up(0), x2: across(1), y2: up(1) }),
-    s("text", { class: "note", x: across(0.03), y: up(0.94) }, "above the line: too modest"),
-    s("text", { class: "note", x: across(0.97), y: up(0.05), "text-anchor": "end" }, "below: too sure"),
+    s("text", { class: "note", x: across(0.03), y: up(0.94) }, "above the line: underconfident"),
+    s("text", { class: "note", x: across(0.97), y: up(0.05), "text-anchor": "end" }, "below: overconfident"),
     line(bins), strip(bins));
   return h("figure", {}, picture,
     h("figcaption", {}, CAPTION),
-    h("details", {}, h("summary", {}, "The same as a table"), table(bins)));
+    h("details", {}, h("summary", {}, "Show as a table"), table(bins)));
 }
 
 function grid() {
@@ -50,8 +50,8 @@ function grid() {
       s("text", { x: LEFT - 8, y: up(share) + 4, "text-anchor": "end" }, Math.round(100 * share)),
       s("text", { x: across(share), y: bottom, "text-anchor": "middle" }, Math.round(100 * share)),
     ]),
-    s("text", { class: "axis", x: across(0.5), y: bottom + 24, "text-anchor": "middle" }, "probability given, in %"),
-    s("text", { class: "axis", transform: turned, "text-anchor": "middle" }, "right, in %"));
+    s("text", { class: "axis", x: across(0.5), y: bottom + 24, "text-anchor": "middle" }, "predicted probability, in %"),
+    s("text", { class: "axis", transform: turned, "text-anchor": "middle" }, "correct, in %"));
 }
 
 /** @param {Bin[]} bins */
@@ -80,6 +80,6 @@ function table(bins) {
   const rows = cells.map((row) => h("tr", {}, row.map((cell) => h("td", {}, cell))));
   return h("table", { class: "numbers" },
     h("caption", { class: "unseen" }, "Reliability by probability"),
-    columns("Probability given", "Right", "Answers"),
+    columns("Predicted probability", "Right", "Answers"),
     h("tbody", {}, rows));
 }

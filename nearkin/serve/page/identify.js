@@ -6,8 +6,8 @@ import { button, h, heading } from "./dom.js";
 import { icon } from "./icons.js";
 
 const NEIGHBOURS = 12;
-const ELSEWHERE = "This gallery holds vectors that were made elsewhere, so an image cannot be asked. "
-  + "Give the vector instead.";
+const ELSEWHERE = "This gallery contains your own vectors, so it cannot identify images. "
+  + "Enter a vector instead.";
 
 /** What the reader gives, by the kind of gallery; the content policy lets no sound be played, so it has no preview. */
 const KINDS = {
@@ -26,7 +26,7 @@ export function identifyView(app) {
   const answer = h("section", { class: "answer", "aria-label": "Answer" }, waiting());
   const question = h("section", { class: "question", "aria-label": "Question" });
   const element = h("div", { class: "view" },
-    heading("Identify", "What is it, how sure is that, and what does it look like?"),
+    heading("Identify", "Find the class of an item, its probability, and the most similar items."),
     h("div", { class: "ask" }, question, answer));
   let shown = false;
   let kind = "";
@@ -39,7 +39,7 @@ export function identifyView(app) {
     const mine = (underway = new AbortController());
     Object.assign(app.session, { query, preview, answer: null });
     answer.setAttribute("aria-busy", "true");
-    app.say("Looking it up.");
+    app.say("Identifying…");
     try {
       const told = await app.api.identify(query, { neighbours: NEIGHBOURS }, mine.signal);
       app.session.answer = told;
@@ -130,7 +130,7 @@ function fileQuestion(place, kind, { ask }) {
     preview = kind.noun === "image" ? URL.createObjectURL(file) : null;
     if (preview) {
       const noPreview = () => canvas.replaceChildren(icon("picture"), h("p", {}, "This browser cannot show the file."));
-      canvas.replaceChildren(h("img", { src: preview, alt: `The image asked: ${called}`, onerror: noPreview }));
+      canvas.replaceChildren(h("img", { src: preview, alt: `Your image: ${called}`, onerror: noPreview }));
     }
     name.textContent = called;
     ask({ file }, preview);
@@ -160,7 +160,7 @@ function vectorQuestion(place, dimension, { ask }) {
     const vector = numbers(field.value);
     const ready = vector !== null && vector.length === dimension;
     const got = vector === null ? "This is not a list of numbers" : `These are ${vector.length} numbers`;
-    error.textContent = ready ? "" : `${got}; the gallery takes ${dimension}, for example [0.5, -1, …].`;
+    error.textContent = ready ? "" : `${got}; the gallery requires ${dimension}, for example [0.5, -1, …].`;
     field.setAttribute("aria-invalid", String(!ready));
     if (ready) ask({ vector }, null);
     else field.focus();
@@ -169,7 +169,7 @@ function vectorQuestion(place, dimension, { ask }) {
     h("p", { class: "notice" }, ELSEWHERE),
     h("form", { onsubmit: submit, novalidate: true },
       h("label", { for: "vector" }, `Vector of ${dimension} numbers, as JSON`), field,
-      h("p", { class: "hint", id: "vector-hint" }, "Made by the same model as the vectors in the gallery."), error,
+      h("p", { class: "hint", id: "vector-hint" }, "From the same model as the vectors in the gallery."), error,
       button("Identify", () => {}, { type: "submit", class: "primary" })));
 }
 

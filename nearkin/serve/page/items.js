@@ -6,7 +6,7 @@ import { breakable, labelField, meant } from "./labels.js";
 import { counted, labelled, moment } from "./words.js";
 
 const PAGE = 30;
-const HELP = "Compare facts of an item by name; label, id and added are always there. Examples to start from:";
+const HELP = "Compare metadata by name; label, id and added always exist. Examples:";
 const EXAMPLES = [
   "label = 'red apple'", "label is null", "price < 10 and site in ('north', 'south')", "added >= '2026-11'",
   "not (checked = true)",
@@ -31,7 +31,7 @@ export function itemsView(app) {
   const pager = h("div", { class: "row pager" }, back, on, place);
   const list = h("section", { "aria-label": "List" }, h("div", { class: "sheet" }, table), pager);
   const element = h("div", { class: "view" },
-    heading("Items", "Everything that is enrolled."),
+    heading("Items", "All enrolled items."),
     filter(field, (where) => (location.hash = where ? `#/items?where=${encodeURIComponent(where)}` : "#/items")), list);
 
   let where = "";
@@ -42,7 +42,7 @@ export function itemsView(app) {
 
   function nothing() {
     if (starts.length > 1) return "That was the last page.";
-    return where ? "No item fulfils the condition." : "The gallery is empty.";
+    return where ? "No item matches the condition." : "The gallery is empty.";
   }
 
   /** @param {(string | null)[]} wanted */
@@ -89,7 +89,7 @@ function filter(field, use) {
     event.preventDefault();
     use(field.value.trim());
   } },
-    h("label", { for: "where" }, "Only items where"),
+    h("label", { for: "where" }, "Filter"),
     h("div", { class: "row" }, field, button("Filter", () => {}, { type: "submit", class: "primary" }), clear),
     h("details", {}, h("summary", { id: "where-hint" }, "How to write a condition"),
       hint(HELP),
@@ -149,7 +149,7 @@ function row(app, item) {
   async function remove() {
     const sure = await app.confirm({
       title: "Delete this item?", action: "Delete", picture: app.pictures.thumbnail(item),
-      text: `${item.id}, labelled “${labelled(item.label)}”, is taken out of the gallery for good.`,
+      text: `${item.id}, labelled “${labelled(item.label)}”, will be removed from the gallery permanently.`,
     });
     if (!sure) return;
     try {

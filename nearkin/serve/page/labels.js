@@ -39,7 +39,7 @@ export function labelField(attributes = {}) {
     const room = LONGEST - input.value.length + (input.selectionEnd - input.selectionStart);
     const cut = (event.clipboardData?.getData("text") ?? "").length > room;
     // The browser cuts after this event, and its own input event would take the words away.
-    if (cut) setTimeout(() => (note.textContent = `A label has at most ${LONGEST} characters; the rest was left out.`));
+    if (cut) setTimeout(() => (note.textContent = `A label has at most ${LONGEST} characters; the rest was cut off.`));
   });
   return { input, note };
 }
@@ -54,5 +54,5 @@ export function meant(text) {
   const label = text.trim();
   const known = [...byId("labels").options].some((each) => each.value === text);
   if (label === text || (known && label)) return { label: text, told: "" };
-  return { label, told: label ? " The blanks around it were left out." : "" };
+  return { label, told: label ? " Surrounding blanks were removed." : "" };
 }

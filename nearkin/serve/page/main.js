@@ -37,8 +37,8 @@ import { bySize, counted } from "./words.js";
 
 const ROUTES = { identify: identifyView, map: mapView, review: reviewView, items: itemsView, model: modelView };
 const LABELS_OFFERED = 2000;
-const READS = "You can look but not change anything: this service only reads.";
-const KEY_READS = "You can look but not change anything: this key, or the whole service, only reads.";
+const READS = "This service is read-only: you cannot change anything.";
+const KEY_READS = "This key or service is read-only: you cannot change anything.";
 
 /** Goes along with the heading of the view in sight. */
 const reader = h("p", { class: "hint reader", hidden: true });
@@ -54,7 +54,7 @@ function say(text) {
 function complain(error) {
   if (error instanceof DOMException && error.name === "AbortError") return;
   if (!(error instanceof ApiError)) console.error(error);
-  const text = error instanceof ApiError ? error.message : "Something went wrong on this page; reloading it may help.";
+  const text = error instanceof ApiError ? error.message : "Something went wrong. Try reloading the page.";
   const note = h("div", { class: "problem" }, h("p", {}, text));
   const sign = [icon("close"), h("span", { class: "unseen" }, "Dismiss")];
   note.append(button(sign, () => note.remove(), { class: "quiet round" }));

@@ -9,7 +9,7 @@ import { count, counted, labelled } from "./words.js";
 const LIMIT = 2000;
 const LEGEND = 14;
 const DIRECTIONS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] };
-const HELP = "Arrow keys go from item to item, Enter makes its class stand out, Escape ends that. Plus and minus zoom, "
+const HELP = "Arrow keys move between items, Enter highlights the class, Escape clears it. Plus and minus zoom, "
   + "0 shows everything.";
 
 /** Whether the page is dark now. */
@@ -34,7 +34,7 @@ export function mapView(app) {
   const facts = hint();
   const queryNote = h("p", { class: "querynote", hidden: true });
   const element = h("div", { class: "view" },
-    heading("Map", "Items that look alike to the model lie near each other."),
+    heading("Map", "Items that are similar to the model are close together."),
     h("div", { class: "atlas" }, stage,
       h("aside", { "aria-label": "Legend" }, queryNote, h("h2", {}, "Largest classes"), legend, facts)),
     h("p", { class: "hint", id: "map-help" }, HELP));

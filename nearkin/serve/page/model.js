@@ -15,7 +15,7 @@ const TOLD = ["name", "fingerprint", "dimension"];
 export function modelView(app) {
   const content = h("div", { class: "columns" });
   const element = h("div", { class: "view" },
-    heading("Model", "What makes the vectors, how far its probabilities can be trusted, and what is enrolled."),
+    heading("Model", "The model of the vectors, the reliability of its probabilities, and what is enrolled."),
     content);
 
   async function load() {
@@ -76,7 +76,7 @@ function galleryFacts({ stats = {} }) {
     ["Without a label", stats.unlabelled],
     ["Search", stats.index],
     ["Size on disk", plain(stats.size) ? size(stats.size) : null],
-    ["Writes so far", stats.generation],
+    ["Writes", stats.generation],
   ];
 }
 
@@ -86,7 +86,7 @@ function modelFacts(told) {
   if (told.space?.name === "learned") {
     parts.splice(0, 1, `learned similarity, over ${told.space.base?.name}`, "a distance is minus the similarity");
   }
-  const kinds = { vector: "vectors made elsewhere", image: "images", audio: "recordings" };
+  const kinds = { vector: "your own vectors", image: "images", audio: "recordings" };
   return [
     ["Name", told.name],
     ["Takes", kinds[told.kind] ?? told.kind],
@@ -111,11 +111,11 @@ function notes(all) {
 
 /** @param {any} told */
 function reliability(told) {
-  if (!told || told.reason || !told.bins?.length) return hint(told?.reason || "There is nothing to say yet.");
+  if (!told || told.reason || !told.bins?.length) return hint(told?.reason || "Nothing to show yet.");
   const numbers = [
-    ["Right answers", percent(told.accuracy)],
+    ["Correct answers", percent(told.accuracy)],
     ["Expected calibration error", percent(told.ece)],
-    ["Items asked", count(told.items)],
+    ["Items tested", count(told.items)],
   ];
   const figures = numbers.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)));
   return h("div", {}, h("dl", { class: "figures" }, figures), reliabilityDiagram(told));
@@ -123,20 +123,20 @@ function reliability(told) {
 
 /** @param {any} told */
 function calibration(told) {
-  if (!told) return hint("The gallery has not been calibrated yet; that happens at the first question.");
+  if (!told) return hint("Not calibrated yet; this happens on the first query.");
   const { identification = {}, horizon = {}, pairs = {} } = told;
   const rows = [
-    ["Learned from", counted(told.items, "item")],
-    ["Neighbours asked", told.k],
+    ["Calibrated on", counted(told.items, "item")],
+    ["Neighbours used", told.k],
     ["Temperature", identification.temperature],
-    ["Known up to a distance of", plain(horizon.threshold) ? distance(horizon.threshold) : null],
-    ["Of enrolled classes, taken as known", percent(told.accept)],
-    ["Of strange classes, told apart", plain(horizon.rejected) ? percent(horizon.rejected) : null],
-    ["Pairs of one class compared", pairs.genuine],
-    ["Pairs of different classes compared", pairs.impostors],
+    ["Known up to distance", plain(horizon.threshold) ? distance(horizon.threshold) : null],
+    ["Known queries accepted", percent(told.accept)],
+    ["Unknown queries rejected", plain(horizon.rejected) ? percent(horizon.rejected) : null],
+    ["Pairs of the same class", pairs.genuine],
+    ["Pairs of different classes", pairs.impostors],
   ];
   const reasons = [identification.reason, horizon.reason, pairs.reason].filter(Boolean);
-  return h("div", {}, hint("Learned from the gallery itself, each item asked with itself left out."), facts(rows),
+  return h("div", {}, hint("Calibrated on the gallery itself, leaving out each item in turn."), facts(rows),
     notes([...reasons, ...(told.notes ?? [])]));
 }
 
@@ -151,6 +151,6 @@ function classes(stats) {
     return h("li", {}, link, h("span", { class: "track" }, bar), h("span", { class: "fact" }, count(n)));
   });
   const more = (stats.class_count ?? all.length) - rows.length;
-  if (!all.length) return hint("No item has a label yet.");
+  if (!all.length) return hint("No labelled items yet.");
   return h("div", {}, h("ol", { class: "sizes" }, rows), more > 0 && hint(`and ${count(more)} more.`));
 }

@@ -33,12 +33,12 @@ export function reviewView(app) {
     { list: groups, note: h("p", { class: "hint", role: "status" }) },
   ];
   const element = h("div", { class: "view" },
-    heading("Review", "A gallery is as good as its labels. These deserve a second look."),
+    heading("Review", "A gallery is as good as its labels. Check these."),
     h("section", { "aria-labelledby": "suspects" }, h("h2", { id: "suspects" }, "Suspicious labels"),
       hint("Items whose nearest neighbours have another label; the least plausible labels first."),
       parts[0].note, suspects),
     h("section", { "aria-labelledby": "duplicates" }, h("h2", { id: "duplicates" }, "Duplicates"),
-      hint("Items that the model can hardly tell apart."), parts[1].note, groups));
+      hint("Items that the model can hardly distinguish."), parts[1].note, groups));
 
   /**
    * @param {{list: HTMLElement, note: HTMLElement}} part
@@ -58,7 +58,7 @@ export function reviewView(app) {
       list.replaceChildren();
       // What a gallery cannot say yet, for want of items, is no fault.
       const unready = error instanceof ApiError && [400, 409, 422].includes(error.status);
-      note.textContent = unready ? error.message : "This could not be looked up.";
+      note.textContent = unready ? error.message : "This could not be loaded.";
       if (!unready) app.complain(error);
     } finally {
       list.removeAttribute("aria-busy");
@@ -73,9 +73,9 @@ export function reviewView(app) {
         const right = dismissed.all();
         const { suspects: found } = await app.api.suspects();
         return found.filter((each) => !right.has(nameOf(each))).map((each) => suspectCase(app, each));
-      }, "Nothing to do: no label is contradicted by its neighbours.", (n) => `${counted(n, "label")} to look at.`);
+      }, "Nothing to do: no suspicious labels.", (n) => `${counted(n, "label")} to check.`);
       fill(parts[1], async () => (await app.api.duplicates()).duplicates.map((each) => duplicateCase(app, each)),
-        "Nothing to do: no two items are almost the same.", (n) => `${counted(n, "group")} to look at.`);
+        "Nothing to do: no near duplicates.", (n) => `${counted(n, "group")} to check.`);
     },
   };
 }
@@ -106,9 +106,9 @@ function suspectCase(app, suspect) {
       h("p", { class: "fact" }, `${item.id} · own label ${percent(own)}`),
       h("div", { class: "row" },
         button(`Relabel to “${suggested}”`, relabel, { class: "soft writes" }),
-        button("It is right", () => {
+        button("It is correct", () => {
           dismissed.add(nameOf(suspect));
-          settle(app, box, `“${labelled(item.label)}” stays; it is not asked again in this visit.`);
+          settle(app, box, `“${labelled(item.label)}” stays; it will not be shown again in this session.`);
         }))),
   ];
 
@@ -149,14 +149,14 @@ function duplicateCase(app, group) {
     async function remove() {
       const sure = await app.confirm({
         title: "Remove this one?", action: "Remove", picture: app.pictures.thumbnail(item),
-        text: `${item.id}, labelled “${labelled(item.label)}”, is taken out for good. The others of its group stay.`,
+        text: `${item.id}, labelled “${labelled(item.label)}”, will be removed permanently. The other items of its group stay.`,
       });
       if (!sure) return;
       try {
         await busyWhile(box, () => app.api.remove(item.id));
         tile.remove();
         left -= 1;
-        if (left < 2) settle(app, box, "Only one is left of this group.");
+        if (left < 2) settle(app, box, "Only one item is left in this group.");
         else {
           box.querySelector("button").focus();
           app.say(`${item.id} was removed.`);

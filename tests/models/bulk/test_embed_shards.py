@@ -16,7 +16,7 @@ from nearkin.data.stores import UnreadableError
 from nearkin.data.url_store import UnreachableError
 from nearkin.errors import DataError, StorageError
 from nearkin.models.bulk import parts, read_embeddings, shard_states
-from nearkin.models.bulk.shards import part_name, unfinished_name
+from nearkin.models.bulk.folders import part_name, unfinished_name
 
 
 class Failing(ArrayStore):

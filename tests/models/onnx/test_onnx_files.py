@@ -74,7 +74,7 @@ def test_the_engine_translates_once(small, small_file, pixels, own_cache, monkey
         translated.append(embedder.fingerprint())
         return small_file
 
-    monkeypatch.setattr("nearkin.models.onnx.kept.serialised", translate)
+    monkeypatch.setattr("nearkin.models.onnx.file.serialised", translate)
     expected = small.encode(pixels, progress=False)
     for _ in range(2):
         assert np.abs(small.encode(pixels, engine="onnx", progress=False) - expected).max() < 1e-5

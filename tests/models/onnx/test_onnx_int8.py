@@ -9,7 +9,7 @@ import torch
 
 from nearkin.errors import ModelError
 from nearkin.models.onnx import OnnxEncoder
-from nearkin.models.onnx.int8 import quantise
+from nearkin.models.onnx.file import quantise
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,8 @@ from nearkin.models.attention import StageAttention
 from nearkin.models.onnx import OnnxEncoder
 from nearkin.models.onnx.file import serialised
 from nearkin.models.onnx.graph import translated
-from nearkin.models.pooling._budget import spend
-from nearkin.models.pooling.registry import Pooling
+from nearkin.models.pooling.base import Pooling
+from nearkin.models.pooling.gsp import spend
 from nearkin.models.similarity_model import SimilarityModel
 from nearkin.spaces import make_space
 

@@ -7,10 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from nearkin.models.backbones.layers import SameConv2d
+from nearkin.models.backbones.base import SameConv2d
 from nearkin.models.onnx import OnnxEncoder
-from nearkin.models.onnx.graph import translated
-from nearkin.models.onnx.kernels import crop_kernels
+from nearkin.models.onnx.graph import crop_kernels, translated
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")

@@ -16,10 +16,10 @@ from nearkin.data.hierarchy import Hierarchy
 from nearkin.errors import DataError, RecipeError
 from nearkin.objectives import ObjectiveSection, losses, make_objective
 from nearkin.objectives.proxy import ClassVectors, MeanProxies, Stepped
-from nearkin.objectives.proxy.options import tree_proxies
+from nearkin.objectives.proxy.loss import tree_proxies
 from nearkin.objectives.registry import LossShape
 from nearkin.spaces import Euclidean, LipschitzBall, PoincareBall, Sphere, make_space, spaces
-from nearkin.spaces.scaling import chord_targets, multidimensional_scaling
+from nearkin.spaces.mds import chord_targets, multidimensional_scaling
 
 CLASSES, DIMENSION = 5, 4
 TREE = Hierarchy.from_nested({"cats": ["lion", "tiger"], "dogs": ["wolf", "fox", "dingo"]})

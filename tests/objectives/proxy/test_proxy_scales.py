@@ -19,10 +19,12 @@ from nearkin.objectives.proxy.scales import (
     DISTANCE_LAW,
     AdaCosScale,
     DynamicScale,
+    adacos_scale,
     cosine_residual,
+    cosine_scale,
     ratio_residual,
+    ratio_scale,
 )
-from nearkin.objectives.proxy.start_scales import adacos_scale, cosine_scale, ratio_scale
 from nearkin.spaces import Euclidean, PoincareBall, Sphere
 
 EIGHTH, QUARTER = 2 * math.sin(math.pi / 8), math.sqrt(2)

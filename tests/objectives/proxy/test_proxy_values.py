@@ -15,7 +15,7 @@ from scipy.special import logsumexp
 from nearkin.data.hierarchy import Hierarchy
 from nearkin.errors import DataError
 from nearkin.objectives import ObjectiveSection, losses, make_objective
-from nearkin.objectives.proxy.nearness import chord_nearness
+from nearkin.objectives.proxy.scores import chord_nearness
 from nearkin.spaces import PoincareBall, Sphere, make_space
 
 CLASSES, DIMENSION, BATCH = 5, 4, 9

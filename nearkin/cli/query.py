@@ -1,0 +1,227 @@
+"""`nearkin identify`, `verify`, `search` and `classify`: look files up in a gallery, or classify them with a model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from nearkin.cli.options import EXIT_NO, GalleryPath, Json, Model, Parameters, Quiet, Where
+
+if TYPE_CHECKING:
+    from nearkin.gallery.values import Match, Neighbour
+    from nearkin.models.similarity_model import Classification
+
+
+_ASKED = "an image or recording, or a .npy file for a gallery of vectors"
+
+
+def identify(
+    path: GalleryPath,
+    files: Annotated[list[Path], typer.Argument(metavar="FILES", help=f"What to identify: {_ASKED}.")],
+    neighbours: Annotated[
+        int, typer.Option("--neighbours", "-n", min=0, max=1000, help="Also show this many nearest items.")
+    ] = 0,
+    model: Model = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Identify files: the label, its probability, and whether the class is known at all."""
+    from nearkin.cli.gallery_input import open_gallery, queries_from
+    from nearkin.cli.output import show_json
+
+    with open_gallery(path, model) as gallery:
+        asked = queries_from(files, of_vectors=gallery.settings.kind == "vector")
+        vectors = gallery.embed(asked.items if asked.vectors is None else asked.vectors)
+        matches = gallery.identify_vectors(vectors, neighbours=max(neighbours, 1), progress=not (quiet or as_json))
+    if as_json:
+        show_json({"matches": [_match(name, m, neighbours) for name, m in zip(asked.names, matches, strict=True)]})
+    else:
+        _show_matches(asked.names, matches, neighbours)
+    if not all(match.known for match in matches):
+        raise typer.Exit(EXIT_NO)
+
+
+def verify(
+    path: GalleryPath,
+    a: Annotated[Path, typer.Argument(metavar="A", help=f"One sample: {_ASKED}.")],
+    b: Annotated[Path, typer.Argument(metavar="B", help="The other sample.")],
+    rate: Annotated[
+        float,
+        typer.Option(
+            "--far", help="False accept rate: share of pairs of different classes that are accepted as the same."
+        ),
+    ] = 0.001,
+    model: Model = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Decide whether two files belong to the same class, at a false accept rate; neither needs to be enrolled."""
+    if not 0 < rate < 1:
+        raise typer.BadParameter(f"{rate:g} is not between 0 and 1.", param_hint="--far")
+    from nearkin.cli.gallery_input import open_gallery, queries_from
+    from nearkin.cli.output import percent, show_facts, show_json
+    from nearkin.errors import DataError
+
+    with open_gallery(path, model) as gallery:
+        asked = queries_from([a, b], of_vectors=gallery.settings.kind == "vector")
+        vectors = gallery.embed(asked.items if asked.vectors is None else asked.vectors)
+        if len(vectors) != 2:
+            raise DataError(f"A and B must contain one vector each, not {len(vectors)} in total.")
+        found = gallery.verify_vectors(vectors[0], vectors[1], false_accept_rate=rate, progress=not (quiet or as_json))
+    if as_json:
+        show_json(found)
+    else:
+        show_facts(
+            {
+                "same": "undecided" if found.same is None else "yes" if found.same else "no",
+                "probability": percent(found.probability),
+                "distance": f"{found.distance:.4f}",
+                "threshold": None if found.threshold is None else f"{found.threshold:.4f}",
+                "false accept rate": f"{found.false_accept_rate:g}",
+                "note": found.reason or None,
+            }
+        )
+    if not found.same:
+        raise typer.Exit(EXIT_NO)
+
+
+def search(
+    path: GalleryPath,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help=f"What to look for: {_ASKED}.")],
+    k: Annotated[int, typer.Option("-k", min=1, max=10_000, help="Number of items.")] = 10,
+    where: Where = None,
+    parameters: Parameters = None,
+    model: Model = None,
+    as_json: Json = False,
+) -> None:
+    """Find the items most like a file, nearest first."""
+    from nearkin.cli.gallery_input import open_gallery, parse_assignments, queries_from
+    from nearkin.cli.output import show_json
+    from nearkin.errors import DataError
+
+    bound = parse_assignments(parameters, "--param")
+    with open_gallery(path, model) as gallery:
+        asked = queries_from([file], of_vectors=gallery.settings.kind == "vector")
+        vectors = gallery.embed(asked.items if asked.vectors is None else asked.vectors)
+        if len(vectors) != 1:
+            raise DataError(f"{file} contains {len(vectors)} vectors: give a file with one.")
+        found = gallery.search_vectors(vectors, k, where=where, parameters=bound or None)[0]
+    if as_json:
+        show_json({"neighbours": [_neighbour(one) for one in found]})
+    else:
+        _show_neighbours(found)
+
+
+def _match(name: str, match: Match, neighbours: int) -> dict[str, Any]:
+    return {
+        "query": name,
+        "label": match.label,
+        "probability": match.probability,
+        "known": match.known,
+        "reason": match.reason,
+        "candidates": list(match.candidates),
+        "neighbours": [_neighbour(one) for one in match.neighbours[:neighbours]],
+    }
+
+
+def _neighbour(one: Neighbour) -> dict[str, Any]:
+    item = one.item
+    return {
+        "id": item.id,
+        "label": item.label,
+        "distance": one.distance,
+        "metadata": item.metadata,
+        "source": item.source,
+    }
+
+
+def _show_matches(names: Sequence[str], matches: Sequence[Match], neighbours: int) -> None:
+    from nearkin.cli.output import percent, printable, show_table
+
+    rows = [
+        (name, match.label, percent(match.probability), _known(match), _nearest(match))
+        for name, match in zip(names, matches, strict=True)
+    ]
+    show_table(("query", "label", "probability", "known", "nearest"), rows, numbers=("probability", "nearest"))
+    for reason in dict.fromkeys(match.reason for match in matches if match.reason):
+        print(f"Note: {printable(reason)}")
+    for name, match in zip(names, matches, strict=True):
+        if neighbours:
+            print(f"\nNearest to {printable(name)}:")
+            _show_neighbours(match.neighbours[:neighbours])
+
+
+def _show_neighbours(found: Sequence[Neighbour]) -> None:
+    from nearkin.cli.output import in_words, show_table
+
+    if not found:
+        print("Nothing found.")
+        return
+    rows = [
+        (f"{one.distance:.4f}", one.item.label, one.item.id, in_words(one.item.metadata), one.item.source)
+        for one in found
+    ]
+    show_table(("distance", "label", "id", "metadata", "source"), rows, numbers=("distance",))
+
+
+def _known(match: Match) -> str | None:
+    return None if match.known is None else "known" if match.known else "unknown"
+
+
+def _nearest(match: Match) -> str | None:
+    return f"{match.neighbours[0].distance:.4f}" if match.neighbours else None
+
+
+_BY = ("sim", "dol")
+
+
+def classify(
+    run: Annotated[Path, typer.Argument(help="A run directory, or a model file.")],
+    files: Annotated[list[Path], typer.Argument(metavar="FILES...", help="Images or recordings.")],
+    by: Annotated[
+        str,
+        typer.Option("--by", help="sim: by the most similar prototype; dol: by the dense output layer."),
+    ] = "sim",
+    as_json: Json = False,
+) -> None:
+    """Classify files among a model's training classes, with probabilities."""
+    if by not in _BY:
+        raise typer.BadParameter(f"Choose {_BY[0]} or {_BY[1]}, not '{by}'.", param_hint="--by")
+    from nearkin import api
+    from nearkin.cli.gallery_input import queries_from
+    from nearkin.cli.output import percent, show_json, show_table
+    from nearkin.errors import ModelError
+    from nearkin.gallery.places import is_gallery
+    from nearkin.models.similarity_model import SimilarityModel
+
+    if is_gallery(run):
+        raise ModelError(f"{run} is a gallery: use `nearkin identify`.")
+    model = api.load(run)
+    if not isinstance(model, SimilarityModel):
+        raise ModelError(
+            f"{run} has no learned similarity, so it cannot classify: train with --recipe learned-similarity, or "
+            "query a gallery with `nearkin identify`."
+        )
+    asked = queries_from(files, of_vectors=False)
+    found = model.classify(asked.items, "dol" if by == "dol" else "sim")
+    if as_json:
+        show_json({"by": by, "classes": list(found.classes), "files": _rows(asked.names, found)})
+        return
+    rows = [(row["file"], row["label"], percent(row["probability"])) for row in _rows(asked.names, found)]
+    show_table(("file", "label", "probability"), rows, numbers=("probability",))
+
+
+def _rows(names: list[str], found: Classification) -> list[dict[str, Any]]:
+    """One object a file, with the probabilities of all classes in their order."""
+    return [
+        {
+            "file": name,
+            "label": str(label),
+            "probability": float(probabilities.max()),
+            "probabilities": [float(one) for one in probabilities],
+        }
+        for name, label, probabilities in zip(names, found.labels, found.probabilities, strict=True)
+    ]

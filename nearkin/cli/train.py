@@ -1,0 +1,133 @@
+"""`nearkin train`."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from nearkin.cli.options import DATA_HELP, EXIT_INTERRUPTED, DataRoot, Overrides, Quiet, SkipBad
+
+if TYPE_CHECKING:
+    from nearkin.training.ranks import Ranks
+
+
+_FIRST_SPEAKS = 10.0
+"""Seconds that the first process has to hit the same error and report it."""
+
+
+def train(
+    data: Annotated[str, typer.Argument(help=DATA_HELP)],
+    out: Annotated[Path, typer.Option("--out", help="Directory for the run.")],
+    recipe: Annotated[str, typer.Option("--recipe", help="Name or YAML file of a recipe.")] = "multi-similarity",
+    overrides: Overrides = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume the run in --out.")] = False,
+    skip_bad: SkipBad = False,
+    data_root: DataRoot = None,
+    quiet: Quiet = False,
+) -> None:
+    """Train an embedding on some classes of DATA; the other classes are held out for the audit."""
+    from rich.console import Console
+
+    from nearkin.api import fit_run
+    from nearkin.models.section import AUTO
+    from nearkin.recipe import load_recipe
+    from nearkin.training import Run
+    from nearkin.training.gain import suggestion
+    from nearkin.training.ranks import Ranks
+    from nearkin.training.start import start_lines
+    from nearkin.training.strategies.chance_constrained import RADIUS
+
+    run = Run(out)
+    ranks = Ranks.from_environment()
+    with _one_voice(ranks):
+        result = fit_run(
+            data,
+            load_recipe(recipe, overrides or []),
+            run,
+            resume=resume,
+            skip_bad=skip_bad,
+            data_root=data_root,
+            progress=not quiet,
+        )
+    if not ranks.is_first:
+        # Also when interrupted: torchrun would take another exit code for a failure and kill the first process.
+        return
+    console = Console(soft_wrap=True, highlight=False, markup=False)
+    card, state = result.embedder.card, result.state
+    for note in card.data.notes:
+        console.print(f"Note: {note}")
+    if result.interrupted:
+        console.print(f"Stopped at step {state.step}. To continue, add --resume to the same command.")
+        raise typer.Exit(EXIT_INTERRUPTED)
+    sizes = {part: len(names) for part, names in vars(card.classes).items()}
+    section, training = run.recipe().data, run.recipe().training
+    seen = section.classes_are_seen
+    others = f"{sizes['val']} more for validation, {sizes['test']} held out"
+    if seen:
+        others = "other items of them for validation and test"
+    if card.domains is not None and section.split == "domains":
+        others = f"other items of them for validation; domain {' and '.join(card.domains.test)} held out"
+    console.print(f"Trained {state.step} steps in {state.seconds:.0f} s on {sizes['train']} classes ({others}).")
+    lowered = (card.start or {}).get("lr", training.lr) < 0.5 * training.lr
+    if card.start is not None:
+        for line in start_lines(card.start):
+            console.print(line)
+        if lowered:
+            few = card.start.get("lr_lowered_for") or f"{sizes['train']} classes"
+            console.print(
+                f"  Note: the learning rate was lowered from {training.lr:.2g} to {card.start['lr']:.2g} for {few} "
+                "(training.full_rate_classes, training.full_rate_items)."
+            )
+    if result.gain is not None:
+        console.print("On the validation items:" if seen else f"On the {sizes['val']} validation classes:")
+        for line in result.gain.lines():
+            console.print(f"  {line}")
+    elif card.validation:
+        shares = {name: value for name, value in card.validation.items() if name != RADIUS}
+        shown = ", ".join(f"{name.removeprefix('val_')} {100 * value:.1f} %" for name, value in shares.items())
+        console.print(f"Best on the validation {'items' if seen else 'classes'} at step {state.best_step}: {shown}.")
+    if training.schedule == "cross-batch-memory" and state.best_step <= training.cross_batch_memory.warmup_steps:
+        console.print(
+            f"Note: the best weights are from before the memory was used (it starts after "
+            f"{training.cross_batch_memory.warmup_steps} steps): lower training.cross_batch_memory.warmup_steps, or "
+            "raise training.patience."
+        )
+    if result.gain is not None:
+        advice = suggestion(
+            result.gain,
+            last_step=state.step,
+            max_steps=training.max_steps,
+            lr=training.lr,
+            classes=sizes["train"],
+            lowered=lowered,
+            chosen_size=run.recipe().model.dimension == AUTO,
+        )
+        console.print(f"To try next: {advice}")
+    console.print(f"Model: {run.model_file}")
+    if sizes["test"]:
+        console.print(f"Next: nearkin audit {shlex.quote(str(out))}")
+
+
+@contextmanager
+def _one_voice(ranks: Ranks) -> Iterator[None]:
+    """Let the first of several processes report an error for all.
+
+    If it has the same error, it exits and torchrun ends the others, which wait meanwhile; an error of this process only
+    is reported after the wait.
+    """
+    from nearkin.errors import LostProcessError, NearkinError
+
+    try:
+        yield
+    except LostProcessError:
+        raise  # the first process may be the lost one
+    except NearkinError:
+        if not ranks.is_first:
+            time.sleep(_FIRST_SPEAKS)
+        raise

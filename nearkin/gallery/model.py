@@ -1,0 +1,365 @@
+"""The model of a gallery: opened, made ready for queries, kept beside the items, and its learned similarity."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Lock
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nearkin.checks import check_range
+from nearkin.errors import DataError, ModelError, StorageError, suggestion
+from nearkin.gallery.places import is_local
+from nearkin.gallery.rounding import check_dtype
+from nearkin.gallery.values import Settings
+from nearkin.models import Embedder, ModelSection, build_embedder, list_backbones
+from nearkin.models.card import Card
+from nearkin.models.engines import TORCH, make_encoder
+from nearkin.models.items import Item, ItemLoader, batches, stacked
+from nearkin.models.similarity import LearnedSpace, SimilaritySides
+from nearkin.search.workers import lone_threads
+from nearkin.spaces import Space, make_space
+
+
+class StoredSimilarity:
+    """A learned similarity as a space, read from the gallery's copy of the model when it is first needed.
+
+    Its network is a copy: what is trained later does not reach the gallery.
+
+    Args:
+        settings: of the gallery; they name the model and its file.
+        directory: where that file is; None: nowhere.
+    """
+
+    name: ClassVar[str] = LearnedSpace.name
+    similarity: ClassVar[bool] = True
+
+    def __init__(self, settings: Settings, directory: Path | None) -> None:
+        self._settings = settings
+        self._directory = directory
+        self._reading = Lock()
+        self._learned: LearnedSpace | None = None
+        self._apart: dict[torch.dtype, SimilaritySides] = {}
+
+    def __repr__(self) -> str:
+        return f"StoredSimilarity({self._settings.fingerprint})"
+
+    @property
+    def base(self) -> Space:
+        """Where the points live."""
+        return make_space(**self._settings.space["base"])
+
+    @property
+    def learned(self) -> LearnedSpace:
+        """The space itself.
+
+        Raises:
+            StorageError: if the model is not there.
+        """
+        with self._reading:
+            if self._learned is None:
+                self._learned = _copied(self._read())
+            return self._learned
+
+    def give(self, embedder: Embedder) -> None:
+        """Take the similarity of a model that is at hand, if it is the gallery's; nothing need be read then."""
+        with self._reading:
+            if self._learned is None and isinstance(embedder.space, LearnedSpace):
+                self._learned = _copied(embedder.space)
+
+    def project(self, f: Tensor) -> Tensor:
+        """Raw embeddings (..., d) to points of the base space (..., d)."""
+        return self.base.project(f)
+
+    def distance(self, x: Tensor, y: Tensor) -> Tensor:
+        """Negative similarities (..., n, m) of queries (..., n, d) to enrolled points (..., m, d)."""
+        wide = torch.promote_types(torch.promote_types(x.dtype, y.dtype), torch.float32)
+        sides = self.sides(wide)
+        return sides.scores(sides.of_queries(x), sides.of_enrolled(y)).neg_()
+
+    def mean(self, xs: Tensor) -> Tensor:
+        """The mean (..., d) of points (..., n, d) of the base space."""
+        return self.base.mean(xs)
+
+    def sides(self, dtype: torch.dtype = torch.float32) -> SimilaritySides:
+        """What each side of a pair adds, taken apart once."""
+        if dtype not in self._apart:
+            self._apart[dtype] = self.learned.sides(dtype)
+        return self._apart[dtype]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Name and base."""
+        return dict(self._settings.space)
+
+    def _read(self) -> LearnedSpace:
+        name = self._settings.name
+        if self._directory is None or self._settings.model is None:
+            raise StorageError(
+                f"The similarity that '{name}' has learned is part of that model, which this gallery does not keep: "
+                "open it with the model."
+            )
+        file = self._directory / self._settings.model
+        if not file.exists():
+            raise StorageError(
+                f"{self._directory} has lost its model file {file.name}, and with it the similarity that its items are "
+                "compared by: open it with that model."
+            )
+        space = Embedder.load(file).space
+        if not isinstance(space, LearnedSpace):
+            raise ModelError(f"{file} holds no learned similarity, which the gallery says it has: rebuild the gallery.")
+        return space
+
+
+def space_of(settings: Settings, directory: Path | None = None) -> Space:
+    """How vectors are compared; a learned similarity is not read before it is needed.
+
+    Args:
+        settings: of the vectors.
+        directory: where the gallery keeps its model.
+    """
+    return StoredSimilarity(settings, directory) if is_learned(settings.space) else make_space(**settings.space)
+
+
+def check_space_settings(space: Mapping[str, Any]) -> None:
+    """Refuse what describes no space.
+
+    Raises:
+        TypeError: if a parameter is not one of the space's.
+        NearkinError: if there is no such space.
+    """
+    if is_learned(space):
+        if not isinstance(space.get("base"), Mapping) or set(space) != {"name", "base"}:
+            raise TypeError("a learned similarity is described by its name and its base")
+        make_space(**space["base"])
+    else:
+        make_space(**space)
+
+
+def is_learned(space: Mapping[str, Any]) -> bool:
+    """Whether these settings are of a learned similarity."""
+    return space.get("name") == LearnedSpace.name
+
+
+def space_in_words(space: Mapping[str, Any]) -> str:
+    """The settings of a space as a reader wants them."""
+    return f"learned similarity over {space['base']['name']}" if is_learned(space) else str(space["name"])
+
+
+def _copied(space: LearnedSpace) -> LearnedSpace:
+    """A copy on the CPU that answers, and that no training reaches."""
+    network = copy.deepcopy(space.network).cpu().eval().requires_grad_(False)
+    return LearnedSpace(space.base, network)
+
+
+_MODEL_FILE = "model.safetensors"
+
+_SHARE = 16
+"""Samples that one thread takes at a time: with fewer a network is slower, with more threads wait longer at the end."""
+
+
+class QueryEncoder:
+    """A model made ready for many small questions; safe to call from several threads.
+
+    Args:
+        embedder: the model; later training does not reach this copy.
+        engine: what runs it: "torch" or "onnx".
+    """
+
+    def __init__(self, embedder: Embedder, engine: str = TORCH) -> None:
+        self.embedder = embedder
+        self.engine = engine
+        self.spec = embedder.spec
+        self.dimension = embedder.dimension
+        self._encoder = make_encoder(embedder, engine)
+        self._load = ItemLoader(embedder.spec)
+        # Two batches at once would fight over the cores and take longer than one after the other.
+        self._network = Lock()
+        self._threads: ThreadPoolExecutor | None = None
+
+    def prepare(self, item: Item, name: str = "The query") -> Tensor:
+        """Decode one item to the sample (C, H, W) that the network eats.
+
+        Args:
+            item: a path, the bytes of a file, an image, an array or a tensor.
+            name: what errors call it.
+        """
+        return self._load(item, name)
+
+    def run(self, samples: Sequence[Tensor]) -> np.ndarray:
+        """Vectors float32 (n, d) of samples (C, H, W) each, in one pass of the network."""
+        if not len(samples):
+            return np.empty((0, self.dimension), np.float32)
+        return self._through(stacked(list(samples)))
+
+    def encode(self, items: Sequence[Item], *, batch_size: int = 32, workers: int = 2) -> np.ndarray:
+        """Vectors float32 (n, d) of items, decoded ahead in threads."""
+        if not len(items):
+            return np.empty((0, self.dimension), np.float32)
+        samples = batches(lambda index: self.prepare(items[index], f"Item {index}"), len(items), batch_size, workers)
+        return np.concatenate([self._through(batch) for batch in samples])
+
+    def _through(self, batch: Tensor) -> np.ndarray:
+        """Vectors (B, d) of a batch, with torch a share of it in each of as many threads as torch has.
+
+        Within one batch torch's threads wait for each other after every layer, and all of them for one whose core does
+        something else meanwhile: decoding, or answering. Shares wait for each other once.
+        """
+        with self._network:
+            count = torch.get_num_threads()
+            if count == 1 or len(batch) < 2 * count or not self._encoder.divides:
+                return self._encoder(batch).float().cpu().numpy()
+            if self._threads is None:
+                self._threads = lone_threads(count, "nearkin-encode")
+            shares = batch.chunk(max(count, -(-len(batch) // _SHARE)))
+            return np.concatenate([part.float().numpy() for part in self._threads.map(self._encoder, shares)])
+
+
+def open_model(model: Any) -> Embedder:
+    """A model from a model, the path of a run or of a model file, or the name of a pretrained backbone.
+
+    Raises:
+        ModelError: if it is none of these.
+    """
+    if isinstance(model, Embedder):
+        return model
+    if not isinstance(model, str | Path):
+        raise ModelError(
+            f"A gallery needs a model, the path of one, or the name of a backbone, not a {type(model).__name__}."
+        )
+    path = Path(model)
+    if path.is_dir():
+        return Embedder.load(path / _MODEL_FILE)
+    if path.suffix == ".onnx":
+        raise ModelError(
+            f"A gallery keeps a model that can be loaded again, which {path} cannot: give the run or model file it was "
+            "exported from, with the engine 'onnx'."
+        )
+    if path.exists():
+        return Embedder.load(path)
+    names = list_backbones()
+    if str(model) in names:
+        return pretrained(str(model))
+    raise ModelError(f"There is no run, model file or backbone '{model}'.{suggestion(str(model), names)}")
+
+
+def pretrained(backbone: str) -> Embedder:
+    """A backbone as it comes, with pretrained weights and average pooling, on the sphere: a model nobody trained."""
+    section = ModelSection(backbone=backbone, pretrained=True, pooling="gap", dimension=None, space="sphere")
+    embedder = build_embedder(section)
+    embedder.card = Card(name=backbone, note="Pretrained features, not trained on your data.")
+    return embedder.eval()
+
+
+_LONGEST_NAME = 200
+
+
+def settings_of(embedder: Embedder | None, dimension: int | None, name: str | None, space: Any, dtype: str) -> Settings:
+    """What a gallery is tied to, from what `create` was given."""
+    check_dtype(dtype, {})
+    if embedder is not None:
+        if dimension is not None or space is not None:
+            raise DataError("The model sets the dimension and the space: leave both out.")
+        return Settings(
+            name=_model_name(embedder) if name is None else _checked_name(name),
+            dimension=embedder.dimension,
+            space=embedder.space.to_dict(),
+            dtype=dtype,
+            fingerprint=embedder.fingerprint(),
+            kind=embedder.spec.kind,
+        )
+    if dimension is None or name is None:
+        raise DataError("A gallery needs a model, or a dimension and a name for vectors of your own.")
+    check_range(dimension, "dimension", 1, 65_536)
+    return Settings(name=_checked_name(name), dimension=int(dimension), space=_space(space).to_dict(), dtype=dtype)
+
+
+def _space(given: Any) -> Space:
+    if given is None:
+        return make_space("sphere")
+    if isinstance(given, str):
+        return make_space("sphere" if given == "cosine" else given)
+    if isinstance(given, LearnedSpace):
+        raise DataError(
+            "A learned similarity is part of the model that learned it: create the gallery with that model, and add "
+            "items instead of vectors."
+        )
+    if isinstance(given, Space) and not isinstance(given, type):
+        return given
+    raise DataError(f"The space must be a name such as 'sphere' or 'euclidean', or a space, not {given!r}.")
+
+
+def _checked_name(name: Any) -> str:
+    if not isinstance(name, str) or not 1 <= len(name) <= _LONGEST_NAME or not name.isprintable():
+        shown = repr(name[:40]) if isinstance(name, str) else f"a {type(name).__name__}"
+        raise DataError(f"`name` must be a text of 1 to {_LONGEST_NAME} printable characters, not {shown}.")
+    return str(name)
+
+
+def _model_name(embedder: Embedder) -> str:
+    method = embedder.card.recipe.get("name")
+    return embedder.backbone_name if not method else f"{embedder.backbone_name} ({method})"
+
+
+def keep_model(directory: Path, settings: Settings, embedder: Embedder) -> Settings:
+    """Keep a copy of the model in the gallery's directory."""
+    name = _file_name(settings)
+    if not (directory / name).exists():
+        embedder.save(directory / name)
+    return Settings(**{**settings.to_dict(), "model": name})
+
+
+@contextmanager
+def model_kept_on_success(path: str | Path, settings: Settings, embedder: Embedder) -> Iterator[Settings]:
+    """Settings that name the copy of a model kept where the store can; if the block fails, a new copy is removed."""
+    if not is_local(path):
+        yield settings
+        return
+    copy = Path(path) / _file_name(settings)
+    there = copy.exists()
+    try:
+        yield keep_model(Path(path), settings, embedder)
+    except BaseException:
+        if not there:
+            copy.unlink(missing_ok=True)
+        raise
+
+
+def _file_name(settings: Settings) -> str:
+    return f"model-{str(settings.fingerprint)[:12]}.safetensors"
+
+
+def forget_other_models(directory: Path, settings: Settings) -> None:
+    """Remove copies of models that the gallery is no longer tied to."""
+    for file in directory.glob("model-*.safetensors"):
+        if file.name != settings.model:
+            file.unlink(missing_ok=True)
+
+
+def matching_model(path: str | Path, settings: Settings, model: Any) -> Embedder | None:
+    """The model that a gallery is tied to, if it is at hand."""
+    if settings.kind == "vector":
+        if model is not None:
+            raise ModelError(f"{path} holds your own vectors ('{settings.name}'): it takes no model.")
+        return None
+    if model is None:
+        if settings.model is None:
+            return None
+        file = Path(path) / settings.model
+        if not file.exists():
+            raise StorageError(f"{path} has lost its model file {settings.model}: open it with that model.")
+        embedder = Embedder.load(file)
+    else:
+        embedder = open_model(model)
+    if embedder.fingerprint() != settings.fingerprint:
+        raise ModelError(
+            f"The vectors of {path} were made by the model {str(settings.fingerprint)[:12]} ({settings.name}) and this "
+            f"one is {embedder.fingerprint()[:12]}: give that model, or rebuild the gallery with the new one."
+        )
+    return embedder

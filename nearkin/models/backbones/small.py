@@ -1,0 +1,74 @@
+"""Small networks: LeNet for digits, Conv4 for few shots, and the time-delay network of x-vectors for audio."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from nearkin.data.inputs import MEL_BANDS, InputSpec
+from nearkin.models.backbones.base import Backbone, BackboneEntry, backbones, conv_norm, initialise
+
+
+def lenet(spec: InputSpec) -> Backbone:
+    """Three 5x5 convolutions of 6, 16 and 120 channels (LeCun et al. 1998); a 28-pixel input ends as one position."""
+    stages: dict[str, nn.Module] = {
+        "conv1": nn.Sequential(nn.Conv2d(spec.channels, 6, 5, padding=2), nn.ReLU(inplace=True), nn.MaxPool2d(2)),
+        "conv2": nn.Sequential(nn.Conv2d(6, 16, 5), nn.ReLU(inplace=True), nn.MaxPool2d(2)),
+        "conv3": nn.Sequential(nn.Conv2d(16, 120, 5), nn.ReLU(inplace=True)),
+    }
+    backbone = Backbone(spec, stages, {"conv1": 6, "conv2": 16, "conv3": 120})
+    initialise(backbone)
+    return backbone
+
+
+backbones.register("lenet")(BackboneEntry(lenet, size=28, smallest=28))
+
+
+_WIDTH = 64
+
+
+def conv4(spec: InputSpec) -> Backbone:
+    """Four blocks of 64 channels, each halving the map (Vinyals et al. 2016, Snell et al. 2017)."""
+    stages: dict[str, nn.Module] = {}
+    incoming = spec.channels
+    for number in range(1, 5):
+        conv = nn.Conv2d(incoming, _WIDTH, 3, padding=1, bias=False)
+        stages[f"block{number}"] = nn.Sequential(*conv_norm(conv, nn.ReLU(inplace=True)), nn.MaxPool2d(2))
+        incoming = _WIDTH
+    backbone = Backbone(spec, stages, dict.fromkeys(stages, _WIDTH))
+    initialise(backbone)
+    return backbone
+
+
+backbones.register("conv4")(BackboneEntry(conv4, size=84, smallest=16))
+
+
+# Channels, kernel and dilation over time of each frame layer (Snyder et al. 2018, table 1).
+_LAYERS = ((512, 5, 1), (512, 3, 2), (512, 3, 3), (512, 1, 1), (1500, 1, 1))
+
+
+class _BandsAsChannels(nn.Module):
+    """(B, 1, mels, T) to (B, mels, 1, T): every layer sees all bands at once and slides over time."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.transpose(1, 2)
+
+
+def tdnn(spec: InputSpec) -> Backbone:
+    """Five frame layers; use with pooling "stats", which takes mean and deviation over time.
+
+    Time is padded with zeros, so that clips of any length pass and the map (B, 1500, 1, T) keeps theirs.
+    """
+    stages: dict[str, nn.Module] = {}
+    incoming = spec.size
+    for number, (width, kernel, dilation) in enumerate(_LAYERS, start=1):
+        padding = (0, dilation * (kernel - 1) // 2)
+        conv = nn.Conv2d(incoming, width, (1, kernel), padding=padding, dilation=(1, dilation), bias=False)
+        layer = conv_norm(conv, nn.ReLU(inplace=True))
+        stages[f"frame{number}"] = nn.Sequential(_BandsAsChannels(), *layer) if number == 1 else layer
+        incoming = width
+    backbone = Backbone(spec, stages, {name: layer[0] for name, layer in zip(stages, _LAYERS, strict=True)})
+    initialise(backbone)
+    return backbone
+
+
+backbones.register("tdnn")(BackboneEntry(tdnn, size=MEL_BANDS, smallest=1, kind="audio"))

@@ -1,0 +1,436 @@
+"""A benchmark from beginning to end: check everything, train and measure what is missing, keep the table up to date."""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from nearkin._version import __version__
+from nearkin.audits.subject import embed_items, untrained_features
+from nearkin.data.dataset import Dataset
+from nearkin.errors import CheckpointError, DataError, NearkinError, RunError, TrainingError
+from nearkin.models import build_embedder
+from nearkin.protocol.book import Book, Contents, extended
+from nearkin.protocol.candidates import (
+    UNTRAINED,
+    UNTRAINED_CELL,
+    Against,
+    Candidate,
+    Cell,
+    DataDivision,
+    ProtocolName,
+    cells_of,
+    check_names,
+    check_trainable,
+    common_division,
+    protocol_named,
+)
+from nearkin.protocol.ledger import DIGITS, HeldOut, Ledger, concatenate
+from nearkin.protocol.summary import Summariser, Summary
+from nearkin.protocol.tables import Tables, write_tables
+from nearkin.recipe import Recipe
+from nearkin.spaces import Sphere, make_space
+from nearkin.training import Run, TrainingResult, train
+
+
+class Stopped(Exception):
+    """Training was stopped and can be resumed."""
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """What is learned from, and what is measured on.
+
+    Args:
+        dataset: all the data.
+        division: how it is divided.
+        held_out: the test items.
+    """
+
+    dataset: Dataset
+    division: DataDivision
+    held_out: HeldOut
+
+
+@dataclass(frozen=True)
+class WorkerSettings:
+    """What training needs besides data and recipe.
+
+    Args:
+        source: what the user called the data.
+        cache_directory: where features of frozen backbones are kept.
+        notes: what is to be said about the data.
+        keep_runs: whether run directories stay when their models are measured.
+        progress: whether to show bars.
+    """
+
+    source: str
+    cache_directory: Path
+    notes: Sequence[str] = ()
+    keep_runs: bool = False
+    progress: bool = True
+
+
+class BookWorker:
+    """Does the cells of a book.
+
+    Args:
+        book: where everything is kept.
+        contents: what the book is about.
+        ledger: what is done.
+        task: what is learned from, and what is measured on.
+        candidates: name to candidate.
+        around: what training needs besides.
+    """
+
+    def __init__(
+        self,
+        book: Book,
+        contents: Contents,
+        ledger: Ledger,
+        task: Task,
+        candidates: Sequence[Candidate],
+        around: WorkerSettings,
+    ) -> None:
+        self.book = book
+        self.contents = contents
+        self.ledger = ledger
+        self.dataset = task.dataset
+        self.division = task.division
+        self.held_out = task.held_out
+        self.candidates = {candidate.name: candidate for candidate in candidates}
+        self.around = around
+
+    def is_done(self, cell: Cell) -> bool:
+        """Whether nothing is left to do; a model whose embeddings are missing for the concatenation is trained
+        again.
+        """
+        if cell not in self.ledger or cell.fold is None:
+            return cell in self.ledger
+        together = Cell(cell.recipe, "concatenated", cell.seed)
+        return together in self.ledger or self._embeddings(cell) is not None
+
+    def parts(self, cell: Cell) -> list[Cell]:
+        """The models that a concatenation puts together; none of a single model."""
+        if cell.kind != "concatenated":
+            return []
+        siblings = cells_of(cell.recipe, cell.seed or 0, len(self.division.splits))
+        return [other for other in siblings if other.kind == "separate"]
+
+    def do(self, cell: Cell) -> None:
+        """Do a cell that is not done."""
+        if cell.kind == "separate":
+            self._model(cell)
+        else:
+            self._together(cell)
+
+    def measure_untrained(self) -> None:
+        """Measure what the first candidate's backbone gives without training."""
+        if UNTRAINED_CELL in self.ledger:
+            return
+        recipe = next(iter(self.candidates.values())).recipe
+        embedder = build_embedder(recipe.model, seed=0, audio_seconds=recipe.data.audio_seconds)
+        items, around = self.held_out.items, self.around
+        name, features = untrained_features(embedder, items, around.cache_directory, around.progress)
+        backbone = f" of {embedder.backbone_name}" if embedder.pretrained else ""
+        self.contents.untrained = f"{name}{backbone}"
+        self.book.save(self.contents)
+        if features is not None:
+            space = Sphere()
+            measured = self.held_out.measure(space.project(torch.from_numpy(features)).numpy(), space)
+            self.ledger.add(UNTRAINED_CELL, measured, self._facts(UNTRAINED_CELL, 0.0))
+
+    def clean(self, cells: Sequence[Cell]) -> None:
+        """Remove what cells that are done have left unfinished; runs that were kept stay."""
+        for cell in cells:
+            if cell.kind == "separate" and self.is_done(cell) and not _is_finished(Run(self.book.run_folder(cell))):
+                self.book.drop_run(cell)
+            if Cell(cell.recipe, "concatenated", cell.seed) in self.ledger:
+                self.book.embedding_file(cell).unlink(missing_ok=True)
+        self.book.tidy()
+
+    def _model(self, cell: Cell) -> None:
+        """Train a model and measure it by itself."""
+        # A model that is measured and made again for its embeddings may have a run that somebody asked to keep.
+        kept = self.around.keep_runs or (cell in self.ledger and _is_finished(Run(self.book.run_folder(cell))))
+        result = self._train(cell)
+        began = time.monotonic()
+        embedder, around = result.embedder, self.around
+        embeddings = embed_items(embedder, self.held_out.items, around.cache_directory, around.progress)
+        if cell.fold is not None:
+            self.book.keep_embeddings(cell, embeddings)
+        if cell not in self.ledger:
+            measured = self.held_out.measure(embeddings, embedder.space)
+            seconds = result.state.seconds + time.monotonic() - began
+            self.ledger.add(cell, measured, self._facts(cell, seconds, result))
+        if not kept:
+            self.book.drop_run(cell)
+        self.clean([cell])
+
+    def _train(self, cell: Cell) -> TrainingResult:
+        """Train a model, going on where an earlier attempt was stopped."""
+        begun = self._begun(cell)
+        try:
+            if begun is not None:
+                try:
+                    return self._fit(cell, begun, resume=True)
+                except (CheckpointError, RunError):
+                    pass  # a damaged checkpoint costs this model's steps, not the benchmark
+            self.book.drop_run(cell)
+            return self._fit(cell, self.candidates[cell.recipe].seeded(cell.seed or 0), resume=False)
+        except TrainingError as error:
+            raise TrainingError(f"{cell.title}: {error}") from error
+
+    def _begun(self, cell: Cell) -> Recipe | None:
+        """The recipe that a model's training began with; None if there is nothing to resume.
+
+        It may differ from the candidate's in what decides nothing, and a run goes on only with its very own.
+        """
+        run = Run(self.book.run_folder(cell))
+        try:
+            recipe = run.recipe()
+        except (NearkinError, OSError, ValueError):
+            return None
+        same = self.candidates[cell.recipe].is_recipe(recipe) and recipe.training.seed == (cell.seed or 0)
+        return recipe if same else None
+
+    def _fit(self, cell: Cell, recipe: Recipe, resume: bool) -> TrainingResult:
+        """Train a model in its folder."""
+        result = train(
+            self.dataset,
+            recipe,
+            Run(self.book.run_folder(cell)),
+            source=self.around.source,
+            cache_directory=self.around.cache_directory,
+            notes=self.around.notes,
+            resume=resume,
+            progress=self.around.progress,
+            split=self.division.splits[(cell.fold or 1) - 1],
+        )
+        if result.interrupted:
+            raise Stopped
+        return result
+
+    def _together(self, cell: Cell) -> None:
+        """Measure the models of all folds together."""
+        folds = self.parts(cell)
+        section = self.candidates[cell.recipe].recipe.model
+        space = make_space(section.space, **section.space_parameters)
+        parts = [self._embeddings(fold) for fold in folds]
+        whole = [part for part in parts if part is not None]
+        if len(whole) < len(parts):
+            raise RunError(f"Files of {self.book.embeddings} are missing: run the same benchmark again to remake them.")
+        began = time.monotonic()
+        measured = self.held_out.measure(*concatenate(whole, space))
+        self.ledger.add(cell, measured, self._facts(cell, time.monotonic() - began))
+        self.clean(folds)
+
+    def _embeddings(self, cell: Cell) -> np.ndarray | None:
+        return self.book.kept_embeddings(cell, len(self.held_out.items))
+
+    def _facts(self, cell: Cell, seconds: float, result: TrainingResult | None = None) -> dict[str, Any]:
+        """What a line of the ledger holds besides the measured values."""
+        recipe = self.contents.recipes.get(cell.recipe)
+        state = None if result is None else result.state
+        return {
+            "hash": None if recipe is None else recipe["hash"],
+            "protocol": self.contents.protocol,
+            "selected_on": None if recipe is None else self.contents.selected_on,
+            "validation_MAP@R": None
+            if result is None
+            else round((result.embedder.card.validation or {})["val_MAP@R"], DIGITS),
+            "steps": None if state is None else state.step,
+            "best_step": None if state is None else state.best_step,
+            "seconds": round(seconds, 2),
+            "versions": {"nearkin": __version__, "torch": torch.__version__, "python": platform.python_version()},
+        }
+
+
+def _is_finished(run: Run) -> bool:
+    """Whether a run finished, which a stopped one did not."""
+    try:
+        return bool(json.loads(run.card_file.read_text(encoding="utf-8"))["finished"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """What came of a benchmark.
+
+    Args:
+        book: where everything is kept.
+        contents: what the book is about.
+        summary: the lines of the table.
+        tables: the table as texts.
+        interrupted: whether it was stopped; the same call resumes it.
+        failures: a sentence for each model whose training failed; the same call tries them again.
+    """
+
+    book: Book
+    contents: Contents
+    summary: Summary
+    tables: Tables
+    interrupted: bool = False
+    failures: tuple[str, ...] = ()
+
+
+def run_benchmark(
+    dataset: Dataset,
+    candidates: Sequence[Candidate],
+    book: str | Path,
+    *,
+    cache_directory: Path,
+    folds: int = 4,
+    seeds: int = 3,
+    protocol: ProtocolName = "fair",
+    against: Against = None,
+    source: str = "",
+    notes: Sequence[str] = (),
+    keep_runs: bool = False,
+    progress: bool = True,
+) -> Benchmark:
+    """Compare recipes under one protocol; what the book already has is not done again.
+
+    A model whose training fails is left out, and the others are trained.
+
+    Args:
+        dataset: all the data; the recipes say which classes are held out, and must agree on it.
+        candidates: the recipes, under names.
+        book: directory of the results; an existing one is resumed, or extended by recipes or seeds.
+        cache_directory: where features of frozen backbones are kept, for all recipes together.
+        folds: class-disjoint folds of the training classes, of the fair protocol.
+        seeds: models are trained with the seeds 0 to seeds - 1.
+        protocol: "fair", or "conventional", which trains on all training classes and selects on the test classes.
+        against: the candidate that all others are compared with, or candidate to baseline; "untrained" stands for
+            untrained features; None: as before, and at first the first candidate.
+        source: what to call the data in cards.
+        notes: what is to be said about the data.
+        keep_runs: whether run directories stay when their models are measured.
+        progress: whether to tell on standard error what is going on.
+    """
+    check_plan(candidates, protocol, folds, seeds)
+    place = Book(book)
+    place.check_place()
+    division = common_division(dataset, candidates, protocol, folds)
+    for candidate in candidates:
+        check_trainable(candidate, dataset, division.splits)
+    _check_untrained(against, candidates[0], dataset)
+    held_out = HeldOut(dataset.select(division.test))
+    data = {
+        "name": dataset.name,
+        "source": source,
+        "fingerprint": dataset.fingerprint(),
+        "items": len(dataset),
+        "notes": list(notes),
+    }
+    new = Contents(protocol, data, held_out.classes, division.test_classes, division.folds)
+    new.dropped_queries = held_out.dropped
+    # What is refused leaves nothing behind.
+    extended(place.path, place.read(), new, candidates, seeds, against)
+    with place.writing():
+        contents = extended(place.path, place.read(), new, candidates, seeds, against)
+        ledger = Ledger(place.ledger_file, place.queries, contents, len(held_out.codes))
+        place.begin(contents, held_out.codes)
+        around = WorkerSettings(source, cache_directory, notes, keep_runs, progress)
+        worker = BookWorker(place, contents, ledger, Task(dataset, division, held_out), candidates, around)
+        return _resume(worker, contents.cells([candidate.name for candidate in candidates], seeds), progress)
+
+
+def _resume(worker: BookWorker, cells: Sequence[Cell], progress: bool) -> Benchmark:
+    """Do the cells that are not done, with a new table after each."""
+    ledger, table = worker.ledger, _LiveTable(worker)
+    worker.clean(cells)
+    left = [cell for cell in cells if not worker.is_done(cell)]
+    models = sum(cell.kind == "separate" for cell in left)
+    total = sum(cell.kind == "separate" for cell in cells)
+    _tell(progress, f"{models} {'model' if models == 1 else 'models'} to train ({total - models} of {total} are done).")
+    try:
+        worker.measure_untrained()
+        for place, cell in enumerate(left):
+            if cell.kind == "separate":
+                number = total - sum(other.kind == "separate" for other in left[place:]) + 1
+                _tell(progress, f"Model {number} of {total}: {cell.title}{_time_left(ledger, left[place:])}")
+            if not table.failures.keys().isdisjoint(worker.parts(cell)):
+                continue
+            try:
+                worker.do(cell)
+            except TrainingError as error:
+                table.failures[cell] = str(error)
+                _tell(progress, f"{error}")
+            table.write()
+    except (Stopped, KeyboardInterrupt):
+        return replace(table.write(), interrupted=True)
+    return table.written or table.write()
+
+
+class _LiveTable:
+    """The table of a book that is being worked on."""
+
+    def __init__(self, worker: BookWorker) -> None:
+        self._book, self._contents = worker.book, worker.contents
+        self._summariser = Summariser(worker.held_out.codes, worker.ledger)
+        self.failures: dict[Cell, str] = {}
+        self.written: Benchmark | None = None
+
+    def write(self) -> Benchmark:
+        """Write it as it stands."""
+        summary = self._summariser.summarise(self._contents)
+        tables = Tables(self._contents, summary, [cell.title for cell in self.failures])
+        write_tables(self._book, tables)
+        failures = tuple(self.failures.values())
+        self.written = Benchmark(self._book, self._contents, summary, tables, failures=failures)
+        return self.written
+
+
+def _time_left(ledger: Ledger, left: Sequence[Cell]) -> str:
+    """How long the cells that are left will take, going by those that are done; nothing if none is."""
+    known: dict[str, list[float]] = {}
+    for cell, row in ledger.rows.items():
+        if cell.kind == "separate":
+            known.setdefault(cell.recipe, []).append(row["seconds"])
+    if not known:
+        return ""
+    means = {name: math.fsum(seconds) / len(seconds) for name, seconds in known.items()}
+    usual = math.fsum(means.values()) / len(means)
+    seconds = math.fsum(means.get(cell.recipe, usual) for cell in left if cell.kind == "separate")
+    return f" (about {_duration(seconds)} left)"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def _tell(progress: bool, text: str) -> None:
+    if progress:
+        print(text, file=sys.stderr, flush=True)
+
+
+def check_plan(candidates: Sequence[Candidate], protocol: str, folds: int, seeds: int) -> None:
+    """Refuse what no data could make possible; arguments as of `run_benchmark`."""
+    check_names(candidates)
+    if protocol_named(protocol) == "fair" and folds < 2:
+        raise DataError(f"The fair protocol needs at least 2 folds, not {folds}.")
+    if seeds < 1:
+        raise DataError(f"A benchmark needs at least one seed, not {seeds}.")
+
+
+def _check_untrained(against: Against, first: Candidate, dataset: Dataset) -> None:
+    """Refuse to compare with untrained features where there are none."""
+    named = against.values() if isinstance(against, Mapping) else [against]
+    if UNTRAINED in named and not first.recipe.model.pretrained and dataset.kind != "image":
+        raise DataError(
+            f"There are no untrained features of {dataset.kind} without pretrained weights: compare with a recipe."
+        )

@@ -1,0 +1,366 @@
+"""Line charts: line styles, legends, text that fits, series from a training log, and panels that share an axis.
+
+A name's place decides its colour, dash and marker, so it looks the same in every picture.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from nearkin.errors import DataError
+from nearkin.report.canvas import DASHES, MARKERS, MUTED, SERIES, WIDTH, percent_axis
+from nearkin.report.values import LOWER, MISSING, shorten, value_text
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
+
+_PIXELS_PER_POINT = 100 / 72
+_LEGEND_SIZE, _LEGEND_ROW = 9, 21  # type in points, a row in CSS pixels
+_NAME_WIDTH, _HANDLE_WIDTH = 185, 64  # of a name, and of its line with the gaps around: two always fit side by side
+_THINNEST = 2  # CSS pixels a letter takes at least; what could not fit anyhow is not even measured
+_MARKS = 6  # on a curve of many points
+
+
+def plain_numbers(values: Any, what: str) -> np.ndarray:
+    """Values as float64; masked values become NaN, tensors are detached.
+
+    Raises:
+        DataError: if they are not numbers.
+    """
+    given = values.detach().cpu() if hasattr(values, "detach") else values
+    try:
+        array = np.ma.asarray(given) if isinstance(given, np.ma.MaskedArray) else np.asarray(given)
+    except (TypeError, ValueError):
+        array = np.array("ragged")
+    if array.dtype.kind not in "biuf":
+        raise DataError(f"The {what} must be an array of numbers, but got {shorten(repr(values), 60)}.")
+    numbers = array.astype(np.float64)
+    return numbers.filled(np.nan) if isinstance(numbers, np.ma.MaskedArray) else numbers
+
+
+def plain_parts(name: str, parts: Sequence[Any], *words: str) -> list[np.ndarray]:
+    """The arrays that belong to a name, one for each word that says what it is."""
+    if len(parts) != len(words):
+        raise DataError(f"'{name}' needs {len(words)} arrays ({', '.join(words)}), but got {len(parts)}.")
+    return [plain_numbers(part, f"{word} of '{name}'") for part, word in zip(parts, words, strict=True)]
+
+
+def curve_points(name: str, curve: Sequence[Any], *words: str) -> tuple[np.ndarray, np.ndarray]:
+    """The finite points of a curve: two arrays (m,)."""
+    x, y = plain_parts(name, curve, *words)
+    if x.ndim != 1 or x.shape != y.shape:
+        raise DataError(f"The curve of '{name}' needs two flat arrays of one length, but got {x.shape} and {y.shape}.")
+    finite = np.isfinite(x) & np.isfinite(y)
+    return x[finite], y[finite]
+
+
+def line_style(place: int) -> dict[str, Any]:
+    """Colour, dash and marker of the line at a place; dash and marker alone distinguish twenty lines."""
+    return {
+        "color": SERIES[place % len(SERIES)],
+        "linestyle": DASHES[place % len(DASHES)],
+        "linewidth": 2.0 if place == 0 else 1.6,
+        "marker": MARKERS[place % len(MARKERS)],
+        "markersize": 5.5,
+        "markerfacecolor": "white",
+        "markeredgewidth": 1.4,
+        "zorder": 4 if place == 0 else 3,
+    }
+
+
+def draw_curve(axes: Axes, place: int, x: np.ndarray, y: np.ndarray, *, travelled: np.ndarray) -> None:
+    """A line through points (m,), with a few markers spread evenly over the way `travelled` (m,), ascending.
+
+    Each place begins its markers elsewhere, so that those of equal curves do not hide one another.
+    """
+    if not len(x):
+        return
+    start = (place % len(MARKERS) + 0.5) / len(MARKERS)
+    shares = (np.arange(_MARKS) + start) / _MARKS
+    marked = np.searchsorted(travelled, travelled[0] + shares * (travelled[-1] - travelled[0]))
+    every = np.unique(np.minimum(marked, len(x) - 1)).tolist()
+    axes.plot(x, y, markevery=every, **line_style(place))
+
+
+def text_width(text: str, size: float, weight: str = "normal") -> float:
+    """Width of a line of text in CSS pixels, at a size in points."""
+    from matplotlib.font_manager import FontProperties
+    from matplotlib.textpath import text_to_path
+
+    # All is said here: what is left out of a FontProperties comes from the user's settings.
+    look: Any = {"style": "normal", "variant": "normal", "stretch": "normal", "math_fontfamily": "dejavusans"}
+    font = FontProperties(family="DejaVu Sans", weight=weight, size=size, **look)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="(?s)Glyph .* missing from")
+        return _PIXELS_PER_POINT * float(text_to_path.get_text_width_height_descent(text, font, ismath=False)[0])
+
+
+def fit_text(text: str, width: float, size: float, weight: str = "normal") -> str:
+    """A clean line no wider than `width` CSS pixels, an ellipsis standing for the rest."""
+    line = shorten(text, max(1, int(width // _THINNEST)))
+    for limit in range(len(line), 0, -1):
+        line = shorten(text, limit)
+        if text_width(line, size, weight) <= width:
+            break
+    return line
+
+
+def legend_labels(names: Iterable[str], areas: Mapping[str, float] | None = None, what: str = "area") -> list[str]:
+    """Names as a legend tells them, with the areas of those that have one."""
+    labels = []
+    for name in names:
+        # Matplotlib leaves a label that is empty or begins with an underscore out of the legend.
+        label = fit_text(name.lstrip("_"), _NAME_WIDTH, _LEGEND_SIZE) or MISSING
+        labels.append(f"{label}: {what} {value_text(float(areas[name]), True)}" if areas and name in areas else label)
+    return labels
+
+
+def legend_height(labels: Sequence[str]) -> int:
+    """Height of a legend in CSS pixels."""
+    return 14 + _LEGEND_ROW * -(-len(labels) // _columns(labels))
+
+
+def legend_above(figure: Figure, labels: Sequence[str], *more: Line2D) -> None:
+    """A legend over the whole width, each label in the style of its place, in as many columns as fit."""
+    from matplotlib.lines import Line2D
+
+    lines = [Line2D([], [], label=label, **line_style(place)) for place, label in enumerate(labels)]
+    columns = _columns([*labels, *(str(line.get_label()) for line in more)])
+    figure.legend(
+        handles=[*lines, *more],
+        loc="outside upper left",
+        ncols=columns,
+        fontsize=_LEGEND_SIZE,
+        handlelength=2.8,
+        columnspacing=1.2,
+        borderpad=0.2,
+    )
+
+
+def _columns(labels: Sequence[str]) -> int:
+    widest = max(text_width(label, _LEGEND_SIZE) for label in labels)
+    return max(1, min(4, int(WIDTH // (widest + _HANDLE_WIDTH))))
+
+
+def stacked_panels(figure: Figure, names: Iterable[str]) -> dict[str, Axes]:
+    """Name to its panel, one below the other, with one axis below them all."""
+    names = list(names)
+    return dict(zip(names, figure.subplots(len(names), 1, sharex=True, squeeze=False)[:, 0], strict=True))
+
+
+def mark_places(panels: Iterable[Axes], *places: float) -> None:
+    """A thin dashed line at each place through every panel."""
+    for axes in panels:
+        for place in places:
+            axes.axvline(place, color=MUTED, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
+
+
+def tick_whole_numbers(axes: Axes, label: str) -> None:
+    """Name the axis below, and tick whole numbers only."""
+    from matplotlib.ticker import MaxNLocator
+
+    axes.set_xlabel(label)
+    axes.xaxis.set_major_locator(MaxNLocator(9, integer=True, min_n_ticks=1, steps=[1, 2, 2.5, 5, 10]))
+
+
+Series: TypeAlias = tuple[np.ndarray, np.ndarray]
+_FEW = 10  # points; a shorter line is drawn as it is
+
+
+def step_series(history: Sequence[Mapping[str, float]], key: str) -> Series:
+    """Steps (m,) and finite values (m,) of one key, in order of steps; a repeated step counts with its last row."""
+    found = {float(row["step"]): float(row[key]) for row in history if "step" in row and row.get(key) is not None}
+    steps = sorted(step for step, value in found.items() if math.isfinite(value))
+    return np.array(steps), np.array([found[step] for step in steps])
+
+
+def draw_noisy(axes: Axes, series: Series, colour: str) -> None:
+    """Draw a line as it is and, where there are enough points, its smoothed course above it."""
+    steps, values = series
+    few = len(steps) < _FEW
+    look: Any = {"linewidth": 1.6, "alpha": 1.0} if few else {"linewidth": 1.0, "alpha": 0.35}
+    axes.plot(steps, values, color=colour, marker="o" if len(steps) == 1 else "", markersize=3.5, **look)
+    if not few:
+        smoothed = smooth(values)
+        axes.plot(steps, smoothed, color=colour, linewidth=1.8)
+        # One spike of the first steps shall not flatten all the rest.
+        top = max(float(np.quantile(values, 0.995)), float(smoothed.max()))
+        bottom = float(values.min())
+        margin = 0.06 * (top - bottom) or 0.5
+        axes.set_ylim(bottom - margin, top + margin)
+    axes.margins(x=0.02)
+
+
+def smooth(values: np.ndarray) -> np.ndarray:
+    """A Gaussian average over about a twentieth of the curve, without lag and unbiased at both ends."""
+    sigma = max(1.0, len(values) / 50)
+    reach = min(int(3 * sigma), len(values) - 1)
+    kernel = np.exp(-0.5 * (np.arange(-reach, reach + 1) / sigma) ** 2)
+    weight = np.convolve(np.ones(len(values)), kernel)[reach : reach + len(values)]
+    return np.convolve(values, kernel)[reach : reach + len(values)] / weight
+
+
+_PAIR_PANEL = 210  # height, in CSS pixels
+_NARROWEST = 0.04  # range of accuracies
+
+
+def value_line(name: str, values: np.ndarray, length: int, what: str) -> np.ndarray:
+    """The values of one line (m,), one for each place on its axis."""
+    line = plain_numbers(values, f"values of '{name}'")
+    if line.shape != (length,):
+        raise DataError(f"The line of '{name}' needs {length} values, one for each {what}, but got shape {line.shape}.")
+    return np.where(np.isfinite(line), line, np.nan)
+
+
+def has_values(*panels: Mapping[str, np.ndarray]) -> bool:
+    """Whether any line of any panel has a finite value."""
+    return any(np.isfinite(line).any() for lines in panels for line in lines.values())
+
+
+def panels_height(names: Sequence[str]) -> int:
+    """The height of both panels with their legend, in CSS pixels."""
+    return 40 + 2 * _PAIR_PANEL + legend_height(legend_labels(names))
+
+
+def draw_panels(
+    figure: Figure,
+    x: np.ndarray,
+    names: Sequence[str],
+    accuracy: Mapping[str, np.ndarray],
+    ece: Mapping[str, np.ndarray],
+) -> list[Axes]:
+    """Draw lines (m,) over x (m,), accuracy above ECE, with one legend; the place in `names` sets a line's look."""
+    upper, lower = figure.subplots(2, 1, sharex=True)
+    for axes, lines in ((upper, accuracy), (lower, ece)):
+        for place, name in enumerate(names):
+            if name in lines:
+                axes.plot(x, lines[name], **line_style(place))
+        percent_axis(axes, "y")
+    upper.set_title("Accuracy")
+    lower.set_title(f"Expected calibration error (ECE) {LOWER}")
+    upper.set_ylim(*share_limits(*_range(accuracy)))
+    top = max(_range(ece)[1], 0.01)
+    lower.set_ylim(-0.04 * top, 1.1 * top)  # errors from 0 on: an ECE twice as high is drawn twice as high
+    legend_above(figure, legend_labels(names))
+    return [upper, lower]
+
+
+def _range(lines: Mapping[str, np.ndarray]) -> tuple[float, float]:
+    values = np.concatenate([np.zeros(0), *lines.values()])
+    values = values[np.isfinite(values)]
+    return (float(values.min()), float(values.max())) if len(values) else (0.0, 1.0)
+
+
+def share_limits(low: float, high: float) -> tuple[float, float]:
+    """Limits close to the values, but not so close that noise looks large, nor far beyond 0 or 100 %."""
+    room = max(0.1 * (high - low), (_NARROWEST - (high - low)) / 2)
+    bottom, top = low - room, high + room
+    rim = 0.03 * (top - bottom)
+    return (bottom if bottom >= 0 else min(low, 0.0) - rim), max(high, min(top, 1.0)) + rim
+
+
+Pairs: TypeAlias = Mapping[str, Mapping[str, tuple[Sequence[float], Sequence[float]]]]
+"""Metric to method to two arrays (m,)."""
+
+_METRIC_PANEL, _METRIC_RIM = 210, 40  # CSS pixels: the height of a panel, and of what the axis below adds
+_TITLE_SIZE, _TITLE_WIDTH = 11, WIDTH - 75  # points; CSS pixels
+
+
+@dataclass(frozen=True, eq=False)
+class MetricLine:
+    """The values of a method: finite points `x` and `y` (m,), ascending in x, and their interval, NaN without one."""
+
+    x: np.ndarray
+    y: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+
+def metric_lines(series: Pairs, intervals: Pairs | None) -> dict[str, dict[str, MetricLine]]:
+    """Metric to method to its line; metrics and methods without a point are left out.
+
+    Args:
+        series: metric to method to x (m,) and y (m,).
+        intervals: metric to method to the lower and upper ends (m,) of intervals, for those that have some.
+
+    Raises:
+        DataError: unless arrays fit together and every interval has its line.
+    """
+    for metric, methods in (intervals or {}).items():
+        for method in methods:
+            if method not in series.get(metric, {}):
+                raise DataError(f"'{method}' has an interval of '{metric}' but no line: give both or neither.")
+    lines = {
+        metric: {
+            method: line
+            for method, points in methods.items()
+            if len((line := _metric_line(method, points, (intervals or {}).get(metric, {}).get(method))).x)
+        }
+        for metric, methods in series.items()
+    }
+    return {metric: methods for metric, methods in lines.items() if methods}
+
+
+def method_names(lines: Mapping[str, Mapping[str, MetricLine]]) -> list[str]:
+    """The methods of all panels; a name's place decides how its line looks."""
+    return list(dict.fromkeys(name for methods in lines.values() for name in methods))
+
+
+def picture_height(panels: int, labels: Sequence[str]) -> int:
+    """The height of a picture with its legend, in CSS pixels."""
+    return _METRIC_RIM + _METRIC_PANEL * panels + legend_height(legend_labels(labels))
+
+
+def metric_panels(
+    figure: Figure,
+    lines: Mapping[str, Mapping[str, MetricLine]],
+    across: str,
+    beside: Mapping[str, Sequence[float]] | None = None,
+) -> dict[str, Axes]:
+    """Metric to its empty panel, of a height that holds all of its values, shares of 1.
+
+    Args:
+        figure: what the panels fill.
+        lines: metric to method to its line.
+        across: the name of what the lines run against.
+        beside: metric to values that shall be in sight too.
+    """
+    grid = stacked_panels(figure, lines)
+    for metric, axes in grid.items():
+        parts = [part for line in lines[metric].values() for part in (line.y, line.low, line.high)]
+        values = np.concatenate([*parts, (beside or {}).get(metric, ())])
+        values = values[np.isfinite(values)]
+        axes.set_ylim(*share_limits(float(values.min()), float(values.max())))
+        axes.margins(x=0.02)
+        percent_axis(axes, "y")
+    grid[next(reversed(grid))].set_xlabel(across)
+    return grid
+
+
+def write_title(axes: Axes, title: str) -> None:
+    """A panel's title, cut to the width of the picture."""
+    axes.set_title(fit_text(title, _TITLE_WIDTH, _TITLE_SIZE, "bold"), fontsize=_TITLE_SIZE)
+
+
+def _metric_line(
+    name: str, points: Sequence[Sequence[float]], interval: Sequence[Sequence[float]] | None
+) -> MetricLine:
+    x, y = plain_parts(name, points, "place", "value")
+    low, high = (np.full(y.shape, np.nan),) * 2 if interval is None else plain_parts(name, interval, "low", "high")
+    if x.ndim != 1 or not x.shape == y.shape == low.shape == high.shape:
+        shapes = ", ".join(str(part.shape) for part in ((x, y) if interval is None else (x, y, low, high)))
+        raise DataError(f"The line of '{name}' needs flat arrays of one length, but got {shapes}.")
+    if (low > high).any():
+        raise DataError(f"An interval of '{name}' ends below its start: give the lower ends first.")
+    order = np.argsort(x, kind="stable")
+    order = order[np.isfinite(x[order]) & np.isfinite(y[order])]
+    return MetricLine(x[order], y[order], low[order], high[order])

@@ -1,0 +1,315 @@
+"""The order of a gallery for every query: float32 scores, the larger the nearer, and float64 distances.
+
+Where the scorer allows it, scores are one matrix product in float32: of unit vectors on the sphere, of the vectors
+themselves for inner products, and `[x, -|x|^2/2, 1] . [y, 1, -|y|^2/2] = -|x - y|^2 / 2` for spaces ordered by
+Euclidean distances; factorised scorers combine two sides. What float32 cannot tell apart, distances in float64 do."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nearkin.errors import DataError
+from nearkin.search.scan import PARALLEL, UNDERFLOW, round_noise
+from nearkin.search.scorers import CERTAINTY, ROUNDING, Cosine, Factorised, Factors, InnerProduct, Scorer
+from nearkin.spaces import EuclideanOrder, Sphere
+
+_CHUNK_ENTRIES = 2**19
+_GATHERED_ENTRIES = 2**18  # in float64, and a scorer makes several copies: about 10 MB for each worker
+_DENSE = 4
+_SAMPLED = 1000
+_CONCENTRATED = 0.9  # length of the mean direction
+
+
+class Order:
+    """Scores and true distances between queries and a gallery.
+
+    Args:
+        queries: (q, d).
+        gallery: (n, d), may be the queries themselves.
+        scorer: what tells distances.
+    """
+
+    def __init__(self, queries: Tensor, gallery: Tensor, scorer: Scorer) -> None:
+        self.queries = queries
+        self.gallery = gallery
+        self.scorer = scorer
+        self.width = queries.shape[1]
+        self._dtype = torch.promote_types(torch.promote_types(queries.dtype, gallery.dtype), torch.float32)
+        self.by_product = True
+        self._form: Any = None
+        self._factors: Factors | None = None
+        self._noise = 0.0
+        if isinstance(scorer, Sphere | Cosine) and _is_own_distance(scorer):
+            self._form = _directions(queries, gallery, scorer)
+            self._noise = PARALLEL if isinstance(scorer, Sphere) else PARALLEL**2
+        elif isinstance(scorer, InnerProduct) and _is_own_distance(scorer):
+            self._form = _ProductForm(queries, gallery)
+        elif isinstance(scorer, Factorised) and _is_own_distance(scorer):
+            self._factors = Factors(gallery, scorer)
+        elif isinstance(scorer, EuclideanOrder) and _is_own_distance(scorer):
+            self._form = _EuclideanForm(queries, gallery, scorer)
+        else:
+            self.by_product = False
+        if self.by_product:
+            self.width = self.width + self._form.more_columns if self._factors is None else self._factors.width
+
+    @property
+    def factorised(self) -> bool:
+        """Whether scores combine two sides that differ, each pair at the cost of a whole side."""
+        return self._factors is not None
+
+    @property
+    def symmetric(self) -> bool:
+        """Whether one product serves both directions of a pair."""
+        return self._form is not None and self.queries is self.gallery
+
+    @property
+    def one_side(self) -> bool:
+        """Whether `left` and `right` of the same points are the same."""
+        return self.symmetric and self._form.more_columns == 0
+
+    def left(self, rows: Tensor | slice) -> Tensor:
+        """The queries (b, width) as the left side of the product."""
+        points = self.queries[rows]
+        if self._factors is not None:
+            return self._factors.left(points)
+        return self._form.sides(points)[0] if self.by_product else points.to(self._dtype)
+
+    def right(self, rows: Tensor | slice) -> Tensor:
+        """Gallery items (m, width) as the right side of the product."""
+        if self._factors is not None:
+            return self._factors.right(rows)
+        points = self.gallery[rows]
+        return self._form.sides(points)[1] if self.by_product else points.to(self._dtype)
+
+    def scores(self, left: Tensor, right: Tensor, out: Tensor) -> Tensor:
+        """Scores (b, m) into `out`."""
+        if self._factors is not None:
+            return self._factors.scores(left, right, out)
+        if self.by_product:
+            return torch.mm(left, right.T, out=out)
+        distances = self.scorer.distance(left, right)
+        if not isinstance(distances, Tensor) or distances.shape != out.shape:
+            given = f"the shape {tuple(distances.shape)}" if isinstance(distances, Tensor) else type(distances).__name__
+            raise DataError(
+                f"The distance of {type(self.scorer).__name__} must give a tensor of the shape {tuple(out.shape)} for "
+                f"{len(left)} and {len(right)} vectors, not {given}."
+            )
+        if not all(extreme.isfinite() for extreme in out.copy_(distances).neg_().aminmax()):
+            raise DataError(
+                f"The distance of {type(self.scorer).__name__} must give finite numbers, but some are NaN or infinite: "
+                "replace them, by a large number where vectors are far apart."
+            )
+        return out
+
+    def tolerance(self, rows: Tensor) -> Tensor:
+        """By how much (b,) the scores of a query may be off through rounding; none where the scorer computes them."""
+        if not self.by_product:
+            return torch.zeros(len(rows), device=self.queries.device)
+        if self._factors is not None:
+            return self._factors.tolerance(self.queries[rows])
+        if isinstance(self._form, _UnitForm):
+            return torch.full((len(rows),), self._form.rounding(self.queries.shape[1]), device=self.queries.device)
+        return self._form.tolerance(self.queries[rows])
+
+    def distances(self, rows: Tensor, near: Tensor) -> Tensor:
+        """True distances (b, c), float64, of queries (b,) to chosen gallery items (b, c)."""
+        if self._factors is not None:
+            return self._factors.distances(self.queries[rows], near)
+        distances = torch.empty(near.shape, dtype=torch.float64, device=near.device)
+        dense = _DENSE * near.shape[1] >= len(self.gallery) > 1
+        a_row = len(self.gallery) if dense else near.shape[1] * self.queries.shape[1]
+        step = max(1, _GATHERED_ENTRIES // max(1, a_row))
+        for start in range(0, len(rows), step):
+            some = slice(start, start + step)
+            x = self.queries[rows[some]].double()
+            if dense:  # most of the gallery: no need to gather it for every query
+                chunks = self.gallery.split(max(1, _GATHERED_ENTRIES // self.queries.shape[1]))
+                table = torch.cat([self.scorer.distance(x, part.double()) for part in chunks], dim=1)
+                distances[some] = table.gather(1, near[some])
+            else:
+                distances[some] = self.scorer.distance(x.unsqueeze(1), self.gallery[near[some]].double())[:, 0]
+        if self._noise:
+            distances[distances < self._noise] = 0  # vectors of one direction are one point, whatever their lengths
+        return distances
+
+
+class _UnitForm:
+    """Directions: the product of unit vectors is their cosine."""
+
+    more_columns = 0
+
+    def sides(self, points: Tensor) -> tuple[Tensor, Tensor]:
+        unit = Sphere().as_euclidean(points.double())[0].float()
+        return unit, unit
+
+    def rounding(self, dimensions: int) -> float:
+        return (CERTAINTY * math.sqrt(dimensions) + 2) * ROUNDING
+
+
+class _UnitOrZeroForm(_UnitForm):
+    """Directions and zero vectors, which are at a right angle to every direction and at none to each other."""
+
+    more_columns = 1
+
+    def sides(self, points: Tensor) -> tuple[Tensor, Tensor]:
+        unit, _ = super().sides(points)
+        marked = torch.cat([unit, (unit == 0).all(dim=1, keepdim=True).float()], dim=1)
+        return marked, marked
+
+
+class _ProductForm:
+    """Inner products, scaled by powers of two so that they neither overflow nor vanish."""
+
+    more_columns = 0
+
+    def __init__(self, queries: Tensor, gallery: Tensor) -> None:
+        self._scale = _power_of_two(max(_largest(queries), _largest(gallery)))
+        self._longest = max(float(part.norm(dim=1).amax()) for part in self._chunks(gallery))
+
+    def sides(self, points: Tensor) -> tuple[Tensor, Tensor]:
+        scaled = (points.double() * self._scale).float()
+        return scaled, scaled
+
+    def tolerance(self, queries: Tensor) -> Tensor:
+        length = (queries.double() * self._scale).norm(dim=1).float()
+        root = math.sqrt(queries.shape[1])
+        return CERTAINTY * root * ROUNDING * (self._longest * length + UNDERFLOW * root)
+
+    def _chunks(self, points: Tensor) -> Any:
+        return (part.double() * self._scale for part in points.split(_chunk_rows(points)))
+
+
+class _EuclideanForm:
+    """Negative halves of squared Euclidean distances, over the weights of both points where the space has weights."""
+
+    more_columns = 2
+
+    def __init__(self, queries: Tensor, gallery: Tensor, space: EuclideanOrder) -> None:
+        self._space = space
+        self._origin, spread = self._round_centre(gallery)
+        reach = spread
+        for part in queries.split(_chunk_rows(queries)):
+            reach = max(reach, float((space.as_euclidean(part.double())[0] - self._origin).abs().amax()))
+        self._scale = _power_of_two(reach)
+        self._longest, self._lightest = 0.0, math.inf
+        for part in gallery.split(_chunk_rows(gallery)):
+            points, weights = self._placed(part)
+            self._longest = max(self._longest, float(points.norm(dim=1).amax()))
+            if weights is not None:
+                self._lightest = min(self._lightest, float(weights.amin()))
+        if self._lightest == math.inf:
+            self._lightest = 1.0
+
+    def sides(self, points: Tensor) -> tuple[Tensor, Tensor]:
+        placed, weights = self._placed(points)
+        half = placed.square().sum(dim=1, keepdim=True) / 2
+        left = torch.cat([placed, -half, torch.ones_like(half)], dim=1)
+        right = torch.cat([placed, torch.ones_like(half), -half], dim=1)
+        if weights is not None:
+            left, right = left / weights.unsqueeze(1), right / weights.unsqueeze(1)
+        return left.float(), right.float()
+
+    def tolerance(self, queries: Tensor) -> Tensor:
+        placed, weights = self._placed(queries)
+        root = math.sqrt(queries.shape[1] + 2)
+        largest = (placed.norm(dim=1) + self._longest).square() / 2 + UNDERFLOW * root
+        if weights is not None:
+            largest = largest / weights / self._lightest
+        return (CERTAINTY * root * ROUNDING * largest).float()
+
+    def _placed(self, points: Tensor) -> tuple[Tensor, Tensor | None]:
+        flat, weights = self._space.as_euclidean(points.double())
+        return (flat - self._origin) * self._scale, weights
+
+    def _round_centre(self, gallery: Tensor) -> tuple[Tensor, float]:
+        """A round point (d,) near the mean, subtracting which does not spoil exact ties, and the largest difference.
+
+        Far from the origin, a product of vectors loses the digits in which the points differ. The grid is as coarse as
+        the points are spread, so data around the origin stay as they are and whole numbers stay whole.
+        """
+        chunks = gallery.split(_chunk_rows(gallery))
+        sums = torch.stack([self._space.as_euclidean(part.double())[0].sum(dim=0) for part in chunks])
+        mean = sums.sum(dim=0) / len(gallery)
+        spread = max(float((self._space.as_euclidean(part.double())[0] - mean).abs().amax()) for part in chunks)
+        grid = 1 / _power_of_two(spread)
+        centre = (mean / grid).round() * grid
+        return centre, spread + float((mean - centre).abs().amax())
+
+
+def _is_own_distance(scorer: Scorer) -> bool:
+    """Whether the scorer's distance is the one its known order belongs to: a subclass may have put another in place."""
+    kinds = type(scorer).__mro__
+    known = next((kind for kind in kinds if kind in (Sphere, Cosine, InnerProduct)), None)
+    order = known or next(kind for kind in kinds if vars(kind).keys() & {"as_euclidean", "sides"})
+    distance = next(kind for kind in kinds if "distance" in vars(kind))
+    return kinds.index(order) <= kinds.index(distance)
+
+
+def _directions(queries: Tensor, gallery: Tensor, scorer: Sphere | Cosine) -> _UnitForm | _EuclideanForm:
+    """Cosines; or, where all directions are much the same, distances between them, which lose fewer digits."""
+    sets = [queries] if queries is gallery else [queries, gallery]
+    chunks = [part for points in sets for part in points.split(_chunk_rows(points))]
+    if any(bool((torch.linalg.vector_norm(part, torch.inf, dim=1) == 0).any()) for part in chunks):
+        # A zero vector is at chord 1 and at a right angle to all directions, and its cosine is 0.
+        if isinstance(scorer, Sphere):
+            return _UnitOrZeroForm() if scorer.metric == "angle" else _EuclideanForm(queries, gallery, scorer)
+        return _UnitForm()
+    sample = gallery[:: max(1, len(gallery) // _SAMPLED)].double()
+    mean = Sphere().as_euclidean(sample)[0].mean(dim=0)
+    return _EuclideanForm(queries, gallery, Sphere()) if float(mean.norm()) > _CONCENTRATED else _UnitForm()
+
+
+def _chunk_rows(points: Tensor) -> int:
+    return max(1, _CHUNK_ENTRIES // points.shape[1])
+
+
+def _largest(points: Tensor) -> float:
+    return max((float(part.abs().amax()) for part in points.split(_chunk_rows(points))), default=0.0)
+
+
+def _power_of_two(size: float) -> float:
+    """A factor that brings values up to `size` into [-1, 1] without changing a digit."""
+    return 2.0 ** -math.frexp(size)[1] if size > 0 else 1.0
+
+
+_ENTRIES = 2**22  # of gathered vectors: 32 MB in double precision
+_PLAIN_ROWS = 64
+
+
+def candidate_distances(space: Scorer, queries: Tensor, gallery: Tensor, candidates: Tensor) -> Tensor:
+    """Distances (q, m), float64, of queries (q, d) to the gallery items (n, d) numbered by `candidates` (q, m).
+
+    What differs by rounding only is equal. A space compares each query with its own candidates; a scorer of the user's
+    own knows only tables of distances, and gets small ones; they count in single precision, as in every search.
+    """
+    distances = torch.empty(candidates.shape, dtype=torch.float64, device=queries.device)
+    if not candidates.numel():
+        return distances
+    batched = _is_batched(space)
+    step = max(1, _ENTRIES // (candidates.shape[1] * queries.shape[1])) if batched else _PLAIN_ROWS
+    for rows in torch.arange(len(queries), device=queries.device).split(step):
+        x, near = queries[rows].double(), candidates[rows]
+        if batched:
+            distances[rows] = round_noise(space.distance(x.unsqueeze(1), gallery[near].double())[:, 0])
+        else:
+            items, place = near.unique(return_inverse=True)
+            distances[rows] = space.distance(x, gallery[items].double()).gather(1, place).float().double()
+    return distances
+
+
+def all_distances(space: Scorer, queries: Tensor, gallery: Tensor) -> Tensor:
+    """Distances (q, n), float64, of queries (q, d) to a whole gallery (n, d); what differs by rounding is equal."""
+    step = max(1, _ENTRIES // max(len(queries), queries.shape[1]))
+    parts = [space.distance(queries.double(), part.double()) for part in gallery.split(step)]
+    distances = torch.cat(parts, dim=1)
+    return round_noise(distances) if _is_batched(space) else distances.float().double()
+
+
+def _is_batched(space: Scorer) -> bool:
+    """Whether it takes leading batch dimensions, as every space does; then it is ours, and exact in float64."""
+    return hasattr(space, "project") or isinstance(space, Cosine | InnerProduct)

@@ -1,0 +1,286 @@
+"""Many neighbours of every query: a sample of the gallery gives a threshold, and only what passes it is sorted.
+
+Where queries look for each other, half of the product serves both directions.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nearkin.search.order import Order
+from nearkin.search.selection import EMPTY, Consume, hide, key_scores, padded, prepared, to_keys
+from nearkin.search.workers import Queue, even_height, run_workers, worker_count
+
+TILE = 1024
+PAD = 16
+_HEIGHT = 1024
+_LARGEST_SAMPLE = 4096
+_EXPECTED = 100  # neighbours in the sample, for a sharp threshold
+_MARGIN = 2.5  # standard deviations by which the threshold is told too low: one query in 160 falls short
+_SURPLUS = 4.0  # standard deviations by which there may be more than expected
+_CONSUMED_ENTRIES = 2**19
+_SEED = 0
+
+
+def sieve_height(order: Order, depth: int, memory: int) -> int:
+    """How many queries a worker can sieve at once, if they look for so many items."""
+    sample = _sample_size(len(order.gallery), depth)
+    a_row = 4 * (sample + TILE) + 16 * table_width(len(order.gallery), depth, sample)
+    return min(_HEIGHT, memory // 2 // worker_count(order.queries.device) // a_row)
+
+
+def search_sieve(
+    order: Order, rows: np.ndarray, depth: np.ndarray, exclude: np.ndarray | None, consume: Consume, memory: int
+) -> np.ndarray:
+    """Find the nearest items of the queries `rows`, and return the queries (s,) that this way could not serve.
+
+    Args:
+        order: what scores.
+        rows: which queries (r,), best by ascending depth.
+        depth: how many items (r,) each needs; all that rounding could put among them come along.
+        exclude: the item (q,) that a query must not find, or -1.
+        consume: called by the workers with queries and their keys.
+        memory: bytes to stay within.
+    """
+    size, deepest = len(order.gallery), int(depth.max())
+    gallery = ShuffledGallery(order, _sample_size(size, deepest), memory // 4)
+    place = None if exclude is None else np.where(exclude < 0, -1, gallery.place[exclude])
+    height = even_height(len(rows), sieve_height(order, deepest, memory), order.queries.device)
+    starts = Queue(range(0, len(rows), height))
+    unserved: list[np.ndarray] = []
+
+    def work(_: int) -> None:
+        table = KeyTable(height, table_width(size, deepest, gallery.sample))
+        sample = torch.empty(height, -(-gallery.sample // PAD) * PAD)
+        buffer = torch.empty(height * TILE)
+        for start in starts:
+            some, deep = rows[start : start + height], depth[start : start + height]
+            everyone, left = slice(0, len(some)), order.left(torch.from_numpy(some))
+            hidden = None if place is None else place[some]
+            for first in range(0, gallery.sample, TILE):
+                gallery.scores(left, first, hidden, sample[: len(some), first : first + TILE])
+            limit, sure = told_limits(order, some, deep, sample[: len(some)], size)
+            table.clear()
+            table.keep(everyone, sample[: len(some)].numpy(), limit, gallery.items)
+            for first in range(gallery.sample, size, TILE):
+                width = -(-min(TILE, size - first) // PAD) * PAD
+                scores = gallery.scores(left, first, hidden, buffer[: len(some) * width].view(len(some), width))
+                table.keep(everyone, scores.numpy(), limit, gallery.items[first : first + TILE])
+            unserved.append(table.hand_over(everyone, some, deep, sure, consume))
+
+    run_workers(work, order.queries.device)
+    return np.sort(np.concatenate(unserved))
+
+
+class ShuffledGallery:
+    """The gallery with a random sample in front."""
+
+    def __init__(self, order: Order, sample: int, memory: int) -> None:
+        size = len(order.gallery)
+        chosen = np.zeros(size, bool)
+        chosen[np.random.default_rng(_SEED).permutation(size)[:sample]] = True
+        self.items = np.concatenate([np.flatnonzero(chosen), np.flatnonzero(~chosen)])
+        """Which item stands at each place (n,)."""
+        self.place = np.empty(size, np.int64)
+        """At which place each item stands (n,)."""
+        self.place[self.items] = np.arange(size)
+        self.sample = int(chosen.sum())
+        self._order = order
+        self._whole = prepared(self._side, size, PAD) if (size + PAD) * order.width * 4 <= memory else None
+
+    def right(self, first: int) -> Tensor:
+        """A tile of the right side of the product (m padded, width)."""
+        if self._whole is not None:
+            return self._whole[first : first + TILE]
+        return padded(self._side(slice(first, min(first + TILE, len(self.items)))), PAD)
+
+    def scores(self, left: Tensor, first: int, hidden: np.ndarray | None, out: Tensor) -> Tensor:
+        """Scores (b, m padded) of a tile into `out`, without the hidden places (b,)."""
+        self._order.scores(left, self.right(first), out)
+        out[:, len(self.items) - first :] = -torch.inf
+        if hidden is not None:
+            hide(out, hidden - first)
+        return out
+
+    def _side(self, places: slice) -> Tensor:
+        return self._order.right(torch.from_numpy(self.items[places]))
+
+
+class KeyTable:
+    """Keys of all items that pass the thresholds of some queries.
+
+    Args:
+        rows: how many queries.
+        width: room for the keys of each.
+    """
+
+    def __init__(self, rows: int, width: int) -> None:
+        self._keys = np.full((rows, width), EMPTY)
+        self._fill = np.zeros(rows, np.int64)
+        self._lock = threading.Lock()
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._keys.fill(EMPTY)
+        self._fill.fill(0)
+
+    def keep(self, rows: slice, scores: np.ndarray, limit: np.ndarray, items: np.ndarray) -> None:
+        """Keep what reaches its query's limit (b,) among scores (b, m); the columns are `items`."""
+        width = scores.shape[1]
+        found = np.flatnonzero(scores >= limit[:, None])
+        starts = np.searchsorted(found, np.arange(len(scores)) * width)
+        counts = np.diff(starts, append=len(found))
+        columns = found - np.repeat(np.arange(len(scores)) * width, counts)
+        self._put(rows, counts, to_keys(scores.reshape(-1)[found], items[columns]))
+
+    def keep_mirrored(self, rows: slice, scores: np.ndarray, limit: np.ndarray, items: np.ndarray) -> None:
+        """As `keep`, of scores (m, b) that have the queries for columns and `items` for rows."""
+        found = np.flatnonzero(scores >= limit)
+        row, query = np.divmod(found, scores.shape[1])
+        query = query.astype(np.uint16)  # short numbers are sorted by their digits, in no time
+        by_query = np.argsort(query, kind="stable")
+        keys = to_keys(scores.reshape(-1)[found[by_query]], items[row[by_query]])
+        self._put(rows, np.bincount(query, minlength=rows.stop - rows.start), keys)
+
+    def hand_over(
+        self, rows: slice, queries: np.ndarray, depth: np.ndarray, sure: np.ndarray, consume: Consume
+    ) -> np.ndarray:
+        """Let `consume` have the keys of queries (b,) that got all they need, and return the others.
+
+        The last that a query needs must be as near as `sure` (b,): of what is farther, rounding may hide a part.
+        """
+        keys, fill = self._keys[rows], self._fill[rows]
+        served = (fill >= depth) & (fill <= keys.shape[1]) & (depth > 0)
+        keys = keys[:, : int(fill[served].max(initial=1))]
+        step = max(1, _CONSUMED_ENTRIES // keys.shape[1])
+        for part in (slice(top, top + step) for top in range(0, len(queries), step)):
+            good = np.flatnonzero(served[part])
+            chosen = keys[part] if len(good) == len(keys[part]) else keys[part][good]
+            chosen.sort(axis=1)
+            reached = key_scores(chosen[np.arange(len(good)), depth[part][good] - 1]) >= sure[part][good]
+            if not reached.all():
+                served[part][good[~reached]] = False
+                good, chosen = good[reached], chosen[reached]
+            consume(queries[part][good], chosen)
+        return queries[~served & (depth > 0)]
+
+    def _put(self, rows: slice, counts: np.ndarray, keys: np.ndarray) -> None:
+        """Add keys (c,) that come query by query, so many (b,) for each."""
+        width = self._keys.shape[1]
+        offset = np.arange(rows.start, rows.stop) * width - (np.cumsum(counts) - counts)
+        with self._lock:  # a mirrored tile may meet another worker's rows
+            fill = self._fill[rows]
+            full = fill + counts
+            target = np.repeat(offset + fill, counts) + np.arange(len(keys))
+            if (full > width).any():
+                fits = np.repeat(full <= width, counts)
+                target, keys = target[fits], keys[fits]
+            self._keys.reshape(-1)[target] = keys
+            self._fill[rows] = np.where(full > width, width + 1, full)  # a query beyond its room is lost, and stays so
+
+
+def told_limits(
+    order: Order, rows: np.ndarray, depth: np.ndarray, sample: Tensor, size: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Scores (b,) that `depth` of all items mostly exceed, by a sample (b, s): less what rounding may do, and plain."""
+    place = _place(size, depth, min(size, sample.shape[1]))
+    # The n-th best of groups is no better than the n-th best item, and little worse where groups are many.
+    group = next((number for number in (8, 4, 2) if place.max() <= sample.shape[1] / number / 4), 1)
+    ranked = np.sort(sample.unflatten(1, (group, -1)).amax(dim=1).numpy(), axis=1)
+    sure = ranked[np.arange(len(place)), -np.clip(place, 1, ranked.shape[1])]
+    doubt = 2 * order.tolerance(torch.from_numpy(rows)).numpy()
+    limit = np.maximum(sure - doubt, np.finfo(np.float32).min)
+    return np.where(depth > 0, limit, np.float32(np.inf)), sure
+
+
+def table_width(size: int, depth: int, sample: int) -> int:
+    """How many items mostly pass the threshold of a query that looks for `depth` of them."""
+    place = int(_place(size, np.array([depth]), sample)[0])
+    passing = place * size / sample
+    if sample < size:
+        passing *= 1.3 * (1 + _SURPLUS / place**0.5)
+    return min(size, int(passing) + 64)
+
+
+def _sample_size(size: int, depth: int) -> int:
+    wanted = min(max(_EXPECTED * size // depth, TILE), _LARGEST_SAMPLE)
+    return min(size, -(-wanted // TILE) * TILE)
+
+
+def _place(size: int, depth: np.ndarray, sample: int) -> np.ndarray:
+    """The place in the sample (b,) that lies just beyond the `depth` nearest of all items."""
+    share = sample / size
+    spread = np.sqrt(depth * share * (1 - share) * (1 - np.minimum(depth / size, 1)))
+    return np.ceil(depth * share + _MARGIN * spread).astype(np.int64) + (share < 1)
+
+
+def fits_mirror(order: Order, depth: int, memory: int) -> bool:
+    """Whether all that `search_mirror` keeps fits, if the queries look for so many items."""
+    size = len(order.queries)
+    a_row = 8 * table_width(size, depth, min(size, TILE)) + (1 if order.one_side else 2) * order.width * 4 + 64
+    return order.symmetric and size * a_row + worker_count(order.queries.device) * TILE * TILE * 8 <= memory // 2
+
+
+def search_mirror(order: Order, rows: np.ndarray, depth: np.ndarray, consume: Consume) -> np.ndarray:
+    """Find the nearest others of the queries `rows` (r,), and return those (s,) that this way could not serve.
+
+    Args:
+        order: what scores; queries and gallery are the same.
+        rows: which queries (r,); all others are looked at as items only.
+        depth: how many items (r,) each needs.
+        consume: called by the workers with queries and their keys.
+    """
+    size, device = len(order.queries), order.queries.device
+    items = ShuffledGallery(order, TILE, 0).items
+    deep = np.zeros(size, np.int64)
+    deep[rows] = depth
+    deep = deep[items]
+    right = prepared(lambda part: order.right(torch.from_numpy(items[part])), size, PAD)
+    left = right if order.one_side else prepared(lambda part: order.left(torch.from_numpy(items[part])), size, PAD)
+    strips = [slice(first, min(first + TILE, size)) for first in range(0, size, TILE)]
+    limit, sure = np.empty(size, np.float32), np.empty(size, np.float32)
+    table = KeyTable(size, table_width(size, int(depth.max()), min(size, TILE)))
+
+    def look(down: int, across: int, buffer: torch.Tensor) -> None:
+        """Compare the queries of strip `down` with those of strip `across`, each way."""
+        queries, others = strips[down], strips[across]
+        tile = right[others.start : others.start + TILE]
+        scores = buffer[: (queries.stop - queries.start) * len(tile)].view(-1, len(tile))
+        order.scores(left[queries], tile, scores)
+        scores[:, others.stop - others.start :] = -torch.inf
+        if down == across:
+            scores.fill_diagonal_(-torch.inf)
+        if across == 0:
+            limit[queries], sure[queries] = told_limits(order, items[queries], deep[queries], scores, size)
+        values = scores.numpy()
+        table.keep(queries, values, limit[queries], items[others])
+        if down != across:
+            table.keep_mirrored(others, values[:, : others.stop - others.start], limit[others], items[queries])
+
+    def tell(_: int) -> None:
+        buffer = torch.empty(TILE * TILE)
+        for down in to_tell:
+            look(down, 0, buffer)
+
+    def compare(_: int) -> None:
+        buffer = torch.empty(TILE * TILE)
+        for down, across in to_compare:
+            look(down, across, buffer)
+
+    def finish(_: int) -> None:
+        for strip in to_finish:
+            queries = strips[strip]
+            unserved.append(table.hand_over(queries, items[queries], deep[queries], sure[queries], consume))
+
+    unserved: list[np.ndarray] = []
+    number = len(strips)
+    to_tell, to_finish = Queue(range(1, number)), Queue(range(number))
+    to_compare = Queue((down, across) for across in range(1, number) for down in range(across, number))
+    look(0, 0, torch.empty(TILE * TILE))  # its limits come first: the others' tiles serve its queries too
+    for phase in (tell, compare, finish):
+        run_workers(phase, device)
+    return np.sort(np.concatenate(unserved))

@@ -1,0 +1,340 @@
+"""Neighbours from parts of the score matrix: tiles for few, strips of rows for many, whole rows on an accelerator."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nearkin.search.order import Order
+from nearkin.search.selection import (
+    EMPTY,
+    Consume,
+    Reservoir,
+    fill_rows,
+    hide,
+    padded,
+    prepared,
+    prepared_gallery,
+    to_keys,
+)
+from nearkin.search.workers import Queue, even_height, run_workers, worker_count
+
+_TILE = 1024
+_TALL = 4  # tiles that share one preparation of their items, where the gallery cannot be prepared as a whole
+_STRIP_ENTRIES = 2**22  # of the left sides of these tiles
+_SLACK = 32
+
+
+def search_tiles(
+    order: Order, rows: np.ndarray, wanted: int, exclude: np.ndarray | None, consume: Consume, memory: int
+) -> None:
+    """Find the `wanted` nearest items of the queries `rows`, strip by strip.
+
+    Args:
+        order: what scores.
+        rows: which queries (r,).
+        wanted: how many items.
+        exclude: the item (q,) that a query must not find, or -1.
+        consume: called by the workers with the queries and keys of a strip.
+        memory: bytes to stay within.
+    """
+    size = len(order.gallery)
+    whole = prepared_gallery(order, memory // 2)
+    height = _TILE if whole is not None else _TILE * max(1, min(_TALL, _STRIP_ENTRIES // (_TILE * order.width)))
+    if order.factorised:  # scores cost far more than sides: all workers share even a few queries
+        height = even_height(len(rows), height, order.queries.device)
+    strips = Queue(range(0, len(rows), height))
+
+    def work(_: int) -> None:
+        buffer = torch.empty(_TILE * _TILE)
+        for start in strips:
+            strip = rows[start : start + height]
+            left = order.left(torch.from_numpy(strip))
+            reservoir = Reservoir(len(strip), wanted, _SLACK)
+            for first in range(0, size, _TILE):
+                items = slice(first, min(first + _TILE, size))
+                right = padded(order.right(items)) if whole is None else whole[first : first + _TILE]
+                for top in range(0, len(strip), _TILE):
+                    some = slice(top, min(top + _TILE, len(strip)))
+                    scores = _scores(order, left[some], right, buffer)
+                    scores[:, items.stop - first :] = -torch.inf
+                    if exclude is not None:
+                        hide(scores, exclude[strip[some]] - first)
+                    _offer(reservoir, some, scores, first)
+            consume(strip, reservoir.keys(slice(0, len(strip))))
+
+    run_workers(work, order.queries.device)
+
+
+def fits_symmetric(order: Order, wanted: int, memory: int) -> bool:
+    """Whether `search_symmetric` can hold everything it needs."""
+    a_row = (1 if order.one_side else 2) * order.width * 4 + (wanted + _SLACK) * 8 + 16
+    buffers = worker_count(order.queries.device) * _TILE * _TILE * 8
+    return order.symmetric and len(order.queries) * a_row + buffers <= memory
+
+
+def search_symmetric(order: Order, wanted: int, consume: Consume) -> None:
+    """Find the `wanted` nearest others of every query among the queries themselves, by half of the product."""
+    size, device = len(order.queries), order.queries.device
+    right = prepared(order.right, size)
+    left = right if order.one_side else prepared(order.left, size)
+    reservoir = Reservoir(len(left), wanted, _SLACK)
+    strips = [slice(first, min(first + _TILE, len(left))) for first in range(0, len(left), _TILE)]
+    wave = _Wave(len(strips))
+
+    def look(_: int) -> None:
+        buffer = torch.empty(_TILE * _TILE)
+        with wave:
+            for across in to_look_at:
+                queries = strips[across]
+                for down in range(across, len(strips)):
+                    wave.wait(across, down)
+                    items = strips[down]
+                    scores = _scores(order, left[queries], right[items], buffer)
+                    scores[:, max(0, size - items.start) :] = -torch.inf
+                    if down == across:
+                        scores.fill_diagonal_(-torch.inf)
+                    _offer(reservoir, queries, scores, items.start)
+                    if down != across:
+                        _offer(reservoir, items, scores.T, queries.start)
+                    wave.done(across, down)
+
+    def finish(_: int) -> None:
+        for strip in to_finish:
+            rows = np.arange(strips[strip].start, min(strips[strip].stop, size))
+            consume(rows, reservoir.keys(strips[strip])[: len(rows)])
+
+    to_look_at, to_finish = Queue(range(len(strips))), Queue(range(len(strips)))
+    run_workers(look, device)
+    run_workers(finish, device)
+
+
+class _Wave:
+    """Lets a strip of tiles follow the one above it at a distance: every query sees the items in ascending order.
+
+    Then no two workers touch the same query at once, and the outcome does not depend on their speed. As a context it
+    lets the others go when a worker fails.
+    """
+
+    def __init__(self, strips: int) -> None:
+        self._done = [-1] * strips
+        self._changed = threading.Condition()
+        self._broken = False
+
+    def wait(self, across: int, down: int) -> None:
+        if across > 0:
+            with self._changed:
+                self._changed.wait_for(lambda: self._broken or self._done[across - 1] >= down)
+
+    def done(self, across: int, down: int) -> None:
+        with self._changed:
+            self._done[across] = down
+            self._changed.notify_all()
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        if kind is not None:
+            with self._changed:
+                self._broken = True
+                self._changed.notify_all()
+
+
+def _offer(reservoir: Reservoir, rows: slice, scores: Tensor, first: int) -> None:
+    """Offer every score (b, m) that may belong to a query's best; the columns are items from index `first` on.
+
+    A transposed tile is read as it lies in memory.
+    """
+    height, width = scores.shape
+    size = _group_size(reservoir.wanted)
+    groups = width // size
+    if scores.is_contiguous():
+        maxima = scores.unflatten(1, (size, -1)).amax(dim=1)
+        flat, query_step, item_step = scores.view(-1).numpy(), width, 1
+    else:
+        maxima = scores.T.unflatten(0, (size, -1)).amax(dim=0).T.contiguous()
+        flat, query_step, item_step = scores.T.view(-1).numpy(), 1, height
+    best = maxima.numpy()
+    if reservoir.limit[rows.start] == -np.inf:
+        reservoir.start(rows, best)
+    limit = reservoir.limit[rows]
+    found = np.flatnonzero(best > limit[:, None])
+    if len(found) == 0:
+        return
+    query, group = np.divmod(found, groups)
+    corner = query * query_step + group * item_step
+    members = flat[corner[:, None] + np.arange(0, width, groups) * item_step]
+    near = np.flatnonzero(members > limit[query][:, None])
+    which, place = np.divmod(near, size)
+    reservoir.offer(rows, query[which], members.reshape(-1)[near], group[which] + place * groups + first)
+
+
+def _group_size(wanted: int) -> int:
+    """How many items share a maximum: fewer where more of them are wanted, so that groups stay apart."""
+    return 16 if wanted <= 24 else 8 if wanted <= 56 else 4
+
+
+def _scores(order: Order, left: Tensor, right: Tensor, buffer: Tensor) -> Tensor:
+    return order.scores(left, right, buffer[: len(left) * len(right)].view(len(left), len(right)))
+
+
+_STRIP_TILE = 1024
+_PAD = 16
+_HEIGHT = 1024
+_GROUP = 8
+_ENOUGH = 0.55  # share of the groups that may be neighbours: with more, the threshold is loose
+_SORTED_ENTRIES = 2**20
+
+
+def strip_height(order: Order, memory: int) -> int:
+    """How many rows of scores a worker can hold."""
+    a_row = 7 * (len(order.gallery) + _STRIP_TILE)  # scores, and the maxima of groups, which may be pairs
+    return min(_HEIGHT, memory // 2 // worker_count(order.queries.device) // a_row)
+
+
+def search_strips(
+    order: Order, rows: np.ndarray, depth: np.ndarray, exclude: np.ndarray | None, consume: Consume, memory: int
+) -> None:
+    """Find the nearest items of the queries `rows`, strip by strip.
+
+    Args:
+        order: what scores.
+        rows: which queries (r,), best by ascending depth.
+        depth: how many items (r,) each needs; all that rounding could put among them come along.
+        exclude: the item (q,) that a query must not find, or -1.
+        consume: called by the workers with queries and their keys.
+        memory: bytes to stay within.
+    """
+    deep = np.zeros(len(order.queries), np.int64)
+    deep[rows] = depth
+
+    def select(some: np.ndarray, strip: ScoreStrip) -> None:
+        limit = strip.limits(deep[some]) - 2 * order.tolerance(torch.from_numpy(some)).numpy()
+        for part, keys in strip.keys(limit):
+            consume(some[part], keys)
+
+    for_each_strip(order, rows, exclude, select, memory)
+
+
+def for_each_strip(
+    order: Order,
+    rows: np.ndarray,
+    exclude: np.ndarray | None,
+    look: Callable[[np.ndarray, ScoreStrip], None],
+    memory: int,
+) -> None:
+    """Compute the scores of the queries `rows`, strip by strip, and let the workers look at each strip."""
+    height = even_height(len(rows), strip_height(order, memory), order.queries.device)
+    whole = prepared_gallery(order, memory // 4)
+    starts = Queue(range(0, len(rows), height))
+
+    def work(_: int) -> None:
+        strip = ScoreStrip(order, height, whole)
+        for start in starts:
+            some = rows[start : start + height]
+            strip.fill(some, None if exclude is None else exclude[some])
+            look(some, strip)
+
+    run_workers(work, order.queries.device)
+
+
+class ScoreStrip:
+    """One worker's rows of scores (b, n padded) and the maxima of their groups (b, groups)."""
+
+    def __init__(self, order: Order, height: int, whole: Tensor | None) -> None:
+        self._order = order
+        self._whole = whole
+        width = -(-len(order.gallery) // _PAD) * _PAD
+        self._scores = torch.empty(height, width)
+        self._maxima = torch.empty(height, width // _GROUP)
+        self._rows = 0
+
+    @property
+    def scores(self) -> np.ndarray:
+        """The scores (b, n)."""
+        return self._scores[: self._rows, : len(self._order.gallery)].numpy()
+
+    def fill(self, rows: np.ndarray, exclude: np.ndarray | None) -> None:
+        """Compute the scores of some queries."""
+        self._rows, size = len(rows), len(self._order.gallery)
+        chosen = torch.from_numpy(rows)
+        whole = self._whole
+        left = self._order.left(chosen) if whole is None or not self._order.one_side else whole[chosen]
+        for first in range(0, size, _STRIP_TILE):
+            items = slice(first, min(first + _STRIP_TILE, size))
+            right = padded(self._order.right(items), _PAD) if whole is None else whole[first : first + _STRIP_TILE]
+            scores = self._scores[: len(rows), first : first + _STRIP_TILE]
+            self._order.scores(left, right, scores)
+            scores[:, items.stop - first :] = -torch.inf
+            if exclude is not None:
+                hide(scores, exclude - first)
+            maxima = self._maxima[: len(rows), first // _GROUP : (first + _STRIP_TILE) // _GROUP]
+            torch.amax(scores.unflatten(1, (_GROUP, -1)), dim=1, out=maxima)
+
+    def limits(self, depth: np.ndarray) -> np.ndarray:
+        """Scores (b,) that at least `depth` items of a row reach."""
+        deepest = int(depth.max())
+        maxima = self._maxima[: self._rows]
+        if deepest > _ENOUGH * maxima.shape[1]:
+            if deepest > _ENOUGH * self._scores.shape[1] / 2:
+                return np.full(self._rows, -np.inf, np.float32)
+            maxima = self._scores[: self._rows].unflatten(1, (2, -1)).amax(dim=1)
+        while maxima.shape[1] % 2 == 0 and deepest <= _ENOUGH * maxima.shape[1] / 2:
+            maxima = torch.maximum(*maxima.chunk(2, dim=1))
+        return np.sort(maxima.numpy(), axis=1)[np.arange(self._rows), -depth]
+
+    def keys(self, limit: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
+        """Parts of the strip with the keys (b, c) of all items that reach the limit, nearest first."""
+        width = self._scores.shape[1]
+        limit = np.maximum(limit, np.finfo(np.float32).min)
+        height = max(1, _SORTED_ENTRIES // width)
+        for start in range(0, self._rows, height):
+            part = slice(start, min(start + height, self._rows))
+            scores = self._scores[part].numpy()
+            found = np.flatnonzero(scores >= limit[part, None])
+            starts = np.arange(len(scores)) * width
+            counts = np.diff(np.searchsorted(found, starts), append=len(found))
+            keys = np.full((len(scores), counts.max()), EMPTY)
+            fill_rows(keys, counts, to_keys(scores.reshape(-1)[found], found - np.repeat(starts, counts)))
+            keys.sort(axis=1)
+            yield part, keys
+
+
+_ROWS = 4096
+
+
+def search_rows(
+    order: Order, rows: np.ndarray, depth: np.ndarray, exclude: np.ndarray | None, consume: Consume, memory: int
+) -> None:
+    """Find the nearest items of the queries `rows`, best by ascending depth; arguments as for `search_strips`."""
+    device, size = order.queries.device, len(order.gallery)
+    height = max(1, min(_ROWS, memory // (size * 24)))  # scores, and the selection's values, indices and scratch
+    right = order.right(slice(0, size))
+    buffer = torch.empty(min(height, len(rows)) * size, device=device)
+    for start in range(0, len(rows), height):
+        some, deep = rows[start : start + height], depth[start : start + height]
+        on_device = torch.from_numpy(some).to(device)
+        scores = order.scores(order.left(on_device), right, buffer[: len(some) * size].view(len(some), size))
+        if exclude is not None:
+            hide(scores, exclude[some])
+        tolerance = order.tolerance(on_device)
+        wanted = min(size, int(deep.max()) + int(deep.max()) // 4 + 16)
+        values, indices = scores.topk(wanted, dim=1)
+        last = values.gather(1, torch.from_numpy(deep).to(device).unsqueeze(1) - 1)[:, 0]
+        doubtful = (values[:, -1] >= last - 2 * tolerance).cpu().numpy() & (wanted < size)
+        consume(some[~doubtful], _keys(values, indices)[~doubtful])
+        for row in np.flatnonzero(doubtful):  # rows full of ties, in whole
+            values, indices = scores[row : row + 1].sort(dim=1, descending=True)
+            consume(some[row : row + 1], _keys(values, indices))
+
+
+def _keys(values: torch.Tensor, indices: torch.Tensor) -> np.ndarray:
+    scores = values.cpu().numpy()
+    keys = to_keys(scores, indices.cpu().numpy())
+    keys[scores == -np.inf] = EMPTY  # hidden, not far
+    keys.sort(axis=1)
+    return keys

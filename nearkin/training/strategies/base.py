@@ -1,0 +1,180 @@
+"""What a schedule is: what each batch is compared with, and what happens between the steps; and the one of a recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from nearkin.errors import RecipeError
+from nearkin.models import Embedder
+from nearkin.models.embedder import Features
+from nearkin.objectives import Objective
+from nearkin.recipe import TrainingSection
+from nearkin.training.batches import TrainingPool
+from nearkin.training.ranks import Ranks
+
+ACCURACY = "val_accuracy"
+"""What chooses the weights where it is measured, by its name in the log."""
+
+SELECTION_METRIC = "val_MAP@R"
+"""What chooses the weights unless the schedule has something better, by its name in the log."""
+
+Weights = Callable[[], dict[str, Tensor]]
+
+
+class Schedule(nn.Module):
+    """The plain schedule: a batch is compared with itself, or with the loss's own proxies; nothing else happens.
+
+    Others override what they need. A checkpoint holds what `tensors` and `facts` give, so that a resumed run goes on in
+    the middle of whatever the schedule was doing.
+
+    Attributes:
+        selection: the validation's value that chooses the weights, by its name in the log.
+    """
+
+    selection: str = SELECTION_METRIC
+
+    def views(self, embedder: Embedder, objective: Objective, inputs: Features, labels: Tensor) -> Features:
+        """What goes through the network in place of this process's inputs: by default these.
+
+        Args:
+            embedder: the network.
+            objective: what is minimised.
+            inputs: (b, ...), as the embedder takes them.
+            labels: (b,) int64.
+
+        Returns:
+            One or more views of every input: first all inputs in one view, then all in the next, (v b, ...).
+        """
+        return inputs
+
+    def forward(
+        self,
+        objective: Objective,
+        embeddings: Tensor,
+        labels: Tensor,
+        attributes: Tensor | None = None,
+        features: Tensor | None = None,
+    ) -> Tensor:
+        """The value to minimise, a scalar.
+
+        Args:
+            objective: what is minimised.
+            embeddings: raw, (B, d); process by process, and of each what `views` gave.
+            labels: (B,) int64, one for each input.
+            attributes: (B, M) that the pooling gives, where the objective needs them.
+            features: (B, F) that the head takes, where the objective needs them.
+        """
+        return objective(embeddings, labels, attributes, features)
+
+    def readings(self) -> dict[str, float]:
+        """Values to log for the steps since the last call; none by default."""
+        return {}
+
+    def updated(self, embed: Callable[[], Tensor]) -> dict[str, float]:
+        """Called after a step has changed the weights; return values to log, if any.
+
+        Args:
+            embed: gives the raw embeddings (B, d) of the step's batch by the new weights, in training mode, and leaves
+                no trace: no running statistic moves.
+        """
+        return {}
+
+    def begin(self) -> None:
+        """Called once, before the first step of a new run."""
+
+    def validated(self, step: int, values: Mapping[str, float], weights: Weights) -> dict[str, float]:
+        """Called after a validation; return values to log, if any.
+
+        Args:
+            step: steps done.
+            values: the validation's values, with the names they have in the log.
+            weights: gives a copy of every weight and buffer that was validated.
+        """
+        return {}
+
+    def finished(self, step: int) -> dict[str, float]:
+        """Called when training is over; return values to log, if any."""
+        return {}
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The tensors that a checkpoint keeps."""
+        return dict(self.state_dict())
+
+    def facts(self) -> dict[str, Any]:
+        """The plain numbers that a checkpoint keeps."""
+        return {}
+
+    def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+        """Put back what `tensors` and `facts` gave."""
+        self.load_state_dict(tensors)
+
+
+def check_schedule(
+    section: TrainingSection, objective: Objective, validated: bool, kind: str = "image", cached: bool = False
+) -> None:
+    """Raise RecipeError when the schedule cannot work with the loss, the inputs, or without validation classes.
+
+    Args:
+        section: the recipe's training section.
+        objective: what is minimised.
+        validated: whether there are validation classes.
+        kind: what the inputs are, "image" or "audio".
+        cached: whether they come from a feature cache.
+    """
+    if section.schedule == "adversarial":
+        from nearkin.training.strategies.adversarial import check_adversarial
+
+        check_adversarial(section.adversarial, objective, kind, cached)
+        return
+    if section.schedule in ("plain", "episodic"):
+        return
+    if not objective.supports_references:
+        raise RecipeError(
+            f"The schedule '{section.schedule}' compares a batch with other vectors, which the loss '{objective.name}' "
+            "cannot: choose a pair loss such as 'contrastive', or set training.schedule to plain."
+        )
+    if section.schedule == "chance-constrained" and not validated:
+        raise RecipeError(
+            "The schedule 'chance-constrained' ends an instance when validation stops gaining, and there are no "
+            "validation classes: set data.val_classes to a share above 0."
+        )
+
+
+def make_schedule(
+    section: TrainingSection, pool: TrainingPool, batch_size: int, folder: Path, ranks: Ranks | None = None
+) -> Schedule:
+    """Build the schedule that a recipe describes.
+
+    Args:
+        section: the recipe's training section.
+        pool: the training items and the network.
+        batch_size: items in a batch of all processes together.
+        folder: the run's directory, for what a schedule keeps in files.
+        ranks: the processes that train together; None: this one only.
+    """
+    if section.schedule == "cross-batch-memory":
+        from nearkin.training.strategies.memory import CrossBatchMemory
+
+        memory = section.cross_batch_memory
+        # No run fills more places than it has batches.
+        batches = min(memory.batches, section.max_steps)
+        return CrossBatchMemory(memory.model_copy(update={"batches": batches}), batch_size, pool.embedder.dimension)
+    if section.schedule == "chance-constrained":
+        from nearkin.training.strategies.chance_constrained import ChanceConstrained, Snapshots
+
+        ranks = Ranks() if ranks is None else ranks
+        snapshots = Snapshots(folder / "instances", pool) if ranks.is_first else None
+        return ChanceConstrained(section.chance_constrained, pool, folder / "instance.safetensors", snapshots, ranks)
+    if section.schedule == "episodic":
+        from nearkin.training.strategies.episodic import Episodic
+
+        return Episodic(section.episodic, pool.embedder.space)
+    if section.schedule == "adversarial":
+        from nearkin.training.strategies.adversarial import Adversarial
+
+        return Adversarial(section.adversarial, pool.embedder.space, section.seed, ranks)
+    return Schedule()

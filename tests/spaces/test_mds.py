@@ -1,0 +1,151 @@
+"""Multidimensional scaling: the oracle of the CIFAR-100 tree, properties, limits and bad input."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import spearmanr
+
+from nearkin.data.hierarchy import Hierarchy, load_hierarchy
+from nearkin.errors import DataError
+from nearkin.spaces import Euclidean, PoincareBall, Sphere
+from nearkin.spaces.mds import chord_targets, multidimensional_scaling
+
+SMALL = Hierarchy.from_nested({"animals": {"fish": ["shark", "trout"], "dogs": ["poodle"]}, "plants": ["oak", "rose"]})
+
+
+def mean_correlation(one, other, off_diagonal):
+    """Row-wise Spearman correlations, averaged by Fisher's z."""
+    correlations = []
+    for row in range(len(one)):
+        kept = np.ones(len(one), dtype=bool)
+        kept[row] = not off_diagonal
+        correlations.append(spearmanr(one[row][kept], other[row][kept]).statistic)
+    return np.tanh(np.arctanh(np.clip(correlations, -1 + 1e-12, 1 - 1e-12)).mean())
+
+
+@pytest.fixture(scope="module")
+def cifar100():
+    distances = load_hierarchy("cifar100").distances()
+    return distances, multidimensional_scaling(chord_targets(distances), 128)
+
+
+@pytest.mark.parametrize(("off_diagonal", "expected"), [(False, 0.858), (True, 0.853)])
+def test_points_of_the_cifar100_tree_have_the_known_mean_correlation(cifar100, off_diagonal, expected):
+    distances, scaling = cifar100
+    between = torch.cdist(scaling.points.double(), scaling.points.double()).numpy()
+    assert mean_correlation(distances, between, off_diagonal) == pytest.approx(expected, abs=0.003)
+
+
+def test_stress_falls_and_is_that_of_the_points(cifar100):
+    distances, scaling = cifar100
+    targets = chord_targets(distances)
+    points = scaling.points.double().numpy()
+    between = np.sqrt(((points[:, None] - points[None]) ** 2).sum(axis=-1))
+    assert scaling.stress == pytest.approx(np.linalg.norm(between - targets) / np.linalg.norm(targets), abs=1e-5)
+    assert scaling.course.shape == (1000,)
+    assert scaling.course.dtype == np.float64
+    assert scaling.course[0] > 0.1
+    assert scaling.stress < 0.001
+    thirds = [third.mean() for third in np.array_split(scaling.course, 3)]
+    assert thirds[0] > thirds[1] > thirds[2]
+
+
+def test_points_are_of_length_one_and_carry_no_gradient(cifar100):
+    points = cifar100[1].points
+    assert points.shape == (100, 128)
+    assert points.dtype == torch.float32
+    assert not points.requires_grad
+    torch.testing.assert_close(points.norm(dim=1), torch.ones(100), atol=1e-4, rtol=0)
+
+
+def test_the_same_seed_gives_the_same_bits_whatever_the_global_state():
+    targets = chord_targets(SMALL.distances())
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    first = multidimensional_scaling(targets, 4, steps=30, seed=7)
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(2)
+    with torch.no_grad():
+        second = multidimensional_scaling(targets, 4, steps=30, seed=7)
+    with torch.inference_mode():
+        third = multidimensional_scaling(targets, 4, steps=30, seed=7)
+    other = multidimensional_scaling(targets, 4, steps=30, seed=8)
+    assert not third.points.is_inference()
+    for again in (second, third):
+        assert torch.equal(first.points, again.points)
+        assert first.stress == again.stress
+        assert np.array_equal(first.course, again.course)
+    assert not torch.equal(first.points, other.points)
+
+
+@pytest.mark.parametrize("space", [Sphere(), Sphere(metric="angle"), Euclidean(), PoincareBall(), PoincareBall(0.2)])
+def test_every_space_places_a_small_tree(space):
+    targets = SMALL.distances() / 4
+    scaling = multidimensional_scaling(targets, 8, space=space, steps=1500, lr=5e-3)
+    between = space.distance(scaling.points, scaling.points).numpy()
+    assert scaling.stress < 0.5 * scaling.course[0]
+    assert scaling.stress < 0.15
+    assert np.linalg.norm(between - targets) / np.linalg.norm(targets) == pytest.approx(scaling.stress, abs=1e-5)
+
+
+def test_distances_of_real_points_are_met():
+    points = np.random.default_rng(0).normal(size=(7, 3))
+    targets = np.sqrt(((points[:, None] - points[None]) ** 2).sum(axis=-1))
+    assert multidimensional_scaling(targets, 3, space=Euclidean(), steps=3000, lr=5e-3).stress < 0.01
+
+
+@pytest.mark.parametrize("space", [Sphere(), Sphere(metric="angle"), Euclidean(), PoincareBall()])
+def test_coincident_points_stay_finite(space):
+    """On a line the sphere has two points only, and classes at distance zero fall together in any space."""
+    targets = np.ones((6, 6)) - np.kron(np.eye(3), np.ones((2, 2)))
+    for dimension in (1, 3):
+        scaling = multidimensional_scaling(targets, dimension, space=space, steps=300, lr=1e-2)
+        assert scaling.points.isfinite().all()
+        assert np.isfinite(scaling.course).all()
+        assert math.isfinite(scaling.stress)
+
+
+def test_chord_targets_by_hand():
+    found = chord_targets(np.array([[0, 1], [3, 8]]))
+    np.testing.assert_allclose(found, math.sqrt(2) * np.array([[0, 1 / 2], [3 / 4, 8 / 9]]))
+    np.testing.assert_allclose(chord_targets(np.array([2.0]), beta=2.0), [math.sqrt(2) / 2])
+    assert chord_targets(np.array([1e12]))[0] == pytest.approx(math.sqrt(2))
+
+
+@pytest.mark.parametrize(
+    ("targets", "message"),
+    [
+        (np.ones((2, 3)), "square"),
+        (np.zeros((1, 1)), "two"),
+        (np.ones(4), "square"),
+        (np.zeros((3, 3)), "zero"),
+        (np.array([[0, 1], [2, 0]]), "symmetric"),
+        (np.ones((2, 2)), "diagonal"),
+        (np.array([[0, -1], [-1, 0]]), "negative"),
+        (np.array([[0, np.nan], [np.nan, 0]]), "finite"),
+        (np.array([[0, np.inf], [np.inf, 0]]), "finite"),
+        ([["a", "b"], ["c", "d"]], "numbers"),
+        ([[0, 1], [1]], "numbers"),
+    ],
+)
+def test_bad_targets_are_refused(targets, message):
+    with pytest.raises(DataError, match=message):
+        multidimensional_scaling(targets, 4)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"dimension": 0}, {"dimension": 2.5}, {"steps": 0}, {"steps": True}, {"lr": 0}, {"lr": math.nan}, {"seed": 0.5}],
+)
+def test_bad_settings_are_refused(settings):
+    name = next(iter(settings))
+    with pytest.raises(DataError, match=name):
+        multidimensional_scaling(1 - np.eye(3), **{"dimension": 2, **settings})
+
+
+@pytest.mark.parametrize("beta", [0, -1.0, math.inf, "1"])
+def test_a_bad_beta_is_refused(beta):
+    with pytest.raises(DataError, match="beta"):
+        chord_targets(np.eye(2), beta)
