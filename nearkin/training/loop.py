@@ -197,6 +197,8 @@ class Loop:
             self.ranks.agree(step)  # else the wrapper sees to it
         self.gradients = self._make_gradients(step, backward)
         self.average = WeightAverage(self.embedder, self.section.ema) if self.section.ema else None
+        self._backbone = [parameter for parameter in self.embedder.backbone.parameters() if parameter.requires_grad]
+        self._backbone_learns = True
         self.best, self.best_loss = self._weights(), self._loss_state()
 
     def _make_gradients(self, step: Step, backward: Callable[[Tensor], None]) -> Gradients:
@@ -241,6 +243,7 @@ class Loop:
     def _step(self, inputs: Inputs, labels: Tensor) -> Tensor:
         """One update; the loss comes back detached and unread, so that a GPU is never waited for."""
         set_learning_rates(self.optimiser, self.state.step + 1, self.section)
+        self._rest_backbone(self.state.step + 1)
         self.optimiser.zero_grad(set_to_none=True)
         loss = self.gradients(inputs, labels)
         if self.section.clip is not None:
@@ -250,6 +253,14 @@ class Loop:
         if self.average is not None:
             self.average.update()
         return loss
+
+    def _rest_backbone(self, step: int) -> None:
+        """Take no gradients of the backbone while only head and proxies learn; several processes always take all."""
+        learns = step > self.section.head_warmup_steps
+        if self.fabric.world_size == 1 and learns != self._backbone_learns:
+            self._backbone_learns = learns
+            for parameter in self._backbone:
+                parameter.requires_grad_(learns)
 
     @torch.no_grad()
     def _embedded_again(self, inputs: Inputs, count: int) -> Tensor:
@@ -376,6 +387,8 @@ class Loop:
         return {name: value.detach().clone() for name, value in loss.state_dict().items()}
 
     def _restore_best(self) -> None:
+        for parameter in self._backbone:
+            parameter.requires_grad_(True)  # a run may end while they rest
         self.embedder.load_state_dict(self.best, strict=False)
         if self.best_loss:
             self.objective.loss.load_state_dict(self.best_loss)

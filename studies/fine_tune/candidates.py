@@ -1,0 +1,67 @@
+"""What `run.py` tries, stage by stage: the recipe `fine-tune` with one setting changed at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from nearkin.recipe import Recipe, load_recipe
+
+FOLDS = 4
+COMMON = (
+    "data.split=column",
+    "data.workers=0",  # one thread a process: decoding takes turns with computing
+    "training.full_rate_classes=0",  # the rates are what they say
+    "training.full_rate_items=0",
+)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A recipe with settings, under a name, and the folds that it is tried on; the most telling ones come first."""
+
+    name: str
+    settings: tuple[str, ...] = ()
+    recipe: str = "fine-tune"
+    folds: tuple[int, ...] = (1,)
+
+    def load(self) -> Recipe:
+        """The recipe to train."""
+        return load_recipe(self.recipe, [*COMMON, *self.settings])
+
+
+PILOT = ("training.max_steps=600", "training.evaluate_every=150", "model.size=192")
+PROXIES = (
+    "objective.loss=proxy-anchor",
+    "objective.parameters={margin: 0.1, alpha: 32}",
+    "data.classes_per_batch=32",
+    "data.per_class=1",
+    "training.proxy_lr_factor=100",
+)
+CONTRASTIVE = ("objective.loss=contrastive", "objective.parameters={pos_margin: 0.0, neg_margin: 0.3841}")
+
+
+def pilots() -> list[Candidate]:
+    """600 steps of EfficientNet-Lite0 at 192 px, everything at 1e-4, and one thing changed in each of the others."""
+    changes: dict[str, tuple[str, ...]] = {
+        "trunk at 1e-4": (),
+        "trunk at 3e-5": ("training.backbone_lr_factor=0.3",),
+        "trunk at 1e-5": ("training.backbone_lr_factor=0.1",),
+        "224 px": ("model.size=224",),
+        "efficientnet-lite2, 224 px": ("model.backbone=efficientnet-lite2", "model.size=224"),
+        "moving average": ("training.ema=0.99",),
+        "contrastive": CONTRASTIVE,
+        "proxy-anchor": PROXIES,
+        "trunk at 3e-6": ("training.backbone_lr_factor=0.03",),
+        "trunk at 3e-4": ("training.backbone_lr_factor=3",),
+        "batch norms learn": ("model.frozen_batch_norm=false",),
+        "GAP + GMP": ("model.pooling=gap+gmp",),
+        "GeM": ("model.pooling=gem",),
+        "crops from 0.16": ("data.crop_scale=[0.16, 1.0]",),
+        "256 px": ("model.size=256",),
+        "batch of 16 x 4": ("data.classes_per_batch=16",),
+    }
+    return [Candidate(name, (*PILOT, *settings)) for name, settings in changes.items()]
+
+
+STAGES: dict[str, Callable[[], list[Candidate]]] = {"pilots": pilots}
