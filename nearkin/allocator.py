@@ -1,8 +1,12 @@
-"""glibc's allocator, told to keep memory: why is said in nearkin/models/speed.py. Imports nothing heavy."""
+"""glibc's allocator told to keep memory, OpenMP's threads told to wait asleep: why is said in nearkin/models/speed.py.
+
+Imports nothing heavy.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import os
 import platform
 from functools import cache
 
@@ -35,3 +39,18 @@ def tune_allocator() -> bool:
     settings = ((_M_MMAP_MAX, 0), (_M_TRIM_THRESHOLD, 2**31 - 1), (_M_TOP_PAD, 64 * 2**20), (_M_ARENA_MAX, 1))
     results = [mallopt(parameter, value) for parameter, value in settings]
     return all(result == 1 for result in results)
+
+
+_SPINS = "1000"
+"""Turns in which a thread waits awake, some microseconds; libgomp's own 300,000 are more than a millisecond."""
+
+
+def tune_threads() -> None:
+    """Make OpenMP's threads fall asleep soon when they wait for each other.
+
+    A thread that waits awake keeps the core from the one it waits for, if anything else runs on the machine: decoders,
+    or other programs. Call it before torch is imported, which reads the settings then: the `nearkin` command does.
+    Settings in the environment (OMP_WAIT_POLICY, GOMP_SPINCOUNT) are left alone.
+    """
+    if not os.environ.keys() & {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}:
+        os.environ["GOMP_SPINCOUNT"] = _SPINS

@@ -68,3 +68,9 @@ def track(items: Iterable[T], title: str, total: int, enabled: bool = True) -> I
         for item in items:
             yield item
             bar.advance()
+
+
+def say(line: str, enabled: bool = True) -> None:
+    """One line where bars are drawn, before the next of them."""
+    if enabled:
+        print(line, file=sys.stderr, flush=True)

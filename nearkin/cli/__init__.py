@@ -7,9 +7,10 @@ import sys
 
 def main() -> None:
     """Run the command line; our errors become one sentence and exit code 2, never a traceback."""
-    from nearkin.allocator import tune_allocator
+    from nearkin.allocator import tune_allocator, tune_threads
 
     tune_allocator()  # before anything is imported that starts threads
+    tune_threads()
     from nearkin.cli.app import app
     from nearkin.errors import NearkinError
 

@@ -1,14 +1,17 @@
 """CPU speed, in one place.
 
-Three things cost most of the time of a small network on a CPU, and none of them is arithmetic:
+Four things cost most of the time of a small network on a CPU, and none of them is arithmetic:
 
 - The allocator. glibc takes every large block (a feature map) fresh from the system and gives it back at once, so each
   layer of each step pays page faults for zeroed memory. `tune_allocator` tells it to keep and reuse memory.
+- Waiting threads. OpenMP's threads wait for each other awake. Beside busy neighbours (decoders, other programs) they
+  take the core from the one they wait for, and a step costs several times the processor time. `tune_threads` lets them
+  sleep.
 - The memory format. Convolutions are fastest with the channels innermost (`channels_last`); a network that starts so
   stays so.
 - Batch norm. At inference it is a scale and a shift per channel, which the convolution before it can do itself.
 
-`benchmarks/overhead.py` measures what each of them gives.
+`benchmarks/overhead.py` and `benchmarks/fine_tune.py` measure what they give.
 """
 
 from __future__ import annotations

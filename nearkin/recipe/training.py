@@ -20,6 +20,8 @@ def _as_number(given: Any) -> Any:
         return given
 
 
+AUTO_PRECISION: Literal["auto"] = "auto"
+
 Fractional = Annotated[float, BeforeValidator(_as_number)]
 """A number, which a recipe may also give as a fraction."""
 
@@ -216,8 +218,10 @@ class TrainingSection(BaseModel):
     clip: float | None = Field(
         default=None, gt=0, description="Largest norm of the gradient; longer ones are scaled down."
     )
-    precision: Literal["32-true", "bf16-mixed", "16-mixed"] = Field(
-        default="32-true", description="Fabric's precision."
+    precision: Literal["32-true", "bf16-mixed", "16-mixed", "auto"] = Field(
+        default="32-true",
+        description="Fabric's precision; auto: bf16-mixed where a measurement before the first step says that it is "
+        "clearly faster here, else 32-true.",
     )
     accelerator: Literal["auto", "cpu", "gpu", "mps"] = Field(default="auto", description="Where to train.")
     evaluate_every: int = Field(default=100, ge=1, description="Steps between two validations (and checkpoints).")

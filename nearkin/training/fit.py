@@ -25,14 +25,17 @@ from nearkin.data.splits import Split, resolve_split
 from nearkin.errors import DataError, RecipeError
 from nearkin.models import Embedder, FeatureCache, SimilarityModel, build_embedder, cache_point
 from nearkin.models.card import Card, CardData, CardParts
+from nearkin.models.embedder import ALL
 from nearkin.models.section import RANDOM
 from nearkin.objectives import Objective, make_objective
 from nearkin.objectives.proxy.bank import ClassVectors
 from nearkin.objectives.similarity import LEARNED_SIMILARITY
 from nearkin.recipe import Recipe, TrainingSection
+from nearkin.recipe.training import AUTO_PRECISION
 from nearkin.training.batch_norm import learning_norms
 from nearkin.training.batches import Batches, BatchSampler, CachedBatches, DecodedBatches, TrainingPool
 from nearkin.training.clusters import check_clusters
+from nearkin.training.forecast import check_memory, choose_precision
 from nearkin.training.gain import Gain, measure_gain
 from nearkin.training.loop import Loop, LoopState
 from nearkin.training.ranks import Ranks, check_accelerator
@@ -172,6 +175,7 @@ def train(
         class_names=setup.items.classes,
         hierarchy=setup.hierarchy,
     )
+    check_fine_tuning(recipe)
     sampler = make_sampler(recipe, setup.class_ids, learner.batch_classes, ranks)
     classified = _classifier(recipe, learner.objective) is not None
     check_validation(recipe, setup.validation_labels, classified=classified)
@@ -190,6 +194,8 @@ def train(
             return _keep_untrained(setup, learner)
         batches, encode = _feed(setup, learner.embedder, sampler, cache_directory, features)
         pool = TrainingPool(batches, learner.embedder, setup.class_ids, recipe.training.seed)
+        items = learner.batch_classes * recipe.data.per_class // ranks.world_size
+        check_memory(learner.embedder, batches, recipe.training, _device(setup), items, recipe.data.per_class)
         if not setup.goes_on:
             start = _begin(setup, learner.embedder, pool, encode)
         if learner.embedder.dimension != dimension:
@@ -204,7 +210,7 @@ def train(
             run.prepare(recipe, resume)
             if not run.state_file.exists():
                 start.save(run.start_file)
-        loop = _make_loop(setup, learner, pool, encode)
+        loop = _make_loop(setup, learner, pool, encode, start)
         loop.train(resume=resume, known=start.raw_values())
         return _keep(setup, learner, loop, start, encode)
 
@@ -265,11 +271,28 @@ def _begin(setup: TrainingSetup, embedder: Embedder, pool: TrainingPool, encode:
     if encode is not None and ranks.is_first:
         start = measure_start(embedder, setup.validation_labels, encode, recipe.model.knows_something)
     head = None if begun is None else begun.to_dict() | {"lr": setup.section.lr, "lr_lowered_for": setup.scarce[1]}
-    return replace(ranks.broadcast_object(start), head=head)
+    precision = None
+    if recipe.training.precision == AUTO_PRECISION:
+        chosen = choose_precision(embedder, pool.batches, len(setup.items), _device(setup))
+        precision = ranks.broadcast_object(chosen)
+    return replace(ranks.broadcast_object(start), head=head, precision=precision)
 
 
-def _make_loop(setup: TrainingSetup, learner: Learner, pool: TrainingPool, encode: Encode | None) -> Loop:
+def _device(setup: TrainingSetup) -> torch.device:
+    """Where this process will train."""
+    kind = setup.ranks.accelerator(setup.recipe.training.accelerator)
+    if kind in ("auto", "gpu") and torch.cuda.is_available():
+        return torch.device("cuda", setup.ranks.local_rank)
+    return torch.device("mps" if kind != "cpu" and torch.backends.mps.is_available() else "cpu")
+
+
+def _make_loop(
+    setup: TrainingSetup, learner: Learner, pool: TrainingPool, encode: Encode | None, start: RunStart
+) -> Loop:
     """The loop, with what validates and what watches the classes."""
+    section = setup.section
+    if start.precision is not None:  # found when the run began, and kept by whoever resumes it
+        section = section.model_copy(update={"precision": start.precision})
     recipe, run, ranks, hierarchy = setup.recipe, setup.run, setup.ranks, setup.hierarchy
     embedder, objective, batch_classes = learner
     classify = _classifier(recipe, objective)
@@ -294,7 +317,7 @@ def _make_loop(setup: TrainingSetup, learner: Learner, pool: TrainingPool, encod
         embedder,
         objective,
         pool.batches,
-        setup.section,
+        section,
         run,
         validate,
         schedule=schedule,
@@ -362,6 +385,24 @@ def _classifier(recipe: Recipe, objective: Objective) -> Callable[[Tensor], Tens
     """What names validation items, where their classes are those that train and the loss has scores for them."""
     loss = objective.loss
     return loss.class_scores if recipe.data.classes_are_seen and isinstance(loss, ClassVectors) else None
+
+
+def check_fine_tuning(recipe: Recipe) -> None:
+    """Refuse to fine-tune a trunk that knows nothing, and a schedule that ends before its warm-up."""
+    model, section = recipe.model, recipe.training
+    if model.frozen_batch_norm and not model.knows_something and model.freeze != ALL:
+        raise RecipeError(
+            "The recipe fine-tunes a trunk that has no weights yet (model.frozen_batch_norm keeps statistics that "
+            "nothing has learned): set model.pretrained to true or model.weights to a run, or train from scratch with "
+            "model.frozen_batch_norm=false."
+        )
+    for key in ("warmup_steps", "head_warmup_steps"):
+        steps = getattr(section, key)
+        if steps >= section.max_steps:
+            raise RecipeError(
+                f"training.max_steps is {section.max_steps}, and the warm-up ends at step {steps}: raise "
+                f"training.max_steps, or lower training.{key}."
+            )
 
 
 def make_learner(

@@ -22,7 +22,7 @@ from nearkin.models.embedder import to_device
 from nearkin.models.speed import channels_last, tune_allocator
 from nearkin.objectives import Objective
 from nearkin.objectives.proxy.bank import ClassVectors
-from nearkin.progress import Progress
+from nearkin.progress import Progress, say
 from nearkin.recipe import TrainingSection
 from nearkin.training.batch_norm import synchronised
 from nearkin.training.batches import Batches, Inputs, part
@@ -35,6 +35,7 @@ from nearkin.training.checkpoint import (
     save_state,
     seed_generator,
 )
+from nearkin.training.forecast import naming_full_memory, takes_images, time_line, without_trace
 from nearkin.training.ranks import Ranks, make_fabric
 from nearkin.training.run import Logbook, Run
 from nearkin.training.step import (
@@ -48,6 +49,11 @@ from nearkin.training.step import (
     set_learning_rates,
 )
 from nearkin.training.strategies import Schedule
+
+_TIMED_STEPS = 2
+"""Steps that are timed before the first one, after one that is not."""
+_WORTH_TELLING = 30
+"""Steps whose time is worth measuring before they begin."""
 
 
 class StopRequest:
@@ -132,6 +138,7 @@ class Loop:
         self.watch = watch
         self.state = LoopState()
         self.interrupted = False
+        self._validation_seconds = 0.0
 
     def train(self, resume: bool = False, known: Mapping[str, float] | None = None) -> LoopState:
         """Train until max_steps, until patience runs out, or until interrupted; return where it stands.
@@ -155,6 +162,7 @@ class Loop:
             self.schedule.begin()
             self.logbook = self._open_logbook()
             self._validate_start(known)
+        self._tell_time()
         began = time.monotonic() - self.state.seconds
         try:
             with StopRequest() as stop, Progress("training", self.section.max_steps, self.progress) as bar:
@@ -245,7 +253,8 @@ class Loop:
         set_learning_rates(self.optimiser, self.state.step + 1, self.section)
         self._rest_backbone(self.state.step + 1)
         self.optimiser.zero_grad(set_to_none=True)
-        loss = self.gradients(inputs, labels)
+        with naming_full_memory(len(labels), self.section):
+            loss = self.gradients(inputs, labels)
         if self.section.clip is not None:
             self._clip(self.section.clip)
         self.optimiser.step()
@@ -253,6 +262,49 @@ class Loop:
         if self.average is not None:
             self.average.update()
         return loss
+
+    def _tell_time(self) -> None:
+        """Say how long the steps that are left will take, where the network learns on images."""
+        section, done = self.section, self.state.step
+        left = section.max_steps - done
+        tells = (
+            takes_images(self.batches, self.embedder) and section.schedule != "adversarial" and left >= _WORTH_TELLING
+        )
+        if self.finished or not self.ranks.any(self.progress and tells):
+            return
+        if done:
+            step = self.state.seconds / done  # with validations
+            total = step * left
+        else:
+            step, resting = self._timed_steps()
+            total = step * left + left // section.evaluate_every * self._validation_seconds
+            total -= min(section.head_warmup_steps, section.max_steps) * (step - resting)
+        say(f"Training takes {time_line(total, left, step)}.", self.progress)
+
+    def _timed_steps(self) -> tuple[float, float]:
+        """Seconds of a step, decoding included, and of one whose backbone rests; nothing is changed."""
+        device, size = self.fabric.device, self.section.gradient_cache
+        seconds, passed = [], []
+        with without_trace(self.embedder, device), self.fabric.autocast():
+            began = time.perf_counter()
+            for inputs, labels in self.batches.stream(1, _TIMED_STEPS + 1):
+                parts = range(0, len(labels), size or len(labels))
+                taken = [to_device(part(inputs, first, first + (size or len(labels))), device) for first in parts]
+                forward = time.perf_counter()
+                if size is not None or self.section.head_warmup_steps:
+                    with torch.no_grad():
+                        for one in taken:
+                            self.embedder(one, start=self.batches.start)
+                passed.append(time.perf_counter() - forward)
+                for one in taken:
+                    self.embedder(one, start=self.batches.start).float().square().mean().backward()
+                if device.type == "cuda":
+                    torch.cuda.synchronize(device)
+                again = 0.0 if size is not None else passed[-1]
+                seconds.append(time.perf_counter() - began - again)
+                began = time.perf_counter()
+        # The first one starts decoders and threads.
+        return sum(seconds[1:]) / _TIMED_STEPS, sum(passed[1:]) / _TIMED_STEPS
 
     def _rest_backbone(self, step: int) -> None:
         """Take no gradients of the backbone while only head and proxies learn; several processes always take all."""
@@ -321,7 +373,9 @@ class Loop:
         """Step 0 counts: training that does not beat it gives it back."""
         if self.validate is None:
             return
+        began = time.perf_counter()
         values = self._validation_values(self.validate)
+        self._validation_seconds = time.perf_counter() - began
         self.logbook.add(0, **values, **known)
         self.state.best_value = values[self.schedule.selection]
 

@@ -47,12 +47,14 @@ class RunStart:
         raw: validation values, query by query, of the backbone's plain features; None where it knew nothing.
         first: the same of the embeddings at step 0; None without validation items that can be retrieved.
         labels: class of each of these queries.
+        precision: what `training.precision: auto` was found to be; None where the recipe says it.
     """
 
     head: dict[str, Any] | None = None
     raw: PerQuery | None = None
     first: PerQuery | None = None
     labels: list[str] | None = None
+    precision: str | None = None
 
     def raw_values(self) -> dict[str, float]:
         """Means of the raw features' values, as the log names them."""
