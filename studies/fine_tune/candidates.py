@@ -69,4 +69,38 @@ def pilots() -> list[Candidate]:
     return [Candidate(name, (*PILOT, *settings)) for name, settings in changes.items()]
 
 
-STAGES: dict[str, Callable[[], list[Candidate]]] = {"pilots": pilots}
+WINNER: tuple[str, ...] = ()
+"""What the pilots chose, beyond the recipe `fine-tune`; empty until they have."""
+
+LONG = ("training.max_steps=3000", "training.evaluate_every=500")
+CCP = (
+    "training.schedule=chance-constrained",
+    "training.chance_constrained={proxies: 8, pool: 12, proximal: 2e-4, patience: 1}",
+)
+GSP = (
+    "model.local_dimension=128",
+    "model.pooling=gsp",
+    "model.pooling_parameters={prototypes: 64, budget: 0.3, sharpness: 5}",
+    "model.dimension=null",
+    "objective.weight=0.9",
+    "objective.regularisers=[{name: zero-shot, weight: 0.1}]",
+)
+ADVERSARY = ("model.attention={}", "objective.regularisers=[{name: class-adversary, weight: 0.5}]")
+
+
+def folds() -> list[Candidate]:
+    """What the pilots chose, for long, on all four folds."""
+    return [Candidate("winner", (*WINNER, *LONG), folds=(1, 2, 3, 4))]
+
+
+def methods() -> list[Candidate]:
+    """The winner, as long, with what the documents add to a loss; two folds. Compare with `winner` of stage folds."""
+    changes = {
+        "winner + CCP": CCP,
+        "winner + GSP + zero-shot loss": GSP,
+        "winner + attended stages + adversary": ADVERSARY,
+    }
+    return [Candidate(name, (*WINNER, *LONG, *more), folds=(1, 2)) for name, more in changes.items()]
+
+
+STAGES: dict[str, Callable[[], list[Candidate]]] = {"pilots": pilots, "folds": folds, "methods": methods}

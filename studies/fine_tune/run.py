@@ -1,6 +1,9 @@
 """Fine-tuning whole networks on CUB-200-2011: which rate, size, loss and pooling, and what each method adds.
 
     python studies/fine_tune/run.py pilots --data CUB256 --work DIR    600 steps each, one thing changed at a time
+    python studies/fine_tune/run.py folds ...                          what the pilots chose, for long, four folds
+    python studies/fine_tune/run.py methods ...                        the same with CCP, GSP, an adversary; two folds
+    python studies/fine_tune/run.py report ...                         the models of `folds` on the test classes
 
 CUB256 is what `prepare.py` makes, or any folder with CUB-200-2011 in its published layout. DIR, outside the checkout,
 keeps the runs: their checkpoints, logs and models. Each finished cell is a line of `ledger.jsonl`; whoever starts the
@@ -8,7 +11,8 @@ same command again goes on where it was, in the middle of a run too. Several pro
 same DIR and ledger: a cell is taken with a lock, and left to others while it is held. Each uses one thread.
 
 Classes 1-100 are cut, in order, into four folds; a cell trains on three of them and is measured on the fourth, which
-also chooses its weights. Cells are compared on these validation classes alone.
+also chooses its weights. Cells are compared on these validation classes alone; classes 101-200 are seen by `report`
+only: each model of the winner, all four concatenated, and these re-ranked.
 """
 
 from __future__ import annotations
@@ -40,6 +44,9 @@ from nearkin.data.sources import open_data
 from nearkin.data.splits import Split
 from nearkin.errors import NearkinError, StorageError
 from nearkin.metrics import retrieval_metrics
+from nearkin.protocol.ledger import concatenate
+from nearkin.search import KReciprocal, Reranker
+from nearkin.spaces import Sphere
 from nearkin.storage import WriterLock
 from nearkin.training import Run, TrainingResult, train
 from studies.fine_tune.candidates import FOLDS, STAGES, Candidate
@@ -58,9 +65,9 @@ def division(dataset: Dataset, fold: int) -> Split:
     return Split(*(np.flatnonzero(part).astype(np.int64) for part in parts))
 
 
-def measure(vectors: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
+def measure(vectors: np.ndarray, labels: np.ndarray, rerank: Reranker | None = None) -> dict[str, Any]:
     """Means over queries, and MAP@R of each class."""
-    found = retrieval_metrics(vectors, labels, metrics=list(MEASURES))
+    found = retrieval_metrics(vectors, labels, metrics=list(MEASURES), rerank=rerank)
     means = {name: round(float(np.mean(found.per_query[name], dtype=np.float64)), 5) for name in MEASURES}
     classes = {name: round(value, 5) for name, value in sorted(found.per_class("MAP@R").items())}
     return means | {"classes": classes}
@@ -141,7 +148,7 @@ def work(stage: str, dataset: Dataset, place: Path) -> bool:
                 continue
             fold = candidate.folds[turn]
             cell = {"stage": stage, "candidate": candidate.name, "fold": fold}
-            folder = place / stage / f"{re.sub('[^a-z0-9.]+', '-', candidate.name.lower())}-fold{fold}"
+            folder = _folder(place, stage, candidate, fold)
             folder.mkdir(parents=True, exist_ok=True)
             try:
                 with WriterLock(folder).held():
@@ -156,6 +163,28 @@ def work(stage: str, dataset: Dataset, place: Path) -> bool:
     return True
 
 
+def report(dataset: Dataset, place: Path) -> None:
+    """The models of the stage `folds` on the test classes: each, all concatenated, and these re-ranked."""
+    (candidate,) = STAGES["folds"]()
+    items = dataset.select(division(dataset, 1).test)
+    models = [Run(_folder(place, "folds", candidate, fold) / "run").model() for fold in candidate.folds]
+    parts = [model.encode(items, progress=True) for model in models]
+    joined, _ = concatenate(parts, Sphere())
+    found: list[tuple[Any, np.ndarray, Reranker | None]] = list(
+        zip(candidate.folds, parts, [None] * FOLDS, strict=True)
+    )
+    found += [("concatenated", joined, None), ("concatenated, re-ranked", joined, KReciprocal())]
+    for fold, vectors, rerank in found:
+        cell = {"stage": "report", "candidate": candidate.name, "fold": fold}
+        if not any(cell.items() <= row.items() for row in read_ledger()):
+            write_row(cell | measure(vectors, items.labels, rerank))
+
+
+def _folder(place: Path, stage: str, candidate: Candidate, fold: int) -> Path:
+    """Where a cell keeps its run."""
+    return place / stage / f"{re.sub('[^a-z0-9.]+', '-', candidate.name.lower())}-fold{fold}"
+
+
 def read_ledger() -> list[dict[str, Any]]:
     return [json.loads(line) for line in LEDGER.read_text(encoding="utf-8").splitlines()] if LEDGER.exists() else []
 
@@ -168,13 +197,16 @@ def write_row(row: dict[str, Any]) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("stage", choices=list(STAGES))
+    parser.add_argument("stage", choices=[*STAGES, "report"])
     parser.add_argument("--data", type=Path, required=True, help="the folder that prepare.py made")
     parser.add_argument("--work", type=Path, required=True, help="where runs are kept, outside the checkout")
     arguments = parser.parse_args()
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     try:
         dataset = open_data("cub200", data_root=arguments.data)
+        if arguments.stage == "report":
+            report(dataset, arguments.work)
+            return 0
         return 0 if work(arguments.stage, dataset, arguments.work) else 130
     except KeyboardInterrupt:
         return 130
