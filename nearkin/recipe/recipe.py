@@ -91,6 +91,22 @@ class Recipe(BaseModel):
             )
         return self
 
+    @model_validator(mode="after")
+    def _check_learned(self) -> Recipe:
+        """Refuse settings for parts that do not learn, or for images that are not looked at."""
+        if self.training.layer_decay is not None and self.model.freeze == "all":
+            raise RecipeError(
+                "training.layer_decay is for stages that learn, and the whole backbone is frozen: freeze less "
+                "(model.freeze), or set it to null."
+            )
+        for name in ("colour", "rotation", "erase"):
+            if self.model.cache and getattr(self.data, name):
+                raise RecipeError(
+                    f"data.{name} changes images in every step, which a feature cache looks at only once: set "
+                    f"model.cache to false, or remove data.{name}."
+                )
+        return self
+
     @model_serializer(mode="wrap")
     def _leave_out_what_episodes_say(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave the batch's shape out where it follows from the episode's, which may then be changed by itself."""

@@ -20,6 +20,9 @@ def _as_number(given: Any) -> Any:
         return given
 
 
+Beta = Annotated[float, Field(ge=0, lt=1)]
+"""How much of a moving average is kept."""
+
 Fractional = Annotated[float, BeforeValidator(_as_number)]
 """A number, which a recipe may also give as a fraction."""
 
@@ -203,13 +206,30 @@ class TrainingSection(BaseModel):
         default=1.0, ge=0, description="Learning rate of the loss's own parameters, as a multiple of lr."
     )
     weight_decay: float = Field(default=1e-4, ge=0, description="Weight decay of head and backbone; proxies have none.")
+    layer_decay: float | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        description="Layer-wise decay: each stage of the backbone learns at this share of the rate of the next one, "
+        "the last stage at the backbone's own; null: all stages at the same rate.",
+    )
     momentum: float = Field(default=0.9, ge=0, lt=1, description="Momentum of sgd.")
-    lr_schedule: Literal["constant", "cosine", "step"] = Field(
-        default="constant", description="Learning rate over the steps."
+    betas: tuple[Beta, Beta] = Field(
+        default=(0.9, 0.999), description="Decay of adam's and adamw's averages of gradients and of their squares."
+    )
+    lr_schedule: Literal["constant", "cosine", "step", "plateau"] = Field(
+        default="constant",
+        description="Learning rate over the steps; plateau: lowered when validation stops gaining.",
     )
     step_every: int = Field(default=500, ge=1, description="With lr_schedule=step: steps between two decays.")
     step_factor: float = Field(
-        default=0.5, gt=0, le=1, description="With lr_schedule=step: what a decay multiplies by."
+        default=0.5, gt=0, le=1, description="With lr_schedule=step or plateau: what a decay multiplies by."
+    )
+    plateau_patience: int = Field(
+        default=3,
+        ge=0,
+        description="With lr_schedule=plateau: validations without a better value that are waited for; the next such "
+        "one lowers the rate. Those during the warm-up do not count.",
     )
     warmup_steps: int = Field(default=0, ge=0, description="Steps of linear warm-up of every learning rate.")
     head_warmup_steps: int = Field(default=0, ge=0, description="First steps that train head and proxies only.")
@@ -224,8 +244,13 @@ class TrainingSection(BaseModel):
     patience: int | None = Field(
         default=10,
         ge=1,
-        description="Validations without a better MAP@R (accuracy, with schedule=episodic, or data.split=items or "
-        "domains and a loss that classifies) before stopping; null: never.",
+        description="Validations without a better value of what `select` names before stopping; null: never.",
+    )
+    select: str | None = Field(
+        default=None,
+        description="What chooses the weights: MAP@R, P@1, accuracy where it is measured, or one of "
+        "validation_metrics; null: MAP@R, or accuracy with schedule=episodic, or with data.split=items or domains "
+        "and a loss that classifies.",
     )
     cluster_items: int | None = Field(
         default=None,
@@ -245,6 +270,19 @@ class TrainingSection(BaseModel):
     )
     ema: float | None = Field(
         default=None, gt=0, lt=1, description="Decay of the moving average of weights; null: none."
+    )
+    average_best: int | None = Field(
+        default=None,
+        ge=2,
+        le=100,
+        description="At the end, also validate the mean of the last so many weights that were the best when they were "
+        "validated, and keep it if it beats them; a checkpoint holds all of them; null: no mean.",
+    )
+    gradient_accumulation: int = Field(
+        default=1,
+        ge=1,
+        description="Batches whose gradients are averaged before the optimiser steps. Each has a loss of its own: "
+        "items of two batches are never compared, unlike with gradient_cache.",
     )
     gradient_cache: int | None = Field(
         default=None,
@@ -305,12 +343,40 @@ class TrainingSection(BaseModel):
                     f"{name} is set, which the schedule '{self.schedule}' does not use: set training.schedule to "
                     f"{schedule}, or leave it out"
                 )
+        self._check_rates()
+        usual = ("MAP@R", "P@1", "accuracy")
+        if self.select is not None and self.select not in (*usual, *self.validation_metrics):
+            raise ValueError(
+                f"select is {self.select}, which no validation measures: add it to training.validation_metrics, or "
+                f"choose {', '.join(usual[:-1])} or {usual[-1]}"
+            )
         if self.gradient_cache is not None and self.schedule == "adversarial":
             raise ValueError(
                 "gradient_cache is set, and the schedule 'adversarial' attacks whole batches: set "
                 "training.gradient_cache to null"
             )
         return self
+
+    def _check_rates(self) -> None:
+        """Refuse settings of the rate and of the optimiser that nothing would use."""
+        fields = type(self).model_fields
+        if self.optimizer == "sgd" and self.betas != fields["betas"].default:
+            raise ValueError("betas are set, which sgd does not use: set training.momentum, or another optimizer")
+        if self.layer_decay is not None and self.backbone_lr_factor == 0:
+            raise ValueError("layer_decay is set, and backbone_lr_factor 0 keeps the backbone as it is: remove one")
+        if self.lr_schedule != "plateau":
+            if self.plateau_patience != fields["plateau_patience"].default:
+                raise ValueError(
+                    f"plateau_patience is set, which lr_schedule={self.lr_schedule} does not use: set "
+                    "training.lr_schedule to plateau, or leave it out"
+                )
+        elif self.step_factor == 1:
+            raise ValueError("step_factor 1 lowers no rate: set it below 1, or training.lr_schedule to constant")
+        elif self.patience is not None and self.patience <= self.plateau_patience + 1:
+            raise ValueError(
+                f"patience {self.patience} ends training before plateau_patience {self.plateau_patience} can lower "
+                f"the rate: raise training.patience above {self.plateau_patience + 1}, or set it to null"
+            )
 
 
 def with_new_names(section: dict[str, Any]) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from nearkin.data.splits import Split, resolve_split
 from nearkin.errors import DataError, RecipeError
 from nearkin.models import Embedder, FeatureCache, SimilarityModel, build_embedder, cache_point
 from nearkin.models.card import Card, CardData, CardParts
-from nearkin.models.section import RANDOM
+from nearkin.models.section import KEPT, RANDOM
 from nearkin.objectives import Objective, make_objective
 from nearkin.objectives.proxy.bank import ClassVectors
 from nearkin.objectives.similarity import LEARNED_SIMILARITY
@@ -264,7 +264,11 @@ def _begin(setup: TrainingSetup, embedder: Embedder, pool: TrainingPool, encode:
     begun = start_model(embedder, pool, recipe.model, recipe.training.seed, setup.progress, ranks)
     if encode is not None and ranks.is_first:
         start = measure_start(embedder, setup.validation_labels, encode, recipe.model.knows_something)
-    head = None if begun is None else begun.to_dict() | {"lr": setup.section.lr, "lr_lowered_for": setup.scarce[1]}
+    head = None if begun is None else begun.to_dict()
+    if recipe.model.head_start == KEPT:
+        head = {"kind": KEPT, "file": recipe.model.start, "dimension": embedder.dimension}
+    if head is not None:
+        head |= {"lr": setup.section.lr, "lr_lowered_for": setup.scarce[1]}
     return replace(ranks.broadcast_object(start), head=head)
 
 
@@ -285,7 +289,9 @@ def _make_loop(setup: TrainingSetup, learner: Learner, pool: TrainingPool, encod
             class_names=tuple(setup.items.classes),
         )
     schedule = make_schedule(recipe.training, pool, batch_classes * recipe.data.per_class, run.path, ranks)
-    if classify is not None:
+    if recipe.training.select is not None:
+        schedule.selection = f"val_{recipe.training.select}"
+    elif classify is not None:
         schedule.selection = ACCURACY
     identity = {"data set": setup.fingerprint}
     if hierarchy is not None:
@@ -308,7 +314,7 @@ def _make_loop(setup: TrainingSetup, learner: Learner, pool: TrainingPool, encod
 def _keep(setup: TrainingSetup, learner: Learner, loop: Loop, start: RunStart, encode: Encode | None) -> TrainingResult:
     """Write the best weights with their card, and measure what training added to the start."""
     (embedder, objective, _), ranks, state = learner, setup.ranks, loop.state
-    values = ranks.broadcast_object(loop.values_at(state.best_step))
+    values = ranks.broadcast_object(loop.best_values())
     gain = None
     if encode is not None and start.first is not None and ranks.is_first:
         best, _ = per_query(encode(embedder), setup.validation_labels, embedder.space)
@@ -348,6 +354,7 @@ def _make_card(
         finished=finished,
         steps=state.step,
         best_step=state.best_step,
+        averaged=state.averaged or None,
         seconds=round(state.seconds, 1),
         versions={"nearkin": __version__, "torch": torch.__version__, "python": platform.python_version()},
     )
@@ -454,11 +461,12 @@ def check_similarity(recipe: Recipe) -> None:
         raise RecipeError(
             f"The loss '{loss}' trains a similarity, but the model has none: set model.similarity to {{}}."
         )
-    if has_similarity and recipe.training.ema:
-        raise RecipeError(
-            "Averaged weights would not fit the prototypes of a learned similarity, which follow the current weights: "
-            "set training.ema to null."
-        )
+    for name in ("ema", "average_best"):
+        if has_similarity and getattr(recipe.training, name):
+            raise RecipeError(
+                "Averaged weights would not fit the prototypes of a learned similarity, which follow the current "
+                f"weights: set training.{name} to null."
+            )
 
 
 def _check_regularisers(recipe: Recipe, embedder: Embedder, objective: Objective) -> None:

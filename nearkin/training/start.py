@@ -16,7 +16,7 @@ from nearkin.errors import RunError
 from nearkin.metrics import retrieval_metrics
 from nearkin.models import Embedder
 from nearkin.models.pooling import make_pooling
-from nearkin.models.section import RANDOM, ModelSection
+from nearkin.models.section import KEPT, RANDOM, ModelSection
 from nearkin.models.start import Dimension, HeadStart, Kind, fit_start
 from nearkin.objectives import Objective
 from nearkin.progress import Progress
@@ -103,7 +103,7 @@ def start_model(
     Returns:
         What the layer starts as; None where it keeps its random weights.
     """
-    starts, local = section.head_start != RANDOM, embedder.local
+    starts, local = section.head_start not in (RANDOM, KEPT), embedder.local
     into_local = starts and isinstance(local, nn.Conv2d) and not isinstance(embedder.head, nn.Linear)
 
     def shared(of: Embedder, dimension: Dimension) -> HeadStart:
@@ -123,7 +123,8 @@ def start_model(
         start = shared(raw_features(embedder), local.out_channels)
         start = replace(start, layer="1x1 convolution before the pooling")
         _fill(local, start.weight[:, :, None, None], start.bias)
-    _start_pooling(embedder, pool, seed)
+    if section.start is None:
+        _start_pooling(embedder, pool, seed)
     if starts and section.dimension is not None and not into_local:
         start = shared(embedder, section.dimension)
         resize_head(embedder, start.dimension)
@@ -196,6 +197,8 @@ def measure_start(
 
 def start_lines(head: Mapping[str, Any]) -> list[str]:
     """How the head started, in lines of text, from `HeadStart.to_dict`."""
+    if head["kind"] == KEPT:
+        return [f"The model goes on from {head['file']}, with its {head['dimension']} dimensions."]
     size, width, trials = head["dimension"], head["features"], head["trials"]
     how = "whitened" if head["kind"] == "whitened" else "with principal components"
     ridge = "" if head["ridge"] is None else f", ridge {head['ridge']:g}"

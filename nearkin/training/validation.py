@@ -13,7 +13,7 @@ from nearkin.data.dataset import Dataset
 from nearkin.data.hierarchy import Hierarchy
 from nearkin.data.inputs import InputSpec
 from nearkin.data.samplers import EpisodeSampler
-from nearkin.errors import DataError
+from nearkin.errors import DataError, RecipeError
 from nearkin.metrics import mean_class_radius
 from nearkin.metrics.fewshot import fewshot_accuracy
 from nearkin.metrics.named import named_metrics
@@ -153,6 +153,8 @@ def check_validation(recipe: Recipe, labels: np.ndarray, classified: bool = Fals
             f"Each class has only one validation item, so there is nothing to retrieve: raise data.val_items (it is "
             f"{recipe.data.val_items:g}), or choose a loss that classifies, such as 'normface'."
         )
+    if len(labels):
+        _check_selection(recipe, classified, _has_pairs(labels))
     if recipe.training.schedule != "episodic" or not len(labels):
         return
     section = recipe.training.episodic
@@ -164,6 +166,21 @@ def check_validation(recipe: Recipe, labels: np.ndarray, classified: bool = Fals
             f"{str(error).rstrip('.')}, or set "
             "training.episodic.validation_way or data.val_classes."
         ) from error
+
+
+def _check_selection(recipe: Recipe, classified: bool, pairs: bool) -> None:
+    """Refuse to choose the weights by what validations do not measure."""
+    select = recipe.training.select
+    if select == "accuracy" and not classified and recipe.training.schedule != "episodic":
+        raise RecipeError(
+            "training.select is accuracy, which is measured with training.schedule=episodic, or with data.split=items "
+            "or domains and a loss that classifies: set it to MAP@R or P@1."
+        )
+    if select not in (None, "accuracy") and not pairs:
+        raise DataError(
+            f"Each class has only one validation item, so there is nothing to retrieve and no {select}: set "
+            "training.select to accuracy, or raise data.val_items."
+        )
 
 
 def _has_pairs(labels: np.ndarray) -> bool:
