@@ -92,6 +92,10 @@ def train(
         shares = {name: value for name, value in card.validation.items() if name != RADIUS}
         shown = ", ".join(f"{name.removeprefix('val_')} {100 * value:.1f} %" for name, value in shares.items())
         console.print(f"Best on the validation {'items' if seen else 'classes'} at step {state.best_step}: {shown}.")
+    if state.averaged is not None:
+        kept = f"the mean of the last {state.averaged} best weights, which validated better than the best of them"
+        alone = "the best weights themselves, which validated no worse than the mean of the last of them"
+        console.print(f"Kept: {kept if state.averaged else alone}.")
     if training.schedule == "cross-batch-memory" and state.best_step <= training.cross_batch_memory.warmup_steps:
         console.print(
             f"Note: the best weights are from before the memory was used (it starts after "

@@ -411,3 +411,48 @@ def test_watched_clusters_of_a_chosen_dimension_can_be_resumed(patterns, setting
     assert whole.embedder.dimension != 128
     again = run_training(patterns, recipe, tmp_path / "run", tmp_path, resume=True)
     assert again.state.step == whole.state.step
+
+
+# ---------------------------------------------------------------- going on from a run
+
+
+def test_a_finished_run_goes_on_with_another_schedule(patterns, tiny, tmp_path):
+    """Head included, as it was: step 0 is what the first run kept, and a resumed run is the same run."""
+    run_training(patterns, load_recipe("contrastive", [*tiny, "training.lr=0.02"]), tmp_path / "first", tmp_path)
+    first = Run(tmp_path / "first").model()
+    sets = [*tiny, "model.dimension=auto", f"model.start={tmp_path / 'first'}"]
+    more = ["training.chance_constrained={proxies: 2, pool: 3, patience: 1}", "training.lr=0.001"]
+    recipe = load_recipe("contrastive-ccp", [*sets, *more, "training.full_rate_items=0"])
+    result = run_training(patterns, recipe, tmp_path / "second", tmp_path)
+    best = first.card.validation
+    assert {name: rows_at(tmp_path / "second", 0)[name] for name in best} == best
+    assert result.embedder.dimension == first.dimension
+    card = Run(tmp_path / "second").model().card
+    assert card.started_from["file"] == str(tmp_path / "first" / "model.safetensors")
+    assert "head" in card.started_from["parts"]
+    assert card.started_from["classes"] == first.card.classes.train
+    assert start_lines(card.start) == [
+        f"The model goes on from {tmp_path / 'first'}, with its {first.dimension} dimensions."
+    ]
+    assert card.start["lr"] < 0.001  # few classes: as with any start that knows something
+    again = run_training(patterns, recipe, tmp_path / "second", tmp_path, resume=True)
+    assert again.embedder.fingerprint() == result.embedder.fingerprint()
+
+
+def test_a_run_that_goes_on_is_resumed_to_the_same_end(patterns, tiny, tmp_path, monkeypatch):
+    run_training(patterns, load_recipe("contrastive", tiny), tmp_path / "first", tmp_path)
+    recipe = load_recipe("proxy-anchor", [*tiny, f"model.start={tmp_path / 'first'}"])
+    whole = run_training(patterns, recipe, tmp_path / "whole", tmp_path)
+    plain = Loop._step
+
+    def stopped(self, *arguments):
+        if self.state.step + 1 == 5:
+            os.kill(os.getpid(), signal.SIGINT)
+        return plain(self, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Loop, "_step", stopped)
+        assert run_training(patterns, recipe, tmp_path / "cut", tmp_path).interrupted
+    again = run_training(patterns, recipe, tmp_path / "cut", tmp_path, resume=True)
+    assert again.embedder.fingerprint() == whole.embedder.fingerprint()
+    assert Run(tmp_path / "cut").log_file.read_text() == Run(tmp_path / "whole").log_file.read_text()
