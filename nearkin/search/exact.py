@@ -48,7 +48,8 @@ def exact(
             halves in any case.
         memory_mb: how much memory the search may take beside its inputs and results, in MB (2^20 bytes).
     """
-    scorer, memory, reranker = as_scorer(space), memory_bytes(memory_mb), as_reranker(rerank)
+    scorer, memory = as_scorer(space), memory_bytes(memory_mb)
+    reranker = None if rerank is None else as_reranker(rerank)
     x, y = as_pair(queries, gallery)
     if storage is not None:
         storage = str(storage).removeprefix("torch.")
