@@ -30,6 +30,12 @@ CountOrZero = Annotated[int, Field(ge=0)]
 OddCount = Annotated[int, Field(ge=1), AfterValidator(_check_odd)]
 
 
+def parameters_of(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """The parameters a factory declares: its keyword-only arguments."""
+    signature = inspect.signature(factory)
+    return {name: p for name, p in signature.parameters.items() if p.kind is inspect.Parameter.KEYWORD_ONLY}
+
+
 def check_parameters(
     factory: Callable[..., Any],
     given: Mapping[str, Any],

@@ -38,9 +38,8 @@ def train(
     from nearkin.models.section import AUTO
     from nearkin.recipe import load_recipe
     from nearkin.training import Run
-    from nearkin.training.gain import suggestion
     from nearkin.training.ranks import Ranks
-    from nearkin.training.start import start_lines
+    from nearkin.training.start import start_lines, suggestion
     from nearkin.training.strategies.chance_constrained import RADIUS
 
     run = Run(out)

@@ -17,7 +17,6 @@ from nearkin.errors import CheckpointError, ModelError
 from nearkin.models.attention import StageAttention, default_stages
 from nearkin.models.backbones import Backbone, make_backbone
 from nearkin.models.card import Card
-from nearkin.models.checkpoint import load_embedder
 from nearkin.models.embedder import Embedder
 from nearkin.models.pooling import make_pooling
 from nearkin.models.section import AUTO, DEFAULT_DIMENSION, ModelSection
@@ -175,7 +174,7 @@ def _take_backbone(embedder: Embedder, path: Path, sha256: str | None) -> None:
         raise CheckpointError(
             f"{path} is not the file that model.weights_sha256 names ({sha256[:12]}…): restore it or change the recipe."
         )
-    saved = load_embedder(path)
+    saved = Embedder.load(path)
     theirs, ours = saved.backbone.state_dict(), embedder.backbone.state_dict()
     shapes = [{name: value.shape for name, value in state.items()} for state in (theirs, ours)]
     if saved.backbone_name != embedder.backbone_name or shapes[0] != shapes[1]:
