@@ -22,6 +22,7 @@ MOVED: dict[str, str] = {
     "nearkin.data.episodes": "nearkin.data.samplers",
     "nearkin.gallery.rounding": "nearkin.gallery.dtypes",
     "nearkin.metrics.hits": "nearkin.metrics.retrieval",
+    "nearkin.objectives.adversarial": "nearkin.objectives.proxy.scores",
     "nearkin.objectives.prefixes": "nearkin.objectives.objective",
     "nearkin.objectives.soft_pairs": "nearkin.objectives.contrastive",
     "nearkin.objectives.ranking": "nearkin.objectives.triplet",

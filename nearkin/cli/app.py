@@ -12,7 +12,6 @@ from nearkin._version import __version__
 from nearkin.allocator import tune_allocator
 from nearkin.cli import model, query, serve
 from nearkin.cli.data import data_app
-from nearkin.cli.demo import demo
 from nearkin.cli.drift import drift
 from nearkin.cli.gallery import gallery_app
 from nearkin.cli.options import (
@@ -26,7 +25,7 @@ from nearkin.cli.options import (
     SkipBad,
 )
 from nearkin.cli.recipes import recipes_app
-from nearkin.cli.train import train
+from nearkin.cli.train import demo, train
 from nearkin.errors import NearkinError
 
 hierarchy_app = typer.Typer(help="Class trees: infer one from a run, or check one.", no_args_is_help=True)
