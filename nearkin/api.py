@@ -17,7 +17,7 @@ from nearkin.data.dataset import Dataset, drop_bad
 from nearkin.data.hierarchy import Hierarchy, load_hierarchy
 from nearkin.data.sources import open_data
 from nearkin.data.splits import check_classes, drop_singletons
-from nearkin.data.urls import is_url, redacted
+from nearkin.data.stores import is_url, redacted
 from nearkin.errors import DataError, ModelError, RecipeError, RunError
 from nearkin.metrics.labels import label_array
 from nearkin.models import Embedder

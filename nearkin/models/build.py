@@ -17,7 +17,6 @@ from nearkin.errors import CheckpointError, ModelError
 from nearkin.models.attention import StageAttention, default_stages
 from nearkin.models.backbones import Backbone, make_backbone
 from nearkin.models.card import Card
-from nearkin.models.checkpoint import load_embedder
 from nearkin.models.embedder import Embedder
 from nearkin.models.pooling import make_pooling
 from nearkin.models.section import AUTO, DEFAULT_DIMENSION, ModelSection
@@ -191,7 +190,7 @@ def _read_saved(given: str, sha256: str | None) -> Embedder:
         raise CheckpointError(
             f"{path} is not the file that model.weights_sha256 names ({sha256[:12]}…): restore it or change the recipe."
         )
-    return load_embedder(path)
+    return Embedder.load(path)
 
 
 def _take(embedder: Embedder, saved: Embedder, given: str, parts: tuple[str, ...]) -> None:

@@ -23,8 +23,7 @@ from nearkin.data.augment import TrainTransform, Transform, transform_for
 from nearkin.data.dataset import Dataset
 from nearkin.data.inputs import InputSpec
 from nearkin.errors import DataError, ModelError, StorageError
-from nearkin.models.checkpoint import hash_tensors
-from nearkin.models.embedder import POOLING, Embedder, Features, to_device
+from nearkin.models.embedder import POOLING, Embedder, Features, hash_tensors, to_device
 from nearkin.models.engines import Encoder
 from nearkin.models.items import batches, stacked
 from nearkin.models.section import CacheViews

@@ -23,8 +23,7 @@ from nearkin.data.section import DataSection
 from nearkin.errors import RecipeError, UnknownNameError, suggestion
 from nearkin.models.section import AUTO, RANDOM, ModelSection
 from nearkin.objectives.section import ObjectiveSection
-from nearkin.recipe.audit import AuditSection
-from nearkin.recipe.training import TrainingSection, with_new_names
+from nearkin.recipe.sections import AuditSection, TrainingSection, with_new_names
 from nearkin.storage import write_text
 
 DEFAULT_RECIPE = "multi-similarity"

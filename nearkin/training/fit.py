@@ -33,11 +33,19 @@ from nearkin.recipe import Recipe, TrainingSection
 from nearkin.training.batch_norm import learning_norms
 from nearkin.training.batches import Batches, BatchSampler, CachedBatches, DecodedBatches, TrainingPool
 from nearkin.training.clusters import check_clusters
-from nearkin.training.gain import Gain, measure_gain
 from nearkin.training.loop import Loop, LoopState
 from nearkin.training.ranks import Ranks, check_accelerator
 from nearkin.training.run import Run, write_class_vectors
-from nearkin.training.start import RunStart, measure_start, per_query, resize_head, start_model, start_proxies
+from nearkin.training.start import (
+    Gain,
+    RunStart,
+    measure_gain,
+    measure_start,
+    per_query,
+    resize_head,
+    start_model,
+    start_proxies,
+)
 from nearkin.training.strategies.base import ACCURACY, check_schedule, make_schedule
 from nearkin.training.validation import Validation, ValidationInputs, check_validation, make_class_watch
 

@@ -14,7 +14,7 @@ from nearkin.data.hierarchy import Hierarchy
 from nearkin.data.inputs import InputSpec
 from nearkin.data.samplers import EpisodeSampler
 from nearkin.errors import DataError, RecipeError
-from nearkin.metrics import mean_class_radius
+from nearkin.metrics import mean_class_radius, retrieval_metrics
 from nearkin.metrics.fewshot import fewshot_accuracy
 from nearkin.metrics.named import named_metrics
 from nearkin.models import Embedder
@@ -112,8 +112,13 @@ class Validation:
             values["accuracy"] = self._classified(embeddings, self.classify)
             if not _has_pairs(self.labels):
                 return values
-        asked = dict.fromkeys((*_USUAL, *training.validation_metrics))
-        values |= named_metrics(embeddings, self.labels, list(asked), space=self.space, knn=audit.knn, seed=audit.seed)
+        if training.validation_metrics:
+            names = list(dict.fromkeys((*_USUAL, *training.validation_metrics)))
+            values |= named_metrics(embeddings, self.labels, names, space=self.space, knn=audit.knn, seed=audit.seed)
+        else:
+            values |= retrieval_metrics(
+                embeddings, self.labels, metrics=_USUAL, space=self.space, per_query=False
+            ).values
         if training.schedule == "chance-constrained":
             values["covering_radius"] = mean_class_radius(embeddings, self.labels)
         return values

@@ -9,8 +9,7 @@ import pytest
 
 from nearkin.metrics import class_bootstrap
 from nearkin.models import Card
-from nearkin.training.gain import Gain, GainDifference, gain_facts, measure_gain, suggestion
-from nearkin.training.start import MEASURES, RunStart
+from nearkin.training.start import MEASURES, Gain, GainDifference, RunStart, gain_facts, measure_gain, suggestion
 
 
 def gain_of(precision, map_at_r, best_step=100, classes=30):
