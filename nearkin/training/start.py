@@ -6,12 +6,13 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from nearkin.checks import is_whole
 from nearkin.errors import RunError
 from nearkin.metrics import retrieval_metrics
 from nearkin.models import Embedder
@@ -68,9 +69,34 @@ class RunStart:
         if not path.exists():
             return cls()
         try:
-            return cls(**json.loads(path.read_text(encoding="utf-8")))
+            start = cls(**json.loads(path.read_text(encoding="utf-8")))
+            start._check()
         except (OSError, ValueError, TypeError) as error:
             raise RunError(f"{path} is damaged ({error}): start a new run.") from error
+        return start
+
+    def _check(self) -> None:
+        """Refuse what was cut short or edited."""
+        if self.head is not None:
+            _check_keys("head", self.head, ("kind", "dimension"))
+            if self.head["kind"] in get_args(Kind):
+                _check_keys("head", self.head, ("features", "ridge", "damping", "trials", "notes"))
+            for trial in self.head.get("trials", ()):
+                _check_keys("trials", trial, ("dimension", "precision", "map_at_r"))
+            if not is_whole(self.head["dimension"]):
+                raise ValueError(f"its dimension is {self.head['dimension']!r}")
+        for part in ("raw", "first"):
+            values = getattr(self, part)
+            if values is None:
+                continue
+            _check_keys(part, values, MEASURES)
+            if any(len(values[name]) != len(self.labels or ()) for name in MEASURES):
+                raise ValueError(f"{part} and labels are not of the same queries")
+
+
+def _check_keys(part: str, given: Any, keys: Sequence[str]) -> None:
+    if not isinstance(given, dict) or any(key not in given for key in keys):
+        raise ValueError(f"{part} must have {', '.join(keys)}")
 
 
 def per_query(embeddings: np.ndarray, labels: np.ndarray, space: Space) -> tuple[PerQuery, list[str]]:

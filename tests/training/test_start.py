@@ -61,6 +61,34 @@ def test_a_damaged_file_is_told(text, tmp_path):
         RunStart.load(tmp_path / "start.json")
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"head": {}},
+        {"head": {"kind": "whitened"}},
+        {"head": {key: value for key, value in HEAD.items() if key != "features"}},
+        {"head": {**HEAD, "dimension": "128"}},
+        {"head": {**HEAD, "trials": [{"dimension": 64}]}},
+        {"first": {"P@1": [1.0, 0.0]}},
+        {"first": [1.0, 0.0]},
+        {"raw": {"P@1": [1.0], "MAP@R": [0.5]}},
+        {"labels": None},
+    ],
+)
+def test_an_incomplete_file_is_told(change, tmp_path):
+    values = {"P@1": [1.0, 0.0], "MAP@R": [0.5, 0.25]}
+    whole = {"head": HEAD, "raw": values, "first": values, "labels": ["a", "b"]}
+    (tmp_path / "start.json").write_text(json.dumps({**whole, **change}))
+    with pytest.raises(RunError, match=r"start\.json"):
+        RunStart.load(tmp_path / "start.json")
+
+
+def test_a_head_of_another_kind_says_less(tmp_path):
+    start = RunStart(head={"kind": "other", "dimension": 8})
+    start.save(tmp_path / "start.json")
+    assert RunStart.load(tmp_path / "start.json") == start
+
+
 # ---------------------------------------------------------------- what is told
 
 
