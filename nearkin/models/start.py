@@ -568,7 +568,7 @@ def _layer(summed: _Pass, chosen: Trial, size: int, space: Space) -> tuple[Tenso
     rank = int((directions != 0).any(axis=0).sum())
     if size > rank:
         notes.append(
-            f"The training features give only {rank} of the {size} dimensions: the other {size - rank} stay 0."
+            f"The training features give only {rank} of the {size} dimensions: the other {size - rank} start at 0."
         )
         directions = np.pad(directions, ((0, 0), (0, size - directions.shape[1])))
     sample = (summed.sample - whole.mean.astype(np.float32)) @ directions.astype(np.float32)
