@@ -339,8 +339,9 @@ def _one_pass(chunks: Iterable[tuple[Tensor, np.ndarray]], class_ids: np.ndarray
     summed = _Pass(sums.moments(fold_of_class, counts), sums.shift, sample, class_ids[kept], fold_of_class)
     if _is_flat(summed.whole.total, np.outer(summed.shift, summed.shift), _CONSTANT):
         raise ModelError(
-            "The training features are the same for every item, so there is nothing for the head to start from: check "
-            "the backbone's weights and the data, or set model.head_start to random."
+            "The training features are the same for every item, or so nearly the same beside their mean that rounding "
+            "could make the difference: check the backbone's weights and the data, take the mean from features of your "
+            "own, or set model.head_start to random."
         )
     return summed
 

@@ -309,6 +309,14 @@ def test_constant_features_are_refused():
             fitted(np.full((30, 6), value, np.float32), np.repeat(np.arange(5), 6), size=7)
 
 
+def test_features_far_from_the_origin_are_said_to_be_nearly_the_same():
+    x, ids = sample_features((10,) * 6, offset=0.0)
+    x /= x.std(0)
+    with pytest.raises(ModelError, match="nearly the same beside their mean"):
+        fitted(x + np.float32(1e5), ids, size=7)
+    assert torch.isfinite(fitted(x + np.float32(1e4), ids, size=7).weight).all()
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_features_that_are_not_finite_are_refused(bad):
     x, ids = sample_features((5,) * 6)
