@@ -57,7 +57,7 @@ _NO_CHOICE = 10.0
 _MOST_DIMENSIONS = 65536
 _TOO_UNEQUAL = (
     "The training features differ too much in size for the head to start from them: look for an item whose features "
-    "are thousands of times larger than the others', or set model.head_start to random."
+    "are about 100,000 times larger than the others', or more, or set model.head_start to random."
 )
 _SINGLE = 16
 """Chunks whose products are added in single precision before they go to double."""

@@ -462,7 +462,7 @@ def test_classes_with_gaps_are_refused():
 
 
 def test_features_that_cannot_be_factorised_are_named(monkeypatch):
-    """As with five classes, one item of which is a million times larger than the others."""
+    """As where one item is a million times larger than the others."""
 
     def fail(*_, **__):
         raise np.linalg.LinAlgError("not positive definite")
@@ -474,7 +474,19 @@ def test_features_that_cannot_be_factorised_are_named(monkeypatch):
             fitted(x, ids, **options)
 
 
-def test_an_outlier_is_survived_where_it_can_be():
-    x, ids = sample_features((12,) * 50)
-    x[5] *= 1e4
-    assert torch.isfinite(fitted(x, ids).weight).all()
+def with_an_outlier(factor):
+    rng = np.random.default_rng(0)
+    ids = np.arange(400) % 40
+    x = (rng.normal(size=(40, 32))[ids] + rng.normal(size=(400, 32))).astype(np.float32)
+    x[5] *= factor
+    return x, ids
+
+
+@pytest.mark.parametrize("factor", [1e2, 1e4, 1e5])
+def test_an_outlier_is_survived_where_it_can_be(factor):
+    assert torch.isfinite(fitted(*with_an_outlier(factor)).weight).all()
+
+
+def test_an_outlier_that_rounds_the_others_away_is_told():
+    with pytest.raises(ModelError, match="100,000 times"):
+        fitted(*with_an_outlier(1e6))
