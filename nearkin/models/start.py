@@ -11,7 +11,6 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, reduce
-from numbers import Real
 from typing import Any, Literal
 
 import numpy as np
@@ -22,6 +21,7 @@ from scipy.linalg.lapack import dsygst, ssygst, strtri
 from scipy.sparse import csr_matrix
 from torch import Tensor
 
+from nearkin.checks import is_real, is_whole
 from nearkin.errors import ModelError
 from nearkin.metrics import retrieval_metrics
 from nearkin.spaces import LipschitzBall, PoincareBall, Space, Sphere
@@ -264,18 +264,14 @@ def _check_arguments(
         raise ModelError(f"space must be one of nearkin.spaces, not {space!r}.")
     if isinstance(space, PoincareBall):
         raise ModelError("A linear layer cannot start from data in the Poincaré ball: choose another space.")
-    if dimension != "auto" and (not _is_whole(dimension) or not 1 <= dimension <= _MOST_DIMENSIONS):
+    if dimension != "auto" and (not is_whole(dimension) or not 1 <= dimension <= _MOST_DIMENSIONS):
         raise ModelError(
             f"dimension must be a whole number from 1 to {_MOST_DIMENSIONS}, or 'auto', not {dimension!r}."
         )
-    if ridge is not None and (not isinstance(ridge, Real) or not 0 <= ridge < math.inf):
+    if ridge is not None and (not is_real(ridge) or not 0 <= ridge < math.inf):
         raise ModelError(f"ridge must be a finite number from 0, not {ridge!r}.")
-    if not _is_whole(seed) or seed < 0:
+    if not is_whole(seed) or seed < 0:
         raise ModelError(f"seed must be a whole number from 0, not {seed!r}.")
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def _is_complete(class_ids: np.ndarray) -> bool:
@@ -311,7 +307,8 @@ def _one_pass(chunks: Iterable[tuple[Tensor, np.ndarray]], class_ids: np.ndarray
     sums: _FeatureSums | None = None
     seen = np.zeros(len(class_ids), dtype=bool)
     # NumPy alone: after each operation of PyTorch its threads spin for a while, and those of NumPy wait for a core.
-    for features, positions in chunks:
+    for chunk in chunks:
+        features, positions = _pair(chunk)
         if not len(positions):
             continue
         rows = torch.as_tensor(features).detach().float().cpu().numpy()
@@ -322,13 +319,16 @@ def _one_pass(chunks: Iterable[tuple[Tensor, np.ndarray]], class_ids: np.ndarray
         positions = np.asarray(positions)
         _check_positions(positions, seen)
         if sums is None:
-            sums = _FeatureSums(rows.mean(axis=0), folds, len(counts))
+            with np.errstate(invalid="ignore", over="ignore"):  # said later, in words
+                shift = rows.mean(axis=0)
+            sums = _FeatureSums(shift, folds, len(counts))
             sample = np.zeros((len(kept), rows.shape[1]), dtype=np.float32)
         of_fold = fold_of_class[class_ids[positions]]
         order = np.argsort(of_fold, kind="stable")
         positions = positions[order]
         rows = np.take(rows, order, axis=0, mode="clip")  # a copy
-        rows -= sums.shift
+        with np.errstate(invalid="ignore", over="ignore"):
+            rows -= sums.shift
         sums.add(rows, class_ids[positions], np.bincount(of_fold, minlength=folds))
         there = place[positions] >= 0
         sample[place[positions][there]] = rows[there]
@@ -344,6 +344,13 @@ def _one_pass(chunks: Iterable[tuple[Tensor, np.ndarray]], class_ids: np.ndarray
             "own, or set model.head_start to random."
         )
     return summed
+
+
+def _pair(chunk: Any) -> tuple[Any, Any]:
+    """The features of a chunk and the positions of their items."""
+    if not isinstance(chunk, tuple | list) or len(chunk) != 2 or not all(hasattr(part, "__len__") for part in chunk):
+        raise ModelError("Each chunk must be a pair: features (n, F), and the positions (n,) of their items.")
+    return chunk[0], chunk[1]
 
 
 def _check_positions(positions: np.ndarray, seen: np.ndarray) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -320,9 +322,13 @@ def test_features_far_from_the_origin_are_said_to_be_nearly_the_same():
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_features_that_are_not_finite_are_refused(bad):
     x, ids = sample_features((5,) * 6)
-    x[17, 3] = bad
-    with pytest.raises(ModelError, match="finite"):
-        fitted(x, ids, size=10)
+    for row in (3, 17):  # of the first chunk, from which the others are shifted, and of a later one
+        x[row, 3] = bad
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            with pytest.raises(ModelError, match="finite"):
+                fitted(x, ids, size=10)
+        x[row, 3] = 0.0
 
 
 def test_no_features_are_refused():
@@ -449,11 +455,17 @@ def test_chunks_of_other_widths_are_refused():
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"seed": -1}, {"ridge": "a"}, {"dimension": True}, {"dimension": 10**7}, {"space": "sphere"}],
+    [{"seed": -1}, {"ridge": "a"}, {"ridge": True}, {"dimension": True}, {"dimension": 10**7}, {"space": "sphere"}],
 )
 def test_arguments_of_the_wrong_kind_are_refused(wrong):
     with pytest.raises(ModelError, match=next(iter(wrong))):
         fit_start([(torch.randn(4, 3), np.arange(4))], np.array([0, 0, 1, 1]), **wrong)
+
+
+@pytest.mark.parametrize("chunk", [torch.randn(4, 3), (torch.randn(4, 3),), (torch.randn(4, 3), 4), None])
+def test_chunks_that_are_no_pairs_are_refused(chunk):
+    with pytest.raises(ModelError, match="pair"):
+        fit_start([chunk], np.array([0, 0, 1, 1]))
 
 
 def test_classes_with_gaps_are_refused():
