@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from sklearn.decomposition import PCA
 
 from nearkin.errors import ModelError
+from nearkin.models import moments
 from nearkin.models import start as start_module
+from nearkin.models.moments import sum_features
 from nearkin.models.start import DIMENSIONS, HeadStart, fit_start
 from nearkin.spaces import Euclidean, LipschitzBall, PoincareBall, Sphere
 
@@ -158,7 +160,7 @@ def test_half_precision_features_are_taken():
 
 def test_moments_without_a_fold_are_those_of_the_other_classes():
     x, ids = sample_features(LONG_TAIL)
-    summed = start_module._one_pass(in_chunks(x, 11), ids, 3, seed=0)
+    summed = sum_features(in_chunks(x, 11), ids, 3, seed=0)
     assert sorted(np.bincount(summed.fold_of_class)) == [2, 3, 3]
     for number, fold in enumerate(summed.folds):
         rows = summed.fold_of_class[ids] != number
@@ -177,11 +179,11 @@ def test_trials_embed_as_a_head_of_their_own_would(basis, damping, monkeypatch):
     """By Rayleigh and Ritz: exactly for the ridge in the middle and with a whole basis, and closely otherwise."""
     monkeypatch.setattr(start_module, "_BASIS", basis)
     x, ids = sample_features((12,) * 30)
-    moments = start_module._one_pass(in_chunks(x, 50), ids, 1, seed=0).whole
+    moments = sum_features(in_chunks(x, 50), ids, 1, seed=0).whole
     points, size = x[:40] - x.mean(0), FEATURES // 2
     found = dict(start_module._embeddings(points, moments, [size, FEATURES], (0.3, 1.0, 3.0), (damping,)))
     for ridge in (0.3, 1.0, 3.0):
-        cov, within = np.cov(x.T, bias=True), start_module._one_pass(in_chunks(x, 50), ids, 1, seed=0).whole.within
+        cov, within = np.cov(x.T, bias=True), sum_features(in_chunks(x, 50), ids, 1, seed=0).whole.within
         inverse = np.linalg.inv(within + moments.floor(ridge) * np.eye(FEATURES))
         lower = np.linalg.cholesky(inverse)
         whitened = np.linalg.eigh(lower.T @ cov @ lower)
@@ -202,8 +204,8 @@ def assert_same_distances(found, expected, tolerance):
 
 def test_a_sample_has_pairs_and_is_bounded():
     ids = np.repeat(np.arange(3000), 3)
-    kept = start_module._sample(ids, np.bincount(ids), np.random.default_rng(0))
-    assert len(kept) == len(set(kept)) == start_module._SAMPLE
+    kept = moments._sample(ids, np.bincount(ids), np.random.default_rng(0))
+    assert len(kept) == len(set(kept)) == moments._SAMPLE
     assert set(np.bincount(ids[kept])) <= {0, 2}
 
 
