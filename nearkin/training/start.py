@@ -228,8 +228,9 @@ def start_lines(head: Mapping[str, Any]) -> list[str]:
     size, width, trials = head["dimension"], head["features"], head["trials"]
     how = "whitened" if head["kind"] == "whitened" else "with principal components"
     ridge = "" if head["ridge"] is None else f", ridge {head['ridge']:g}"
+    damping = f", damping {head['damping']:g}" if head["damping"] else ""
     sizes = f"{size} of {width} dimensions" if size <= width else f"{size} dimensions for {width} features"
-    lines = [f"The {head.get('layer', 'head')} starts {how}: {sizes}{ridge}{_costs(size, trials)}."]
+    lines = [f"The {head.get('layer', 'head')} starts {how}: {sizes}{ridge}{damping}{_costs(size, trials)}."]
     if len(trials) > 1:
         lines.append("  On training classes left out (P@1 / MAP@R):")
         lines.append("  " + "   ".join(f"{t['dimension']}: {_percent(t)}" for t in trials))

@@ -99,6 +99,11 @@ def test_the_size_is_told_with_what_a_smaller_one_would_cost():
     assert "Mind the gap." in others[-1]
 
 
+def test_damping_is_told_where_there_is_some():
+    assert "damping" not in start_lines(HEAD)[0]
+    assert "damping 0.5" in start_lines({**HEAD, "damping": 0.5})[0]
+
+
 def test_all_dimensions_are_told_with_what_they_take():
     lines = start_lines({**HEAD, "dimension": 1280, "notes": []})
     assert "0.3" in lines[0]
