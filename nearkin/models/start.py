@@ -27,6 +27,8 @@ from nearkin.spaces import LipschitzBall, PoincareBall, Space, Sphere
 Kind = Literal["whitened", "pca"]
 Dimension = int | Literal["auto"]
 
+MEASURES = {"P@1": "precision", "MAP@R": "map_at_r"}
+"""What starts are judged by, and what a trial calls it."""
 DIMENSIONS = (64, 128, 256, 512)
 """Sizes that "auto" weighs against all F of the features."""
 RIDGES = (0.3, 1.0, 3.0, 10.0)
@@ -35,7 +37,6 @@ STRONG_RIDGES = (30.0, 100.0)
 DAMPINGS = (0.0, 0.5)
 """Powers by which components that vary more than the mean component are brought towards it; 0 leaves them alone."""
 
-_MEASURES = ("precision", "map_at_r")
 _TOLERANCE = 0.005
 """What a smaller size may cost of each measure."""
 _FOLDS = 3
@@ -333,7 +334,7 @@ def _smallest(trials: Sequence[Trial]) -> Trial:
     differences shrink, and the tolerance with them.
     """
     least = {}
-    for name in _MEASURES:
+    for name in MEASURES.values():
         best = max(getattr(trial, name) for trial in trials)
         least[name] = best - min(_TOLERANCE, 2 * _TOLERANCE * (1 - best))
     near = [trial for trial in trials if all(getattr(trial, name) >= value for name, value in least.items())]

@@ -10,7 +10,8 @@ import numpy as np
 
 from nearkin.metrics import class_bootstrap
 from nearkin.models.card import Card
-from nearkin.training.start import MEASURES, PerQuery, RunStart, start_lines
+from nearkin.models.start import MEASURES
+from nearkin.training.start import PerQuery, RunStart, start_lines
 
 _FEW_CLASSES = 20
 

@@ -18,7 +18,7 @@ from nearkin.metrics import retrieval_metrics
 from nearkin.models import Embedder
 from nearkin.models.pooling import make_pooling
 from nearkin.models.section import KEPT, RANDOM, ModelSection
-from nearkin.models.start import Dimension, HeadStart, Kind, fit_start
+from nearkin.models.start import MEASURES, Dimension, HeadStart, Kind, fit_start
 from nearkin.objectives import Objective
 from nearkin.progress import Progress
 from nearkin.spaces import Space, Sphere
@@ -26,7 +26,6 @@ from nearkin.storage import write_json
 from nearkin.training.batches import TrainingPool
 from nearkin.training.ranks import Ranks
 
-MEASURES = ("P@1", "MAP@R")
 _CHUNK = 4096
 _DECODED_CHUNK = 256
 _PROTOTYPE_ITEMS, _ALL_PROTOTYPE_ITEMS = 64, 65_536
@@ -82,7 +81,7 @@ class RunStart:
             if self.head["kind"] in get_args(Kind):
                 _check_keys("head", self.head, ("features", "ridge", "damping", "trials", "notes"))
             for trial in self.head.get("trials", ()):
-                _check_keys("trials", trial, ("dimension", "precision", "map_at_r"))
+                _check_keys("trials", trial, ("dimension", *MEASURES.values()))
             if not is_whole(self.head["dimension"]):
                 raise ValueError(f"its dimension is {self.head['dimension']!r}")
         for part in ("raw", "first"):
@@ -232,7 +231,7 @@ def start_lines(head: Mapping[str, Any]) -> list[str]:
     sizes = f"{size} of {width} dimensions" if size <= width else f"{size} dimensions for {width} features"
     lines = [f"The {head.get('layer', 'head')} starts {how}: {sizes}{ridge}{damping}{_costs(size, trials)}."]
     if len(trials) > 1:
-        lines.append("  On training classes left out (P@1 / MAP@R):")
+        lines.append(f"  On training classes left out ({' / '.join(MEASURES)}):")
         lines.append("  " + "   ".join(f"{t['dimension']}: {_percent(t)}" for t in trials))
     if size == width and size > _LARGE:
         lines.append(
@@ -243,7 +242,7 @@ def start_lines(head: Mapping[str, Any]) -> list[str]:
 
 
 def _percent(trial: Mapping[str, Any]) -> str:
-    return f"{100 * trial['precision']:.1f} / {100 * trial['map_at_r']:.1f}"
+    return " / ".join(f"{100 * trial[key]:.1f}" for key in MEASURES.values())
 
 
 def _costs(size: int, trials: Sequence[Mapping[str, Any]]) -> str:
@@ -252,6 +251,6 @@ def _costs(size: int, trials: Sequence[Mapping[str, Any]]) -> str:
     smaller = [t for t in trials if t["dimension"] < size]
     if chosen is None or not smaller:
         return ""
-    lost = {name: 100 * (chosen[key] - smaller[-1][key]) for name, key in (("P@1", "precision"), ("MAP@R", "map_at_r"))}
+    lost = {name: 100 * (chosen[key] - smaller[-1][key]) for name, key in MEASURES.items()}
     name = max(lost, key=lambda one: lost[one])
     return f" ({smaller[-1]['dimension']} would cost {lost[name]:.1f} points of {name})"

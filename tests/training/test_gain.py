@@ -9,8 +9,9 @@ import pytest
 
 from nearkin.metrics import class_bootstrap
 from nearkin.models import Card
+from nearkin.models.start import MEASURES
 from nearkin.training.gain import Gain, GainDifference, gain_facts, measure_gain, suggestion
-from nearkin.training.start import MEASURES, RunStart
+from nearkin.training.start import RunStart
 
 
 def gain_of(precision, map_at_r, best_step=100, classes=30):
