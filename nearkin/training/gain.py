@@ -58,18 +58,21 @@ class Gain:
         """Whether the start finds everything already."""
         return all(value == 100.0 for value in self.values["start"].values())
 
+    @property
+    def validation(self) -> str:
+        """The validation classes, counted."""
+        return f"{self.classes} validation class{'' if self.classes == 1 else 'es'}"
+
     def verdict(self) -> str:
         """One sentence: what training added to its start."""
         if self.at_ceiling:
-            classes = f"{self.classes} validation class{'' if self.classes == 1 else 'es'}"
-            return f"The start tells the {classes} apart perfectly, so they cannot show what training added."
+            return f"The start tells the {self.validation} apart perfectly, so they cannot show what training added."
         if self.best_step == 0:
             return "Training did not improve on the start here, so the model is the start."
         added = self.differences["best - start"]
         told = " and ".join(f"{added[name]} {name}" for name in MEASURES)
         shown = any(one.low > 0 or one.high < 0 for one in added.values())
-        classes = f"{self.classes} validation class{'' if self.classes == 1 else 'es'}"
-        doubt = "" if shown else f", which {classes} cannot tell from chance"
+        doubt = "" if shown else f", which {self.validation} cannot tell from chance"
         verb = "added" if all(one.points >= 0 for one in added.values()) else "changed the start by"
         return f"Training {verb} {told}{doubt}."
 
@@ -154,11 +157,14 @@ def suggestion(
         lowered: whether rates were lowered for few classes or items.
         chosen_size: whether the dimension was chosen, not given.
     """
-    if any(one.points < 0 and one.high <= 0 for one in gain.differences.get("best - raw", {}).values()):
+    against = gain.differences.get("best - raw", {}).values()
+    if any(one.high < 0 for one in against):
         change = (
             "use them (--recipe pretrained), or bring more classes" if chosen_size else "set model.dimension to auto"
         )
         return f"Raw features are better here: {change}."
+    if any(one.points < 0 for one in against) and gain.classes < _FEW_CLASSES:
+        return f"{gain.validation} cannot tell whether raw features are better here: bring more classes."
     if gain.at_ceiling:
         return "Validate on more classes (data.val_classes): these are told apart perfectly, so no gain can show."
     if gain.best_step == last_step == max_steps:

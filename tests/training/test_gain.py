@@ -168,6 +168,19 @@ def test_the_next_thing_to_try(best_step, changes, word):
 @pytest.mark.parametrize(("chosen_size", "word"), [(True, "pretrained"), (False, "model.dimension")])
 def test_what_to_do_where_raw_features_are_better(chosen_size, word):
     gain = gain_of(CLEAR, CLEAR)
-    gain.differences["best - raw"] = {"P@1": GainDifference(-8.3, -29.2, 0.0), "MAP@R": GainDifference(1.0, -1.0, 3.0)}
+    gain.differences["best - raw"] = {"P@1": GainDifference(-8.3, -29.2, -0.1), "MAP@R": GainDifference(1.0, -1.0, 3.0)}
     facts = {"last_step": 600, "max_steps": 600, "lr": 3e-4, "classes": 100, "lowered": False}
     assert word in suggestion(gain, **facts, chosen_size=chosen_size)
+
+
+@pytest.mark.parametrize("high", [0.0, 2.5])
+def test_few_classes_cannot_tell_whether_raw_features_are_better(high):
+    facts = {"last_step": 600, "max_steps": 600, "lr": 3e-4, "classes": 100, "lowered": False, "chosen_size": True}
+    told = {}
+    for classes in (1, 2, 100):
+        gain = gain_of(CLEAR, CLEAR, classes=classes)
+        gain.differences["best - raw"] = {"P@1": GainDifference(-8.3, -29.2, high), "MAP@R": GainDifference(1, -1, 3)}
+        told[classes] = suggestion(gain, **facts)
+    assert "1 validation class cannot tell" in told[1]
+    assert "2 validation classes cannot tell" in told[2]
+    assert "raw" not in told[100].lower()
