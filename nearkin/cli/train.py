@@ -40,7 +40,7 @@ def train(
     from nearkin.training import Run
     from nearkin.training.gain import suggestion
     from nearkin.training.ranks import Ranks
-    from nearkin.training.start import start_lines
+    from nearkin.training.start import rate_note, rate_share, start_lines
     from nearkin.training.strategies.chance_constrained import RADIUS
 
     run = Run(out)
@@ -74,16 +74,11 @@ def train(
     if card.domains is not None and section.split == "domains":
         others = f"other items of them for validation; domain {' and '.join(card.domains.test)} held out"
     console.print(f"Trained {state.step} steps in {state.seconds:.0f} s on {sizes['train']} classes ({others}).")
-    lowered = (card.start or {}).get("lr", training.lr) < 0.5 * training.lr
     if card.start is not None:
         for line in start_lines(card.start):
             console.print(line)
-        if lowered:
-            few = card.start.get("lr_lowered_for") or f"{sizes['train']} classes"
-            console.print(
-                f"  Note: the learning rate was lowered from {training.lr:.2g} to {card.start['lr']:.2g} for {few} "
-                "(training.full_rate_classes, training.full_rate_items)."
-            )
+        if rate := rate_note(card.start, training.lr):
+            console.print(f"  Note: {rate}")
     if result.gain is not None:
         console.print("On the validation items:" if seen else f"On the {sizes['val']} validation classes:")
         for line in result.gain.lines():
@@ -109,7 +104,7 @@ def train(
             max_steps=training.max_steps,
             lr=training.lr,
             classes=sizes["train"],
-            lowered=lowered,
+            rate_share=rate_share(card.start, training.lr),
             chosen_size=run.recipe().model.dimension == AUTO,
         )
         console.print(f"To try next: {advice}")

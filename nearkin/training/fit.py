@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -121,13 +121,27 @@ class TrainingSetup:
         share, of = min(shares, default=(1.0, ""))
         return share**2, of
 
-    @cached_property
-    def section(self) -> TrainingSection:
-        """The recipe's training section; the rate is lowered where few classes or items could undo a fitted start."""
+    def section(self, embedder: Embedder) -> TrainingSection:
+        """The recipe's training section; the rate is lowered where few classes or items could undo a fitted start.
+
+        They could where the whole backbone is frozen. Where some of it learns, the start is only the first of many
+        things that change, and the recipe's rate was chosen for that.
+        """
         section = self.recipe.training
-        if self.recipe.model.head_start == RANDOM:
+        if not self._is_lowered(embedder):
             return section
         return section.model_copy(update={"lr": section.lr * self.scarce[0]})
+
+    def rates(self, embedder: Embedder) -> dict[str, Any]:
+        """The head's rate, and for what it was lowered, for the card."""
+        return {
+            "lr": self.section(embedder).lr,
+            "lr_lowered_for": self.scarce[1] if self._is_lowered(embedder) else "",
+        }
+
+    def _is_lowered(self, embedder: Embedder) -> bool:
+        whole = len(embedder.frozen_stages) == len(embedder.backbone.stages)
+        return whole and self.recipe.model.head_start != RANDOM and self.scarce[0] < 1
 
 
 def train(
@@ -268,7 +282,7 @@ def _begin(setup: TrainingSetup, embedder: Embedder, pool: TrainingPool, encode:
     if recipe.model.head_start == KEPT:
         head = {"kind": KEPT, "file": recipe.model.start, "dimension": embedder.dimension}
     if head is not None:
-        head |= {"lr": setup.section.lr, "lr_lowered_for": setup.scarce[1]}
+        head |= setup.rates(embedder)
     return replace(ranks.broadcast_object(start), head=head)
 
 
@@ -300,7 +314,7 @@ def _make_loop(setup: TrainingSetup, learner: Learner, pool: TrainingPool, encod
         embedder,
         objective,
         pool.batches,
-        setup.section,
+        setup.section(embedder),
         run,
         validate,
         schedule=schedule,

@@ -11,7 +11,7 @@ import numpy as np
 from nearkin.metrics import class_bootstrap
 from nearkin.models.card import Card
 from nearkin.models.start import MEASURES
-from nearkin.training.start import PerQuery, RunStart, start_lines
+from nearkin.training.start import LOWERED, NEARLY_STILL, PerQuery, RunStart, start_lines
 
 _FEW_CLASSES = 20
 
@@ -144,7 +144,7 @@ def gain_facts(card: Card) -> dict[str, str]:
 
 
 def suggestion(
-    gain: Gain, *, last_step: int, max_steps: int, lr: float, classes: int, lowered: bool, chosen_size: bool
+    gain: Gain, *, last_step: int, max_steps: int, lr: float, classes: int, rate_share: float, chosen_size: bool
 ) -> str:
     """The next thing to try.
 
@@ -154,7 +154,7 @@ def suggestion(
         max_steps: where it would have ended at the latest.
         lr: the head's learning rate.
         classes: how many classes trained.
-        lowered: whether rates were lowered for few classes or items.
+        rate_share: what few classes or items left of the recipe's rates.
         chosen_size: whether the dimension was chosen, not given.
     """
     against = gain.differences.get("best - raw", {}).values()
@@ -167,12 +167,17 @@ def suggestion(
         return f"{gain.validation} cannot tell whether raw features are better here: bring more classes."
     if gain.at_ceiling:
         return "Validate on more classes (data.val_classes): these are told apart perfectly, so no gain can show."
+    if rate_share < NEARLY_STILL:
+        return (
+            "Bring more classes, or more items of each: these leave the start nearly as it is. To train on all the "
+            "same, set training.full_rate_classes=0 and training.full_rate_items=0."
+        )
     if gain.best_step == last_step == max_steps:
         return f"The last weights were the best: raise training.max_steps (now {max_steps})."
-    if lowered:
+    if rate_share < LOWERED:
         return (
             "Bring more classes, or more items of each: training learns slowly below training.full_rate_classes and "
-            "full_rate_items."
+            "full_rate_items (0 turns either off)."
         )
     if gain.best_step == 0 and classes < _FEW_CLASSES:
         return f"{classes} classes teach a head little: bring more classes; items of the same classes add less."

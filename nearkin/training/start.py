@@ -31,6 +31,10 @@ _DECODED_CHUNK = 256
 _PROTOTYPE_ITEMS, _ALL_PROTOTYPE_ITEMS = 64, 65_536
 """Items whose mean a proxy starts at, and of all classes together: their embeddings are in memory at once."""
 _LARGE = 512
+LOWERED = 0.5
+"""Share of the recipe's learning rate below which it is worth a word."""
+NEARLY_STILL = 0.02
+"""Share of it below which training leaves the start nearly as it is."""
 _INITIAL_ITEMS, _INITIAL_FEATURES = 64, 1024
 """Training items whose maps a pooling takes its first prototypes from; more of them if their maps are small."""
 
@@ -239,6 +243,26 @@ def start_lines(head: Mapping[str, Any]) -> list[str]:
             "shorten` make it smaller."
         )
     return [*lines, *(f"  Note: {note}" for note in head["notes"])]
+
+
+def rate_share(head: Mapping[str, Any] | None, lr: float) -> float:
+    """What few classes or items left of the recipe's learning rate; older starts do not say."""
+    return (head or {}).get("lr", lr) / lr
+
+
+def rate_note(head: Mapping[str, Any], lr: float) -> str | None:
+    """What to say of a learning rate that was lowered by half or more; `lr` is the recipe's."""
+    share = rate_share(head, lr)
+    if share >= LOWERED:
+        return None
+    few = head.get("lr_lowered_for") or "few classes"
+    note = f"the learning rate was lowered from {lr:.2g} to {head['lr']:.2g} for {few}"
+    if share >= NEARLY_STILL:
+        return f"{note} (training.full_rate_classes, training.full_rate_items)."
+    return (
+        f"{note}. So few leave the start nearly as it is: to train on all the same, set training.full_rate_classes=0 "
+        "and training.full_rate_items=0."
+    )
 
 
 def _percent(trial: Mapping[str, Any]) -> str:

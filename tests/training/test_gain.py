@@ -152,7 +152,10 @@ def test_the_card_holds_plain_numbers(measured):
         (600, {}, "training.max_steps"),
         (0, {"classes": 12}, "classes"),
         (0, {}, "training.lr=1e-04"),
-        (0, {"lowered": True}, "full_rate"),
+        (0, {"rate_share": 0.3}, "full_rate"),
+        (600, {"rate_share": 0.3}, "training.max_steps"),
+        # More steps of hardly any size change nothing.
+        (600, {"rate_share": 0.001}, "full_rate_items=0"),
         (100, {}, "benchmark"),
         # Stopped early, at its best: it was not cut off.
         (300, {"last_step": 300}, "benchmark"),
@@ -161,7 +164,7 @@ def test_the_card_holds_plain_numbers(measured):
     ],
 )
 def test_the_next_thing_to_try(best_step, changes, word):
-    facts = {"last_step": 600, "max_steps": 600, "lr": 3e-4, "classes": 100, "lowered": False, "chosen_size": True}
+    facts = {"last_step": 600, "max_steps": 600, "lr": 3e-4, "classes": 100, "rate_share": 1.0, "chosen_size": True}
     assert word in suggestion(gain_of(CLEAR, CLEAR, best_step), **facts | changes)
 
 
@@ -169,13 +172,13 @@ def test_the_next_thing_to_try(best_step, changes, word):
 def test_what_to_do_where_raw_features_are_better(chosen_size, word):
     gain = gain_of(CLEAR, CLEAR)
     gain.differences["best - raw"] = {"P@1": GainDifference(-8.3, -29.2, -0.1), "MAP@R": GainDifference(1.0, -1.0, 3.0)}
-    facts = {"last_step": 600, "max_steps": 600, "lr": 3e-4, "classes": 100, "lowered": False}
+    facts = {"last_step": 600, "max_steps": 600, "lr": 3e-4, "classes": 100, "rate_share": 1.0}
     assert word in suggestion(gain, **facts, chosen_size=chosen_size)
 
 
 @pytest.mark.parametrize("high", [0.0, 2.5])
 def test_few_classes_cannot_tell_whether_raw_features_are_better(high):
-    facts = {"last_step": 600, "max_steps": 600, "lr": 3e-4, "classes": 100, "lowered": False, "chosen_size": True}
+    facts = {"last_step": 600, "max_steps": 600, "lr": 3e-4, "classes": 100, "rate_share": 1.0, "chosen_size": True}
     told = {}
     for classes in (1, 2, 100):
         gain = gain_of(CLEAR, CLEAR, classes=classes)

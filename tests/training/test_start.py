@@ -12,6 +12,7 @@ import pytest
 import torch
 import yaml
 
+from nearkin.data.splits import resolve_split
 from nearkin.errors import RecipeError, RunError
 from nearkin.models import build_embedder
 from nearkin.models.section import ModelSection
@@ -22,8 +23,19 @@ from nearkin.recipe import load_recipe
 from nearkin.spaces import Euclidean, Sphere
 from nearkin.training import Run, train
 from nearkin.training.checkpoint import load_state
+from nearkin.training.fit import TrainingSetup
 from nearkin.training.loop import Loop
-from nearkin.training.start import RunStart, measure_start, per_query, raw_features, resize_head, start_lines
+from nearkin.training.ranks import Ranks
+from nearkin.training.start import (
+    RunStart,
+    measure_start,
+    per_query,
+    rate_note,
+    rate_share,
+    raw_features,
+    resize_head,
+    start_lines,
+)
 
 HEAD = {
     "kind": "whitened",
@@ -108,6 +120,28 @@ def test_all_dimensions_are_told_with_what_they_take():
     lines = start_lines({**HEAD, "dimension": 1280, "notes": []})
     assert "0.3" in lines[0]
     assert "5.1 GB" in lines[-1]
+
+
+@pytest.mark.parametrize(
+    ("rate", "words", "absent"),
+    [
+        (0.8e-4, None, ""),
+        (2e-5, ("2e-05", "0.0001", "84 items", "full_rate_classes"), "nearly"),
+        (7.8e-8, ("7.8e-08", "84 items", "nearly as it is", "full_rate_classes=0", "full_rate_items=0"), "slowly"),
+    ],
+)
+def test_a_rate_that_was_lowered_is_told(rate, words, absent):
+    note = rate_note({**HEAD, "lr": rate, "lr_lowered_for": "84 items"}, 1e-4)
+    if words is None:
+        assert note is None
+    else:
+        assert all(word in note for word in words)
+        assert absent not in note
+
+
+def test_starts_of_old_say_nothing_of_rates():
+    assert rate_note(HEAD, 1e-4) is None
+    assert rate_share(None, 1e-4) == 1.0
 
 
 def test_where_nothing_was_chosen_there_is_no_table():
@@ -416,6 +450,29 @@ def test_the_rate_is_lowered_for_few_classes_and_items(patterns, settings, tmp_p
 
 
 @pytest.mark.parametrize(
+    ("changes", "lowered"),
+    [
+        ([], True),
+        (["model.freeze=block4"], True),  # the last one
+        (["model.freeze=block3"], False),
+        (["model.freeze=null"], False),
+        (["model.head_start=random"], False),
+    ],
+)
+def test_rates_are_lowered_only_behind_a_backbone_that_is_frozen(changes, lowered, patterns, settings, tmp_path):
+    recipe = load_recipe("multi-similarity", [*settings, "model.cache=false", *changes])
+    split = resolve_split(patterns.manifest, recipe.data, 0)
+    setup = TrainingSetup(patterns, recipe, Run(tmp_path / "run"), split, Ranks(), "patterns", (), False, False)
+    embedder = build_embedder(recipe.model, seed=0)
+    items = len(split.train)
+    expected = 0.01 * (items / 3000) ** 2 if lowered else 0.01
+    assert setup.section(embedder).lr == pytest.approx(expected)
+    rates = setup.rates(embedder)
+    assert rates["lr"] == pytest.approx(expected)
+    assert rates["lr_lowered_for"] == (f"{items} items" if lowered else "")
+
+
+@pytest.mark.parametrize(
     "change",
     [
         "model.attention={score: additive}",
@@ -467,7 +524,7 @@ def test_a_finished_run_goes_on_with_another_schedule(patterns, tiny, tmp_path):
     assert start_lines(card.start) == [
         f"The model goes on from {tmp_path / 'first'}, with its {first.dimension} dimensions."
     ]
-    assert card.start["lr"] < 0.001  # few classes: as with any start that knows something
+    assert card.start["lr"] == 0.001  # the backbone learns too
     again = run_training(patterns, recipe, tmp_path / "second", tmp_path, resume=True)
     assert again.embedder.fingerprint() == result.embedder.fingerprint()
 
