@@ -35,12 +35,11 @@ def train(
     from rich.console import Console
 
     from nearkin.api import fit_run
-    from nearkin.models.section import AUTO
     from nearkin.recipe import load_recipe
     from nearkin.training import Run
     from nearkin.training.gain import suggestion
     from nearkin.training.ranks import Ranks
-    from nearkin.training.start import rate_note, rate_share, start_lines
+    from nearkin.training.start import rate_note, start_lines
     from nearkin.training.strategies.chance_constrained import RADIUS
 
     run = Run(out)
@@ -98,15 +97,7 @@ def train(
             "raise training.patience."
         )
     if result.gain is not None:
-        advice = suggestion(
-            result.gain,
-            last_step=state.step,
-            max_steps=training.max_steps,
-            lr=training.lr,
-            classes=sizes["train"],
-            rate_share=rate_share(card.start, training.lr),
-            chosen_size=run.recipe().model.dimension == AUTO,
-        )
+        advice = suggestion(result.gain, run.recipe(), card.start, last_step=state.step, classes=sizes["train"])
         console.print(f"To try next: {advice}")
     console.print(f"Model: {run.model_file}")
     if sizes["test"]:

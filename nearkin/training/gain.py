@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,10 +10,13 @@ import numpy as np
 
 from nearkin.metrics import class_bootstrap
 from nearkin.models.card import Card
+from nearkin.models.section import AUTO, KEPT, RANDOM
 from nearkin.models.start import MEASURES
-from nearkin.training.start import LOWERED, NEARLY_STILL, PerQuery, RunStart, start_lines
+from nearkin.recipe import Recipe
+from nearkin.training.start import LOWERED, NEARLY_STILL, PerQuery, RunStart, rate_share, start_lines
 
 _FEW_CLASSES = 20
+_POINCARE = "poincare-ball"
 
 
 @dataclass(frozen=True)
@@ -143,38 +146,33 @@ def gain_facts(card: Card) -> dict[str, str]:
     return facts
 
 
-def suggestion(
-    gain: Gain, *, last_step: int, max_steps: int, lr: float, classes: int, rate_share: float, chosen_size: bool
-) -> str:
+def suggestion(gain: Gain, recipe: Recipe, start: Mapping[str, Any] | None, *, last_step: int, classes: int) -> str:
     """The next thing to try.
 
     Args:
         gain: what training was worth.
-        last_step: where it ended.
-        max_steps: where it would have ended at the latest.
-        lr: the head's learning rate.
+        recipe: of the run.
+        start: how the head started, as the card has it; None where it began at random.
+        last_step: where training ended.
         classes: how many classes trained.
-        rate_share: what few classes or items left of the recipe's rates.
-        chosen_size: whether the dimension was chosen, not given.
     """
+    training = recipe.training
+    share = rate_share(start, training.lr)
     against = gain.differences.get("best - raw", {}).values()
     if any(one.high < 0 for one in against):
-        change = (
-            "use them (--recipe pretrained), or bring more classes" if chosen_size else "set model.dimension to auto"
-        )
-        return f"Raw features are better here: {change}."
+        return f"Raw features are better here: {_beyond_raw(recipe, start)}."
     if any(one.points < 0 for one in against) and gain.classes < _FEW_CLASSES:
         return f"{gain.validation} cannot tell whether raw features are better here: bring more classes."
     if gain.at_ceiling:
         return "Validate on more classes (data.val_classes): these are told apart perfectly, so no gain can show."
-    if rate_share < NEARLY_STILL:
+    if share < NEARLY_STILL:
         return (
             "Bring more classes, or more items of each: these leave the start nearly as it is. To train on all the "
             "same, set training.full_rate_classes=0 and training.full_rate_items=0."
         )
-    if gain.best_step == last_step == max_steps:
-        return f"The last weights were the best: raise training.max_steps (now {max_steps})."
-    if rate_share < LOWERED:
+    if gain.best_step == last_step == training.max_steps:
+        return f"The last weights were the best: raise training.max_steps (now {training.max_steps})."
+    if share < LOWERED:
         return (
             "Bring more classes, or more items of each: training learns slowly below training.full_rate_classes and "
             "full_rate_items (0 turns either off)."
@@ -182,5 +180,25 @@ def suggestion(
     if gain.best_step == 0 and classes < _FEW_CLASSES:
         return f"{classes} classes teach a head little: bring more classes; items of the same classes add less."
     if gain.best_step == 0:
-        return f"Try a lower rate (training.lr={lr / 3:.0e}), or another loss (nearkin recipes)."
+        return f"Try a lower rate (training.lr={training.lr / 3:.0e}), or another loss (nearkin recipes)."
     return "Compare other losses on your data: nearkin benchmark."
+
+
+def _beyond_raw(recipe: Recipe, start: Mapping[str, Any] | None) -> str:
+    """What may make an embedding no worse than the raw features, of all that this recipe leaves open."""
+    model = recipe.model
+    use = "use them (--recipe pretrained)"
+    if model.space == _POINCARE:
+        return "set model.space to sphere, where the head can start from the data"
+    if model.head_start == KEPT:
+        return "name the model in model.weights instead of model.start, so that a new head starts from the data"
+    changes = [] if model.head_start != RANDOM else ["model.head_start to whitened"]
+    if model.dimension is None:
+        if model.local_dimension is None:
+            return use
+        return f"set {' and '.join([*changes, f'model.local_dimension to {2 * model.local_dimension}'])}, or {use}"
+    if model.dimension == AUTO or (start is not None and start["dimension"] >= start["features"]):
+        return f"{use}, or bring more classes"
+    # A learned similarity and prefixes need a number.
+    size: int | str = AUTO if model.similarity is None and not recipe.objective.prefixes else 2 * model.dimension
+    return f"set {' and '.join([*changes, f'model.dimension to {size}'])}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast, get_args
@@ -97,8 +97,8 @@ class RunStart:
                 raise ValueError(f"{part} and labels are not of the same queries")
 
 
-def _check_keys(part: str, given: Any, keys: Sequence[str]) -> None:
-    if not isinstance(given, dict) or any(key not in given for key in keys):
+def _check_keys(part: str, given: Any, keys: Iterable[str]) -> None:
+    if not isinstance(given, dict) or not set(keys) <= given.keys():
         raise ValueError(f"{part} must have {', '.join(keys)}")
 
 
