@@ -212,6 +212,14 @@ def test_without_a_layer_there_is_no_start():
     assert ModelSection(pretrained=True, dimension=None, local_dimension=8).head_start == "whitened"
 
 
+@pytest.mark.parametrize("dimension", [0, 65537, 999999999, 1.5, "wide"])
+def test_a_dimension_out_of_bounds_is_told_in_plain_words(dimension):
+    with pytest.raises(RecipeError, match="65536") as told:
+        load_recipe("multi-similarity", [f"model.dimension={dimension}"])
+    assert "constrained" not in str(told.value)
+    assert load_recipe("multi-similarity", ["model.dimension=65536"]).model.dimension == 65536
+
+
 def test_prefixes_want_a_number():
     with pytest.raises(RecipeError, match="prefixes"):
         load_recipe("proxy-anchor", ["model.dimension=auto", "objective.prefixes=[16]"])
