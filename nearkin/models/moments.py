@@ -213,7 +213,7 @@ class _FeatureSums:
         if not np.isfinite(self._classes).all():
             raise ModelError(
                 "Some training features are not finite, so the head cannot start from them: check the weights of the "
-                "backbone, or set model.cache_dtype to float32."
+                "backbone."
             )
         folds = [self._of_fold(fold) for fold in range(len(self._items))]
         return FeaturePass(folds, self.shift, self._samples, self._class_ids[self._kept], self._fold_of_class)
