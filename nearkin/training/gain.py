@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from nearkin.data.section import DataSection
 from nearkin.metrics import class_bootstrap
 from nearkin.models.card import Card
 from nearkin.models.section import AUTO, KEPT, RANDOM
@@ -162,9 +163,9 @@ def suggestion(gain: Gain, recipe: Recipe, start: Mapping[str, Any] | None, *, l
     if any(one.high < 0 for one in against):
         return f"Raw features are better here: {_beyond_raw(recipe, start)}."
     if any(one.points < 0 for one in against) and gain.classes < _FEW_CLASSES:
-        return f"{gain.validation} cannot tell whether raw features are better here: bring more classes."
+        return f"{gain.validation} cannot tell whether raw features are better here: {_validate_more(recipe.data)}."
     if gain.at_ceiling:
-        return "Validate on more classes (data.val_classes): these are told apart perfectly, so no gain can show."
+        return f"No gain can show where all are told apart perfectly: {_validate_more(recipe.data)}."
     if share < NEARLY_STILL:
         return (
             "Bring more classes, or more items of each: these leave the start nearly as it is. To train on all the "
@@ -182,6 +183,20 @@ def suggestion(gain: Gain, recipe: Recipe, start: Mapping[str, Any] | None, *, l
     if gain.best_step == 0:
         return f"Try a lower rate (training.lr={training.lr / 3:.0e}), or another loss (nearkin recipes)."
     return "Compare other losses on your data: nearkin benchmark."
+
+
+def _validate_more(data: DataSection) -> str:
+    """How to get more to validate on."""
+    if data.classes_are_seen:
+        return f"bring more items, or validate on more of them (data.val_items={_larger(data.val_items)})"
+    if isinstance(data.val_classes, list):
+        return "bring more classes, or name more of them in data.val_classes"
+    return f"bring more classes, or validate on more of them (data.val_classes={_larger(data.val_classes)})"
+
+
+def _larger(share: float) -> str:
+    """About twice the share, below 1."""
+    return f"{max(0.1, min(2 * share, (1 + share) / 2)):.2g}"
 
 
 def _beyond_raw(recipe: Recipe, start: Mapping[str, Any] | None) -> str:

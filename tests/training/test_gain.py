@@ -228,3 +228,28 @@ def test_few_classes_cannot_tell_whether_raw_features_are_better(high):
     assert "1 validation class cannot tell" in advice(behind_raw(high, classes=1))
     assert "2 validation classes cannot tell" in advice(behind_raw(high, classes=2))
     assert "raw" not in advice(behind_raw(high, classes=100)).lower()
+
+
+@pytest.mark.parametrize(
+    ("changes", "key", "least"),
+    [
+        ([], "val_classes", 0.15),
+        (["data.val_classes=0.5"], "val_classes", 0.5),
+        (["data.val_classes=0.9"], "val_classes", 0.9),
+        (["data.val_classes=0"], "val_classes", 0.0),
+        (["data.split=items"], "val_items", 0.1),
+    ],
+)
+def test_a_larger_share_to_validate_on_is_one_that_can_be_set(changes, key, least):
+    gain = gain_of(CLEAR, CLEAR)
+    gain.values["start"] = {"P@1": 100.0, "MAP@R": 100.0}
+    for of in (gain, behind_raw(2.5, classes=2)):
+        assignment = re.search(r"data\.\w+=[\d.]*\d", advice(of, changes=changes))[0]
+        assert assignment.startswith(f"data.{key}=")
+        assert least < getattr(load_recipe("multi-similarity", [*changes, assignment]).data, key) < 1
+
+
+def test_named_validation_classes_have_no_share():
+    told = advice(behind_raw(2.5, classes=2), changes=["data.val_classes=[a, b]"])
+    assert "name more" in told
+    assert "=" not in told
