@@ -39,7 +39,7 @@ def train(
     from nearkin.training import Run
     from nearkin.training.gain import suggestion
     from nearkin.training.ranks import Ranks
-    from nearkin.training.start import rate_note, start_lines
+    from nearkin.training.start import random_start_line, rate_note, start_lines
     from nearkin.training.strategies.chance_constrained import RADIUS
 
     run = Run(out)
@@ -65,7 +65,8 @@ def train(
         console.print(f"Stopped at step {state.step}. To continue, add --resume to the same command.")
         raise typer.Exit(EXIT_INTERRUPTED)
     sizes = {part: len(names) for part, names in vars(card.classes).items()}
-    section, training = run.recipe().data, run.recipe().training
+    resolved = run.recipe()
+    section, training = resolved.data, resolved.training
     seen = section.classes_are_seen
     others = f"{sizes['val']} more for validation, {sizes['test']} held out"
     if seen:
@@ -73,6 +74,13 @@ def train(
     if card.domains is not None and section.split == "domains":
         others = f"other items of them for validation; domain {' and '.join(card.domains.test)} held out"
     console.print(f"Trained {state.step} steps in {state.seconds:.0f} s on {sizes['train']} classes ({others}).")
+    if not any(parameter.requires_grad for parameter in result.embedder.parameters()):
+        console.print(
+            "Note: nothing in this model can learn, so it is the backbone as it was: it is frozen (model.freeze) and "
+            "has no head (model.dimension is null)."
+        )
+    elif line := random_start_line(resolved.model):
+        console.print(line)
     if card.start is not None:
         for line in start_lines(card.start):
             console.print(line)
@@ -97,7 +105,7 @@ def train(
             "raise training.patience."
         )
     if result.gain is not None:
-        advice = suggestion(result.gain, run.recipe(), card.start, last_step=state.step, classes=sizes["train"])
+        advice = suggestion(result.gain, resolved, card.start, last_step=state.step, classes=sizes["train"])
         console.print(f"To try next: {advice}")
     console.print(f"Model: {run.model_file}")
     if sizes["test"]:

@@ -21,7 +21,7 @@ from nearkin.models.section import KEPT, RANDOM, ModelSection
 from nearkin.models.start import MEASURES, Dimension, HeadStart, Kind, fit_start
 from nearkin.objectives import Objective
 from nearkin.progress import Progress
-from nearkin.spaces import Space, Sphere
+from nearkin.spaces import PoincareBall, Space, Sphere, make_space
 from nearkin.storage import write_json
 from nearkin.training.batches import TrainingPool
 from nearkin.training.ranks import Ranks
@@ -243,6 +243,17 @@ def start_lines(head: Mapping[str, Any]) -> list[str]:
             "shorten` make it smaller."
         )
     return [*lines, *(f"  Note: {note}" for note in head["notes"])]
+
+
+def random_start_line(section: ModelSection) -> str | None:
+    """That the first layer behind a backbone that knows something begins at random, and why; None if it does not."""
+    layered = section.dimension is not None or section.local_dimension is not None
+    if section.head_start != RANDOM or not section.knows_something or not layered:
+        return None
+    layer = "head" if section.dimension is not None else "1x1 convolution before the pooling"
+    if isinstance(make_space(section.space, **section.space_parameters), PoincareBall):
+        return f"The {layer} starts at random: distances in the Poincaré ball are not those of a linear map."
+    return f"The {layer} starts at random (model.head_start)."
 
 
 def rate_share(head: Mapping[str, Any] | None, lr: float) -> float:

@@ -30,6 +30,7 @@ from nearkin.training.start import (
     RunStart,
     measure_start,
     per_query,
+    random_start_line,
     rate_note,
     rate_share,
     raw_features,
@@ -203,6 +204,23 @@ def test_the_poincare_ball_starts_at_random():
     assert (section.head_start, section.dimension) == ("random", 128)
     with pytest.raises(RecipeError, match="poincare-ball"):
         ModelSection(pretrained=True, space="poincare-ball", head_start="whitened")
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"space": "poincare-ball"}, ("head", "random", "Poincaré")),
+        ({"head_start": "random"}, ("head", "random", "model.head_start")),
+        ({"head_start": "random", "dimension": None, "local_dimension": 8}, ("1x1 convolution", "random")),
+        ({}, None),
+        ({"dimension": None}, None),
+        ({"pretrained": False}, None),
+    ],
+)
+def test_a_random_start_behind_a_backbone_that_knows_something_is_told(settings, words):
+    line = random_start_line(ModelSection(**{"pretrained": True, **settings}))
+    assert (line is None) == (words is None)
+    assert all(word in line for word in words or ())
 
 
 def test_without_a_layer_there_is_no_start():
