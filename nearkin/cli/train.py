@@ -41,11 +41,11 @@ def train(
     from rich.console import Console
 
     from nearkin.api import fit_run
-    from nearkin.models.section import AUTO
     from nearkin.recipe import load_recipe
     from nearkin.training import Run
+    from nearkin.training.gain import suggestion
     from nearkin.training.ranks import Ranks
-    from nearkin.training.start import start_lines, suggestion
+    from nearkin.training.start import random_start_line, rate_note, start_lines
     from nearkin.training.strategies.chance_constrained import RADIUS
 
     run = Run(out)
@@ -71,7 +71,8 @@ def train(
         console.print(f"Stopped at step {state.step}. To continue, add --resume to the same command.")
         raise typer.Exit(EXIT_INTERRUPTED)
     sizes = {part: len(names) for part, names in vars(card.classes).items()}
-    section, training = run.recipe().data, run.recipe().training
+    resolved = run.recipe()
+    section, training = resolved.data, resolved.training
     seen = section.classes_are_seen
     others = f"{sizes['val']} more for validation, {sizes['test']} held out"
     if seen:
@@ -79,16 +80,18 @@ def train(
     if card.domains is not None and section.split == "domains":
         others = f"other items of them for validation; domain {' and '.join(card.domains.test)} held out"
     console.print(f"Trained {state.step} steps in {state.seconds:.0f} s on {sizes['train']} classes ({others}).")
-    lowered = (card.start or {}).get("lr", training.lr) < 0.5 * training.lr
+    if not any(parameter.requires_grad for parameter in result.embedder.parameters()):
+        console.print(
+            "Note: nothing in this model can learn, so it is the backbone as it was: it is frozen (model.freeze) and "
+            "has no head (model.dimension is null)."
+        )
+    elif line := random_start_line(resolved.model):
+        console.print(line)
     if card.start is not None:
         for line in start_lines(card.start):
             console.print(line)
-        if lowered:
-            few = card.start.get("lr_lowered_for") or f"{sizes['train']} classes"
-            console.print(
-                f"  Note: the learning rate was lowered from {training.lr:.2g} to {card.start['lr']:.2g} for {few} "
-                "(training.full_rate_classes, training.full_rate_items)."
-            )
+        if rate := rate_note(card.start, training.lr):
+            console.print(f"  Note: {rate}")
     if result.gain is not None:
         console.print("On the validation items:" if seen else f"On the {sizes['val']} validation classes:")
         for line in result.gain.lines():
@@ -108,15 +111,7 @@ def train(
             "raise training.patience."
         )
     if result.gain is not None:
-        advice = suggestion(
-            result.gain,
-            last_step=state.step,
-            max_steps=training.max_steps,
-            lr=training.lr,
-            classes=sizes["train"],
-            lowered=lowered,
-            chosen_size=run.recipe().model.dimension == AUTO,
-        )
+        advice = suggestion(result.gain, resolved, card.start, last_step=state.step, classes=sizes["train"])
         console.print(f"To try next: {advice}")
     console.print(f"Model: {run.model_file}")
     if sizes["test"]:

@@ -21,6 +21,7 @@ DEFAULT_DIMENSION = 128
 """Size of an embedding where nothing tells a better one."""
 
 _POINCARE = "poincare-ball"
+_MOST_DIMENSIONS = 65536
 _ALWAYS_SAVED = ("channels", "size", "pooling_parameters", "space_parameters", "frozen_batch_norm", "cache_dtype")
 """Saved recipes have every key. One with all of these and no `head_start` is from before there was a choice."""
 
@@ -163,7 +164,7 @@ class ModelSection(BaseModel):
         default=None,
         description="Attention of earlier stages to the pooled vector; null: the pooled vector is all the head sees.",
     )
-    dimension: Annotated[int, Field(ge=1, le=65536)] | Literal["auto"] | None = Field(
+    dimension: Annotated[int, Field(ge=1, le=_MOST_DIMENSIONS)] | Literal["auto"] | None = Field(
         default=AUTO,
         description="Size of the embedding. auto: of 64, 128, 256, 512 (no more than there are classes, nor than a "
         "quarter of the items) and all, the smallest that costs less than half a point on training classes left out, "
@@ -220,9 +221,11 @@ class ModelSection(BaseModel):
     @field_validator("dimension", mode="before")
     @classmethod
     def _check_dimension(cls, value: Any) -> Any:
-        if value is None or value == AUTO or (is_whole(value) and value >= 1):
+        if value is None or value == AUTO or (is_whole(value) and 1 <= value <= _MOST_DIMENSIONS):
             return value
-        raise RecipeError(f"model.dimension must be a whole number of at least 1, auto or null, not {value!r}.")
+        raise RecipeError(
+            f"model.dimension must be a whole number from 1 to {_MOST_DIMENSIONS}, auto or null, not {value!r}."
+        )
 
     @property
     def knows_something(self) -> bool:

@@ -200,9 +200,9 @@ class TrainingSection(BaseModel):
     full_rate_classes: int = Field(
         default=80,
         ge=0,
-        description="Training classes for which `lr` is meant, where the head starts from the data (model.head_start): "
-        "with fewer, every rate is lowered by the square of the share, so that few classes cannot ruin the start; 0: "
-        "never.",
+        description="Training classes for which `lr` is meant, where the head starts from the data (model.head_start) "
+        "and the whole backbone is frozen: with fewer, every rate is lowered by the square of the share, so that few "
+        "classes cannot ruin the start; 0: never.",
     )
     full_rate_items: int = Field(default=3000, ge=0, description="The same by the number of training items.")
     proxy_lr_factor: float = Field(

@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -33,19 +33,11 @@ from nearkin.recipe import Recipe, TrainingSection
 from nearkin.training.batch_norm import learning_norms
 from nearkin.training.batches import Batches, BatchSampler, CachedBatches, DecodedBatches, TrainingPool
 from nearkin.training.clusters import check_clusters
+from nearkin.training.gain import Gain, measure_gain
 from nearkin.training.loop import Loop, LoopState
 from nearkin.training.ranks import Ranks, check_accelerator
 from nearkin.training.run import Run, write_class_vectors
-from nearkin.training.start import (
-    Gain,
-    RunStart,
-    measure_gain,
-    measure_start,
-    per_query,
-    resize_head,
-    start_model,
-    start_proxies,
-)
+from nearkin.training.start import RunStart, measure_start, per_query, resize_head, start_model, start_proxies
 from nearkin.training.strategies.base import ACCURACY, check_schedule, make_schedule
 from nearkin.training.validation import Validation, ValidationInputs, check_validation, make_class_watch
 
@@ -129,13 +121,27 @@ class TrainingSetup:
         share, of = min(shares, default=(1.0, ""))
         return share**2, of
 
-    @cached_property
-    def section(self) -> TrainingSection:
-        """The recipe's training section; the rate is lowered where few classes or items could undo a fitted start."""
+    def section(self, embedder: Embedder) -> TrainingSection:
+        """The recipe's training section; the rate is lowered where few classes or items could undo a fitted start.
+
+        They could where the whole backbone is frozen. Where some of it learns, the start is only the first of many
+        things that change, and the recipe's rate was chosen for that.
+        """
         section = self.recipe.training
-        if self.recipe.model.head_start == RANDOM:
+        if not self._is_lowered(embedder):
             return section
         return section.model_copy(update={"lr": section.lr * self.scarce[0]})
+
+    def rates(self, embedder: Embedder) -> dict[str, Any]:
+        """The head's rate, and for what it was lowered, for the card."""
+        return {
+            "lr": self.section(embedder).lr,
+            "lr_lowered_for": self.scarce[1] if self._is_lowered(embedder) else "",
+        }
+
+    def _is_lowered(self, embedder: Embedder) -> bool:
+        whole = len(embedder.frozen_stages) == len(embedder.backbone.stages)
+        return whole and self.recipe.model.head_start != RANDOM and self.scarce[0] < 1
 
 
 def train(
@@ -276,7 +282,7 @@ def _begin(setup: TrainingSetup, embedder: Embedder, pool: TrainingPool, encode:
     if recipe.model.head_start == KEPT:
         head = {"kind": KEPT, "file": recipe.model.start, "dimension": embedder.dimension}
     if head is not None:
-        head |= {"lr": setup.section.lr, "lr_lowered_for": setup.scarce[1]}
+        head |= setup.rates(embedder)
     return replace(ranks.broadcast_object(start), head=head)
 
 
@@ -308,7 +314,7 @@ def _make_loop(setup: TrainingSetup, learner: Learner, pool: TrainingPool, encod
         embedder,
         objective,
         pool.batches,
-        setup.section,
+        setup.section(embedder),
         run,
         validate,
         schedule=schedule,

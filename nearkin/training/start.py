@@ -1,41 +1,40 @@
-"""How a run begins, and what training adds to that.
-
-The first weights of head and proxies come from the training items. Raw features, the start and the best weights are
-compared on the validation items, query by query.
-"""
+"""How a run begins: first weights of head and proxies from the training items, and what step 0 is worth."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from nearkin.checks import is_whole
 from nearkin.errors import RunError
-from nearkin.metrics import class_bootstrap, retrieval_metrics
+from nearkin.metrics import retrieval_metrics
 from nearkin.models import Embedder
-from nearkin.models.card import Card
 from nearkin.models.pooling import make_pooling
 from nearkin.models.section import KEPT, RANDOM, ModelSection
-from nearkin.models.start import Dimension, HeadStart, Kind, fit_start
+from nearkin.models.start import MEASURES, Dimension, HeadStart, Kind, fit_start
 from nearkin.objectives import Objective
 from nearkin.progress import Progress
-from nearkin.spaces import Space, Sphere
+from nearkin.spaces import PoincareBall, Space, Sphere, make_space
 from nearkin.storage import write_json
 from nearkin.training.batches import TrainingPool
 from nearkin.training.ranks import Ranks
 
-MEASURES = ("P@1", "MAP@R")
 _CHUNK = 4096
 _DECODED_CHUNK = 256
 _PROTOTYPE_ITEMS, _ALL_PROTOTYPE_ITEMS = 64, 65_536
 """Items whose mean a proxy starts at, and of all classes together: their embeddings are in memory at once."""
 _LARGE = 512
+LOWERED = 0.5
+"""Share of the recipe's learning rate below which it is worth a word."""
+NEARLY_STILL = 0.02
+"""Share of it below which training leaves the start nearly as it is."""
 _INITIAL_ITEMS, _INITIAL_FEATURES = 64, 1024
 """Training items whose maps a pooling takes its first prototypes from; more of them if their maps are small."""
 
@@ -73,9 +72,34 @@ class RunStart:
         if not path.exists():
             return cls()
         try:
-            return cls(**json.loads(path.read_text(encoding="utf-8")))
+            start = cls(**json.loads(path.read_text(encoding="utf-8")))
+            start._check()
         except (OSError, ValueError, TypeError) as error:
             raise RunError(f"{path} is damaged ({error}): start a new run.") from error
+        return start
+
+    def _check(self) -> None:
+        """Refuse what was cut short or edited."""
+        if self.head is not None:
+            _check_keys("head", self.head, ("kind", "dimension"))
+            if self.head["kind"] in get_args(Kind):
+                _check_keys("head", self.head, ("features", "ridge", "damping", "trials", "notes"))
+            for trial in self.head.get("trials", ()):
+                _check_keys("trials", trial, ("dimension", *MEASURES.values()))
+            if not is_whole(self.head["dimension"]):
+                raise ValueError(f"its dimension is {self.head['dimension']!r}")
+        for part in ("raw", "first"):
+            values = getattr(self, part)
+            if values is None:
+                continue
+            _check_keys(part, values, MEASURES)
+            if any(len(values[name]) != len(self.labels or ()) for name in MEASURES):
+                raise ValueError(f"{part} and labels are not of the same queries")
+
+
+def _check_keys(part: str, given: Any, keys: Iterable[str]) -> None:
+    if not isinstance(given, dict) or not set(keys) <= given.keys():
+        raise ValueError(f"{part} must have {', '.join(keys)}")
 
 
 def per_query(embeddings: np.ndarray, labels: np.ndarray, space: Space) -> tuple[PerQuery, list[str]]:
@@ -207,10 +231,11 @@ def start_lines(head: Mapping[str, Any]) -> list[str]:
     size, width, trials = head["dimension"], head["features"], head["trials"]
     how = "whitened" if head["kind"] == "whitened" else "with principal components"
     ridge = "" if head["ridge"] is None else f", ridge {head['ridge']:g}"
+    damping = f", damping {head['damping']:g}" if head["damping"] else ""
     sizes = f"{size} of {width} dimensions" if size <= width else f"{size} dimensions for {width} features"
-    lines = [f"The {head.get('layer', 'head')} starts {how}: {sizes}{ridge}{_costs(size, trials)}."]
+    lines = [f"The {head.get('layer', 'head')} starts {how}: {sizes}{ridge}{damping}{_costs(size, trials)}."]
     if len(trials) > 1:
-        lines.append("  On training classes left out (P@1 / MAP@R):")
+        lines.append(f"  On training classes left out ({' / '.join(MEASURES)}):")
         lines.append("  " + "   ".join(f"{t['dimension']}: {_percent(t)}" for t in trials))
     if size == width and size > _LARGE:
         lines.append(
@@ -220,8 +245,39 @@ def start_lines(head: Mapping[str, Any]) -> list[str]:
     return [*lines, *(f"  Note: {note}" for note in head["notes"])]
 
 
+def random_start_line(section: ModelSection) -> str | None:
+    """That the first layer behind a backbone that knows something begins at random, and why; None if it does not."""
+    layered = section.dimension is not None or section.local_dimension is not None
+    if section.head_start != RANDOM or not section.knows_something or not layered:
+        return None
+    layer = "head" if section.dimension is not None else "1x1 convolution before the pooling"
+    if isinstance(make_space(section.space, **section.space_parameters), PoincareBall):
+        return f"The {layer} starts at random: distances in the Poincaré ball are not those of a linear map."
+    return f"The {layer} starts at random (model.head_start)."
+
+
+def rate_share(head: Mapping[str, Any] | None, lr: float) -> float:
+    """What few classes or items left of the recipe's learning rate; older starts do not say."""
+    return (head or {}).get("lr", lr) / lr
+
+
+def rate_note(head: Mapping[str, Any], lr: float) -> str | None:
+    """What to say of a learning rate that was lowered by half or more; `lr` is the recipe's."""
+    share = rate_share(head, lr)
+    if share >= LOWERED:
+        return None
+    few = head.get("lr_lowered_for") or "few classes"
+    note = f"the learning rate was lowered from {lr:.2g} to {head['lr']:.2g} for {few}"
+    if share >= NEARLY_STILL:
+        return f"{note} (training.full_rate_classes, training.full_rate_items)."
+    return (
+        f"{note}. So few leave the start nearly as it is: to train on all the same, set training.full_rate_classes=0 "
+        "and training.full_rate_items=0."
+    )
+
+
 def _percent(trial: Mapping[str, Any]) -> str:
-    return f"{100 * trial['precision']:.1f} / {100 * trial['map_at_r']:.1f}"
+    return " / ".join(f"{100 * trial[key]:.1f}" for key in MEASURES.values())
 
 
 def _costs(size: int, trials: Sequence[Mapping[str, Any]]) -> str:
@@ -230,168 +286,6 @@ def _costs(size: int, trials: Sequence[Mapping[str, Any]]) -> str:
     smaller = [t for t in trials if t["dimension"] < size]
     if chosen is None or not smaller:
         return ""
-    lost = {name: 100 * (chosen[key] - smaller[-1][key]) for name, key in (("P@1", "precision"), ("MAP@R", "map_at_r"))}
+    lost = {name: 100 * (chosen[key] - smaller[-1][key]) for name, key in MEASURES.items()}
     name = max(lost, key=lambda one: lost[one])
     return f" ({smaller[-1]['dimension']} would cost {lost[name]:.1f} points of {name})"
-
-
-_FEW_CLASSES = 20
-
-
-@dataclass(frozen=True)
-class GainDifference:
-    """How much better one is than another, in points.
-
-    Attributes:
-        points: mean over the queries.
-        low: lower end of the 95 % interval over classes, then queries, paired.
-        high: upper end.
-    """
-
-    points: float
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        points, low, high = (round(value, 1) + 0.0 for value in (self.points, self.low, self.high))  # no -0.0
-        return f"{points:+.1f} ({low:.1f} to {high:.1f})"
-
-
-@dataclass(frozen=True)
-class Gain:
-    """Validation values of raw features, the start and the best weights, in percent, and what lies between them.
-
-    The weights were chosen on these items, which flatters the best ones; an audit measures on held-out classes.
-
-    Attributes:
-        values: "raw" (where the backbone was pretrained), "start" and "best" to P@1 and MAP@R.
-        differences: "start - raw", "best - start" and "best - raw" to those of P@1 and MAP@R.
-        best_step: the step that validated best; 0 is the start.
-        classes: how many validation classes there are.
-    """
-
-    values: dict[str, dict[str, float]]
-    differences: dict[str, dict[str, GainDifference]]
-    best_step: int
-    classes: int
-
-    @property
-    def at_ceiling(self) -> bool:
-        """Whether the start finds everything already."""
-        return all(value == 100.0 for value in self.values["start"].values())
-
-    def verdict(self) -> str:
-        """One sentence: what training added to its start."""
-        if self.at_ceiling:
-            classes = f"{self.classes} validation class{'' if self.classes == 1 else 'es'}"
-            return f"The start tells the {classes} apart perfectly, so they cannot show what training added."
-        if self.best_step == 0:
-            return "Training did not improve on the start here, so the model is the start."
-        added = self.differences["best - start"]
-        told = " and ".join(f"{added[name]} {name}" for name in MEASURES)
-        shown = any(one.low > 0 or one.high < 0 for one in added.values())
-        classes = f"{self.classes} validation class{'' if self.classes == 1 else 'es'}"
-        doubt = "" if shown else f", which {classes} cannot tell from chance"
-        verb = "added" if all(one.points >= 0 for one in added.values()) else "changed the start by"
-        return f"Training {verb} {told}{doubt}."
-
-    def lines(self) -> list[str]:
-        """The values, one line each, and the verdict."""
-        names = {"raw": "raw features", "start": "start (step 0)", "best": f"best (step {self.best_step})"}
-        width = max(len(names[part]) for part in self.values)
-        rows = []
-        for part, values in self.values.items():
-            against = self.differences.get(f"{part} - raw")
-            told = f"   against raw: {against['P@1']}, {against['MAP@R']}" if against else ""
-            numbers = "  ".join(f"{name} {value:.1f}" for name, value in values.items())
-            rows.append(f"{names[part]:<{width}}  {numbers}{told}")
-        return [*rows, self.verdict()]
-
-    def to_dict(self) -> dict[str, Any]:
-        """For the card: values and differences as plain numbers."""
-        return {
-            "values": self.values,
-            "differences": {
-                pair: {name: [one.points, one.low, one.high] for name, one in of.items()}
-                for pair, of in self.differences.items()
-            },
-            "best_step": self.best_step,
-            "classes": self.classes,
-            "verdict": self.verdict(),
-        }
-
-
-def measure_gain(start: RunStart, best: PerQuery, best_step: int) -> Gain | None:
-    """What training was worth; None without validation items that can be retrieved."""
-    if start.first is None or start.labels is None:
-        return None
-    parts = {"raw": start.raw, "start": start.first, "best": best}
-    there = {name: values for name, values in parts.items() if values is not None}
-    pairs = [("start", "raw"), ("best", "raw"), ("best", "start")]
-    return Gain(
-        {name: {m: round(100 * float(np.mean(values[m])), 2) for m in MEASURES} for name, values in there.items()},
-        {
-            f"{a} - {b}": {m: _difference(there[a][m], there[b][m], start.labels) for m in MEASURES}
-            for a, b in pairs
-            if a in there and b in there
-        },
-        best_step,
-        len(set(start.labels)),
-    )
-
-
-def _difference(a: Sequence[float], b: Sequence[float], labels: Sequence[str]) -> GainDifference:
-    points = 100 * (np.asarray(a) - np.asarray(b))
-    low, high = class_bootstrap(points, labels)
-    return GainDifference(round(float(points.mean()), 2), round(low, 2), round(high, 2))
-
-
-def gain_facts(card: Card) -> dict[str, str]:
-    """Facts for a report: the model's start and what training added; nothing for older models."""
-    facts = {}
-    if card.start is not None:
-        facts["head"] = start_lines(card.start)[0]
-    if (gain := card.gain) is not None:
-        for part, name in (("raw", "raw features"), ("start", "start"), ("best", "best weights")):
-            if part in gain["values"]:
-                numbers = ", ".join(f"{measure} {value:.1f}" for measure, value in gain["values"][part].items())
-                against = gain["differences"].get(f"{part} - raw", {})
-                told = ", ".join(str(GainDifference(*against[measure])) for measure in against)
-                facts[f"{name}, validation"] = numbers + (f"; against raw features {told}" if told else "")
-        facts["what training added"] = gain["verdict"]
-    return facts
-
-
-def suggestion(
-    gain: Gain, *, last_step: int, max_steps: int, lr: float, classes: int, lowered: bool, chosen_size: bool
-) -> str:
-    """The next thing to try.
-
-    Args:
-        gain: what training was worth.
-        last_step: where it ended.
-        max_steps: where it would have ended at the latest.
-        lr: the head's learning rate.
-        classes: how many classes trained.
-        lowered: whether rates were lowered for few classes or items.
-        chosen_size: whether the dimension was chosen, not given.
-    """
-    if any(one.points < 0 and one.high <= 0 for one in gain.differences.get("best - raw", {}).values()):
-        change = (
-            "use them (--recipe pretrained), or bring more classes" if chosen_size else "set model.dimension to auto"
-        )
-        return f"Raw features are better here: {change}."
-    if gain.at_ceiling:
-        return "Validate on more classes (data.val_classes): these are told apart perfectly, so no gain can show."
-    if gain.best_step == last_step == max_steps:
-        return f"The last weights were the best: raise training.max_steps (now {max_steps})."
-    if lowered:
-        return (
-            "Bring more classes, or more items of each: training learns slowly below training.full_rate_classes and "
-            "full_rate_items."
-        )
-    if gain.best_step == 0 and classes < _FEW_CLASSES:
-        return f"{classes} classes teach a head little: bring more classes; items of the same classes add less."
-    if gain.best_step == 0:
-        return f"Try a lower rate (training.lr={lr / 3:.0e}), or another loss (nearkin recipes)."
-    return "Compare other losses on your data: nearkin benchmark."

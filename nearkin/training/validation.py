@@ -169,7 +169,7 @@ def check_validation(recipe: Recipe, labels: np.ndarray, classified: bool = Fals
         raise DataError(
             f"The validation classes are too few or too small for the episodes of training.episodic: "
             f"{str(error).rstrip('.')}, or set "
-            "training.episodic.validation_way or data.val_classes."
+            "training.episodic.validation_way to fewer classes or data.val_classes to a larger share, such as 0.3."
         ) from error
 
 

@@ -141,7 +141,7 @@ def check_schedule(
     if section.schedule == "chance-constrained" and not validated:
         raise RecipeError(
             "The schedule 'chance-constrained' ends an instance when validation stops gaining, and there are no "
-            "validation classes: set data.val_classes to a share above 0."
+            "validation classes: set data.val_classes to a share above 0, such as 0.15."
         )
 
 
