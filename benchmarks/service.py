@@ -47,8 +47,7 @@ from PIL import Image
 from nearkin.data import open_named
 from nearkin.gallery.gallery import Gallery
 from nearkin.models import ModelSection, build_embedder
-from nearkin.serve.app import create_app
-from nearkin.serve.server import Server
+from nearkin.serve.app import Server, create_app
 from nearkin.serve.settings import ServeSettings
 
 SEED = 0

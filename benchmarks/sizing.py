@@ -21,9 +21,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the repository, 
 
 import numpy as np
 
+from nearkin.gallery.dtypes import row_bytes
 from nearkin.gallery.layout import layout_of
 from nearkin.gallery.milvus.items import to_row
-from nearkin.gallery.rounding import row_bytes
 from nearkin.gallery.store import Record
 from studies.page_tables import table
 

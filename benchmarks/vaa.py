@@ -36,7 +36,7 @@ from torch import Tensor, nn
 from nearkin.attacks.cell_region import CellRegion, portions
 from nearkin.attacks.cells import VoronoiCells, merge_duplicates
 from nearkin.attacks.norms import L2
-from nearkin.attacks.pgd import Found, Misclassify, ascend, usual_step
+from nearkin.attacks.pgd import AscentResult, Misclassify, ascend, usual_step
 from nearkin.attacks.region import PIXELS
 from nearkin.data.sources import open_data
 from nearkin.errors import NearkinError
@@ -151,7 +151,7 @@ class Unhurried:
 
 
 def attacked(region: Callable[[], CellRegion], model: nn.Module, codes: Tensor, rows: Tensor, steps: int
-) -> tuple[Found, float]:  # fmt: skip
+) -> tuple[AscentResult, float]:  # fmt: skip
     """What an attack finds, and the seconds it took, with the search for neighbours."""
     began = time.perf_counter()
     where = region()
@@ -215,7 +215,7 @@ def measure(mode: str, figures: dict[str, float], table: list[dict[str, Any]]) -
     figures[OWN] = table[0]["crossed only: all / pruned"]
 
 
-def _same(found: dict[str, Found], first: str, second: str) -> float:
+def _same(found: dict[str, AscentResult], first: str, second: str) -> float:
     """The largest difference of the margins that two contenders found for the same points; refuse other answers."""
     count = min(len(found[name].values) for name in (first, second))
     ours, theirs = (found[name].values[:count] for name in (first, second))

@@ -17,7 +17,7 @@ from nearkin.data.dataset import Dataset, drop_bad
 from nearkin.data.hierarchy import Hierarchy, load_hierarchy
 from nearkin.data.sources import open_data
 from nearkin.data.splits import check_classes, drop_singletons
-from nearkin.data.urls import is_url, redacted
+from nearkin.data.stores import is_url, redacted
 from nearkin.errors import DataError, ModelError, RecipeError, RunError
 from nearkin.metrics.labels import label_array
 from nearkin.models import Embedder
@@ -111,8 +111,12 @@ def open_checked(
     dataset, notes = open_readable(data, skip_bad=skip_bad, data_root=data_root, progress=progress)
     if skip_bad:
         paired = drop_singletons(dataset.labels)
-        if not paired.all():
-            notes.append(f"{int((~paired).sum())} classes had one item and were left out.")
+        alone = int((~paired).sum())
+        if alone and not paired.any():
+            raise DataError("Every class has only one item, so all would be left out: add another item to each class.")
+        if alone:
+            had = "1 class had one item and was" if alone == 1 else f"{alone} classes had one item each and were"
+            notes.append(f"{had} left out.")
             dataset = dataset.select(paired)
     check_classes(dataset.labels)
     return dataset, notes
@@ -124,7 +128,8 @@ def open_readable(
     """Open data and make sure every item can be read; say what was left out."""
     dataset = open_data(data, data_root=Path(data_root) if data_root else None, progress=progress)
     dataset, bad = drop_bad(dataset, skip_bad, progress, memory=cache_directory() / "checked")
-    return dataset, [f"{len(bad)} files could not be read and were left out."] if bad else []
+    were = "1 file could not be read and was" if len(bad) == 1 else f"{len(bad)} files could not be read and were"
+    return dataset, [f"{were} left out."] if bad else []
 
 
 def load(path: str | Path) -> Embedder:

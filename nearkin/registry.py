@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cache
+from importlib import import_module
 from types import UnionType
 from typing import Annotated, Any, Generic, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -27,6 +28,12 @@ Share = Annotated[float, Field(gt=0, le=1)]
 Count = Annotated[int, Field(ge=1)]
 CountOrZero = Annotated[int, Field(ge=0)]
 OddCount = Annotated[int, Field(ge=1), AfterValidator(_check_odd)]
+
+
+def parameters_of(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """The parameters a factory declares: its keyword-only arguments."""
+    signature = inspect.signature(factory)
+    return {name: p for name, p in signature.parameters.items() if p.kind is inspect.Parameter.KEYWORD_ONLY}
 
 
 def check_parameters(
@@ -87,11 +94,13 @@ class Registry(Generic[T]):
 
     Args:
         kind: what the entries are, for messages: "backbone", "loss", ...
+        modules: names to the modules that register them, imported when `get` first asks for a name.
     """
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, modules: Mapping[str, str] | None = None) -> None:
         self.kind = kind
         self._entries: dict[str, T] = {}
+        self._modules = dict(modules or {})
 
     def register(self, name: str) -> Callable[[T], T]:
         """Decorator that files the decorated object under `name`."""
@@ -106,10 +115,12 @@ class Registry(Generic[T]):
 
     def get(self, name: str) -> T:
         """Return the entry called `name`."""
+        if name not in self._entries and name in self._modules:
+            import_module(self._modules[name])
         try:
             return self._entries[name]
         except KeyError:
-            raise UnknownNameError(f"There is no {self.kind} '{name}'.{suggestion(name, self._entries)}") from None
+            raise UnknownNameError(f"There is no {self.kind} '{name}'.{suggestion(name, self)}") from None
 
     def check(self, name: str, parameters: Iterable[str], error: type[NearkinError] = ModelError) -> None:
         """Refuse an unknown name, or parameters that the entry of this name, a callable, does not take."""
@@ -122,10 +133,10 @@ class Registry(Generic[T]):
 
     def names(self) -> list[str]:
         """All names, sorted."""
-        return sorted(self._entries)
+        return sorted({*self._entries, *self._modules})
 
     def __contains__(self, name: object) -> bool:
-        return name in self._entries
+        return name in self._entries or name in self._modules
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names())

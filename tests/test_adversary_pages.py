@@ -16,8 +16,8 @@ from nearkin.models import ModelSection, build_embedder, cache_point
 from nearkin.models.section import AttentionSection
 from nearkin.objectives import regularisers
 from nearkin.objectives.adversary import coefficient_for
-from nearkin.objectives.registry import parameters_of
 from nearkin.recipe import DEFAULT_RECIPE, list_recipes, load_recipe
+from nearkin.registry import parameters_of
 from nearkin.training.fit import make_learner
 
 DOCS = Path(__file__).parents[1] / "docs"

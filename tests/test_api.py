@@ -7,7 +7,8 @@ import pytest
 from PIL import Image
 
 import nearkin as nk
-from nearkin.errors import CheckpointError, RecipeError, RunError, UnknownNameError
+from nearkin.api import open_checked
+from nearkin.errors import CheckpointError, DataError, RecipeError, RunError, UnknownNameError
 
 
 @pytest.fixture(autouse=True)
@@ -109,3 +110,40 @@ def test_loading_what_is_not_a_model_is_one_sentence(tmp_path):
         nk.load(tmp_path / "x.safetensors")
     with pytest.raises(RunError, match="out"):
         nk.fit(tmp_path, resume=True)
+
+
+def make_classes(folder, counts):
+    """A folder with this many images of each class."""
+    for name, count in counts.items():
+        (folder / name).mkdir(parents=True)
+        for number in range(count):
+            Image.new("RGB", (4, 4), (number, len(name), 0)).save(folder / name / f"{number}.png")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("counts", "note"),
+    [
+        ({"a": 2, "b": 2, "c": 1}, "1 class had one item and was left out."),
+        ({"a": 2, "b": 1, "c": 1}, "2 classes had one item each and were left out."),
+    ],
+)
+def test_classes_that_are_left_out_are_counted(counts, note, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    dataset, notes = open_checked(make_classes(tmp_path / "data", counts), skip_bad=True, progress=False)
+    assert notes == [note]
+    assert len(dataset) == 2 * sum(count == 2 for count in counts.values())
+
+
+def test_one_file_that_cannot_be_read_is_one(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    data = make_classes(tmp_path / "data", {"a": 3, "b": 2})
+    (data / "a" / "0.png").write_bytes(b"")
+    _, notes = open_checked(data, skip_bad=True, progress=False)
+    assert notes == ["1 file could not be read and was left out."]
+
+
+def test_only_classes_of_one_item_leave_nothing(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with pytest.raises(DataError, match="one item"):
+        open_checked(make_classes(tmp_path / "data", dict.fromkeys("abc", 1)), skip_bad=True, progress=False)

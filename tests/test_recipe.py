@@ -72,6 +72,44 @@ def test_wrong_overrides_say_what_to_change(overrides, message):
 
 
 @pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["training.layer_decay=0"], r"training\.layer_decay"),
+        (["training.layer_decay=0.8"], "freeze"),
+        (["model.freeze=null", "model.cache=false", "training.layer_decay=0.8", "training.backbone_lr_factor=0"], "0"),
+        (["training.betas=[0.9, 1.0]"], r"training\.betas"),
+        (["training.optimizer=sgd", "training.betas=[0.5, 0.9]"], "sgd"),
+        (["training.plateau_patience=2"], "lr_schedule"),
+        (["training.lr_schedule=plateau", "training.patience=4"], "patience"),
+        (["training.lr_schedule=plateau", "training.step_factor=1"], "step_factor"),
+        (["training.select=MAP"], "validation_metrics"),
+        (["training.select=NMI"], "validation_metrics"),
+        (["training.average_best=1"], r"training\.average_best"),
+        (["training.gradient_accumulation=0"], r"training\.gradient_accumulation"),
+        (["data.erase=0.5"], r"model\.cache"),
+        (["data.rotation=5"], r"model\.cache"),
+        (["data.colour=0.1"], r"model\.cache"),
+        (["data.rotation=181"], r"data\.rotation"),
+        (["model.drop_path=1"], r"model\.drop_path"),
+        (["model.drop_path=0.1"], "frozen"),
+    ],
+)
+def test_settings_of_fine_tuning_that_are_wrong_or_useless_are_refused(overrides, message):
+    with pytest.raises(RecipeError, match=message) as refusal:
+        load_recipe("proxy-anchor", overrides)
+    assert len(str(refusal.value)) < 300
+
+
+def test_settings_of_fine_tuning_read_back_equal(tmp_path):
+    sets = ["model.freeze=null", "model.cache=false", "training.layer_decay=0.8", "training.betas=[0.9, 0.98]"]
+    sets += ["training.lr_schedule=plateau", "training.validation_metrics=[NMI]", "training.select=NMI"]
+    sets += ["data.erase=0.2", "model.drop_path=0.1", "model.resize=256", "training.average_best=3"]
+    recipe = load_recipe("proxy-anchor", sets)
+    recipe.save(tmp_path / "again.yaml")
+    assert load_recipe(tmp_path / "again.yaml") == recipe
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
         ("- a\n- b\n", "mapping"),

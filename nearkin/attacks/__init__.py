@@ -1,5 +1,6 @@
 """How far a distance can be trusted: attacks on inference and retrieval, Voronoi cells, smoothing."""
 
+from nearkin._moved import renamed
 from nearkin.attacks.certified import Certified, certify
 from nearkin.attacks.classifier import (
     Classifier,
@@ -13,7 +14,7 @@ from nearkin.attacks.classifier import (
 from nearkin.attacks.library import ATTACKS, Attacked, published_attack, square_attack
 from nearkin.attacks.norms import L2, Combined, LInf, Norm, Scaled, as_norm
 from nearkin.attacks.pgd import (
-    Found,
+    AscentResult,
     Goal,
     Misclassify,
     PullTo,
@@ -30,12 +31,12 @@ from nearkin.attacks.voronoi import RobustnessCurves, adversarial_accuracy
 __all__ = [
     "ATTACKS",
     "L2",
+    "AscentResult",
     "Attacked",
     "Ball",
     "Certified",
     "Classifier",
     "Combined",
-    "Found",
     "Goal",
     "LInf",
     "Misclassify",
@@ -63,3 +64,6 @@ __all__ = [
     "square_attack",
     "usual_step",
 ]
+
+
+__getattr__ = renamed(__name__, Found="AscentResult")

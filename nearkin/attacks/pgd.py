@@ -14,6 +14,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
+from nearkin._moved import renamed
 from nearkin.attacks.classifier import Classifier, as_codes, as_inputs, at_rest, check_counts, check_scores
 from nearkin.attacks.norms import Norm, as_norm
 from nearkin.attacks.region import PIXELS, Ball, Bounds, Region, check_bounds
@@ -33,7 +34,7 @@ class Goal(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class AscentResult:
     """What an attack found.
 
     Attributes:
@@ -55,9 +56,9 @@ class Found:
         self.reached[places] = reached[better]
 
 
-def nothing_found(points: Tensor) -> Found:
+def nothing_found(points: Tensor) -> AscentResult:
     """What is known of points (B, D) before anything was tried: themselves."""
-    return Found(
+    return AscentResult(
         points.clone(),
         torch.full((len(points),), -torch.inf, dtype=points.dtype, device=points.device),
         torch.zeros(len(points), dtype=torch.bool, device=points.device),
@@ -69,7 +70,7 @@ def usual_step(radius: float, steps: int) -> float:
     return _STEP * radius / steps if steps > 1 else radius
 
 
-def ascend(goal: Goal, start: Tensor, region: Region, *, steps: int, step: float) -> Found:
+def ascend(goal: Goal, start: Tensor, region: Region, *, steps: int, step: float) -> AscentResult:
     """Climb from `start` (B, D), inside the region; an input whose aim is reached is left alone from then on.
 
     Args:
@@ -286,7 +287,7 @@ def attack(
     seed: int = 0,
     batch_size: int = BATCH,
     advance: Callable[[int], None] | None = None,
-) -> Found:
+) -> AscentResult:
     """Look for the worst point of the ball around each input; its points come flat, (B, D).
 
     Args:
@@ -339,9 +340,12 @@ def attack_classifier(
     *,
     raised: Raised = "cross-entropy",
     **options: object,
-) -> Found:
+) -> AscentResult:
     """Look for wrongly classified points near inputs (B, ...) of classes `codes` (B,); options as of `attack`."""
     inputs = as_inputs(inputs)
     goal = Misclassify(classifier, as_codes(codes, inputs), tuple(inputs.shape[1:]), raised)
     with at_rest(classifier):
         return attack(goal, inputs, eps, **options)  # type: ignore[arg-type]
+
+
+__getattr__ = renamed(__name__, Found="AscentResult")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ import torch
 from nearkin.audits.learned_similarity import COSINE, FUSED, SIM, ScoredTrials, score_trials
 from nearkin.audits.result import AuditResult, SuiteResult
 from nearkin.audits.subject import Subject, asked_and_searched, check_labels, shown
-from nearkin.errors import UnknownNameError, suggestion
 from nearkin.metrics import (
     RetrievalResult,
     VerificationResult,
@@ -48,26 +46,9 @@ _MODULES = {
 """The module of each suite, imported when the suite is used."""
 
 
-class SuiteTable(Registry[Suite]):
-    """Suites by name. `get` imports the module of a suite."""
-
-    def get(self, name: str) -> Suite:
-        """Return the suite called `name`."""
-        if name in _MODULES:
-            import_module(f"nearkin.audits.{_MODULES[name]}")
-        elif name not in self:
-            raise UnknownNameError(f"There is no {self.kind} '{name}'.{suggestion(name, self)}")
-        return super().get(name)
-
-    def names(self) -> list[str]:
-        """All names, sorted."""
-        return sorted({*_MODULES, *self._entries})
-
-    def __contains__(self, name: object) -> bool:
-        return name in _MODULES or name in self._entries
-
-
-suites = SuiteTable("audit suite")
+suites: Registry[Suite] = Registry(
+    "audit suite", {name: f"nearkin.audits.{module}" for name, module in _MODULES.items()}
+)
 
 
 _PRIMARY = ("MAP@R", "EER", "5-way 1-shot", "macro F1, centroid", "ECE, NED", "accuracy, corrupted, NED")

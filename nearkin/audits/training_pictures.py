@@ -14,8 +14,8 @@ from nearkin.errors import RunError
 from nearkin.models import Embedder
 from nearkin.objectives import ObjectiveSection, regularisers
 from nearkin.objectives.adversary import THRESHOLD
-from nearkin.objectives.registry import parameters_of
 from nearkin.objectives.triplet import MARGINS
+from nearkin.registry import parameters_of
 from nearkin.report import Figure, draw_metric_curves
 from nearkin.report.adversary import draw_adversary
 from nearkin.report.chance_constrained import MOST_PANELS, ProxyPanel, draw_instances, draw_proxies, evenly_spaced

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from nearkin._version import __version__
+from nearkin.allocator import tune_allocator, tune_threads
 from nearkin.cli import model, query, serve
 from nearkin.cli.data import data_app
-from nearkin.cli.demo import demo
 from nearkin.cli.drift import drift
 from nearkin.cli.gallery import gallery_app
 from nearkin.cli.options import (
@@ -24,7 +25,8 @@ from nearkin.cli.options import (
     SkipBad,
 )
 from nearkin.cli.recipes import recipes_app
-from nearkin.cli.train import train
+from nearkin.cli.train import demo, train
+from nearkin.errors import NearkinError
 
 hierarchy_app = typer.Typer(help="Class trees: infer one from a run, or check one.", no_args_is_help=True)
 
@@ -277,3 +279,17 @@ app.command(cls=GalleryCommand)(query.search)
 app.command(cls=GalleryCommand)(query.classify)
 app.command(cls=GalleryCommand)(serve.serve)
 app.command(cls=GalleryCommand)(serve.key)
+
+
+def main() -> None:
+    """Run the command line; our errors become one sentence and exit code 2, never a traceback."""
+    tune_allocator()  # before a command imports what starts threads
+    tune_threads()
+    try:
+        app()
+    except NearkinError as error:
+        print(f"nearkin: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("nearkin: interrupted.", file=sys.stderr)
+        sys.exit(130)

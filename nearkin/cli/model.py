@@ -92,7 +92,7 @@ def embed(
     if shard is not None or status or overwrite:
         raise typer.BadParameter("--shard, --status and --overwrite require --shards.")
     from nearkin import api
-    from nearkin.data.urls import is_url
+    from nearkin.data.stores import is_url
     from nearkin.models.engines import check_engine, make_encoder
     from nearkin.models.onnx import OnnxEncoder
 

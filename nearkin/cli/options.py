@@ -97,9 +97,10 @@ EXIT_CODES = "Exit codes: 0 done, 1 error (one sentence on standard error), 2 wr
 class GalleryCommand(TyperCommand):
     """A command whose errors become one sentence and exit code 1; code 2 means wrong usage."""
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        options["epilog"] = options.get("epilog") or f"{EXIT_CODES}."
-        super().__init__(*arguments, **options)
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Show the help, which says what exit codes mean."""
+        self.epilog = self.epilog or f"{EXIT_CODES}."
+        super().format_help(ctx, formatter)
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""

@@ -1,4 +1,4 @@
-"""`nearkin train`."""
+"""`nearkin train`, and `nearkin demo`: from data to report on a small real data set, in a few minutes."""
 
 from __future__ import annotations
 
@@ -15,6 +15,12 @@ from nearkin.cli.options import DATA_HELP, EXIT_INTERRUPTED, DataRoot, Overrides
 
 if TYPE_CHECKING:
     from nearkin.training.ranks import Ranks
+
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from nearkin.data.dataset import Dataset
 
 
 _FIRST_SPEAKS = 10.0
@@ -35,12 +41,11 @@ def train(
     from rich.console import Console
 
     from nearkin.api import fit_run
-    from nearkin.models.section import AUTO
     from nearkin.recipe import load_recipe
     from nearkin.training import Run
     from nearkin.training.gain import suggestion
     from nearkin.training.ranks import Ranks
-    from nearkin.training.start import start_lines
+    from nearkin.training.start import random_start_line, rate_note, start_lines
     from nearkin.training.strategies.chance_constrained import RADIUS
 
     run = Run(out)
@@ -66,7 +71,8 @@ def train(
         console.print(f"Stopped at step {state.step}. To continue, add --resume to the same command.")
         raise typer.Exit(EXIT_INTERRUPTED)
     sizes = {part: len(names) for part, names in vars(card.classes).items()}
-    section, training = run.recipe().data, run.recipe().training
+    resolved = run.recipe()
+    section, training = resolved.data, resolved.training
     seen = section.classes_are_seen
     others = f"{sizes['val']} more for validation, {sizes['test']} held out"
     if seen:
@@ -74,16 +80,18 @@ def train(
     if card.domains is not None and section.split == "domains":
         others = f"other items of them for validation; domain {' and '.join(card.domains.test)} held out"
     console.print(f"Trained {state.step} steps in {state.seconds:.0f} s on {sizes['train']} classes ({others}).")
-    lowered = (card.start or {}).get("lr", training.lr) < 0.5 * training.lr
+    if not any(parameter.requires_grad for parameter in result.embedder.parameters()):
+        console.print(
+            "Note: nothing in this model can learn, so it is the backbone as it was: it is frozen (model.freeze) and "
+            "has no head (model.dimension is null)."
+        )
+    elif line := random_start_line(resolved.model):
+        console.print(line)
     if card.start is not None:
         for line in start_lines(card.start):
             console.print(line)
-        if lowered:
-            few = card.start.get("lr_lowered_for") or f"{sizes['train']} classes"
-            console.print(
-                f"  Note: the learning rate was lowered from {training.lr:.2g} to {card.start['lr']:.2g} for {few} "
-                "(training.full_rate_classes, training.full_rate_items)."
-            )
+        if rate := rate_note(card.start, training.lr):
+            console.print(f"  Note: {rate}")
     if result.gain is not None:
         console.print("On the validation items:" if seen else f"On the {sizes['val']} validation classes:")
         for line in result.gain.lines():
@@ -92,6 +100,10 @@ def train(
         shares = {name: value for name, value in card.validation.items() if name != RADIUS}
         shown = ", ".join(f"{name.removeprefix('val_')} {100 * value:.1f} %" for name, value in shares.items())
         console.print(f"Best on the validation {'items' if seen else 'classes'} at step {state.best_step}: {shown}.")
+    if state.averaged is not None:
+        kept = f"the mean of the last {state.averaged} best weights, which validated better than the best of them"
+        alone = "the best weights themselves, which validated no worse than the mean of the last of them"
+        console.print(f"Kept: {kept if state.averaged else alone}.")
     if training.schedule == "cross-batch-memory" and state.best_step <= training.cross_batch_memory.warmup_steps:
         console.print(
             f"Note: the best weights are from before the memory was used (it starts after "
@@ -99,15 +111,7 @@ def train(
             "raise training.patience."
         )
     if result.gain is not None:
-        advice = suggestion(
-            result.gain,
-            last_step=state.step,
-            max_steps=training.max_steps,
-            lr=training.lr,
-            classes=sizes["train"],
-            lowered=lowered,
-            chosen_size=run.recipe().model.dimension == AUTO,
-        )
+        advice = suggestion(result.gain, resolved, card.start, last_step=state.step, classes=sizes["train"])
         console.print(f"To try next: {advice}")
     console.print(f"Model: {run.model_file}")
     if sizes["test"]:
@@ -131,3 +135,68 @@ def _one_voice(ranks: Ranks) -> Iterator[None]:
         if not ranks.is_first:
             time.sleep(_FIRST_SPEAKS)
         raise
+
+
+_ITEMS_PER_CLASS = 1000
+_NEXT_STEPS = (
+    "`nearkin train photos/ --out runs/mine`: train on your own photos, one folder per class.",
+    "`nearkin recipes`: list the other losses; try one with `--set objective.loss=triplet`.",
+    "`nearkin data list`: list data sets that can be given by name.",
+    "`nearkin compare runs/*`: compare several audited runs.",
+)
+
+
+def demo(
+    out: Annotated[Path, typer.Option("--out", help="Directory for the run.")] = Path("runs/demo"),
+    data_root: DataRoot = None,
+    quiet: Quiet = False,
+) -> None:
+    """Download a small real data set, train on some of its classes, and audit on classes it has not seen."""
+    from rich.console import Console
+
+    from nearkin.api import fit_run
+    from nearkin.cli.audit import audit_run, show_audit, write_audit
+    from nearkin.recipe import load_recipe
+    from nearkin.training import Run
+
+    console = Console(highlight=False, soft_wrap=True, markup=False)
+    began = time.monotonic()
+    dataset, recipe_name = _demo_data(data_root, console, not quiet)
+    recipe = load_recipe(recipe_name)
+    run = Run(out)
+    result = fit_run(dataset, recipe, run, progress=not quiet)
+    if result.interrupted:
+        console.print(f"Stopped at step {result.state.step}. Run the demo again to start over.")
+        return
+    classes = result.embedder.card.classes
+    console.print(f"Trained on: {', '.join(classes.train)}")
+    console.print(f"Validated on: {', '.join(classes.val)}")
+    console.print(f"Never seen before the audit: {', '.join(classes.test)}\n")
+    audit = audit_run(run, dataset, progress=not quiet)
+    write_audit(run, audit, run.report_file, run.audit_file, "nearkin demo", _NEXT_STEPS)
+    show_audit(audit, console)
+    console.print(f"\n{audit.verdict()}")
+    console.print(f"Report with pictures: {run.report_file}  ({time.monotonic() - began:.0f} s in all)\n")
+    console.print("What to try next:")
+    for step in _NEXT_STEPS:
+        console.print(f"  {step.replace('`', '')}")
+
+
+def _demo_data(data_root: Path | None, console: Console, progress: bool) -> tuple[Dataset, str]:
+    """Fashion-MNIST from the first available source, else scikit-learn's digits."""
+    import numpy as np
+
+    from nearkin.data.catalogue import open_named
+    from nearkin.errors import DataError
+
+    try:
+        dataset = open_named("fashion-mnist", data_root, progress=progress)
+    except DataError as error:
+        console.print(f"Fashion-MNIST is not available ({error})")
+        console.print("Using the digits that ship with scikit-learn instead.")
+        return open_named("digits", data_root), "demo-digits"
+    rng = np.random.default_rng(0)
+    ids = dataset.class_ids()
+    chosen = [rng.permutation(np.flatnonzero(ids == c))[:_ITEMS_PER_CLASS] for c in range(len(dataset.classes))]
+    console.print(f"Data: {dataset.name}, {_ITEMS_PER_CLASS} images of each class")
+    return dataset.select(np.sort(np.concatenate(chosen))), "demo"

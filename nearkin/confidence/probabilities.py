@@ -246,3 +246,13 @@ class Prediction:
     def confidence(self) -> np.ndarray:
         """The probability of that class, float32 (q,)."""
         return self.probabilities.confidence
+
+
+def powered(sums: np.ndarray, offsets: np.ndarray, power: float) -> np.ndarray:
+    """Sums (e,) of queries that begin at `offsets` (q + 1,), raised to a power and divided by their total."""
+    if not len(sums):
+        return sums
+    counts, begins = np.diff(offsets), offsets[:-1]
+    logarithms = power * np.log(np.maximum(sums, np.finfo(sums.dtype).tiny))
+    weights = np.exp(logarithms - np.repeat(np.maximum.reduceat(logarithms, begins), counts))
+    return weights / np.repeat(np.add.reduceat(weights, begins), counts)

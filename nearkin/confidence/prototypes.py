@@ -27,10 +27,11 @@ from nearkin.confidence.estimator import (
     estimators,
 )
 from nearkin.confidence.probabilities import ClassProbabilities, Prediction
-from nearkin.confidence.temperature import TemperatureFit, energies, fit_temperature, squarable
+from nearkin.confidence.temperature import TemperatureFit, energies, fit_temperature
 from nearkin.errors import DataError
 from nearkin.spaces import Euclidean, Space, Sphere
 from nearkin.spaces.scores import distance_ratio_scores
+from nearkin.spaces.space import squarable
 
 _BLOCK = 2**22
 """Distances, or coordinates of points whose mean is taken, that exist at once."""

@@ -18,7 +18,7 @@ from torch import Tensor
 from nearkin.checks import check_positive
 from nearkin.confidence.estimator import Neighbours, estimators
 from nearkin.confidence.ned import NED, fill_absent
-from nearkin.confidence.probabilities import ClassProbabilities, ClassSums, sum_by_class
+from nearkin.confidence.probabilities import ClassProbabilities, ClassSums, powered, sum_by_class
 from nearkin.confidence.temperature import energies
 from nearkin.errors import DataError
 from nearkin.metrics.calibration import FLOOR
@@ -173,16 +173,6 @@ def _end_notes(found: float, bounds: tuple[float, float], name: str) -> tuple[st
     if min(found - bounds[0], bounds[1] - found) < 2 * _TOLERANCE:
         return (f"The {name} stopped at the end of the range that is searched.",)
     return ()
-
-
-def powered(sums: np.ndarray, offsets: np.ndarray, power: float) -> np.ndarray:
-    """Sums (e,) of queries that begin at `offsets` (q + 1,), raised to a power and divided by their total."""
-    if not len(sums):
-        return sums
-    counts, begins = np.diff(offsets), offsets[:-1]
-    logarithms = power * np.log(np.maximum(sums, np.finfo(sums.dtype).tiny))
-    weights = np.exp(logarithms - np.repeat(np.maximum.reduceat(logarithms, begins), counts))
-    return weights / np.repeat(np.add.reduceat(weights, begins), counts)
 
 
 class _Profile:

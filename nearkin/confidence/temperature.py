@@ -22,7 +22,7 @@ from nearkin.errors import DataError, FitError
 from nearkin.metrics.calibration import FLOOR
 from nearkin.search import Scorer
 from nearkin.search.workers import Queue, run_workers
-from nearkin.spaces.space import widen
+from nearkin.spaces.space import squarable, widen
 
 Curve = Callable[[float], tuple[float, float]]
 """Value and derivative at a place."""
@@ -94,10 +94,6 @@ def top_between(curve: Curve, left: float, right: float) -> float:
     return max((left, inside, right), key=lambda place: curve(place)[0])
 
 
-_SQUARES = (1e-18, 1e18)
-"""Between which float32 numbers have float32 squares."""
-
-
 def energies(distances: Tensor, scorer: Scorer) -> Tensor:
     """Energies (q, k) of distances (q, k): `d^2` in a space, and `-S` where the distance is minus a similarity S.
 
@@ -113,16 +109,6 @@ def energies(distances: Tensor, scorer: Scorer) -> Tensor:
             "the attribute similarity = True if its distance is minus a similarity."
         )
     return wide.square()
-
-
-def squarable(distances: Tensor) -> Tensor:
-    """The same distances, any shape, in float64 where their squares would leave float32."""
-    wide = widen(distances)
-    if wide.dtype == torch.float64 or not wide.numel():
-        return wide
-    low, high = (float(end) for end in torch.aminmax(wide.detach()))
-    largest = max(-low, high)
-    return wide if largest == 0 or _SQUARES[0] < largest < _SQUARES[1] else wide.double()
 
 
 _BEYOND = (2.0, 3.0)

@@ -100,11 +100,14 @@ class EvalTransform:
 
     Args:
         spec: what the model takes.
-        resize: how much larger than the crop the short side is; None is 1.143, or 1 for inputs of at most 64 pixels.
+        resize: how much larger than the crop the short side is; None is what `spec.resize` says, else 1.143, or 1 for
+            inputs of at most 64 pixels.
     """
 
     def __init__(self, spec: InputSpec, resize: float | None = None) -> None:
         self.spec = spec
+        if resize is None and spec.resize is not None:
+            resize = spec.resize / spec.size
         self.resize = resize if resize is not None else (1.0 if spec.size <= _SMALL else _MARGIN)
         if self.resize < 1.0:
             raise DataError(f"The resize factor of the centre crop must be at least 1, not {self.resize:g}.")
@@ -263,13 +266,15 @@ class Normalise(nn.Module):
 
 
 class BatchAugment(nn.Module):
-    """Flip and colour-jitter a training batch, then normalise it; the same step gives the same result.
+    """Flip, colour-jitter and rotate a training batch, normalise it, then erase; the same step gives the same result.
 
     Args:
         spec: what the model takes.
         flip: mirror half of the images left to right.
         jitter: strengths of brightness, contrast, saturation and hue; grey images ignore the last two.
         seed: with the step, decides every draw; the global random state is left as it was.
+        rotation: largest angle in degrees, to either side; what comes in at the corners mirrors the image.
+        erase: share of the images of which a random rectangle gets the mean colour, which is 0 after normalisation.
     """
 
     def __init__(
@@ -278,12 +283,15 @@ class BatchAugment(nn.Module):
         flip: bool = True,
         jitter: tuple[float, float, float, float] | None = None,
         seed: int = 0,
+        rotation: float = 0.0,
+        erase: float = 0.0,
     ) -> None:
         super().__init__()
         jitter = jitter if jitter is not None and any(jitter) else None
-        if spec.kind == "audio" and (flip or jitter):
-            raise DataError("Flips and colour jitter are for images: turn both off for audio.")
+        if spec.kind == "audio" and (flip or jitter or rotation or erase):
+            raise DataError("Flips, colour jitter, rotation and erasing are for images: turn them off for audio.")
         self.seed = seed
+        self.erase = erase
         self.normalise = Normalise(spec)
         self.augmentations = nn.Sequential()
         if flip:
@@ -291,14 +299,18 @@ class BatchAugment(nn.Module):
         if jitter:
             strengths = jitter if spec.channels == 3 else (*jitter[:2], 0.0, 0.0)
             self.augmentations.append(require("kornia.augmentation", "train").ColorJitter(*strengths, p=1.0))
+        if rotation:
+            kornia = require("kornia.augmentation", "train")
+            self.augmentations.append(kornia.RandomAffine(rotation, padding_mode="reflection", p=1.0))
 
     @classmethod
     def for_section(cls, spec: InputSpec, section: DataSection, seed: int = 0) -> BatchAugment:
         """The augmentation a recipe asks for; audio is only normalised."""
         if spec.kind == "audio":
-            return cls(spec, flip=False, seed=seed)
-        strength = section.jitter
-        return cls(spec, section.flip, (strength, strength, strength, strength / 4), seed)
+            return cls(spec, flip=False, seed=seed, rotation=section.rotation, erase=section.erase)
+        light = section.jitter
+        colour = light if section.colour is None else section.colour
+        return cls(spec, section.flip, (light, light, colour, colour / 4), seed, section.rotation, section.erase)
 
     def forward(self, batch: Tensor, step: int, first: int = 0, whole: int | None = None) -> Tensor:
         """Augment and normalise (B, C, H, W), uint8 or float in [0, 1], as float32 of the same shape.
@@ -310,7 +322,7 @@ class BatchAugment(nn.Module):
             whole: items in the whole batch; None: those given. Draws are made for all of them, so a slice is augmented
                 as it would be among the others.
         """
-        if not len(self.augmentations):
+        if not len(self.augmentations) and not self.erase:
             return self.normalise(batch)
         count = len(batch) if whole is None else whole
         seed = int(np.random.SeedSequence([self.seed, step]).generate_state(1, np.uint64)[0])
@@ -320,7 +332,39 @@ class BatchAugment(nn.Module):
             for augmentation in self.augmentations:
                 draws = augmentation.forward_parameters(torch.Size((count, *batch.shape[1:])))  # type: ignore[operator]
                 pixels = augmentation(pixels, params=_slice(draws, first, len(batch)))
-            return self.normalise(pixels)
+            inputs: Tensor = self.normalise(pixels)
+            if not self.erase:
+                return inputs
+            height, width = batch.shape[2:]
+            return inputs.masked_fill(
+                erased(count, height, width, self.erase)[first:][: len(batch)].to(batch.device), 0
+            )
+
+
+_ERASED_AREA, _ERASED_RATIO = (0.02, 1 / 3), (0.3, 1 / 0.3)
+"""Share of the image, and height to width, of a rectangle that is erased (Zhong et al. 2020)."""
+
+
+def erased(count: int, height: int, width: int, share: float) -> Tensor:
+    """Where images are erased, bool (count, 1, height, width): a rectangle in a share of them, drawn by torch.
+
+    The area is uniform, and so is the logarithm of the ratio; a side that would be too long is that of the image.
+    """
+    chosen, area, ratio, down, across = torch.rand(5, count, dtype=torch.float64)
+    lowest, highest = (math.log(one) for one in _ERASED_RATIO)
+    area = (_ERASED_AREA[0] + (_ERASED_AREA[1] - _ERASED_AREA[0]) * area) * height * width
+    ratio = (lowest + (highest - lowest) * ratio).exp()
+    rows = (area * ratio).sqrt().round().clamp(1, height)
+    columns = (area / ratio).sqrt().round().clamp(1, width)
+    inside = _between(height, down, rows)[:, :, None] & _between(width, across, columns)[:, None, :]
+    return (inside & (chosen < share)[:, None, None])[:, None]
+
+
+def _between(length: int, place: Tensor, size: Tensor) -> Tensor:
+    """Which positions (n, length) lie in stretches of `size` (n,) whose place (n,) is a share of what is free."""
+    first = (place * (length - size + 1)).floor()[:, None]
+    positions = torch.arange(length)[None]
+    return (positions >= first) & (positions < first + size[:, None])
 
 
 _OF_THE_BATCH = ("order", "forward_input_shape")

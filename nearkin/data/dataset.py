@@ -16,8 +16,7 @@ from PIL import Image
 from nearkin._moved import renamed
 from nearkin.data.decode import decode_audio, decode_image
 from nearkin.data.manifest import Manifest
-from nearkin.data.stores import RemoteStore, Store, UnreadableError, signatures
-from nearkin.data.urls import redacted
+from nearkin.data.stores import RemoteStore, Store, UnreadableError, redacted, signatures
 from nearkin.errors import DataError
 from nearkin.progress import track
 from nearkin.storage import write_text

@@ -23,6 +23,7 @@ class InputSpec:
         kind: "image" or "audio".
         frames: length of an audio crop in frames of 10 ms; None leaves it to `audio_seconds` of the recipe.
         fit: how an image of another shape becomes the square: "crop" cuts its centre out, "pad" fills what it leaves.
+        resize: with "crop", pixels that the short side of an image is brought to before; None: 1.143 times the size.
     """
 
     channels: int
@@ -32,6 +33,7 @@ class InputSpec:
     kind: Literal["image", "audio"] = "image"
     frames: int | None = None
     fit: Literal["crop", "pad"] = "crop"
+    resize: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "mean", tuple(float(value) for value in self.mean))
@@ -42,6 +44,13 @@ class InputSpec:
             raise DataError(f"An image is brought to the input's square by 'crop' or 'pad', not '{self.fit}'.")
         if self.kind == "audio" and self.fit == "pad":
             raise DataError("Only images are padded to a square: leave model.fit at 'crop' for audio.")
+        if self.resize is not None and (self.kind == "audio" or self.fit == "pad"):
+            raise DataError("Only images whose centre is cut out are resized before: leave model.resize out.")
+        if self.resize is not None and self.resize < self.size:
+            raise DataError(
+                f"An image whose short side is {self.resize} has no centre square of {self.size} pixels: raise "
+                "model.resize, or lower model.size."
+            )
         if self.channels not in ((1, 3) if self.kind == "image" else (1,)):
             raise DataError(f"An {self.kind} input cannot have {self.channels} channels: use 1, or 3 for colour.")
         if self.size < 1 or (self.frames is not None and self.frames < 1):
@@ -59,8 +68,11 @@ class InputSpec:
     def to_dict(self) -> dict[str, Any]:
         """The fields as JSON-safe values."""
         fields = asdict(self)
+        # Models made before there was a choice keep their fingerprints.
         if self.fit == "crop":
-            del fields["fit"]  # models made before there was a choice keep their fingerprints
+            del fields["fit"]
+        if self.resize is None:
+            del fields["resize"]
         return {**fields, "mean": list(self.mean), "std": list(self.std)}
 
     @classmethod

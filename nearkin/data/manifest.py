@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nearkin.data.urls import file_name, redacted
+from nearkin.data.stores import file_name, redacted
 from nearkin.errors import DataError, first_line, suggestion
 from nearkin.storage import replacing
 

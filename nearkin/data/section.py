@@ -66,6 +66,27 @@ class DataSection(BaseModel):
         le=1.0,
         description="Strength of brightness, contrast and saturation changes; hue gets a quarter.",
     )
+    colour: float | None = Field(
+        default=None,
+        ge=0.0,
+        le=1.0,
+        description="Strength of saturation changes, hue gets a quarter, where it is not that of jitter; null: as "
+        "jitter.",
+    )
+    rotation: float = Field(
+        default=0.0,
+        ge=0.0,
+        le=180.0,
+        description="Largest angle in degrees that a training image is turned by, to either side; corners that this "
+        "leaves empty mirror the image.",
+    )
+    erase: float = Field(
+        default=0.0,
+        ge=0.0,
+        le=1.0,
+        description="Random erasing: share of the training images of which a rectangle, 2 to 33 % of the image, is "
+        "replaced by the mean colour.",
+    )
     workers: int = Field(
         default=2, ge=0, description="Processes that decode samples; 0 decodes in the training process."
     )

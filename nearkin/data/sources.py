@@ -12,9 +12,8 @@ from nearkin.data import huggingface
 from nearkin.data.dataset import Dataset, MediaKind
 from nearkin.data.decode import AUDIO_SUFFIXES, IMAGE_SUFFIXES
 from nearkin.data.manifest import SPLIT_NAMES, Manifest, parse_manifest, read_manifest
-from nearkin.data.stores import FolderStore, UnreadableError, ZipStore
+from nearkin.data.stores import FolderStore, UnreadableError, ZipStore, file_name, is_url, protocols, redacted
 from nearkin.data.url_store import UrlStore
-from nearkin.data.urls import file_name, is_url, protocols, redacted
 from nearkin.errors import DataError, suggestion
 
 MANIFEST_NAMES = ("manifest.csv", "manifest.parquet")

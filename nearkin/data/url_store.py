@@ -16,8 +16,16 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
-from nearkin.data.stores import MAX_ITEM_BYTES, UnreadableError, check_inside
-from nearkin.data.urls import is_url, protocols, redacted, redacted_text, sibling_url
+from nearkin.data.stores import (
+    MAX_ITEM_BYTES,
+    UnreadableError,
+    check_inside,
+    is_url,
+    protocols,
+    redacted,
+    redacted_text,
+    sibling_url,
+)
 from nearkin.errors import DataError, MissingExtraError, NearkinError
 
 T = TypeVar("T")

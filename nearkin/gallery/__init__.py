@@ -1,14 +1,15 @@
 """Enrolled items that answer: what is this, and what is it like?"""
 
+from nearkin._moved import renamed
 from nearkin.gallery.bulk_import import Imported
 from nearkin.gallery.calibration import Calibration
 from nearkin.gallery.gallery import Gallery
 from nearkin.gallery.layout import Layout
 from nearkin.gallery.precision import PrecisionLoss, precision_loss
 from nearkin.gallery.values import (
-    Candidate,
     Duplicates,
     Item,
+    LikelyClass,
     MapPoint,
     Match,
     Neighbour,
@@ -20,12 +21,12 @@ from nearkin.gallery.values import (
 
 __all__ = [
     "Calibration",
-    "Candidate",
     "Duplicates",
     "Gallery",
     "Imported",
     "Item",
     "Layout",
+    "LikelyClass",
     "MapPoint",
     "Match",
     "Neighbour",
@@ -36,3 +37,6 @@ __all__ = [
     "Verification",
     "precision_loss",
 ]
+
+
+__getattr__ = renamed(__name__, Candidate="LikelyClass")

@@ -15,7 +15,7 @@ from torch import Tensor
 from nearkin.checks import check_whole
 from nearkin.errors import DataError
 from nearkin.gallery.values import Scalar
-from nearkin.search.vectors import as_vectors
+from nearkin.search.scorers import as_vectors
 from nearkin.spaces import Space, Sphere
 
 MAX_LABEL = 1000

@@ -22,8 +22,7 @@ from torch import Tensor
 from nearkin.data.dataset import Dataset
 from nearkin.data.decode import AUDIO_SUFFIXES, IMAGE_SUFFIXES, MAX_PIXELS, decode_audio, decode_image
 from nearkin.data.sources import MANIFEST_NAMES, kind_of, open_data
-from nearkin.data.stores import MAX_ITEM_BYTES, FolderStore
-from nearkin.data.urls import redacted
+from nearkin.data.stores import MAX_ITEM_BYTES, FolderStore, redacted
 from nearkin.errors import DataError
 from nearkin.gallery.checks import check_metadata, labels_of, metadata_of
 from nearkin.gallery.values import Scalar

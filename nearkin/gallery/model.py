@@ -16,8 +16,8 @@ from torch import Tensor
 
 from nearkin.checks import check_range
 from nearkin.errors import DataError, ModelError, StorageError, suggestion
+from nearkin.gallery.dtypes import check_dtype
 from nearkin.gallery.places import is_local
-from nearkin.gallery.rounding import check_dtype
 from nearkin.gallery.values import Settings
 from nearkin.models import Embedder, ModelSection, build_embedder, list_backbones
 from nearkin.models.card import Card

@@ -14,7 +14,7 @@ import numpy as np
 
 from nearkin.errors import DataError
 from nearkin.gallery.checks import labels_of, points_of_space, vector_rows
-from nearkin.gallery.rounding import check_dtype, rounded, row_bytes
+from nearkin.gallery.dtypes import check_dtype, rounded, row_bytes
 from nearkin.metrics import class_bootstrap, retrieval_metrics
 from nearkin.progress import Progress
 from nearkin.search import exact

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from nearkin._moved import renamed
+
 Scalar = str | int | float | bool | None
 """What a metadata value may be."""
 
@@ -48,7 +50,7 @@ class Neighbour:
 
 
 @dataclass(frozen=True)
-class Candidate:
+class LikelyClass:
     """A class that a query may be of, and how probable it is among the enrolled ones."""
 
     label: str
@@ -72,7 +74,7 @@ class Match:
     probability: float | None
     known: bool | None
     neighbours: tuple[Neighbour, ...] = ()
-    candidates: tuple[Candidate, ...] = ()
+    candidates: tuple[LikelyClass, ...] = ()
     reason: str = ""
 
 
@@ -196,3 +198,6 @@ class Stats:
     calibration: dict[str, Any] | None
     notes: Sequence[str] = ()
     layout: str = ""
+
+
+__getattr__ = renamed(__name__, Candidate="LikelyClass")

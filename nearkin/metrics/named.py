@@ -8,8 +8,7 @@ from typing import Any
 
 from nearkin.errors import DataError, UnknownNameError, suggestion
 from nearkin.metrics.clusters import clustering_metrics
-from nearkin.metrics.hits import choose_metrics
-from nearkin.metrics.retrieval import retrieval_metrics
+from nearkin.metrics.retrieval import choose_metrics, retrieval_metrics
 from nearkin.spaces import Sphere
 
 _SPHERE = Sphere()

@@ -17,7 +17,6 @@ from nearkin.errors import CheckpointError, ModelError
 from nearkin.models.attention import StageAttention, default_stages
 from nearkin.models.backbones import Backbone, make_backbone
 from nearkin.models.card import Card
-from nearkin.models.checkpoint import load_embedder
 from nearkin.models.embedder import Embedder
 from nearkin.models.pooling import make_pooling
 from nearkin.models.section import AUTO, DEFAULT_DIMENSION, ModelSection
@@ -44,6 +43,10 @@ def build_embedder(
         classes: names of the training classes; only a model with a learned similarity must know.
         dense: whether such a model has a dense layer besides.
     """
+    saved = None if section.start is None else _read_saved(section.start, section.weights_sha256)
+    dimension = DEFAULT_DIMENSION if section.dimension == AUTO else section.dimension
+    if saved is not None and section.dimension == AUTO:
+        dimension = saved.dimension if isinstance(saved.head, nn.Linear) else None
     similarity = None
     if section.similarity is not None:
         similarity = section.similarity.model_dump() | {"classes": list(classes), "dense": dense}
@@ -57,7 +60,7 @@ def build_embedder(
         "local_dimension": section.local_dimension,
         "pooling": {"name": section.pooling, "parameters": section.pooling_parameters},
         "attention": None if section.attention is None else section.attention.model_dump(),
-        "dimension": DEFAULT_DIMENSION if section.dimension == AUTO else section.dimension,
+        "dimension": dimension,
         "space": {"name": section.space, **section.space_parameters},
         "similarity": similarity,
         "freeze": section.freeze,
@@ -65,8 +68,15 @@ def build_embedder(
     }
     embedder = assemble(architecture, pretrained=section.pretrained, seed=seed)
     if section.weights is not None:
-        _take_backbone(embedder, Path(section.weights), section.weights_sha256)
-    embedder.backbone.spec = replace(embedder.spec, fit=section.fit)
+        saved = _read_saved(section.weights, section.weights_sha256)
+        _take(embedder, saved, section.weights, ("backbone",))
+    elif section.start is not None and saved is not None:
+        _take(embedder, saved, section.start, _ALL_PARTS)
+        if embedder.backbone.config is not None:
+            embedder.backbone.config["pretrained"] = saved.pretrained
+    if section.drop_path:
+        embedder.backbone.drop_paths(section.drop_path)
+    embedder.backbone.spec = replace(embedder.spec, fit=section.fit, resize=section.resize)
     if embedder.spec.kind == "audio" and audio_seconds is not None:
         frames = LogMelTransform(embedder.spec, audio_seconds).frames
         embedder.backbone.spec = InputSpec.audio(embedder.spec.size, frames)
@@ -165,26 +175,73 @@ def _attention(wanted: dict[str, Any] | None, backbone: Backbone, last: int) -> 
     return StageAttention(widths, last, **{key: value for key, value in wanted.items() if key != "stages"})
 
 
-def _take_backbone(embedder: Embedder, path: Path, sha256: str | None) -> None:
-    """Give a model the weights and statistics of a saved model's backbone; its other parts stay fresh.
+_ALL_PARTS = ("backbone", "local", "pooling", "attention", "head")
 
-    The card says which classes that one was trained on.
-    """
-    path = path / _MODEL_OF_A_RUN if path.is_dir() else path
+
+def _model_file(given: str) -> Path:
+    path = Path(given)
+    return path / _MODEL_OF_A_RUN if path.is_dir() else path
+
+
+def _read_saved(given: str, sha256: str | None) -> Embedder:
+    """The model in a file or a run."""
+    path = _model_file(given)
     if sha256 is not None and path.exists() and hashlib.sha256(path.read_bytes()).hexdigest() != sha256:
         raise CheckpointError(
             f"{path} is not the file that model.weights_sha256 names ({sha256[:12]}…): restore it or change the recipe."
         )
-    saved = load_embedder(path)
-    theirs, ours = saved.backbone.state_dict(), embedder.backbone.state_dict()
-    shapes = [{name: value.shape for name, value in state.items()} for state in (theirs, ours)]
-    if saved.backbone_name != embedder.backbone_name or shapes[0] != shapes[1]:
+    return Embedder.load(path)
+
+
+def _take(embedder: Embedder, saved: Embedder, given: str, parts: tuple[str, ...]) -> None:
+    """Give a model parts of a saved one, statistics included; its other parts stay fresh.
+
+    The card says which classes the saved model knew, from its own training and from what it started from.
+    """
+    path = _model_file(given)
+    if len(parts) > 1 and isinstance(saved, SimilarityModel):
+        raise ModelError(
+            f"{path} holds a learned similarity, which model.start cannot go on from: set model.weights to it, which "
+            "takes the backbone alone."
+        )
+    if saved.backbone_name != embedder.backbone_name or _shapes(saved.backbone) != _shapes(embedder.backbone):
         raise ModelError(
             f"{path} holds the backbone {_described(saved)} but the recipe asks for {_described(embedder)}: set "
             f"backbone, channels and size of the model section as in the file, or choose another."
         )
-    embedder.backbone.load_state_dict(theirs)
-    embedder.card = Card(started_from={"file": str(path), "classes": saved.card.classes.train})
+    for name in parts[1:]:
+        theirs, ours = getattr(saved, name), getattr(embedder, name)
+        if _shapes(theirs) != _shapes(ours):
+            raise _unlike(path, name, saved, embedder)
+    for name in parts:
+        if (part := getattr(embedder, name)) is not None:
+            part.load_state_dict(getattr(saved, name).state_dict())
+    known = {*saved.card.classes.train, *(saved.card.started_from or {}).get("classes", [])}
+    told = {"file": str(path), "classes": sorted(known)}
+    embedder.card = Card(started_from=told | ({"parts": list(parts)} if len(parts) > 1 else {}))
+
+
+def _shapes(part: nn.Module | None) -> dict[str, torch.Size]:
+    return {} if part is None else {name: value.shape for name, value in part.state_dict().items()}
+
+
+def _unlike(path: Path, name: str, saved: Embedder, embedder: Embedder) -> ModelError:
+    """What to change where a part of a saved model has another shape than the recipe's."""
+    if name == "head":
+        there, wanted = (
+            f"a head from {one.feature_size} to {one.dimension}" if isinstance(one.head, nn.Linear) else "no head"
+            for one in (saved, embedder)
+        )
+        size = saved.dimension if isinstance(saved.head, nn.Linear) else "null"
+        return ModelError(
+            f"{path} has {there} dimensions and the recipe asks for {wanted}: set model.dimension to {size} and "
+            "pooling and attention as in the file, or take the backbone alone by model.weights in place of model.start."
+        )
+    known = {"local": "1x1 convolution (model.local_dimension)", "pooling": "model.pooling"}.get(name, f"model.{name}")
+    return ModelError(
+        f"The {known} of {path} is not shaped as the recipe's: set it as in the file, or take the backbone alone by "
+        "model.weights in place of model.start."
+    )
 
 
 def _described(embedder: Embedder) -> str:

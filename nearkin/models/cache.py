@@ -23,8 +23,7 @@ from nearkin.data.augment import TrainTransform, Transform, transform_for
 from nearkin.data.dataset import Dataset
 from nearkin.data.inputs import InputSpec
 from nearkin.errors import DataError, ModelError, StorageError
-from nearkin.models.checkpoint import hash_tensors
-from nearkin.models.embedder import POOLING, Embedder, Features, to_device
+from nearkin.models.embedder import POOLING, Embedder, Features, hash_tensors, to_device
 from nearkin.models.engines import Encoder
 from nearkin.models.items import batches, stacked
 from nearkin.models.section import CacheViews
@@ -94,8 +93,12 @@ class RowMaker:
         found = [np.concatenate([part[place] for part in parts]) for place in parts[0]]
         rows = found[0] if len(found) == 1 else np.concatenate([part.reshape(len(part), -1) for part in found], axis=1)
         if not np.isfinite(rows).all():
+            # Half precision has no numbers as large as single precision; NaN is NaN in both.
+            narrow = self.dtype != np.float32 and not np.isnan(rows).any()
             raise ModelError(
-                f"Some features are not finite in {self.dtype}: set model.cache_dtype to float32, or check the weights."
+                f"Some features are not finite in {self.dtype}: "
+                + ("set model.cache_dtype to float32, or " if narrow else "")
+                + "check the weights of the backbone."
             )
         return rows.reshape(len(batch), -1, *rows.shape[1:])
 

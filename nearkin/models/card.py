@@ -63,6 +63,7 @@ class Card(Mapping[str, Any]):
         finished: whether training finished; None if the model was not trained.
         steps: training steps; None if the model was not trained.
         best_step: the step that validated best.
+        averaged: how many of the best weights the kept ones are the mean of; None: they are the best themselves.
         seconds: how long training took.
         versions: of nearkin, torch and Python.
         start: how the head started, see `HeadStart.to_dict`, and the learning rate.
@@ -85,6 +86,7 @@ class Card(Mapping[str, Any]):
     finished: bool | None = None
     steps: int | None = None
     best_step: int | None = None
+    averaged: int | None = None
     seconds: float | None = None
     versions: dict[str, str] = field(default_factory=dict)
     start: dict[str, Any] | None = None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,13 +11,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from nearkin.data.augment import Normalise
 from nearkin.data.dataset import Dataset
 from nearkin.data.inputs import InputSpec
-from nearkin.errors import ModelError
-from nearkin.models import checkpoint, shorten
+from nearkin.errors import CheckpointError, ModelError, NearkinError
+from nearkin.models import shorten
 from nearkin.models.attention import StageAttention
 from nearkin.models.backbones.base import Backbone
 from nearkin.models.card import Card
@@ -23,6 +27,7 @@ from nearkin.models.engines import TORCH, Encoder, make_encoder
 from nearkin.models.items import Items, open_items
 from nearkin.models.pooling.base import Pooling
 from nearkin.spaces import Space
+from nearkin.storage import replacing
 
 Features = Tensor | dict[str, Tensor]
 """Inputs, or what a stage gives, (B, ...); or several of these by the names of their stages."""
@@ -321,17 +326,102 @@ class Embedder(nn.Module):
         }
 
     def fingerprint(self) -> str:
-        """A sha256, in hex, of what decides the embeddings: architecture and weights."""
-        return checkpoint.fingerprint(self)
+        """A sha256, in hex, of what decides the embeddings: architecture and weights, not the card or frozen stages."""
+        architecture = self.architecture()
+        for key in ("freeze", "frozen_batch_norm"):
+            del architecture[key]
+        del architecture["backbone"]["pretrained"]
+        return hash_tensors(self.state_dict(), architecture)
 
     def save(self, path: str | Path) -> None:
-        """Write the model and its card as one safetensors file."""
-        checkpoint.save_embedder(self, path)
+        """Write the model and its card as one safetensors file, whole or not at all; nothing is pickled."""
+        try:
+            card = json.dumps(self.card.to_dict(), ensure_ascii=False, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise CheckpointError(f"The model's card must contain only plain JSON values ({error}).") from error
+        architecture = json.dumps(self.architecture())
+        metadata = {"format": _FORMAT, "version": str(_VERSION), "architecture": architecture, "card": card}
+        write_tensors(path, self.state_dict(), metadata)
 
     @classmethod
     def load(cls, path: str | Path) -> Embedder:
-        """Read a model that `save` wrote; it comes in eval mode."""
-        return checkpoint.load_embedder(path)
+        """Read a model that `save` wrote; it comes in eval mode, on the CPU.
+
+        Raises:
+            CheckpointError: the file is missing, damaged, something else, or of another version.
+        """
+        from nearkin.models.build import assemble
+
+        metadata, weights = _read_model(Path(path))
+        try:
+            architecture, card = json.loads(metadata["architecture"]), Card.from_dict(json.loads(metadata["card"]))
+            embedder = assemble(architecture, pretrained=False)
+            embedder.load_state_dict(weights)
+        except NearkinError as error:
+            raise CheckpointError(f"{path} could not be loaded: {error}") from error
+        except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
+            reason = " ".join(str(error).split())[:300]
+            raise CheckpointError(f"{path} is damaged: its tensors do not fit its architecture ({reason}).") from error
+        embedder.card = card
+        embedder.eval()
+        return embedder
+
+
+_FORMAT = "nearkin.embedder"
+_VERSION = 1
+
+
+def hash_tensors(tensors: Mapping[str, Tensor], facts: dict[str, Any]) -> str:
+    """A sha256, in hex, over named tensors (names, types, shapes and values) and JSON-safe facts."""
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
+    for name in sorted(tensors):
+        value = tensors[name].detach().cpu().contiguous()
+        digest.update(f"\n{name} {value.dtype} {tuple(value.shape)}\n".encode())
+        digest.update(value.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def write_tensors(path: str | Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> None:
+    """Write tensors and texts as one safetensors file, whole or not at all."""
+    # Contiguous copies: safetensors keeps neither shared storage nor memory formats.
+    copies = {name: t.detach().cpu().clone(memory_format=torch.contiguous_format) for name, t in tensors.items()}
+    with replacing(path) as temporary:
+        save_file(copies, temporary, metadata)
+
+
+def read_tensors(path: str | Path) -> tuple[dict[str, str], dict[str, Tensor]]:
+    """The texts and the tensors of a safetensors file.
+
+    Raises:
+        SafetensorError, OSError: the file is missing, damaged or something else.
+    """
+    with safe_open(path, framework="pt") as file:
+        return file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+
+
+def _read_model(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
+    """Metadata and tensors of a file that says it is an embedder of this version."""
+    if not path.is_file():
+        raise CheckpointError(f"There is no model file {path}: check the path.")
+    try:
+        metadata, weights = read_tensors(path)
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{path} is not a model file of nearkin, or it is damaged ({error}).") from error
+    _check_format(path, metadata)
+    return metadata, weights
+
+
+def _check_format(path: Path, metadata: dict[str, str]) -> None:
+    if metadata.get("format") != _FORMAT:
+        raise CheckpointError(f"{path} is a safetensors file, but not a model that nearkin saved.")
+    version = metadata.get("version", "")
+    if version == str(_VERSION):
+        return
+    if version.isdecimal() and int(version) > _VERSION:
+        raise CheckpointError(f"{path} was made by a newer nearkin (format {version}): upgrade nearkin to read it.")
+    raise CheckpointError(
+        f"{path} has the format version '{version}', but this nearkin reads version {_VERSION}: train the model again."
+    )
 
 
 _BATCH = 64

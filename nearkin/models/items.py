@@ -21,7 +21,7 @@ from nearkin.data.dataset import Dataset
 from nearkin.data.decode import decode_audio, decode_image, plain_image
 from nearkin.data.inputs import InputSpec
 from nearkin.data.sources import open_data
-from nearkin.data.urls import is_url
+from nearkin.data.stores import is_url
 from nearkin.errors import DataError
 
 # Batches being decoded or waiting while one is computed.

@@ -16,10 +16,12 @@ from nearkin.spaces import make_space
 
 AUTO: Literal["auto"] = "auto"
 RANDOM: Literal["random"] = "random"
+KEPT: Literal["kept"] = "kept"
 DEFAULT_DIMENSION = 128
 """Size of an embedding where nothing tells a better one."""
 
 _POINCARE = "poincare-ball"
+_MOST_DIMENSIONS = 65536
 _ALWAYS_SAVED = ("channels", "size", "pooling_parameters", "space_parameters", "frozen_batch_norm", "cache_dtype")
 """Saved recipes have every key. One with all of these and no `head_start` is from before there was a choice."""
 
@@ -121,10 +123,16 @@ class ModelSection(BaseModel):
         description="Run or saved model to take the backbone's first weights from; it must stay until training is "
         "finished. Null: none.",
     )
+    start: str | None = Field(
+        default=None,
+        description="Run or saved model to go on from: backbone, 1x1 convolution, pooling, attention and head, which "
+        "must be shaped as the recipe says; takes the place of pretrained, and must stay until training is finished. "
+        "Null: none.",
+    )
     weights_sha256: str | None = Field(
         default=None,
         pattern="^[0-9a-f]{64}$",
-        description="The sha256 that the file of `weights` must have; null: any.",
+        description="The sha256 that the file of `weights` or `start` must have; null: any.",
     )
     channels: Literal[1, 3] | None = Field(
         default=None, description="Colour channels: 1 grey, 3 colour; null: what the backbone is made for."
@@ -138,6 +146,12 @@ class ModelSection(BaseModel):
         "out; pad: all of it is kept, scaled down if it is larger and never up, and the rest gets the colour of its "
         "border.",
     )
+    resize: int | None = Field(
+        default=None,
+        ge=1,
+        description="With fit=crop: pixels that the short side of an image is brought to before its centre is cut out, "
+        "in evaluation and use; null: 1.143 times size, or size where that is at most 64.",
+    )
     local_dimension: int | None = Field(
         default=None,
         ge=1,
@@ -150,17 +164,17 @@ class ModelSection(BaseModel):
         default=None,
         description="Attention of earlier stages to the pooled vector; null: the pooled vector is all the head sees.",
     )
-    dimension: Annotated[int, Field(ge=1, le=65536)] | Literal["auto"] | None = Field(
+    dimension: Annotated[int, Field(ge=1, le=_MOST_DIMENSIONS)] | Literal["auto"] | None = Field(
         default=AUTO,
         description="Size of the embedding. auto: of 64, 128, 256, 512 (no more than there are classes, nor than a "
         "quarter of the items) and all, the smallest that costs less than half a point on training classes left out, "
         "or 128 where the head starts at random; null: no head, the pooled features are the embedding.",
     )
-    head_start: Literal["whitened", "pca", "random"] | None = Field(
+    head_start: Literal["whitened", "pca", "random", "kept"] | None = Field(
         default=None,
         description="First weights of the head, or of the 1x1 convolution where there is no head. whitened: training "
-        "features whitened within classes, then their principal components; pca: the components alone; null: whitened "
-        "where the backbone is pretrained, else random.",
+        "features whitened within classes, then their principal components; pca: the components alone; kept: those of "
+        "model.start, always where there is one; null: whitened where the backbone is pretrained, else random.",
     )
     space: str = Field(default="sphere", description="The space embeddings live in.")
     space_parameters: dict[str, Any] = Field(default_factory=dict, description="Parameters of the space.")
@@ -175,6 +189,13 @@ class ModelSection(BaseModel):
     )
     frozen_batch_norm: bool = Field(
         default=False, description="Keep the running statistics of all batch norms of the backbone as they are."
+    )
+    drop_path: float = Field(
+        default=0.0,
+        ge=0,
+        lt=1,
+        description="Stochastic depth: share of the samples for which a training step leaves the last residual block "
+        "out; earlier blocks are left out less, the first never. EfficientNet-Lite and ResNet.",
     )
     cache: bool = Field(
         default=False, description="Compute the frozen part once, keep its output on disk and train on that."
@@ -200,14 +221,16 @@ class ModelSection(BaseModel):
     @field_validator("dimension", mode="before")
     @classmethod
     def _check_dimension(cls, value: Any) -> Any:
-        if value is None or value == AUTO or (is_whole(value) and value >= 1):
+        if value is None or value == AUTO or (is_whole(value) and 1 <= value <= _MOST_DIMENSIONS):
             return value
-        raise RecipeError(f"model.dimension must be a whole number of at least 1, auto or null, not {value!r}.")
+        raise RecipeError(
+            f"model.dimension must be a whole number from 1 to {_MOST_DIMENSIONS}, auto or null, not {value!r}."
+        )
 
     @property
     def knows_something(self) -> bool:
         """Whether the backbone begins with weights that were trained before."""
-        return self.pretrained or self.weights is not None
+        return self.pretrained or self.weights is not None or self.start is not None
 
     @model_validator(mode="before")
     @classmethod
@@ -220,7 +243,13 @@ class ModelSection(BaseModel):
     def _settle_start(self) -> ModelSection:
         """Say what the usual start is here, so that a saved recipe tells."""
         layered = self.dimension is not None or self.local_dimension is not None
-        if self.head_start is None:
+        if self.start is not None:
+            # A shipped recipe says how a new model starts; this one is none.
+            object.__setattr__(self, "pretrained", False)
+            object.__setattr__(self, "head_start", KEPT)
+        elif self.head_start == KEPT:
+            raise RecipeError("model.head_start is kept, but there is no head to keep: set model.start.")
+        elif self.head_start is None:
             known = self.knows_something and layered and self.space != _POINCARE
             object.__setattr__(self, "head_start", "whitened" if known else RANDOM)
         elif self.head_start != RANDOM and not layered:
@@ -246,9 +275,26 @@ class ModelSection(BaseModel):
                 f"The backbone can start from one place only: set model.pretrained to false to start from "
                 f"{self.weights}, or model.weights to null."
             )
-        if self.weights_sha256 is not None and self.weights is None:
+        if self.weights is not None and self.start is not None:
+            raise RecipeError(
+                "model.weights takes the backbone of a model and model.start all of it: set one of them to null."
+            )
+        if self.start is not None and self.similarity is not None:
+            raise RecipeError(
+                "A learned similarity cannot go on from model.start: set model.weights, which takes the backbone alone."
+            )
+        if self.weights_sha256 is not None and self.weights is None and self.start is None:
             raise RecipeError(
                 "model.weights_sha256 is set, but there is no file to check: set model.weights, or remove it."
+            )
+        if self.resize is not None and self.fit == "pad":
+            raise RecipeError(
+                "model.resize is set, and padded images are not cut: set model.fit to crop, or remove it."
+            )
+        if self.drop_path and self.freeze == "all":
+            raise RecipeError(
+                "model.drop_path is set, and a backbone that is frozen has no blocks that learn: freeze less "
+                "(model.freeze), or set it to 0."
             )
         if self.cache and self.freeze is None:
             raise RecipeError(

@@ -9,26 +9,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
-from functools import cached_property, reduce
-from numbers import Real
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from scipy.linalg import cholesky, eigh, solve_triangular
-from scipy.linalg.blas import ssyrk
 from scipy.linalg.lapack import dsygst, ssygst, strtri
-from scipy.sparse import csr_matrix
 from torch import Tensor
 
+from nearkin.checks import is_real, is_whole
 from nearkin.errors import ModelError
 from nearkin.metrics import retrieval_metrics
+from nearkin.models.moments import FeaturePass, Moments, sum_features
 from nearkin.spaces import LipschitzBall, PoincareBall, Space, Sphere
 
 Kind = Literal["whitened", "pca"]
 Dimension = int | Literal["auto"]
 
+MEASURES = {"P@1": "precision", "MAP@R": "map_at_r"}
+"""What starts are judged by, and what a trial calls it."""
 DIMENSIONS = (64, 128, 256, 512)
 """Sizes that "auto" weighs against all F of the features."""
 RIDGES = (0.3, 1.0, 3.0, 10.0)
@@ -37,19 +37,13 @@ STRONG_RIDGES = (30.0, 100.0)
 DAMPINGS = (0.0, 0.5)
 """Powers by which components that vary more than the mean component are brought towards it; 0 leaves them alone."""
 
-_MEASURES = ("precision", "map_at_r")
 _TOLERANCE = 0.005
 """What a smaller size may cost of each measure."""
-_FOLDS, _MANY_CLASSES = 3, 500
-"""Folds of the classes; from so many classes on two, either of which leaves enough to learn from."""
+_FOLDS = 3
+"""Folds of the classes, at the most."""
 _ITEMS_A_DIMENSION, _DIMENSIONS_A_CLASS = 4, 1
 """Items for each dimension of a projection, and dimensions for each class: fewer items or classes cannot tell which
 directions unseen classes need."""
-_SAMPLE = 2048
-_CONSTANT = 1e-10
-_FLAT = 1e-6
-"""Shares of a variance below which nothing is left but the rounding of sums in single precision."""
-_FLOOR = 1e-5
 _SMALLEST = 2e-3
 """Deviation of a direction, relative to the first one's, below which it is rounding."""
 _NO_CHOICE = 10.0
@@ -57,10 +51,8 @@ _NO_CHOICE = 10.0
 _MOST_DIMENSIONS = 65536
 _TOO_UNEQUAL = (
     "The training features differ too much in size for the head to start from them: look for an item whose features "
-    "are thousands of times larger than the others', or set model.head_start to random."
+    "are about 100,000 times larger than the others', or more, or set model.head_start to random."
 )
-_SINGLE = 16
-"""Chunks whose products are added in single precision before they go to double."""
 _BASIS = 1.25
 """Directions that trials of other ridges choose from, for each that they need."""
 
@@ -129,68 +121,6 @@ class HeadStart:
         }
 
 
-@dataclass(frozen=True, eq=False)
-class _Moments:
-    """Count, sum (F,), second moment (F, F), and the second moment of class means weighted by their items."""
-
-    count: int
-    sum: np.ndarray
-    second: np.ndarray
-    between: np.ndarray
-
-    def plus(self, other: _Moments) -> _Moments:
-        """These and those of `other`."""
-        return _Moments(*(getattr(self, name) + getattr(other, name) for name in self.__dataclass_fields__))
-
-    def minus(self, other: _Moments) -> _Moments:
-        """These without those of `other`."""
-        return _Moments(*(getattr(self, name) - getattr(other, name) for name in self.__dataclass_fields__))
-
-    @cached_property
-    def mean(self) -> np.ndarray:
-        """The mean (F,)."""
-        return self.sum / self.count
-
-    @cached_property
-    def total(self) -> np.ndarray:
-        """The covariance (F, F)."""
-        covariance = self.second / self.count
-        covariance -= np.outer(self.mean, self.mean)
-        return covariance
-
-    @cached_property
-    def within(self) -> np.ndarray:
-        """The pooled within-class covariance (F, F)."""
-        return (self.second - self.between) / self.count
-
-    def floor(self, ridge: float | None) -> float:
-        """What is added to the variance of each direction within classes; 1 where nothing is whitened."""
-        if ridge is None:
-            return 1.0
-        return (ridge * float(np.trace(self.within)) + _FLOOR * float(np.trace(self.total))) / len(self.sum)
-
-
-@dataclass
-class _Pass:
-    """What one pass over the features leaves: moments of each fold of classes, and a sample of the items."""
-
-    folds: list[_Moments]
-    shift: np.ndarray
-    sample: np.ndarray
-    """Features (n, F) less the shift."""
-    sample_classes: np.ndarray
-    fold_of_class: np.ndarray
-    width: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.width = len(self.shift)
-
-    @cached_property
-    def whole(self) -> _Moments:
-        """The moments of all items."""
-        return reduce(_Moments.plus, self.folds)
-
-
 def fit_start(
     chunks: Iterable[tuple[Tensor, np.ndarray]],
     class_ids: np.ndarray,
@@ -203,7 +133,8 @@ def fit_start(
 ) -> HeadStart:
     """The first weights of a head, from one pass over the features of the training items.
 
-    Memory is that of a few matrices (F, F), of the sums of the classes (C, F) and of a sample of the items.
+    Memory is that of a few matrices (F, F), of the sums of the classes (C, F), of a sample of the items, and of a few
+    dozen bytes for each item.
 
     Args:
         chunks: features (n, F) and the positions (n,) of their items; every item once, in any order.
@@ -221,18 +152,29 @@ def fit_start(
     space = Sphere() if space is None else space
     class_ids = np.asarray(class_ids)
     _check_arguments(class_ids, kind, dimension, ridge, space, seed)
-    chosen_needed = dimension == "auto" or (kind == "whitened" and ridge is None)
-    summed = _one_pass(chunks, class_ids, _FOLDS if chosen_needed else 1, seed)
-    whole, notes = summed.whole, []
-    if kind == "whitened" and _is_flat(whole.within, whole.total, _FLAT):
+    to_choose = dimension == "auto" or (kind == "whitened" and ridge is None)
+    summed = sum_features(chunks, class_ids, _FOLDS if to_choose else 1, seed)
+    notes = []
+    if kind == "whitened" and not summed.whole.can_whiten:
         kind = "pca"
         notes.append("No training class has two items that differ, so the features were not whitened.")
-    ridges = _ridges(kind, ridge, fewer_items=whole.count < summed.width)
-    sizes = _sizes(dimension, summed.width, whole.count, len(summed.fold_of_class))
     try:
-        trials = _trials(summed, sizes, ridges, space)
+        best, trials, of_choice = _choose(summed, kind, dimension, ridge, space)
+        size = best.dimension if dimension == "auto" else int(dimension)
+        weight, bias, of_layer = _layer(summed, best, size, space)
     except np.linalg.LinAlgError as error:
         raise ModelError(_TOO_UNEQUAL) from error
+    return HeadStart(weight, bias, kind, best.ridge, best.damping, trials, (*notes, *of_choice, *of_layer))
+
+
+def _choose(
+    summed: FeaturePass, kind: Kind, dimension: Dimension, ridge: float | None, space: Space
+) -> tuple[Trial, tuple[Trial, ...], list[str]]:
+    """Size, ridge and damping, the trials that they were chosen by, and what to say of it."""
+    items, notes = summed.whole.count, []
+    ridges = _ridges(kind, ridge, fewer_items=items < summed.width)
+    sizes = _sizes(dimension, summed.width, items, summed.classes)
+    trials = _trials(summed, sizes, ridges, space)
     if trials:
         best = _smallest(trials)
     else:
@@ -240,17 +182,11 @@ def fit_start(
         if len(sizes) * len(ridges) > 1:
             notes.append("There are too few training classes with two items to leave some out, so nothing was chosen.")
     if dimension == "auto" and len(sizes) == 1 and summed.width > DIMENSIONS[0]:
-        classes = len(summed.fold_of_class)
         notes.append(
-            f"{classes} class{'es' * (classes > 1)} with {whole.count} items are too few to choose fewer than "
+            f"{summed.classes} class{'es' * (summed.classes > 1)} with {items} items are too few to choose fewer than "
             f"{summed.width} dimensions."
         )
-    size = best.dimension if dimension == "auto" else int(dimension)
-    try:
-        weight, bias, more = _layer(summed, best, size, space)
-    except np.linalg.LinAlgError as error:
-        raise ModelError(_TOO_UNEQUAL) from error
-    return HeadStart(weight, bias, kind, best.ridge, best.damping, trials, (*notes, *more))
+    return best, trials, notes
 
 
 def _check_arguments(
@@ -264,18 +200,14 @@ def _check_arguments(
         raise ModelError(f"space must be one of nearkin.spaces, not {space!r}.")
     if isinstance(space, PoincareBall):
         raise ModelError("A linear layer cannot start from data in the Poincaré ball: choose another space.")
-    if dimension != "auto" and (not _is_whole(dimension) or not 1 <= dimension <= _MOST_DIMENSIONS):
+    if dimension != "auto" and (not is_whole(dimension) or not 1 <= dimension <= _MOST_DIMENSIONS):
         raise ModelError(
             f"dimension must be a whole number from 1 to {_MOST_DIMENSIONS}, or 'auto', not {dimension!r}."
         )
-    if ridge is not None and (not isinstance(ridge, Real) or not 0 <= ridge < math.inf):
+    if ridge is not None and (not is_real(ridge) or not 0 <= ridge < math.inf):
         raise ModelError(f"ridge must be a finite number from 0, not {ridge!r}.")
-    if not _is_whole(seed) or seed < 0:
+    if not is_whole(seed) or seed < 0:
         raise ModelError(f"seed must be a whole number from 0, not {seed!r}.")
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def _is_complete(class_ids: np.ndarray) -> bool:
@@ -300,131 +232,7 @@ def _sizes(dimension: Dimension, width: int, items: int, classes: int) -> list[i
     return [size for size in DIMENSIONS if size <= most] + [width]
 
 
-def _one_pass(chunks: Iterable[tuple[Tensor, np.ndarray]], class_ids: np.ndarray, most_folds: int, seed: int) -> _Pass:
-    counts = np.bincount(class_ids)
-    folds = max(1, min(most_folds, len(counts) // 2 if len(counts) < _MANY_CLASSES else 2))
-    rng = np.random.default_rng([seed, len(counts)])
-    fold_of_class = rng.permutation(np.arange(len(counts)) % folds)
-    kept = _sample(class_ids, counts, rng)
-    place = np.full(len(class_ids), -1)
-    place[kept] = np.arange(len(kept))
-    sums: _FeatureSums | None = None
-    seen = np.zeros(len(class_ids), dtype=bool)
-    # NumPy alone: after each operation of PyTorch its threads spin for a while, and those of NumPy wait for a core.
-    for features, positions in chunks:
-        if not len(positions):
-            continue
-        rows = torch.as_tensor(features).detach().float().cpu().numpy()
-        if rows.ndim != 2 or len(rows) != len(positions) or rows.shape[1] == 0:
-            raise ModelError(f"A chunk has features {rows.shape} and {len(positions)} positions: give one each.")
-        if sums is not None and rows.shape[1] != len(sums.shift):
-            raise ModelError(f"A chunk has features of {rows.shape[1]} numbers, the one before {len(sums.shift)}.")
-        positions = np.asarray(positions)
-        _check_positions(positions, seen)
-        if sums is None:
-            sums = _FeatureSums(rows.mean(axis=0), folds, len(counts))
-            sample = np.zeros((len(kept), rows.shape[1]), dtype=np.float32)
-        of_fold = fold_of_class[class_ids[positions]]
-        order = np.argsort(of_fold, kind="stable")
-        positions = positions[order]
-        rows = np.take(rows, order, axis=0, mode="clip")  # a copy
-        rows -= sums.shift
-        sums.add(rows, class_ids[positions], np.bincount(of_fold, minlength=folds))
-        there = place[positions] >= 0
-        sample[place[positions][there]] = rows[there]
-    if sums is None:
-        raise ModelError("There are no training features for the head to start from.")
-    if not seen.all():
-        raise ModelError(f"The chunks have {seen.sum()} items and class_ids {len(class_ids)}: give every item once.")
-    summed = _Pass(sums.moments(fold_of_class, counts), sums.shift, sample, class_ids[kept], fold_of_class)
-    if _is_flat(summed.whole.total, np.outer(summed.shift, summed.shift), _CONSTANT):
-        raise ModelError(
-            "The training features are the same for every item, so there is nothing for the head to start from: check "
-            "the backbone's weights and the data, or set model.head_start to random."
-        )
-    return summed
-
-
-def _check_positions(positions: np.ndarray, seen: np.ndarray) -> None:
-    """Refuse positions that are no items, or of items that came before; note these."""
-    if positions.dtype.kind not in "iu" or positions.min() < 0 or positions.max() >= len(seen):
-        raise ModelError(f"Positions of items must be whole numbers from 0 to {len(seen) - 1}.")
-    if seen[positions].any() or len(np.unique(positions)) < len(positions):
-        raise ModelError("A position comes twice: give every item once.")
-    seen[positions] = True
-
-
-class _FeatureSums:
-    """Adds up rows of features less a shift: their classes' sums (C, F), and of each fold the second moment (F, F)."""
-
-    def __init__(self, shift: np.ndarray, folds: int, classes: int) -> None:
-        width = len(shift)
-        self.shift = shift
-        self.counts = np.zeros(folds, dtype=np.int64)
-        self._classes = np.zeros((classes, width), dtype=np.float32)
-        self._second = [np.zeros((width, width), order="F") for _ in range(folds)]
-        self._recent = [np.zeros((width, width), dtype=np.float32, order="F") for _ in range(folds)]
-        self._chunks = 0
-
-    def add(self, rows: np.ndarray, classes: np.ndarray, of_each_fold: np.ndarray) -> None:
-        """Add rows (n, F) that stand in the order of their folds."""
-        ones = np.ones(len(rows), dtype=np.float32)
-        table = csr_matrix((ones, (classes, np.arange(len(rows)))), shape=(len(self._classes), len(rows)))
-        self._classes += table @ rows
-        self.counts += of_each_fold
-        last = np.cumsum(of_each_fold)
-        for fold, (first, end) in enumerate(zip(last - of_each_fold, last, strict=True)):
-            if end > first:  # the upper triangle of the sum of outer products
-                part = rows[first:end].T
-                self._recent[fold] = ssyrk(1.0, part, beta=1.0, c=self._recent[fold], overwrite_c=True)
-        self._chunks += 1
-        if self._chunks % _SINGLE == 0:
-            self._to_double()
-
-    def _to_double(self) -> None:
-        for second, recent in zip(self._second, self._recent, strict=True):
-            second += recent
-            recent[:] = 0.0
-
-    def moments(self, fold_of_class: np.ndarray, counts: np.ndarray) -> list[_Moments]:
-        """Of each fold."""
-        self._to_double()
-        if not np.isfinite(self._classes).all():
-            raise ModelError(
-                "Some training features are not finite, so the head cannot start from them: check the weights of the "
-                "backbone, or set model.cache_dtype to float32."
-            )
-        return [
-            self._of_fold(fold, np.flatnonzero((fold_of_class == fold) & (counts > 0)), counts)
-            for fold in range(len(self.counts))
-        ]
-
-    def _of_fold(self, fold: int, classes: np.ndarray, counts: np.ndarray) -> _Moments:
-        second = self._second[fold]
-        if not np.isfinite(second).all():
-            raise ModelError("The training features are too large to start from: scale them down.")
-        second = second + second.T  # of an upper triangle
-        second[np.diag_indices_from(second)] /= 2
-        of_classes = self._classes[classes]
-        means = of_classes / np.sqrt(counts[classes])[:, None].astype(np.float32)
-        between = (means.T @ means).astype(np.float64)
-        return _Moments(int(self.counts[fold]), of_classes.sum(axis=0, dtype=np.float64), second, between)
-
-
-def _sample(class_ids: np.ndarray, counts: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Positions of at most `_SAMPLE` items, as many of each class as of any other, pairs at least."""
-    per_class = max(2, _SAMPLE // max(1, len(counts)))
-    shuffled = np.lexsort((rng.random(len(class_ids)), class_ids))
-    rank = np.arange(len(class_ids)) - (np.cumsum(counts) - counts)[class_ids[shuffled]]
-    classes = rng.permutation(len(counts))[: _SAMPLE // per_class]
-    return shuffled[(rank < per_class) & np.isin(class_ids[shuffled], classes)]
-
-
-def _is_flat(covariance: np.ndarray, of: np.ndarray, share: float) -> bool:
-    return float(np.trace(covariance)) <= share * max(float(np.trace(of)), 1e-300)
-
-
-def _trials(summed: _Pass, sizes: list[int], ridges: tuple[float | None, ...], space: Space) -> tuple[Trial, ...]:
+def _trials(summed: FeaturePass, sizes: list[int], ridges: tuple[float | None, ...], space: Space) -> tuple[Trial, ...]:
     """The best ridge and damping for each size; none where nothing is to be chosen, or no classes can be left out."""
     smaller = [size for size in sizes if size < summed.width]
     # Where all F directions are kept, damping some costs as much as finding them, and never paid.
@@ -438,7 +246,7 @@ def _trials(summed: _Pass, sizes: list[int], ridges: tuple[float | None, ...], s
         if len(np.unique(labels)) == len(labels):
             continue  # no class has a pair to find
         others = summed.whole.minus(fold)
-        if ridges != (None,) and _is_flat(others.within, others.total, _FLAT):
+        if ridges != (None,) and not others.can_whiten:
             continue  # nothing to whiten by
         for key, embedded in _embeddings(summed.sample[rows], others, sizes, ridges, dampings):
             result = retrieval_metrics(_in(space, embedded), labels, space=space)
@@ -449,7 +257,7 @@ def _trials(summed: _Pass, sizes: list[int], ridges: tuple[float | None, ...], s
 
 def _embeddings(
     points: np.ndarray,
-    moments: _Moments,
+    moments: Moments,
     sizes: list[int],
     ridges: tuple[float | None, ...],
     dampings: tuple[float, ...],
@@ -526,7 +334,7 @@ def _smallest(trials: Sequence[Trial]) -> Trial:
     differences shrink, and the tolerance with them.
     """
     least = {}
-    for name in _MEASURES:
+    for name in MEASURES.values():
         best = max(getattr(trial, name) for trial in trials)
         least[name] = best - min(_TOLERANCE, 2 * _TOLERANCE * (1 - best))
     near = [trial for trial in trials if all(getattr(trial, name) >= value for name, value in least.items())]
@@ -550,7 +358,7 @@ def _mean(rows: list[tuple[float, float, int]]) -> tuple[float, float, int]:
     return float(precision), float(map_at_r), int(table[:, 2].sum())
 
 
-def _layer(summed: _Pass, chosen: Trial, size: int, space: Space) -> tuple[Tensor, Tensor, list[str]]:
+def _layer(summed: FeaturePass, chosen: Trial, size: int, space: Space) -> tuple[Tensor, Tensor, list[str]]:
     """Weight (d, F) and bias (d,) of the layer, and what to say of it."""
     whole, covariance, notes = summed.whole, summed.whole.total, []
     lower = np.eye(summed.width)
@@ -568,7 +376,7 @@ def _layer(summed: _Pass, chosen: Trial, size: int, space: Space) -> tuple[Tenso
     rank = int((directions != 0).any(axis=0).sum())
     if size > rank:
         notes.append(
-            f"The training features give only {rank} of the {size} dimensions: the other {size - rank} stay 0."
+            f"The training features give only {rank} of the {size} dimensions: the other {size - rank} start at 0."
         )
         directions = np.pad(directions, ((0, 0), (0, size - directions.shape[1])))
     sample = (summed.sample - whole.mean.astype(np.float32)) @ directions.astype(np.float32)

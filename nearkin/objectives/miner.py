@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from nearkin.objectives.distances import OnSphere, distance_in, library, similarity_in
-from nearkin.objectives.registry import FLAT, SPHERE, AcuteDegrees, LossShape, register_miner
+from nearkin.objectives.registry import EVERY, FLAT, SPHERE, AcuteDegrees, LossShape, register_miner
 from nearkin.registry import NonNegative, Positive
 
 MinedIndices = tuple[Tensor, ...] | None
@@ -60,7 +60,7 @@ class Seeded(nn.Module):
             return self.miner(embeddings, labels, ref_emb, ref_labels)
 
 
-@register_miner("all")
+@register_miner(EVERY)
 def every(shape: LossShape) -> nn.Module:
     """Every pair or triplet of the batch."""
     return _Every()
@@ -318,18 +318,3 @@ def _others(
 
 def _mix(seed: int) -> int:
     return int(np.random.SeedSequence([seed, _SALT]).generate_state(1, np.uint64)[0])
-
-
-def compared(loss: nn.Module, miner: nn.Module | None, embeddings: Tensor, labels: Tensor, **given: Tensor) -> Tensor:
-    """A loss of raw embeddings (B, d) and labels (B,), by the miner's choice where there is a miner, a scalar.
-
-    Args:
-        loss: called with embeddings and labels, and with the choice.
-        miner: what chooses pairs or triplets, or None.
-        embeddings: raw, (B, d).
-        labels: (B,) int64.
-        given: `ref_emb` (R, d) and `ref_labels` (R,) to compare with instead of with the batch itself.
-    """
-    choice = () if miner is None else (miner(embeddings, labels, **given),)
-    value: Tensor = loss(embeddings, labels, *choice, **given)
-    return value.reshape(())

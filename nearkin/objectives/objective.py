@@ -2,11 +2,18 @@
 
 Embeddings arrive raw, as the head gives them. Whatever compares them projects them into the space first: the
 library's distances normalise, ours call `space.project`, and both treat proxies likewise.
+
+With trained prefixes, the first dimensions of an embedding learn to do without the others. The loss is then the
+weighted mean of the loss of whole embeddings, whose weight is 1, and of the same loss of their first k dimensions for
+some k, projected into the space again: `(L_d + sum_k w_k L_k) / (1 + sum_k w_k)`. A mean, so that learning rates and
+the weights of regularisers keep their meaning. Each size has proxies of its own, if its loss has any. When to use it:
+docs/methods/prefixes.md. Reference: Kusupati et al. 2022, Matryoshka representation learning.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -17,10 +24,10 @@ from nearkin.checks import is_whole
 from nearkin.data.hierarchy import Hierarchy
 from nearkin.errors import DataError, RecipeError
 from nearkin.models.similarity import SimilarityParts
-from nearkin.objectives.miner import compared, switching
-from nearkin.objectives.prefixes import PrefixLoss, make_prefixes
-from nearkin.objectives.proxy.bank import ClassVectors, Stepped
+from nearkin.objectives.miner import switching
+from nearkin.objectives.proxy.bank import ClassVectors, FixedProxies, Stepped
 from nearkin.objectives.registry import (
+    EVERY,
     BatchNeeds,
     EpisodeShape,
     LossEntry,
@@ -29,10 +36,10 @@ from nearkin.objectives.registry import (
     Takes,
     losses,
     miners,
-    parameters_of,
     regularisers,
 )
 from nearkin.objectives.section import ObjectiveSection
+from nearkin.registry import parameters_of
 from nearkin.spaces import Representation, Space, Sphere
 
 # Keeps the proxies' draws apart from those of a model initialised with the same seed.
@@ -426,7 +433,10 @@ def _precise(vectors: Tensor) -> Tensor:
 def _make_miner(section: ObjectiveSection, entry: LossEntry, shape: LossShape) -> nn.Module | None:
     if entry.miner is None:
         return None
-    miner = miners.get(section.miner or entry.miner)
+    name = section.miner or entry.miner
+    if name == EVERY and not section.switch:
+        return None  # a loss takes every pair unless told otherwise
+    miner = miners.get(name)
     defaults = {name: p.default for name, p in parameters_of(entry.factory).items() if name in miner.inherits}
     inherited: dict[str, Any] = {name: section.parameters.get(name, default) for name, default in defaults.items()}
     return switching(miner.factory(shape, **(inherited | section.miner_parameters)), section.switch, shape.seed)
@@ -438,3 +448,80 @@ def _either(names: frozenset[str]) -> str:
 
 def _mix(seed: int) -> int:
     return int(np.random.SeedSequence([seed, _SALT]).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+class PrefixLoss(nn.Module):
+    """The loss of the first dimensions of embeddings.
+
+    Args:
+        size: how many dimensions.
+        weight: what it counts beside the loss of whole embeddings, which counts 1.
+        loss: for embeddings of this size.
+        miner: what chooses their pairs or triplets, or None.
+    """
+
+    def __init__(self, size: int, weight: float, loss: nn.Module, miner: nn.Module | None) -> None:
+        super().__init__()
+        self.size = size
+        self.weight = weight
+        self.loss = loss
+        self.miner = miner
+
+    def forward(self, embeddings: Tensor, labels: Tensor, **given: Tensor) -> Tensor:
+        """Scalar loss, without the weight, of raw embeddings (B, d), labels (B,) and, where given, references."""
+        if "ref_emb" in given:
+            given = given | {"ref_emb": given["ref_emb"][:, : self.size]}
+        return compared(self.loss, self.miner, embeddings[:, : self.size], labels, **given)
+
+
+def make_prefixes(
+    sizes: Sequence[int],
+    weights: Sequence[float],
+    shape: LossShape,
+    loss: Callable[[LossShape], nn.Module],
+    miner: Callable[[LossShape], nn.Module | None],
+) -> list[PrefixLoss]:
+    """The loss of each size.
+
+    Args:
+        sizes: how many dimensions, each below that of the shape.
+        weights: what each counts.
+        shape: of whole embeddings.
+        loss: makes the loss of embeddings of a shape.
+        miner: makes its miner, if it has any.
+
+    Raises:
+        RecipeError: for a size that is no prefix, and for proxies that a tree has laid out: each size has a layout of
+            its own, and one embedding cannot follow two.
+    """
+    made = []
+    for size, weight in zip(sizes, weights, strict=True):
+        if size >= shape.dimension:
+            raise RecipeError(
+                f"objective.prefixes names {size}, and embeddings have {shape.dimension} dimensions: name smaller "
+                "sizes only, as the whole embedding counts anyway."
+            )
+        cut = replace(shape, dimension=size)
+        term = PrefixLoss(size, weight, loss(cut), miner(cut))
+        if any(isinstance(module, FixedProxies) for module in term.modules()):
+            raise RecipeError(
+                "Proxies that a tree lays out lie differently in each size, and an embedding cannot follow them all: "
+                "remove objective.prefixes, or let the proxies be learned."
+            )
+        made.append(term)
+    return made
+
+
+def compared(loss: nn.Module, miner: nn.Module | None, embeddings: Tensor, labels: Tensor, **given: Tensor) -> Tensor:
+    """A loss of raw embeddings (B, d) and labels (B,), by the miner's choice where there is a miner, a scalar.
+
+    Args:
+        loss: called with embeddings and labels, and with the choice.
+        miner: what chooses pairs or triplets, or None.
+        embeddings: raw, (B, d).
+        labels: (B,) int64.
+        given: `ref_emb` (R, d) and `ref_labels` (R,) to compare with instead of with the batch itself.
+    """
+    choice = () if miner is None else (miner(embeddings, labels, **given),)
+    value: Tensor = loss(embeddings, labels, *choice, **given)
+    return value.reshape(())

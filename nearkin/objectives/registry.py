@@ -5,19 +5,16 @@ Their parameters are the keyword-only arguments of their factories.
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field
 from torch import nn
 
 from nearkin.data.hierarchy import Hierarchy
-from nearkin.errors import RecipeError
 from nearkin.models.similarity import SimilarityParts
 from nearkin.registry import Registry
-from nearkin.registry import check_parameters as checked
 from nearkin.spaces import Space
 
 AcuteDegrees = Annotated[float, Field(gt=0, lt=90)]
@@ -178,6 +175,9 @@ class RegulariserEntry:
 
 
 losses: Registry[LossEntry] = Registry("loss")
+EVERY = "all"
+"""The miner that leaves every pair to the loss."""
+
 miners: Registry[MinerEntry] = Registry("miner")
 regularisers: Registry[RegulariserEntry] = Registry("regulariser")
 
@@ -237,25 +237,3 @@ def register_regulariser(name: str, *, classes: int = 1) -> Callable[[Factory], 
         return factory
 
     return file
-
-
-def parameters_of(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """The parameters a factory declares: its keyword-only arguments."""
-    signature = inspect.signature(factory)
-    return {name: p for name, p in signature.parameters.items() if p.kind is inspect.Parameter.KEYWORD_ONLY}
-
-
-def check_parameters(factory: Callable[..., Any], given: Mapping[str, Any], *, owner: str, key: str) -> dict[str, Any]:
-    """Return `given` with its values converted to the declared types.
-
-    Args:
-        factory: whose signature declares the parameters.
-        given: parameters as a recipe gives them.
-        owner: who takes them, for messages: "loss 'triplet'".
-        key: where the recipe has them, for messages: "objective.parameters".
-
-    Raises:
-        RecipeError: a parameter that is not declared, or a value of the wrong type or out of range.
-    """
-    names = parameters_of(factory)
-    return checked(factory, given, names=names, owner=owner, key=key, error=RecipeError)

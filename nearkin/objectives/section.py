@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -19,12 +20,11 @@ from nearkin.objectives import (  # noqa: F401
     proxies,
     proxy,
     similarity,
-    soft_pairs,
     triplet,
     zero_shot,
 )
 from nearkin.objectives import registry as known
-from nearkin.objectives.registry import check_parameters
+from nearkin.registry import check_parameters, parameters_of
 
 
 class RegulariserSection(BaseModel):
@@ -39,13 +39,8 @@ class RegulariserSection(BaseModel):
     @model_validator(mode="after")
     def _check(self) -> RegulariserSection:
         entry = known.regularisers.get(self.name)
-        checked = check_parameters(
-            entry.factory,
-            self.parameters,
-            owner=f"regulariser '{self.name}'",
-            key=f"objective.regularisers['{self.name}'].parameters",
-        )
-        self.parameters.update(checked)
+        key = f"objective.regularisers['{self.name}'].parameters"
+        _check_given(entry.factory, self.parameters, f"regulariser '{self.name}'", key)
         return self
 
 
@@ -103,9 +98,7 @@ class ObjectiveSection(BaseModel):
     @model_validator(mode="after")
     def _check(self) -> ObjectiveSection:
         loss = known.losses.get(self.loss)
-        self.parameters.update(
-            check_parameters(loss.factory, self.parameters, owner=f"loss '{self.loss}'", key="objective.parameters")
-        )
+        _check_given(loss.factory, self.parameters, f"loss '{self.loss}'", "objective.parameters")
         self._check_miner(loss)
         self._check_switch(loss)
         self._check_prefixes(loss)
@@ -154,11 +147,11 @@ class ObjectiveSection(BaseModel):
                 raise RecipeError(f"The loss '{self.loss}' takes no miner: remove objective.miner_parameters.")
             return
         name = self.miner or loss.miner
-        self.miner_parameters.update(
-            check_parameters(
-                known.miners.get(name).factory,
-                self.miner_parameters,
-                owner=f"miner '{name}'",
-                key="objective.miner_parameters",
-            )
-        )
+        factory = known.miners.get(name).factory
+        _check_given(factory, self.miner_parameters, f"miner '{name}'", "objective.miner_parameters")
+
+
+def _check_given(factory: Callable[..., Any], given: dict[str, Any], owner: str, key: str) -> None:
+    """Check the parameters that a recipe gives and convert them, in place, to the types that the factory declares."""
+    names = parameters_of(factory)
+    given.update(check_parameters(factory, given, names=names, owner=owner, key=key, error=RecipeError))

@@ -96,14 +96,20 @@ _IDLE = {"data": ("val_classes", "workers"), "training": ("seed", "log_every", "
 """Keys that decide nothing about a model here: the protocol has seeds and folds, the others are not about weights."""
 
 _LATER: dict[str, dict[str, Any]] = {
-    "data": {"test_domains": []},
-    "model": {"similarity": None, "head_start": "random"},
+    "data": {"test_domains": [], "colour": None, "rotation": 0.0, "erase": 0.0},
+    "model": {"similarity": None, "head_start": "random", "start": None, "resize": None, "drop_path": 0.0},
     "objective": {"proxy_start": "random", "switch": 0.0, "prefixes": [], "prefix_weights": None},
     "training": {
         "adversarial": AdversarialSection().model_dump(mode="json"),
+        "average_best": None,
+        "betas": [0.9, 0.999],
         "full_rate_classes": 80,
         "full_rate_items": 3000,
+        "gradient_accumulation": 1,
         "gradient_cache": None,
+        "layer_decay": None,
+        "plateau_patience": 3,
+        "select": None,
         "sync_batch_norm": True,
     },
 }

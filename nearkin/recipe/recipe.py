@@ -23,8 +23,7 @@ from nearkin.data.section import DataSection
 from nearkin.errors import RecipeError, UnknownNameError, suggestion
 from nearkin.models.section import AUTO, RANDOM, ModelSection
 from nearkin.objectives.section import ObjectiveSection
-from nearkin.recipe.audit import AuditSection
-from nearkin.recipe.training import TrainingSection, with_new_names
+from nearkin.recipe.sections import AuditSection, TrainingSection, with_new_names
 from nearkin.storage import write_text
 
 DEFAULT_RECIPE = "multi-similarity"
@@ -89,6 +88,22 @@ class Recipe(BaseModel):
                 "objective.prefixes are sizes below the model's, which model.dimension auto leaves open: set "
                 "model.dimension to a number, such as 128."
             )
+        return self
+
+    @model_validator(mode="after")
+    def _check_learned(self) -> Recipe:
+        """Refuse settings for parts that do not learn, or for images that are not looked at."""
+        if self.training.layer_decay is not None and self.model.freeze == "all":
+            raise RecipeError(
+                "training.layer_decay is for stages that learn, and the whole backbone is frozen: freeze less "
+                "(model.freeze), or set it to null."
+            )
+        for name in ("colour", "rotation", "erase"):
+            if self.model.cache and getattr(self.data, name):
+                raise RecipeError(
+                    f"data.{name} changes images in every step, which a feature cache looks at only once: set "
+                    f"model.cache to false, or remove data.{name}."
+                )
         return self
 
     @model_serializer(mode="wrap")

@@ -1,5 +1,6 @@
 """Pictures and one self-contained HTML page, drawn from plain values."""
 
+from nearkin._moved import renamed
 from nearkin.report.adversary import draw_adversary
 from nearkin.report.bars import Bar, draw_bars
 from nearkin.report.comparison import Column, ComparisonRow, draw_comparison
@@ -9,7 +10,7 @@ from nearkin.report.dendrogram import Dendrogram, draw_dendrograms
 from nearkin.report.drift import draw_novel, draw_null
 from nearkin.report.dynamics import draw_accuracies, draw_dynamics
 from nearkin.report.geometry import draw_distance_pairs, draw_measures, draw_reweighting, draw_spectra
-from nearkin.report.grid import Neighbour, NeighbourRow, Thumb, draw_neighbours
+from nearkin.report.grid import NeighbourRow, NeighbourThumb, Thumb, draw_neighbours
 from nearkin.report.map import draw_map, project_2d
 from nearkin.report.matrix import draw_class_distances, draw_domain_matrix
 from nearkin.report.page import render_comparison, render_report, write_comparison, write_report
@@ -25,8 +26,8 @@ __all__ = [
     "Dendrogram",
     "Figure",
     "MetricRow",
-    "Neighbour",
     "NeighbourRow",
+    "NeighbourThumb",
     "Report",
     "Thumb",
     "comparison_table",
@@ -64,3 +65,6 @@ __all__ = [
     "write_comparison",
     "write_report",
 ]
+
+
+__getattr__ = renamed(__name__, Neighbour="NeighbourThumb")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from PIL import Image, ImageDraw, ImageFont
 
+from nearkin._moved import renamed
 from nearkin.report.canvas import BLUE, FAINT, GRID, INK, MUTED, WIDTH, drawing, place_axes, to_png
 from nearkin.report.lines import fit_text, text_width
 from nearkin.report.values import clean, value_text
@@ -44,7 +45,7 @@ class Thumb:
     label: str
 
 
-class Neighbour(NamedTuple):
+class NeighbourThumb(NamedTuple):
     """A retrieved picture, how far it is, and whether its class is the query's."""
 
     thumb: Thumb
@@ -306,3 +307,6 @@ def _rule(figure: Figure, top: float, height: float) -> None:
 
     at = 1 - top / height
     figure.add_artist(Line2D([_EXAMPLE_GAP / WIDTH, 1 - _EXAMPLE_GAP / WIDTH], [at, at], color=GRID, linewidth=1))
+
+
+__getattr__ = renamed(__name__, Neighbour="NeighbourThumb")

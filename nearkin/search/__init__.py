@@ -3,8 +3,16 @@
 from nearkin.search.ann import FaissIndex, faiss
 from nearkin.search.exact import exact
 from nearkin.search.rerank import AverageQueryExpansion, KReciprocal, Reranker, as_reranker, make_reranker, rerankers
-from nearkin.search.scorers import Cosine, InnerProduct, Scorer, as_scorer
-from nearkin.search.vectors import as_exclude, as_pair, as_vectors, memory_bytes
+from nearkin.search.scorers import (
+    Cosine,
+    InnerProduct,
+    Scorer,
+    as_exclude,
+    as_pair,
+    as_scorer,
+    as_vectors,
+    memory_bytes,
+)
 
 __all__ = [
     "AverageQueryExpansion",

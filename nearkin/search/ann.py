@@ -17,8 +17,7 @@ from nearkin.errors import DataError, require, suggestion
 from nearkin.search.exact import exact
 from nearkin.search.order import candidate_distances
 from nearkin.search.rerank import Reranker, as_reranker
-from nearkin.search.scorers import Cosine, InnerProduct, Scorer, as_scorer
-from nearkin.search.vectors import as_exclude, as_pair, as_vectors, check_k
+from nearkin.search.scorers import Cosine, InnerProduct, Scorer, as_exclude, as_pair, as_scorer, as_vectors, check_k
 from nearkin.spaces import Euclidean, EuclideanOrder, LipschitzBall, Sphere
 
 _FEWEST, _MOST = 39, 256  # points a centroid

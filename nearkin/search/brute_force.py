@@ -13,16 +13,21 @@ import torch
 
 from nearkin.search.order import Order
 from nearkin.search.scan import in_true_order, round_noise
-from nearkin.search.selection import EMPTY, Consume, fill_rows, key_indices, key_scores, to_keys
 from nearkin.search.sieve import fits_mirror, search_mirror, search_sieve, sieve_height
 from nearkin.search.tiles import (
+    EMPTY,
+    Consume,
     ScoreStrip,
+    fill_rows,
     fits_symmetric,
     for_each_strip,
+    key_indices,
+    key_scores,
     search_rows,
     search_strips,
     search_symmetric,
     search_tiles,
+    to_keys,
 )
 
 __all__ = [

@@ -11,8 +11,7 @@ from torch import Tensor
 from nearkin.errors import DataError, suggestion
 from nearkin.search.brute_force import Order, search_candidates, true_order
 from nearkin.search.rerank import Reranker, as_reranker
-from nearkin.search.scorers import Scorer, as_scorer
-from nearkin.search.vectors import as_exclude, as_pair, as_vectors, check_k, memory_bytes
+from nearkin.search.scorers import Scorer, as_exclude, as_pair, as_scorer, as_vectors, check_k, memory_bytes
 from nearkin.spaces import Sphere
 
 _SPHERE = Sphere()
@@ -48,7 +47,8 @@ def exact(
             halves in any case.
         memory_mb: how much memory the search may take beside its inputs and results, in MB (2^20 bytes).
     """
-    scorer, memory, reranker = as_scorer(space), memory_bytes(memory_mb), as_reranker(rerank)
+    scorer, memory = as_scorer(space), memory_bytes(memory_mb)
+    reranker = None if rerank is None else as_reranker(rerank)
     x, y = as_pair(queries, gallery)
     if storage is not None:
         storage = str(storage).removeprefix("torch.")

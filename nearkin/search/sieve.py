@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from nearkin.search.order import Order
-from nearkin.search.selection import EMPTY, Consume, hide, key_scores, padded, prepared, to_keys
+from nearkin.search.tiles import EMPTY, Consume, hide, key_scores, padded, prepared, to_keys
 from nearkin.search.workers import Queue, even_height, run_workers, worker_count
 
 TILE = 1024

@@ -42,8 +42,7 @@ def serve(path: str | Path, settings: ServeSettings | None = None, *, model: Any
 
 
 def _serve(gallery: Any, settings: ServeSettings, listener: socket.socket) -> None:
-    from nearkin.serve.app import create_app
-    from nearkin.serve.server import Server
+    from nearkin.serve.app import Server, create_app
 
     _quieten()
     if settings.audit_log is None:

@@ -18,6 +18,20 @@ def widen(x: Tensor) -> Tensor:
     return x if x.dtype in (torch.float32, torch.float64) else x.float()
 
 
+_SQUARES = (1e-18, 1e18)
+"""Between which float32 numbers have float32 squares."""
+
+
+def squarable(distances: Tensor) -> Tensor:
+    """The same distances, any shape, in float64 where their squares would leave float32."""
+    wide = widen(distances)
+    if wide.dtype == torch.float64 or not wide.numel():
+        return wide
+    low, high = (float(end) for end in torch.aminmax(wide.detach()))
+    largest = max(-low, high)
+    return wide if largest == 0 or _SQUARES[0] < largest < _SQUARES[1] else wide.double()
+
+
 def euclidean_distance(x: Tensor, y: Tensor) -> Tensor:
     """Distances (..., n, m) between points (..., n, d) and (..., m, d).
 

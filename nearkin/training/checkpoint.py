@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from nearkin.errors import CheckpointError
-from nearkin.models.checkpoint import read_tensors, write_tensors
+from nearkin.models.embedder import read_tensors, write_tensors
 from nearkin.training.ranks import Ranks
 
 

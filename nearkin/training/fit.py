@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -26,12 +26,12 @@ from nearkin.errors import DataError, RecipeError
 from nearkin.models import Embedder, FeatureCache, SimilarityModel, build_embedder, cache_point
 from nearkin.models.card import Card, CardData, CardParts
 from nearkin.models.embedder import ALL
-from nearkin.models.section import RANDOM
+from nearkin.models.section import KEPT, RANDOM
 from nearkin.objectives import Objective, make_objective
 from nearkin.objectives.proxy.bank import ClassVectors
 from nearkin.objectives.similarity import LEARNED_SIMILARITY
 from nearkin.recipe import Recipe, TrainingSection
-from nearkin.recipe.training import AUTO_PRECISION
+from nearkin.recipe.sections import AUTO_PRECISION
 from nearkin.training.batch_norm import learning_norms
 from nearkin.training.batches import Batches, BatchSampler, CachedBatches, DecodedBatches, TrainingPool
 from nearkin.training.clusters import check_clusters
@@ -124,13 +124,27 @@ class TrainingSetup:
         share, of = min(shares, default=(1.0, ""))
         return share**2, of
 
-    @cached_property
-    def section(self) -> TrainingSection:
-        """The recipe's training section; the rate is lowered where few classes or items could undo a fitted start."""
+    def section(self, embedder: Embedder) -> TrainingSection:
+        """The recipe's training section; the rate is lowered where few classes or items could undo a fitted start.
+
+        They could where the whole backbone is frozen. Where some of it learns, the start is only the first of many
+        things that change, and the recipe's rate was chosen for that.
+        """
         section = self.recipe.training
-        if self.recipe.model.head_start == RANDOM:
+        if not self._is_lowered(embedder):
             return section
         return section.model_copy(update={"lr": section.lr * self.scarce[0]})
+
+    def rates(self, embedder: Embedder) -> dict[str, Any]:
+        """The head's rate, and for what it was lowered, for the card."""
+        return {
+            "lr": self.section(embedder).lr,
+            "lr_lowered_for": self.scarce[1] if self._is_lowered(embedder) else "",
+        }
+
+    def _is_lowered(self, embedder: Embedder) -> bool:
+        whole = len(embedder.frozen_stages) == len(embedder.backbone.stages)
+        return whole and self.recipe.model.head_start != RANDOM and self.scarce[0] < 1
 
 
 def train(
@@ -270,7 +284,11 @@ def _begin(setup: TrainingSetup, embedder: Embedder, pool: TrainingPool, encode:
     begun = start_model(embedder, pool, recipe.model, recipe.training.seed, setup.progress, ranks)
     if encode is not None and ranks.is_first:
         start = measure_start(embedder, setup.validation_labels, encode, recipe.model.knows_something)
-    head = None if begun is None else begun.to_dict() | {"lr": setup.section.lr, "lr_lowered_for": setup.scarce[1]}
+    head = None if begun is None else begun.to_dict()
+    if recipe.model.head_start == KEPT:
+        head = {"kind": KEPT, "file": recipe.model.start, "dimension": embedder.dimension}
+    if head is not None:
+        head |= setup.rates(embedder)
     precision = None
     if recipe.training.precision == AUTO_PRECISION:
         chosen = choose_precision(embedder, pool.batches, len(setup.items), _device(setup))
@@ -290,11 +308,11 @@ def _make_loop(
     setup: TrainingSetup, learner: Learner, pool: TrainingPool, encode: Encode | None, start: RunStart
 ) -> Loop:
     """The loop, with what validates and what watches the classes."""
-    section = setup.section
-    if start.precision is not None:  # found when the run began, and kept by whoever resumes it
-        section = section.model_copy(update={"precision": start.precision})
     recipe, run, ranks, hierarchy = setup.recipe, setup.run, setup.ranks, setup.hierarchy
     embedder, objective, batch_classes = learner
+    section = setup.section(embedder)
+    if start.precision is not None:  # found when the run began, and kept by whoever resumes it
+        section = section.model_copy(update={"precision": start.precision})
     classify = _classifier(recipe, objective)
     validate = None
     if encode is not None:
@@ -308,7 +326,9 @@ def _make_loop(
             class_names=tuple(setup.items.classes),
         )
     schedule = make_schedule(recipe.training, pool, batch_classes * recipe.data.per_class, run.path, ranks)
-    if classify is not None:
+    if recipe.training.select is not None:
+        schedule.selection = f"val_{recipe.training.select}"
+    elif classify is not None:
         schedule.selection = ACCURACY
     identity = {"data set": setup.fingerprint}
     if hierarchy is not None:
@@ -331,7 +351,7 @@ def _make_loop(
 def _keep(setup: TrainingSetup, learner: Learner, loop: Loop, start: RunStart, encode: Encode | None) -> TrainingResult:
     """Write the best weights with their card, and measure what training added to the start."""
     (embedder, objective, _), ranks, state = learner, setup.ranks, loop.state
-    values = ranks.broadcast_object(loop.values_at(state.best_step))
+    values = ranks.broadcast_object(loop.best_values())
     gain = None
     if encode is not None and start.first is not None and ranks.is_first:
         best, _ = per_query(encode(embedder), setup.validation_labels, embedder.space)
@@ -371,6 +391,7 @@ def _make_card(
         finished=finished,
         steps=state.step,
         best_step=state.best_step,
+        averaged=state.averaged or None,
         seconds=round(state.seconds, 1),
         versions={"nearkin": __version__, "torch": torch.__version__, "python": platform.python_version()},
     )
@@ -388,21 +409,14 @@ def _classifier(recipe: Recipe, objective: Objective) -> Callable[[Tensor], Tens
 
 
 def check_fine_tuning(recipe: Recipe) -> None:
-    """Refuse to fine-tune a trunk that knows nothing, and a schedule that ends before its warm-up."""
-    model, section = recipe.model, recipe.training
+    """Refuse to fine-tune a trunk that knows nothing."""
+    model = recipe.model
     if model.frozen_batch_norm and not model.knows_something and model.freeze != ALL:
         raise RecipeError(
             "The recipe fine-tunes a trunk that has no weights yet (model.frozen_batch_norm keeps statistics that "
             "nothing has learned): set model.pretrained to true or model.weights to a run, or train from scratch with "
             "model.frozen_batch_norm=false."
         )
-    for key in ("warmup_steps", "head_warmup_steps"):
-        steps = getattr(section, key)
-        if steps >= section.max_steps:
-            raise RecipeError(
-                f"training.max_steps is {section.max_steps}, and the warm-up ends at step {steps}: raise "
-                f"training.max_steps, or lower training.{key}."
-            )
 
 
 def make_learner(
@@ -495,11 +509,12 @@ def check_similarity(recipe: Recipe) -> None:
         raise RecipeError(
             f"The loss '{loss}' trains a similarity, but the model has none: set model.similarity to {{}}."
         )
-    if has_similarity and recipe.training.ema:
-        raise RecipeError(
-            "Averaged weights would not fit the prototypes of a learned similarity, which follow the current weights: "
-            "set training.ema to null."
-        )
+    for name in ("ema", "average_best"):
+        if has_similarity and getattr(recipe.training, name):
+            raise RecipeError(
+                "Averaged weights would not fit the prototypes of a learned similarity, which follow the current "
+                f"weights: set training.{name} to null."
+            )
 
 
 def _check_regularisers(recipe: Recipe, embedder: Embedder, objective: Objective) -> None:

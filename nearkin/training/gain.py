@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from nearkin.data.section import DataSection
 from nearkin.metrics import class_bootstrap
 from nearkin.models.card import Card
-from nearkin.training.start import MEASURES, PerQuery, RunStart, start_lines
+from nearkin.models.section import AUTO, KEPT, RANDOM
+from nearkin.models.start import MEASURES
+from nearkin.recipe import Recipe
+from nearkin.training.start import LOWERED, NEARLY_STILL, PerQuery, RunStart, rate_share, start_lines
 
 _FEW_CLASSES = 20
+_POINCARE = "poincare-ball"
 
 
 @dataclass(frozen=True)
@@ -57,18 +62,21 @@ class Gain:
         """Whether the start finds everything already."""
         return all(value == 100.0 for value in self.values["start"].values())
 
+    @property
+    def validation(self) -> str:
+        """The validation classes, counted."""
+        return f"{self.classes} validation class{'' if self.classes == 1 else 'es'}"
+
     def verdict(self) -> str:
         """One sentence: what training added to its start."""
         if self.at_ceiling:
-            classes = f"{self.classes} validation class{'' if self.classes == 1 else 'es'}"
-            return f"The start tells the {classes} apart perfectly, so they cannot show what training added."
+            return f"The start tells the {self.validation} apart perfectly, so they cannot show what training added."
         if self.best_step == 0:
             return "Training did not improve on the start here, so the model is the start."
         added = self.differences["best - start"]
         told = " and ".join(f"{added[name]} {name}" for name in MEASURES)
         shown = any(one.low > 0 or one.high < 0 for one in added.values())
-        classes = f"{self.classes} validation class{'' if self.classes == 1 else 'es'}"
-        doubt = "" if shown else f", which {classes} cannot tell from chance"
+        doubt = "" if shown else f", which {self.validation} cannot tell from chance"
         verb = "added" if all(one.points >= 0 for one in added.values()) else "changed the start by"
         return f"Training {verb} {told}{doubt}."
 
@@ -139,36 +147,73 @@ def gain_facts(card: Card) -> dict[str, str]:
     return facts
 
 
-def suggestion(
-    gain: Gain, *, last_step: int, max_steps: int, lr: float, classes: int, lowered: bool, chosen_size: bool
-) -> str:
+def suggestion(gain: Gain, recipe: Recipe, start: Mapping[str, Any] | None, *, last_step: int, classes: int) -> str:
     """The next thing to try.
 
     Args:
         gain: what training was worth.
-        last_step: where it ended.
-        max_steps: where it would have ended at the latest.
-        lr: the head's learning rate.
+        recipe: of the run.
+        start: how the head started, as the card has it; None where it began at random.
+        last_step: where training ended.
         classes: how many classes trained.
-        lowered: whether rates were lowered for few classes or items.
-        chosen_size: whether the dimension was chosen, not given.
     """
-    if any(one.points < 0 and one.high <= 0 for one in gain.differences.get("best - raw", {}).values()):
-        change = (
-            "use them (--recipe pretrained), or bring more classes" if chosen_size else "set model.dimension to auto"
-        )
-        return f"Raw features are better here: {change}."
+    training = recipe.training
+    share = rate_share(start, training.lr)
+    against = gain.differences.get("best - raw", {}).values()
+    if any(one.high < 0 for one in against):
+        return f"Raw features are better here: {_beyond_raw(recipe, start)}."
+    if any(one.points < 0 for one in against) and gain.classes < _FEW_CLASSES:
+        return f"{gain.validation} cannot tell whether raw features are better here: {_validate_more(recipe.data)}."
     if gain.at_ceiling:
-        return "Validate on more classes (data.val_classes): these are told apart perfectly, so no gain can show."
-    if gain.best_step == last_step == max_steps:
-        return f"The last weights were the best: raise training.max_steps (now {max_steps})."
-    if lowered:
+        return f"No gain can show where all are told apart perfectly: {_validate_more(recipe.data)}."
+    if share < NEARLY_STILL:
+        return (
+            "Bring more classes, or more items of each: these leave the start nearly as it is. To train on all the "
+            "same, set training.full_rate_classes=0 and training.full_rate_items=0."
+        )
+    if gain.best_step == last_step == training.max_steps:
+        return f"The last weights were the best: raise training.max_steps (now {training.max_steps})."
+    if share < LOWERED:
         return (
             "Bring more classes, or more items of each: training learns slowly below training.full_rate_classes and "
-            "full_rate_items."
+            "full_rate_items (0 turns either off)."
         )
     if gain.best_step == 0 and classes < _FEW_CLASSES:
         return f"{classes} classes teach a head little: bring more classes; items of the same classes add less."
     if gain.best_step == 0:
-        return f"Try a lower rate (training.lr={lr / 3:.0e}), or another loss (nearkin recipes)."
+        return f"Try a lower rate (training.lr={training.lr / 3:.0e}), or another loss (nearkin recipes)."
     return "Compare other losses on your data: nearkin benchmark."
+
+
+def _validate_more(data: DataSection) -> str:
+    """How to get more to validate on."""
+    if data.classes_are_seen:
+        return f"bring more items, or validate on more of them (data.val_items={_larger(data.val_items)})"
+    if isinstance(data.val_classes, list):
+        return "bring more classes, or name more of them in data.val_classes"
+    return f"bring more classes, or validate on more of them (data.val_classes={_larger(data.val_classes)})"
+
+
+def _larger(share: float) -> str:
+    """About twice the share, below 1."""
+    return f"{max(0.1, min(2 * share, (1 + share) / 2)):.2g}"
+
+
+def _beyond_raw(recipe: Recipe, start: Mapping[str, Any] | None) -> str:
+    """What may make an embedding no worse than the raw features, of all that this recipe leaves open."""
+    model = recipe.model
+    use = "use them (--recipe pretrained)"
+    if model.space == _POINCARE:
+        return "set model.space to sphere, where the head can start from the data"
+    if model.head_start == KEPT:
+        return "name the model in model.weights instead of model.start, so that a new head starts from the data"
+    changes = [] if model.head_start != RANDOM else ["model.head_start to whitened"]
+    if model.dimension is None:
+        if model.local_dimension is None:
+            return use
+        return f"set {' and '.join([*changes, f'model.local_dimension to {2 * model.local_dimension}'])}, or {use}"
+    if model.dimension == AUTO or (start is not None and start["dimension"] >= start["features"]):
+        return f"{use}, or bring more classes"
+    # A learned similarity and prefixes need a number.
+    size: int | str = AUTO if model.similarity is None and not recipe.objective.prefixes else 2 * model.dimension
+    return f"set {' and '.join([*changes, f'model.dimension to {size}'])}"

@@ -46,6 +46,7 @@ from nearkin.training.step import (
     WholeBatch,
     keeping_buffers,
     make_optimiser,
+    mean_weights,
     set_learning_rates,
 )
 from nearkin.training.strategies import Schedule
@@ -91,6 +92,15 @@ class LoopState:
     seconds: float = 0.0
     pending: list[float] = field(default_factory=list)
     """Losses since the last log line."""
+    validated: list[tuple[int, float]] = field(default_factory=list)
+    """Steps of the validations so far, and the values that choose the weights."""
+    averaged: int | None = None
+    """How many of the best weights the kept ones are the mean of; 0: the mean was not better; None: not tried."""
+
+
+def _of_mean(name: str) -> str:
+    """What the log calls a validation value of the mean of the best weights."""
+    return "averaged_" + name.removeprefix("val_")
 
 
 class Loop:
@@ -136,6 +146,7 @@ class Loop:
         self.progress = progress
         self.ranks = Ranks() if ranks is None else ranks
         self.watch = watch
+        self._parts: list[Tensor] = []
         self.state = LoopState()
         self.interrupted = False
         self._validation_seconds = 0.0
@@ -186,6 +197,14 @@ class Loop:
         rows = [row for row in self.logbook.rows if row["step"] == step]
         return {name: value for row in rows for name, value in row.items() if name.startswith("val_")}
 
+    def best_values(self) -> dict[str, float]:
+        """The validation values of the weights that are kept."""
+        values = self.values_at(self.state.best_step)
+        if not self.state.averaged:
+            return values
+        logged = {name: value for row in self.logbook.rows for name, value in row.items()}
+        return {name: logged[_of_mean(name)] for name in values if _of_mean(name) in logged}
+
     def _set_up(self) -> None:
         tune_allocator()
         channels_last(self.embedder)
@@ -208,9 +227,12 @@ class Loop:
         self._backbone = [parameter for parameter in self.embedder.backbone.parameters() if parameter.requires_grad]
         self._backbone_learns = True
         self.best, self.best_loss = self._weights(), self._loss_state()
+        self.last_best: list[tuple[dict[str, Tensor], dict[str, Tensor]]] = []
 
     def _make_gradients(self, step: Step, backward: Callable[[Tensor], None]) -> Gradients:
         device, size = self.fabric.device, self.section.gradient_cache
+        if (batches := self.section.gradient_accumulation) > 1:
+            whole, backward = backward, lambda loss: whole(loss / batches)
         if size is None:
             return WholeBatch(self.module, backward, device)
         return GradientCache(step, backward, device, size, self.fabric.autocast)
@@ -224,9 +246,14 @@ class Loop:
         section, state = self.section, self.state
         losses: list[Tensor] = []
         self.module.train()
-        for inputs, labels in self.batches.stream(state.step + 1, section.max_steps):
+        batches = section.gradient_accumulation
+        for inputs, labels in self.batches.stream(state.step * batches + 1, section.max_steps * batches):
             if self.finished:
                 break
+            if len(self._parts) < batches - 1:
+                self._add(inputs, labels)
+                self.objective.stepped()
+                continue
             losses.append(self._step(inputs, labels))
             state.step += 1
             if moved := self.schedule.updated(partial(self._embedded_again, inputs, len(labels))):
@@ -250,11 +277,10 @@ class Loop:
 
     def _step(self, inputs: Inputs, labels: Tensor) -> Tensor:
         """One update; the loss comes back detached and unread, so that a GPU is never waited for."""
-        set_learning_rates(self.optimiser, self.state.step + 1, self.section)
-        self._rest_backbone(self.state.step + 1)
-        self.optimiser.zero_grad(set_to_none=True)
-        with naming_full_memory(len(labels), self.section):
-            loss = self.gradients(inputs, labels)
+        set_learning_rates(self.optimiser, self.state.step + 1, self.section, self.state.validated)
+        self._add(inputs, labels)
+        loss = self._parts[0] if len(self._parts) == 1 else torch.stack(self._parts).mean()
+        self._parts.clear()
         if self.section.clip is not None:
             self._clip(self.section.clip)
         self.optimiser.step()
@@ -267,10 +293,8 @@ class Loop:
         """Say how long the steps that are left will take, where the network learns on images."""
         section, done = self.section, self.state.step
         left = section.max_steps - done
-        tells = (
-            takes_images(self.batches, self.embedder) and section.schedule != "adversarial" and left >= _WORTH_TELLING
-        )
-        if self.finished or not self.ranks.any(self.progress and tells):
+        tells = self.progress and left >= _WORTH_TELLING and section.schedule != "adversarial"
+        if self.finished or not self.ranks.any(tells and takes_images(self.batches, self.embedder)):
             return
         if done:
             step = self.state.seconds / done  # with validations
@@ -291,20 +315,21 @@ class Loop:
                 parts = range(0, len(labels), size or len(labels))
                 taken = [to_device(part(inputs, first, first + (size or len(labels))), device) for first in parts]
                 forward = time.perf_counter()
-                if size is not None or self.section.head_warmup_steps:
-                    with torch.no_grad():
-                        for one in taken:
-                            self.embedder(one, start=self.batches.start)
-                passed.append(time.perf_counter() - forward)
+                with torch.no_grad():
+                    for one in taken:
+                        self.embedder(one, start=self.batches.start)
+                # A gradient cache goes forward twice in a step, and twice while the backbone rests.
+                again = 0.0 if size is not None else time.perf_counter() - forward
+                passed.append(time.perf_counter() - began)
                 for one in taken:
                     self.embedder(one, start=self.batches.start).float().square().mean().backward()
                 if device.type == "cuda":
                     torch.cuda.synchronize(device)
-                again = 0.0 if size is not None else passed[-1]
                 seconds.append(time.perf_counter() - began - again)
                 began = time.perf_counter()
         # The first one starts decoders and threads.
-        return sum(seconds[1:]) / _TIMED_STEPS, sum(passed[1:]) / _TIMED_STEPS
+        share = self.section.gradient_accumulation / _TIMED_STEPS
+        return share * sum(seconds[1:]), share * sum(passed[1:])
 
     def _rest_backbone(self, step: int) -> None:
         """Take no gradients of the backbone while only head and proxies learn; several processes always take all."""
@@ -314,6 +339,17 @@ class Loop:
             for parameter in self._backbone:
                 parameter.requires_grad_(learns)
 
+    def _add(self, inputs: Inputs, labels: Tensor) -> None:
+        """Add a batch's gradients to those of the other batches of this step; its loss joins theirs."""
+        if not self._parts:
+            self.optimiser.zero_grad(set_to_none=True)
+        if (draws := self.embedder.backbone.path_draws) is not None:
+            batch = self.state.step * self.section.gradient_accumulation + len(self._parts) + 1
+            draws.begin(self.section.seed, batch, self.ranks.rank * len(labels), len(labels))
+        self._rest_backbone(self.state.step + 1)
+        with naming_full_memory(len(labels), self.section):
+            self._parts.append(self.gradients(inputs, labels))
+
     @torch.no_grad()
     def _embedded_again(self, inputs: Inputs, count: int) -> Tensor:
         """Raw embeddings (B, d) of this step's inputs by the current weights, as training sees them, without a
@@ -321,10 +357,14 @@ class Loop:
         """
         device, size = self.fabric.device, self.section.gradient_cache or count
         gpus = [device] if device.type == "cuda" else []
+        found = []
         with keeping_buffers(self.embedder), torch.random.fork_rng(devices=gpus), self.fabric.autocast():
-            parts = (to_device(part(inputs, first, first + size), device) for first in range(0, count, size))
-            embeddings = torch.cat([self.embedder(one, start=self.batches.start).float() for one in parts])
-        return self.ranks.gather_labels(embeddings)
+            for first in range(0, count, size):
+                if (draws := self.embedder.backbone.path_draws) is not None:
+                    draws.first = first
+                one = to_device(part(inputs, first, first + size), device)
+                found.append(self.embedder(one, start=self.batches.start).float())
+        return self.ranks.gather_labels(torch.cat(found))
 
     def _clip(self, limit: float) -> None:
         norm = self.fabric.clip_gradients(self.module, self.optimiser, max_norm=limit, error_if_nonfinite=False)
@@ -378,6 +418,7 @@ class Loop:
         self._validation_seconds = time.perf_counter() - began
         self.logbook.add(0, **values, **known)
         self.state.best_value = values[self.schedule.selection]
+        self.state.validated.append((0, self.state.best_value))
 
     def _validate(self) -> None:
         """Validate with the averaged weights where there are some; keep the weights if they are the best so far."""
@@ -392,9 +433,12 @@ class Loop:
             values = self._validation_values(self.validate)
             self.logbook.add(state.step, **values)
             chosen_by = values[self.schedule.selection]
+            state.validated.append((state.step, chosen_by))
             if chosen_by > state.best_value:
                 state.best_value, state.best_step, state.stale = chosen_by, state.step, 0
                 self.best, self.best_loss = self._weights(), self._loss_state()
+                if count := self.section.average_best:
+                    self.last_best = [*self.last_best, (self.best, self.best_loss)][-count:]
             else:
                 state.stale += 1
         if said := self.schedule.validated(state.step, values, self._validated_weights):
@@ -426,6 +470,22 @@ class Loop:
         said = self.schedule.finished(self.state.step)
         if said and not any(said.items() <= row.items() for row in self.logbook.rows):
             self.logbook.add(self.state.step, **said)
+        if self.validate is not None and self.state.averaged is None and len(self.last_best) > 1:
+            self._try_mean(self.validate)
+            self._save()
+
+    def _try_mean(self, validate: Callable[[], dict[str, float]]) -> None:
+        """Validate the mean of the last best weights, and keep it if it is better than the best of them."""
+        now = self._weights(), self._loss_state()
+        mean, mean_loss = (mean_weights([kept[place] for kept in self.last_best]) for place in (0, 1))
+        self._put(mean, mean_loss)
+        values = self._validation_values(validate)
+        self._put(*now)
+        self.logbook.add(self.state.step, **{_of_mean(name): value for name, value in values.items()})
+        value, self.state.averaged = values[self.schedule.selection], 0
+        if value > self.state.best_value:
+            self.state.best_value, self.state.averaged = value, len(self.last_best)
+            self.best, self.best_loss = mean, mean_loss
 
     def _weights(self) -> dict[str, Tensor]:
         """A copy of every weight and buffer that training may change."""
@@ -440,12 +500,16 @@ class Loop:
             return {}
         return {name: value.detach().clone() for name, value in loss.state_dict().items()}
 
+    def _put(self, weights: dict[str, Tensor], loss: dict[str, Tensor]) -> None:
+        """Give the model weights, and the loss what belongs to them."""
+        self.embedder.load_state_dict(weights, strict=False)
+        if loss:
+            self.objective.loss.load_state_dict(loss)
+
     def _restore_best(self) -> None:
         for parameter in self._backbone:
             parameter.requires_grad_(True)  # a run may end while they rest
-        self.embedder.load_state_dict(self.best, strict=False)
-        if self.best_loss:
-            self.objective.loss.load_state_dict(self.best_loss)
+        self._put(self.best, self.best_loss)
         self.ranks.agree(self.embedder)
         self.embedder.eval()
 
@@ -465,6 +529,8 @@ class Loop:
         }
         if self.average is not None:
             tensors["average"] = self.average.shadow
+        for place, (weights, loss) in enumerate(self.last_best):
+            tensors |= {f"last_best_{place}": weights, f"last_best_loss_{place}": loss}
         facts: dict[str, Any] = {
             "identity": self.identity,
             "state": vars(state),
@@ -486,11 +552,17 @@ class Loop:
         self.schedule.restore(tensors.get("schedule", {}), facts.get("schedule", {}))
         restore_optimiser(self.optimiser, tensors.get("optimiser", {}))
         self.best, self.best_loss = tensors["best"], tensors.get("best_loss", {})
+        self.last_best = [
+            (tensors[f"last_best_{place}"], tensors.get(f"last_best_loss_{place}", {}))
+            for place in range(self.section.average_best or 0)
+            if f"last_best_{place}" in tensors
+        ]
         if self.average is not None:
             for name, shadow in self.average.shadow.items():
                 shadow.copy_(tensors["average"][name])
         state = facts["state"]
         state["best_value"] = -math.inf if state["best_value"] is None else state["best_value"]
+        state["validated"] = [(step, value) for step, value in state.get("validated", [])]
         self.state = LoopState(**state)
         restore_generator(tensors["random"], self.section.seed, self.ranks, self.state.step)
 

@@ -18,8 +18,7 @@ from torch import Tensor
 from nearkin.data.hierarchy import Hierarchy
 from nearkin.errors import RunError
 from nearkin.models import Embedder, SimilarityModel
-from nearkin.models.checkpoint import read_tensors, write_tensors
-from nearkin.models.embedder import ClassScores
+from nearkin.models.embedder import ClassScores, read_tensors, write_tensors
 from nearkin.objectives import make_objective
 from nearkin.objectives.proxy.bank import ClassVectors
 from nearkin.recipe import Recipe, load_recipe

@@ -3,34 +3,38 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from nearkin.checks import is_whole
 from nearkin.errors import RunError
 from nearkin.metrics import retrieval_metrics
 from nearkin.models import Embedder
 from nearkin.models.pooling import make_pooling
-from nearkin.models.section import RANDOM, ModelSection
-from nearkin.models.start import Dimension, HeadStart, Kind, fit_start
+from nearkin.models.section import KEPT, RANDOM, ModelSection
+from nearkin.models.start import MEASURES, Dimension, HeadStart, Kind, fit_start
 from nearkin.objectives import Objective
 from nearkin.progress import Progress
-from nearkin.spaces import Space, Sphere
+from nearkin.spaces import PoincareBall, Space, Sphere, make_space
 from nearkin.storage import write_json
 from nearkin.training.batches import TrainingPool
 from nearkin.training.ranks import Ranks
 
-MEASURES = ("P@1", "MAP@R")
 _CHUNK = 4096
 _DECODED_CHUNK = 256
 _PROTOTYPE_ITEMS, _ALL_PROTOTYPE_ITEMS = 64, 65_536
 """Items whose mean a proxy starts at, and of all classes together: their embeddings are in memory at once."""
 _LARGE = 512
+LOWERED = 0.5
+"""Share of the recipe's learning rate below which it is worth a word."""
+NEARLY_STILL = 0.02
+"""Share of it below which training leaves the start nearly as it is."""
 _INITIAL_ITEMS, _INITIAL_FEATURES = 64, 1024
 """Training items whose maps a pooling takes its first prototypes from; more of them if their maps are small."""
 
@@ -70,9 +74,34 @@ class RunStart:
         if not path.exists():
             return cls()
         try:
-            return cls(**json.loads(path.read_text(encoding="utf-8")))
+            start = cls(**json.loads(path.read_text(encoding="utf-8")))
+            start._check()
         except (OSError, ValueError, TypeError) as error:
             raise RunError(f"{path} is damaged ({error}): start a new run.") from error
+        return start
+
+    def _check(self) -> None:
+        """Refuse what was cut short or edited."""
+        if self.head is not None:
+            _check_keys("head", self.head, ("kind", "dimension"))
+            if self.head["kind"] in get_args(Kind):
+                _check_keys("head", self.head, ("features", "ridge", "damping", "trials", "notes"))
+            for trial in self.head.get("trials", ()):
+                _check_keys("trials", trial, ("dimension", *MEASURES.values()))
+            if not is_whole(self.head["dimension"]):
+                raise ValueError(f"its dimension is {self.head['dimension']!r}")
+        for part in ("raw", "first"):
+            values = getattr(self, part)
+            if values is None:
+                continue
+            _check_keys(part, values, MEASURES)
+            if any(len(values[name]) != len(self.labels or ()) for name in MEASURES):
+                raise ValueError(f"{part} and labels are not of the same queries")
+
+
+def _check_keys(part: str, given: Any, keys: Iterable[str]) -> None:
+    if not isinstance(given, dict) or not set(keys) <= given.keys():
+        raise ValueError(f"{part} must have {', '.join(keys)}")
 
 
 def per_query(embeddings: np.ndarray, labels: np.ndarray, space: Space) -> tuple[PerQuery, list[str]]:
@@ -105,7 +134,7 @@ def start_model(
     Returns:
         What the layer starts as; None where it keeps its random weights.
     """
-    starts, local = section.head_start != RANDOM, embedder.local
+    starts, local = section.head_start not in (RANDOM, KEPT), embedder.local
     into_local = starts and isinstance(local, nn.Conv2d) and not isinstance(embedder.head, nn.Linear)
 
     def shared(of: Embedder, dimension: Dimension) -> HeadStart:
@@ -125,7 +154,8 @@ def start_model(
         start = shared(raw_features(embedder), local.out_channels)
         start = replace(start, layer="1x1 convolution before the pooling")
         _fill(local, start.weight[:, :, None, None], start.bias)
-    _start_pooling(embedder, pool, seed)
+    if section.start is None:
+        _start_pooling(embedder, pool, seed)
     if starts and section.dimension is not None and not into_local:
         start = shared(embedder, section.dimension)
         resize_head(embedder, start.dimension)
@@ -198,13 +228,16 @@ def measure_start(
 
 def start_lines(head: Mapping[str, Any]) -> list[str]:
     """How the head started, in lines of text, from `HeadStart.to_dict`."""
+    if head["kind"] == KEPT:
+        return [f"The model goes on from {head['file']}, with its {head['dimension']} dimensions."]
     size, width, trials = head["dimension"], head["features"], head["trials"]
     how = "whitened" if head["kind"] == "whitened" else "with principal components"
     ridge = "" if head["ridge"] is None else f", ridge {head['ridge']:g}"
+    damping = f", damping {head['damping']:g}" if head["damping"] else ""
     sizes = f"{size} of {width} dimensions" if size <= width else f"{size} dimensions for {width} features"
-    lines = [f"The {head.get('layer', 'head')} starts {how}: {sizes}{ridge}{_costs(size, trials)}."]
+    lines = [f"The {head.get('layer', 'head')} starts {how}: {sizes}{ridge}{damping}{_costs(size, trials)}."]
     if len(trials) > 1:
-        lines.append("  On training classes left out (P@1 / MAP@R):")
+        lines.append(f"  On training classes left out ({' / '.join(MEASURES)}):")
         lines.append("  " + "   ".join(f"{t['dimension']}: {_percent(t)}" for t in trials))
     if size == width and size > _LARGE:
         lines.append(
@@ -214,8 +247,39 @@ def start_lines(head: Mapping[str, Any]) -> list[str]:
     return [*lines, *(f"  Note: {note}" for note in head["notes"])]
 
 
+def random_start_line(section: ModelSection) -> str | None:
+    """That the first layer behind a backbone that knows something begins at random, and why; None if it does not."""
+    layered = section.dimension is not None or section.local_dimension is not None
+    if section.head_start != RANDOM or not section.knows_something or not layered:
+        return None
+    layer = "head" if section.dimension is not None else "1x1 convolution before the pooling"
+    if isinstance(make_space(section.space, **section.space_parameters), PoincareBall):
+        return f"The {layer} starts at random: distances in the Poincaré ball are not those of a linear map."
+    return f"The {layer} starts at random (model.head_start)."
+
+
+def rate_share(head: Mapping[str, Any] | None, lr: float) -> float:
+    """What few classes or items left of the recipe's learning rate; older starts do not say."""
+    return (head or {}).get("lr", lr) / lr
+
+
+def rate_note(head: Mapping[str, Any], lr: float) -> str | None:
+    """What to say of a learning rate that was lowered by half or more; `lr` is the recipe's."""
+    share = rate_share(head, lr)
+    if share >= LOWERED:
+        return None
+    few = head.get("lr_lowered_for") or "few classes"
+    note = f"the learning rate was lowered from {lr:.2g} to {head['lr']:.2g} for {few}"
+    if share >= NEARLY_STILL:
+        return f"{note} (training.full_rate_classes, training.full_rate_items)."
+    return (
+        f"{note}. So few leave the start nearly as it is: to train on all the same, set training.full_rate_classes=0 "
+        "and training.full_rate_items=0."
+    )
+
+
 def _percent(trial: Mapping[str, Any]) -> str:
-    return f"{100 * trial['precision']:.1f} / {100 * trial['map_at_r']:.1f}"
+    return " / ".join(f"{100 * trial[key]:.1f}" for key in MEASURES.values())
 
 
 def _costs(size: int, trials: Sequence[Mapping[str, Any]]) -> str:
@@ -224,6 +288,6 @@ def _costs(size: int, trials: Sequence[Mapping[str, Any]]) -> str:
     smaller = [t for t in trials if t["dimension"] < size]
     if chosen is None or not smaller:
         return ""
-    lost = {name: 100 * (chosen[key] - smaller[-1][key]) for name, key in (("P@1", "precision"), ("MAP@R", "map_at_r"))}
+    lost = {name: 100 * (chosen[key] - smaller[-1][key]) for name, key in MEASURES.items()}
     name = max(lost, key=lambda one: lost[one])
     return f" ({smaller[-1]['dimension']} would cost {lost[name]:.1f} points of {name})"

@@ -1,6 +1,6 @@
 """One training step: the loss of the whole batch, its gradients at once or part by part, and the update.
 
-The learning rate is a pure function of the step.
+The learning rate is a pure function of the step, and of the validation values so far where it waits for a plateau.
 
 Gradient caching: the loss of a batch needs all embeddings at once, but not the graphs of all of them. First the parts
 of the batch are embedded without a graph; then the loss gives its gradient at each embedding; then each part goes
@@ -12,7 +12,7 @@ Reference: Gao, Zhang, Han, Callan 2021, Scaling deep contrastive learning batch
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import NamedTuple
 
@@ -184,6 +184,8 @@ class GradientCache:
 
     def _outputs(self, inputs: Inputs, first: int) -> Outputs:
         """What the step makes of one part."""
+        if (draws := self.step.embedder.backbone.path_draws) is not None:
+            draws.first = first
         taken = to_device(part(inputs, first, first + self.size), self.device, non_blocking=True)
         with self.autocast():
             return self.step.represent(taken)
@@ -225,8 +227,9 @@ def make_optimiser(
 ) -> torch.optim.Optimizer:
     """An optimiser over four groups: head (with pooling and attention), proxies, backbone, regularisers.
 
-    Empty groups are left out. Proxies are the trainable parameters of the objective and of the schedule; networks that
-    a regulariser brings are no proxies and learn at the head's rate.
+    With layer-wise decay the backbone is one group a stage. Empty groups are left out. Proxies are the trainable
+    parameters of the objective and of the schedule; networks that a regulariser brings are no proxies and learn at the
+    head's rate.
     Each group carries `name` and `base_lr`; `set_learning_rates` derives its `lr` from them at every step.
     """
     backbone = _trainable(embedder.backbone)
@@ -236,26 +239,50 @@ def make_optimiser(
     groups = [
         _group("head", head, section.lr, section.weight_decay),
         _group("proxies", proxies, section.lr * section.proxy_lr_factor, 0.0),
-        _group("backbone", backbone, section.lr * section.backbone_lr_factor, section.weight_decay),
+        *_backbone_groups(embedder, section),
         _group("regularisers", objective.networks(), section.lr, 0.0),
     ]
     groups = [group for group in groups if group["params"]]
     if section.optimizer == "sgd":
         return torch.optim.SGD(groups, lr=section.lr, momentum=section.momentum)
     kind = torch.optim.Adam if section.optimizer == "adam" else torch.optim.AdamW
-    return kind(groups, lr=section.lr, fused=_fusable(groups))
+    return kind(groups, lr=section.lr, betas=section.betas, fused=_fusable(groups))
 
 
-def set_learning_rates(optimiser: torch.optim.Optimizer, step: int, section: TrainingSection) -> None:
+def _backbone_groups(embedder: Embedder, section: TrainingSection) -> list[dict[str, object]]:
+    """The backbone as one group; with layer-wise decay as one a stage, the last first, frozen ones counted."""
+    rate, decay = section.lr * section.backbone_lr_factor, section.layer_decay
+    if decay is None:
+        return [_group("backbone", _trainable(embedder.backbone), rate, section.weight_decay)]
+    stages = reversed(list(embedder.backbone.stages.items()))
+    return [
+        _group(f"backbone.{name}", _trainable(stage), rate * decay**depth, section.weight_decay)
+        for depth, (name, stage) in enumerate(stages)
+    ]
+
+
+Validated = Sequence[tuple[int, float]]
+"""The steps of the validations so far, and the value of each that chooses the weights."""
+
+
+def set_learning_rates(
+    optimiser: torch.optim.Optimizer, step: int, section: TrainingSection, validated: Validated = ()
+) -> None:
     """Set every group's learning rate for the update that makes `step` steps."""
-    scale = learning_rate_scale(step, section)
+    scale = learning_rate_scale(step, section, validated)
     for group in optimiser.param_groups:
-        resting = group["name"] == "backbone" and step <= section.head_warmup_steps
+        resting = group["name"].startswith("backbone") and step <= section.head_warmup_steps
         group["lr"] = 0.0 if resting else group["base_lr"] * scale
 
 
-def learning_rate_scale(step: int, section: TrainingSection) -> float:
-    """What multiplies every base learning rate at `step` (counted from 1)."""
+def learning_rate_scale(step: int, section: TrainingSection, validated: Validated = ()) -> float:
+    """What multiplies every base learning rate at `step` (counted from 1).
+
+    Args:
+        step: the update that is about to be made.
+        section: the recipe's training section.
+        validated: the validations before it; only lr_schedule=plateau looks at them.
+    """
     warm = min(1.0, step / section.warmup_steps) if section.warmup_steps else 1.0
     done = max(0, step - 1 - section.warmup_steps)
     if section.lr_schedule == "cosine":
@@ -263,7 +290,21 @@ def learning_rate_scale(step: int, section: TrainingSection) -> float:
         return warm * 0.5 * (1.0 + math.cos(math.pi * min(1.0, done / span)))
     if section.lr_schedule == "step":
         return warm * section.step_factor ** (done // section.step_every)
+    if section.lr_schedule == "plateau":
+        warmed = max(section.warmup_steps, section.head_warmup_steps)
+        values = [value for at, value in validated if at >= warmed]
+        return warm * section.step_factor ** _plateaus(values, section.plateau_patience)
     return warm
+
+
+def _plateaus(values: Sequence[float], patience: int) -> int:
+    """How often more than `patience` values in a row were not above the best one before them."""
+    best, waited, found = -math.inf, 0, 0
+    for value in values:
+        best, waited = (value, 0) if value > best else (best, waited + 1)
+        if waited > patience:
+            found, waited = found + 1, 0
+    return found
 
 
 def _trainable(module: nn.Module) -> list[nn.Parameter]:
@@ -318,3 +359,16 @@ class WeightAverage:
         weights = dict(self.module.named_parameters())
         for name, value in source.items():
             weights[name].copy_(value)
+
+
+def mean_weights(kept: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """The mean of several states of one module, weight by weight, summed in double precision.
+
+    Running statistics are weights here; counters, which are whole numbers, are those of the last state.
+    """
+    return {
+        name: torch.stack([state[name].double() for state in kept]).mean(0).to(last)
+        if last.is_floating_point()
+        else last.clone()
+        for name, last in kept[-1].items()
+    }

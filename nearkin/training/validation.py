@@ -13,8 +13,8 @@ from nearkin.data.dataset import Dataset
 from nearkin.data.hierarchy import Hierarchy
 from nearkin.data.inputs import InputSpec
 from nearkin.data.samplers import EpisodeSampler
-from nearkin.errors import DataError
-from nearkin.metrics import mean_class_radius
+from nearkin.errors import DataError, RecipeError
+from nearkin.metrics import mean_class_radius, retrieval_metrics
 from nearkin.metrics.fewshot import fewshot_accuracy
 from nearkin.metrics.named import named_metrics
 from nearkin.models import Embedder
@@ -112,8 +112,13 @@ class Validation:
             values["accuracy"] = self._classified(embeddings, self.classify)
             if not _has_pairs(self.labels):
                 return values
-        asked = dict.fromkeys((*_USUAL, *training.validation_metrics))
-        values |= named_metrics(embeddings, self.labels, list(asked), space=self.space, knn=audit.knn, seed=audit.seed)
+        if training.validation_metrics:
+            names = list(dict.fromkeys((*_USUAL, *training.validation_metrics)))
+            values |= named_metrics(embeddings, self.labels, names, space=self.space, knn=audit.knn, seed=audit.seed)
+        else:
+            values |= retrieval_metrics(
+                embeddings, self.labels, metrics=_USUAL, space=self.space, per_query=False
+            ).values
         if training.schedule == "chance-constrained":
             values["covering_radius"] = mean_class_radius(embeddings, self.labels)
         return values
@@ -153,6 +158,8 @@ def check_validation(recipe: Recipe, labels: np.ndarray, classified: bool = Fals
             f"Each class has only one validation item, so there is nothing to retrieve: raise data.val_items (it is "
             f"{recipe.data.val_items:g}), or choose a loss that classifies, such as 'normface'."
         )
+    if len(labels):
+        _check_selection(recipe, classified, _has_pairs(labels))
     if recipe.training.schedule != "episodic" or not len(labels):
         return
     section = recipe.training.episodic
@@ -162,8 +169,23 @@ def check_validation(recipe: Recipe, labels: np.ndarray, classified: bool = Fals
         raise DataError(
             f"The validation classes are too few or too small for the episodes of training.episodic: "
             f"{str(error).rstrip('.')}, or set "
-            "training.episodic.validation_way or data.val_classes."
+            "training.episodic.validation_way to fewer classes or data.val_classes to a larger share, such as 0.3."
         ) from error
+
+
+def _check_selection(recipe: Recipe, classified: bool, pairs: bool) -> None:
+    """Refuse to choose the weights by what validations do not measure."""
+    select = recipe.training.select
+    if select == "accuracy" and not classified and recipe.training.schedule != "episodic":
+        raise RecipeError(
+            "training.select is accuracy, which is measured with training.schedule=episodic, or with data.split=items "
+            "or domains and a loss that classifies: set it to MAP@R or P@1."
+        )
+    if select not in (None, "accuracy") and not pairs:
+        raise DataError(
+            f"Each class has only one validation item, so there is nothing to retrieve and no {select}: set "
+            "training.select to accuracy, or raise data.val_items."
+        )
 
 
 def _has_pairs(labels: np.ndarray) -> bool:

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from nearkin.attacks import (
     L2,
+    AscentResult,
     Ball,
     Combined,
-    Found,
     LInf,
     Misclassify,
     PullTo,
@@ -120,7 +120,7 @@ def test_what_is_worse_for_the_defender_is_taken():
     assert found.points.squeeze(1).tolist() == [2, 2, 1, 2, 1]
     assert found.values.tolist() == [2, 0, 1, 3, 1]
     assert found.reached.tolist() == [False, True, True, True, False]
-    assert isinstance(found, Found)
+    assert isinstance(found, AscentResult)
 
 
 def test_the_usual_step_crosses_the_ball():

@@ -206,6 +206,14 @@ def test_skip_bad_leaves_out_files_and_single_item_classes_and_says_so(nearkin, 
     assert re.search(r"\b1\b.*\bclass", out)
 
 
+def test_a_model_without_anything_to_learn_says_so(nearkin, photos, tmp_path, sets):
+    still = ["--set", "model.dimension=null", "--set", "model.freeze=all"]
+    code, out, err = nearkin("train", photos, "--out", tmp_path / "run", "-q", *sets, *still)
+    assert code == 0, err
+    assert "0 steps" in out
+    assert "nothing in this model can learn" in " ".join(out.split())
+
+
 def test_an_existing_run_needs_resume_or_another_name(nearkin, photos, sets, run):
     code, _, err = nearkin("train", photos, "--recipe", "triplet", "--out", run, "-q", *sets)
     assert code == 2

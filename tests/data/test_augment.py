@@ -2,7 +2,9 @@ import importlib
 import math
 import pickle
 import random
+from dataclasses import replace
 
+import kornia
 import numpy as np
 import pytest
 import torch
@@ -17,6 +19,7 @@ from nearkin.data.augment import (
     Normalise,
     TrainTransform,
     central_box,
+    plain_view,
     random_box,
     transform_for,
 )
@@ -35,6 +38,10 @@ def smooth_image(width, height, mode="RGB"):
     across, down = np.meshgrid(np.linspace(0, 255, width), np.linspace(0, 255, height))
     pixels = np.stack([across, down, 255 - across], axis=-1).astype(np.uint8)
     return Image.fromarray(pixels if mode == "RGB" else pixels[..., 0])
+
+
+def smooth_images_of_grey(count):
+    return torch.linspace(0.3, 0.7, 64).view(1, 1, 8, 8).expand(count, 3, 8, 8)
 
 
 class TestCentreCrop:
@@ -59,6 +66,24 @@ class TestCentreCrop:
         assert EvalTransform(COLOUR).resize == pytest.approx(1.143)
         pixels = np.random.default_rng(0).integers(0, 256, (28, 28), dtype=np.uint8)
         np.testing.assert_array_equal(EvalTransform(GREY)(Image.fromarray(pixels))[0].numpy(), pixels)
+
+    @pytest.mark.parametrize("resize", [96, 110, 128, 256])
+    def test_the_short_side_may_be_given_in_pixels(self, resize):
+        image = smooth_image(300, 200)
+        spec = replace(COLOUR, resize=resize)
+        transform = plain_view(spec)
+        assert transform.hint == resize
+        wide = image.resize((round(1.5 * resize), resize), Image.Resampling.BILINEAR)
+        left, top = (wide.width - 96) // 2, (resize - 96) // 2
+        wanted = np.asarray(wide.crop((left, top, left + 96, top + 96)), dtype=float).transpose(2, 0, 1)
+        assert np.abs(transform(image).numpy() - wanted).max() <= 4
+        assert InputSpec.from_dict(spec.to_dict()) == spec
+        assert "resize" not in COLOUR.to_dict()
+
+    @pytest.mark.parametrize("change", [{"resize": 95}, {"resize": 128, "fit": "pad"}])
+    def test_a_short_side_that_cannot_be_cut_is_refused(self, change):
+        with pytest.raises(DataError, match=r"model\.resize"):
+            replace(COLOUR, **change)
 
     def test_it_refuses_to_cut_more_than_there_is(self):
         with pytest.raises(DataError, match=r"0\.9"):
@@ -248,6 +273,71 @@ class TestBatchAugment:
         BatchAugment(COLOUR, flip=False)(pixels(), 0)
         with pytest.raises(MissingExtraError, match=r"nearkin\[train\]"):
             BatchAugment(COLOUR)
+
+    def test_colour_may_change_by_another_strength_than_light(self):
+        found = BatchAugment.for_section(COLOUR, DataSection(jitter=0.4, colour=0.0)).augmentations[1]
+        wanted = kornia.augmentation.ColorJitter(0.4, 0.4, 0.0, 0.0, p=1.0)
+        assert repr(found) == repr(wanted)
+        grey = smooth_images_of_grey(8)
+        changed = BatchAugment(COLOUR, flip=False, jitter=(0.4, 0.4, 0.0, 0.0))(grey, 0)
+        unit = changed * torch.tensor(COLOUR.std).view(1, -1, 1, 1) + torch.tensor(COLOUR.mean).view(1, -1, 1, 1)
+        torch.testing.assert_close(unit[:, 0], unit[:, 1], rtol=0, atol=1e-3)
+
+    def test_rotation_turns_about_the_centre_and_fills_corners_with_the_image(self):
+        across, down = torch.meshgrid(torch.linspace(-1, 1, 33), torch.linspace(-1, 1, 33), indexing="xy")
+        rings = (0.5 + 0.5 * torch.cos(4 * (across**2 + down**2).sqrt())).expand(6, 3, 33, 33)
+        inside = (across**2 + down**2) < 0.9
+        augment = BatchAugment(COLOUR, flip=False, rotation=90.0)
+        found, straight = augment(rings, 1), Normalise(COLOUR)(rings)
+        assert (found - straight)[..., inside].abs().max() < 0.1  # of values that differ by 4
+        flat = torch.full((6, 3, 33, 33), 0.7)
+        torch.testing.assert_close(augment(flat, 1), Normalise(COLOUR)(flat))
+        wedge = across.expand(6, 3, 33, 33).clamp(min=0)
+        assert all((one - other).abs().max() > 0.1 for one, other in zip(augment(wedge, 1), augment(wedge, 2)))  # noqa: B905
+
+    def test_rotation_keeps_to_its_angle(self):
+        """A bright point goes along its circle, as far as the largest angle."""
+        points = torch.zeros(200, 1, 65, 65)
+        points[:, 0, 31:34, 51:54] = 1.0
+        found = BatchAugment(InputSpec(1, 65, (0.0,), (1.0,)), flip=False, rotation=30.0)(points, 0)[:, 0]
+        grid = torch.arange(65.0) - 32
+        total = found.sum((1, 2))
+        down, across = (found * grid[:, None]).sum((1, 2)) / total, (found * grid).sum((1, 2)) / total
+        angles = torch.rad2deg(torch.atan2(down, across))
+        assert 27 < angles.max() <= 30.5
+        assert -30.5 <= angles.min() < -27
+        torch.testing.assert_close((down**2 + across**2).sqrt(), torch.full((200,), 20.0), rtol=0, atol=0.3)
+
+    def test_a_rectangle_is_erased_to_the_mean(self):
+        batch = torch.rand(300, 3, 24, 32) * 0.9 + 0.05
+        straight = Normalise(COLOUR)(batch)
+        found = BatchAugment(COLOUR, flip=False, erase=0.5)(batch, 3)
+        shares = []
+        for one, other in zip(found, straight, strict=True):
+            gone = (one == 0).all(0)
+            assert torch.equal(one[:, ~gone], other[:, ~gone])
+            if gone.any():
+                rows, columns = gone.any(1).nonzero().flatten(), gone.any(0).nonzero().flatten()
+                assert gone[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1].all()
+                assert len(rows) * len(columns) == int(gone.sum())
+                shares.append(float(gone.float().mean()))
+        assert 110 < len(shares) < 190
+        assert 0.01 < min(shares) < 0.04
+        assert 0.3 < max(shares) < 0.36
+        assert np.mean(shares) == pytest.approx((0.02 + 1 / 3) / 2, abs=0.03)
+
+    def test_everything_of_a_part_is_as_in_the_whole_batch(self):
+        augment = BatchAugment(COLOUR, jitter=JITTER, rotation=30.0, erase=0.5, seed=3)
+        batch = torch.rand(12, 3, 16, 16)
+        whole = augment(batch, 4)
+        for first, last in ((0, 5), (5, 12)):
+            torch.testing.assert_close(augment(batch[first:last], 4, first, 12), whole[first:last])
+        assert not torch.equal(whole, augment(batch, 5))
+
+    @pytest.mark.parametrize("section", [DataSection(rotation=10.0), DataSection(erase=0.5)])
+    def test_audio_is_neither_turned_nor_erased(self, section):
+        with pytest.raises(DataError, match="image"):
+            BatchAugment.for_section(InputSpec.audio(), section)
 
     def test_a_section_decides_and_audio_is_only_normalised(self):
         assert len(BatchAugment.for_section(COLOUR, DataSection()).augmentations) == 1

@@ -1,6 +1,6 @@
 import pytest
 
-from nearkin.data.urls import file_name, is_url, protocols, redacted, redacted_text, sibling_url
+from nearkin.data.stores import file_name, is_url, protocols, redacted, redacted_text, sibling_url
 
 
 @pytest.mark.parametrize(

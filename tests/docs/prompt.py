@@ -167,11 +167,12 @@ class Prompt:
 
     def _serve(self, words: list[str]) -> int:
         """Start the service in a thread, on a free port of this machine, and come back when it answers."""
-        from nearkin.serve import run, server
+        from nearkin.serve import app as serving
+        from nearkin.serve import run
 
         self.stop_service()
         begun: list[Any] = []
-        really = server.Server.run
+        really = serving.Server.run
 
         def listen(settings: Any) -> socket.socket:
             listener = _Listener()
@@ -194,7 +195,7 @@ class Prompt:
             except BaseException:
                 failed.append(traceback.format_exc())
 
-        with mock.patch.object(run, "_listen", listen), mock.patch.object(server.Server, "run", running):
+        with mock.patch.object(run, "_listen", listen), mock.patch.object(serving.Server, "run", running):
             thread = threading.Thread(target=work, daemon=True)
             thread.start()
             while thread.is_alive() and not (begun and begun[0].started):

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from nearkin.errors import DataError
+from nearkin.gallery.dtypes import rounded
 from nearkin.gallery.precision import precision_loss
-from nearkin.gallery.rounding import rounded
 from nearkin.metrics import retrieval_metrics
 
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from nearkin.audits import suites
-from nearkin.metrics.hits import choose_metrics
+from nearkin.metrics.retrieval import choose_metrics
 from nearkin.recipe import AuditSection
 from nearkin.search import rerankers
 

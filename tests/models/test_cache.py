@@ -83,10 +83,19 @@ def test_half_precision(frozen, make_images, tmp_path):
     assert sizes[1] - sizes[0] == 10 * 64 * 2
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_broken_weights_are_not_blamed_on_the_precision(dtype, frozen, make_images, tmp_path):
+    with torch.no_grad():
+        frozen.backbone.stages["block4"][1].bias.fill_(float("nan"))
+    with pytest.raises(ModelError, match="weights") as told:
+        build(frozen, make_images(), tmp_path, dtype=dtype)
+    assert "cache_dtype" not in str(told.value)
+
+
 def test_half_precision_overflow_is_an_error(frozen, make_images, tmp_path):
     with torch.no_grad():
         frozen.backbone.stages["block4"][1].bias.fill_(1e6)
-    with pytest.raises(ModelError, match="float32"):
+    with pytest.raises(ModelError, match="cache_dtype"):
         build(frozen, make_images(), tmp_path, dtype="float16")
     assert not list(tmp_path.iterdir())
 

@@ -139,7 +139,7 @@ def test_a_failed_write_keeps_what_was_there(saved, make_embedder, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("nearkin.models.checkpoint.save_file", full)
+    monkeypatch.setattr("nearkin.models.embedder.save_file", full)
     with pytest.raises(StorageError, match="space"):
         make_embedder(seed=1).save(saved)
     assert saved.read_bytes() == before

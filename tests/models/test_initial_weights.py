@@ -6,7 +6,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from nearkin.errors import CheckpointError, ModelError, RecipeError
+from nearkin.errors import CheckpointError, DataError, ModelError, RecipeError
 from nearkin.models import Embedder, ModelSection, build_embedder
 
 
@@ -95,3 +95,98 @@ def test_settings_that_contradict_each_other_are_refused(settings, word):
 def test_a_checksum_must_look_like_one():
     with pytest.raises(ValidationError, match="weights_sha256"):
         ModelSection(weights="a.safetensors", weights_sha256="abc")
+
+
+# ---------------------------------------------------------------- model.start
+
+
+def whole(path, **changes):
+    return ModelSection(**{"backbone": "conv4", "size": 16, "start": str(path), **changes})
+
+
+@pytest.fixture
+def make_saved(make_embedder, tmp_path):
+    """Saves a Conv4 model of another seed; keyword arguments go into the section."""
+
+    def make(**changes):
+        path = tmp_path / "whole.safetensors"
+        embedder = make_embedder(seed=7, **changes)
+        embedder.card = {"classes": {"train": ["a", "b"]}, "started_from": {"file": "older", "classes": ["b", "c"]}}
+        embedder.save(path)
+        return path
+
+    return make
+
+
+SHAPES = {
+    "head": {"dimension": 8},
+    "no head": {"dimension": None},
+    "1x1 convolution and a pooling that learns": {
+        "dimension": 8,
+        "local_dimension": 6,
+        "pooling": "gsp",
+        "pooling_parameters": {"prototypes": 4},
+    },
+    "attention": {"dimension": 8, "attention": {}},
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_all_of_a_model_comes_along(name, make_saved):
+    path = make_saved(**SHAPES[name])
+    started = build_embedder(whole(path, **SHAPES[name]), seed=3)
+    assert same(started, Embedder.load(path))
+    assert started.card.started_from == {
+        "file": str(path),
+        "classes": ["a", "b", "c"],
+        "parts": ["backbone", "local", "pooling", "attention", "head"],
+    }
+
+
+def test_a_start_decides_what_a_recipe_leaves_open(make_saved):
+    path = make_saved(dimension=8)
+    section = whole(path, pretrained=True, head_start="random")
+    assert (section.pretrained, section.head_start, section.dimension) == (False, "kept", "auto")
+    assert build_embedder(section).dimension == 8
+    assert same(build_embedder(section), Embedder.load(path))
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"dimension": 4}, r"model\.dimension to 8"),
+        ({"dimension": None}, r"model\.dimension to 8"),
+        ({"dimension": 8, "pooling": "gsp", "pooling_parameters": {"prototypes": 4}}, r"model\.pooling"),
+        ({"dimension": 8, "local_dimension": 6}, r"model\.local_dimension"),
+        ({"dimension": 8, "attention": {}}, r"model\.attention"),
+        ({"backbone": "lenet", "size": 28}, "lenet"),
+        ({"weights_sha256": "0" * 64}, r"model\.weights_sha256"),
+    ],
+)
+def test_a_part_of_another_shape_is_refused(changes, word, make_saved):
+    with pytest.raises((ModelError, CheckpointError), match=word) as refusal:
+        build_embedder(whole(make_saved(dimension=8), **changes))
+    assert str(refusal.value).count(". ") == 0  # one sentence
+
+
+@pytest.mark.parametrize(
+    ("settings", "word"),
+    [
+        ({"weights": "a.safetensors", "start": "b.safetensors"}, r"model\.start"),
+        ({"start": "a.safetensors", "similarity": {}}, r"model\.weights"),
+        ({"head_start": "kept"}, r"model\.start"),
+        ({"resize": 256, "fit": "pad"}, r"model\.fit"),
+    ],
+)
+def test_settings_of_a_start_that_contradict_each_other_are_refused(settings, word):
+    with pytest.raises(RecipeError, match=word):
+        ModelSection(**settings)
+
+
+def test_the_short_side_is_saved_with_the_model(tmp_path):
+    embedder = build_embedder(ModelSection(backbone="conv4", size=16, resize=20))
+    embedder.save(tmp_path / "model.safetensors")
+    assert Embedder.load(tmp_path / "model.safetensors").spec.resize == 20
+    assert embedder.fingerprint() != build_embedder(ModelSection(backbone="conv4", size=16)).fingerprint()
+    with pytest.raises(DataError, match=r"model\.resize"):
+        build_embedder(ModelSection(backbone="conv4", size=16, resize=12))

@@ -11,8 +11,8 @@ import yaml
 
 from nearkin.models.pooling import list_poolings, poolings
 from nearkin.objectives import regularisers
-from nearkin.objectives.registry import parameters_of
 from nearkin.recipe import list_recipes, load_recipe
+from nearkin.registry import parameters_of
 
 PAGES = Path(__file__).parents[2] / "docs" / "methods"
 NAMES = ["gap", "gap+gmp", "gem", "gmp", "stats", "gsp", "gsp+gmp"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -11,7 +13,9 @@ from hypothesis import strategies as st
 from sklearn.decomposition import PCA
 
 from nearkin.errors import ModelError
+from nearkin.models import moments
 from nearkin.models import start as start_module
+from nearkin.models.moments import sum_features
 from nearkin.models.start import DIMENSIONS, HeadStart, fit_start
 from nearkin.spaces import Euclidean, LipschitzBall, PoincareBall, Sphere
 
@@ -156,7 +160,7 @@ def test_half_precision_features_are_taken():
 
 def test_moments_without_a_fold_are_those_of_the_other_classes():
     x, ids = sample_features(LONG_TAIL)
-    summed = start_module._one_pass(in_chunks(x, 11), ids, 3, seed=0)
+    summed = sum_features(in_chunks(x, 11), ids, 3, seed=0)
     assert sorted(np.bincount(summed.fold_of_class)) == [2, 3, 3]
     for number, fold in enumerate(summed.folds):
         rows = summed.fold_of_class[ids] != number
@@ -175,11 +179,11 @@ def test_trials_embed_as_a_head_of_their_own_would(basis, damping, monkeypatch):
     """By Rayleigh and Ritz: exactly for the ridge in the middle and with a whole basis, and closely otherwise."""
     monkeypatch.setattr(start_module, "_BASIS", basis)
     x, ids = sample_features((12,) * 30)
-    moments = start_module._one_pass(in_chunks(x, 50), ids, 1, seed=0).whole
+    moments = sum_features(in_chunks(x, 50), ids, 1, seed=0).whole
     points, size = x[:40] - x.mean(0), FEATURES // 2
     found = dict(start_module._embeddings(points, moments, [size, FEATURES], (0.3, 1.0, 3.0), (damping,)))
     for ridge in (0.3, 1.0, 3.0):
-        cov, within = np.cov(x.T, bias=True), start_module._one_pass(in_chunks(x, 50), ids, 1, seed=0).whole.within
+        cov, within = np.cov(x.T, bias=True), sum_features(in_chunks(x, 50), ids, 1, seed=0).whole.within
         inverse = np.linalg.inv(within + moments.floor(ridge) * np.eye(FEATURES))
         lower = np.linalg.cholesky(inverse)
         whitened = np.linalg.eigh(lower.T @ cov @ lower)
@@ -200,8 +204,8 @@ def assert_same_distances(found, expected, tolerance):
 
 def test_a_sample_has_pairs_and_is_bounded():
     ids = np.repeat(np.arange(3000), 3)
-    kept = start_module._sample(ids, np.bincount(ids), np.random.default_rng(0))
-    assert len(kept) == len(set(kept)) == start_module._SAMPLE
+    kept = moments._sample(ids, np.bincount(ids), np.random.default_rng(0))
+    assert len(kept) == len(set(kept)) == moments._SAMPLE
     assert set(np.bincount(ids[kept])) <= {0, 2}
 
 
@@ -309,12 +313,24 @@ def test_constant_features_are_refused():
             fitted(np.full((30, 6), value, np.float32), np.repeat(np.arange(5), 6), size=7)
 
 
+def test_features_far_from_the_origin_are_said_to_be_nearly_the_same():
+    x, ids = sample_features((10,) * 6, offset=0.0)
+    x /= x.std(0)
+    with pytest.raises(ModelError, match="nearly the same beside their mean"):
+        fitted(x + np.float32(1e5), ids, size=7)
+    assert torch.isfinite(fitted(x + np.float32(1e4), ids, size=7).weight).all()
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_features_that_are_not_finite_are_refused(bad):
     x, ids = sample_features((5,) * 6)
-    x[17, 3] = bad
-    with pytest.raises(ModelError, match="finite"):
-        fitted(x, ids, size=10)
+    for row in (3, 17):  # of the first chunk, from which the others are shifted, and of a later one
+        x[row, 3] = bad
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            with pytest.raises(ModelError, match="finite"):
+                fitted(x, ids, size=10)
+        x[row, 3] = 0.0
 
 
 def test_no_features_are_refused():
@@ -354,7 +370,7 @@ def test_more_dimensions_than_features_start_at_zero(kind):
     x, ids = sample_features((8,) * 10)
     start, full = (fitted(x, ids, kind=kind, dimension=d) for d in (FEATURES + 4, FEATURES))
     assert start.dimension == FEATURES + 4
-    assert any(str(FEATURES + 4) in note for note in start.notes)
+    assert any(str(FEATURES + 4) in note and "start at 0" in note for note in start.notes)
     assert not full.notes
     assert not start.weight[FEATURES:].any()
     assert not start.bias[FEATURES:].any()
@@ -441,11 +457,17 @@ def test_chunks_of_other_widths_are_refused():
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"seed": -1}, {"ridge": "a"}, {"dimension": True}, {"dimension": 10**7}, {"space": "sphere"}],
+    [{"seed": -1}, {"ridge": "a"}, {"ridge": True}, {"dimension": True}, {"dimension": 10**7}, {"space": "sphere"}],
 )
 def test_arguments_of_the_wrong_kind_are_refused(wrong):
     with pytest.raises(ModelError, match=next(iter(wrong))):
         fit_start([(torch.randn(4, 3), np.arange(4))], np.array([0, 0, 1, 1]), **wrong)
+
+
+@pytest.mark.parametrize("chunk", [torch.randn(4, 3), (torch.randn(4, 3),), (torch.randn(4, 3), 4), None])
+def test_chunks_that_are_no_pairs_are_refused(chunk):
+    with pytest.raises(ModelError, match="pair"):
+        fit_start([chunk], np.array([0, 0, 1, 1]))
 
 
 def test_classes_with_gaps_are_refused():
@@ -454,7 +476,7 @@ def test_classes_with_gaps_are_refused():
 
 
 def test_features_that_cannot_be_factorised_are_named(monkeypatch):
-    """As with five classes, one item of which is a million times larger than the others."""
+    """As where one item is a million times larger than the others."""
 
     def fail(*_, **__):
         raise np.linalg.LinAlgError("not positive definite")
@@ -466,7 +488,19 @@ def test_features_that_cannot_be_factorised_are_named(monkeypatch):
             fitted(x, ids, **options)
 
 
-def test_an_outlier_is_survived_where_it_can_be():
-    x, ids = sample_features((12,) * 50)
-    x[5] *= 1e4
-    assert torch.isfinite(fitted(x, ids).weight).all()
+def with_an_outlier(factor):
+    rng = np.random.default_rng(0)
+    ids = np.arange(400) % 40
+    x = (rng.normal(size=(40, 32))[ids] + rng.normal(size=(400, 32))).astype(np.float32)
+    x[5] *= factor
+    return x, ids
+
+
+@pytest.mark.parametrize("factor", [1e2, 1e4, 1e5])
+def test_an_outlier_is_survived_where_it_can_be(factor):
+    assert torch.isfinite(fitted(*with_an_outlier(factor)).weight).all()
+
+
+def test_an_outlier_that_rounds_the_others_away_is_told():
+    with pytest.raises(ModelError, match="100,000 times"):
+        fitted(*with_an_outlier(1e6))

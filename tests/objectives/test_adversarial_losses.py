@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from nearkin.objectives.adversarial import (
+from nearkin.objectives.proxy.scores import (
     negative_margin_loss,
     negative_margins,
     prediction_cross_entropy,

@@ -14,8 +14,8 @@ import yaml
 
 from nearkin.data.hierarchy import Hierarchy
 from nearkin.objectives import ObjectiveSection, losses, make_objective, miners, regularisers
-from nearkin.objectives.registry import parameters_of
 from nearkin.recipe import load_recipe
+from nearkin.registry import parameters_of
 from nearkin.spaces import Euclidean, make_space
 
 PAGES = Path(__file__).parents[2] / "docs" / "methods"

@@ -7,14 +7,16 @@ from pydantic import ValidationError
 
 from nearkin.errors import RecipeError, UnknownNameError
 from nearkin.objectives import LossShape, ObjectiveSection, losses, miners, regularisers
-from nearkin.objectives.registry import check_parameters, parameters_of
+from nearkin.registry import check_parameters, parameters_of
 
 
 def factory(shape: LossShape, *, margin: float = 0.1, steps: int = 3, smooth: bool = False, kind: str = "a"): ...
 
 
 def check(**given):
-    return check_parameters(factory, given, owner="loss 'x'", key="objective.parameters")
+    names = parameters_of(factory)
+    owner, key = "loss 'x'", "objective.parameters"
+    return check_parameters(factory, given, names=names, owner=owner, key=key, error=RecipeError)
 
 
 def test_defaults():
@@ -105,4 +107,4 @@ def test_every_default_is_itself_valid(registry):
     for name in registry:
         made = registry.get(name).factory
         defaults = {key: parameter.default for key, parameter in parameters_of(made).items()}
-        assert check_parameters(made, defaults, owner=name, key="") == defaults
+        assert check_parameters(made, defaults, names=defaults, owner=name, key="", error=RecipeError) == defaults

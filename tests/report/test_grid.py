@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from nearkin.errors import DataError
-from nearkin.report import Neighbour, NeighbourRow, Thumb, draw_map, draw_neighbours
+from nearkin.report import NeighbourRow, NeighbourThumb, Thumb, draw_map, draw_neighbours
 from nearkin.report.bars import draw_f1
 from nearkin.report.grid import (
     _BEFORE,
@@ -36,7 +36,7 @@ def picture(mode="RGB", size=(40, 30), colour=0):
 def row(hits, label="finch", image=None):
     image = image or picture()
     return NeighbourRow(
-        Thumb(image, label), [Neighbour(Thumb(image, label), 0.1 * place, hit) for place, hit in enumerate(hits)]
+        Thumb(image, label), [NeighbourThumb(Thumb(image, label), 0.1 * place, hit) for place, hit in enumerate(hits)]
     )
 
 

@@ -366,7 +366,7 @@ def test_agrees_with_a_tree_on_the_plane():
 
 @pytest.mark.parametrize("k", [10, 200])
 def test_little_memory_gives_the_same_answer(monkeypatch, k):
-    monkeypatch.setattr("nearkin.search.vectors._LEAST_MB", 1)
+    monkeypatch.setattr("nearkin.search.scorers._LEAST_MB", 1)
     x, y = points(Euclidean(), 1500, 24), points(Euclidean(), 4000, 24, seed=1)
     for gallery, space in ((None, Sphere()), (y, Euclidean())):
         little, much = (exact(x, gallery, k, space=space, memory_mb=memory) for memory in (2, 512))

@@ -13,8 +13,7 @@ from nearkin.models.similarity import LearnedSpace, PairSimilarity
 from nearkin.search import exact
 from nearkin.search.brute_force import Order
 from nearkin.search.scorers import Factorised
-from nearkin.search.selection import key_indices
-from nearkin.search.tiles import search_rows
+from nearkin.search.tiles import key_indices, search_rows
 from nearkin.spaces import Euclidean
 
 WAYS = [None, "max", "mean"]
@@ -90,7 +89,7 @@ def test_copies_go_by_index_though_rounding_differs(k):
 
 @pytest.mark.parametrize("k", [10, 200])
 def test_a_query_never_finds_itself_whatever_the_memory(monkeypatch, k):
-    monkeypatch.setattr("nearkin.search.vectors._LEAST_MB", 1)
+    monkeypatch.setattr("nearkin.search.scorers._LEAST_MB", 1)
     x = np.random.default_rng(0).normal(size=(700, 6)).astype(np.float32)
     space = learned(6, 40)
     little, much = (exact(x, k=k, space=space, memory_mb=memory) for memory in (1, 512))
@@ -163,7 +162,7 @@ def test_what_overflows_is_refused():
 
 def test_no_pairs_are_held(monkeypatch):
     """The largest tensor that a search makes on the way is a block, however many pairs there are."""
-    monkeypatch.setattr("nearkin.search.vectors._LEAST_MB", 1)
+    monkeypatch.setattr("nearkin.search.scorers._LEAST_MB", 1)
     monkeypatch.setattr(similarity_module, "_BLOCK_ENTRIES", {"cpu": 2**14})
     largest, empty, maximum = [0], torch.empty, torch.maximum
 

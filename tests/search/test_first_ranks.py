@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from nearkin.search.brute_force import Order, _first, first_ranks, resolve_ties, true_order
 from nearkin.search.scorers import InnerProduct
-from nearkin.search.selection import EMPTY, to_keys
+from nearkin.search.tiles import EMPTY, to_keys
 from nearkin.spaces import Euclidean, Sphere
 
 
@@ -57,7 +57,7 @@ def test_first_ranks_count_all_that_come_before(monkeypatch, kind, scorer, alone
         "tiles._STRIP_TILE": 32,
         "tiles._HEIGHT": 9,
         "brute_force._ROWS": 4,
-        "selection._CHUNK": 48,
+        "tiles._CHUNK": 48,
     }.items():
         monkeypatch.setattr(f"nearkin.search.{name}", value)
     x = draw(kind, 61, 0)

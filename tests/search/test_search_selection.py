@@ -5,7 +5,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from nearkin.search.selection import EMPTY, Reservoir, fill_rows, key_indices, key_scores, to_keys
+from nearkin.search.tiles import EMPTY, Reservoir, fill_rows, key_indices, key_scores, to_keys
 
 LAST = 2**31 - 1
 scores_and_indices = st.lists(

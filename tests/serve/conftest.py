@@ -16,8 +16,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from nearkin.serve.app import create_app
-from nearkin.serve.server import Server
+from nearkin.serve.app import Server, create_app
 from nearkin.serve.service import Service
 from nearkin.serve.settings import ServeSettings, parse_keys
 

@@ -94,7 +94,7 @@ def test_slow_but_steady_bodies_are_taken(images, start, paint, monkeypatch):
 
 @pytest.mark.parametrize("before", [b"", b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"])
 def test_a_header_that_drips_is_given_up(images, start, monkeypatch, before):
-    monkeypatch.setattr("nearkin.serve.server._HEADER_SECONDS", 0.5)
+    monkeypatch.setattr("nearkin.serve.app._HEADER_SECONDS", 0.5)
     with start(images) as server, socket.create_connection(("127.0.0.1", server.port)) as connection:
         connection.sendall(before)
         received, seconds = _until_closed(connection, b"G" if not before else b"X", 0.1)
@@ -103,7 +103,7 @@ def test_a_header_that_drips_is_given_up(images, start, monkeypatch, before):
 
 
 def test_a_connection_in_use_stays_open(images, start, monkeypatch):
-    monkeypatch.setattr("nearkin.serve.server._HEADER_SECONDS", 0.6)
+    monkeypatch.setattr("nearkin.serve.app._HEADER_SECONDS", 0.6)
     with start(images) as server, socket.create_connection(("127.0.0.1", server.port), timeout=5) as connection:
         for _ in range(5):
             assert _answered(connection)
@@ -111,7 +111,7 @@ def test_a_connection_in_use_stays_open(images, start, monkeypatch):
 
 
 def test_a_request_that_takes_longer_than_a_header_is_finished(images, start, paint, monkeypatch):
-    monkeypatch.setattr("nearkin.serve.server._HEADER_SECONDS", 0.1)
+    monkeypatch.setattr("nearkin.serve.app._HEADER_SECONDS", 0.1)
     run = images.encoder.run
     monkeypatch.setattr(images.encoder, "run", lambda samples: (time.sleep(0.5), run(samples))[1])
     with start(images) as server, server.client() as client:

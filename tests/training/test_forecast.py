@@ -194,14 +194,6 @@ def test_the_time_is_steps_and_validations_without_the_gradients_that_rest(patte
     assert told == {"total": 8 * 0.5 + 32 * 2.0 + 4 * 3.0, "left": 40, "step": 2.0}
 
 
-@pytest.mark.parametrize("key", ["warmup_steps", "head_warmup_steps"])
-def test_a_schedule_that_ends_before_its_warm_up_is_refused(key, patterns, tiny, tmp_path):
-    recipe = load_recipe("triplet", [*tiny, f"training.{key}=12"])
-    with pytest.raises(RecipeError, match=rf"step 12.*{key}"):
-        run_training(patterns, recipe, tmp_path / "run", progress=False)
-    assert not Run(tmp_path / "run").exists
-
-
 def test_a_trunk_without_weights_is_trained_from_scratch_only_if_asked(patterns, tiny, tmp_path):
     short = ["training.head_warmup_steps=1", "training.max_steps=2"]
     with pytest.raises(RecipeError, match=r"model\.pretrained.*frozen_batch_norm=false"):

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
 
 from nearkin.metrics import class_bootstrap
 from nearkin.models import Card
+from nearkin.models.start import MEASURES
+from nearkin.recipe import load_recipe
 from nearkin.training.gain import Gain, GainDifference, gain_facts, measure_gain, suggestion
-from nearkin.training.start import MEASURES, RunStart
+from nearkin.training.start import RunStart
 
 
 def gain_of(precision, map_at_r, best_step=100, classes=30):
@@ -145,13 +148,22 @@ def test_the_card_holds_plain_numbers(measured):
 # ---------------------------------------------------------------- what to try next
 
 
+def advice(gain, recipe="multi-similarity", changes=(), start=None, last_step=600, classes=100):
+    """What a run by this recipe would say; it ends at step 600 and has a rate of 3e-4."""
+    whole = load_recipe(recipe, ["training.max_steps=600", "training.lr=3e-4", *changes])
+    return suggestion(gain, whole, start, last_step=last_step, classes=classes)
+
+
 @pytest.mark.parametrize(
-    ("best_step", "changes", "word"),
+    ("best_step", "facts", "word"),
     [
         (600, {}, "training.max_steps"),
         (0, {"classes": 12}, "classes"),
         (0, {}, "training.lr=1e-04"),
-        (0, {"lowered": True}, "full_rate"),
+        (0, {"start": {"lr": 1e-4}}, "full_rate"),
+        (600, {"start": {"lr": 1e-4}}, "training.max_steps"),
+        # More steps of hardly any size change nothing.
+        (600, {"start": {"lr": 1e-7}}, "full_rate_items=0"),
         (100, {}, "benchmark"),
         # Stopped early, at its best: it was not cut off.
         (300, {"last_step": 300}, "benchmark"),
@@ -159,14 +171,85 @@ def test_the_card_holds_plain_numbers(measured):
         (100, {"classes": 12}, "benchmark"),
     ],
 )
-def test_the_next_thing_to_try(best_step, changes, word):
-    facts = {"last_step": 600, "max_steps": 600, "lr": 3e-4, "classes": 100, "lowered": False, "chosen_size": True}
-    assert word in suggestion(gain_of(CLEAR, CLEAR, best_step), **facts | changes)
+def test_the_next_thing_to_try(best_step, facts, word):
+    assert word in advice(gain_of(CLEAR, CLEAR, best_step), **facts)
 
 
-@pytest.mark.parametrize(("chosen_size", "word"), [(True, "pretrained"), (False, "model.dimension")])
-def test_what_to_do_where_raw_features_are_better(chosen_size, word):
+def behind_raw(high, classes=30):
+    gain = gain_of(CLEAR, CLEAR, classes=classes)
+    gain.differences["best - raw"] = {"P@1": GainDifference(-8.3, -29.2, high), "MAP@R": GainDifference(1, -1, 3)}
+    return gain
+
+
+FULL = {"dimension": 1280, "features": 1280}
+
+
+@pytest.mark.parametrize(
+    ("recipe", "changes", "start", "expected"),
+    [
+        ("multi-similarity", [], FULL, {}),
+        ("multi-similarity", ["model.dimension=2000"], {"dimension": 2000, "features": 1280}, {}),
+        ("multi-similarity", ["model.dimension=64"], {"dimension": 64, "features": 1280}, {"dimension": "auto"}),
+        ("multi-similarity", ["model.head_start=random"], None, {"head_start": "whitened", "dimension": "auto"}),
+        ("best-frozen", [], None, {"head_start": "whitened", "dimension": "auto"}),
+        ("learned-similarity", [], None, {"head_start": "whitened", "dimension": 256}),
+        ("proxy-anchor-prefixes", [], {"dimension": 128, "features": 1280}, {"dimension": 256}),
+        ("triplet", ["model.space=poincare-ball"], None, {"space": "sphere"}),
+        ("multi-similarity-gsp", [], {"dimension": 128, "features": 1280}, {"local_dimension": 256}),
+        (
+            "multi-similarity-gsp",
+            ["model.head_start=random"],
+            None,
+            {"head_start": "whitened", "local_dimension": 256},
+        ),
+        ("multi-similarity", ["model.dimension=null", "model.attention={}"], None, {}),
+    ],
+)
+def test_what_to_do_where_raw_features_are_better_can_be_done(recipe, changes, start, expected):
+    told = advice(behind_raw(-0.1), recipe, changes, start)
+    found = dict(re.findall(r"model\.(\w+) to (\w+)", told))
+    assert found == {name: str(value) for name, value in expected.items()}
+    assert ("pretrained" in told) == (not found or "local_dimension" in found)
+    changed = load_recipe(recipe, [*changes, *(f"model.{name}={value}" for name, value in found.items())]).model
+    assert {name: getattr(changed, name) for name in expected} == expected
+    if found:
+        assert changed.head_start == "whitened"
+
+
+def test_a_model_that_went_on_from_another_may_get_a_new_head():
+    start = {"kind": "kept", "file": "runs/a", "dimension": 128, "lr": 3e-4}
+    assert "model.weights" in advice(behind_raw(-0.1), changes=["model.start=runs/a"], start=start)
+    new = load_recipe("multi-similarity", ["model.start=null", "model.weights=runs/a", "model.pretrained=false"])
+    assert new.model.head_start == "whitened"
+
+
+@pytest.mark.parametrize("high", [0.0, 2.5])
+def test_few_classes_cannot_tell_whether_raw_features_are_better(high):
+    assert "1 validation class cannot tell" in advice(behind_raw(high, classes=1))
+    assert "2 validation classes cannot tell" in advice(behind_raw(high, classes=2))
+    assert "raw" not in advice(behind_raw(high, classes=100)).lower()
+
+
+@pytest.mark.parametrize(
+    ("changes", "key", "least"),
+    [
+        ([], "val_classes", 0.15),
+        (["data.val_classes=0.5"], "val_classes", 0.5),
+        (["data.val_classes=0.9"], "val_classes", 0.9),
+        (["data.val_classes=0"], "val_classes", 0.0),
+        (["data.split=items"], "val_items", 0.1),
+    ],
+)
+def test_a_larger_share_to_validate_on_is_one_that_can_be_set(changes, key, least):
     gain = gain_of(CLEAR, CLEAR)
-    gain.differences["best - raw"] = {"P@1": GainDifference(-8.3, -29.2, 0.0), "MAP@R": GainDifference(1.0, -1.0, 3.0)}
-    facts = {"last_step": 600, "max_steps": 600, "lr": 3e-4, "classes": 100, "lowered": False}
-    assert word in suggestion(gain, **facts, chosen_size=chosen_size)
+    gain.values["start"] = {"P@1": 100.0, "MAP@R": 100.0}
+    for of in (gain, behind_raw(2.5, classes=2)):
+        assignment = re.search(r"data\.\w+=[\d.]*\d", advice(of, changes=changes))[0]
+        assert assignment.startswith(f"data.{key}=")
+        assert least < getattr(load_recipe("multi-similarity", [*changes, assignment]).data, key) < 1
+
+
+def test_named_validation_classes_have_no_share():
+    told = advice(behind_raw(2.5, classes=2), changes=["data.val_classes=[a, b]"])
+    assert "name more" in told
+    assert "=" not in told

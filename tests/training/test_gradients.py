@@ -19,6 +19,8 @@ from nearkin.objectives.section import ObjectiveSection
 from nearkin.recipe import load_recipe
 from nearkin.training import Run, train
 from nearkin.training.batches import Deferred, part, whole
+from nearkin.training.checkpoint import load_state
+from nearkin.training.loop import Loop
 from nearkin.training.ranks import Ranks
 from nearkin.training.step import GradientCache, Step, WholeBatch
 from nearkin.training.strategies import CrossBatchMemory, Schedule
@@ -40,7 +42,7 @@ OBJECTIVES = {
 def make_step(objective: dict, schedule: Schedule | None = None, **changes) -> Step:
     """A network with a pooling that has prototypes, and batch norms that rest unless told otherwise."""
     gsp = {"pooling": "gsp", "pooling_parameters": {"prototypes": 4}, "local_dimension": 8}
-    section = ModelSection(backbone="conv4", channels=3, size=16, **{"dimension": 6, **gsp, **changes})
+    section = ModelSection(channels=3, size=16, **{"backbone": "conv4", "dimension": 6, **gsp, **changes})
     embedder = build_embedder(section, seed=1)
     embedder.pooling.init_from(torch.randn(4, 8, 2, 2, generator=torch.Generator().manual_seed(0)), 0)
     embedder.freeze(None, frozen_batch_norm=True)
@@ -82,6 +84,15 @@ def test_gradients_are_those_of_the_whole_batch(name, size):
     torch.testing.assert_close(found, loss)
     assert not found.requires_grad
     assert_equal_gradients(ours, theirs)
+
+
+def test_parts_leave_out_the_blocks_that_the_whole_batch_does():
+    found = []
+    for size in (None, 5):
+        step = make_step({"loss": "contrastive"}, backbone="resnet20", drop_path=0.6)
+        step.embedder.backbone.path_draws.begin(0, 1, 0, 12)
+        found.append(gradients_of(step, size)[1])
+    assert_equal_gradients(found[1], found[0])
 
 
 def test_a_memory_of_batches_is_filled_once():
@@ -200,3 +211,52 @@ def test_a_part_is_a_number_of_items(given):
 def test_adversarial_training_is_refused():
     with pytest.raises(RecipeError, match=r"training\.gradient_cache"):
         load_recipe("normface", ["training.schedule=adversarial", "training.gradient_cache=8"])
+
+
+# ---------------------------------------------------------------- accumulation
+
+
+@pytest.mark.parametrize("cache", ["null", "5"])
+def test_accumulated_gradients_are_the_mean_of_those_of_the_batches(cache, patterns, tiny, tmp_path, monkeypatch):
+    """One step of plain sgd, against a step by hand on the batches it saw."""
+    sgd = ["training.optimizer=sgd", "training.momentum=0", "training.weight_decay=0", "training.lr=0.1"]
+    more = ["training.gradient_accumulation=3", "training.max_steps=1", f"training.gradient_cache={cache}"]
+    recipe = load_recipe("contrastive", [*tiny, *sgd, *more, "model.frozen_batch_norm=true"])
+    seen, add = [], Loop._add
+
+    def recorded(self, inputs, labels):
+        seen.append((whole(inputs), labels))
+        add(self, inputs, labels)
+
+    monkeypatch.setattr(Loop, "_add", recorded)
+    run = Run(tmp_path / "run")
+    train(patterns, recipe, run, source="p", cache_directory=tmp_path, progress=False)
+    assert len(seen) == 3
+    assert not torch.equal(seen[0][0], seen[1][0])
+    embedder = build_embedder(recipe.model, recipe.training.seed).train()
+    objective = make_objective(recipe.objective, dimension=16, classes=5, space=embedder.space)
+    losses = [objective(embedder(inputs), labels) for inputs, labels in seen]
+    torch.stack(losses).mean().backward()
+    last = load_state(run.state_file)[0]["embedder"]
+    for name, parameter in embedder.named_parameters():
+        torch.testing.assert_close(last[name], parameter.detach() - 0.1 * parameter.grad, rtol=1e-4, atol=1e-6)
+    (logged,) = [row["loss"] for row in run.history() if "loss" in row]
+    assert logged == pytest.approx(torch.stack(losses).mean().item(), rel=1e-5)
+
+
+def test_accumulated_batches_are_those_that_single_steps_would_take(patterns, tiny, tmp_path, monkeypatch):
+    seen, add = {}, Loop._add
+    for count in (1, 2):
+        seen[count] = []
+
+        def recorded(self, inputs, labels, to=seen[count]):
+            to.append((whole(inputs), labels))
+            add(self, inputs, labels)
+
+        monkeypatch.setattr(Loop, "_add", recorded)
+        sets = [f"training.gradient_accumulation={count}", f"training.max_steps={4 // count}"]
+        recipe = load_recipe("contrastive", [*tiny, *sets])
+        train(patterns, recipe, Run(tmp_path / str(count)), source="p", cache_directory=tmp_path, progress=False)
+    for (ours, our_labels), (theirs, their_labels) in zip(seen[1], seen[2], strict=True):
+        assert torch.equal(ours, theirs)
+        assert torch.equal(our_labels, their_labels)

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from nearkin.api import fit_run
-from nearkin.errors import CheckpointError, DataError, RunError, StorageError, TrainingError
+from nearkin.errors import CheckpointError, DataError, RecipeError, RunError, StorageError, TrainingError
 from nearkin.models import build_embedder
 from nearkin.recipe import load_recipe
 from nearkin.storage import WriterLock
@@ -98,6 +98,31 @@ RECIPES = {
     "prefixes": ("normface", ["objective.prefixes=[4, 8]", "objective.parameters={proxies: ema, scale: dynamic}"]),
     "switched negatives": ("triplet", ["objective.switch=0.3"]),
     "augmented": ("supcon", ["data.jitter=0.3", "training.head_warmup_steps=5"]),
+    "plateau, layer-wise decay, mean of the best": (
+        "proxy-anchor",
+        [
+            "training.lr_schedule=plateau",
+            "training.plateau_patience=0",
+            "training.evaluate_every=1",
+            "training.layer_decay=0.5",
+            "training.betas=[0.5, 0.9]",
+            "training.average_best=3",
+            "training.select=P@1",
+        ],
+    ),
+    "accumulated, dropped paths, erased": (
+        "contrastive-xbm",
+        [
+            "training.cross_batch_memory={batches: 2, warmup_steps: 5}",
+            "model.backbone=resnet20",
+            "model.drop_path=0.5",
+            "data.erase=0.5",
+            "data.rotation=20",
+            "data.colour=0.4",
+            "training.gradient_accumulation=2",
+            "training.max_steps=9",
+        ],
+    ),
 }
 
 
@@ -112,7 +137,7 @@ def test_same_seed_resumed_after_a_stop_is_bit_equal(name, patterns, tiny, tmp_p
     assert stopped.interrupted
     assert stopped.state.step == 7
     resumed = run_training(patterns, recipe, tmp_path / "stopped", tmp_path, resume=True)
-    assert resumed.state.step == 12
+    assert resumed.state.step == recipe.training.max_steps
     assert_same_run(tmp_path / "once", tmp_path / "stopped")
 
 
@@ -161,6 +186,35 @@ def stop_at(step, dataset, recipe, path, cache):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop.Loop, "_step", interrupted)
         return run_training(dataset, recipe, path, cache)
+
+
+@pytest.mark.parametrize(
+    ("sets", "word"),
+    [
+        (["training.warmup_steps=12"], r"training\.warmup_steps"),
+        (["training.head_warmup_steps=20"], r"training\.head_warmup_steps"),
+        (["data.val_classes=0", "training.lr_schedule=plateau"], r"data\.val_classes"),
+        (["data.val_classes=0", "training.average_best=2"], r"training\.average_best"),
+        (["data.val_classes=0", "training.select=P@1"], r"training\.select"),
+        (["training.select=accuracy"], r"training\.select"),
+    ],
+)
+def test_a_warm_up_that_never_ends_and_values_that_never_come_are_refused(sets, word, patterns, tiny, tmp_path):
+    with pytest.raises(RecipeError, match=word):
+        run_training(patterns, load_recipe("triplet", [*tiny, *sets]), tmp_path / "run", tmp_path)
+    assert not Run(tmp_path / "run").exists
+
+
+def test_seen_classes_may_be_selected_by_what_is_retrieved(patterns, tiny, tmp_path):
+    sets = [*tiny, "data.split=items", "data.val_items=0.4", "training.max_steps=4"]
+    for select, chosen in (("null", "val_accuracy"), ("MAP@R", "val_MAP@R"), ("accuracy", "val_accuracy")):
+        recipe = load_recipe("normface", [*sets, f"training.select={select}"])
+        result = run_training(patterns, recipe, tmp_path / select, tmp_path)
+        values = [row[chosen] for row in Run(tmp_path / select).history() if chosen in row]
+        assert [value for _, value in result.state.validated] == values
+    single = load_recipe("normface", [*sets, "data.val_items=0.1", "training.select=MAP@R"])
+    with pytest.raises(DataError, match="val_items"):
+        run_training(patterns, single, tmp_path / "single", tmp_path)
 
 
 def test_another_seed_is_another_run(patterns, tiny, tmp_path):
@@ -326,6 +380,63 @@ def test_the_model_keeps_the_best_weights_not_the_last(patterns, tiny, tmp_path)
         assert values["MAP@R"] == pytest.approx(best["val_MAP@R"], abs=1e-6)
         early.append(best["step"] < 24 and best["val_MAP@R"] > validations[-1]["val_MAP@R"] + 1e-3)
     assert any(early)
+
+
+@pytest.mark.parametrize("select", ["P@1", "NMI"])
+def test_what_is_selected_by_is_best_among_the_weights_kept(select, patterns, tiny, tmp_path):
+    sets = [*tiny, f"training.select={select}", "training.validation_metrics=[NMI]", "training.evaluate_every=1"]
+    recipe = load_recipe("triplet", [*sets, "training.lr=0.1"])
+    result = run_training(patterns, recipe, tmp_path / "run", tmp_path)
+    rows = {row["step"]: row for row in Run(tmp_path / "run").history() if "val_NMI" in row}
+    best = max(rows, key=lambda step: (rows[step][f"val_{select}"], -step))
+    assert result.state.best_step == best
+    assert result.state.best_value == rows[best][f"val_{select}"]
+    # Else the test could not tell them apart.
+    assert best != max(rows, key=lambda step: (rows[step]["val_MAP@R"], -step))
+
+
+def test_a_plateau_lowers_the_rate(patterns, tiny, tmp_path):
+    sets = ["training.lr_schedule=plateau", "training.plateau_patience=1", "training.step_factor=0.1"]
+    still = ["training.lr=1e-12", "training.evaluate_every=1", "training.log_every=1", "training.max_steps=6"]
+    run_training(patterns, load_recipe("triplet", [*tiny, *sets, *still]), tmp_path / "run", tmp_path)
+    rates = [row["lr"] for row in Run(tmp_path / "run").history() if "lr" in row]
+    # Step 0 is the best; the validations of steps 1 and 2 are no better, and so on.
+    assert rates == pytest.approx([1e-12, 1e-12, 1e-13, 1e-13, 1e-14, 1e-14])
+
+
+def test_the_mean_of_the_best_is_another_candidate(patterns, tiny, tmp_path, monkeypatch):
+    """Validation is told what to find: each step is better than the one before, and the mean best or worst of all."""
+    from nearkin.training import loop
+
+    sets = [*tiny, "training.average_best=3", "training.evaluate_every=2"]
+    for found in (0.95, 0.05):
+        path, kept = tmp_path / str(found), []
+
+        def values(self, validate, found=found, kept=kept):
+            trying = sum(step == self.state.step for step, _ in self.state.validated) == 1 and self.state.step == 12
+            if not trying:
+                kept.append(self._weights())
+            value = found if trying else 0.1 + self.state.step / 100
+            return {"val_MAP@R": value, "val_P@1": value / 2}
+
+        with monkeypatch.context() as patch:
+            patch.setattr(loop.Loop, "_validation_values", values)
+            result = run_training(patterns, load_recipe("triplet", sets), path, tmp_path)
+            again = run_training(patterns, load_recipe("triplet", sets), path, tmp_path, resume=True)
+        wins = found > 0.5
+        mean = {name: sum(one[name].double() for one in kept[4:]) / 3 for name in kept[-1]}
+        wanted = mean if wins else kept[-1]
+        for model in (result.embedder, again.embedder, Run(path).model()):
+            for name, value in model.state_dict().items():
+                if value.is_floating_point():
+                    torch.testing.assert_close(value, wanted[name].float())
+        card = Run(path).model().card
+        assert (result.state.averaged, again.state.averaged, card.averaged) == ((3, 3, 3) if wins else (0, 0, None))
+        assert card.validation == {"val_MAP@R": pytest.approx(found if wins else 0.22), "val_P@1": pytest.approx(
+            (found if wins else 0.22) / 2)}  # fmt: skip
+        assert [row for row in Run(path).history() if "averaged_MAP@R" in row] == [
+            {"step": 12, "averaged_MAP@R": found, "averaged_P@1": found / 2}
+        ]
 
 
 def test_patience_stops_early(patterns, tiny, tmp_path):

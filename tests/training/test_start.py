@@ -12,6 +12,7 @@ import pytest
 import torch
 import yaml
 
+from nearkin.data.splits import resolve_split
 from nearkin.errors import RecipeError, RunError
 from nearkin.models import build_embedder
 from nearkin.models.section import ModelSection
@@ -22,8 +23,20 @@ from nearkin.recipe import load_recipe
 from nearkin.spaces import Euclidean, Sphere
 from nearkin.training import Run, train
 from nearkin.training.checkpoint import load_state
+from nearkin.training.fit import TrainingSetup
 from nearkin.training.loop import Loop
-from nearkin.training.start import RunStart, measure_start, per_query, raw_features, resize_head, start_lines
+from nearkin.training.ranks import Ranks
+from nearkin.training.start import (
+    RunStart,
+    measure_start,
+    per_query,
+    random_start_line,
+    rate_note,
+    rate_share,
+    raw_features,
+    resize_head,
+    start_lines,
+)
 
 HEAD = {
     "kind": "whitened",
@@ -61,6 +74,34 @@ def test_a_damaged_file_is_told(text, tmp_path):
         RunStart.load(tmp_path / "start.json")
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"head": {}},
+        {"head": {"kind": "whitened"}},
+        {"head": {key: value for key, value in HEAD.items() if key != "features"}},
+        {"head": {**HEAD, "dimension": "128"}},
+        {"head": {**HEAD, "trials": [{"dimension": 64}]}},
+        {"first": {"P@1": [1.0, 0.0]}},
+        {"first": [1.0, 0.0]},
+        {"raw": {"P@1": [1.0], "MAP@R": [0.5]}},
+        {"labels": None},
+    ],
+)
+def test_an_incomplete_file_is_told(change, tmp_path):
+    values = {"P@1": [1.0, 0.0], "MAP@R": [0.5, 0.25]}
+    whole = {"head": HEAD, "raw": values, "first": values, "labels": ["a", "b"]}
+    (tmp_path / "start.json").write_text(json.dumps({**whole, **change}))
+    with pytest.raises(RunError, match=r"start\.json"):
+        RunStart.load(tmp_path / "start.json")
+
+
+def test_a_head_of_another_kind_says_less(tmp_path):
+    start = RunStart(head={"kind": "other", "dimension": 8})
+    start.save(tmp_path / "start.json")
+    assert RunStart.load(tmp_path / "start.json") == start
+
+
 # ---------------------------------------------------------------- what is told
 
 
@@ -71,10 +112,37 @@ def test_the_size_is_told_with_what_a_smaller_one_would_cost():
     assert "Mind the gap." in others[-1]
 
 
+def test_damping_is_told_where_there_is_some():
+    assert "damping" not in start_lines(HEAD)[0]
+    assert "damping 0.5" in start_lines({**HEAD, "damping": 0.5})[0]
+
+
 def test_all_dimensions_are_told_with_what_they_take():
     lines = start_lines({**HEAD, "dimension": 1280, "notes": []})
     assert "0.3" in lines[0]
     assert "5.1 GB" in lines[-1]
+
+
+@pytest.mark.parametrize(
+    ("rate", "words", "absent"),
+    [
+        (0.8e-4, None, ""),
+        (2e-5, ("2e-05", "0.0001", "84 items", "full_rate_classes"), "nearly"),
+        (7.8e-8, ("7.8e-08", "84 items", "nearly as it is", "full_rate_classes=0", "full_rate_items=0"), "slowly"),
+    ],
+)
+def test_a_rate_that_was_lowered_is_told(rate, words, absent):
+    note = rate_note({**HEAD, "lr": rate, "lr_lowered_for": "84 items"}, 1e-4)
+    if words is None:
+        assert note is None
+    else:
+        assert all(word in note for word in words)
+        assert absent not in note
+
+
+def test_starts_of_old_say_nothing_of_rates():
+    assert rate_note(HEAD, 1e-4) is None
+    assert rate_share(None, 1e-4) == 1.0
 
 
 def test_where_nothing_was_chosen_there_is_no_table():
@@ -138,11 +206,36 @@ def test_the_poincare_ball_starts_at_random():
         ModelSection(pretrained=True, space="poincare-ball", head_start="whitened")
 
 
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"space": "poincare-ball"}, ("head", "random", "Poincaré")),
+        ({"head_start": "random"}, ("head", "random", "model.head_start")),
+        ({"head_start": "random", "dimension": None, "local_dimension": 8}, ("1x1 convolution", "random")),
+        ({}, None),
+        ({"dimension": None}, None),
+        ({"pretrained": False}, None),
+    ],
+)
+def test_a_random_start_behind_a_backbone_that_knows_something_is_told(settings, words):
+    line = random_start_line(ModelSection(**{"pretrained": True, **settings}))
+    assert (line is None) == (words is None)
+    assert all(word in line for word in words or ())
+
+
 def test_without_a_layer_there_is_no_start():
     assert ModelSection(pretrained=True, dimension=None).head_start == "random"
     with pytest.raises(RecipeError, match=r"model\.dimension"):
         ModelSection(pretrained=True, dimension=None, head_start="whitened")
     assert ModelSection(pretrained=True, dimension=None, local_dimension=8).head_start == "whitened"
+
+
+@pytest.mark.parametrize("dimension", [0, 65537, 999999999, 1.5, "wide"])
+def test_a_dimension_out_of_bounds_is_told_in_plain_words(dimension):
+    with pytest.raises(RecipeError, match="65536") as told:
+        load_recipe("multi-similarity", [f"model.dimension={dimension}"])
+    assert "constrained" not in str(told.value)
+    assert load_recipe("multi-similarity", ["model.dimension=65536"]).model.dimension == 65536
 
 
 def test_prefixes_want_a_number():
@@ -383,6 +476,29 @@ def test_the_rate_is_lowered_for_few_classes_and_items(patterns, settings, tmp_p
 
 
 @pytest.mark.parametrize(
+    ("changes", "lowered"),
+    [
+        ([], True),
+        (["model.freeze=block4"], True),  # the last one
+        (["model.freeze=block3"], False),
+        (["model.freeze=null"], False),
+        (["model.head_start=random"], False),
+    ],
+)
+def test_rates_are_lowered_only_behind_a_backbone_that_is_frozen(changes, lowered, patterns, settings, tmp_path):
+    recipe = load_recipe("multi-similarity", [*settings, "model.cache=false", *changes])
+    split = resolve_split(patterns.manifest, recipe.data, 0)
+    setup = TrainingSetup(patterns, recipe, Run(tmp_path / "run"), split, Ranks(), "patterns", (), False, False)
+    embedder = build_embedder(recipe.model, seed=0)
+    items = len(split.train)
+    expected = 0.01 * (items / 3000) ** 2 if lowered else 0.01
+    assert setup.section(embedder).lr == pytest.approx(expected)
+    rates = setup.rates(embedder)
+    assert rates["lr"] == pytest.approx(expected)
+    assert rates["lr_lowered_for"] == (f"{items} items" if lowered else "")
+
+
+@pytest.mark.parametrize(
     "change",
     [
         "model.attention={score: additive}",
@@ -411,3 +527,48 @@ def test_watched_clusters_of_a_chosen_dimension_can_be_resumed(patterns, setting
     assert whole.embedder.dimension != 128
     again = run_training(patterns, recipe, tmp_path / "run", tmp_path, resume=True)
     assert again.state.step == whole.state.step
+
+
+# ---------------------------------------------------------------- going on from a run
+
+
+def test_a_finished_run_goes_on_with_another_schedule(patterns, tiny, tmp_path):
+    """Head included, as it was: step 0 is what the first run kept, and a resumed run is the same run."""
+    run_training(patterns, load_recipe("contrastive", [*tiny, "training.lr=0.02"]), tmp_path / "first", tmp_path)
+    first = Run(tmp_path / "first").model()
+    sets = [*tiny, "model.dimension=auto", f"model.start={tmp_path / 'first'}"]
+    more = ["training.chance_constrained={proxies: 2, pool: 3, patience: 1}", "training.lr=0.001"]
+    recipe = load_recipe("contrastive-ccp", [*sets, *more, "training.full_rate_items=0"])
+    result = run_training(patterns, recipe, tmp_path / "second", tmp_path)
+    best = first.card.validation
+    assert {name: rows_at(tmp_path / "second", 0)[name] for name in best} == best
+    assert result.embedder.dimension == first.dimension
+    card = Run(tmp_path / "second").model().card
+    assert card.started_from["file"] == str(tmp_path / "first" / "model.safetensors")
+    assert "head" in card.started_from["parts"]
+    assert card.started_from["classes"] == first.card.classes.train
+    assert start_lines(card.start) == [
+        f"The model goes on from {tmp_path / 'first'}, with its {first.dimension} dimensions."
+    ]
+    assert card.start["lr"] == 0.001  # the backbone learns too
+    again = run_training(patterns, recipe, tmp_path / "second", tmp_path, resume=True)
+    assert again.embedder.fingerprint() == result.embedder.fingerprint()
+
+
+def test_a_run_that_goes_on_is_resumed_to_the_same_end(patterns, tiny, tmp_path, monkeypatch):
+    run_training(patterns, load_recipe("contrastive", tiny), tmp_path / "first", tmp_path)
+    recipe = load_recipe("proxy-anchor", [*tiny, f"model.start={tmp_path / 'first'}"])
+    whole = run_training(patterns, recipe, tmp_path / "whole", tmp_path)
+    plain = Loop._step
+
+    def stopped(self, *arguments):
+        if self.state.step + 1 == 5:
+            os.kill(os.getpid(), signal.SIGINT)
+        return plain(self, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Loop, "_step", stopped)
+        assert run_training(patterns, recipe, tmp_path / "cut", tmp_path).interrupted
+    again = run_training(patterns, recipe, tmp_path / "cut", tmp_path, resume=True)
+    assert again.embedder.fingerprint() == whole.embedder.fingerprint()
+    assert Run(tmp_path / "cut").log_file.read_text() == Run(tmp_path / "whole").log_file.read_text()

@@ -31,7 +31,7 @@ from nearkin.gallery.calibration.identification import (
 )
 from nearkin.gallery.calibration.pairs import PairRule, Ruling, compare_pairs, fit_pair_rule
 from nearkin.gallery.store import Found, GalleryStore, Sample
-from nearkin.gallery.values import Candidate, Match, Settings
+from nearkin.gallery.values import LikelyClass, Match, Settings
 from nearkin.spaces import Space
 
 T = TypeVar("T")
@@ -62,7 +62,7 @@ def reach_verdicts(
     known = [None] * len(some) if horizon.threshold is None else (nearest <= horizon.threshold).tolist()
     if identification.temperature is None:
         labels = codes[np.arange(len(some)), first].tolist()
-        listed: list[tuple[Candidate, ...]] = [()] * len(some)
+        listed: list[tuple[LikelyClass, ...]] = [()] * len(some)
     else:
         top, values = identification.probabilities(distances, codes, shares_of(sizes, codes)).top(_SHOWN)
         labels = top[:, 0].tolist()
@@ -74,8 +74,8 @@ def reach_verdicts(
     return verdicts
 
 
-def _candidates(codes: list[int], values: list[float], classes: Sequence[str]) -> tuple[Candidate, ...]:
-    return tuple(Candidate(classes[code], value) for code, value in zip(codes, values, strict=True) if code >= 0)
+def _candidates(codes: list[int], values: list[float], classes: Sequence[str]) -> tuple[LikelyClass, ...]:
+    return tuple(LikelyClass(classes[code], value) for code, value in zip(codes, values, strict=True) if code >= 0)
 
 
 _FORMAT = 1

@@ -12,12 +12,13 @@ import numpy as np
 import torch
 
 from nearkin.confidence.conformal import needed_points
-from nearkin.confidence.probabilities import ClassProbabilities, sum_by_class
-from nearkin.confidence.sharp_ned import fit_sharpened, powered
-from nearkin.confidence.temperature import fit_temperature, squarable
+from nearkin.confidence.probabilities import ClassProbabilities, powered, sum_by_class
+from nearkin.confidence.sharp_ned import fit_sharpened
+from nearkin.confidence.temperature import fit_temperature
 from nearkin.gallery.store import GalleryStore, Sample
 from nearkin.metrics.calibration import calibration_metrics
 from nearkin.progress import Progress
+from nearkin.spaces.space import squarable
 
 MOST_NEIGHBOURS = 200
 """Neighbours that speak for or against a class."""

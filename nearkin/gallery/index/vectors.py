@@ -20,7 +20,7 @@ from torch import Tensor
 
 from nearkin.checks import check_whole
 from nearkin.errors import DataError
-from nearkin.gallery.rounding import VectorRows, allocate, raw_rows, slice_rows, unpacked
+from nearkin.gallery.dtypes import VectorRows, allocate, raw_rows, slice_rows, unpacked
 from nearkin.gallery.store import ABSENT, UNLABELLED
 from nearkin.search import exact
 from nearkin.search.scan import (
@@ -401,7 +401,7 @@ class VectorIndex:
     def append(self, vectors: np.ndarray, codes: np.ndarray) -> None:
         """Add slots with vectors float32 (n, d), points of the space, and codes int32 (n,).
 
-        An index of int8 takes them packed (n, 4 + d), as `rounding.packed` makes them.
+        An index of int8 takes them packed (n, 4 + d), as `dtypes.packed` makes them.
         """
         if self._dtype == "int8":
             lengths = lengths_of(unpacked(vectors))

@@ -18,12 +18,12 @@ import numpy as np
 
 from nearkin.errors import DataError, StorageError
 from nearkin.gallery.checks import check_vectors
+from nearkin.gallery.dtypes import check_dtype
 from nearkin.gallery.layout import Layout
 from nearkin.gallery.milvus import collection, items
 from nearkin.gallery.milvus.collection import Collection, Documents, MilvusRow
 from nearkin.gallery.milvus.connection import Connection, MissingCollectionError
 from nearkin.gallery.milvus.search import check_layout, index_parameters, metric_of
-from nearkin.gallery.rounding import check_dtype
 from nearkin.gallery.store import Record
 from nearkin.gallery.values import Settings
 

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from nearkin.errors import DataError, require
+from nearkin.gallery.dtypes import halves, quantised, rounded
 from nearkin.gallery.milvus.collection import LARGEST_ANSWER, TEXT_BYTES, MilvusRow, schema_class
 from nearkin.gallery.milvus.filter import PARTITION_FIELD, facts
-from nearkin.gallery.rounding import halves, quantised, rounded
 from nearkin.gallery.store import Record
 from nearkin.gallery.values import Item, Settings
 

@@ -13,8 +13,8 @@ from typing import Any
 from urllib.parse import quote
 
 from nearkin.errors import DataError, StorageError
+from nearkin.gallery.dtypes import DTYPES
 from nearkin.gallery.model import check_space_settings
-from nearkin.gallery.rounding import DTYPES
 from nearkin.gallery.values import Settings
 
 APPLICATION = 0x6E6B696E

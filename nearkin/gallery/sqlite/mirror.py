@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 
 from nearkin.errors import NearkinError, StorageError
+from nearkin.gallery.dtypes import SCALE_BYTES, halves, packed
 from nearkin.gallery.index import VectorIndex
 from nearkin.gallery.index.hnsw import HnswIndex
 from nearkin.gallery.model import is_learned, space_of
-from nearkin.gallery.rounding import SCALE_BYTES, halves, packed
 from nearkin.gallery.sqlite import rows as rows_of_items
 from nearkin.gallery.sqlite.database import GalleryState, read_settings, read_state
 from nearkin.gallery.store import ABSENT

@@ -15,10 +15,10 @@ import numpy as np
 from nearkin.errors import DataError, StorageError, suggestion
 from nearkin.gallery.checks import check_vectors
 from nearkin.gallery.condition import Condition
+from nearkin.gallery.dtypes import check_dtype
 from nearkin.gallery.layout import Layout
 from nearkin.gallery.model import check_space_settings
 from nearkin.gallery.places import size_of
-from nearkin.gallery.rounding import check_dtype
 from nearkin.gallery.sqlite import database
 from nearkin.gallery.sqlite import rows as items
 from nearkin.gallery.sqlite.change import Change, NewVectors, compact

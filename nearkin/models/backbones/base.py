@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from nearkin.data.inputs import InputSpec
 from nearkin.errors import ModelError, UnknownNameError, require, suggestion
+from nearkin.models.backbones.drop_path import PathDraws, set_drop_path
 from nearkin.registry import Registry
 
 
@@ -35,6 +36,13 @@ class Backbone(nn.Module):
         self.widths = dict(widths)
         self.config: dict[str, Any] | None = None
         """What `make_backbone` was given, so that a checkpoint can build the same again; None if built by hand."""
+        self.path_draws: PathDraws | None = None
+        """What residual blocks draw from in training if they are left out at times; None: they never are."""
+
+    def drop_paths(self, rate: float) -> None:
+        """Let training leave residual blocks out for some samples; see `drop_path.set_drop_path`."""
+        name = type(self).__name__ if self.config is None else self.config["name"]
+        self.path_draws = set_drop_path(self, rate, name)
 
     @property
     def stage_names(self) -> list[str]:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from nearkin.data.inputs import InputSpec
 from nearkin.errors import ModelError, require
 from nearkin.models.backbones.base import Backbone, BackboneEntry, SameConv2d, backbones, conv_norm, initialise
+from nearkin.models.backbones.drop_path import ResidualBlock
 
 # Of the files in version 0.1.0 of the wheels; their names end in the first eight digits.
 _SHA256 = (
@@ -87,7 +88,7 @@ def _unit(incoming: int, outgoing: int, kernel: int = 1, stride: int = 1, groups
     return conv_norm(conv, nn.ReLU6(inplace=True), eps=1e-3, momentum=0.01)
 
 
-class InvertedResidual(nn.Module):
+class InvertedResidual(ResidualBlock):
     """1x1 expansion, depthwise convolution, linear 1x1 projection; added to the input where the shapes agree."""
 
     def __init__(self, incoming: int, outgoing: int, kernel: int, stride: int, expansion: int) -> None:
@@ -101,7 +102,7 @@ class InvertedResidual(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Map (B, C, H, W) to (B, C', H / stride, W / stride)."""
         y = self.project(self.depthwise(self.expand(x)))
-        return y.add_(x) if self.residual else y
+        return self.dropped(y).add_(x) if self.residual else y
 
 
 def efficientnet_lite(spec: InputSpec, width: float, depth: float) -> Backbone:

@@ -9,12 +9,13 @@ from torch import Tensor, nn
 
 from nearkin.data.inputs import InputSpec
 from nearkin.models.backbones.base import Backbone, BackboneEntry, backbones, conv_norm, initialise
+from nearkin.models.backbones.drop_path import ResidualBlock
 
 # Up to this side a stem that divides it by four would leave too few positions.
 _SMALL = 64
 
 
-class _Block(nn.Module):
+class _Block(ResidualBlock):
     """relu(body(x) + shortcut(x)); the shortcut is a 1x1 convolution where the shape changes."""
 
     expansion: ClassVar[int] = 1
@@ -35,7 +36,7 @@ class _Block(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.activation(self.body(x) + self.shortcut(x))
+        return self.activation(self.dropped(self.body(x)) + self.shortcut(x))
 
 
 class _Bottleneck(_Block):

@@ -13,8 +13,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
+from nearkin.data.stores import file_name, is_url, protocols, redacted, redacted_text
 from nearkin.data.url_store import check_protocols
-from nearkin.data.urls import file_name, is_url, protocols, redacted, redacted_text
 from nearkin.errors import DataError, NearkinError, StorageError
 from nearkin.storage import WriterLock, replacing, storing
 

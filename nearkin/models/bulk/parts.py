@@ -16,7 +16,7 @@ import numpy as np
 from nearkin._version import __version__
 from nearkin.data.dataset import BadFile, Dataset
 from nearkin.data.manifest import not_unicode
-from nearkin.data.urls import redacted
+from nearkin.data.stores import redacted
 from nearkin.errors import DataError, StorageError
 from nearkin.models.bulk.folders import Folder, check_division, open_folder, parsed_part, part_name, unfinished_name
 

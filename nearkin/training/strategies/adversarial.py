@@ -24,15 +24,15 @@ from nearkin.models import Embedder
 from nearkin.models.embedder import Features
 from nearkin.models.speed import as_channels_last
 from nearkin.objectives import Objective
-from nearkin.objectives.adversarial import (
+from nearkin.objectives.proxy.bank import ClassVectors, Following
+from nearkin.objectives.proxy.loss import ProxyLoss
+from nearkin.objectives.proxy.scores import (
+    ScaledScores,
     negative_margin_loss,
     negative_margins,
     prediction_cross_entropy,
     prediction_divergence,
 )
-from nearkin.objectives.proxy.bank import ClassVectors, Following
-from nearkin.objectives.proxy.loss import ProxyLoss
-from nearkin.objectives.proxy.scores import ScaledScores
 from nearkin.recipe import AdversarialSection
 from nearkin.spaces import Space
 from nearkin.training.ranks import Ranks

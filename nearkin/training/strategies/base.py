@@ -125,6 +125,7 @@ def check_schedule(
         kind: what the inputs are, "image" or "audio".
         cached: whether they come from a feature cache.
     """
+    _check_steps(section, validated)
     if section.schedule == "adversarial":
         from nearkin.training.strategies.adversarial import check_adversarial
 
@@ -140,8 +141,32 @@ def check_schedule(
     if section.schedule == "chance-constrained" and not validated:
         raise RecipeError(
             "The schedule 'chance-constrained' ends an instance when validation stops gaining, and there are no "
-            "validation classes: set data.val_classes to a share above 0."
+            "validation classes: set data.val_classes to a share above 0, such as 0.15."
         )
+
+
+def _check_steps(section: TrainingSection, validated: bool) -> None:
+    """Refuse warm-ups that never end, and what waits for validations that never come."""
+    for name in ("warmup_steps", "head_warmup_steps"):
+        steps = getattr(section, name)
+        if steps >= section.max_steps:
+            raise RecipeError(
+                f"Training ends after {section.max_steps} steps, before its warm-up of {steps} is over: lower "
+                f"training.{name}, or raise training.max_steps."
+            )
+    if validated:
+        return
+    waiting = {
+        "lr_schedule plateau": section.lr_schedule == "plateau",
+        "average_best": section.average_best is not None,
+        "select": section.select is not None,
+    }
+    for name, used in waiting.items():
+        if used:
+            raise RecipeError(
+                f"training.{name} goes by validation values, and there are no validation classes: set data.val_classes "
+                f"to a share above 0, or remove it."
+            )
 
 
 def make_schedule(

@@ -20,8 +20,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from nearkin.errors import CheckpointError
-from nearkin.models.checkpoint import write_tensors
-from nearkin.models.embedder import Features, to_device
+from nearkin.models.embedder import Features, to_device, write_tensors
 from nearkin.objectives import Objective
 from nearkin.recipe import ChanceConstrainedSection
 from nearkin.spaces import kcenter

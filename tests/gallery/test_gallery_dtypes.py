@@ -13,8 +13,8 @@ from hypothesis.extra import numpy as arrays
 
 from nearkin.errors import DataError
 from nearkin.gallery import Gallery
+from nearkin.gallery.dtypes import PackedRows, check_dtype, packed, quantised, rounded, row_bytes, unpacked
 from nearkin.gallery.index import VectorIndex
-from nearkin.gallery.rounding import PackedRows, check_dtype, packed, quantised, rounded, row_bytes, unpacked
 from nearkin.gallery.store import ABSENT
 from nearkin.spaces import make_space
 

@@ -95,7 +95,7 @@ class PackedRows:
     """Rows that are read as float32 vectors, and held as int8 with a scale.
 
     Args:
-        rows: int8 (capacity, 4 + d), as `rounding.packed` makes them.
+        rows: int8 (capacity, 4 + d), as `packed` makes them.
     """
 
     def __init__(self, rows: np.ndarray) -> None:

@@ -1,4 +1,4 @@
-"""The `training` section of a recipe: how the objective is minimised, and what each batch is compared with."""
+"""The `training` and `audit` sections of a recipe: how the objective is minimised, and what is measured afterwards."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from nearkin.metrics.named import check_metric_name
+from nearkin.search.rerank import rerankers
+
+_ATTACKS = ["fgsm", "bim", "pgd"]
 
 
 def _as_number(given: Any) -> Any:
@@ -21,6 +24,9 @@ def _as_number(given: Any) -> Any:
 
 
 AUTO_PRECISION: Literal["auto"] = "auto"
+
+Beta = Annotated[float, Field(ge=0, lt=1)]
+"""How much of a moving average is kept."""
 
 Fractional = Annotated[float, BeforeValidator(_as_number)]
 """A number, which a recipe may also give as a fraction."""
@@ -196,22 +202,39 @@ class TrainingSection(BaseModel):
     full_rate_classes: int = Field(
         default=80,
         ge=0,
-        description="Training classes for which `lr` is meant, where the head starts from the data (model.head_start): "
-        "with fewer, every rate is lowered by the square of the share, so that few classes cannot ruin the start; 0: "
-        "never.",
+        description="Training classes for which `lr` is meant, where the head starts from the data (model.head_start) "
+        "and the whole backbone is frozen: with fewer, every rate is lowered by the square of the share, so that few "
+        "classes cannot ruin the start; 0: never.",
     )
     full_rate_items: int = Field(default=3000, ge=0, description="The same by the number of training items.")
     proxy_lr_factor: float = Field(
         default=1.0, ge=0, description="Learning rate of the loss's own parameters, as a multiple of lr."
     )
     weight_decay: float = Field(default=1e-4, ge=0, description="Weight decay of head and backbone; proxies have none.")
+    layer_decay: float | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        description="Layer-wise decay: each stage of the backbone learns at this share of the rate of the next one, "
+        "the last stage at the backbone's own; null: all stages at the same rate.",
+    )
     momentum: float = Field(default=0.9, ge=0, lt=1, description="Momentum of sgd.")
-    lr_schedule: Literal["constant", "cosine", "step"] = Field(
-        default="constant", description="Learning rate over the steps."
+    betas: tuple[Beta, Beta] = Field(
+        default=(0.9, 0.999), description="Decay of adam's and adamw's averages of gradients and of their squares."
+    )
+    lr_schedule: Literal["constant", "cosine", "step", "plateau"] = Field(
+        default="constant",
+        description="Learning rate over the steps; plateau: lowered when validation stops gaining.",
     )
     step_every: int = Field(default=500, ge=1, description="With lr_schedule=step: steps between two decays.")
     step_factor: float = Field(
-        default=0.5, gt=0, le=1, description="With lr_schedule=step: what a decay multiplies by."
+        default=0.5, gt=0, le=1, description="With lr_schedule=step or plateau: what a decay multiplies by."
+    )
+    plateau_patience: int = Field(
+        default=3,
+        ge=0,
+        description="With lr_schedule=plateau: validations without a better value that are waited for; the next such "
+        "one lowers the rate. Those during the warm-up do not count.",
     )
     warmup_steps: int = Field(default=0, ge=0, description="Steps of linear warm-up of every learning rate.")
     head_warmup_steps: int = Field(default=0, ge=0, description="First steps that train head and proxies only.")
@@ -228,8 +251,13 @@ class TrainingSection(BaseModel):
     patience: int | None = Field(
         default=10,
         ge=1,
-        description="Validations without a better MAP@R (accuracy, with schedule=episodic, or data.split=items or "
-        "domains and a loss that classifies) before stopping; null: never.",
+        description="Validations without a better value of what `select` names before stopping; null: never.",
+    )
+    select: str | None = Field(
+        default=None,
+        description="What chooses the weights: MAP@R, P@1, accuracy where it is measured, or one of "
+        "validation_metrics; null: MAP@R, or accuracy with schedule=episodic, or with data.split=items or domains "
+        "and a loss that classifies.",
     )
     cluster_items: int | None = Field(
         default=None,
@@ -249,6 +277,19 @@ class TrainingSection(BaseModel):
     )
     ema: float | None = Field(
         default=None, gt=0, lt=1, description="Decay of the moving average of weights; null: none."
+    )
+    average_best: int | None = Field(
+        default=None,
+        ge=2,
+        le=100,
+        description="At the end, also validate the mean of the last so many weights that were the best when they were "
+        "validated, and keep it if it beats them; a checkpoint holds all of them; null: no mean.",
+    )
+    gradient_accumulation: int = Field(
+        default=1,
+        ge=1,
+        description="Batches whose gradients are averaged before the optimiser steps. Each has a loss of its own: "
+        "items of two batches are never compared, unlike with gradient_cache.",
     )
     gradient_cache: int | None = Field(
         default=None,
@@ -309,12 +350,40 @@ class TrainingSection(BaseModel):
                     f"{name} is set, which the schedule '{self.schedule}' does not use: set training.schedule to "
                     f"{schedule}, or leave it out"
                 )
+        self._check_rates()
+        usual = ("MAP@R", "P@1", "accuracy")
+        if self.select is not None and self.select not in (*usual, *self.validation_metrics):
+            raise ValueError(
+                f"select is {self.select}, which no validation measures: add it to training.validation_metrics, or "
+                f"choose {', '.join(usual[:-1])} or {usual[-1]}"
+            )
         if self.gradient_cache is not None and self.schedule == "adversarial":
             raise ValueError(
                 "gradient_cache is set, and the schedule 'adversarial' attacks whole batches: set "
                 "training.gradient_cache to null"
             )
         return self
+
+    def _check_rates(self) -> None:
+        """Refuse settings of the rate and of the optimiser that nothing would use."""
+        fields = type(self).model_fields
+        if self.optimizer == "sgd" and self.betas != fields["betas"].default:
+            raise ValueError("betas are set, which sgd does not use: set training.momentum, or another optimizer")
+        if self.layer_decay is not None and self.backbone_lr_factor == 0:
+            raise ValueError("layer_decay is set, and backbone_lr_factor 0 keeps the backbone as it is: remove one")
+        if self.lr_schedule != "plateau":
+            if self.plateau_patience != fields["plateau_patience"].default:
+                raise ValueError(
+                    f"plateau_patience is set, which lr_schedule={self.lr_schedule} does not use: set "
+                    "training.lr_schedule to plateau, or leave it out"
+                )
+        elif self.step_factor == 1:
+            raise ValueError("step_factor 1 lowers no rate: set it below 1, or training.lr_schedule to constant")
+        elif self.patience is not None and self.patience <= self.plateau_patience + 1:
+            raise ValueError(
+                f"patience {self.patience} ends training before plateau_patience {self.plateau_patience} can lower "
+                f"the rate: raise training.patience above {self.plateau_patience + 1}, or set it to null"
+            )
 
 
 def with_new_names(section: dict[str, Any]) -> dict[str, Any]:
@@ -323,3 +392,126 @@ def with_new_names(section: dict[str, Any]) -> dict[str, Any]:
         return section
     rest = {name: value for name, value in section.items() if name != "schedule"}
     return {"lr_schedule": section["schedule"], **rest}
+
+
+class AuditSection(BaseModel):
+    """What is measured on the held-out classes when training is done."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    suites: list[str] = Field(default=["retrieval", "clustering"], description="Suites to run.")
+    recall_at: list[Annotated[int, Field(ge=1)]] = Field(default=[1, 2, 4, 8], description="The k of Recall@k.")
+    map_at: list[Annotated[int, Field(ge=1)]] = Field(default=[10], description="The k of MAP@k.")
+    knn: int = Field(default=5, ge=1, description="Neighbours of kNN-Acc.")
+    classification_k: list[Annotated[int, Field(ge=1)]] = Field(
+        default=[10], min_length=1, description="The k of the votes of k neighbours in the classification suite."
+    )
+    rerank: str | None = Field(
+        default=None,
+        description="How the retrieval suite re-ranks what it finds: average-query-expansion, k-reciprocal; null: not.",
+    )
+    corrupted_queries: int = Field(default=1000, ge=10, description="Queries that the corruption suite corrupts.")
+    severities: list[Annotated[int, Field(ge=1, le=5)]] = Field(
+        default=[1, 2, 3, 4, 5], min_length=1, description="Severities of the corruption suite."
+    )
+    corruption_reference: bool = Field(
+        default=False,
+        description="Also corrupt for the pretrained features, which the mean corruption error is then relative to; "
+        "twice the work.",
+    )
+    pooling_classes: int = Field(default=10, ge=2, description="Classes that the pooling suite looks at.")
+    pooling_items: int = Field(default=64, ge=1, description="Items of each of them.")
+    pooling_prototypes: int = Field(
+        default=48, ge=1, description="Prototypes that the pooling suite covers their local features with."
+    )
+    fewshot_ways: list[Annotated[int, Field(ge=2)]] = Field(
+        default=[5, 20], min_length=1, description="Classes in an episode of the fewshot suite, each tried."
+    )
+    fewshot_shots: list[Annotated[int, Field(ge=1)]] = Field(
+        default=[1, 5], min_length=1, description="Known items of each of these classes, each tried."
+    )
+    fewshot_queries: int = Field(default=15, ge=1, description="Queries of each of these classes.")
+    fewshot_episodes: int = Field(default=600, ge=2, description="Episodes of each way and shot.")
+    tree_distance: Literal["path", "lcs"] = Field(
+        default="path",
+        description="Distance of two classes in the tree of the hierarchy suite: edges between them, or the height of "
+        "their lowest common node as a share of the tree's.",
+    )
+    diagonal: bool = Field(
+        default=False, description="Whether mean correlations count the distance of a class to itself, as published."
+    )
+    hierarchy_similarity_at: list[Annotated[int, Field(ge=2)]] = Field(
+        default=[50, 250],
+        min_length=1,
+        description="The k of HS@k in the hierarchy suite; the largest is that of AHS@k.",
+    )
+    untrained_items: int = Field(
+        default=100,
+        ge=0,
+        description="Items of each class at the most for the mean correlations of pixels and of a random network in "
+        "the hierarchy suite; 0: none.",
+    )
+    geometry_items: int = Field(
+        default=500, ge=3, description="Items whose distances the geometry suite compares with those of their pixels."
+    )
+    sizes: list[Annotated[int, Field(ge=1)]] = Field(
+        default=[], description="Dimensions kept in the size suite; empty: all, and halves of it down to 4."
+    )
+    attacked_queries: int = Field(default=50, ge=2, description="Queries that the robustness suite attacks.")
+    attacks: list[str] = Field(
+        default=_ATTACKS,
+        min_length=1,
+        description="Attacks of the robustness suite: fgsm, bim, pgd, deepfool, cw (l2), square (linf).",
+    )
+    attack_norm: Literal["linf", "l2"] = Field(default="linf", description="Norm of the perturbations.")
+    attack_unit: Literal["pixels", "normalised"] = Field(
+        default="pixels",
+        description="Unit of the epsilons: pixels from 0 to 1, or inputs as the model normalises them.",
+    )
+    attack_epsilons: list[Annotated[Fractional, Field(gt=0, allow_inf_nan=False)]] = Field(
+        default=[0.002, 0.004, 0.016], min_length=1, description="Sizes of the perturbations, each tried."
+    )
+    attack_steps: int = Field(default=20, ge=1, description="Steps of PGD, and of the attacks on retrieval.")
+    voronoi_items: int = Field(
+        default=500,
+        ge=0,
+        description="Items whose Voronoi cells bound the Voronoi-epsilon adversary, attacked ones included; fewer "
+        "than 2: not measured.",
+    )
+    smoothed_queries: int = Field(default=10, ge=0, description="Queries that randomised smoothing certifies; 0: none.")
+    smoothing_sigma: float = Field(
+        default=0.1, gt=0, allow_inf_nan=False, description="Standard deviation of its noise, in pixels from 0 to 1."
+    )
+    smoothing_samples: int = Field(default=200, ge=10, description="Noisy copies of each of these queries.")
+    resamples: int = Field(default=1000, ge=1, description="Bootstrap resamples of the intervals.")
+    seed: int = Field(default=0, ge=0, description="Seed of bootstrap, k-means, sampled pairs and episodes.")
+
+    @field_validator(
+        "severities", "fewshot_ways", "fewshot_shots", "hierarchy_similarity_at", "sizes", "attack_epsilons"
+    )
+    @classmethod
+    def _each_once(cls, value: list[float]) -> list[float]:
+        return sorted(set(value))
+
+    @model_validator(mode="after")
+    def _check_attacks(self) -> AuditSection:
+        if (self.attacks, self.attack_norm) != (_ATTACKS, "linf"):
+            from nearkin.attacks.library import check_attack  # a plain recipe needs nothing of attacks
+
+            for name in self.attacks:
+                check_attack(name, self.attack_norm)
+        if self.attack_norm == "linf" and self.attack_unit == "pixels" and max(self.attack_epsilons) >= 1:
+            raise ValueError(
+                f"attack_epsilons are of pixels from 0 to 1 and must be below 1 in linf, as 8/255 is; "
+                f"{max(self.attack_epsilons):g} is not"
+            )
+        if len({f"{eps:.3g}" for eps in self.attack_epsilons}) < len(self.attack_epsilons):
+            raise ValueError(f"attack_epsilons must differ within three digits, and {self.attack_epsilons} do not")
+        return self
+
+    @field_validator("rerank")
+    @classmethod
+    def _check_rerank(cls, value: str | None) -> str | None:
+        if value is not None and value not in rerankers:
+            raise ValueError(f"there is no such re-ranking; choose one of: {', '.join(rerankers.names())}")
+        return value
