@@ -234,6 +234,14 @@ def benchmark(
     folds: Annotated[
         int | None, typer.Option("--folds", help="Class-disjoint folds of the training classes; default: 4.")
     ] = None,
+    fold_order: Annotated[
+        str | None,
+        typer.Option(
+            "--fold-order",
+            help="contiguous: the sorted classes cut in order, as in the papers; random: drawn. Default: as the book "
+            "has it; contiguous in a new one.",
+        ),
+    ] = None,
     seeds: Annotated[int, typer.Option("--seeds", help="Number of seeds.")] = 3,
     against: Annotated[
         str | None,
@@ -260,6 +268,7 @@ def benchmark(
         recipes,
         out,
         folds=folds,
+        fold_order=fold_order,
         seeds=seeds,
         against=against,
         overrides=overrides or [],

@@ -14,7 +14,7 @@ from nearkin.cli.options import EXIT_ERROR, EXIT_INTERRUPTED
 from nearkin.errors import RecipeError, TrainingError
 from nearkin.protocol import Book, Candidate, run_benchmark
 from nearkin.protocol.benchmark import check_plan
-from nearkin.protocol.candidates import protocol_named
+from nearkin.protocol.candidates import fold_order_named, protocol_named
 from nearkin.protocol.tables import Tables
 from nearkin.recipe import load_recipe
 from nearkin.report.terminal import text_table
@@ -31,6 +31,7 @@ def benchmark_command(
     out: Path,
     *,
     folds: int | None,
+    fold_order: str | None,
     seeds: int,
     against: str | None,
     overrides: list[str],
@@ -45,11 +46,14 @@ def benchmark_command(
         raise TrainingError(f"A benchmark runs in one process, not in {processes}: start it without torchrun.")
     if protocol == "conventional" and folds is not None:
         raise RecipeError("The conventional protocol has no folds: drop --folds, or use --protocol fair.")
+    if protocol == "conventional" and fold_order is not None:
+        raise RecipeError("The conventional protocol has no folds: drop --fold-order, or use --protocol fair.")
     names = [name.strip() for name in recipes.split(",") if name.strip()]
     loaded = [load_recipe(name, overrides) for name in names]
     candidates = [Candidate(recipe.name, recipe) for recipe in loaded]
     chosen, baselines = protocol_named(protocol), _against(against, [candidate.name for candidate in candidates])
     made = _FOLDS if folds is None else folds
+    order = None if fold_order is None else fold_order_named(fold_order)
     check_plan(candidates, chosen, made, seeds)
     Book(out).check_place()
     dataset, notes = open_checked(data, skip_bad=skip_bad, data_root=data_root, progress=progress)
@@ -66,6 +70,7 @@ def benchmark_command(
         notes=notes,
         keep_runs=keep_runs,
         progress=progress,
+        fold_order=order,
     )
     if result.interrupted:
         missing = result.summary.missing

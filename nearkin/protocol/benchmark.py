@@ -18,6 +18,7 @@ import torch
 from nearkin._version import __version__
 from nearkin.audits.subject import embed_items, untrained_features
 from nearkin.data.dataset import Dataset
+from nearkin.data.splits import FoldOrder
 from nearkin.errors import CheckpointError, DataError, NearkinError, RunError, TrainingError
 from nearkin.models import build_embedder
 from nearkin.protocol.book import Book, Contents, extended
@@ -299,6 +300,7 @@ def run_benchmark(
     notes: Sequence[str] = (),
     keep_runs: bool = False,
     progress: bool = True,
+    fold_order: FoldOrder | None = None,
 ) -> Benchmark:
     """Compare recipes under one protocol; what the book already has is not done again.
 
@@ -318,11 +320,16 @@ def run_benchmark(
         notes: what is to be said about the data.
         keep_runs: whether run directories stay when their models are measured.
         progress: whether to tell on standard error what is going on.
+        fold_order: "contiguous" cuts the sorted list of training classes in order, as the papers do; "random" draws the
+            folds; None: as the book has it, and contiguous in a new one.
     """
     check_plan(candidates, protocol, folds, seeds)
     place = Book(book)
     place.check_place()
-    division = common_division(dataset, candidates, protocol, folds)
+    begun = place.read()
+    if fold_order is None:
+        fold_order = "contiguous" if begun is None else begun.fold_order
+    division = common_division(dataset, candidates, protocol, folds, fold_order)
     for candidate in candidates:
         check_trainable(candidate, dataset, division.splits)
     _check_untrained(against, candidates[0], dataset)
@@ -335,9 +342,9 @@ def run_benchmark(
         "notes": list(notes),
     }
     new = Contents(protocol, data, held_out.classes, division.test_classes, division.folds)
-    new.dropped_queries = held_out.dropped
+    new.dropped_queries, new.fold_order = held_out.dropped, fold_order
     # What is refused leaves nothing behind.
-    extended(place.path, place.read(), new, candidates, seeds, against)
+    extended(place.path, begun, new, candidates, seeds, against)
     with place.writing():
         contents = extended(place.path, place.read(), new, candidates, seeds, against)
         ledger = Ledger(place.ledger_file, place.queries, contents, len(held_out.codes))

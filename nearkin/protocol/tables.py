@@ -86,6 +86,8 @@ def _notes(contents: Contents, summary: Summary) -> Iterator[str]:
         yield f"{MISSING} where MAP@R has a value: an earlier version measured some of these models without them."
 
 
+_ORDERS = {"contiguous": ", the sorted classes cut in order", "random": ""}
+"""What the notes say of the folds."""
 _SHOWN = 0.05
 _MARKDOWN = re.compile(r"[\\|`*_~\[\]]|<(?=[A-Za-z/!?])|&(?=#?\w+;)")
 """What Markdown would not take for itself, and the beginnings of HTML."""
@@ -254,9 +256,9 @@ class Tables:
             yield f"Training failed and has no numbers here: {'; '.join(self.failed)}."
         if self.fair:
             yield (
-                f"Fair protocol: {contents.models} class-disjoint folds; each model learns from the other folds and "
-                f"chooses its weights on its own, then meets {len(contents.test_classes)} test classes for the first "
-                "time. Values are means over folds and seeds; concatenated: the embeddings of a seed's folds together."
+                f"Fair protocol: {contents.models} class-disjoint folds{_ORDERS[contents.fold_order]}; each model "
+                "learns from the other folds and chooses its weights on its own, then meets "
+                f"{len(contents.test_classes)} test classes for the first time. Values are means over folds and seeds; concatenated: the embeddings of a seed's folds together."
             )
         else:
             yield (
