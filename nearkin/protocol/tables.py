@@ -258,7 +258,8 @@ class Tables:
             yield (
                 f"Fair protocol: {contents.models} class-disjoint folds{_ORDERS[contents.fold_order]}; each model "
                 "learns from the other folds and chooses its weights on its own, then meets "
-                f"{len(contents.test_classes)} test classes for the first time. Values are means over folds and seeds; concatenated: the embeddings of a seed's folds together."
+                f"{len(contents.test_classes)} test classes for the first time. Values are means over folds and "
+                "seeds; concatenated: the embeddings of a seed's folds together."
             )
         else:
             yield (
