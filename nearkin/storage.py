@@ -125,6 +125,19 @@ class WriterLock:
         return lock
 
 
+@contextmanager
+def in_turn(file: Path) -> Iterator[None]:
+    """Hold a lock file in the block, waiting for whichever process holds it; its folder is made if need be."""
+    with storing(file):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(file, thread_local=False, fallback_to_soft=False)
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
 def _write_process_id(handle: int) -> None:
     os.ftruncate(handle, 0)
     os.write(handle, str(os.getpid()).encode())

@@ -256,6 +256,9 @@ def benchmark(
         str, typer.Option("--protocol", help="fair, or conventional: select on the test classes, which is optimistic.")
     ] = "fair",
     keep_runs: Annotated[bool, typer.Option("--keep-runs", help="Keep the run directories of all models.")] = False,
+    jobs: Annotated[
+        int, typer.Option("--jobs", min=1, help="Models trained side by side, each in a process with one thread.")
+    ] = 1,
     skip_bad: SkipBad = False,
     data_root: DataRoot = None,
     quiet: Quiet = False,
@@ -277,6 +280,7 @@ def benchmark(
         data_root=data_root,
         progress=not quiet,
         keep_runs=keep_runs,
+        jobs=jobs,
     )
 
 

@@ -40,6 +40,7 @@ def benchmark_command(
     data_root: Path | None,
     progress: bool,
     keep_runs: bool,
+    jobs: int,
 ) -> None:
     """Compare recipes and print the tables."""
     if (processes := Ranks.from_environment().world_size) > 1:
@@ -74,6 +75,7 @@ def benchmark_command(
         keep_runs=keep_runs,
         progress=progress,
         fold_order=order,
+        jobs=jobs,
     )
     if result.interrupted:
         missing = result.summary.missing
