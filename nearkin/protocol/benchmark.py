@@ -37,6 +37,7 @@ from nearkin.protocol.candidates import (
     common_division,
     protocol_named,
 )
+from nearkin.protocol.estimate import estimate_model
 from nearkin.protocol.jobs import Jobs, Stopped
 from nearkin.protocol.ledger import DIGITS, HeldOut, Ledger, Measurement, concatenate
 from nearkin.protocol.summary import Summariser, Summary
@@ -424,6 +425,8 @@ def _resume(worker: BookWorker, cells: Sequence[Cell], progress: bool, jobs: int
     models = sum(cell.kind == "separate" for cell in left)
     total = sum(cell.kind == "separate" for cell in cells)
     _tell(progress, f"{models} {'model' if models == 1 else 'models'} to train ({total - models} of {total} are done).")
+    if progress and models:
+        _tell_estimates(worker, left, min(jobs, models))
     try:
         if jobs > 1 and models:
             _side_by_side(worker, left, table, progress, min(jobs, models))
@@ -444,6 +447,41 @@ def _resume(worker: BookWorker, cells: Sequence[Cell], progress: bool, jobs: int
     except (Stopped, KeyboardInterrupt):
         return replace(table.write(), interrupted=True)
     return table.written or table.write()
+
+
+_WORTH_ESTIMATING = 200
+"""Steps of a recipe's models below which they are trained sooner than estimated."""
+
+
+def _tell_estimates(worker: BookWorker, left: Sequence[Cell], jobs: int) -> None:
+    """Say how long long trainings may take, by a few steps of each recipe; of cached features nobody knows before."""
+    trainer, total = worker.trainer, 0.0
+    threads = torch.get_num_threads()
+    if jobs > 1:
+        torch.set_num_threads(1)
+    try:
+        for name, candidate in trainer.candidates.items():
+            models = [cell for cell in left if cell.kind == "separate" and cell.recipe == name]
+            if sum(map(trainer.steps, models)) < _WORTH_ESTIMATING:
+                continue
+            found = estimate_model(candidate.recipe, trainer.dataset, trainer.division.splits[0])
+            if found is None:
+                continue
+            total += len(models) * found.seconds
+            count = f"{len(models)} {'model' if len(models) == 1 else 'models'}"
+            _tell(
+                True,
+                f"{name}: about {found.step:.2g} s a step and {found.validation:.2g} s a validation; {count} of at "
+                f"most {found.steps:,} steps: {duration(len(models) * found.seconds / jobs)}.",
+            )
+    finally:
+        torch.set_num_threads(threads)
+    if total:
+        _tell(
+            True,
+            f"A full run takes about {duration(total / jobs)} at the most, and less where validation stops gaining "
+            "(training.patience). For less: --set training.max_steps=…",
+        )
 
 
 _GLANCE = 1.0
@@ -575,10 +613,11 @@ def _time_left(ledger: Ledger, left: Sequence[Cell], jobs: int = 1) -> str:
     usual = math.fsum(means.values()) / len(means)
     missing = [cell for cell in left if cell.kind == "separate" and cell not in ledger]
     seconds = math.fsum(means.get(cell.recipe, usual) for cell in missing)
-    return f" (about {_duration(seconds / jobs)} left)"
+    return f" (about {duration(seconds / jobs)} left)"
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """A time in words."""
     if seconds < 90:
         return f"{max(1, round(seconds))} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
