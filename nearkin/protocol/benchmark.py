@@ -508,7 +508,8 @@ def _side_by_side(worker: BookWorker, left: Sequence[Cell], table: _LiveTable, p
                     if not pool.busy:
                         raise Stopped
                 for cell, outcome in pool.finished(_GLANCE):
-                    bar.finish(cell)
+                    if not isinstance(outcome.error, Stopped):
+                        bar.finish(cell)
                     if outcome.error is None:
                         worker.enter(cell, outcome.value, kept[cell])
                         _tell(progress, f"Finished: {cell.title}")
