@@ -75,7 +75,8 @@ def test_every_row_trains_the_whole_network_from_a_random_head_as_printed(name, 
     assert (model.local_dimension if name in GSP else model.dimension) == 128
     assert (section.crop_scale, section.crop_ratio, section.flip) == ((0.16, 1.0), (3 / 4, 4 / 3), True)
     assert (training.optimizer, training.lr_schedule, training.weight_decay) == ("adam", "constant", 1e-4)
-    assert training.backbone_lr_factor == 1
+    assert (training.backbone_lr_factor, training.betas) == (1, (0.9, 0.99))
+    assert (model.size, model.resize) == (227, 256)
     shape = (section.classes_per_batch, section.per_class)
     assert shape == ((32, 1) if name in PROXIES else (8, 4))
     warmed = (training.proxy_lr_factor, training.head_warmup_steps > 0)
