@@ -62,7 +62,7 @@ def fit(
         data_root: where catalogue data is found; default: the NEARKIN_DATA setting.
         progress: whether to show progress bars.
     """
-    resolved = load_recipe(recipe, list(overrides))
+    resolved = load_recipe(recipe, list(overrides), source_name(data))
     if out is not None:
         return fit_run(
             data, resolved, Run(out), resume=resume, skip_bad=skip_bad, data_root=data_root, progress=progress

@@ -125,6 +125,24 @@ class WriterLock:
         return lock
 
 
+@contextmanager
+def in_turn(file: Path) -> Iterator[None]:
+    """Hold a lock file in the block, waiting for whichever process holds it; its folder is made if need be.
+
+    The file is gone afterwards, so three processes may come to hold two of them: look again at what there is to do.
+    """
+    with storing(file):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(file, thread_local=False, fallback_to_soft=False)
+        lock.acquire()
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # Windows removes no open file
+            file.unlink()
+        lock.release()
+
+
 def _write_process_id(handle: int) -> None:
     os.ftruncate(handle, 0)
     os.write(handle, str(os.getpid()).encode())

@@ -137,7 +137,7 @@ def test_a_missing_file_is_one_sentence(tmp_path):
 
 def test_schema_describes_every_key():
     schema = recipe_schema()
-    assert {"extends", *Recipe.model_fields} == set(schema["properties"])
+    assert {"extends", "by_data", *Recipe.model_fields} == set(schema["properties"])
     for section in schema["$defs"].values():
         for name, key in section.get("properties", {}).items():
             assert key.get("description"), name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -20,6 +21,7 @@ from nearkin.metrics import (
     retrieval_metrics,
     verification_metrics,
 )
+from nearkin.metrics.retrieval import over_classes
 from nearkin.recipe import AuditSection
 from nearkin.registry import Registry
 from nearkin.report import Figure, draw_det
@@ -89,6 +91,7 @@ def run_suites(subject: Subject, section: AuditSection, names: Sequence[str] | N
 
 
 _PER_CLASS_METRICS = ("MAP@R", "P@1", "R-precision")
+_CLASS_MEANS = ("MAP@R", "P@1")
 _TRIAL_METRICS = ("ROC-AUC", "EER", "minDCF")
 """What is told of the scores beside the learned similarity."""
 _PAIRS = 2_000_000
@@ -108,8 +111,16 @@ def retrieval_suite(subject: Subject, section: AuditSection) -> SuiteResult:
         class_bootstrap(result.per_query, result.labels, resamples=section.resamples, seed=section.seed),
         per_class={name: result.per_class(name) for name in _PER_CLASS_METRICS},
     )
+    _add_class_means(found.values, result)
+    for name in _CLASS_MEANS:
+        means = found.per_class[name]
+        found.intervals[over_classes(name)] = class_bootstrap(
+            list(means.values()), list(means), resamples=section.resamples, seed=section.seed
+        )
     if subject.baseline is not None:
-        found.baseline.update(_retrieval(subject, subject.baseline, Sphere(), section, section.rerank).values)
+        untrained = _retrieval(subject, subject.baseline, Sphere(), section, section.rerank)
+        found.baseline.update(untrained.values)
+        _add_class_means(found.baseline, untrained)
     if result.dropped:
         found.notes.append(f"{result.dropped} queries have no other item of their class and were left out.")
     if section.rerank is not None:
@@ -120,6 +131,13 @@ def retrieval_suite(subject: Subject, section: AuditSection) -> SuiteResult:
             plain = _retrieval(subject, subject.embeddings, subject.space, section, None)
         _add_cosine(found, subject, section, plain)
     return found
+
+
+def _add_class_means(values: dict[str, float], result: RetrievalResult) -> None:
+    """The mean over classes beside that over queries, which papers report and the plain names stand for."""
+    for name in _CLASS_MEANS:
+        means = result.per_class(name).values()
+        values[over_classes(name)] = math.fsum(means) / len(means)
 
 
 def _add_plain_order(found: SuiteResult, subject: Subject, section: AuditSection) -> None:

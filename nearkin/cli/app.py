@@ -234,6 +234,14 @@ def benchmark(
     folds: Annotated[
         int | None, typer.Option("--folds", help="Class-disjoint folds of the training classes; default: 4.")
     ] = None,
+    fold_order: Annotated[
+        str | None,
+        typer.Option(
+            "--fold-order",
+            help="contiguous: the sorted classes cut in order, as in the papers; random: drawn. Default: as the book "
+            "has it; contiguous in a new one.",
+        ),
+    ] = None,
     seeds: Annotated[int, typer.Option("--seeds", help="Number of seeds.")] = 3,
     against: Annotated[
         str | None,
@@ -248,6 +256,9 @@ def benchmark(
         str, typer.Option("--protocol", help="fair, or conventional: select on the test classes, which is optimistic.")
     ] = "fair",
     keep_runs: Annotated[bool, typer.Option("--keep-runs", help="Keep the run directories of all models.")] = False,
+    jobs: Annotated[
+        int, typer.Option("--jobs", min=1, help="Models trained side by side, each in a process with one thread.")
+    ] = 1,
     skip_bad: SkipBad = False,
     data_root: DataRoot = None,
     quiet: Quiet = False,
@@ -260,6 +271,7 @@ def benchmark(
         recipes,
         out,
         folds=folds,
+        fold_order=fold_order,
         seeds=seeds,
         against=against,
         overrides=overrides or [],
@@ -268,6 +280,7 @@ def benchmark(
         data_root=data_root,
         progress=not quiet,
         keep_runs=keep_runs,
+        jobs=jobs,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import typer
@@ -14,9 +14,9 @@ from nearkin.cli.options import EXIT_ERROR, EXIT_INTERRUPTED
 from nearkin.errors import RecipeError, TrainingError
 from nearkin.protocol import Book, Candidate, run_benchmark
 from nearkin.protocol.benchmark import check_plan
-from nearkin.protocol.candidates import protocol_named
+from nearkin.protocol.candidates import fold_order_named, protocol_named
 from nearkin.protocol.tables import Tables
-from nearkin.recipe import load_recipe
+from nearkin.recipe import load_recipe, settings_by_data
 from nearkin.report.terminal import text_table
 from nearkin.report.values import TextTable
 from nearkin.storage import cache_directory
@@ -31,6 +31,7 @@ def benchmark_command(
     out: Path,
     *,
     folds: int | None,
+    fold_order: str | None,
     seeds: int,
     against: str | None,
     overrides: list[str],
@@ -39,17 +40,24 @@ def benchmark_command(
     data_root: Path | None,
     progress: bool,
     keep_runs: bool,
+    jobs: int,
 ) -> None:
     """Compare recipes and print the tables."""
     if (processes := Ranks.from_environment().world_size) > 1:
         raise TrainingError(f"A benchmark runs in one process, not in {processes}: start it without torchrun.")
     if protocol == "conventional" and folds is not None:
         raise RecipeError("The conventional protocol has no folds: drop --folds, or use --protocol fair.")
+    if protocol == "conventional" and fold_order is not None:
+        raise RecipeError("The conventional protocol has no folds: drop --fold-order, or use --protocol fair.")
     names = [name.strip() for name in recipes.split(",") if name.strip()]
-    loaded = [load_recipe(name, overrides) for name in names]
+    source = source_name(data)
+    loaded = [load_recipe(name, overrides, source) for name in names]
+    if progress:
+        _tell_defaults(names, overrides, source)
     candidates = [Candidate(recipe.name, recipe) for recipe in loaded]
     chosen, baselines = protocol_named(protocol), _against(against, [candidate.name for candidate in candidates])
     made = _FOLDS if folds is None else folds
+    order = None if fold_order is None else fold_order_named(fold_order)
     check_plan(candidates, chosen, made, seeds)
     Book(out).check_place()
     dataset, notes = open_checked(data, skip_bad=skip_bad, data_root=data_root, progress=progress)
@@ -62,10 +70,12 @@ def benchmark_command(
         seeds=seeds,
         protocol=chosen,
         against=baselines,
-        source=source_name(data),
+        source=source,
         notes=notes,
         keep_runs=keep_runs,
         progress=progress,
+        fold_order=order,
+        jobs=jobs,
     )
     if result.interrupted:
         missing = result.summary.missing
@@ -77,6 +87,19 @@ def benchmark_command(
         print(f"nearkin: {failure}", file=sys.stderr)
     if result.interrupted or result.failures:
         raise typer.Exit(EXIT_INTERRUPTED if result.interrupted else EXIT_ERROR)
+
+
+def _tell_defaults(names: Sequence[str], overrides: list[str], source: str) -> None:
+    """Say which recipes have settings by data set and none for this one."""
+    tables = {name: settings_by_data(name, overrides) for name in names}
+    lacking = [name for name, table in tables.items() if table and source not in table]
+    if lacking:
+        known = sorted({data for name in lacking for data in tables[name]})
+        print(
+            f"{', '.join(lacking)}: settings by data set are known for {', '.join(known)}; for {source} those of CUB "
+            "are taken.",
+            file=sys.stderr,
+        )
 
 
 def _against(given: str | None, names: Collection[str]) -> str | Mapping[str, str] | None:

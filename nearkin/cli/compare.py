@@ -15,9 +15,10 @@ from rich.table import Table
 from nearkin.cli.output import check_ending, directory_names, write_page_or_picture
 from nearkin.data.hierarchy import Hierarchy
 from nearkin.errors import DataError, RunError, UnknownNameError, suggestion
-from nearkin.metrics import PairedResult, holm, paired_permutation
+from nearkin.metrics import PairedResult, class_bootstrap, holm, paired_permutation
 from nearkin.metrics.dynamics import DYNAMICS, DynamicsComparison, compare_dynamics
 from nearkin.metrics.hierarchy import SEVERITY
+from nearkin.metrics.retrieval import OVER_CLASSES, over_classes
 from nearkin.report import Column, ComparisonRow, Figure, comparison_table, write_comparison
 from nearkin.report.bars import draw_class_differences
 from nearkin.report.comparison import Contrast, PairedDifference
@@ -163,6 +164,7 @@ def _pair(run: Audited, reference: Audited, metric: str) -> PairedResult | str:
     unlike = incomparable_reason(run.judged, reference.judged, metric)
     if unlike:
         return f"{metric} is measured differently, as {unlike}"
+    metric = metric.removesuffix(OVER_CLASSES)
     for one in (run, reference):
         if not one.per_class:
             return f"the audit of {one.row.run} has no values per class; audit it again"
@@ -215,6 +217,7 @@ def _explanation(runs: Sequence[Audited], contrast: Contrast, tested: Mapping[in
 
 
 def _same_classes(run: Audited, reference: Audited, metric: str) -> bool:
+    metric = metric.removesuffix(OVER_CLASSES)
     return run.per_class[metric].keys() == reference.per_class[metric].keys()
 
 
@@ -224,7 +227,10 @@ def _unlike_the_values(run: Audited, reference: Audited, contrast: Contrast, pla
     return abs(apart - contrast.differences[place].mean) > 0.0005
 
 
-_MAIN_METRICS = ("MAP@R", "P@1", "NMI", "R-precision")
+_CLASS_MEANS = ("MAP@R", "P@1")
+"""Metrics that audits also tell as means over classes; those of earlier versions have the classes, not their mean."""
+
+_MAIN_METRICS = ("MAP@R", over_classes("MAP@R"), "P@1", "NMI", "R-precision")
 """Metrics to print, as far as they fit; the page has all."""
 
 
@@ -245,6 +251,8 @@ def compare_command(paths: list[Path], metric: str, against: Path | None, out: P
     console = Console(highlight=False, markup=False)
     shown = [name for name in dict.fromkeys((metric, *_MAIN_METRICS)) if name in metrics]
     console.print(_fitting_table(console, rows, [_column(runs, name) for name in shown], contrast))
+    if any(name.endswith(OVER_CLASSES) for name in shown):
+        notes.append(f"Metrics are means over queries, as in papers; those with{OVER_CLASSES} are means over classes.")
     for note in notes:
         console.print(note)
     if out is not None:
@@ -279,6 +287,10 @@ def _read(path: Path, name: str) -> Audited:
     audit = run.audit()
     missing = (math.nan, math.nan)
     values = {metric: (value, *audit["intervals"].get(metric, missing)) for metric, value in audit["values"].items()}
+    for metric in _CLASS_MEANS:
+        if (means := audit["per_class"].get(metric)) and over_classes(metric) not in values:
+            classes = class_bootstrap(list(means.values()), list(means))
+            values[over_classes(metric)] = (math.fsum(means.values()) / len(means), *classes)
     return Audited(
         ComparisonRow(name, run.recipe().name, values),
         audit["per_class"],

@@ -32,11 +32,22 @@ def show_command(
     overrides: Annotated[
         list[str] | None, typer.Option("--set", help="Override a setting, e.g. training.lr=1e-4; repeatable.")
     ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option("--data", help="Name of a data set in the catalogue, for recipes whose settings depend on it."),
+    ] = None,
 ) -> None:
     """Print a recipe with inherited settings and defaults."""
-    from nearkin.recipe import load_recipe
+    from nearkin.data.catalogue import catalogue
+    from nearkin.recipe import load_recipe, settings_by_data
 
-    print(load_recipe(name, overrides or []).to_yaml(), end="")
+    if data is not None:
+        catalogue.get(data)
+    print(load_recipe(name, overrides or [], data).to_yaml(), end="")
+    if data is not None:
+        return
+    for one, settings in settings_by_data(name, overrides or []).items():
+        print(f"# {one}: {', '.join(f'{key}={json.dumps(value)}' for key, value in settings.items())}")
 
 
 @recipes_app.command("schema")

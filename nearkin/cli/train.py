@@ -40,7 +40,7 @@ def train(
     """Train an embedding on some classes of DATA; the other classes are held out for the audit."""
     from rich.console import Console
 
-    from nearkin.api import fit_run
+    from nearkin.api import fit_run, source_name
     from nearkin.recipe import load_recipe
     from nearkin.training import Run
     from nearkin.training.gain import suggestion
@@ -53,7 +53,7 @@ def train(
     with _one_voice(ranks):
         result = fit_run(
             data,
-            load_recipe(recipe, overrides or []),
+            load_recipe(recipe, overrides or [], source_name(data)),
             run,
             resume=resume,
             skip_bad=skip_bad,

@@ -5,8 +5,10 @@ Pure functions of labels: they give positions, never touch files, and are the sa
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -21,6 +23,9 @@ _FEWEST = 2
 _PARTS = SPLIT_NAMES | {"query": "test", "gallery": "test"}
 
 Labels = Sequence[str] | np.ndarray
+
+FoldOrder = Literal["contiguous", "random"]
+"""How classes are dealt to folds: the sorted list cut in order, or drawn with a seed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,16 +142,38 @@ def resolve_split(manifest: Manifest, section: DataSection, seed: int) -> Split:
     return split_classes(manifest.labels, test=section.test_classes, val=section.val_classes, seed=seed)
 
 
-def class_folds(labels: Labels, k: int, seed: int = 0) -> list[Split]:
-    """Divide the classes into `k` folds of nearly equal size; split i validates on fold i and trains on the others."""
-    classes = np.array(_classes(labels), dtype=object)
-    if k < 2 or k * _FEWEST > len(classes):
+def class_folds(labels: Labels, k: int, seed: int = 0, order: FoldOrder = "random") -> list[Split]:
+    """Divide the classes into `k` folds of nearly equal size; split i validates on fold i and trains on the others.
+
+    Args:
+        labels: class of each item.
+        k: how many folds.
+        seed: of the draw, where the order is random.
+        order: "contiguous" cuts the sorted list of classes in order, so that a fold holds neighbours of the list;
+            "random" deals them out.
+    """
+    classes = np.array(sorted(_classes(labels), key=number_first), dtype=object)
+    most = len(classes) // _FEWEST
+    if most < 2:
+        raise DataError(f"Folds need four training classes, two in each of two folds, not {len(classes)}: add classes.")
+    if not 2 <= k <= most:
         raise DataError(
-            f"Cannot make {k} folds of {len(classes)} classes: every fold needs two classes, "
-            f"so choose between 2 and {len(classes) // _FEWEST} folds or add classes."
+            f"Cannot make {k} folds of {len(classes)} training classes, as every fold needs two: choose at least 2 and "
+            f"at most {most} folds, or add classes."
         )
-    folds = np.array_split(np.random.default_rng(seed).permutation(classes), k)
+    if order == "random":
+        classes = np.random.default_rng(seed).permutation(np.array(_classes(labels), dtype=object))
+    folds = np.array_split(classes, k)
     return [_assemble(labels, train=None, val=list(fold), test=[]) for fold in folds]
+
+
+def number_first(name: str) -> tuple[bool, int, str]:
+    """Key to sort class names by: those that begin with a number by that number, then all others as text."""
+    digits = _NUMBER.match(name)
+    return (digits is None, int(digits[0]) if digits else 0, name)
+
+
+_NUMBER = re.compile("[0-9]+")
 
 
 def check_disjoint(train_labels: Iterable[str], val_labels: Iterable[str], what: str = "validation") -> None:

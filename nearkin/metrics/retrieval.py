@@ -124,6 +124,14 @@ def _majority(hits: np.ndarray, voters: np.ndarray) -> np.ndarray:
     return np.count_nonzero(votes, axis=1) > voters // 2
 
 
+def over_classes(metric: str) -> str:
+    """What the mean of a metric over classes is called: `MAP@R (classes)`; the plain name is the mean over queries."""
+    return f"{metric}{OVER_CLASSES}"
+
+
+OVER_CLASSES = " (classes)"
+
+
 @dataclass(frozen=True, eq=False)
 class RetrievalResult:
     """Retrieval metrics of a set of queries.

@@ -29,7 +29,7 @@ from nearkin.models.items import batches, stacked
 from nearkin.models.section import CacheViews
 from nearkin.models.speed import inference_copy
 from nearkin.progress import Progress
-from nearkin.storage import replacing, write_json
+from nearkin.storage import in_turn, replacing, write_json
 
 _BATCH = 32
 _WORKERS = max(1, (os.cpu_count() or 2) // 2)
@@ -240,9 +240,13 @@ class FeatureCache:
         if found is not None:
             return cls(*found, key, reused=True)
         samples = ItemViews(dataset, embedder.spec, views, seed)
-        shape, layout = write_rows(path, RowMaker(Encoder(embedder), at, np.dtype(dtype)), samples, progress)
-        made_of = {"key": key, "shape": shape, "dtype": dtype, "facts": facts}
-        write_json(path.with_suffix(".json"), made_of | ({"layout": layout} if len(layout) > 1 else {}))
+        with in_turn(path.with_suffix(".lock")):
+            found = _open(path, key, channels)  # which another process may have made meanwhile
+            if found is not None:
+                return cls(*found, key, reused=True)
+            shape, layout = write_rows(path, RowMaker(Encoder(embedder), at, np.dtype(dtype)), samples, progress)
+            made_of = {"key": key, "shape": shape, "dtype": dtype, "facts": facts}
+            write_json(path.with_suffix(".json"), made_of | ({"layout": layout} if len(layout) > 1 else {}))
         made = _open(path, key, channels)
         if made is None:
             raise StorageError(f"The feature cache {path} vanished or changed while it was written: run again.")

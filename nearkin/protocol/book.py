@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from pydantic import ConfigDict, TypeAdapter
 
+from nearkin.data.splits import FoldOrder
 from nearkin.errors import RunError
 from nearkin.protocol.candidates import Against, Candidate, Cell, ProtocolName, cells_of, comparisons
 from nearkin.storage import WriterLock, replacing, storing, write_json, write_text
@@ -45,6 +46,8 @@ class Contents:
         against: what the candidates are compared with.
         untrained: what the untrained features are; empty where there are none.
         dropped_queries: queries that were left out because nothing of their class is there to be found.
+        fold_order: whether the folds cut the sorted list of classes in order; books of earlier versions do not say,
+            and drew theirs.
     """
 
     protocol: ProtocolName
@@ -56,6 +59,7 @@ class Contents:
     against: Against = None
     untrained: str = ""
     dropped_queries: int = 0
+    fold_order: FoldOrder = "random"
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
@@ -166,6 +170,11 @@ def _check_same(path: Path, stored: Contents, new: Contents) -> None:
     if stored.models != new.models:
         raise RunError(
             f"{path} has {stored.models} folds, not {new.models}: keep to {stored.models}, or choose a new directory."
+        )
+    if stored.fold_order != new.fold_order and stored.protocol == "fair":
+        raise RunError(
+            f"{path} has {stored.fold_order} folds, not {new.fold_order} ones: leave --fold-order out to keep to them, "
+            "or choose a new directory."
         )
     if stored.folds != new.folds:
         raise RunError(f"{path} divides the training classes otherwise: use the same data section, or a new directory.")

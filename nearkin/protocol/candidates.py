@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from nearkin.data.dataset import Dataset
 from nearkin.data.hierarchy import load_hierarchy
 from nearkin.data.section import DataSection
-from nearkin.data.splits import Split, class_folds, resolve_split
+from nearkin.data.splits import FoldOrder, Split, class_folds, resolve_split
 from nearkin.errors import DataError, NearkinError, RecipeError, UnknownNameError, suggestion
 from nearkin.recipe import AdversarialSection, Recipe
 from nearkin.training.fit import make_learner, make_sampler
@@ -292,7 +292,17 @@ def protocol_named(name: str) -> ProtocolName:
     raise UnknownNameError(f"There is no protocol '{name}'.{suggestion(name, get_args(ProtocolName))}")
 
 
-def divide(dataset: Dataset, section: DataSection, protocol: ProtocolName, folds: int) -> DataDivision:
+def fold_order_named(name: str) -> FoldOrder:
+    """The order of folds of a name."""
+    for known in get_args(FoldOrder):
+        if name == known:
+            return known
+    raise UnknownNameError(f"There is no fold order '{name}'.{suggestion(name, get_args(FoldOrder))}")
+
+
+def divide(
+    dataset: Dataset, section: DataSection, protocol: ProtocolName, folds: int, fold_order: FoldOrder = "random"
+) -> DataDivision:
     """Divide a data set as a recipe's data section says, without validation classes.
 
     The fair protocol divides the training classes into folds: model i learns from all the others and chooses its
@@ -303,6 +313,7 @@ def divide(dataset: Dataset, section: DataSection, protocol: ProtocolName, folds
         section: says which classes are held out.
         protocol: "fair" or "conventional".
         folds: how many folds the fair protocol makes.
+        fold_order: whether these cut the sorted list of classes in order, or are drawn.
     """
     if section.classes_are_seen:
         raise RecipeError(
@@ -317,7 +328,7 @@ def divide(dataset: Dataset, section: DataSection, protocol: ProtocolName, folds
         )
     pool = np.sort(np.concatenate([plain.train, plain.val]))
     if protocol == "fair":
-        made = class_folds(labels[pool], folds, _SEED)
+        made = class_folds(labels[pool], folds, _SEED, fold_order)
         splits = [Split(pool[split.train], pool[split.val], plain.test) for split in made]
     else:
         splits = [Split(pool, plain.test, plain.test)]
@@ -326,10 +337,14 @@ def divide(dataset: Dataset, section: DataSection, protocol: ProtocolName, folds
 
 
 def common_division(
-    dataset: Dataset, candidates: Sequence[Candidate], protocol: ProtocolName, folds: int
+    dataset: Dataset,
+    candidates: Sequence[Candidate],
+    protocol: ProtocolName,
+    folds: int,
+    fold_order: FoldOrder = "random",
 ) -> DataDivision:
     """The division that all candidates ask for; refuse candidates that ask for different ones."""
-    divisions = [divide(dataset, candidate.recipe.data, protocol, folds) for candidate in candidates]
+    divisions = [divide(dataset, candidate.recipe.data, protocol, folds, fold_order) for candidate in candidates]
     first = divisions[0]
     for candidate, division in zip(candidates, divisions, strict=True):
         if (division.test_classes, division.folds) != (first.test_classes, first.folds):

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from nearkin.metrics import PairedResult, class_bootstrap, holm, paired_permutation
+from nearkin.metrics.retrieval import OVER_CLASSES, over_classes
 from nearkin.protocol.book import Contents
 from nearkin.protocol.candidates import UNTRAINED, UNTRAINED_CELL, Cell
 from nearkin.protocol.ledger import CLUSTERED, COUNTED, KEPT, PRIMARY, Ledger
@@ -52,6 +54,7 @@ class Summariser:
     def __init__(self, codes: np.ndarray, ledger: Ledger) -> None:
         self._ledger = ledger
         self._codes = codes
+        self._sizes = np.bincount(codes)
         self._intervals: dict[tuple[Cell, ...], dict[str, tuple[float, float]]] = {}
         self._paired: dict[tuple[tuple[Cell, ...], tuple[Cell, ...]], PairedResult] = {}
 
@@ -105,10 +108,13 @@ class Summariser:
         if key not in self._intervals:
             queries = [self._ledger.per_query(cell) for cell in cells]
             averaged = {metric: np.mean([one[metric] for one in queries], axis=0) for metric in metrics}
+            means = {over_classes(name): averaged[name] for name in KEPT}
+            by_class = {name: np.bincount(self._codes, values) / self._sizes for name, values in means.items()}
             self._intervals[key] = class_bootstrap(averaged, self._codes)
+            self._intervals[key] |= class_bootstrap(by_class, np.arange(len(self._sizes)))
         intervals = self._intervals[key] | ({CLUSTERED: (math.nan, math.nan)} if further else {})
         return {
-            metric: (_mean([self._ledger.rows[cell][metric] for cell in cells]), *interval)
+            metric: (_mean([_value(self._ledger.rows[cell], metric) for cell in cells]), *interval)
             for metric, interval in intervals.items()
         }
 
@@ -171,6 +177,13 @@ def _smallest(results: Sequence[PairedResult]) -> float:
     # Where recipes agree in every class, it is not for want of classes that nothing is shown.
     least = min((result.smallest_p for result in results if result.ties < result.classes), default=math.nan)
     return min(1.0, len(results) * least) if math.isfinite(least) else math.nan
+
+
+def _value(row: Mapping[str, Any], metric: str) -> float:
+    """A value of a ledger's line; the mean over classes is made of those of the classes, which every line has."""
+    if not metric.endswith(OVER_CLASSES):
+        return float(row[metric])
+    return _mean(row["per_class"][metric.removesuffix(OVER_CLASSES)])
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 
+from nearkin.metrics.retrieval import over_classes
 from nearkin.protocol.book import Book, Contents
 from nearkin.protocol.candidates import UNTRAINED, UNTRAINED_TITLE
 from nearkin.protocol.ledger import CLUSTERED, COUNTED, KEPT, PRIMARY
@@ -86,9 +87,12 @@ def _notes(contents: Contents, summary: Summary) -> Iterator[str]:
         yield f"{MISSING} where MAP@R has a value: an earlier version measured some of these models without them."
 
 
+_ORDERS = {"contiguous": ", the sorted classes cut in order", "random": ""}
+"""What the notes say of the folds."""
 _SHOWN = 0.05
 _MARKDOWN = re.compile(r"[\\|`*_~\[\]]|<(?=[A-Za-z/!?])|&(?=#?\w+;)")
 """What Markdown would not take for itself, and the beginnings of HTML."""
+_BY_CLASS = over_classes(PRIMARY)
 Cells = list[list[str]]
 """The cells of a line, each with its lines of text."""
 
@@ -130,9 +134,10 @@ class Tables:
         names = ["recipe", f"MAP@R{mark}", f"{base}{mark}"]
         if self.fair:
             names += ["concatenated MAP@R", f"{base}, concatenated"]
-        names.append(f"P@1{mark}")
-        if self.fair:
-            names.append("concatenated P@1")
+        for metric in ("P@1", _BY_CLASS):
+            names.append(f"{metric}{mark}")
+            if self.fair:
+                names.append(f"concatenated {metric}")
         names += ["SD over seeds, points", "validation MAP@R" if self.fair else "selection MAP@R", "models", "seconds"]
         # Without comparisons there is nothing to differ from.
         return [name for name in names if bases or not name.startswith("difference")]
@@ -205,9 +210,10 @@ class Tables:
             cells.append(row.texts(CONCATENATED, PRIMARY))
             if compared:
                 cells.append(self._difference(row, CONCATENATED, several))
-        cells.append(row.texts(SEPARATE, "P@1"))
-        if self.fair:
-            cells.append(row.texts(CONCATENATED, "P@1"))
+        for metric in ("P@1", _BY_CLASS):
+            cells.append(row.texts(SEPARATE, metric))
+            if self.fair:
+                cells.append(row.texts(CONCATENATED, metric))
         cells += [_spread(row), [value_text(row.validation, True)]]
         cells.append([f"{row.finished} of {row.planned}" if row.planned else MISSING])
         cells.append([f"{row.seconds:,.0f}" if row.finished else MISSING])
@@ -243,6 +249,10 @@ class Tables:
         # Last: who reads older books by the place of a column finds the same there.
         for kind in kinds if self.further is not None else ():
             numbers |= extra_metrics(row, kind)
+        for kind in kinds:
+            for metric in map(over_classes, KEPT):
+                for end, value in zip(("", "_low", "_high"), row.value(kind, metric), strict=True):
+                    numbers[f"{kind}_{metric}{end}"] = value
         return numbers
 
     def _notes(self) -> Iterator[str]:
@@ -254,9 +264,10 @@ class Tables:
             yield f"Training failed and has no numbers here: {'; '.join(self.failed)}."
         if self.fair:
             yield (
-                f"Fair protocol: {contents.models} class-disjoint folds; each model learns from the other folds and "
-                f"chooses its weights on its own, then meets {len(contents.test_classes)} test classes for the first "
-                "time. Values are means over folds and seeds; concatenated: the embeddings of a seed's folds together."
+                f"Fair protocol: {contents.models} class-disjoint folds{_ORDERS[contents.fold_order]}; each model "
+                "learns from the other folds and chooses its weights on its own, then meets "
+                f"{len(contents.test_classes)} test classes for the first time. Values are means over folds and "
+                "seeds; concatenated: the embeddings of a seed's folds together."
             )
         else:
             yield (
@@ -264,13 +275,14 @@ class Tables:
                 f"classes themselves ({len(contents.test_classes)}), so the numbers of trained models are optimistic."
             )
         yield from self._left_out()
+        yield f"MAP@R and P@1 are means over queries, as in papers; {_BY_CLASS} is the mean over classes."
         yield f"Below each value its 95 % interval: classes resampled, then queries, averaged over {self._averaged}."
         if contents.comparisons and summary.tested:
             several = f", corrected for {summary.tested} comparisons by Holm's method" if summary.tested > 1 else ""
             yield (
                 f"Difference: MAP@R minus that of the baseline, averaged over {self._averaged} and then over the "
-                f"{len(contents.classes)} classes with queries. MAP@R itself is a mean over queries; differences give "
-                "every class the same weight, so the two need not subtract. Below it the 95 % interval, classes "
+                f"{len(contents.classes)} classes with queries: that of {_BY_CLASS}, where every class has the same "
+                "weight, so MAP@R itself need not subtract to it. Below it the 95 % interval, classes "
                 f"resampled; p by a two-sided sign-flip permutation test over classes{several}."
             )
             if self.fair:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any, get_args
@@ -27,6 +29,10 @@ from nearkin.recipe.sections import AuditSection, TrainingSection, with_new_name
 from nearkin.storage import write_text
 
 DEFAULT_RECIPE = "multi-similarity"
+
+BY_DATA = "by_data"
+"""The key of a recipe file under which settings depend on the data set."""
+_DEFAULT = "default"
 
 _RATE_FROM_START = 1e-4
 """Learning rate of a head that starts from the data: more undoes what the start knows."""
@@ -133,17 +139,21 @@ def list_recipes() -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
-def load_recipe(recipe: str | Path | Recipe = DEFAULT_RECIPE, overrides: list[str] | None = None) -> Recipe:
+def load_recipe(
+    recipe: str | Path | Recipe = DEFAULT_RECIPE, overrides: list[str] | None = None, data: str | None = None
+) -> Recipe:
     """Read a recipe by name or from a YAML file, apply `a.b=c` overrides, and validate it.
 
     Args:
         recipe: the name of a shipped recipe, the path of a YAML file, or a Recipe.
         overrides: assignments such as "training.max_steps=200"; the values are YAML.
+        data: the catalogue's name of the data, for recipes whose settings depend on it (`by_data`); any other name is
+            none of them.
     """
     if isinstance(recipe, Recipe):
         tree, name = recipe.model_dump(mode="json"), recipe.name
     else:
-        tree, name = _read_tree(str(recipe), seen=())
+        tree, name = _read_tree(str(recipe), data, seen=())
     for assignment in overrides or []:
         _assign(tree, assignment)
     tree.setdefault("name", name)
@@ -157,13 +167,45 @@ def recipe_schema() -> dict[str, Any]:
     """JSON schema of a recipe file, for editors."""
     schema = Recipe.model_json_schema()
     schema["properties"] = {
-        "extends": {"type": "string", "description": "Name or path of the recipe to start from."}
+        "extends": {"type": "string", "description": "Name or path of the recipe to start from."},
+        BY_DATA: {
+            "type": ["string", "array", "object"],
+            "description": "Settings by the catalogue's name of the data: tables of nearkin/recipe/parameters.yaml by "
+            "name, or a mapping from data set (or default) to settings.",
+        },
     } | schema["properties"]
     return schema
 
 
-def _read_tree(recipe: str, seen: tuple[str, ...]) -> tuple[dict[str, Any], str]:
-    """The merged mapping of a recipe and what it extends, and the recipe's name."""
+def settings_by_data(recipe: str | Path, overrides: list[str] | None = None) -> dict[str, dict[str, Any]]:
+    """What depends on the data in a recipe: name in the catalogue to keys such as `training.lr` and their values."""
+    names: set[str] = set()
+    _read_tree(str(recipe), None, seen=(), named=names)
+    found = {name: dict(_flat(load_recipe(recipe, overrides, name).model_dump(mode="json"))) for name in sorted(names)}
+    plain = dict(_flat(load_recipe(recipe, overrides).model_dump(mode="json")))
+    differing = [key for key in plain if any(values.get(key) != plain[key] for values in found.values())]
+    return {name: {key: values[key] for key in differing} for name, values in found.items()} if differing else {}
+
+
+def _flat(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _read_tree(
+    recipe: str, data: str | None, seen: tuple[str, ...], named: set[str] | None = None
+) -> tuple[dict[str, Any], str]:
+    """The merged mapping of a recipe and what it extends, with the settings for the data, and the recipe's name.
+
+    Args:
+        recipe: name or file.
+        data: name of the data in the catalogue, or None.
+        seen: recipes that extend this one.
+        named: takes the data sets that any of these recipes says something for.
+    """
     text, name = _read_text(recipe)
     if name in seen:
         raise RecipeError(f"The recipe '{name}' extends itself ({' -> '.join((*seen, name))}): break the circle.")
@@ -176,6 +218,10 @@ def _read_tree(recipe: str, seen: tuple[str, ...]) -> tuple[dict[str, Any], str]
         raise RecipeError(f"The recipe '{name}' must be a mapping with the sections {_sections()}.")
     tree = _in_todays_words(tree)
     parent = tree.pop("extends", None)
+    for table in _tables(tree.pop(BY_DATA, []), name):
+        if named is not None:
+            named.update(table.keys() - {_DEFAULT})
+        tree = _merge(tree, _in_todays_words(table.get(data or _DEFAULT, table.get(_DEFAULT, {}))))
     if parent is None:
         return tree, name
     if not isinstance(parent, str):
@@ -183,9 +229,42 @@ def _read_tree(recipe: str, seen: tuple[str, ...]) -> tuple[dict[str, Any], str]
     path = Path(recipe)
     if parent.endswith((".yaml", ".yml")) and not Path(parent).is_absolute() and path.suffix:
         parent = str(path.parent / parent)
-    base, _ = _read_tree(parent, (*seen, name))
+    base, _ = _read_tree(parent, data, (*seen, name), named)
     base.pop("name", None)
     return _merge(base, tree), name
+
+
+@cache
+def _published() -> dict[str, dict[str, Any]]:
+    """The tables of `parameters.yaml`, by name; nobody changes them."""
+    text = (resources.files(__package__) / "parameters.yaml").read_text(encoding="utf-8")
+    tables: dict[str, dict[str, Any]] = yaml.load(text, _Loader)
+    return tables
+
+
+def _tables(given: Any, name: str) -> list[dict[str, Any]]:
+    """What stands under `by_data` in a recipe: mappings from data set to settings, some of them by name."""
+    from nearkin.data.catalogue import catalogue
+
+    published = _published()
+    tables = []
+    for one in given if isinstance(given, list) else [given]:
+        if isinstance(one, str) and one not in published:
+            raise UnknownNameError(f"The recipe '{name}' takes the table '{one}'.{suggestion(one, published)}")
+        table = published[one] if isinstance(one, str) else one
+        if not isinstance(table, dict) or not all(isinstance(settings, dict) for settings in table.values()):
+            raise RecipeError(
+                f"The recipe '{name}' must name tables of parameters after '{BY_DATA}:', or give settings by data set, "
+                f"such as {{cub200: {{training: {{lr: 1e-5}}}}}}, not {one!r}."
+            )
+        for data in table:
+            if data != _DEFAULT and data not in catalogue:
+                raise UnknownNameError(
+                    f"The recipe '{name}' has settings for '{data}', which is no data set of the catalogue."
+                    f"{suggestion(str(data), [*catalogue, _DEFAULT])}"
+                )
+        tables.append(table)
+    return tables
 
 
 def _read_text(recipe: str) -> tuple[str, str]:

@@ -271,6 +271,7 @@ def main() -> int:
         book,
         cache_directory=cache_directory() / "features",
         folds=study.data.folds,
+        fold_order="random",
         seeds=SEEDS,
         against=None if arguments.only else {name: base for name in names if (base := plain(name)) is not None},
         source=study.data.source,

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from nearkin.metrics import class_bootstrap
+from nearkin.metrics.retrieval import over_classes as over_classes_name
 from nearkin.report.comparison import ComparisonRow, draw_comparison
 from nearkin.storage import replacing
 from studies.page_tables import table
@@ -43,6 +44,8 @@ EARLIER = (
 )
 """Parts that earlier books tried behind a frozen EfficientNet-Lite0: part, loss, book, candidate, without it."""
 
+BY_CLASS = over_classes_name("MAP@R")
+
 COMMANDS = {
     "cub": "python studies/ccp/run.py cub",
     "gsp-cub": "python studies/gsp/run.py cub",
@@ -69,6 +72,17 @@ def over_classes(values: dict[str, float]) -> Interval:
     """Mean over classes with its 95 % interval, classes drawn anew."""
     points = np.array(list(values.values()))
     return float(points.mean()), *class_bootstrap(points, np.array(list(values)))
+
+
+def over_queries(rows: Rows, study: str, candidate: str, folds: Sequence[int | str]) -> float:
+    """MAP@R as papers have it, the mean over queries, in percent; of several folds their mean."""
+    return measured(rows, study, candidate, folds, "MAP@R")
+
+
+def measured(rows: Rows, study: str, candidate: str, folds: Sequence[int | str], metric: str) -> float:
+    """A metric in percent, the mean over queries and then over folds."""
+    mine = [row for row in rows if (row["study"], row["candidate"]) == (study, candidate) and row["fold"] in folds]
+    return 100 * float(np.mean([row[metric] for row in mine]))
 
 
 def difference(ours: dict[str, float], theirs: dict[str, float]) -> Interval:
@@ -104,8 +118,8 @@ def trunk_table(rows: Rows) -> str:
     for name in names:
         mine = per_class(rows, "trunk", name, (0,))
         against = "" if name == names[0] else signed(difference(mine, first))
-        lines.append([name, plain(over_classes(mine)), against])
-    return table(["backbone", "MAP@R", f"difference to {names[0]}"], lines)
+        lines.append([name, f"{over_queries(rows, 'trunk', name, (0,)):.1f}", plain(over_classes(mine)), against])
+    return table(["backbone", "MAP@R", BY_CLASS, f"difference to {names[0]}"], lines)
 
 
 def study_table(rows: Rows, study: str, base: str, folds: Sequence[int]) -> str:
@@ -121,8 +135,9 @@ def study_table(rows: Rows, study: str, base: str, folds: Sequence[int]) -> str:
         against = "" if name == base else signed(difference(whole[name], whole[base]))
         steps = ", ".join(str(row["best step"]) for row in mine)
         seconds = np.mean([row["seconds"] for row in mine])
-        lines.append([name, plain(over_classes(whole[name])), against, steps, f"{seconds:.0f}"])
-    return table(["candidate", "MAP@R", f"difference to {base}", "best step", "seconds a model"], lines)
+        mean = f"{over_queries(rows, study, name, folds):.1f}"
+        lines.append([name, mean, plain(over_classes(whole[name])), against, steps, f"{seconds:.0f}"])
+    return table(["candidate", "MAP@R", BY_CLASS, f"difference to {base}", "best step", "seconds a model"], lines)
 
 
 def report_table(rows: Rows) -> str:
@@ -133,25 +148,13 @@ def report_table(rows: Rows) -> str:
         for what, folds in (("separate, 128 dimensions", FOLDS), ("concatenated, 512", (TOGETHER,)),
                             ("concatenated and re-ranked", (RERANKED,))):  # fmt: skip
             mine = per_class(rows, "report", name, folds)
-            lines.append([f"`{name}`", what, plain(over_classes(mine)), signed(difference(mine, raw)),
-                          f"{100 * precision(rows, name, folds):.1f}"])  # fmt: skip
+            lines.append([f"`{name}`", what, f"{over_queries(rows, 'report', name, folds):.1f}",
+                          plain(over_classes(mine)), signed(difference(mine, raw)),
+                          f"{measured(rows, 'report', name, folds, 'P@1'):.1f}"])  # fmt: skip
     raw = per_class(rows, "report", "best", (UNTRAINED,))
-    lines.append(
-        ["raw features", "1280", plain(over_classes(raw)), "", f"{100 * precision(rows, 'best', (UNTRAINED,)):.1f}"]
-    )
-    return table(["recipe", "embedding", "MAP@R", "gain over raw features", "P@1"], lines)
-
-
-def precision(rows: Rows, name: str, folds: Sequence[int | str]) -> float:
-    return float(
-        np.mean(
-            [
-                row["P@1"]
-                for row in rows
-                if row["study"] == "report" and row["candidate"] == name and row["fold"] in folds
-            ]
-        )
-    )
+    means = [f"{measured(rows, 'report', 'best', (UNTRAINED,), metric):.1f}" for metric in ("MAP@R", "P@1")]
+    lines.append(["raw features", "1280", means[0], plain(over_classes(raw)), "", means[1]])
+    return table(["recipe", "embedding", "MAP@R", BY_CLASS, "gain over raw features (classes)", "P@1"], lines)
 
 
 def _one(rows: Rows, study: str, candidate: str, fold: int) -> dict[str, Any]:
@@ -169,27 +172,27 @@ def minutes(rows: Rows, name: str) -> float:
 
 def parts_table(rows: Rows) -> str:
     """From raw features to the best: what each part adds on the test classes, and what it costs."""
-    raw, frozen, one, four, again = (
-        per_class(rows, "report", name, folds)
-        for name, folds in (
-            ("best", (UNTRAINED,)),
-            ("best-frozen", FOLDS),
-            ("best", FOLDS),
-            ("best", (TOGETHER,)),
-            ("best", (RERANKED,)),
-        )
+    places: tuple[tuple[str, Sequence[int | str]], ...] = (
+        ("best", (UNTRAINED,)),
+        ("best-frozen", FOLDS),
+        ("best", FOLDS),
+        ("best", (TOGETHER,)),
+        ("best", (RERANKED,)),
     )
+    raw, frozen, one, four, again = (per_class(rows, "report", *place) for place in places)
+    means = [f"{over_queries(rows, 'report', *place):.1f}" for place in places]
     steps = (
         ("a head of 128 dimensions (`best-frozen`)", frozen, raw, f"{minutes(rows, 'best-frozen'):.1f} a model"),
         ("upper stages that learn (`best`)", one, frozen, f"{minutes(rows, 'best'):.1f} a model"),
         ("four models together", four, one, f"{4 * minutes(rows, 'best'):.0f} in all"),
         ("k-reciprocal re-ranking", again, four, "no training"),
     )
-    lines = [["raw features, 1280 dimensions", plain(over_classes(raw)), "", "none"]]
+    lines = [["raw features, 1280 dimensions", means[0], plain(over_classes(raw)), "", "none"]]
     lines += [
-        [what, plain(over_classes(mine)), signed(difference(mine, before)), cost] for what, mine, before, cost in steps
+        [what, mean, plain(over_classes(mine)), signed(difference(mine, before)), cost]
+        for mean, (what, mine, before, cost) in zip(means[1:], steps, strict=True)
     ]
-    return table(["part", "MAP@R", "adds", "minutes of training"], lines)
+    return table(["part", "MAP@R", BY_CLASS, "adds (classes)", "minutes of training"], lines)
 
 
 def picture(rows: Rows) -> bytes:
@@ -198,12 +201,12 @@ def picture(rows: Rows) -> bytes:
     for name in ("best-frozen", "best"):
         for what, folds in (("one model", FOLDS), ("four together", (TOGETHER,)), ("four, re-ranked", (RERANKED,))):
             values = tuple(value / 100 for value in over_classes(per_class(rows, "report", name, folds)))
-            shown.append(ComparisonRow(f"{name}, {what}", name, {"MAP@R": values}))
+            shown.append(ComparisonRow(f"{name}, {what}", name, {BY_CLASS: values}))
     raw = tuple(value / 100 for value in over_classes(per_class(rows, "report", "best", (UNTRAINED,))))
-    shown.append(ComparisonRow("raw features", "", {"MAP@R": raw}))
+    shown.append(ComparisonRow("raw features", "", {BY_CLASS: raw}))
     for what, value in (("one model", SEED_SEPARATE), ("four together", SEED_CONCATENATED)):
-        shown.append(ComparisonRow(f"Gürbüz 2022, {what}", "", {"MAP@R": (value / 100, math.nan, math.nan)}))
-    return draw_comparison(shown, "MAP@R")
+        shown.append(ComparisonRow(f"Gürbüz 2022, {what}", "", {BY_CLASS: (value / 100, math.nan, math.nan)}))
+    return draw_comparison(shown, BY_CLASS)
 
 
 def earlier_table() -> str:
@@ -225,8 +228,11 @@ def page_text(rows: Rows) -> str:
         again=plain(over_classes(again)),
         tuned=signed(difference(single, frozen)),
         gathered=signed(difference(together, single)),
-        short=f"{SEED_SEPARATE - over_classes(single)[0]:.1f}",
-        short_together=f"{SEED_CONCATENATED - over_classes(together)[0]:.1f}",
+        query_single=f"{over_queries(rows, 'report', 'best', FOLDS):.1f}",
+        query_together=f"{over_queries(rows, 'report', 'best', (TOGETHER,)):.1f}",
+        query_again=f"{over_queries(rows, 'report', 'best', (RERANKED,)):.1f}",
+        short=f"{SEED_SEPARATE - over_queries(rows, 'report', 'best', FOLDS):.1f}",
+        short_together=f"{SEED_CONCATENATED - over_queries(rows, 'report', 'best', (TOGETHER,)):.1f}",
         seed_separate=SEED_SEPARATE,
         seed_concatenated=SEED_CONCATENATED,
         longest=100 * _one(rows, "report", "best", 1)["validation MAP@R"],

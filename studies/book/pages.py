@@ -236,6 +236,9 @@ A claim is about one or more comparisons, each a figure of our runs with a 95 % 
 unseen classes, seeds or items, as its section says. The claim says where each figure lies: above a bound, below one,
 or between two.
 
+MAP@R and P@1 of a model are means over queries, as in papers. Where a difference is paired over classes, it is the mean
+over classes of their differences, each of the same weight.
+
 - **holds**: every interval lies wholly where the claim puts it.
 - **does not hold**: at least one does not. That is not the same as shown to be wrong: each section says of every
   comparison whether it is shown, not shown, or whether the opposite is, and how many are shown.

@@ -229,6 +229,7 @@ def main() -> int:
         book_folder(arguments.book),
         cache_directory=cache_directory() / "features",
         folds=FOLDS,
+        fold_order="random",
         seeds=study.seeds,
         against=study.against or versus_base(candidate.name for candidate in candidates),
         source=study.data,

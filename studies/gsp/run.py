@@ -118,6 +118,7 @@ def main() -> int:
         book,
         cache_directory=cache_directory() / "features",
         folds=FOLDS,
+        fold_order="random",
         seeds=SEEDS,
         against=pairs or None,
         source="cub200",

@@ -375,6 +375,7 @@ def table(contents: Contents, summary: Summary) -> str:
     notes = [
         f"{len(contents.test_classes)} test classes, unseen sub-classes in unseen surroundings; weights are chosen on "
         f"{len(contents.folds[0])} validation classes. In brackets: 95 % intervals over classes, then queries.",
+        "MAP@R and P@1 are means over queries.",
         "Differences are means over classes with their intervals over classes; p by sign flips of classes, corrected "
         f"for {summary.tested} comparisons by Holm's method.",
         f"Before training: {contents.untrained}.",

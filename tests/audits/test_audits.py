@@ -98,7 +98,13 @@ def test_a_published_query_and_gallery_division_is_followed(patterns, tiny):
         gallery=vectors[gallery],
         gallery_labels=patterns.labels[gallery],
     )
-    assert result.values == expected.values
+    assert {name: result.values[name] for name in expected.values} == expected.values
+    for metric in ("MAP@R", "P@1"):
+        by_class = expected.per_class(metric)
+        assert result[f"{metric} (classes)"] == pytest.approx(np.mean(list(by_class.values())))
+        low, high = result.intervals[f"{metric} (classes)"]
+        assert low <= result[f"{metric} (classes)"] <= high
+    assert set(result.values) - set(expected.values) == {"MAP@R (classes)", "P@1 (classes)"}
 
 
 @pytest.fixture

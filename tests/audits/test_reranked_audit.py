@@ -28,7 +28,7 @@ def test_map_at_k_is_measured_as_asked(subject):
     result = run_suites(subject, AuditSection(map_at=[3, 20]), ["retrieval"])
     expected = retrieval_metrics(subject.embeddings, subject.labels, map_at=(3, 20))
     assert {"MAP@3", "MAP@20"} <= set(result)
-    assert result.values == expected.values
+    assert {name: result.values[name] for name in expected.values} == expected.values
     assert "MAP@10" in set(run_suites(subject, AuditSection(), ["retrieval"]))
 
 

@@ -111,6 +111,11 @@ REFUSED = {
         ["--recipes", "triplet", "--protocol", "conventional", "--folds", "3"],
         "conventional",
     ),
+    "unknown fold order": (["--recipes", "triplet", "--fold-order", "sorted"], "sorted"),
+    "fold order without folds": (
+        ["--recipes", "triplet", "--protocol", "conventional", "--fold-order", "random"],
+        "--fold-order",
+    ),
     "baseline": (["--recipes", "triplet", "--folds", "2", "--against", "other"], "other"),
     "half a pair": (["--recipes", "triplet", "--against", "a:,b:c"], "--against"),
     "pair twice": (["--recipes", "triplet", "--against", "a:b,a:c"], "'a'"),

@@ -253,7 +253,14 @@ def test_a_benchmark_of_old_is_done(old, monkeypatch):
     assert not result.interrupted
     assert not result.failures
     assert _numbers(old / "book") == before
-    assert (old / "book" / "table.md").read_text(encoding="utf-8") == table
+    new = _columns((old / "book" / "table.md").read_text(encoding="utf-8"))
+    assert {heading: new.get(heading) for heading in _columns(table)} == _columns(table)
+
+
+def _columns(table: str) -> dict[str, list[str]]:
+    """The first table of a page, heading to its cells; later versions may have more."""
+    lines = [line.strip("|").split(" | ") for line in table.partition("\n- ")[0].splitlines() if line.startswith("|")]
+    return {heading.strip(): [line[place].strip() for line in lines[2:]] for place, heading in enumerate(lines[0])}
 
 
 def test_a_benchmark_of_old_goes_on_to_the_same_numbers(old):

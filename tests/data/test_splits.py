@@ -10,6 +10,7 @@ from nearkin.data.splits import (
     check_disjoint,
     class_folds,
     drop_singletons,
+    number_first,
     resolve_split,
     split_classes,
     split_from_column,
@@ -251,6 +252,37 @@ def test_every_class_validates_in_exactly_one_fold(classes, data, seed):
 def test_too_many_or_too_few_folds(k):
     with pytest.raises(DataError, match="folds"):
         class_folds(labels_of(8), k)
+
+
+def test_three_classes_make_no_folds():
+    with pytest.raises(DataError, match="four"):
+        class_folds(labels_of(3), 2)
+
+
+def test_contiguous_folds_cut_the_sorted_list_in_order():
+    folds = class_folds(labels_of(10), 4, order="contiguous")
+    held = [sorted({str(name) for name in labels_of(10)[fold.val]}) for fold in folds]
+    assert [len(part) for part in held] == [3, 3, 2, 2]
+    assert [name for part in held for name in part] == [f"c{number:03d}" for number in range(10)]
+    for fold in folds:
+        check_is_partition(labels_of(10), fold)
+
+
+@pytest.mark.parametrize("form", ["{}", "{}.Black_footed", "{}-x"])
+def test_names_that_begin_with_a_number_are_cut_in_the_order_of_the_numbers(form):
+    names = [form.format(number) for number in (9, 10, 100, 11, 2, 1)]
+    held = [set(np.array(names, dtype=object)[fold.val]) for fold in class_folds(names, 3, order="contiguous")]
+    assert held == [{form.format(a), form.format(b)} for a, b in ((1, 2), (9, 10), (11, 100))]
+
+
+def test_numbered_names_come_before_others_and_equal_numbers_go_by_the_rest():
+    assert sorted(["owl", "10", "2b", "02a", "Ant"], key=number_first) == ["02a", "2b", "10", "Ant", "owl"]
+
+
+def test_random_folds_are_those_of_earlier_versions():
+    names = labels_of(8)
+    drawn = np.array_split(np.random.default_rng(5).permutation(np.unique(names)), 3)
+    assert [set(names[fold.val]) for fold in class_folds(names, 3, 5)] == [set(part) for part in drawn]
 
 
 def test_overlapping_validation_classes_are_named():

@@ -13,6 +13,9 @@ NOT_RUN: dict[tuple[str, str], str] = {
     ("docs/guide/peers.md", "python -m venv peers"): (
         "installs packages from the network; test_commands.py parses its calls of the benchmark"
     ),
+    ("docs/guide/recipes.md", "mkdir -p ~/.cache/nearkin/weights"): (
+        "downloads 140 MB; tests/models reads such files of random weights"
+    ),
     (
         "docs/guide/runs.md",
         "Trained 400 steps in 3 s on 490 classes (87 more for validation, 388 held out).",

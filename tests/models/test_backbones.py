@@ -164,7 +164,7 @@ def test_what_cannot_be_built_says_why():
 def test_listing():
     assert set(list_backbones()) >= {"conv4", "lenet", "resnet18", "resnet20", "resnet50", "tdnn", "efficientnet-lite2"}
     efficient = ["efficientnet-lite0", "efficientnet-lite1", "efficientnet-lite2"]
-    assert list_backbones(pretrained=True) == ["bn-inception", *efficient]
+    assert list_backbones(pretrained=True) == ["bn-inception", *efficient, "resnet18", "resnet50"]
 
 
 class FakeInfo:

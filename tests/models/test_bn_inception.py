@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from nearkin.data import Normalise
-from nearkin.errors import ModelError
+from nearkin.errors import MissingWeightsError, ModelError
 from nearkin.models import FeatureCache, ModelSection, build_embedder, cache_point, inference_copy, make_backbone
-from nearkin.models.backbones import bn_inception
 from nearkin.models.backbones.bn_inception import _HalvingPool
+from nearkin.models.backbones.published import PublishedFile
 
 FILE = "bn_inception-52deb4733.pth"
 
@@ -136,7 +136,7 @@ def put(tmp_path, monkeypatch):
         else:  # the format of the time of the published file
             torch.save(content, path, _use_new_zipfile_serialization=False)
         begins = hashlib.sha256(path.read_bytes()).hexdigest()[:9]
-        monkeypatch.setattr(bn_inception, "_SHA256_BEGINS", begins)
+        monkeypatch.setattr(PublishedFile, "digits", begins)
         return path
 
     return write
@@ -264,13 +264,20 @@ def test_the_inference_copy_folds_every_batch_norm(published, put):
 
 def test_a_missing_file_is_named_with_its_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    with pytest.raises(ModelError, match=str(tmp_path / "nearkin" / "weights")):
+    with pytest.raises(MissingWeightsError) as error:
         make_backbone("bn-inception", pretrained=True)
+    for told in (
+        str(tmp_path / "nearkin" / "weights"),
+        f"http://data.lip6.fr/cadene/pretrainedmodels/{FILE}",
+        "sha256",
+    ):
+        assert told in str(error.value)
 
 
 def test_a_file_of_another_checksum_is_never_opened(published, put, monkeypatch):
     put(published)
-    monkeypatch.setattr(bn_inception, "_SHA256_BEGINS", "52deb4733")
+    monkeypatch.setattr(PublishedFile, "digits", property(lambda file: file.name[13:22]))
+    assert PublishedFile(FILE, "").digits == "52deb4733"
     monkeypatch.setattr(torch, "load", lambda *_, **__: pytest.fail("opened"))
     with pytest.raises(ModelError, match=FILE):
         make_backbone("bn-inception", pretrained=True)

@@ -57,7 +57,7 @@ def test_models_learn_from_other_folds_and_never_see_the_test_classes(benchmark,
     section = candidate("triplet").recipe.data
     plain = resolve_split(patterns.manifest, section.model_copy(update={"val_classes": 0.0}), 0)
     pool = patterns.labels[plain.train]
-    for number, split in enumerate(class_folds(pool, 2, 0), start=1):
+    for number, split in enumerate(class_folds(pool, 2, order="contiguous"), start=1):
         for name in NAMES:
             for seed in (0, 1):
                 run = Run(benchmark.book.run_folder(Cell(name, "separate", seed, number)))
@@ -340,3 +340,21 @@ def test_episodes_that_the_folds_do_not_offer_are_refused_before_anything_starts
     with pytest.raises(DataError, match="validation_way"):
         bench([wide], tmp_path / "book")
     assert not list(tmp_path.rglob("metrics.jsonl"))
+
+
+def test_means_over_classes_stand_beside_those_over_queries(benchmark):
+    rows = list(csv.DictReader(io.StringIO(benchmark.tables.values())))
+    for name in NAMES:
+        (line,) = (row for row in rows if row["recipe"] == name)
+        for kind in ("separate", "concatenated"):
+            mine = rows_of(benchmark.book, name, kind)
+            for metric in ("MAP@R", "P@1"):
+                means = [np.mean(row["per_class"][metric]) for row in mine]
+                assert float(line[f"{kind}_{metric} (classes)"]) == pytest.approx(np.mean(means), abs=1e-5)
+                assert float(line[f"{kind}_{metric}"]) == pytest.approx(
+                    np.mean([row[metric] for row in mine]), abs=1e-5
+                )
+    place = benchmark.tables.headings().index("MAP@R (classes)")
+    shown = {line[0][0]: line[place][0] for line in benchmark.tables.lines()}
+    means = [np.mean(row["per_class"]["MAP@R"]) for row in rows_of(benchmark.book, "triplet", "separate")]
+    assert shown["triplet"] == f"{100 * np.mean(means):.1f} %"

@@ -456,3 +456,26 @@ def test_a_damaged_run_is_trained_anew(file, whole, bench, candidate, tmp_path, 
     bench([candidate("triplet")], path)
     assert len(taken) == 12
     assert lines_of(path) == lines_of(whole)
+
+
+def test_the_order_of_folds_is_the_books(sound, bench, candidate, tmp_path):
+    path = shutil.copytree(sound, tmp_path / "book")
+    stored = json.loads((path / "book.json").read_text())
+    assert stored["fold_order"] == "contiguous"
+    assert stored["folds"][0] < stored["folds"][1]
+    assert "in order" in (path / "table.md").read_text()
+    with pytest.raises(RunError, match="contiguous"):
+        bench([candidate("triplet")], path, fold_order="random")
+    assert bench([candidate("triplet")], path, fold_order="contiguous").contents.fold_order == "contiguous"
+
+
+def test_a_book_that_does_not_say_its_order_goes_on_with_drawn_folds(bench, candidate, tmp_path, monkeypatch):
+    path = tmp_path / "book"
+    drawn = bench([candidate("triplet")], path, fold_order="random")
+    stored = json.loads((path / "book.json").read_text())
+    assert stored.pop("fold_order") == "random"
+    (path / "book.json").write_text(json.dumps(stored))
+    monkeypatch.setattr(benchmark, "train", lambda *_, **__: pytest.fail("trained again"))
+    gone_on = bench([candidate("triplet")], path)
+    assert gone_on.contents.folds == drawn.contents.folds
+    assert "in order" not in gone_on.tables.markdown()

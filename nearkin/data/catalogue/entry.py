@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from nearkin.data.catalogue.mirror import ClassFolders, inner_folders, open_class_folders
 from nearkin.data.dataset import Dataset
 from nearkin.errors import DataError, StorageError
 from nearkin.registry import Registry
@@ -65,6 +66,7 @@ class Entry:
         fetch: fills a new folder, given with whether to show progress, from the publisher; None if only people can.
         find: how a data set with sources of its own is found, given the data directory and whether to show progress.
         sources: those sources in words, for the table of the catalogue.
+        class_folders: what the class folders of a mirror mean.
     """
 
     name: str
@@ -82,6 +84,7 @@ class Entry:
     fetch: Callable[[Path, bool], None] | None = None
     find: Callable[[Path | None, bool], Dataset] | None = None
     sources: str = ""
+    class_folders: ClassFolders = field(default_factory=ClassFolders)
 
     def candidates(self, place: Path) -> list[Path]:
         """Folders of a data directory in which the published layout may be, most specific first."""
@@ -89,6 +92,29 @@ class Entry:
         beside = [place / folder for folder in self.folders]
         itself = [place] if place.name in (*self.folders, self.name) else []
         return list(dict.fromkeys([*inside, *beside, place / self.name, *itself]))
+
+    def open_anyhow(self, folder: Path) -> Dataset:
+        """Open a folder in the published layout, wrapped in another folder, or in the forms that mirrors have."""
+        try:
+            return self.open(folder)
+        except DataError as error:
+            refused = error
+        inner = inner_folders(folder, (self.name, *self.folders))
+        for place in (folder, *inner):
+            if (mirrored := self.mirrored(place)) is not None:
+                return mirrored
+            try:
+                if place != folder:
+                    return self.open(place)
+            except DataError as error:
+                refused = error
+        raise refused
+
+    def mirrored(self, folder: Path) -> Dataset | None:
+        """The data set of train/<class>/ and test/<class>/; None if the folder has another form."""
+        if self.kind != "image":
+            return None
+        return open_class_folders(folder, self.name, self.title, self.classes, self.class_folders)
 
     def how_to_get(self) -> str:
         """How a user gets the data, in a few words."""
@@ -110,7 +136,8 @@ def open_named(name: str, data_root: Path | None = None, progress: bool = True) 
     """Open a data set of the catalogue.
 
     Looks for `<name>.zip` with a manifest, then for the published layout, in the data directory and the user's cache;
-    then downloads, if the publisher offers a file.
+    then downloads, if the publisher offers a file. Images may also be in one more folder, or in the form
+    train/<class>/ and test/<class>/.
 
     Args:
         name: a name of the catalogue.
@@ -126,11 +153,14 @@ def open_named(name: str, data_root: Path | None = None, progress: bool = True) 
         archive = place / f"{name}.zip"
         if archive.is_file():
             return _open_zip(archive, entry)
+    folders = [folder for place in places for folder in entry.candidates(place) if folder.is_dir()]
     if entry.find is not None:
+        for folder in folders:
+            if (mirrored := entry.mirrored(folder)) is not None:
+                return mirrored
         return entry.find(data_root, progress)
-    for folder in (folder for place in places for folder in entry.candidates(place)):
-        if folder.is_dir():
-            return entry.open(folder)
+    for folder in folders:
+        return entry.open_anyhow(folder)
     return _fetch(entry, data_root, progress)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from nearkin.data.catalogue.download import download_all
 from nearkin.data.catalogue.entry import Entry, add_entry
 from nearkin.data.catalogue.layout import PublishedLayout, files_in, read_rows
+from nearkin.data.catalogue.mirror import ClassFolders
 from nearkin.data.dataset import Dataset
 from nearkin.data.decode import IMAGE_SUFFIXES
 from nearkin.data.manifest import Manifest
@@ -58,6 +59,7 @@ add_entry(
             (f"{_OMNIGLOT_ADDRESS}images_background.zip", "68d2efa1b9178cc56df9314c21c6e718"),
             (f"{_OMNIGLOT_ADDRESS}images_evaluation.zip", "6b91aef0f799c5bb55b94e3f2daec811"),
         ),
+        class_folders=ClassFolders(outer="alphabet", joined=True),
     )
 )
 

@@ -7,6 +7,7 @@ from pathlib import Path, PurePosixPath
 from nearkin.data.catalogue.download import download_all
 from nearkin.data.catalogue.entry import Entry, add_entry
 from nearkin.data.catalogue.layout import PublishedLayout, files_in, read_matlab, read_pairs, read_rows
+from nearkin.data.catalogue.mirror import ClassFolders
 from nearkin.data.dataset import Dataset
 from nearkin.data.decode import IMAGE_SUFFIXES
 from nearkin.data.manifest import Manifest
@@ -58,6 +59,7 @@ add_entry(
                 "97eceeb196236b17998738112f37df78",
             )
         ),
+        class_folders=ClassFolders(training=_CUB_TRAINING_CLASSES),
     )
 )
 
@@ -165,6 +167,7 @@ add_entry(
             (f"{_FLOWERS_ADDRESS}imagelabels.mat", "e0620be6f572b9609742df49c70aed4d"),
             (f"{_FLOWERS_ADDRESS}setid.mat", "a5357ecc9cb78c4bef273ce3793fc85c"),
         ),
+        class_folders=ClassFolders(training=_FLOWERS_TRAINING_CLASSES),
     )
 )
 

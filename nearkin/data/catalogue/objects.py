@@ -13,6 +13,7 @@ import numpy as np
 from nearkin.data.catalogue.download import download_all
 from nearkin.data.catalogue.entry import Entry, add_entry
 from nearkin.data.catalogue.layout import PublishedLayout, files_in, read_lines
+from nearkin.data.catalogue.mirror import ClassFolders
 from nearkin.data.dataset import Dataset
 from nearkin.data.decode import IMAGE_SUFFIXES
 from nearkin.data.manifest import Manifest
@@ -167,5 +168,6 @@ add_entry(
         tested="real data",
         open=open_pacs,
         folders=("PACS",),
+        class_folders=ClassFolders(outer="domain"),
     )
 )

@@ -8,6 +8,7 @@ from typing import Any
 from nearkin.data.catalogue.download import download_all
 from nearkin.data.catalogue.entry import Entry, add_entry
 from nearkin.data.catalogue.layout import PublishedLayout, read_fields, read_lines, read_matlab
+from nearkin.data.catalogue.mirror import ClassFolders
 from nearkin.data.dataset import Dataset
 from nearkin.data.manifest import Manifest
 from nearkin.data.stores import FolderStore
@@ -89,6 +90,7 @@ add_entry(
         tested="layout-tested",
         open=open_cars196,
         folders=("stanford_cars", "CARS196", "cars"),
+        class_folders=ClassFolders(training=_CARS_TRAINING_CLASSES, alphabetical=True),
     )
 )
 

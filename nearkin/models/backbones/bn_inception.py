@@ -6,58 +6,25 @@ beside the caches.
 
 from __future__ import annotations
 
-import hashlib
-from pathlib import Path
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nearkin.data.inputs import InputSpec
-from nearkin.errors import MissingWeightsError, ModelError
 from nearkin.models.backbones.base import Backbone, BackboneEntry, backbones, conv_norm, initialise
-from nearkin.storage import cache_directory
+from nearkin.models.backbones.published import PublishedFile, PublishedWeights
 
-_FILE = "bn_inception-52deb4733.pth"
-# Its name ends in the first digits.
-_SHA256_BEGINS = "52deb4733"
+_FILES = (PublishedFile("bn_inception-52deb4733.pth", "http://data.lip6.fr/cadene/pretrainedmodels"),)
 _FIRST = "stages.stem.conv1_7x7_s2.0.weight"
 
 
 def load_published_weights(backbone: Backbone) -> None:
-    """Put the published ImageNet weights into a backbone, after checking the file's sha256.
+    """Put the published ImageNet weights into a backbone, without their classifier.
 
-    The network was trained on blue, green, red; its first convolution is turned round to take ours.
+    Every layer is a convolution and a batch norm, `inception_3a_3x3` and `inception_3a_3x3_bn`. The network was trained
+    on blue, green, red; its first convolution is turned round to take ours.
     """
-    path = cache_directory() / "weights" / _FILE
-    renamed = _renamed(_published(path), backbone, path)
-    renamed[_FIRST] = renamed[_FIRST].flip(1)
-    backbone.load_state_dict(renamed)
-
-
-def _published(path: Path) -> dict[str, Tensor]:
-    """The tensors of the file under their public names."""
-    if not path.is_file():
-        raise MissingWeightsError(
-            f"The pretrained weights of bn-inception are not here: put the published file {path.name} into "
-            f"{path.parent}, or set model.pretrained to false."
-        )
-    if not hashlib.sha256(path.read_bytes()).hexdigest().startswith(_SHA256_BEGINS):
-        raise _damaged(path)
-    try:
-        published = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch raises many kinds for what it cannot read
-        raise _damaged(path) from error
-    if not isinstance(published, dict):
-        raise _damaged(path)
-    return published
-
-
-def _renamed(published: dict[str, Tensor], backbone: Backbone, path: Path) -> dict[str, Tensor]:
-    """The published tensors, without the classifier, under our names.
-
-    Every layer is a convolution and a batch norm, `inception_3a_3x3` and `inception_3a_3x3_bn`.
-    """
+    published = PublishedWeights("bn-inception", _FILES)
     renamed = {}
     for ours, layer in backbone.named_modules():
         if not isinstance(layer, nn.Conv2d | nn.BatchNorm2d):
@@ -66,21 +33,10 @@ def _renamed(published: dict[str, Tensor], backbone: Backbone, path: Path) -> di
         _, stage, *_, name = unit.split(".")
         theirs = (name if stage == "stem" else f"{stage}_{name}") + ("_bn" if place == "1" else "")
         for key, wanted in layer.state_dict().items():
-            if key == "num_batches_tracked":  # younger than the file
-                continue
-            found = published.get(f"{theirs}.{key}")
-            # In the file the vectors of batch norms are rows (1, C).
-            if not isinstance(found, Tensor) or found.shape not in (wanted.shape, (1, *wanted.shape)):
-                raise _damaged(path)
-            renamed[f"{ours}.{key}"] = found.reshape(wanted.shape)
-    return renamed
-
-
-def _damaged(path: Path) -> ModelError:
-    return ModelError(
-        f"{path.name} in {path.parent} is not the published file of bn-inception, or is damaged: replace it, or set "
-        "model.pretrained to false."
-    )
+            if key != "num_batches_tracked":  # younger than the file
+                renamed[f"{ours}.{key}"] = published.take(f"{theirs}.{key}", wanted)
+    renamed[_FIRST] = renamed[_FIRST].flip(1)
+    backbone.load_state_dict(renamed)
 
 
 _STEM = 192

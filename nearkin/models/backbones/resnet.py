@@ -8,8 +8,10 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from nearkin.data.inputs import InputSpec
+from nearkin.errors import ModelError
 from nearkin.models.backbones.base import Backbone, BackboneEntry, backbones, conv_norm, initialise
 from nearkin.models.backbones.drop_path import ResidualBlock
+from nearkin.models.backbones.published import PublishedFile, PublishedWeights
 
 # Up to this side a stem that divides it by four would leave too few positions.
 _SMALL = 64
@@ -90,9 +92,50 @@ def _chain(
     return backbone
 
 
+_TORCHVISION = "https://download.pytorch.org/models"
+_FILES = {
+    "resnet18": ("resnet18-f37072fd.pth",),
+    "resnet50": ("resnet50-0676ba61.pth", "resnet50-19c8e357.pth", "resnet50-11ad3fa6.pth"),
+}
+"""Of torchvision: of ResNet-50 the first version of the weights, the same as it was saved before, and the second."""
+
+
+def load_torchvision_weights(backbone: Backbone, name: str) -> None:
+    """Put torchvision's ImageNet weights into a backbone, without their classifier."""
+    if backbone.spec.size <= _SMALL:
+        raise ModelError(
+            f"The published weights of {name} are for inputs of more than {_SMALL} pixels, whose stem divides them by "
+            f"four: raise model.size ({backbone.spec.size}), or set model.pretrained to false."
+        )
+    published = PublishedWeights(name, [PublishedFile(file, _TORCHVISION) for file in _FILES[name]])
+    renamed = {}
+    for ours, layer in backbone.named_modules():
+        if not isinstance(layer, nn.Conv2d | nn.BatchNorm2d):
+            continue
+        for key, wanted in layer.state_dict().items():
+            if key != "num_batches_tracked":  # younger than some of the files
+                renamed[f"{ours}.{key}"] = published.take(f"{_published_name(ours)}.{key}", wanted)
+    backbone.load_state_dict(renamed, strict=False)
+
+
+def _published_name(ours: str) -> str:
+    """`layer1.0.conv2` for `stages.stage1.0.body.1.0`; a layer is a convolution and a batch norm."""
+    _, stage, *inside = ours.split(".")
+    norm = inside[-1] == "1"
+    if stage == "stem":
+        return "bn1" if norm else "conv1"
+    block, part = inside[:2]
+    place = f"layer{stage.removeprefix('stage')}.{block}"
+    if part == "shortcut":
+        return f"{place}.downsample.{inside[-1]}"
+    return f"{place}.{'bn' if norm else 'conv'}{int(inside[2]) + 1}"
+
+
 _resnet18 = partial(imagenet_resnet, block=_Block, depths=(2, 2, 2, 2))
 _resnet50 = partial(imagenet_resnet, block=_Bottleneck, depths=(3, 4, 6, 3))
 
 backbones.register("resnet20")(BackboneEntry(resnet20, size=32, smallest=8))
-backbones.register("resnet18")(BackboneEntry(_resnet18, size=224, smallest=8))
-backbones.register("resnet50")(BackboneEntry(_resnet50, size=224, smallest=8))
+for _name, _build in (("resnet18", _resnet18), ("resnet50", _resnet50)):
+    backbones.register(_name)(
+        BackboneEntry(_build, size=224, smallest=8, load_weights=partial(load_torchvision_weights, name=_name))
+    )
