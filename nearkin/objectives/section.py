@@ -12,10 +12,10 @@ from nearkin.errors import RecipeError
 # Importing a module of losses files them in the registry, where a recipe's names are looked up.
 from nearkin.objectives import (  # noqa: F401
     adversary,
-    contrastive,
     episodic,
     hierarchy,
     miner,
+    pairs,
     penalties,
     proxies,
     proxy,

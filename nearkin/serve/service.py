@@ -1,15 +1,12 @@
 """The gallery behind the routes: threads decode, encode, search and write, so the event loop never blocks.
 
-Images and recordings are checked before they are decoded: format, size, and the work they would cause. Expensive
-answers are cached for each state of the gallery, and calibration runs in the background.
+Expensive answers are cached for each state of the gallery, and calibration runs in the background.
 """
 
 from __future__ import annotations
 
 import asyncio
-import io
 import logging
-import re
 import threading
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
@@ -17,16 +14,16 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-from PIL import Image
 
 from nearkin.data.stores import UnreadableError
-from nearkin.errors import DataError, ModelError, NearkinError, StorageError, require
+from nearkin.errors import DataError, ModelError, NearkinError, StorageError
 from nearkin.gallery.values import Match
 from nearkin.serve.metrics import Metrics
 from nearkin.serve.problems import Problem
 from nearkin.serve.request import Bounds
 from nearkin.serve.security import AuditLog
 from nearkin.serve.settings import ServeSettings
+from nearkin.serve.uploads import check_image, check_recording
 from nearkin.serve.workers import Batcher, Job, Workers
 
 if TYPE_CHECKING:
@@ -370,100 +367,3 @@ def as_problem(error: NearkinError | OSError) -> Problem:
         return Problem("storage", "Another process is writing the gallery, its disk is full, or its files are gone.")
     _LOGGER.error("unexpected: %s", error, exc_info=error)
     return Problem("internal")
-
-
-_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
-_LONGEST_SIDE = 65_535
-_JPEG = b"\xff\xd8"
-_MARKER = re.compile(rb"\xff+([^\x00\xff\xd0-\xd7])")
-"""The marker of a JPEG segment; inside scan data 0xff is followed by 0, or by a restart number."""
-
-_ALONE = (0x01, 0xD8)
-_SCAN, _END = 0xDA, 0xD9
-_PROGRESSIVE = b"\xff\xc2"
-_MOST_SCANS = 100
-_TILE_WIDTH, _TILE_LENGTH = 322, 323
-_MOST_WORK = 1_000_000_000
-"""Most pixels times scans of a JPEG, a few seconds of work. Programs write about ten scans."""
-
-
-def check_image(raw: bytes, max_pixels: int) -> int:
-    """Number of pixels of an image, read from its header.
-
-    Raises:
-        Problem: if its format is unknown, or it has too many pixels or scans.
-    """
-    try:
-        with Image.open(io.BytesIO(raw), formats=_FORMATS) as image:
-            width, height = image.size
-            packing = str(image.info.get("compression", ""))
-            tile = _tile(image)
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
-        raise _too_many_pixels(max_pixels) from None
-    except Exception:  # a decoder given hostile bytes may raise anything
-        raise _unreadable() from None
-    pixels = max(width * height, tile)
-    if pixels > max_pixels or max(width, height) > _LONGEST_SIDE:
-        raise _too_many_pixels(max_pixels)
-    if raw.startswith(_JPEG):  # whatever Pillow calls it: one with a second picture inside is an MPO
-        _check_scans(raw, pixels)
-    elif "jpeg" in packing and _PROGRESSIVE in raw:
-        raise _unreadable()  # allowed by no standard, and its strips may hold scans without end
-    return pixels
-
-
-def _tile(image: Image.Image) -> int:
-    """Pixels of a TIFF's tile, which is decoded whole even if the image is smaller."""
-    tags = getattr(image, "tag_v2", {})
-    return int(tags.get(_TILE_WIDTH, 0)) * int(tags.get(_TILE_LENGTH, 0))
-
-
-def _check_scans(raw: bytes, pixels: int) -> None:
-    """Refuse a JPEG with too many scans: each costs a full pass, even if it has only a few bytes."""
-    scans = _scans(raw)
-    if scans > _MOST_SCANS or scans * pixels > _MOST_WORK:
-        raise Problem("item-too-large", f"A JPEG of {pixels} pixels may not have {scans} scans: save it again.")
-
-
-def _scans(raw: bytes) -> int:
-    """Number of scans of a JPEG, counted by segment up to its end, and no further than the limit.
-
-    Data inside a segment, or after the end (a video, a second picture), may contain the same bytes by chance.
-    """
-    found, place = 0, 0
-    while found <= _MOST_SCANS and (marker := _MARKER.search(raw, place)):
-        kind, place = marker[1][0], marker.end()
-        if kind == _END:
-            break
-        if kind in _ALONE:
-            continue
-        found += kind == _SCAN
-        place += int.from_bytes(raw[place : place + 2], "big")
-    return found
-
-
-def _unreadable() -> Problem:
-    return Problem("unreadable-item", "The image must be an intact JPEG, PNG, WebP, GIF, BMP or TIFF file.")
-
-
-def _too_many_pixels(max_pixels: int) -> Problem:
-    return Problem(
-        "item-too-large", f"An image may have at most {max_pixels} pixels, and {_LONGEST_SIDE} on its longer side."
-    )
-
-
-def check_recording(raw: bytes, max_samples: int) -> int:
-    """Number of samples of a recording over all channels, read from its header.
-
-    Raises:
-        Problem: if its format is unknown, or it has too many samples.
-    """
-    soundfile = require("soundfile", "audio")
-    try:
-        facts = soundfile.info(io.BytesIO(raw))
-        samples = int(facts.frames) * int(facts.channels)
-    except Exception:  # a decoder given hostile bytes may raise anything
-        raise Problem("unreadable-item", "The recording must be a WAV, FLAC, OGG or MP3 file.") from None
-    if samples > max_samples:
-        raise Problem("item-too-large", f"A recording may have at most {max_samples} samples.")
-    return samples

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from nearkin.objectives import Objective, make_objective
-from nearkin.objectives.contrastive import AnchorBlocks
+from nearkin.objectives.pairs import AnchorBlocks
 from nearkin.objectives.section import ObjectiveSection
 from nearkin.spaces import make_space
 

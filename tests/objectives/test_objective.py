@@ -14,7 +14,7 @@ from pytorch_metric_learning.losses import ProxyNCALoss
 from nearkin.data.hierarchy import Hierarchy
 from nearkin.errors import MissingExtraError, RecipeError
 from nearkin.objectives import BatchNeeds, Objective, ObjectiveSection, check_space, losses, make_objective
-from nearkin.objectives.contrastive import ContrastiveCosine
+from nearkin.objectives.pairs import ContrastiveCosine
 from nearkin.objectives.proxies import _CentreMerging
 from nearkin.spaces import Euclidean, LipschitzBall, PoincareBall, Sphere, make_space, spaces
 

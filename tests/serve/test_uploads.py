@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from nearkin.serve.problems import Problem
-from nearkin.serve.service import check_image
+from nearkin.serve.uploads import check_image
 
 
 def _file(size, kind, **options) -> bytes:

@@ -6,7 +6,6 @@ It can be cut, frozen and cached between any two stages.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -15,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nearkin.data.inputs import InputSpec
-from nearkin.errors import ModelError, UnknownNameError, require, suggestion
+from nearkin.errors import ModelError, UnknownNameError, suggestion
 from nearkin.models.backbones.drop_path import PathDraws, set_drop_path
 from nearkin.registry import Registry
 
@@ -160,88 +159,6 @@ def conv_norm(
 
 PREFIX = "timm/"
 
-# timm also takes addresses ("hf-hub:owner/model", "local-dir:/folder") and may unpickle what is there. A name can come
-# from a stranger's model file, so only names of models that timm itself has are passed on.
-_NAME = re.compile(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)?")
-
-
-class _LastMap(nn.Module):
-    """A timm feature extractor reduced to its last map, channels first."""
-
-    def __init__(self, extractor: nn.Module, channels_last: bool) -> None:
-        super().__init__()
-        self.extractor = extractor
-        self.channels_last = channels_last
-
-    def forward(self, x: Tensor) -> Tensor:
-        last = self.extractor(x)[-1]
-        return last.permute(0, 3, 1, 2) if self.channels_last else last
-
-
-def timm_backbone(name: str, *, pretrained: bool, channels: int | None, size: int | None) -> Backbone:
-    """Wrap `timm.create_model(..., features_only=True)`.
-
-    Models that timm itself runs as a chain keep one stage for each of its feature levels; all others (vision
-    transformers, for one) become a single stage "trunk". Normalisation and size follow the model's own configuration.
-
-    Args:
-        name: "timm/" and a name that timm itself has; no address of a model elsewhere.
-        pretrained: load timm's weights, which may download them.
-        channels: input channels; None is 3.
-        size: side of the input; None: the model's own.
-    """
-    timm = require("timm", extra="timm")
-    wanted = name.removeprefix(PREFIX)
-    if not _NAME.fullmatch(wanted):
-        raise ModelError(
-            f"'{wanted}' is not the name of a timm model: hub addresses are not accepted, see timm.list_models()."
-        )
-    channels = 3 if channels is None else channels
-    try:
-        extractor = timm.create_model(wanted, pretrained=pretrained, features_only=True, in_chans=channels)
-    except Exception as error:  # timm raises many kinds for names, weights and downloads
-        reason = " ".join(str(error).split())
-        raise ModelError(
-            f"timm could not make '{wanted}' ({reason}): check the name with timm.list_models()."
-        ) from error
-    config = _pretrained_config(extractor)
-    side = int(config.get("input_size", (3, 224, 224))[-1]) if size is None else size
-    mean, std = _statistics(config, channels)
-    spec = InputSpec(channels=channels, size=side, mean=mean, std=std)
-    stages, widths = _stages(extractor)
-    return Backbone(spec, stages, widths)
-
-
-def _stages(extractor: Any) -> tuple[dict[str, nn.Module], dict[str, int]]:
-    """The chain of an extractor, cut after each feature level, and the channels at the cuts."""
-    channels = [int(width) for width in extractor.feature_info.channels()]
-    levels = getattr(extractor, "return_layers", None)
-    channels_last = getattr(extractor, "output_fmt", "NCHW") == "NHWC"
-    if channels_last or not isinstance(extractor, nn.ModuleDict) or not levels:
-        return {"trunk": _LastMap(extractor, channels_last)}, {"trunk": channels[-1]}
-    stages: dict[str, nn.Module] = {}
-    waiting: list[nn.Module] = []
-    for layer, module in extractor.items():
-        waiting.append(module)
-        if layer in levels:
-            stages[layer] = nn.Sequential(*waiting)
-            waiting = []
-    return stages, dict(zip(stages, channels, strict=True))
-
-
-def _pretrained_config(extractor: Any) -> dict[str, Any]:
-    config = getattr(extractor, "pretrained_cfg", None) or getattr(extractor, "default_cfg", None) or {}
-    return dict(config)
-
-
-def _statistics(config: dict[str, Any], channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    mean = tuple(config.get("mean", (0.485, 0.456, 0.406)))
-    std = tuple(config.get("std", (0.229, 0.224, 0.225)))
-    if channels == 1:
-        return (sum(mean) / len(mean),), (sum(std) / len(std),)
-    return mean, std
-
-
 _COLOUR = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 _GREY = ((0.5,), (0.5,))
 
@@ -290,6 +207,8 @@ def make_backbone(
         size: side of the input in pixels, or mel bands; None: what the backbone was made for.
     """
     if name.startswith(PREFIX):
+        from nearkin.models.backbones.timm import timm_backbone
+
         backbone = timm_backbone(name, pretrained=pretrained, channels=channels, size=size)
     else:
         backbone = _own_backbone(name, pretrained, channels, size)
