@@ -8,55 +8,56 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed
 SHARED := $(abspath ../shared/data)
 export NEARKIN_DATA ?= $(if $(wildcard $(SHARED)),$(SHARED),)
 
 .PHONY: setup demo test test-browser lint types layers docs bench book book-quick house clean
 
-setup: $(STAMP)
+# Each target installs only the extras it needs, once: $(HAS)extras marks that they are there.
+HAS := $(VENV)/.has-
 
-$(STAMP): pyproject.toml constraints.txt
+$(HAS)%: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet -c constraints.txt --upgrade pip
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[all,dev,docs]'
-	touch $(STAMP)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$*]'
+	touch '$@'
 
-demo: setup
+setup: $(HAS)all,dev,docs
+
+demo: $(HAS)train,serve
 	rm -rf runs/demo
 	$(BIN)/nearkin demo --out runs/demo
 
 # Compiled files are kept, also where the environment says otherwise: the tests start many processes.
-test: setup
+test: $(HAS)all,test
 	PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n 2 --dist worksteal
 
-test-browser: setup
+test-browser: $(HAS)all,test,browser
 	command -v chromium > /dev/null || (apt-get update -qq && apt-get install -qq -y chromium > /dev/null)
 	$(BIN)/pytest -n0 -m browser tests/browser
 
-lint: setup
+lint: $(HAS)checks
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: setup
+types: $(HAS)all,checks
 	$(BIN)/mypy
 
-layers: setup
+layers: $(HAS)checks
 	$(BIN)/lint-imports
 
-docs: setup
+docs: $(HAS)all,docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-bench: setup
+bench: $(HAS)all
 	$(BIN)/python benchmarks/overhead.py --check
 
-book: setup
+book: $(HAS)all
 	$(BIN)/python studies/book/run.py
 
-book-quick: setup
+book-quick: $(HAS)all
 	$(BIN)/python studies/book/run.py --quick
 
-house: setup
+house: $(HAS)all,test
 	$(BIN)/python tools/house.py $(if $(AGAINST),--against $(AGAINST))
 
 clean:
