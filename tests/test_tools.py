@@ -138,7 +138,7 @@ def test_mutant_rows_take_the_last_record_of_a_commit(tmp_path):
     assert house.mutant_rows(ledger, "a" * 40, nearest=True) == {}
     records = [("k", "survived"), ("k", "caught"), ("l", "survived")]
     lines = [json.dumps({"commit": "a" * 40, "key": key, "outcome": outcome}) for key, outcome in records]
-    ledger.write_text("\n".join([*lines, json.dumps({"commit": "a" * 40, "clean": "tests", "failed": []})]))
+    ledger.write_text("\n".join([*lines, json.dumps({"commit": "a" * 40, "fails_clean": "test_a"})]))
     expected = {"mutants caught": "1 of 2 (aaaaaaa)"}
     assert house.mutant_rows(ledger, "a" * 40, nearest=False) == expected
     assert house.mutant_rows(ledger, "b" * 40, nearest=True) == expected
@@ -229,11 +229,45 @@ def test_near_tests_mirror_the_package(tmp_path, path, expected):
     assert mutants.near_tests(tmp_path, path) == expected
 
 
+@pytest.fixture
+def small_tree(tmp_path):
+    """A package of one module, a test that sees its faults, one that does not, and one that always fails."""
+    test = "from nearkin.spaces.sphere import area\n\n\ndef test_area():\n    assert area(3) == 36\n"
+    files = {
+        "nearkin/__init__.py": "",
+        "nearkin/spaces/__init__.py": "",
+        "nearkin/spaces/sphere.py": "def area(radius):\n    return 4 * radius * radius\n",
+        "tests/spaces/test_all.py": "def test_broken():\n    assert False\n",
+        "tests/spaces/test_area.py": test,
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def test_files_that_mention_a_module_come_first(small_tree):
+    found = mutants.likely_first(small_tree, "tests/spaces", "nearkin/spaces/sphere.py")
+    assert found == ["tests/spaces/test_area.py", "tests/spaces"]
+
+
+def test_what_fails_without_the_mutant_catches_nothing(small_tree):
+    source = (small_tree / "nearkin/spaces/sphere.py").read_bytes()
+    drawn = {mutant.kind: mutant for mutant in mutants.mutants_of(source, "nearkin/spaces/sphere.py")}
+    ledger = mutants.Ledger(small_tree / "ledger.jsonl", "a")
+    caught = mutants.try_mutant(small_tree, drawn["return"], ledger, (60, 60), near=True)
+    assert (caught["outcome"], caught["by"]) == ("caught", "tests/spaces/test_area.py::test_area")
+    (small_tree / "tests/spaces/test_area.py").unlink()
+    assert mutants.try_mutant(small_tree, drawn["return"], ledger, (60, 60), near=True)["outcome"] == "survived"
+    assert ledger.fails_clean == ["tests/spaces/test_all.py::test_broken"]
+    assert (small_tree / "nearkin/spaces/sphere.py").read_bytes() == source
+
+
 def test_ledger_resumes_only_its_own_commit(tmp_path):
     path = tmp_path / "deep" / "ledger.jsonl"
     mutants.Ledger(path, "a").write({"key": "k", "outcome": "caught"})
-    mutants.Ledger(path, "a").write({"clean": "tests/spaces", "failed": ["t"]})
+    mutants.Ledger(path, "a").write({"fails_clean": "tests/spaces/test_a.py::test_b"})
     again = mutants.Ledger(path, "a")
     assert again.mutants["k"]["outcome"] == "caught"
-    assert again.clean == {"tests/spaces": ["t"]}
+    assert again.fails_clean == ["tests/spaces/test_a.py::test_b"]
     assert mutants.Ledger(path, "b").mutants == {}

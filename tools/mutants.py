@@ -10,10 +10,11 @@ functions; raised errors, warnings, f-strings, printed text and type hints are l
 an arithmetic operator, a boolean, or `and` and `or`; adds one to an integer; drops a `not`; returns None; or deletes an
 augmented assignment. Some mutants change nothing that can be observed, so compare shares; do not aim at 100 %.
 
-For `nearkin/a/b.py` the near tests are those in `tests/a`. A mutant is caught when a test fails that passes without it:
-each set of tests first runs once on the clean tree, and what fails there is deselected afterwards. A mutant whose tests
-exceed the time limit is recorded as `timeout` and not counted as caught. Mutants that survive `--near` run
-again without it. The ledger (`--out`) has one JSON line per mutant and per clean run.
+For `nearkin/a/b.py` the near tests are those in `tests/a`, the files that mention most of what `b.py` defines first. A
+mutant is caught when a test fails that passes without it: a test that fails runs once more on the clean tree, and if it
+fails there too, it is deselected from then on. A mutant whose tests exceed the time limit is recorded as `timeout` and
+not counted as caught. Mutants that survive `--near` run again without it. The ledger (`--out`) has one JSON line per
+mutant and per test that fails on the clean tree.
 """
 
 from __future__ import annotations
@@ -25,12 +26,14 @@ import importlib.util
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -207,16 +210,14 @@ def run_tests(root: Path, targets: list[str], limit: float) -> tuple[int | None,
 
 
 class Ledger:
-    """One JSON line per finished run, appended at once."""
+    """One JSON line per finished mutant, appended at once."""
 
     def __init__(self, path: Path, commit: str) -> None:
         self.path, self.commit = path, commit
         lines = path.read_text().splitlines() if path.exists() else []
         records = [record for record in map(json.loads, lines) if record["commit"] == commit]
         self.mutants = {record["key"]: record for record in records if "key" in record}
-        self.clean: dict[str, list[str]] = {
-            record["clean"]: record["failed"] for record in records if "clean" in record
-        }
+        self.fails_clean = [record["fails_clean"] for record in records if "fails_clean" in record]
 
     def write(self, record: dict[str, Any]) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -224,37 +225,53 @@ class Ledger:
             file.write(json.dumps({"commit": self.commit, **record}) + "\n")
 
 
-def clean_failures(root: Path, tests: str, limit: float, ledger: Ledger) -> list[str]:
-    """The tests that fail on the clean tree; run once for each set of tests."""
-    if tests not in ledger.clean:
-        code, failed = run_tests(root, [tests], limit)
-        if code not in (0, 1, 5):  # 5: no tests were found
-            raise SystemExit(f"{tests} does not finish on the clean tree (exit code {code}). Raise the limit?")
-        ledger.clean[tests] = failed
-        ledger.write({"clean": tests, "failed": failed})
-    return ledger.clean[tests]
+def likely_first(root: Path, folder: str, path: str) -> list[str]:
+    """The test files of a folder, those that mention most of what a module defines first; then the folder itself."""
+    tree = ast.parse((root / path).read_bytes())
+    names = {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)} | {Path(path).stem}
+    counted = []
+    for file in sorted((root / folder).rglob("test_*.py")):
+        words = Counter(re.findall(r"\w+", file.read_text(encoding="utf-8")))
+        counted.append((-sum(words[name] for name in names), file.relative_to(root).as_posix()))
+    return [*(file for mentions, file in sorted(counted) if mentions), folder]
 
 
-def try_mutant(
-    root: Path, mutant: Mutant, ledger: Ledger, limits: tuple[float, float], *, near: bool
-) -> dict[str, Any]:
-    """Apply a mutant, run the tests that could catch it, and undo it."""
-    folder = near_tests(root, mutant.path)
-    stages = [([folder], folder, limits[0])] if folder else []
-    if not near:
-        stages.append((["tests", *([f"--ignore={folder}"] if folder else [])], "tests", limits[1]))
+def first_failure(
+    root: Path, mutant: Mutant, targets: list[str], limit: float, ledger: Ledger
+) -> tuple[int | None, str]:
+    """Exit code of the tests with a mutant, and the test that fails with it and passes without."""
     path = root / mutant.path
     source = path.read_bytes()
-    outcome, by, start = "survived", "", time.perf_counter()
-    for targets, name, limit in stages:
-        deselected = [f"--deselect={test}" for test in clean_failures(root, name, limit, ledger)]
+    while True:
+        deselected = [f"--deselect={test}" for test in ledger.fails_clean]
         try:
             _write(path, mutant.apply(source))
             code, failed = run_tests(root, ["-x", *targets, *deselected], limit)
         finally:
             _write(path, source)
+        if code in (None, 0, 5) or not failed:  # 5: no tests were found
+            return code, ""
+        if run_tests(root, failed[:1], limit)[0] == 0:
+            return code, failed[0]
+        if failed[0] in ledger.fails_clean:
+            raise SystemExit(f"{failed[0]} fails on the clean tree and cannot be deselected.")
+        ledger.fails_clean.append(failed[0])
+        ledger.write({"fails_clean": failed[0]})
+
+
+def try_mutant(
+    root: Path, mutant: Mutant, ledger: Ledger, limits: tuple[float, float], *, near: bool
+) -> dict[str, Any]:
+    """Run the tests that could catch a mutant, the near ones first."""
+    folder = near_tests(root, mutant.path)
+    stages = [(likely_first(root, folder, mutant.path), folder, limits[0])] if folder else []
+    if not near:
+        stages.append((["tests", *([f"--ignore={folder}"] if folder else [])], "tests", limits[1]))
+    outcome, by, start = "survived", "", time.perf_counter()
+    for targets, name, limit in stages:
+        code, failed = first_failure(root, mutant, targets, limit, ledger)
         if code not in (0, 5):
-            outcome, by = ("timeout", name) if code is None else ("caught", failed[0] if failed else name)
+            outcome, by = ("timeout", name) if code is None else ("caught", failed or name)
             break
     seconds = round(time.perf_counter() - start, 1)
     return {"key": mutant.key, **asdict(mutant), "outcome": outcome, "by": by, "near": near, "seconds": seconds}
