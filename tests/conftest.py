@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,9 @@ from nearkin.data.stores import ArrayStore
 
 # One thread per test process: the suite runs in two processes on two cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# Browsers are driven by `make test-browser`, which installs what that needs.
+collect_ignore = [] if find_spec("playwright") else ["browser"]
 
 # A machine that has other work to do makes no test fail.
 settings.register_profile("patient", deadline=None)

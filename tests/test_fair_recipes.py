@@ -90,8 +90,16 @@ def test_the_head_warms_up_for_an_epoch(data, images):
     assert load_recipe("fair-proxy-anchor", data=data).training.head_warmup_steps == round(0.75 * images / 32)
 
 
+@pytest.fixture(scope="module")
+def weights(patterns, tiny, tmp_path_factory):
+    """A small backbone that knows something."""
+    path = tmp_path_factory.mktemp("weights") / "run"
+    fit(patterns, "contrastive", out=path, overrides=[*tiny, "training.max_steps=2"], progress=False)
+    return f"model.weights={path}"
+
+
 @pytest.mark.parametrize("name", [name for name in FAIR if name != "fair-base"])
-def test_every_row_trains_a_few_steps(name, patterns, tiny):
+def test_every_row_trains_a_few_steps(name, patterns, tiny, weights):
     proxies = []
     if name in PROXIES:
         proxies = ["data.classes_per_batch=5", "data.per_class=1", "training.head_warmup_steps=1"]
@@ -102,7 +110,7 @@ def test_every_row_trains_a_few_steps(name, patterns, tiny):
     )
     memory = ["training.cross_batch_memory.warmup_steps=2"] if "xbm" in name else []
     short = ["training.max_steps=10", "training.evaluate_every=5", *proxies, *pooled, *memory]
-    model = fit(patterns, name, overrides=[*tiny, *short], progress=False)
+    model = fit(patterns, name, overrides=[*tiny, weights, *short], progress=False)
     assert model.card.steps == 10
     assert model.dimension == 16
 

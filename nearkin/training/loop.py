@@ -166,23 +166,25 @@ class Loop:
 
     def _train(self, resume: bool, known: Mapping[str, float]) -> LoopState:
         self._set_up()
-        if resume and self.run.state_file.exists():
-            self._restore()
-            self.logbook = self._open_logbook()
-        else:
-            self.schedule.begin()
-            self.logbook = self._open_logbook()
-            self._validate_start(known)
-        self._tell_time()
-        began = time.monotonic() - self.state.seconds
-        try:
-            with StopRequest() as stop, Progress("training", self.section.max_steps, self.progress) as bar:
-                bar.advance(self.state.step)
-                self._steps(stop, bar, began)
-            if self.finished:
-                self._finish()
-        finally:
-            self.logbook.close()
+        # A request to stop counts from the first checkpoint on, which is written by `_validate_start`.
+        with StopRequest() as stop:
+            if resume and self.run.state_file.exists():
+                self._restore()
+                self.logbook = self._open_logbook()
+            else:
+                self.schedule.begin()
+                self.logbook = self._open_logbook()
+                self._validate_start(known)
+            self._tell_time()
+            began = time.monotonic() - self.state.seconds
+            try:
+                with Progress("training", self.section.max_steps, self.progress) as bar:
+                    bar.advance(self.state.step)
+                    self._steps(stop, bar, began)
+                if self.finished:
+                    self._finish()
+            finally:
+                self.logbook.close()
         self._restore_best()
         return self.state
 

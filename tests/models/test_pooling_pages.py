@@ -82,7 +82,7 @@ def test_pages_have_the_parameters_of_the_code():
 @pytest.mark.parametrize("name", [name for name in list_recipes() if name.endswith("-gsp")])
 def test_recipes_are_those_of_the_paper(name):
     recipe = load_recipe(name)
-    proxies = name.startswith("proxy")
+    proxies = "proxy" in name
     assert recipe.model.pooling_parameters == {"prototypes": 64, "budget": 0.3, "sharpness": 0.5 if proxies else 5}
     assert (recipe.model.local_dimension, recipe.model.dimension) == (128, None)
     assert recipe.objective.weight == pytest.approx(0.9)

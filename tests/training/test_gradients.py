@@ -221,7 +221,9 @@ def test_accumulated_gradients_are_the_mean_of_those_of_the_batches(cache, patte
     """One step of plain sgd, against a step by hand on the batches it saw."""
     sgd = ["training.optimizer=sgd", "training.momentum=0", "training.weight_decay=0", "training.lr=0.1"]
     more = ["training.gradient_accumulation=3", "training.max_steps=1", f"training.gradient_cache={cache}"]
-    recipe = load_recipe("contrastive", [*tiny, *sgd, *more, "model.frozen_batch_norm=true"])
+    build_embedder(load_recipe("contrastive", tiny).model, seed=3).save(tmp_path / "pretrained")
+    frozen = ["model.frozen_batch_norm=true", f"model.weights={tmp_path / 'pretrained'}"]
+    recipe = load_recipe("contrastive", [*tiny, *sgd, *more, *frozen, "model.head_start=random"])
     seen, add = [], Loop._add
 
     def recorded(self, inputs, labels):
