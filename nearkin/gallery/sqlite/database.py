@@ -7,7 +7,7 @@ import os
 import sqlite3
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -144,16 +144,9 @@ def meaningful(directory: Path) -> Iterator[None]:
 def transaction(connection: sqlite3.Connection, kind: str = "IMMEDIATE") -> Iterator[None]:
     """Commit what the block does, or undo it: all or nothing. "DEFERRED" is for reading one state."""
     connection.execute(f"BEGIN {kind}")
-    with rolled_back_on_error(connection):
-        yield
-        connection.execute("COMMIT")
-
-
-@contextmanager
-def rolled_back_on_error(connection: sqlite3.Connection) -> Iterator[None]:
-    """Undo the open transaction if the block fails."""
     try:
         yield
+        connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:  # a full disk has undone it already
             connection.execute("ROLLBACK")
@@ -248,11 +241,6 @@ def read_state(connection: sqlite3.Connection) -> GalleryState:
     return state
 
 
-def save_state(connection: sqlite3.Connection, state: GalleryState) -> None:
-    """Keep the state."""
-    save_meta(connection, "state", asdict(state))
-
-
 def read_settings(connection: sqlite3.Connection) -> Settings:
     """The settings as the open transaction sees them."""
     try:
@@ -271,11 +259,6 @@ def read_index(connection: sqlite3.Connection, kinds: Collection[str]) -> str:
     if not isinstance(index, str) or index not in kinds:
         raise _unreadable("index")
     return index
-
-
-def save_settings(connection: sqlite3.Connection, settings: Settings) -> None:
-    """Keep the settings."""
-    save_meta(connection, "settings", settings.to_dict())
 
 
 def _unreadable(key: str) -> sqlite3.DatabaseError:

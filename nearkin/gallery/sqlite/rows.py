@@ -8,23 +8,22 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
-from typing import Any as Anything
 
 import numpy as np
 
 from nearkin.errors import DataError
 from nearkin.gallery.filter import AllOf, AnyOf, Compare, Condition, IsNull, Like, Name, Not, OneOf, kind_of_value
 from nearkin.gallery.store import UNLABELLED, Record
-from nearkin.gallery.values import Item
+from nearkin.gallery.values import Item, Scalar
 
 _OWN = {"label": "items.label_name", "id": "items.id", "source": "items.source", "added": "items.added"}
 _KINDS = {"text": "('text')", "number": "('integer', 'real')", "bool": "('true', 'false')"}
 # What a path can name without quoting rules; for any other key the entries are walked.
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
-_Compiled = tuple[str, list[Anything]]
+_Compiled = tuple[str, list[Any]]
 _FALSE: _Compiled = ("0", [])
 
 
@@ -34,18 +33,28 @@ def to_sql(condition: Condition) -> _Compiled:
     The expression is 0 or 1, never NULL, and equal to `Condition.matches`. It reads `items.id`, `items.label_name`,
     `items.source`, `items.added` and `items.metadata`, a JSON object as text.
     """
-    for node, compiled in _COMPILERS.items():
-        if isinstance(condition, node):
-            return compiled(condition)
+    match condition:
+        case Not(part):
+            sql, parameters = to_sql(part)
+            return f"(NOT {sql})", parameters
+        case AllOf(parts):
+            return _joined("AND", [to_sql(part) for part in parts])
+        case AnyOf(parts):
+            return _joined("OR", [to_sql(part) for part in parts])
+        case IsNull(name):
+            return _null(name)
+        case Like(name, pattern):
+            return _guarded(name, "text", "LIKE ? ESCAPE ?", [pattern, "\\"])
+        case OneOf(name, values):
+            return _one_of(name, values)
+        case Compare(name, "!=", value):
+            return to_sql(AllOf((Not(IsNull(name)), Not(Compare(name, "=", value)))))
+        case Compare(name, operator, value):
+            return _compare(name, operator, value)
     raise TypeError(f"{type(condition).__name__} is no part of a condition.")
 
 
-def _compare(condition: Compare) -> _Compiled:
-    name, operator, value = condition.name, condition.operator, condition.value
-    if operator == "!=":
-        equal, parameters = _compare(Compare(name, "=", value))
-        present, more = _null(name, "IS NOT NULL")
-        return f"({present} AND NOT {equal})", [*more, *parameters]
+def _compare(name: Name, operator: str, value: Scalar) -> _Compiled:
     if isinstance(value, bool):
         return _truth(name, value)
     if operator == "=" and name.own and isinstance(value, str):
@@ -53,50 +62,17 @@ def _compare(condition: Compare) -> _Compiled:
     return _guarded(name, kind_of_value(value), f"{operator} ?", [value])
 
 
-def _one_of(condition: OneOf) -> _Compiled:
+def _one_of(name: Name, values: Sequence[Scalar]) -> _Compiled:
     parts: list[_Compiled] = []
     for kind in ("text", "number"):
-        values = [value for value in condition.values if kind_of_value(value) == kind]
-        if values:
-            parts.append(_guarded(condition.name, kind, f"IN ({', '.join('?' * len(values))})", values))
-    truths = sorted({value for value in condition.values if isinstance(value, bool)})
-    parts.extend(_truth(condition.name, value) for value in truths)
+        some = [value for value in values if kind_of_value(value) == kind]
+        if some:
+            parts.append(_guarded(name, kind, f"IN ({', '.join('?' * len(some))})", some))
+    parts.extend(_truth(name, value) for value in sorted({value for value in values if isinstance(value, bool)}))
     return _joined("OR", parts) if parts else _FALSE
 
 
-def _like(condition: Like) -> _Compiled:
-    return _guarded(condition.name, "text", "LIKE ? ESCAPE ?", [condition.pattern, "\\"])
-
-
-def _is_null(condition: IsNull) -> _Compiled:
-    return _null(condition.name, "IS NULL")
-
-
-def _not(condition: Not) -> _Compiled:
-    part, parameters = to_sql(condition.part)
-    return f"(NOT {part})", parameters
-
-
-def _all(condition: AllOf) -> _Compiled:
-    return _joined("AND", [to_sql(part) for part in condition.parts])
-
-
-def _any(condition: AnyOf) -> _Compiled:
-    return _joined("OR", [to_sql(part) for part in condition.parts])
-
-
-_COMPILERS: dict[type[Condition], Callable[[Anything], _Compiled]] = {
-    Compare: _compare,
-    OneOf: _one_of,
-    Like: _like,
-    IsNull: _is_null,
-    Not: _not,
-    AllOf: _all,
-    AnyOf: _any,
-}
-
-
-def _guarded(name: Name, kind: str, test: str, values: list[Anything]) -> _Compiled:
+def _guarded(name: Name, kind: str, test: str, values: list[Any]) -> _Compiled:
     """A test that is made only of values of one kind: SQLite would convert others, or put them in an order."""
     if name.own:
         # A number bound beside a text column would be taken for text.
@@ -114,12 +90,12 @@ def _truth(name: Name, value: bool) -> _Compiled:
     return _guarded(name, "bool", "= ?", [int(value)])
 
 
-def _null(name: Name, test: str) -> _Compiled:
+def _null(name: Name) -> _Compiled:
     if name.own:
-        return f"({_OWN[name.key]} {test})", []
+        return f"({_OWN[name.key]} IS NULL)", []
     if _PLAIN.fullmatch(name.key):
-        return f"(json_extract(items.metadata, ?) {test})", [f"$.{name.key}"]
-    return f"((SELECT e.value FROM json_each(items.metadata) AS e WHERE e.key = ?) {test})", [name.key]
+        return "(json_extract(items.metadata, ?) IS NULL)", [f"$.{name.key}"]
+    return "((SELECT e.value FROM json_each(items.metadata) AS e WHERE e.key = ?) IS NULL)", [name.key]
 
 
 def _joined(word: str, parts: list[_Compiled]) -> _Compiled:

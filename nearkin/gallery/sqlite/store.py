@@ -7,11 +7,13 @@ import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from nearkin.checks import check_whole
 from nearkin.errors import DataError, StorageError, suggestion
 from nearkin.gallery.checks import check_vectors
 from nearkin.gallery.condition import Condition
@@ -22,7 +24,7 @@ from nearkin.gallery.places import size_of
 from nearkin.gallery.sqlite import database
 from nearkin.gallery.sqlite import rows as items
 from nearkin.gallery.sqlite.change import Change, NewVectors, compact
-from nearkin.gallery.sqlite.database import GalleryState, read_index, save_meta, save_settings, save_state
+from nearkin.gallery.sqlite.database import GalleryState, read_index, save_meta
 from nearkin.gallery.sqlite.mirror import INDEX_KINDS, Mirror, StoredGraph, codes_of, refreshed
 from nearkin.gallery.store import ABSENT, UNLABELLED, Found, Load, Record, Sample
 from nearkin.gallery.values import Item, Settings
@@ -33,8 +35,7 @@ from nearkin.storage import WriterLock
 def check_settings(settings: Settings) -> None:
     """Refuse settings of vectors that cannot be stored."""
     check_dtype(settings.dtype, settings.space)
-    if isinstance(settings.dimension, bool) or not isinstance(settings.dimension, int) or settings.dimension < 1:
-        raise DataError(f"The dimension must be a whole number from 1 on, not {settings.dimension!r}.")
+    check_whole(settings.dimension, "dimension", 1)
     check_space_settings(settings.space)
 
 
@@ -93,9 +94,12 @@ class SqliteStore:
         with database.meaningful(directory):
             connection = database.create(directory)
             with database.closing_on_error(connection):
-                save_state(connection, GalleryState())
-                save_settings(connection, settings)
-                save_meta(connection, "index", index)
+                for key, value in {
+                    "state": asdict(GalleryState()),
+                    "settings": settings.to_dict(),
+                    "index": index,
+                }.items():
+                    save_meta(connection, key, value)
                 connection.execute("COMMIT")
         return cls._ready(directory, connection, index)
 
@@ -217,8 +221,7 @@ class SqliteStore:
 
     def page(self, *, after: str | None = None, limit: int = 100, where: Condition | None = None) -> list[Item]:
         """Items in the order of ids, those after the item `after`; that item need not exist any more."""
-        if limit < 1:
-            raise DataError(f"`limit` must be at least 1, not {limit}.")
+        check_whole(limit, "limit", 1)
         with self._connected() as connection:
             return items.page(connection, after, limit, where)[0]
 
@@ -236,11 +239,7 @@ class SqliteStore:
         return self._picture("SELECT bytes FROM originals JOIN items USING (slot) WHERE id = ?", id)
 
     def vectors(self, ids: Sequence[str]) -> np.ndarray:
-        """Vectors float32 (n, d) of items.
-
-        Raises:
-            DataError: if there is no such item; it names the first.
-        """
+        """Vectors float32 (n, d) of items, as `GalleryStore.vectors` gives them."""
         with self._one_state() as (connection, now):
             slots = items.slots_of(connection, ids)
             missing = next((id for id in ids if id not in slots), None)
@@ -258,15 +257,7 @@ class SqliteStore:
         labelled: bool = False,
         exclude: np.ndarray | None = None,
     ) -> Found:
-        """The k nearest items of queries float32 (q, d); equal distances in the order of adding.
-
-        Args:
-            queries: points of the space.
-            k: how many; if there are fewer the rest is padded, up to a thousand.
-            where: only among items that fulfil this.
-            labelled: only among items with a label.
-            exclude: keys (q,) of items that are not to be found, one for each query.
-        """
+        """The k nearest items, as `GalleryStore.search` gives them; equal distances in the order of adding."""
         with self._one_state() as (connection, now):
             allowed = None
             if where is not None:
@@ -318,19 +309,13 @@ class SqliteStore:
     def replace_vectors(
         self, settings: Settings, batches: Iterator[tuple[list[str], np.ndarray]], drop: Sequence[str] = ()
     ) -> None:
-        """Give all items new vectors, in a new space if need be; others see the old ones until the last is there.
-
-        Args:
-            settings: of the new vectors; they replace the old settings in the same moment.
-            batches: ids and vectors (n, d), each id once; every item must come but those dropped.
-            drop: ids of items that are removed in the same moment.
-        """
+        """Give all items new vectors, as `GalleryStore.replace_vectors` says."""
         check_settings(settings)
         self._graph.check(settings)
         with self._writer.held():
             with self._change() as change:
                 change.clear()
-            new = NewVectors(change.before, settings)
+                new = NewVectors(change, settings)
             try:
                 for ids, vectors in batches:
                     points = check_vectors(vectors, len(ids), settings.dimension)
