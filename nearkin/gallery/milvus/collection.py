@@ -187,6 +187,7 @@ class Documents:
         self._connection = connection
         self.name = name
         self._table = Collection(connection, name, "key")
+        self._codes: dict[str, int] = {}
 
     def make(self) -> None:
         """Make the collection."""
@@ -235,7 +236,21 @@ class Documents:
         """Names of the classes in the order they came."""
         rows = [row for page in self._table.pages(["number", "text"], where='kind == "class"') for row in page]
         # Two writers may have given two new classes one number; the name then decides for everybody alike.
-        return [row["text"] for row in sorted(rows, key=lambda row: (row["number"], row["text"]))]
+        names = [row["text"] for row in sorted(rows, key=lambda row: (row["number"], row["text"]))]
+        self._codes = {name: code for code, name in enumerate(names)}
+        return names
+
+    def codes(self, labels: np.ndarray, *, present: np.ndarray) -> np.ndarray:
+        """Codes int32 of labels, objects of any shape; `UNLABELLED` for None, `ABSENT` where nothing is present."""
+        wanted = set(labels.ravel().tolist()) - {None}
+        if not wanted <= self._codes.keys():
+            self.classes()
+        unknown = next(iter(wanted - self._codes.keys()), None)
+        if unknown is not None:
+            raise StorageError(f"The class '{unknown}' of an item is not in the gallery's table: write the item again.")
+        found = [UNLABELLED if label is None else self._codes[label] for label in labels.ravel()]
+        codes = np.array(found, np.int32).reshape(labels.shape)
+        return np.where(present, codes, np.int32(ABSENT))
 
     def add_classes(self, names: Iterable[str]) -> None:
         """Keep classes that are new."""
@@ -342,33 +357,3 @@ def _note_key(about: str, name: str) -> str:
 
 def _part_keys(owner: str, token: str) -> list[str]:
     return [f"part:{_hash(owner)}:{token}:{at}" for at in range(int(token.partition(":")[0]))]
-
-
-class ClassCodes:
-    """The classes of a gallery by code.
-
-    Args:
-        documents: where they are kept.
-    """
-
-    def __init__(self, documents: Documents) -> None:
-        self._documents = documents
-        self._codes: dict[str, int] = {}
-
-    def names(self) -> list[str]:
-        """Names by code."""
-        names = self._documents.classes()
-        self._codes = {name: code for code, name in enumerate(names)}
-        return names
-
-    def codes(self, labels: np.ndarray, *, present: np.ndarray) -> np.ndarray:
-        """Codes int32 of labels, objects of any shape; `UNLABELLED` for None, `ABSENT` where nothing is present."""
-        wanted = set(labels.ravel().tolist()) - {None}
-        if not wanted <= self._codes.keys():
-            self.names()
-        unknown = next(iter(wanted - self._codes.keys()), None)
-        if unknown is not None:
-            raise StorageError(f"The class '{unknown}' of an item is not in the gallery's table: write the item again.")
-        found = [UNLABELLED if label is None else self._codes[label] for label in labels.ravel()]
-        codes = np.array(found, np.int32).reshape(labels.shape)
-        return np.where(present, codes, np.int32(ABSENT))

@@ -94,25 +94,21 @@ def _proposals(
     step = max(1, min(_HITS_AT_ONCE // k, at_once))
     for start in range(0, len(queries), step):
         part = queries[start : start + step]
-        for row, hits in enumerate(_hits(connection, table.name, part, k, where, effort), start):
+        hits_of = connection.call(
+            "search",
+            table.name,
+            data=list(part),
+            anns_field="vector",
+            limit=k,
+            filter=where,
+            output_fields=["label"],
+            consistency_level="Strong",
+            **({"search_params": {"params": effort}} if effort else {}),
+        )
+        for row, hits in enumerate(hits_of, start):
             ids[row, : len(hits)] = [hit["id"] for hit in hits]
             labels[row, : len(hits)] = [hit["entity"]["label"] for hit in hits]
     return ids, labels
-
-
-def _hits(connection: Connection, name: str, queries: np.ndarray, k: int, where: str, effort: dict[str, int]) -> Any:
-    chosen = {"search_params": {"params": effort}} if effort else {}
-    return connection.call(
-        "search",
-        name,
-        data=list(queries),
-        anns_field="vector",
-        limit=k,
-        filter=where,
-        output_fields=["label"],
-        consistency_level="Strong",
-        **chosen,
-    )
 
 
 def _true_distances(table: Collection, settings: Settings, queries: np.ndarray, ids: np.ndarray) -> np.ndarray:
