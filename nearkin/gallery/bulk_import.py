@@ -43,11 +43,11 @@ def parquet_files(given: ParquetPaths) -> list[Path]:
         path = Path(one)
         if path.is_dir():
             found = sorted(file for file in path.glob("*.parquet") if not file.name.startswith((".", "_")))
+        elif path.exists():
+            found = [path]
+        elif glob.has_magic(str(path)):
+            found = sorted(map(Path, glob.glob(str(path))))
         else:
-            found = (
-                [path] if path.exists() or not glob.has_magic(str(path)) else sorted(map(Path, glob.glob(str(path))))
-            )
-        if found == [path] and not path.exists():
             raise DataError(f"There is no file or folder {one}: check the path.")
         if not found:
             raise DataError(f"There is no .parquet file in {one}: check the path.")
@@ -201,10 +201,8 @@ def _opened(store: GalleryStore, file: Path, id_column: str | None, *, several: 
 
 def _check_distinct(records: Sequence[Record], table: ParquetTable) -> None:
     """Refuse rows that a column names alike; only those of one batch are looked at, the last of others counts."""
-    if table.id_column is None:
-        return
     seen: set[str] = set()
-    for record in records:
+    for record in records if table.id_column is not None else ():
         if record.id in seen:
             told = f" ({record.source})" if record.source else ""
             raise DataError(

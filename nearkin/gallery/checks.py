@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -31,7 +32,7 @@ _MISSING_TYPES = ("NAType", "NaTType")
 def check_label(label: Any) -> str:
     """A label as text, from any scalar."""
     label = _plain(label)
-    if isinstance(label, bool | int | float) and not (isinstance(label, float) and not math.isfinite(label)):
+    if isinstance(label, bool | int) or (isinstance(label, float) and math.isfinite(label)):
         label = str(label)
     if not isinstance(label, str):
         raise DataError(f"A label must be a text, not {_shown(label)}.")
@@ -96,12 +97,21 @@ def check_ids(ids: Any, count: int) -> list[str]:
     """Ids for `count` items."""
     chosen = _sequence([ids] if isinstance(ids, str) else ids, count, "ids")
     for id in chosen:
-        _check_id(id)
-    if len(set(chosen)) < len(chosen):
-        seen: set[str] = set()
-        twice = next(id for id in chosen if id in seen or seen.add(id))  # type: ignore[func-returns-value]
-        raise DataError(f"The id {twice!r} is given twice: every item needs its own.")
+        if not isinstance(id, str):
+            raise DataError(f"An id must be a text, not {_shown(id)}.")
+        if not 1 <= len(id) <= MAX_ID:
+            raise DataError(f"An id has {len(id):,} characters ({id[:30]!r}): give 1 to {MAX_ID}.")
+        if "/" in id or _CONTROL.search(id) or id in (".", ".."):
+            raise DataError(f"The id {id!r} cannot be used: leave out '/', control characters, '.' and '..'.")
+    check_distinct(chosen)
     return [str(id) for id in chosen]
+
+
+def check_distinct(ids: Sequence[str]) -> None:
+    """Refuse an id that comes twice."""
+    if len(set(ids)) < len(ids):
+        [(twice, _)] = Counter(ids).most_common(1)
+        raise DataError(f"The id {twice!r} is given twice: give every item an id of its own.")
 
 
 def vector_rows(vectors: Any, dimension: int | None) -> np.ndarray:
@@ -182,15 +192,6 @@ def _sequence(given: Any, count: int, name: str) -> list[Any]:
     if len(values) != count:
         raise DataError(f"There are {count:,} items and {len(values):,} {name}: give one for each.")
     return values
-
-
-def _check_id(id: Any) -> None:
-    if not isinstance(id, str):
-        raise DataError(f"An id must be a text, not {_shown(id)}.")
-    if not 1 <= len(id) <= MAX_ID:
-        raise DataError(f"An id has {len(id):,} characters ({id[:30]!r}): give 1 to {MAX_ID}.")
-    if "/" in id or _CONTROL.search(id) or id in (".", ".."):
-        raise DataError(f"The id {id!r} cannot be used: leave out '/', control characters, '.' and '..'.")
 
 
 def _key(key: Any) -> str:

@@ -10,8 +10,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any as Anything
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -19,18 +18,9 @@ from nearkin.errors import DataError, suggestion
 from nearkin.gallery.filter import OWN_NAMES, AllOf, AnyOf, Compare, Condition, IsNull, Like, Name, Not, OneOf, Operator
 from nearkin.gallery.values import Scalar
 
-__all__ = [
-    "WORDS",
-    "Condition",
-    "Token",
-    "condition",
-    "number",
-    "parse",
-    "tokens",
-]
+__all__ = ["Condition", "condition", "parse"]
 
-
-WORDS = frozenset({"and", "or", "not", "in", "like", "is", "null", "true", "false"})
+_WORDS = frozenset({"and", "or", "not", "in", "like", "is", "null", "true", "false"})
 
 _TOKEN = re.compile(
     r"""\s*(?:
@@ -79,30 +69,19 @@ def tokens(text: str) -> Iterator[Token]:
         if match is None:
             raise _unreadable(text, position)
         kind = match.lastgroup or "end"
-        value, place = match.group(kind), match.start(kind) + 1
-        yield _token(kind, value, place)
+        value, start = match.group(kind), match.start(kind)
+        if kind in ("text", "quoted"):
+            value = value[1:-1].replace(2 * value[0], value[0])
+        elif kind == "name" and value.lower() in _WORDS:
+            kind, value = "word", value.lower()
+        elif kind == "parameter":
+            value = value[1:]
+        yield Token(kind, value, start + 1)
         if kind == "end":
             return
-        if text[match.start(kind) : match.start(kind) + 2] in _HINTS:
-            raise _unreadable(text, match.start(kind))
+        if text[start : start + 2] in _HINTS:
+            raise _unreadable(text, start)
         position = match.end()
-
-
-def number(text: str) -> int | float:
-    """A number as written; a whole one stays whole, so that large ones are compared exactly."""
-    digits = text.lstrip("+-")
-    if digits.isdecimal():
-        return int(text) if len(digits) < 100 else float("inf")
-    return float(text)
-
-
-def _token(kind: str, value: str, place: int) -> Token:
-    if kind in ("text", "quoted"):
-        mark = value[0]
-        return Token(kind, value[1:-1].replace(2 * mark, mark), place)
-    if kind == "name" and value.lower() in WORDS:
-        return Token("word", value.lower(), place)
-    return Token(kind, value[1:] if kind == "parameter" else value, place)
 
 
 def _unreadable(text: str, position: int) -> DataError:
@@ -123,7 +102,7 @@ _OPERATORS = ("=", "!=", "<", "<=", ">", ">=")
 _Value = str | int | float | bool
 
 
-def parse(text: str, parameters: Mapping[str, Anything] | None = None) -> Condition:
+def parse(text: str, parameters: Mapping[str, Any] | None = None) -> Condition:
     """Read a condition.
 
     Args:
@@ -147,7 +126,7 @@ def parse(text: str, parameters: Mapping[str, Anything] | None = None) -> Condit
 
 
 def condition(
-    where: str | Mapping[str, Scalar] | Condition | None, parameters: Mapping[str, Anything] | None = None
+    where: str | Mapping[str, Scalar] | Condition | None, parameters: Mapping[str, Any] | None = None
 ) -> Condition | None:
     """A condition from any of the ways to give one: text, or a mapping whose entries must all be equal.
 
@@ -163,24 +142,20 @@ def condition(
         raise DataError(f"A condition must be text or a mapping, not {type(where).__name__}.")
     if not where or len(where) > MAX_TERMS:
         raise DataError(f"The condition has {len(where):,} entries: give 1 to {MAX_TERMS:,}, or None for all items.")
-    parts = tuple(_entry(key, value) for key, value in where.items())
-    return parts[0] if len(parts) == 1 else AllOf(parts)
+    parts = []
+    for key, value in where.items():
+        if not isinstance(key, str) or not key or not _encodable(key):
+            raise DataError(f"A condition asks for {key!r}: a name must be a text that is not empty.")
+        plain = key.removeprefix("metadata.")
+        name = Name(plain if plain in OWN_NAMES else key, own=key in OWN_NAMES)
+        try:
+            parts.append(IsNull(name) if value is None else Compare(name, "=", _checked(value)))
+        except ValueError as error:
+            raise DataError(f"The condition on '{key}' {error}.") from error
+    return parts[0] if len(parts) == 1 else AllOf(tuple(parts))
 
 
-def _entry(key: str, value: Scalar) -> Condition:
-    if not isinstance(key, str) or not key or not _encodable(key):
-        raise DataError(f"A condition asks for {key!r}: a name must be a text that is not empty.")
-    plain = key.removeprefix("metadata.")
-    name = Name(plain if plain in OWN_NAMES else key, own=key in OWN_NAMES)
-    if value is None:
-        return IsNull(name)
-    try:
-        return Compare(name, "=", _checked(value))
-    except ValueError as error:
-        raise DataError(f"The condition on '{key}' {error}.") from error
-
-
-def _checked(value: Anything) -> _Value:
+def _checked(value: Any) -> _Value:
     """A value that can be compared with; a `ValueError` says what is wrong with another."""
     value = value.item() if isinstance(value, np.generic) else value
     if isinstance(value, bool):
@@ -210,7 +185,7 @@ def _encodable(text: str) -> bool:
 class _Parser:
     """Recursive descent over the tokens of one condition."""
 
-    def __init__(self, text: str, parameters: dict[str, Anything]) -> None:
+    def __init__(self, text: str, parameters: dict[str, Any]) -> None:
         self.tokens = tokens(text)
         self.token = next(self.tokens)
         self.parameters = parameters
@@ -233,9 +208,7 @@ class _Parser:
     def all(self) -> Condition:
         return self.joined("and", self.part, AllOf)
 
-    def joined(
-        self, word: str, part: Callable[[], Condition], join: Callable[[tuple[Condition, ...]], Condition]
-    ) -> Condition:
+    def joined(self, word: str, part: Callable[[], Condition], join: type[AllOf | AnyOf]) -> Condition:
         parts = [part()]
         while self.took("word", word):
             parts.append(part())
@@ -273,11 +246,7 @@ class _Parser:
             return self.listed_or_like(name)
         if self.token.kind != "sign" or self.token.value not in _OPERATORS:
             raise self.failure("expected one of = != < <= > >= in like is")
-        operator = cast(Operator, self.take().value)
-        return self.compared(name, operator)
-
-    def compared(self, name: Name, operator: Operator) -> Condition:
-        token = self.token
+        operator, token = cast(Operator, self.take().value), self.token
         value = self.value()
         if isinstance(value, bool) and operator not in ("=", "!="):
             raise self.failure("true and false can be compared with = and != only", token)
@@ -315,7 +284,11 @@ class _Parser:
         if token.kind == "text":
             return self.checked(token.value, token)
         if token.kind == "number":
-            return self.checked(number(token.value), token)
+            digits = token.value.lstrip("+-")
+            if not digits.isdecimal():
+                return self.checked(float(token.value), token)
+            # A whole number stays whole, so that large ones are compared exactly.
+            return self.checked(int(token.value) if len(digits) < 100 else math.inf, token)
         if token.kind == "word" and token.value in ("true", "false"):
             return token.value == "true"
         if token.kind in ("quoted", "name"):
@@ -356,7 +329,7 @@ class _Parser:
             raise self.failure(r"in a pattern \ must be followed by %, _ or another \ ", token)
         return pattern
 
-    def bound(self, token: Token) -> Anything:
+    def bound(self, token: Token) -> Any:
         if token.value not in self.parameters:
             raise DataError(
                 f"The condition has a parameter ':{token.value}' at character {token.place} that was not given."
@@ -365,7 +338,7 @@ class _Parser:
         self.unused.discard(token.value)
         return self.parameters[token.value]
 
-    def checked(self, value: Anything, token: Token) -> _Value:
+    def checked(self, value: Any, token: Token) -> _Value:
         if value is None:
             raise self.failure("nothing is equal to null: write `is null` or `is not null`", token)
         if isinstance(value, list | tuple | set | frozenset | np.ndarray):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -42,10 +41,8 @@ from nearkin.gallery.map import GalleryMap
 from nearkin.gallery.model import (
     QueryEncoder,
     StoredSimilarity,
-    forget_other_models,
-    keep_model,
     matching_model,
-    model_kept_on_success,
+    model_kept,
     open_model,
     settings_of,
 )
@@ -58,6 +55,7 @@ from nearkin.models import Embedder
 from nearkin.models.card import Card
 from nearkin.models.engines import TORCH, check_engine
 from nearkin.models.items import check_pixels, several
+from nearkin.models.similarity import LearnedSpace
 from nearkin.spaces import Space, make_space
 
 FilterLike = str | Mapping[str, Any] | None
@@ -94,6 +92,7 @@ class Gallery:
         self.path = str(path)
         self.store = store
         self._calibrator = Calibrator(store)
+        self._map = GalleryMap(store)
         self._counted: tuple[int, list[str], np.ndarray] | None = None
         self._engine = TORCH if encoder is None else encoder.engine
         self._take(encoder)
@@ -154,11 +153,9 @@ class Gallery:
         layout = layout_of(index, index_parameters, partition, partitions)
         settings = settings_of(embedder, dimension, name, space, dtype)
         encoder = None if embedder is None else QueryEncoder(embedder, engine)
-        with removed_on_error(path) as making:
-            if embedder is not None and is_local(path):
-                settings = keep_model(Path(path), settings, embedder)
-            making.store = create_store(path, settings, layout)
-            gallery = cls(path, making.store, encoder)
+        with removed_on_error(path) as making, model_kept(path, settings, embedder) as settings:
+            making.append(create_store(path, settings, layout))
+            gallery = cls(path, making[0], encoder)
             if items is not None:
                 gallery.add(items, labels, metadata, ids=ids, skip_bad=skip_bad, progress=progress)
         return gallery
@@ -212,7 +209,7 @@ class Gallery:
     def space(self) -> Space:
         """How vectors are compared; by the learned similarity of the model where it has one."""
         space = self.store.space
-        return space.learned if isinstance(space, StoredSimilarity) else space
+        return LearnedSpace(space.base, space.network) if isinstance(space, StoredSimilarity) else space
 
     def close(self) -> None:
         """Close files and connections."""
@@ -287,7 +284,7 @@ class Gallery:
                 one after the other; or vectors (q, d).
         """
         if self.settings.kind == "vector":
-            return self._points(vector_rows(queries, self.settings.dimension))
+            return points_of_space(self.space, self._checked(queries))
         encoder, items = self._asked_encoder(), several(queries)
         for number, item in enumerate(items):
             check_pixels(item, encoder.spec.kind, "The query" if len(items) == 1 else f"Query {number}")
@@ -392,10 +389,9 @@ class Gallery:
 
     def stats(self) -> Stats:
         """What is in the gallery."""
-        sizes = dict(self.store.class_sizes())
+        sizes, fitted = dict(self.store.class_sizes()), self.calibration
         unlabelled = sizes.pop(None, 0)
         named = {str(name): count for name, count in sizes.items()}
-        fitted = self.calibration
         return Stats(
             settings=self.settings,
             items=len(self.store),
@@ -449,10 +445,6 @@ class Gallery:
         """How often the gallery is right about its own items, each left out in turn, by how sure it was."""
         return self._calibrator.calibrated().reliability()
 
-    @cached_property
-    def _map(self) -> GalleryMap:
-        return GalleryMap(self.store)
-
     def _classes(self) -> tuple[list[str], np.ndarray]:
         """Names and sizes (C,) of the classes by code, counted once for each state of the store."""
         generation = self.store.generation
@@ -467,13 +459,9 @@ class Gallery:
 
     def _neighbours(self, found: Found, k: int) -> list[list[Neighbour]]:
         """The first k of each query, as items."""
-        distances = found.distances[:, :k]
         items = iter(self.store.items(found.keys[:, :k].ravel()))
-        rows = [[(next(items), float(distance)) for distance in row] for row in distances]
-        return [
-            [Neighbour(item, distance) for item, distance in row if item is not None and math.isfinite(distance)]
-            for row in rows
-        ]
+        rows = [[(next(items), float(distance)) for distance in row] for row in found.distances[:, :k]]
+        return [[Neighbour(item, far) for item, far in row if item is not None and math.isfinite(far)] for row in rows]
 
     def _asked_encoder(self) -> QueryEncoder:
         encoder = self.encoder
@@ -488,15 +476,10 @@ class Gallery:
         """One query in a form that `embed` takes for one."""
         if self.settings.kind != "vector":
             return [query]
-        rows = vector_rows(query, self.settings.dimension)
-        if len(rows) != 1:
-            raise DataError(
-                f"Expected one query vector, not {len(rows)}: use `identify_many` or `search_many` for several."
-            )
-        return rows
-
-    def _points(self, rows: np.ndarray) -> np.ndarray:
-        return points_of_space(self.space, rows)
+        rows = self._checked(query)
+        if len(rows) == 1:
+            return rows
+        raise DataError(f"Expected one query vector, not {len(rows)}: use `identify_many` or `search_many` for more.")
 
     def _checked(self, vectors: Any) -> np.ndarray:
         return vector_rows(vectors, self.settings.dimension)
@@ -530,7 +513,7 @@ class Gallery:
         self, items: Any, labels: Any, metadata: Any, ids: Sequence[str] | None, skip_bad: bool, progress: bool
     ) -> Enrolment:
         if self.settings.kind == "vector":
-            vectors = self._points(vector_rows(items, self.settings.dimension))
+            vectors = points_of_space(self.space, self._checked(items))
             return enrol_vectors(vectors, labels, metadata, ids)
         given = new_items(items, labels, metadata)
         return enrol_items(self._asked_encoder(), given, ids, skip_bad=skip_bad, progress=progress)
@@ -618,11 +601,12 @@ class Gallery:
         encoder = QueryEncoder(embedder, self._engine)
         check_kind(self.store, encoder)
         settings = settings_of(embedder, None, None, None, self.settings.dtype)
-        with model_kept_on_success(self.path, settings, embedder) as settings:
+        with model_kept(self.path, settings, embedder) as settings:
             rebuild(self.store, encoder, settings, missing=missing, progress=progress)
         self._take(encoder)
-        if is_local(self.path):
-            forget_other_models(Path(self.path), settings)
+        for file in Path(self.path).glob("model-*.safetensors") if is_local(self.path) else ():
+            if file.name != settings.model:
+                file.unlink(missing_ok=True)
 
     def replace_vectors(
         self, ids: Sequence[str], vectors: Any, *, name: str | None = None, space: str | Space | None = None
@@ -638,8 +622,7 @@ class Gallery:
         if self.settings.kind != "vector":
             raise ModelError("The vectors of this gallery come from its model: use `rebuild` with another model.")
         rows = vector_rows(vectors, None)
-        kind = self.space if space is None else space
-        called = self.settings.name if name is None else name
+        kind, called = self.space if space is None else space, self.settings.name if name is None else name
         settings = settings_of(None, rows.shape[1], called, kind, self.settings.dtype)
         replace_vectors(self.store, settings, ids_of(ids), points_of_space(make_space(**settings.space), rows))
 

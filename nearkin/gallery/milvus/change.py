@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from nearkin.errors import DataError, StorageError
-from nearkin.gallery.checks import check_vectors
+from nearkin.gallery.checks import check_distinct, check_vectors
 from nearkin.gallery.dtypes import check_dtype
 from nearkin.gallery.layout import Layout
 from nearkin.gallery.milvus import collection, items
@@ -266,9 +265,7 @@ def rows_of(records: Sequence[Record], vectors: np.ndarray, partition: str | Non
     Raises:
         DataError: an id comes twice, or something does not fit.
     """
-    [(commonest, times)] = Counter(record.id for record in records).most_common(1)
-    if times > 1:
-        raise DataError(f"Item '{commonest}' comes {times} times: give every item an id of its own.")
+    check_distinct([record.id for record in records])
     made = (items.to_row(record, vector) for record, vector in zip(records, vectors, strict=True))
     return [items.shelved(row, partition) for row in made]
 

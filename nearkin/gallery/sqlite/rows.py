@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from nearkin.errors import DataError
+from nearkin.gallery.checks import check_distinct
 from nearkin.gallery.filter import AllOf, AnyOf, Compare, Condition, IsNull, Like, Name, Not, OneOf, kind_of_value
 from nearkin.gallery.store import UNLABELLED, Record
 from nearkin.gallery.values import Item, Scalar
@@ -132,10 +133,7 @@ def checked_rows(records: Sequence[Record]) -> list[tuple[str, str, str | None, 
             raise DataError(f"Ids and labels must be text, not {record.id!r} and {record.label!r}.")
         if not (record.source is None or isinstance(record.source, str)) or not isinstance(record.added, str):
             raise DataError(f"The source and time of '{record.id}' must be text.")
-    if len({row[0] for row in rows}) < len(rows):
-        seen: set[str] = set()
-        twice = next(row[0] for row in rows if row[0] in seen or seen.add(row[0]))  # type: ignore[func-returns-value]
-        raise DataError(f"The id '{twice}' is given twice: give every item an id of its own.")
+    check_distinct([record.id for record in records])
     return rows
 
 
