@@ -22,7 +22,6 @@ from nearkin.progress import Progress
 from nearkin.spaces import Space
 
 _SHARD = re.compile(r"(.*)-(\d+)-of-(\d+)\.parquet")
-_CHUNK = 2**22
 
 ParquetPaths = str | Path | Sequence[str | Path]
 
@@ -60,14 +59,11 @@ def parquet_files(given: ParquetPaths) -> list[Path]:
 
 def fingerprint(file: Path) -> str:
     """What tells the content of a file from any other."""
-    digest = hashlib.blake2b(digest_size=16)
     try:
         with open(file, "rb") as handle:
-            while chunk := handle.read(_CHUNK):
-                digest.update(chunk)
+            return hashlib.file_digest(handle, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
     except OSError as error:
         raise StorageError(f"{file} cannot be read ({error.strerror or error}).") from error
-    return digest.hexdigest()
 
 
 def _check_complete(files: Sequence[Path], given: str | Path) -> None:
@@ -160,25 +156,22 @@ class _Journal:
         self._store = store
         self._anew = anew
         self._names: dict[Path, str] = {}
-        self._noted: set[str] = set()
 
     def done(self, table: ParquetTable) -> int:
         """How many rows of a file are in already."""
         name = self._names[table.path] = f"import {fingerprint(table.path)} {table.id_column or ''}"
         noted = self._store.note(name)
-        if noted is not None:
-            self._noted.add(name)
         return 0 if self._anew or not isinstance(noted, int) else min(noted, table.rows)
 
     def note(self, table: ParquetTable, rows: int) -> None:
         """Note that so many rows of a file are in."""
-        self._noted.add(self._names[table.path])
         self._store.set_note(self._names[table.path], rows)
 
     def clear(self) -> None:
         """Forget what was noted."""
-        for name in sorted(self._noted):
-            self._store.set_note(name, None)
+        for name in sorted(set(self._names.values())):
+            if self._store.note(name) is not None:
+                self._store.set_note(name, None)
 
 
 def _opened(store: GalleryStore, file: Path, id_column: str | None, *, several: bool) -> ParquetTable:

@@ -74,7 +74,16 @@ def check_metadata(metadata: Any) -> dict[str, Scalar]:
     """The facts of one item, with NumPy's scalars turned into plain ones."""
     if not isinstance(metadata, Mapping):
         raise DataError(f"The metadata of an item must be a mapping, not {_shown(metadata)}.")
-    found = {_key(key): _value(key, value) for key, value in metadata.items()}
+    found: dict[str, Scalar] = {}
+    for key, value in metadata.items():
+        if not isinstance(key, str) or not 1 <= len(key) <= MAX_KEY:
+            raise DataError(f"A name in the metadata must be a text of 1 to {MAX_KEY} characters, not {_shown(key)}.")
+        if not is_text(key):
+            raise DataError(f"The name {key!r} in the metadata holds a NUL or half a character: remove it.")
+        try:
+            found[str(key)] = scalar(value)
+        except ValueError as error:
+            raise DataError(f"The metadata '{key}' {error}.") from error
     size = len(json.dumps(found, ensure_ascii=False).encode())
     if size > MAX_METADATA:
         raise DataError(f"The metadata of an item has {size:,} bytes as JSON: at most {MAX_METADATA:,}.")
@@ -194,31 +203,29 @@ def _sequence(given: Any, count: int, name: str) -> list[Any]:
     return values
 
 
-def _key(key: Any) -> str:
-    if not isinstance(key, str) or not 1 <= len(key) <= MAX_KEY:
-        raise DataError(f"A name in the metadata must be a text of 1 to {MAX_KEY} characters, not {_shown(key)}.")
-    if _NO_TEXT.search(key):
-        raise DataError(f"The name {key!r} in the metadata holds a NUL or half a character: remove it.")
-    return str(key)
+def is_text(text: str) -> bool:
+    """Whether a text is without NUL and halves of characters, which no database can take."""
+    return _NO_TEXT.search(text) is None
 
 
-def _value(key: Any, value: Any) -> Scalar:
+def scalar(value: Any) -> Scalar:
+    """A value as metadata can hold it, NumPy's as Python's; a `ValueError` says what is wrong with another."""
     value = _plain(value)
     if isinstance(value, str):
-        if _NO_TEXT.search(value):
-            raise DataError(f"The metadata '{key}' holds a NUL or half a character: remove it.")
+        if not is_text(value):
+            raise ValueError("holds a NUL or half a character: remove it")
         return str(value)
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int):
         if not -(2**63) <= value < 2**63:
-            raise DataError(f"The metadata '{key}' is a whole number beyond 64 bit: give it as a text.")
+            raise ValueError("is a whole number beyond 64 bit: give it as a text")
         return int(value)
     if isinstance(value, float):
         if not math.isfinite(value):
-            raise DataError(f"The metadata '{key}' is {value}: give a finite number, or None.")
+            raise ValueError(f"is {value}: give a finite number, or None")
         return float(value)
-    raise DataError(f"The metadata '{key}' is {_shown(value)}: give a text, a number, true, false or None.")
+    raise ValueError(f"is {_shown(value)}: give a text, a number, true, false or None")
 
 
 def _plain(value: Any) -> Any:

@@ -407,11 +407,11 @@ class Gallery:
 
     def map(self, limit: int = 2000) -> list[MapPoint]:
         """Items in the plane, like ones near each other; of more than `limit` items a sample."""
-        return self._map.points(how_many(limit, "limit"))
+        return self._map.made(how_many(limit, "limit"))[0]
 
     def place(self, vector: np.ndarray, limit: int = 2000) -> tuple[float, float]:
         """Where a vector (d,) that `embed` gave lies in that map, about."""
-        return self._map.place(self._checked(vector)[0], how_many(limit, "limit"))
+        return self._map.made(how_many(limit, "limit"))[1].place(self._checked(vector)[0])
 
     @property
     def auto_recalibrate(self) -> bool:

@@ -97,14 +97,10 @@ def _lay_out(vectors: np.ndarray) -> np.ndarray:
             return start
         start = (1e-4 * start / start[:, 0].std()).astype(np.float32)
         perplexity = min(_PERPLEXITY, (len(vectors) - 1) / 3)
-        layout = TSNE(perplexity=perplexity, init=start, random_state=_SEED, n_jobs=1, **_steps(TSNE))
+        # The name that this version of scikit-learn has for the number of steps.
+        steps = "max_iter" if "max_iter" in TSNE.__init__.__code__.co_varnames else "n_iter"
+        layout = TSNE(perplexity=perplexity, init=start, random_state=_SEED, n_jobs=1, **{steps: _STEPS})
         return layout.fit_transform(reduced.astype(np.float32)).astype(np.float64)
-
-
-def _steps(layout: type) -> dict[str, int]:
-    """How many steps to take, by the name that this version of scikit-learn has for it."""
-    name = "max_iter" if "max_iter" in layout.__init__.__code__.co_varnames else "n_iter"  # type: ignore[misc]
-    return {name: _STEPS}
 
 
 def _scaled(plane: np.ndarray) -> np.ndarray:
@@ -146,15 +142,8 @@ class GalleryMap:
         self._making = Lock()
         self._made: tuple[tuple[int, int], list[MapPoint], Projection] | None = None
 
-    def points(self, limit: int) -> list[MapPoint]:
-        """Items in the plane; a sample if there are more than `limit`."""
-        return self._map(limit)[0]
-
-    def place(self, vector: np.ndarray, limit: int) -> tuple[float, float]:
-        """Where a vector (d,) lies among them, about."""
-        return self._map(limit)[1].place(vector)
-
-    def _map(self, limit: int) -> tuple[list[MapPoint], Projection]:
+    def made(self, limit: int) -> tuple[list[MapPoint], Projection]:
+        """Items in the plane, a sample if there are more than `limit`, and what places others among them."""
         with self._making:
             state = (self.store.generation, limit)
             if self._made is None or self._made[0] != state:

@@ -205,10 +205,7 @@ def test_an_older_gallery_is_migrated_when_opened(tmp_path):
 def test_a_migration_that_fails_leaves_the_old_version(tmp_path, monkeypatch):
     _first_version(tmp_path / "g")
 
-    def fails(connection):
-        connection.execute("CREATE TABLE half (x)")
-        raise sqlite3.OperationalError("spent")
-
+    fails = ("CREATE TABLE half (x)", "INSERT INTO spent VALUES (1)")
     monkeypatch.setattr(database, "STEPS", (*database.STEPS[:1], fails))
     with pytest.raises(StorageError, match="spent"):
         SqliteStore.open(tmp_path / "g")

@@ -177,20 +177,14 @@ class Calibration:
             raise DataError(f"This calibration is damaged ({error}): make one with recalibrate.") from error
 
     def _content(self) -> dict[str, Any]:
-        plain = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        parts = {name: plain_values(plain[name]) for name in ("identification", "horizon", "pairs")}
+        plain: dict[str, Any] = json.loads(json.dumps(asdict(self)))
         if not self.identification.similarity:  # older calibrations have none, and keep their key
-            del parts["identification"]["similarity"]
-        return {**plain, **parts, "notes": list(self.notes)}
-
-
-def plain_values(part: Any) -> dict[str, Any]:
-    """A part of a calibration as plain JSON values."""
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(part).items()}
+            del plain["identification"]["similarity"]
+        return plain
 
 
 def restored(kind: type[T], plain: Mapping[str, Any]) -> T:
-    """The inverse of `plain_values`; keys of a newer version are ignored."""
+    """A part of a calibration from plain values; keys of a newer version are ignored."""
     known = {field.name: field.default for field in fields(kind) if field.name in plain}  # type: ignore[arg-type]
     return kind(**{name: tuple(plain[name]) if default == () else plain[name] for name, default in known.items()})
 

@@ -145,6 +145,9 @@ class HnswIndex:
         vectors: the vectors of a sphere, Euclidean space or Lipschitz ball.
         directory: where the graph is kept; None: nowhere.
         version: of the vectors; another version's slots are others.
+
+    Attributes:
+        saved: how many slots are in the graph that was saved or loaded last.
     """
 
     def __init__(self, vectors: VectorIndex, directory: Path | None, version: int) -> None:
@@ -154,6 +157,7 @@ class HnswIndex:
         self.directory = directory
         self.version = version
         self.generation = 0
+        self.saved = 0
         self._graph: HnswGraph | None = None
         self._walkers = _Walkers()
 
@@ -174,7 +178,7 @@ class HnswIndex:
             index = require("faiss", "faiss").read_index(str(file))
             origin = np.array(facts["origin"], np.float64)
             graph = HnswGraph(origin, float(facts["scale"]), bool(facts["directions"]), index)
-            loaded._graph, loaded.generation = graph, int(facts["generation"])
+            loaded._graph, loaded.generation, loaded.saved = graph, int(facts["generation"]), covered
             return loaded if graph.covered == covered and index.d == len(origin) else None
         except (OSError, ValueError, TypeError, KeyError, RuntimeError, MemoryError, AttributeError):
             return None
@@ -235,7 +239,7 @@ class HnswIndex:
             if other.suffix in (".faiss", ".json") and other.stem != path.stem:
                 with suppress(OSError):
                     other.unlink()
-        self.generation = generation
+        self.generation, self.saved = generation, graph.covered
 
     def search(
         self,
@@ -258,8 +262,12 @@ class HnswIndex:
     def _search(self, graph: HnswGraph, now: Snapshot, asked: SearchRequest) -> tuple[np.ndarray, np.ndarray]:
         """Neighbours by the graph and the tail; queries that the graph has too few for are searched exactly."""
         candidates, short = _propose(graph, now, asked)
-        if graph.covered < now.count:
-            candidates = np.concatenate([candidates, self._of_tail(now, asked, graph.covered)], axis=1)
+        first = graph.covered
+        if first < now.count:
+            allowed = None if asked.allowed is None else asked.allowed[first:]
+            exclude = None if asked.exclude is None else np.maximum(asked.exclude - first, -1)
+            tail = self.exact.answer(now.since(first), replace(asked, allowed=allowed, exclude=exclude))[1]
+            candidates = np.concatenate([candidates, np.where(tail < 0, -1, tail + first)], axis=1)
         measure = partial(true_distances, self.exact.space, asked.queries, now.vectors)
         distances, slots = nearest(candidates, measure, asked.k)
         if len(short):
@@ -267,16 +275,6 @@ class HnswIndex:
             some = replace(asked, queries=asked.queries[short], lengths=asked.lengths[short], exclude=exclude)
             distances[short], slots[short] = self.exact.answer(now, some)
         return distances, slots
-
-    def _of_tail(self, now: Snapshot, asked: SearchRequest, first: int) -> np.ndarray:
-        """The nearest slots (q, k) from a slot on, -1 for none."""
-        tail = replace(
-            asked,
-            allowed=None if asked.allowed is None else asked.allowed[first:],
-            exclude=None if asked.exclude is None else np.maximum(asked.exclude - first, -1),
-        )
-        slots = self.exact.answer(now.since(first), tail)[1]
-        return np.where(slots < 0, -1, slots + first)
 
 
 def _propose(graph: HnswGraph, now: Snapshot, asked: SearchRequest) -> tuple[np.ndarray, np.ndarray]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,11 +46,6 @@ class GalleryHead:
     settings: Settings
     collection: str
     layout: Layout = field(default_factory=Layout)
-
-    def is_still(self, plain: Mapping[str, Any]) -> bool:
-        """Whether what was read says the same of where the items are and how they are laid out."""
-        known = Layout.from_dict(plain.get("layout", {}))
-        return bool(plain.get("collection") == self.collection and known == self.layout)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values, with the version."""
@@ -124,19 +120,14 @@ def read_head(connection: Connection, documents: Documents) -> GalleryHead:
         described = connection.call("describe_collection", head.collection)
     except MissingCollectionError as error:
         raise StorageError(f"The items of the gallery at {shown} are gone: restore '{head.collection}'.") from error
-    _check_dimension(described, head, shown)
-    collection.load_collection(connection, head.collection)
-    return head
-
-
-def _check_dimension(described: dict[str, Any], head: GalleryHead, shown: str) -> None:
-    """Vectors of another size are those of another gallery."""
     sizes = [field["params"].get("dim") for field in described["fields"] if field["name"] == "vector"]
     if not sizes or int(sizes[0]) != head.settings.dimension:
         raise StorageError(
             f"The collection '{head.collection}' at {shown} has vectors of {sizes[0] if sizes else 'no'} dimensions "
             f"and not of {head.settings.dimension}: it is not the one that this gallery made."
         )
+    collection.load_collection(connection, head.collection)
+    return head
 
 
 VectorBatches = Iterator[tuple[list[str], np.ndarray]]
@@ -201,15 +192,15 @@ def _fill(old: Collection, new: Collection, made: GalleryHead, batches: VectorBa
         points = items.encode(given, made.settings, lite=lite)
         for start in range(0, len(ids), items.WHOLE_ROWS):
             part = ids[start : start + items.WHOLE_ROWS]
-            known = old.get(part, fields)
-            for id in part:
+            known, rows = old.get(part, fields), []
+            for at, id in enumerate(part, start):
                 if id in moved:
                     raise DataError(f"Item '{id}' was given two new vectors: give one.")
                 if id not in known:
                     raise _no_item(id)
                 moved.add(id)
-            whole = [{**known[id], "vector": points[start + at]} for at, id in enumerate(part)]
-            new.upsert([items.shelved(row, made.layout.partition) for row in whole])
+                rows.append(items.shelved({**known[id], "vector": points[at]}, made.layout.partition))
+            new.upsert(rows)
     return moved
 
 
@@ -218,12 +209,9 @@ def _check_complete(old: Collection, moved: set[str], dropped: set[str]) -> None
     if moved & dropped:
         raise _no_item(min(moved & dropped))
     done = moved | dropped
-    if old.count() == len(done):
-        return
-    for page in old.pages([]):
-        for row in page:
-            if row["id"] not in done:
-                raise DataError(f"Item '{row['id']}' has no new vector: give one, or drop the item.")
+    if old.count() != len(done):
+        for row in (row for page in old.pages([]) for row in page if row["id"] not in done):
+            raise DataError(f"Item '{row['id']}' has no new vector: give one, or drop the item.")
 
 
 def _no_item(id: str) -> DataError:
@@ -232,10 +220,8 @@ def _no_item(id: str) -> DataError:
 
 def _drop_quietly(connection: Connection, name: str) -> None:
     """Drop a collection; if that fails the next rebuild does it."""
-    try:
+    with suppress(StorageError):
         connection.call("drop_collection", name)
-    except StorageError:
-        return
 
 
 def write(
@@ -300,13 +286,8 @@ def update(
 
 def _changed(row: MilvusRow, label: Any, metadata: Any) -> MilvusRow:
     """A whole row with another label or other metadata."""
-    record = Record(
-        row["id"],
-        row["label"] if label is ... else label,
-        row["metadata"] if metadata is ... else metadata,
-        row["source"],
-        row["added"],
-    )
+    label, metadata = row["label"] if label is ... else label, row["metadata"] if metadata is ... else metadata
+    record = Record(row["id"], label, metadata, row["source"], row["added"])
     return {**row, **items.described(record), "vector": items.plain(row["vector"])}
 
 

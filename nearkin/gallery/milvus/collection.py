@@ -118,9 +118,10 @@ class Collection:
         rows = self._query(expression, [self._key, *fields], limit=limit, iterator="True", reduce_stop_for_best="True")
         return sorted(rows, key=lambda row: str(row[self._key]))
 
-    def pages(self, fields: Sequence[str], *, where: str = "", size: int = LARGEST_ANSWER) -> Iterator[list[MilvusRow]]:
-        """All rows that fulfil an expression, in the order of the key, `size` at a time."""
-        after: str | None = None
+    def pages(
+        self, fields: Sequence[str], *, where: str = "", after: str | None = None, size: int = LARGEST_ANSWER
+    ) -> Iterator[list[MilvusRow]]:
+        """All rows that fulfil an expression, those after a key, in the order of the key, `size` at a time."""
         while rows := self.page(fields, where=where, after=after, limit=size):
             yield rows
             if len(rows) < size:

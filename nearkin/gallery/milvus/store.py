@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import wraps
+from itertools import chain, islice
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -217,19 +218,13 @@ class MilvusStore:
         there = iter(self.get([key for key in keys if key is not None]))
         return [None if key is None else next(there) for key in keys]
 
+    @_following
     def page(self, *, after: str | None = None, limit: int = 100, where: Condition | None = None) -> list[Item]:
         """Items in the order of their ids, those after the id `after`; that item need not exist any more."""
         check_whole(limit, "limit", 1)
-        expression = self._expression(where)
-        found: list[Item] = []
-        while len(found) < limit:
-            size = min(limit - len(found), LARGEST_ANSWER)
-            part = self._rows_after(after, expression, size)
-            found += map(rows.to_item, part)
-            if len(part) < size:
-                break
-            after = found[-1].id
-        return found
+        size = min(limit, LARGEST_ANSWER)
+        pages = self._table.pages(rows.ITEM_FIELDS, where=self._expression(where), after=after, size=size)
+        return [rows.to_item(row) for row in islice(chain.from_iterable(pages), limit)]
 
     @_following
     def ids_where(self, where: Condition | None = None, *, label: Any = ...) -> list[str]:
@@ -302,7 +297,7 @@ class MilvusStore:
         """All items in the order of their ids with their vectors, at most `size` at a time."""
         after: str | None = None
         # A page costs Milvus Lite a look at everything, so pages are as large as a message carries.
-        while page := self._rows_after(after, "", rows.at_once(self._head.settings.dimension), "vector"):
+        while page := self._rows_after(after):
             for start in range(0, len(page), size):
                 part = page[start : start + size]
                 vectors = rows.decode([row["vector"] for row in part], self._head.settings)
@@ -365,8 +360,9 @@ class MilvusStore:
         self._connection.close()
 
     @_following
-    def _rows_after(self, after: str | None, where: str, size: int, *more: str) -> list[dict[str, Any]]:
-        return self._table.page([*rows.ITEM_FIELDS, *more], where=where, after=after, limit=size)
+    def _rows_after(self, after: str | None) -> list[dict[str, Any]]:
+        size = rows.at_once(self._head.settings.dimension)
+        return self._table.page([*rows.ITEM_FIELDS, "vector"], after=after, limit=size)
 
     @property
     def _table(self) -> Collection:
@@ -376,7 +372,8 @@ class MilvusStore:
         return "" if where is None else compile_where(where, self._head.layout.partition)
 
     def _fresh_head(self) -> GalleryHead:
-        plain = self._documents.head()
-        if plain is None or not self._head.is_still(plain):
+        plain = self._documents.head() or {}
+        layout = Layout.from_dict(plain.get("layout", {}))
+        if (plain.get("collection"), layout) != (self._head.collection, self._head.layout):
             self._head = read_head(self._connection, self._documents)
         return self._head

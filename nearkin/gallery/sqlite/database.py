@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,17 +38,11 @@ _FIRST = (
 )
 
 
-def _first(connection: sqlite3.Connection) -> None:
-    for statement in _FIRST:
-        connection.execute(statement)
-
-
-def _originals(connection: sqlite3.Connection) -> None:
-    connection.execute("CREATE TABLE originals (slot INTEGER PRIMARY KEY, bytes BLOB NOT NULL)")
-
-
-STEPS: tuple[Callable[[sqlite3.Connection], None], ...] = (_first, _originals)
-"""Step n takes a database of version n to version n + 1; a step that was released never changes."""
+STEPS: tuple[tuple[str, ...], ...] = (
+    _FIRST,
+    ("CREATE TABLE originals (slot INTEGER PRIMARY KEY, bytes BLOB NOT NULL)",),
+)
+"""The statements of step n take a database of version n to version n + 1; a step that was released never changes."""
 
 VERSION = len(STEPS)
 """The version this code reads and writes."""
@@ -62,7 +56,8 @@ def version_of(connection: sqlite3.Connection) -> int:
 def migrate(connection: sqlite3.Connection) -> None:
     """Bring a database to the present version, inside the caller's transaction."""
     for step in STEPS[version_of(connection) :]:
-        step(connection)
+        for statement in step:
+            connection.execute(statement)
     connection.execute(f"PRAGMA application_id = {APPLICATION}")
     connection.execute(f"PRAGMA user_version = {VERSION}")
 

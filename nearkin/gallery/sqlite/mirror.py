@@ -253,8 +253,6 @@ class StoredGraph:
         self._directory = directory
         self.wanted = wanted
         self._index: HnswIndex | None = None
-        self._tried: VectorIndex | None = None
-        self._saved = 0
         self._seen: tuple[int, int] | None = None
 
     def check(self, settings: Settings) -> None:
@@ -271,9 +269,9 @@ class StoredGraph:
         """Take up the graph that was saved of these vectors, if they, or the file, are others than before."""
         if not self._wanted_for(mirror):
             return
-        if mirror.index is not self._tried:
-            self._tried, self._index, self._saved = mirror.index, None, 0
-        elif self._index is not None and not self._index.due:
+        if self._index is not None and self._index.exact is not mirror.index:
+            self._index = None
+        if self._index is not None and not self._index.due:
             return
         stamp = self._stamp(mirror)
         if stamp is None or stamp == self._seen:
@@ -282,7 +280,7 @@ class StoredGraph:
         with suppress(*self._forgiven()):
             found = HnswIndex.load(mirror.index, self._directory, mirror.state.version)
             if found is not None and (self._index is None or found.covered > self._index.covered):
-                self._index, self._saved = found, found.covered
+                self._index = found
 
     def extend(self, mirror: Mirror) -> None:
         """Add the vectors that the graph lacks, if they are many; save it if it has grown much."""
@@ -294,17 +292,16 @@ class StoredGraph:
             if graph.due:
                 graph.extend()
             self._index = graph
-        if self._index is not None and self._index.covered >= _GROWTH * self._saved:
+        if self._index is not None and self._index.covered >= _GROWTH * self._index.saved:
             self.save(mirror)
 
     def save(self, mirror: Mirror) -> None:
         """Write the graph to disk if it has grown at all since."""
-        if self._index is None or self._index.exact is not mirror.index or self._index.covered == self._saved:
+        if self._index is None or self._index.exact is not mirror.index or self._index.covered == self._index.saved:
             return
         # A gallery is whole without its graph: what cannot be saved is built again.
         with suppress(StorageError):
             self._index.save(mirror.state.generation)
-            self._saved = self._index.covered
             self._seen = self._stamp(mirror)
 
     def of(self, mirror: Mirror) -> HnswIndex | None:
@@ -312,17 +309,17 @@ class StoredGraph:
         graph = self._index
         return graph if graph is not None and graph.exact is mirror.index and graph.covered else None
 
+    @property
     def unsaved(self) -> bool:
         """Whether there is something to save."""
-        return self._index is not None and self._index.covered != self._saved
+        return self._index is not None and self._index.covered != self._index.saved
 
     def _stamp(self, mirror: Mirror) -> tuple[int, int] | None:
         """What tells one saved graph from another; None if there is none."""
-        try:
+        with suppress(OSError):
             file = (self._directory / f"hnsw-{mirror.state.version}.json").stat()
-        except OSError:
-            return None
-        return file.st_ino, file.st_mtime_ns
+            return file.st_ino, file.st_mtime_ns
+        return None
 
     def _wanted_for(self, mirror: Mirror) -> bool:
         if self.wanted != "auto":

@@ -15,7 +15,7 @@ import numpy as np
 
 from nearkin.errors import DataError
 from nearkin.gallery.checks import check_distinct
-from nearkin.gallery.filter import AllOf, AnyOf, Compare, Condition, IsNull, Like, Name, Not, OneOf, kind_of_value
+from nearkin.gallery.condition import AllOf, AnyOf, Compare, Condition, IsNull, Like, Name, Not, OneOf, kind_of_value
 from nearkin.gallery.store import UNLABELLED, Record
 from nearkin.gallery.values import Item, Scalar
 

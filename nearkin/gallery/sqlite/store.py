@@ -101,7 +101,8 @@ class SqliteStore:
                 }.items():
                     save_meta(connection, key, value)
                 connection.execute("COMMIT")
-        return cls._ready(directory, connection, index)
+            connection.close()
+        return cls.open(directory)
 
     @classmethod
     def open(cls, directory: Path, *, index: str | None = None) -> SqliteStore:
@@ -119,14 +120,10 @@ class SqliteStore:
             connection = database.connect(directory)
             with database.closing_on_error(connection):
                 wanted = read_index(connection, INDEX_KINDS) if index is None else check_index(index)
-        return cls._ready(directory, connection, wanted)
-
-    @classmethod
-    def _ready(cls, directory: Path, connection: sqlite3.Connection, index: str) -> SqliteStore:
-        store = cls(directory, connection, index)
+        store = cls(directory, connection, wanted)
         with database.closing_on_error(connection):
             now = store._current()
-            if index == "hnsw":
+            if wanted == "hnsw":
                 store._graph.check(now.settings)
                 store._graph.extend(now)
         return store
@@ -351,7 +348,7 @@ class SqliteStore:
 
     def close(self) -> None:
         """Let go of files and connections; a second time does nothing."""
-        if self._graph.unsaved() and self._mirror is not None:
+        if self._graph.unsaved and self._mirror is not None:
             with suppress(StorageError), self._writer.held():
                 self._graph.save(self._mirror)
         with self._reading:
