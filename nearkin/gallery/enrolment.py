@@ -114,7 +114,7 @@ def _prepared(prepare: Callable[[int], T], count: int) -> Iterator[list[T | Near
         waiting = [pool.submit(outcome, row) for row in islice(rows, 2 * _BATCH)]
         try:
             while waiting:
-                batch = []
+                batch: list[T | NearkinError] = []
                 while waiting and len(batch) < _BATCH:
                     batch.append(waiting.pop(0).result())
                     waiting += [pool.submit(outcome, row) for row in islice(rows, 1)]
@@ -125,9 +125,6 @@ def _prepared(prepare: Callable[[int], T], count: int) -> Iterator[list[T | Near
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
-
-
-_MISSING = ("error", "drop")
 
 
 def rebuild(store: GalleryStore, encoder: QueryEncoder, settings: Settings, *, missing: str, progress: bool) -> None:
@@ -141,6 +138,12 @@ def rebuild(store: GalleryStore, encoder: QueryEncoder, settings: Settings, *, m
             items.
         progress: show a progress bar.
     """
+    if missing not in ("error", "drop"):
+        raise DataError(f"What to do with missing items is 'error' or 'drop', not {missing!r}.")
+    if encoder.spec.kind != store.settings.kind:
+        raise ModelError(
+            f"The gallery holds {store.settings.kind} items and the model takes {encoder.spec.kind}: choose another."
+        )
     kept: list[Item] = []
     lost: list[Item] = []
     for items, _ in store.batches():
@@ -187,20 +190,6 @@ def rebuild(store: GalleryStore, encoder: QueryEncoder, settings: Settings, *, m
                 bar.advance(len(batch))
 
     store.replace_vectors(settings, encoded(), drop=drop)
-
-
-def check_missing(missing: Any) -> None:
-    """Refuse another word than "error" and "drop"."""
-    if missing not in _MISSING:
-        raise DataError(f"What to do with missing items is 'error' or 'drop', not {missing!r}.")
-
-
-def check_kind(store: GalleryStore, encoder: QueryEncoder) -> None:
-    """Refuse a model that takes another kind of items than the store holds."""
-    if encoder.spec.kind != store.settings.kind:
-        raise ModelError(
-            f"The gallery holds {store.settings.kind} items and the model takes {encoder.spec.kind}: choose another."
-        )
 
 
 def replace_vectors(store: GalleryStore, settings: Settings, ids: list[str], vectors: np.ndarray) -> None:

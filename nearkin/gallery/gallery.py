@@ -28,8 +28,6 @@ from nearkin.gallery.checks import (
 from nearkin.gallery.condition import condition
 from nearkin.gallery.enrolment import (
     Enrolment,
-    check_kind,
-    check_missing,
     enrol_items,
     enrol_vectors,
     rebuild,
@@ -596,10 +594,8 @@ class Gallery:
                 "This gallery holds your own vectors, which no model can compute again: pass new ones to "
                 "`Gallery.replace_vectors`."
             )
-        check_missing(missing)
         embedder = open_model(model)
         encoder = QueryEncoder(embedder, self._engine)
-        check_kind(self.store, encoder)
         settings = settings_of(embedder, None, None, None, self.settings.dtype)
         with model_kept(self.path, settings, embedder) as settings:
             rebuild(self.store, encoder, settings, missing=missing, progress=progress)

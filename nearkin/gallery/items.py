@@ -26,7 +26,7 @@ from nearkin.data.stores import MAX_ITEM_BYTES, FolderStore, redacted
 from nearkin.errors import DataError
 from nearkin.gallery.checks import check_metadata, labels_of, metadata_of
 from nearkin.gallery.values import Scalar
-from nearkin.models.items import check_pixels, several
+from nearkin.models.items import check_pixels, read_file, several
 
 # As JSON writes them: 007 is an article number, not 7.
 _WHOLE = re.compile(r"-?(?:0|[1-9][0-9]{0,17})")
@@ -194,7 +194,7 @@ def _given_path(path: str | Path, kind: str) -> OpenedItem:
         raise DataError(f"{path} is larger than 1 GiB, too large for one item.")
 
     def picture() -> bytes:
-        return thumbnail(decode_image(_read(place), str(path), MAX_SIDE))
+        return thumbnail(decode_image(read_file(Path(place)), str(path), MAX_SIDE))
 
     return OpenedItem(place, place, None, picture if kind == "image" else lambda: None)
 
@@ -252,13 +252,6 @@ def _waveform(item: Any, name: str) -> Any:
     if not wave.size or not np.isfinite(wave).all():
         raise DataError(f"{name} is a waveform that is empty, or holds values that are not finite.")
     return wave.astype(np.float32, copy=False)
-
-
-def _read(place: str) -> bytes:
-    try:
-        return Path(place).read_bytes()
-    except OSError as error:
-        raise DataError(f"{place} could not be read ({error.strerror or error}): check the path.") from error
 
 
 def _opened(source: str | Path) -> Dataset | list[str]:

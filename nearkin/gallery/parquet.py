@@ -41,9 +41,14 @@ def export_items(store: GalleryStore, path: str | Path) -> int:
     Columns: id, label, metadata (a JSON object as text), source, added, thumbnail, original (bytes) and vector
     (d float32 values). What the gallery is tied to stands in the file's own metadata.
     """
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    schema = _schema(store.settings)
+    texts = [(name, pa.string()) for name in ("id", "label", "metadata", "source", "added")]
+    blobs = [("thumbnail", pa.binary()), ("original", pa.binary())]
+    vector = ("vector", pa.list_(pa.float32(), store.settings.dimension))
+    told = {_SETTINGS_KEY: json.dumps(store.settings.to_dict()).encode(), _FORMAT_KEY: str(FORMAT).encode()}
+    schema = pa.schema([*texts, *blobs, vector]).with_metadata(told)
     count = 0
     with replacing(path) as temporary, pq.ParquetWriter(temporary, schema, compression="zstd") as writer:
         for rows, vectors in _groups(store):
@@ -87,16 +92,6 @@ def open_table(path: str | Path, id_column: str | None = None) -> ParquetTable:
             return ParquetTable(Path(path), settings, file.metadata.num_rows, _model(told, path), **columns)
     except (OSError, pa.ArrowException) as error:
         raise DataError(f"{path} is not a readable Parquet file ({_first_line(error)}).") from error
-
-
-def _schema(settings: Settings) -> pa.Schema:
-    import pyarrow as pa
-
-    texts = [(name, pa.string()) for name in ("id", "label", "metadata", "source", "added")]
-    blobs = [("thumbnail", pa.binary()), ("original", pa.binary())]
-    vector = ("vector", pa.list_(pa.float32(), settings.dimension))
-    told = {_SETTINGS_KEY: json.dumps(settings.to_dict()).encode(), _FORMAT_KEY: str(FORMAT).encode()}
-    return pa.schema([*texts, *blobs, vector]).with_metadata(told)
 
 
 _Row = tuple[Item, bytes | None, bytes | None]

@@ -227,17 +227,14 @@ class PairRule:
         # No surer than so many pairs can make anyone.
         least = 1 / (min(self.genuine, self.impostors) + 2)
         probability = min(max(float(expit(self.offset + self.slope * distance)), least), 1 - least)
-        allowed = self._allowed(rate)
+        # How many of the impostors may be accepted: the quotient decides, the product may round to either side.
+        allowed = math.floor(rate * self.impostors)
+        allowed += int((allowed + 1) / self.impostors <= rate) - int(allowed / self.impostors > rate)
         place = int(np.searchsorted(self.accepted, allowed, side="right")) - 1
         if allowed < _RESOLVED or place < 0:
             return Ruling(None, probability, None, reason=self._unresolved(rate, allowed))
         threshold = self.thresholds[place]
         return Ruling(distance <= threshold, probability, threshold, self.true_accepts[place])
-
-    def _allowed(self, rate: float) -> int:
-        """How many of the impostors may be accepted: the quotient decides, the product may round to either side."""
-        allowed = math.floor(rate * self.impostors)
-        return allowed + int((allowed + 1) / self.impostors <= rate) - int(allowed / self.impostors > rate)
 
     def _unresolved(self, rate: float, allowed: int) -> str:
         if allowed >= _RESOLVED:

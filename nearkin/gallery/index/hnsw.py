@@ -90,20 +90,6 @@ class HnswGraph:
         return np.clip(wide, -60_000, 60_000).astype(np.float32)
 
 
-def check_space(space: Space) -> None:
-    """Refuse a space that no graph can search."""
-    if space.name == "learned":
-        raise DataError(
-            "A graph cannot search by a learned similarity, which is no distance: use index='exact', or 'auto', which "
-            "is always exact for it."
-        )
-    if type(space) not in (Sphere, Euclidean, LipschitzBall):
-        raise DataError(
-            f"A graph cannot search the space '{space.name}': it knows the sphere, Euclidean space and the Lipschitz "
-            "ball; use the exact index instead."
-        )
-
-
 _CHUNK = 2**22
 _WITNESSES = 64
 
@@ -152,7 +138,17 @@ class HnswIndex:
 
     def __init__(self, vectors: VectorIndex, directory: Path | None, version: int) -> None:
         require("faiss", "faiss")
-        check_space(vectors.space)
+        space = vectors.space
+        if space.name == "learned":
+            raise DataError(
+                "A graph cannot search by a learned similarity, which is no distance: use index='exact', or 'auto', "
+                "which is always exact for it."
+            )
+        if type(space) not in (Sphere, Euclidean, LipschitzBall):
+            raise DataError(
+                f"A graph cannot search the space '{space.name}': it knows the sphere, Euclidean space and the "
+                "Lipschitz ball; use the exact index instead."
+            )
         self.exact = vectors
         self.directory = directory
         self.version = version

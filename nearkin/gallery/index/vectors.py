@@ -229,14 +229,10 @@ class SidesScan(SlotScan):
             gathered = enrolled[torch.from_numpy(place.reshape(near[rows].shape))]
             size = self._exact.sizes(asked) + self._exact.sizes(enrolled).max()
             scores = self._exact.scores(asked[:, None], gathered)[:, 0]
-            distances[rows] = _round_to_size(scores.neg_().numpy(), size.numpy()[:, None])
+            # What rounding may do to terms of such a size is no difference.
+            grain = np.exp2(np.ceil(np.log2(np.maximum(size.numpy(), np.finfo(np.float64).tiny))) - _DIGITS)[:, None]
+            distances[rows] = np.rint(scores.neg_().numpy() / grain) * grain
         return distances
-
-
-def _round_to_size(distances: np.ndarray, size: np.ndarray) -> np.ndarray:
-    """Distances float64 (r, c) without what rounding may do to terms of a size (r, 1): such differences are none."""
-    grain = np.exp2(np.ceil(np.log2(np.maximum(size, np.finfo(np.float64).tiny))) - _DIGITS)
-    return np.rint(distances / grain) * grain
 
 
 class VectorIndex:

@@ -134,12 +134,11 @@ class NewVectors:
         connection = change.connection
         change.remove(drop)
         codes = self._mirror.index.codes.copy()
-        there = np.fromiter(items.slots(connection), np.int64)
-        codes[np.setdiff1d(np.arange(len(codes)), self._mirror.rows(there))] = ABSENT
+        codes[np.setdiff1d(np.arange(len(codes)), self._mirror.rows(items.slots(connection)))] = ABSENT
         missing = np.flatnonzero((codes != ABSENT) & ~self._seen)
         if len(missing):
             slot = int(self._mirror.slots(missing[:1])[0])
-            first = items.items_by_slot(connection, [slot])[slot].id
+            first = items.items_by(connection, "slot", [slot])[slot].id
             raise DataError(f"{len(missing)} items got no new vector, the first is '{first}': give it one, or drop it.")
         for number in range(-(-len(codes) // self._blocks.rows)):
             self._blocks.ensure(number)
@@ -165,7 +164,7 @@ def compact(change: Change) -> None:
         done += int(there.sum())
     if done != state.items:
         raise sqlite3.DatabaseError(f"there are {state.items} items and {done} vectors of them")
-    slots = np.fromiter(items.slots(connection), "<i8")
+    slots = items.slots(connection).astype("<i8")
     connection.execute("DELETE FROM numbering")
     connection.execute("INSERT INTO numbering VALUES (?)", (slots.data,))
     stored.delete_blocks(connection, but=new.version)

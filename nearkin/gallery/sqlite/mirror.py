@@ -17,7 +17,6 @@ from nearkin.gallery.dtypes import halves, packed, row_bytes
 from nearkin.gallery.index import VectorIndex
 from nearkin.gallery.index.hnsw import HnswIndex
 from nearkin.gallery.model import is_learned, space_of
-from nearkin.gallery.sqlite import rows as rows_of_items
 from nearkin.gallery.sqlite.database import GalleryState, read_settings, read_state
 from nearkin.gallery.store import ABSENT
 from nearkin.gallery.values import Settings
@@ -202,7 +201,8 @@ def refreshed(connection: sqlite3.Connection, mirror: Mirror | None, directory: 
     if mirror.state.generation == state.generation:
         return mirror
     # Classes first: no code may be seen before its name.
-    classes = mirror.classes + tuple(rows_of_items.classes_from(connection, len(mirror.classes)))
+    newer = connection.execute("SELECT name FROM labels WHERE code >= ? ORDER BY code", (len(mirror.classes),))
+    classes = mirror.classes + tuple(name for (name,) in newer)
     _follow(VectorBlocks(connection, mirror.settings, state.version), mirror, state)
     return replace(mirror, state=state, classes=classes)
 

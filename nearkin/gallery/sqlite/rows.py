@@ -184,14 +184,11 @@ def slots_of(connection: sqlite3.Connection, ids: Sequence[str]) -> dict[str, in
     return dict(_among(connection, "SELECT id, slot FROM items WHERE id IN", list(dict.fromkeys(ids))))
 
 
-def items_by_id(connection: sqlite3.Connection, ids: Sequence[str]) -> dict[str, Item]:
-    """Items by id, of those that exist."""
-    return {row[0]: _item(row) for row in _among(connection, f"{_ITEM} WHERE items.id IN", list(dict.fromkeys(ids)))}
-
-
-def items_by_slot(connection: sqlite3.Connection, slots: Sequence[int]) -> dict[int, Item]:
-    """Items by slot, of those that exist."""
-    return {row[6]: _item(row) for row in _among(connection, f"{_ITEM} WHERE items.slot IN", sorted(set(slots)))}
+def items_by(connection: sqlite3.Connection, column: str, values: Iterable[Any]) -> dict[Any, Item]:
+    """Items by their id or slot, of those that exist."""
+    place = {"id": 0, "slot": 6}[column]
+    found = _among(connection, f"{_ITEM} WHERE items.{column} IN", sorted(set(values)))
+    return {row[place]: _item(row) for row in found}
 
 
 def page(
@@ -213,15 +210,11 @@ def ids_where(connection: sqlite3.Connection, where: Condition | None, label: An
     return [id for (id,) in connection.execute(f"SELECT items.id FROM {_NAMED} WHERE {sql} ORDER BY id", parameters)]
 
 
-def slots(connection: sqlite3.Connection) -> Iterable[int]:
-    """Slots of all items, ascending."""
-    return (slot for (slot,) in connection.execute("SELECT slot FROM items ORDER BY slot"))
-
-
-def slots_where(connection: sqlite3.Connection, where: Condition) -> np.ndarray:
-    """Slots (n,) of the items that fulfil a condition."""
+def slots(connection: sqlite3.Connection, where: Condition | None = None) -> np.ndarray:
+    """Slots int64 (n,) of all items, or of those that fulfil a condition, ascending."""
     sql, parameters = _condition(where)
-    found = connection.execute(f"SELECT items.slot FROM {_NAMED} WHERE {sql}", parameters)
+    table = "items" if where is None else _NAMED
+    found = connection.execute(f"SELECT items.slot FROM {table} WHERE {sql} ORDER BY items.slot", parameters)
     return np.fromiter((slot for (slot,) in found), np.int64)
 
 
@@ -236,11 +229,6 @@ def label_codes(connection: sqlite3.Connection, labels: Sequence[str | None]) ->
         known.update({name: code for code, name in enumerate(new, first)})
     known[None] = UNLABELLED
     return np.fromiter((known[label] for label in labels), np.int32, len(labels))
-
-
-def classes_from(connection: sqlite3.Connection, first: int) -> list[str]:
-    """Names of the classes from a code on."""
-    return [name for (name,) in connection.execute("SELECT name FROM labels WHERE code >= ? ORDER BY code", (first,))]
 
 
 def _condition(where: Condition | None) -> tuple[str, list[Any]]:

@@ -206,14 +206,14 @@ class SqliteStore:
     def get(self, ids: Sequence[str]) -> list[Item | None]:
         """Items by id, None where there is none."""
         with self._connected() as connection:
-            found = items.items_by_id(connection, ids)
+            found = items.items_by(connection, "id", ids)
         return [found.get(id) for id in ids]
 
     def items(self, keys: np.ndarray) -> list[Item | None]:
         """Items by the keys (n,) of a search or sample; None if it was removed since, or the key is that of no item."""
         slots = np.asarray(keys, np.int64).tolist()
         with self._connected() as connection:
-            found = items.items_by_slot(connection, [slot for slot in slots if slot >= 0])
+            found = items.items_by(connection, "slot", [slot for slot in slots if slot >= 0])
         return [found.get(slot) for slot in slots]
 
     def page(self, *, after: str | None = None, limit: int = 100, where: Condition | None = None) -> list[Item]:
@@ -259,7 +259,7 @@ class SqliteStore:
             allowed = None
             if where is not None:
                 allowed = np.zeros(now.index.count, bool)
-                allowed[now.rows(items.slots_where(connection, where))] = True
+                allowed[now.rows(items.slots(connection, where))] = True
         hidden = None if exclude is None else now.rows(np.asarray(exclude, np.int64))
         index = self._graph.of(now) or now.index
         codes = now.index.codes
