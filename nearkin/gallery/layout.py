@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from nearkin.checks import check_range
@@ -78,8 +78,7 @@ class Layout:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
-        plain = {"index": self.index, "parameters": dict(self.parameters)}
-        return {**plain, "partition": self.partition, "partitions": self.partitions}
+        return asdict(self)
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> Layout:

@@ -26,18 +26,7 @@ from nearkin.gallery.condition import Condition
 from nearkin.gallery.layout import Layout
 from nearkin.gallery.milvus import change, collection, search
 from nearkin.gallery.milvus import items as rows
-from nearkin.gallery.milvus.change import (
-    BulkLoad,
-    GalleryHead,
-    check_settings,
-    documents_name,
-    make_documents,
-    make_items,
-    read_head,
-    remove,
-    update,
-    write,
-)
+from nearkin.gallery.milvus.change import BulkLoad, GalleryHead, check_settings, read_head
 from nearkin.gallery.milvus.collection import LARGEST_ANSWER, Collection, Documents
 from nearkin.gallery.milvus.connection import Connection, MissingCollectionError, Sleep, parse_address
 from nearkin.gallery.milvus.filter import all_of, literal
@@ -111,10 +100,10 @@ class MilvusStore:
         check_layout(layout, settings, lite=place.path is not None)
         connection = Connection(place, sleep=sleep)
         try:
-            documents = Documents(connection, documents_name(connection.address.collection))
-            make_documents(connection, documents)
+            documents = Documents(connection, change.documents_name(connection.address.collection))
+            change.make_documents(connection, documents)
             change.drop_others(connection, None)
-            head = make_items(connection, settings, layout)
+            head = change.make_items(connection, settings, layout)
             documents.set_head(head.to_dict())
         except BaseException:
             connection.close()
@@ -133,7 +122,7 @@ class MilvusStore:
             raise StorageError(f"There is no Milvus Lite database '{place.path}': create the gallery first.")
         connection = Connection(place, sleep=sleep)
         try:
-            documents = Documents(connection, documents_name(place.collection))
+            documents = Documents(connection, change.documents_name(place.collection))
             return cls(connection, documents, read_head(connection, documents))
         except BaseException:
             connection.close()
@@ -185,7 +174,7 @@ class MilvusStore:
             points = check_vectors(vectors, len(records), settings.dimension)
             if records:
                 encoded = rows.encode(points, settings, lite=self._connection.lite)
-                write(self._table, self._documents, records, encoded, self._head.layout.partition)
+                change.write(self._table, self._documents, records, encoded, self._head.layout.partition)
 
     @contextmanager
     def loading(self) -> Iterator[Load]:
@@ -199,13 +188,13 @@ class MilvusStore:
     def remove(self, ids: Sequence[str]) -> int:
         """Remove items; how many there were. Ids that do not exist are left alone."""
         with self._writing:
-            return remove(self._table, self._documents, ids)
+            return change.remove(self._table, self._documents, ids)
 
     @_following
     def update(self, ids: Sequence[str], *, label: Any = ..., metadata: Any = ...) -> int:
         """Give items another label (or None), or other metadata, or both; how many there were. `...`: unchanged."""
         with self._writing:
-            return update(self._table, self._documents, ids, label, metadata, self._head.layout.partition)
+            return change.update(self._table, self._documents, ids, label, metadata, self._head.layout.partition)
 
     @_following
     def get(self, ids: Sequence[str]) -> list[Item | None]:
