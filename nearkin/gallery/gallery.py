@@ -26,26 +26,28 @@ from nearkin.gallery.checks import (
     vector_rows,
 )
 from nearkin.gallery.condition import condition
-from nearkin.gallery.enrolment import (
-    Enrolment,
-    enrol_items,
-    enrol_vectors,
-    rebuild,
-    replace_vectors,
-)
+from nearkin.gallery.enrolment import Enrolment, enrol_items, enrol_vectors, rebuild, replace_vectors
 from nearkin.gallery.items import new_items
 from nearkin.gallery.layout import layout_of
 from nearkin.gallery.map import GalleryMap
 from nearkin.gallery.model import (
     QueryEncoder,
     StoredSimilarity,
-    matching_model,
+    matching_encoder,
     model_kept,
     open_model,
     settings_of,
 )
 from nearkin.gallery.parquet import export_items
-from nearkin.gallery.places import check_free, check_place, create_store, is_local, open_store, removed_on_error
+from nearkin.gallery.places import (
+    check_free,
+    check_place,
+    closing_on_error,
+    create_store,
+    is_local,
+    open_store,
+    removed_on_error,
+)
 from nearkin.gallery.review import find_duplicates, suspicious_labels
 from nearkin.gallery.store import Found, GalleryStore
 from nearkin.gallery.values import Duplicates, Item, MapPoint, Match, Neighbour, Settings, Stats, Suspect, Verification
@@ -176,13 +178,8 @@ class Gallery:
             engine: what runs the model: "torch", or "onnx" for ONNX Runtime.
         """
         check_engine(engine)
-        store = open_store(path, index)
-        try:
-            embedder = matching_model(path, store.settings, model)
-            return cls(path, store, None if embedder is None else QueryEncoder(embedder, engine))
-        except BaseException:
-            store.close()
-            raise
+        with closing_on_error(open_store(path, index)) as store:
+            return cls(path, store, matching_encoder(path, store.settings, model, engine))
 
     @property
     def encoder(self) -> QueryEncoder | None:
@@ -192,8 +189,7 @@ class Gallery:
         """
         settings = self.store.settings
         if settings.fingerprint != self._tied.fingerprint:
-            embedder = matching_model(self.path, settings, None)
-            self._take(None if embedder is None else QueryEncoder(embedder, self._engine))
+            self._take(matching_encoder(self.path, settings, None, self._engine))
         return self._encoder
 
     def _take(self, encoder: QueryEncoder | None) -> None:

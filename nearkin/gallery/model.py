@@ -303,8 +303,8 @@ def model_kept(path: str | Path, settings: Settings, embedder: Embedder | None) 
         raise
 
 
-def matching_model(path: str | Path, settings: Settings, model: Any) -> Embedder | None:
-    """The model that a gallery is tied to, if it is at hand."""
+def matching_encoder(path: str | Path, settings: Settings, model: Any, engine: str) -> QueryEncoder | None:
+    """What turns items into vectors by the model that a gallery is tied to, if that is at hand."""
     if settings.kind == "vector":
         if model is not None:
             raise ModelError(f"{path} holds your own vectors ('{settings.name}'): it takes no model.")
@@ -323,4 +323,4 @@ def matching_model(path: str | Path, settings: Settings, model: Any) -> Embedder
             f"The vectors of {path} were made by the model {str(settings.fingerprint)[:12]} ({settings.name}) and this "
             f"one is {embedder.fingerprint()[:12]}: give that model, or rebuild the gallery with the new one."
         )
-    return embedder
+    return QueryEncoder(embedder, engine)

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from nearkin.errors import DataError, StorageError
 from nearkin.gallery.layout import Layout
@@ -30,6 +30,23 @@ def size_of(directory: Path) -> int:
         with suppress(FileNotFoundError):
             size += file.stat().st_size if file.is_file() else 0
     return size
+
+
+class _Opened(Protocol):
+    def close(self) -> None: ...
+
+
+Opened = TypeVar("Opened", bound=_Opened)
+
+
+@contextmanager
+def closing_on_error(opened: Opened) -> Iterator[Opened]:
+    """Close a connection or a store if the block fails."""
+    try:
+        yield opened
+    except BaseException:
+        opened.close()
+        raise
 
 
 _REMOTE = ("milvus://", "milvus+tls://")

@@ -32,7 +32,7 @@ from nearkin.gallery.milvus.connection import Connection, MissingCollectionError
 from nearkin.gallery.milvus.filter import all_of, literal
 from nearkin.gallery.milvus.filter import to_milvus as compile_where
 from nearkin.gallery.milvus.search import check_layout, index_parameters, search_parameters
-from nearkin.gallery.places import size_of
+from nearkin.gallery.places import closing_on_error, size_of
 from nearkin.gallery.store import Found, Load, Record, Sample
 from nearkin.gallery.values import Item, Settings
 from nearkin.spaces import Space, make_space
@@ -98,16 +98,12 @@ class MilvusStore:
         check_settings(settings)
         place = parse_address(address, token)
         check_layout(layout, settings, lite=place.path is not None)
-        connection = Connection(place, sleep=sleep)
-        try:
-            documents = Documents(connection, change.documents_name(connection.address.collection))
+        with closing_on_error(Connection(place, sleep=sleep)) as connection:
+            documents = Documents(connection, change.documents_name(place.collection))
             change.make_documents(connection, documents)
             change.drop_others(connection, None)
             head = change.make_items(connection, settings, layout)
             documents.set_head(head.to_dict())
-        except BaseException:
-            connection.close()
-            raise
         return cls(connection, documents, head)
 
     @classmethod
@@ -120,13 +116,9 @@ class MilvusStore:
         place = parse_address(address, token)
         if place.path is not None and not place.path.exists():
             raise StorageError(f"There is no Milvus Lite database '{place.path}': create the gallery first.")
-        connection = Connection(place, sleep=sleep)
-        try:
+        with closing_on_error(Connection(place, sleep=sleep)) as connection:
             documents = Documents(connection, change.documents_name(place.collection))
             return cls(connection, documents, read_head(connection, documents))
-        except BaseException:
-            connection.close()
-            raise
 
     @property
     def settings(self) -> Settings:

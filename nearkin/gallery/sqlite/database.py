@@ -15,6 +15,7 @@ from urllib.parse import quote
 from nearkin.errors import DataError, StorageError
 from nearkin.gallery.dtypes import DTYPES
 from nearkin.gallery.model import check_space_settings
+from nearkin.gallery.places import closing_on_error
 from nearkin.gallery.values import Settings
 
 APPLICATION = 0x6E6B696E
@@ -145,16 +146,6 @@ def transaction(connection: sqlite3.Connection, kind: str = "IMMEDIATE") -> Iter
     except BaseException:
         if connection.in_transaction:  # a full disk has undone it already
             connection.execute("ROLLBACK")
-        raise
-
-
-@contextmanager
-def closing_on_error(connection: sqlite3.Connection) -> Iterator[None]:
-    """Close a connection if the block fails."""
-    try:
-        yield
-    except BaseException:
-        connection.close()
         raise
 
 

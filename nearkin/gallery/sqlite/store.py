@@ -20,7 +20,7 @@ from nearkin.gallery.condition import Condition
 from nearkin.gallery.dtypes import check_dtype
 from nearkin.gallery.layout import Layout
 from nearkin.gallery.model import check_space_settings
-from nearkin.gallery.places import size_of
+from nearkin.gallery.places import closing_on_error, size_of
 from nearkin.gallery.sqlite import database
 from nearkin.gallery.sqlite import rows as items
 from nearkin.gallery.sqlite.change import Change, NewVectors, compact
@@ -93,7 +93,7 @@ class SqliteStore:
         StoredGraph(directory, check_index(index)).check(settings)
         with database.meaningful(directory):
             connection = database.create(directory)
-            with database.closing_on_error(connection):
+            with closing_on_error(connection):
                 for key, value in {
                     "state": asdict(GalleryState()),
                     "settings": settings.to_dict(),
@@ -118,10 +118,10 @@ class SqliteStore:
         directory = Path(directory)
         with database.meaningful(directory):
             connection = database.connect(directory)
-            with database.closing_on_error(connection):
+            with closing_on_error(connection):
                 wanted = read_index(connection, INDEX_KINDS) if index is None else check_index(index)
         store = cls(directory, connection, wanted)
-        with database.closing_on_error(connection):
+        with closing_on_error(connection):
             now = store._current()
             if wanted == "hnsw":
                 store._graph.check(now.settings)
