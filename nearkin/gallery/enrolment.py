@@ -6,7 +6,6 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
@@ -28,25 +27,15 @@ _BATCH = 32
 _WORKERS = 2
 
 
-@dataclass(frozen=True, eq=False)
-class Enrolment:
-    """Records and their vectors float32 (n, d)."""
-
-    records: list[Record]
-    vectors: np.ndarray
-
-    def write(self, store: GalleryStore) -> list[str]:
-        """Write them in one transaction; their ids."""
-        if self.records:
-            store.write(self.records, self.vectors)
-        return [record.id for record in self.records]
+Enrolment = tuple[list[Record], np.ndarray]
+"""Records and their vectors float32 (n, d)."""
 
 
 def enrol_vectors(vectors: np.ndarray, labels: Any, metadata: Any, ids: Sequence[str] | None) -> Enrolment:
     """Vectors (n, d), points of the space, with what belongs to each."""
     count, now = len(vectors), _now()
     parts = zip(given_or_new_ids(ids, count), labels_of(labels, count), metadata_of(metadata, count), strict=True)
-    return Enrolment([Record(id, label, facts, added=now) for id, label, facts in parts], vectors)
+    return [Record(id, label, facts, added=now) for id, label, facts in parts], vectors
 
 
 def enrol_items(
@@ -69,7 +58,11 @@ def enrol_items(
         for batch in _prepared(prepare, len(items)):
             sound = [outcome for outcome in batch if not isinstance(outcome, NearkinError)]
             if len(sound) < len(batch) and not skip_bad:
-                raise _with_advice(next(outcome for outcome in batch if isinstance(outcome, NearkinError)))
+                error = next(outcome for outcome in batch if isinstance(outcome, NearkinError))
+                if isinstance(error, UnreadableError):
+                    advice = "mend it or leave it out, or have items that cannot be read skipped"
+                    error = UnreadableError(error.path, f"{error.reason}: {advice}")
+                raise error
             records += [record for record, _ in sound]
             vectors.append(encoder.run([sample for _, sample in sound]))
             bar.advance(len(batch))
@@ -77,7 +70,7 @@ def enrol_items(
         raise DataError(
             f"None of the {len(items):,} items could be read: check that they are {encoder.spec.kind} files."
         )
-    return Enrolment(records, np.concatenate(vectors) if vectors else np.empty((0, encoder.dimension), np.float32))
+    return records, np.concatenate(vectors) if vectors else np.empty((0, encoder.dimension), np.float32)
 
 
 def given_or_new_ids(ids: Sequence[str] | None, count: int) -> list[str]:
@@ -86,14 +79,6 @@ def given_or_new_ids(ids: Sequence[str] | None, count: int) -> list[str]:
         return check_ids(ids, count)
     start = f"{time.time_ns() // 1_000_000:012x}{secrets.token_hex(3)}"
     return [f"{start}{number:06x}" for number in range(count)]
-
-
-def _with_advice(error: NearkinError) -> NearkinError:
-    """What is wrong with an item, with what to do about it where that is not said."""
-    if not isinstance(error, UnreadableError):
-        return error
-    advice = "mend it or leave it out, or have items that cannot be read skipped"
-    return UnreadableError(error.path, f"{error.reason}: {advice}")
 
 
 T = TypeVar("T")

@@ -49,7 +49,7 @@ from nearkin.gallery.places import (
     removed_on_error,
 )
 from nearkin.gallery.review import find_duplicates, suspicious_labels
-from nearkin.gallery.store import Found, GalleryStore
+from nearkin.gallery.store import Found, GalleryStore, Record
 from nearkin.gallery.values import Duplicates, Item, MapPoint, Match, Neighbour, Settings, Stats, Suspect, Verification
 from nearkin.models import Embedder
 from nearkin.models.card import Card
@@ -501,7 +501,7 @@ class Gallery:
             skip_bad: leave out items that cannot be read instead of stopping.
             progress: show a progress bar.
         """
-        return self._enrolment(items, labels, metadata, ids, skip_bad, progress).write(self.store)
+        return self._write(*self._enrolment(items, labels, metadata, ids, skip_bad, progress))
 
     def _enrolment(
         self, items: Any, labels: Any, metadata: Any, ids: Sequence[str] | None, skip_bad: bool, progress: bool
@@ -518,10 +518,15 @@ class Gallery:
         Raises:
             DataError: if there are no examples, or one cannot be read.
         """
-        enrolment = self._enrolment(items, check_label(label), metadata, None, False, False)
-        if not enrolment.records:
+        records, vectors = self._enrolment(items, check_label(label), metadata, None, False, False)
+        if not records:
             raise DataError(f"There are no examples of '{label}': give at least one.")
-        return enrolment.write(self.store)
+        return self._write(records, vectors)
+
+    def _write(self, records: list[Record], vectors: np.ndarray) -> list[str]:
+        if records:
+            self.store.write(records, vectors)
+        return [record.id for record in records]
 
     def remove(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, datetime, time
 from decimal import Decimal
@@ -225,7 +226,9 @@ class ParquetTable:
                 if self.id_column is not None:
                     id = _named_id(values[self.id_column][row])
                 else:
-                    id = _id(own["id"]) if "id" in own else _made_id(first + row, source, vectors[row])
+                    # Without ids they depend on nothing but the file: reading it again replaces items and doubles none.
+                    told = f"{first + row}\n{source or ''}\n".encode("utf-8", "replace")
+                    id = _id(own["id"]) if "id" in own else _digest(told + vectors[row].tobytes())
                 facts = {name: _plain(values[name][row]) for name in self.facts}
                 record = Record(
                     id=id,
@@ -321,22 +324,18 @@ def _named_id(value: Any) -> str:
     try:
         return _id(value)
     except DataError:
-        return hashlib.sha256(str(value).encode("utf-8", "replace")).hexdigest()[:24]
+        return _digest(str(value).encode("utf-8", "replace"))
 
 
-def _made_id(row: int, source: str | None, vector: np.ndarray) -> str:
-    """An id that depends on nothing but the file, so that reading it again replaces items and doubles none."""
-    return hashlib.sha256(f"{row}\n{source or ''}\n".encode("utf-8", "replace") + vector.tobytes()).hexdigest()[:24]
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:24]
 
 
 def _told(text: Any) -> dict[str, Any]:
     """Facts from a JSON object."""
-    if text is None:
-        return {}
-    try:
-        facts = json.loads(text)
-    except (ValueError, TypeError, RecursionError) as error:
-        raise DataError("The column 'metadata' must hold JSON objects as text.") from error
+    facts: Any = None
+    with suppress(ValueError, TypeError, RecursionError):
+        facts = {} if text is None else json.loads(text)
     if not isinstance(facts, dict):
         raise DataError("The column 'metadata' must hold JSON objects as text.")
     return facts
