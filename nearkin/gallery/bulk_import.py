@@ -122,12 +122,14 @@ def import_files(
     """
     tables = [_opened(store, file, id_column, several=len(files) > 1) for file in files]
     rows, before = sum(table.rows for table in tables), len(store)
-    journal = _Journal(store, anew)
     done = resumed = 0
     try:
+        # The journal: how far each file got, by its content; empty again when all is done.
+        names = [f"import {fingerprint(table.path)} {table.id_column or ''}" for table in tables]
         with Progress("Importing", rows, progress) as bar, store.loading() as load:
-            for table in tables:
-                first = journal.done(table)
+            for table, name in zip(tables, names, strict=True):
+                noted = None if anew else store.note(name)
+                first = min(noted, table.rows) if isinstance(noted, int) else 0
                 bar.advance(first)
                 done, resumed = done + first, resumed + first
                 for records, vectors in _batches(table, first, store.settings.dimension):
@@ -137,9 +139,11 @@ def import_files(
                     load(records, vectors if ready else points_of_space(space, vectors))
                     first, done = first + len(records), done + len(records)
                     if done < rows:
-                        journal.note(table, first)
+                        store.set_note(name, first)
                     bar.advance(len(records))
-        journal.clear()
+        for name in dict.fromkeys(names):
+            if store.note(name) is not None:
+                store.set_note(name, None)
         items = len(store)
     except StorageError as error:
         raise StorageError(
@@ -147,31 +151,6 @@ def import_files(
             "again, and it goes on from there."
         ) from error
     return Imported(rows, resumed, max(0, rows - resumed - (items - before)), items)
-
-
-class _Journal:
-    """How far each file got, by its content; empty again when all is done."""
-
-    def __init__(self, store: GalleryStore, anew: bool) -> None:
-        self._store = store
-        self._anew = anew
-        self._names: dict[Path, str] = {}
-
-    def done(self, table: ParquetTable) -> int:
-        """How many rows of a file are in already."""
-        name = self._names[table.path] = f"import {fingerprint(table.path)} {table.id_column or ''}"
-        noted = self._store.note(name)
-        return 0 if self._anew or not isinstance(noted, int) else min(noted, table.rows)
-
-    def note(self, table: ParquetTable, rows: int) -> None:
-        """Note that so many rows of a file are in."""
-        self._store.set_note(self._names[table.path], rows)
-
-    def clear(self) -> None:
-        """Forget what was noted."""
-        for name in sorted(set(self._names.values())):
-            if self._store.note(name) is not None:
-                self._store.set_note(name, None)
 
 
 def _opened(store: GalleryStore, file: Path, id_column: str | None, *, several: bool) -> ParquetTable:

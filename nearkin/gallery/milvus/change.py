@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,7 +24,7 @@ from nearkin.gallery.milvus import collection, items
 from nearkin.gallery.milvus.collection import Collection, Documents, MilvusRow
 from nearkin.gallery.milvus.connection import Connection, MissingCollectionError
 from nearkin.gallery.milvus.search import check_layout, index_parameters, metric_of
-from nearkin.gallery.store import Record
+from nearkin.gallery.store import Load, Record
 from nearkin.gallery.values import Settings
 
 SCHEMA_VERSION = 2
@@ -301,42 +301,29 @@ _ROWS_AT_ONCE = 10_000
 _FLUSH_SECONDS = 300.0
 
 
-class BulkLoad:
-    """A load under way.
+@contextmanager
+def bulk_load(connection: Connection, documents: Documents, head: GalleryHead) -> Iterator[Load]:
+    """A way to write very many items, batch after batch, that asks less than `write`; all is sealed at the end."""
+    table, settings, partition = Collection(connection, head.collection, "id"), head.settings, head.layout.partition
+    classes, plain = set(documents.classes()), not documents.has_parts()
 
-    Args:
-        connection: to the server.
-        documents: what the gallery keeps beside its items.
-        head: what the gallery is.
-    """
-
-    def __init__(self, connection: Connection, documents: Documents, head: GalleryHead) -> None:
-        self._connection = connection
-        self._documents = documents
-        self._head = head
-        self._table = Collection(connection, head.collection, "id")
-        self._classes = set(documents.classes())
-        self._plain = not documents.has_parts()
-
-    def write(self, records: Sequence[Record], vectors: np.ndarray) -> None:
-        """Add items with vectors float32 (n, d); ids that exist are replaced."""
+    def load(records: Sequence[Record], vectors: np.ndarray) -> None:
+        nonlocal classes, plain
         if not records:
             return
-        settings, partition = self._head.settings, self._head.layout.partition
         points = check_vectors(vectors, len(records), settings.dimension)
-        encoded = items.encode(points, settings, lite=self._connection.lite)
-        if not self._plain or any(record.original is not None for record in records):
-            self._plain = False
-            write(self._table, self._documents, records, encoded, partition)
+        encoded = items.encode(points, settings, lite=connection.lite)
+        plain = plain and all(record.original is None for record in records)
+        if not plain:
+            write(table, documents, records, encoded, partition)
             return
         rows = rows_of(records, encoded, partition)
-        labels = {record.label for record in records if record.label is not None}
-        if not labels <= self._classes:
-            self._documents.add_classes(record.label for record in records if record.label is not None)
-            self._classes |= labels
-        self._table.upsert(rows, at_once=_ROWS_AT_ONCE)
-        self._documents.count(len(rows))
+        labels = [record.label for record in records if record.label is not None]
+        if not classes.issuperset(labels):
+            documents.add_classes(labels)
+            classes |= set(labels)
+        table.upsert(rows, at_once=_ROWS_AT_ONCE)
+        documents.count(len(rows))
 
-    def finish(self) -> None:
-        """Have everything sealed."""
-        self._connection.call("flush", self._table.name, timeout=_FLUSH_SECONDS)
+    yield load
+    connection.call("flush", table.name, timeout=_FLUSH_SECONDS)

@@ -26,7 +26,7 @@ from nearkin.gallery.condition import Condition
 from nearkin.gallery.layout import Layout
 from nearkin.gallery.milvus import change, collection, search
 from nearkin.gallery.milvus import items as rows
-from nearkin.gallery.milvus.change import BulkLoad, GalleryHead, check_settings, read_head
+from nearkin.gallery.milvus.change import GalleryHead, check_settings, read_head
 from nearkin.gallery.milvus.collection import LARGEST_ANSWER, Collection, Documents
 from nearkin.gallery.milvus.connection import Connection, MissingCollectionError, Sleep, parse_address
 from nearkin.gallery.milvus.filter import all_of, literal
@@ -171,10 +171,8 @@ class MilvusStore:
     @contextmanager
     def loading(self) -> Iterator[Load]:
         """A way to write very many items, batch after batch, that asks less than `write`."""
-        with self._writing:
-            load = BulkLoad(self._connection, self._documents, self._fresh_head())
-            yield load.write
-            load.finish()
+        with self._writing, change.bulk_load(self._connection, self._documents, self._fresh_head()) as load:
+            yield load
 
     @_following
     def remove(self, ids: Sequence[str]) -> int:
