@@ -76,8 +76,8 @@ def _check_complete(files: Sequence[Path], given: str | Path) -> None:
         missing = sorted(set(range(count)) - there)
         if missing:
             raise DataError(
-                f"{given} lacks {len(missing):,} of the {count:,} shards '{name}', the first is number {missing[0]}: "
-                "make them first, or give the files that you want by name."
+                f"{given} is missing {len(missing):,} of the {count:,} shards of '{name}', the first is number "
+                f"{missing[0]}: create them first, or pass the files you want by name."
             )
 
 

@@ -187,7 +187,7 @@ def _numbers_of_tensor(tensor: Tensor) -> np.ndarray:
         # NumPy knows no bfloat16.
         numbers: np.ndarray = (tensor.float() if tensor.is_floating_point() else tensor).numpy()
     except (TypeError, RuntimeError) as error:
-        raise DataError("Vectors must be a dense tensor of numbers (n, d), not a sparse or an empty shell.") from error
+        raise DataError("Vectors must be a dense tensor of numbers (n, d), not a sparse or a meta tensor.") from error
     return numbers
 
 

@@ -298,7 +298,7 @@ def condition(
     parts = []
     for key, value in where.items():
         if not isinstance(key, str) or not key or not is_text(key):
-            raise DataError(f"A condition asks for {key!r}: a name must be a text that is not empty.")
+            raise DataError(f"A condition has the name {key!r}: a name must be a non-empty text.")
         plain = key.removeprefix("metadata.")
         name = Name(plain if plain in OWN_NAMES else key, own=key in OWN_NAMES)
         try:

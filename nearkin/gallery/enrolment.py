@@ -124,10 +124,10 @@ def rebuild(store: GalleryStore, encoder: QueryEncoder, settings: Settings, *, m
         progress: show a progress bar.
     """
     if missing not in ("error", "drop"):
-        raise DataError(f"What to do with missing items is 'error' or 'drop', not {missing!r}.")
+        raise DataError(f"`missing` must be 'error' or 'drop', not {missing!r}.")
     if encoder.spec.kind != store.settings.kind:
         raise ModelError(
-            f"The gallery holds {store.settings.kind} items and the model takes {encoder.spec.kind}: choose another."
+            f"The gallery holds {store.settings.kind} items and the model takes {encoder.spec.kind}: use another model."
         )
     kept: list[Item] = []
     lost: list[Item] = []

@@ -126,12 +126,9 @@ def layout_of(
         raise DataError("`partitions` requires `partition`, the metadata key to partition by.")
     if partition is not None:
         if not isinstance(partition, str) or not 1 <= len(partition) <= MAX_KEY:
-            raise DataError(f"Partitions go by a metadata key, a text of 1 to {MAX_KEY} characters, not {partition!r}.")
+            raise DataError(f"`partition` must be a metadata key of 1 to {MAX_KEY} characters, not {partition!r}.")
         if partition in ("id", "label"):
-            raise DataError(
-                f"Partitions go by a metadata key, and '{partition}' is none: keep it in the metadata, under another "
-                "name."
-            )
+            raise DataError(f"`partition` must be a metadata key, and '{partition}' is not one: use another name.")
         partitions = PARTITIONS if partitions is None else partitions
         check_range(partitions, "partitions", 1, _MOST_PARTITIONS)
     made = Layout(index, chosen, partition, int(partitions or 0))

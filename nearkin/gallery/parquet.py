@@ -139,7 +139,7 @@ def _settings(told: dict[bytes, bytes], path: str | Path) -> Settings | None:
         version = int(told.get(_FORMAT_KEY, b"0"))
         settings = Settings.from_dict(json.loads(told[_SETTINGS_KEY]))
     except (ValueError, TypeError) as error:
-        raise DataError(f"{path} says it is a gallery, but what it says is damaged: export it again.") from error
+        raise DataError(f"{path} has damaged gallery settings: export it again.") from error
     if version > FORMAT:
         raise DataError(f"{path} is of a newer format ({version}) than this nearkin reads ({FORMAT}): update nearkin.")
     return settings
@@ -211,7 +211,8 @@ class ParquetTable:
                         dimension = vectors.shape[1]
                         yield self._records(batch, vectors, start), vectors
         except (OSError, pa.ArrowException) as error:
-            raise DataError(f"{self.path} is damaged after row {done} ({_first_line(error)}): make it anew.") from error
+            told = _first_line(error)
+            raise DataError(f"{self.path} is damaged after row {done} ({told}): create it again.") from error
 
     def _records(self, batch: pa.RecordBatch, vectors: np.ndarray, first: int) -> list[Record]:
         """The records of one batch."""

@@ -215,7 +215,7 @@ def _check_complete(old: Collection, moved: set[str], dropped: set[str]) -> None
 
 
 def _no_item(id: str) -> DataError:
-    return DataError(f"There is a new vector of '{id}', which is no item that stays.")
+    return DataError(f"You passed a new vector for '{id}', which is not in the gallery, or is being dropped.")
 
 
 def _drop_quietly(connection: Connection, name: str) -> None:
