@@ -23,7 +23,7 @@ from nearkin.gallery.layout import Layout
 from nearkin.gallery.milvus import collection, items
 from nearkin.gallery.milvus.collection import Collection, Documents, MilvusRow
 from nearkin.gallery.milvus.connection import Connection, MissingCollectionError
-from nearkin.gallery.milvus.search import check_layout, index_parameters, metric_of
+from nearkin.gallery.milvus.layout import check_layout, index_parameters, metric_of
 from nearkin.gallery.store import Load, Record
 from nearkin.gallery.values import Settings
 

@@ -24,22 +24,27 @@ from nearkin.errors import DataError, StorageError
 from nearkin.gallery.checks import check_vectors
 from nearkin.gallery.condition import Condition
 from nearkin.gallery.layout import Layout
-from nearkin.gallery.milvus import change, collection, search
+from nearkin.gallery.milvus import change, collection
 from nearkin.gallery.milvus import items as rows
 from nearkin.gallery.milvus.change import GalleryHead, check_settings, read_head
 from nearkin.gallery.milvus.collection import LARGEST_ANSWER, Collection, Documents
 from nearkin.gallery.milvus.connection import Connection, MissingCollectionError, Sleep, parse_address
 from nearkin.gallery.milvus.filter import all_of, literal
 from nearkin.gallery.milvus.filter import to_milvus as compile_where
-from nearkin.gallery.milvus.search import check_layout, index_parameters, search_parameters
+from nearkin.gallery.milvus.layout import check_layout, index_parameters, metric_of, search_parameters
 from nearkin.gallery.places import closing_on_error, size_of
 from nearkin.gallery.store import Found, Load, Record, Sample
 from nearkin.gallery.values import Item, Settings
+from nearkin.search.scan import true_distances
 from nearkin.spaces import Space, make_space
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 _USUAL = Layout()
+_HITS_AT_ONCE = 2**16
+# For L2, Milvus Lite compares queries with all vectors in one array (queries, items, dimensions).
+_LITE_QUERIES = {"COSINE": 256, "L2": 16}
+_SERVER_QUERIES = 1_024
 
 
 def _following(method: Method) -> Method:
@@ -228,7 +233,7 @@ class MilvusStore:
     @_following
     def vectors(self, ids: Sequence[str]) -> np.ndarray:
         """Vectors float32 (n, d) of items, as `GalleryStore.vectors` gives them."""
-        found = self._table.get(ids, ["vector"], at_once=rows.at_once(self._head.settings.dimension))
+        found = self._rows(ids, "vector")
         missing = next((id for id in ids if id not in found), None)
         if missing is not None:
             raise DataError(f"There is no item '{missing}' in the gallery.")
@@ -250,12 +255,57 @@ class MilvusStore:
             DataError: k is larger than Milvus allows, 16,384 (one less with `exclude`).
         """
         check_whole(k, "k", 1)
-        points = check_vectors(queries, None, self.settings.dimension)
+        settings, lite, wide = self.settings, self._connection.lite, k + (exclude is not None)
+        if wide > LARGEST_ANSWER:
+            most = LARGEST_ANSWER - (exclude is not None)
+            raise DataError(f"Milvus finds at most {most:,} neighbours of a query, not {k:,}: ask for fewer.")
+        points = check_vectors(queries, None, settings.dimension)
         expression = all_of(self._expression(where), "label is not null" if labelled else "")
-        effort = search_parameters(self._head.layout, k + (exclude is not None))
-        asked = (self._connection, self._table, self._head.settings, points, k, expression, exclude, effort)
-        distances, ids, labels = search.search(*asked)
-        return Found(distances, ids, self._documents.codes(labels, present=np.isfinite(distances)))
+        # A server compares what is of one type; Milvus Lite has float32 alone, and queries need not be rounded there.
+        ids, labels = self._proposals(points if lite else rows.encode(points, settings, lite=False), wide, expression)
+        if exclude is not None:
+            ids[np.equal(ids, np.asarray(exclude, object)[:, None])] = None
+        distances = self._true_distances(points, ids)
+        order = np.argsort(distances, axis=1, kind="stable")[:, :k]
+        distances, ids, labels = (np.take_along_axis(values, order, 1) for values in (distances, ids, labels))
+        gone = np.isinf(distances)
+        ids[gone] = labels[gone] = None
+        return Found(distances, ids, self._documents.codes(labels, present=~gone))
+
+    def _proposals(self, queries: np.ndarray, k: int, where: str) -> tuple[np.ndarray, np.ndarray]:
+        """Ids and labels (q, k), objects, of what Milvus finds for encoded queries; None beyond the last."""
+        ids = np.full((len(queries), k), None, object)
+        labels = np.full((len(queries), k), None, object)
+        effort = search_parameters(self._head.layout, k)
+        at_once = _LITE_QUERIES[metric_of(self._head.settings)] if self._connection.lite else _SERVER_QUERIES
+        step = max(1, min(_HITS_AT_ONCE // k, at_once))
+        for start in range(0, len(queries), step):
+            found = self._connection.call(
+                "search",
+                self._head.collection,
+                data=list(queries[start : start + step]),
+                anns_field="vector",
+                limit=k,
+                filter=where,
+                output_fields=["label"],
+                consistency_level="Strong",
+                **({"search_params": {"params": effort}} if effort else {}),
+            )
+            for row, hits in enumerate(found, start):
+                ids[row, : len(hits)] = [hit["id"] for hit in hits]
+                labels[row, : len(hits)] = [hit["entity"]["label"] for hit in hits]
+        return ids, labels
+
+    def _true_distances(self, queries: np.ndarray, ids: np.ndarray) -> np.ndarray:
+        """Distances float32 (q, k) to the items with these ids (q, k); infinite where there is none (any more)."""
+        found = self._rows([name for name in ids.ravel() if name is not None], "vector")
+        if not found:
+            return np.full(ids.shape, np.inf, np.float32)
+        settings, places = self._head.settings, {name: place for place, name in enumerate(found)}
+        vectors = rows.decode([row["vector"] for row in found.values()], settings)
+        slots = np.array([places.get(name, -1) for name in ids.ravel()], np.int64).reshape(ids.shape)
+        far = true_distances(make_space(**settings.space), queries, vectors, np.maximum(slots, 0))
+        return np.where(slots >= 0, far, np.inf).astype(np.float32)
 
     @_following
     def sample(self, n: int, seed: int, *, labelled: bool = False) -> Sample:
@@ -265,7 +315,7 @@ class MilvusStore:
         if len(ids) > n:
             places = np.random.default_rng(seed).choice(len(ids), n, replace=False)
             ids = [ids[place] for place in np.sort(places)]
-        found = self._table.get(ids, ["label", "vector"], at_once=rows.at_once(self._head.settings.dimension))
+        found = self._rows(ids, "label", "vector")
         kept = [id for id in ids if id in found]
         labels = np.array([found[id]["label"] for id in kept], object)
         vectors = rows.decode([found[id]["vector"] for id in kept], self._head.settings)
@@ -342,6 +392,9 @@ class MilvusStore:
     def _rows_after(self, after: str | None) -> list[dict[str, Any]]:
         size = rows.at_once(self._head.settings.dimension)
         return self._table.page([*rows.ITEM_FIELDS, "vector"], after=after, limit=size)
+
+    def _rows(self, ids: Sequence[str], *fields: str) -> dict[str, dict[str, Any]]:
+        return self._table.get(ids, fields, at_once=rows.at_once(self._head.settings.dimension))
 
     @property
     def _table(self) -> Collection:
