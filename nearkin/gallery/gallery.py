@@ -59,6 +59,7 @@ from nearkin.models.similarity import LearnedSpace
 from nearkin.spaces import Space, make_space
 
 FilterLike = str | Mapping[str, Any] | None
+Parameters = Mapping[str, Any] | None
 
 _MODEST = 1000
 """Neighbours for which nobody counts the items first."""
@@ -247,12 +248,7 @@ class Gallery:
         return item
 
     def items(
-        self,
-        *,
-        after: str | None = None,
-        limit: int = 100,
-        where: FilterLike = None,
-        parameters: Mapping[str, Any] | None = None,
+        self, *, after: str | None = None, limit: int = 100, where: FilterLike = None, parameters: Parameters = None
     ) -> list[Item]:
         """A page of items, ordered by id.
 
@@ -312,7 +308,7 @@ class Gallery:
         return [replace(match, neighbours=tuple(near)) for match, near in matches]
 
     def search(
-        self, query: Any, k: int = 10, *, where: FilterLike = None, parameters: Mapping[str, Any] | None = None
+        self, query: Any, k: int = 10, *, where: FilterLike = None, parameters: Parameters = None
     ) -> list[Neighbour]:
         """The k items most like a query, nearest first.
 
@@ -325,13 +321,13 @@ class Gallery:
         return self.search_vectors(self.embed(self._single(query)), k, where=where, parameters=parameters)[0]
 
     def search_many(
-        self, queries: Any, k: int = 10, *, where: FilterLike = None, parameters: Mapping[str, Any] | None = None
+        self, queries: Any, k: int = 10, *, where: FilterLike = None, parameters: Parameters = None
     ) -> list[list[Neighbour]]:
         """`search` for several images, as `embed` takes them, or vectors (q, d)."""
         return self.search_vectors(self.embed(queries), k, where=where, parameters=parameters)
 
     def search_vectors(
-        self, vectors: np.ndarray, k: int = 10, *, where: FilterLike = None, parameters: Mapping[str, Any] | None = None
+        self, vectors: np.ndarray, k: int = 10, *, where: FilterLike = None, parameters: Parameters = None
     ) -> list[list[Neighbour]]:
         """`search` for vectors (q, d) that `embed` gave."""
         rows, k = self._checked(vectors), how_many(k, "k")
@@ -534,7 +530,7 @@ class Gallery:
         *,
         label: str | None = None,
         where: FilterLike = None,
-        parameters: Mapping[str, Any] | None = None,
+        parameters: Parameters = None,
     ) -> int:
         """Remove items by id, or all of a label, or all that fulfil a condition; how many there were.
 

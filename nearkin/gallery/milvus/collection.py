@@ -220,7 +220,7 @@ class Documents:
 
     def set_head(self, head: dict[str, Any]) -> None:
         """Say what the gallery is: one row, so it is said in one moment."""
-        self._table.upsert([_row(_HEAD, "head", text=_json(head))])
+        self._table.upsert([_row(_HEAD, "head", text=json.dumps(head, allow_nan=False))])
 
     def counters(self) -> tuple[int, int]:
         """Generation and changes."""
@@ -230,7 +230,7 @@ class Documents:
     def count(self, changes: int) -> None:
         """One more generation, with so many items changed."""
         generation, before = self.counters()
-        text = _json({"generation": generation + 1, "changes": before + changes})
+        text = json.dumps({"generation": generation + 1, "changes": before + changes})
         self._table.upsert([_row(_COUNTERS, "counters", text=text)])
 
     def classes(self) -> list[str]:
@@ -278,7 +278,7 @@ class Documents:
         """
         key = _note_key(about, name)
         try:
-            text = _json(value)
+            text = json.dumps(value, allow_nan=False)
         except (TypeError, ValueError) as error:
             raise DataError(f"The note '{name}' must be of plain JSON values ({error}).") from error
         before = self._table.get([key], ["number", "text"]).get(key)
@@ -338,10 +338,6 @@ class Documents:
 
 def _row(key: str, kind: str, number: int = 0, text: str = "") -> MilvusRow:
     return {"key": key, "kind": kind, "number": number, "text": text, "nowhere": [0.0, 0.0]}
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, allow_nan=False)
 
 
 def _hash(text: str) -> str:

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from nearkin.checks import check_whole
-from nearkin.errors import DataError, StorageError, suggestion
+from nearkin.errors import DataError, StorageError
 from nearkin.gallery.checks import check_vectors
 from nearkin.gallery.condition import Condition
 from nearkin.gallery.dtypes import check_dtype
-from nearkin.gallery.layout import Layout
+from nearkin.gallery.layout import Layout, layout_of
 from nearkin.gallery.model import check_space_settings
 from nearkin.gallery.places import closing_on_error, size_of
 from nearkin.gallery.sqlite import database
@@ -47,13 +47,6 @@ def check_layout(layout: Layout) -> None:
         raise DataError(f"The index '{layout.index}' needs Milvus: a local gallery has {', '.join(INDEX_KINDS)}.")
     if layout.parameters:
         raise DataError("The index of a local gallery has no parameters to set: leave them out, or use Milvus.")
-
-
-def check_index(index: str) -> str:
-    """Refuse an unknown index."""
-    if index not in INDEX_KINDS:
-        raise DataError(f"A gallery cannot be searched by '{index}'.{suggestion(str(index), INDEX_KINDS)}")
-    return index
 
 
 _PADDED = 1000
@@ -90,7 +83,8 @@ class SqliteStore:
         """
         directory = Path(directory)
         check_settings(settings)
-        StoredGraph(directory, check_index(index)).check(settings)
+        check_layout(layout_of(index))
+        StoredGraph(directory, index).check(settings)
         with database.meaningful(directory):
             connection = database.create(directory)
             with closing_on_error(connection):
@@ -116,10 +110,12 @@ class SqliteStore:
             StorageError: if there is none, or it is damaged, or of a newer version.
         """
         directory = Path(directory)
+        if index is not None:
+            check_layout(layout_of(index))
         with database.meaningful(directory):
             connection = database.connect(directory)
             with closing_on_error(connection):
-                wanted = read_index(connection, INDEX_KINDS) if index is None else check_index(index)
+                wanted = read_index(connection, INDEX_KINDS) if index is None else index
         store = cls(directory, connection, wanted)
         with closing_on_error(connection):
             now = store._current()
