@@ -275,7 +275,13 @@ def parse(text: str, parameters: Mapping[str, Any] | None = None) -> Condition:
         raise DataError(f"Parameters are given as a mapping of names to values, not as a {type(parameters).__name__}.")
     if len(text) > MAX_CHARACTERS:
         raise DataError(f"The condition has {len(text):,} characters; at most {MAX_CHARACTERS:,} are allowed.")
-    return _Parser(text, dict(parameters or {})).whole()
+    parser = _Parser(text, dict(parameters or {}))
+    found = parser.any()
+    if parser.token.kind != "end":
+        raise parser.failure("expected `and`, `or` or the end")
+    if parser.unused:
+        raise DataError(f"The parameter '{min(parser.unused, key=str)}' is not used in the condition: remove it.")
+    return found
 
 
 def condition(
@@ -326,14 +332,6 @@ class _Parser:
         self.depth = 0
         self.terms = 0
         self.listed = 0
-
-    def whole(self) -> Condition:
-        found = self.any()
-        if self.token.kind != "end":
-            raise self.failure("expected `and`, `or` or the end")
-        if self.unused:
-            raise DataError(f"The parameter '{min(self.unused, key=str)}' is not used in the condition: remove it.")
-        return found
 
     def any(self) -> Condition:
         return self.joined("or", self.all, AnyOf)
@@ -387,7 +385,14 @@ class _Parser:
 
     def listed_or_like(self, name: Name) -> Condition:
         if self.took("word", "like"):
-            return Like(name, self.pattern())
+            token, pattern = self.token, self.value()
+            if not isinstance(pattern, str):
+                raise self.failure("`like` needs a text such as 'a%'", token)
+            if len(pattern) > MAX_PATTERN:
+                raise self.failure(f"a pattern may have at most {MAX_PATTERN:,} characters", token)
+            if pattern.replace("\\\\", "").replace("\\%", "").replace("\\_", "").count("\\"):
+                raise self.failure(r"in a pattern \ must be followed by %, _ or another \ ", token)
+            return Like(name, pattern)
         if self.took("word", "in"):
             return OneOf(name, self.values())
         raise self.failure("expected `in` or `like`")
@@ -450,17 +455,6 @@ class _Parser:
         if self.listed > MAX_LISTED:
             raise self.failure(f"at most {MAX_LISTED:,} values may be listed", token)
         return tuple(found)
-
-    def pattern(self) -> str:
-        token = self.token
-        pattern = self.value()
-        if not isinstance(pattern, str):
-            raise self.failure("`like` needs a text such as 'a%'", token)
-        if len(pattern) > MAX_PATTERN:
-            raise self.failure(f"a pattern may have at most {MAX_PATTERN:,} characters", token)
-        if pattern.replace("\\\\", "").replace("\\%", "").replace("\\_", "").count("\\"):
-            raise self.failure(r"in a pattern \ must be followed by %, _ or another \ ", token)
-        return pattern
 
     def bound(self, token: Token) -> Any:
         if token.value not in self.parameters:
