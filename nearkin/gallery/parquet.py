@@ -85,14 +85,36 @@ def open_table(path: str | Path, id_column: str | None = None) -> ParquetTable:
 
     try:
         with pq.ParquetFile(path) as file:
-            told = file.schema_arrow.metadata or {}
-            columns = _columns(file.schema_arrow, path, id_column)
-            settings = _settings(told, path)
-            if settings is not None:
-                columns["dimension"] = settings.dimension
-            return ParquetTable(Path(path), settings, file.metadata.num_rows, _model(told, path), **columns)
+            schema, rows = file.schema_arrow, file.metadata.num_rows
     except (OSError, pa.ArrowException) as error:
         raise DataError(f"{path} is not a readable Parquet file ({_first_line(error)}).") from error
+    names, told = schema.names, schema.metadata or {}
+    if len(set(names)) < len(names):
+        raise DataError(f"{path} has two columns of one name: rename one.")
+    vector = next((name for name in _VECTOR_NAMES if name in names), None)
+    if vector is None:
+        raise DataError(f"{path} has no column 'vector' or 'embedding'; it has {', '.join(names) or 'none'}.")
+    kind = schema.field(vector).type
+    fixed = pa.types.is_fixed_size_list(kind)
+    lists = pa.types.is_list(kind) or pa.types.is_large_list(kind) or fixed
+    if not lists or not (pa.types.is_floating(kind.value_type) or pa.types.is_integer(kind.value_type)):
+        raise DataError(f"The column '{vector}' of {path} holds {kind}: it must hold lists of numbers.")
+    scalars = {name for name in names if _is_scalar(schema.field(name).type)}
+    if id_column is not None and id_column not in scalars:
+        raise DataError(f"{path} has no column '{id_column}' of texts or whole numbers to name the items by.")
+    settings, width = _settings(told, path), kind.list_size if fixed else None
+    return ParquetTable(
+        path=Path(path),
+        settings=settings,
+        rows=rows,
+        model=_model(told, path),
+        dimension=width if settings is None else settings.dimension,
+        vector=vector,
+        source=next((name for name in _SOURCE_NAMES if name in names), None),
+        own=frozenset({"id", "label", "metadata", "added", "thumbnail", "original"} & set(names)),
+        facts=tuple(n for n in names if n in scalars and n not in _OWN and not n.startswith("__index_level_")),
+        id_column=None if id_column == "id" else id_column,
+    )
 
 
 _Row = tuple[Item, bytes | None, bytes | None]
@@ -252,33 +274,6 @@ def _groups_from(file: pq.ParquetFile, first: int) -> tuple[list[int], int]:
     ends = np.cumsum(sizes)
     skipped = int(np.searchsorted(ends, first, side="right"))
     return list(range(skipped, len(sizes))), int(ends[skipped - 1]) if skipped else 0
-
-
-def _columns(schema: pa.Schema, path: str | Path, id: str | None) -> dict[str, Any]:
-    """Which columns of a table mean what, as `ParquetTable` has them."""
-    import pyarrow as pa
-
-    names = schema.names
-    if len(set(names)) < len(names):
-        raise DataError(f"{path} has two columns of one name: rename one.")
-    vector = next((name for name in _VECTOR_NAMES if name in names), None)
-    if vector is None:
-        raise DataError(f"{path} has no column 'vector' or 'embedding'; it has {', '.join(names) or 'none'}.")
-    kind = schema.field(vector).type
-    lists = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
-    if not lists or not (pa.types.is_floating(kind.value_type) or pa.types.is_integer(kind.value_type)):
-        raise DataError(f"The column '{vector}' of {path} holds {kind}: it must hold lists of numbers.")
-    if id is not None and (id not in names or not _is_scalar(schema.field(id).type)):
-        raise DataError(f"{path} has no column '{id}' of texts or whole numbers to name the items by.")
-    others = [name for name in names if name not in _OWN and not name.startswith("__index_level_")]
-    return {
-        "dimension": kind.list_size if pa.types.is_fixed_size_list(kind) else None,
-        "vector": vector,
-        "source": next((name for name in _SOURCE_NAMES if name in names), None),
-        "own": frozenset({"id", "label", "metadata", "added", "thumbnail", "original"} & set(names)),
-        "facts": tuple(name for name in others if _is_scalar(schema.field(name).type)),
-        "id_column": None if id == "id" else id,
-    }
 
 
 def _is_scalar(kind: pa.DataType) -> bool:
