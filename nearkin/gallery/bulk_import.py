@@ -22,7 +22,6 @@ from nearkin.progress import Progress
 from nearkin.spaces import Space
 
 _SHARD = re.compile(r"(.*)-(\d+)-of-(\d+)\.parquet")
-_CHUNK = 2**22
 
 ParquetPaths = str | Path | Sequence[str | Path]
 
@@ -43,11 +42,11 @@ def parquet_files(given: ParquetPaths) -> list[Path]:
         path = Path(one)
         if path.is_dir():
             found = sorted(file for file in path.glob("*.parquet") if not file.name.startswith((".", "_")))
+        elif path.exists():
+            found = [path]
+        elif glob.has_magic(str(path)):
+            found = sorted(map(Path, glob.glob(str(path))))
         else:
-            found = (
-                [path] if path.exists() or not glob.has_magic(str(path)) else sorted(map(Path, glob.glob(str(path))))
-            )
-        if found == [path] and not path.exists():
             raise DataError(f"There is no file or folder {one}: check the path.")
         if not found:
             raise DataError(f"There is no .parquet file in {one}: check the path.")
@@ -60,14 +59,11 @@ def parquet_files(given: ParquetPaths) -> list[Path]:
 
 def fingerprint(file: Path) -> str:
     """What tells the content of a file from any other."""
-    digest = hashlib.blake2b(digest_size=16)
     try:
         with open(file, "rb") as handle:
-            while chunk := handle.read(_CHUNK):
-                digest.update(chunk)
+            return hashlib.file_digest(handle, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
     except OSError as error:
         raise StorageError(f"{file} cannot be read ({error.strerror or error}).") from error
-    return digest.hexdigest()
 
 
 def _check_complete(files: Sequence[Path], given: str | Path) -> None:
@@ -80,8 +76,8 @@ def _check_complete(files: Sequence[Path], given: str | Path) -> None:
         missing = sorted(set(range(count)) - there)
         if missing:
             raise DataError(
-                f"{given} lacks {len(missing):,} of the {count:,} shards '{name}', the first is number {missing[0]}: "
-                "make them first, or give the files that you want by name."
+                f"{given} is missing {len(missing):,} of the {count:,} shards of '{name}', the first is number "
+                f"{missing[0]}: create them first, or pass the files you want by name."
             )
 
 
@@ -126,12 +122,14 @@ def import_files(
     """
     tables = [_opened(store, file, id_column, several=len(files) > 1) for file in files]
     rows, before = sum(table.rows for table in tables), len(store)
-    journal = _Journal(store, anew)
     done = resumed = 0
     try:
+        # The journal: how far each file got, by its content; empty again when all is done.
+        names = [f"import {fingerprint(table.path)} {table.id_column or ''}" for table in tables]
         with Progress("Importing", rows, progress) as bar, store.loading() as load:
-            for table in tables:
-                first = journal.done(table)
+            for table, name in zip(tables, names, strict=True):
+                noted = None if anew else store.note(name)
+                first = min(noted, table.rows) if isinstance(noted, int) else 0
                 bar.advance(first)
                 done, resumed = done + first, resumed + first
                 for records, vectors in _batches(table, first, store.settings.dimension):
@@ -141,9 +139,11 @@ def import_files(
                     load(records, vectors if ready else points_of_space(space, vectors))
                     first, done = first + len(records), done + len(records)
                     if done < rows:
-                        journal.note(table, first)
+                        store.set_note(name, first)
                     bar.advance(len(records))
-        journal.clear()
+        for name in dict.fromkeys(names):
+            if store.note(name) is not None:
+                store.set_note(name, None)
         items = len(store)
     except StorageError as error:
         raise StorageError(
@@ -151,34 +151,6 @@ def import_files(
             "again, and it goes on from there."
         ) from error
     return Imported(rows, resumed, max(0, rows - resumed - (items - before)), items)
-
-
-class _Journal:
-    """How far each file got, by its content; empty again when all is done."""
-
-    def __init__(self, store: GalleryStore, anew: bool) -> None:
-        self._store = store
-        self._anew = anew
-        self._names: dict[Path, str] = {}
-        self._noted: set[str] = set()
-
-    def done(self, table: ParquetTable) -> int:
-        """How many rows of a file are in already."""
-        name = self._names[table.path] = f"import {fingerprint(table.path)} {table.id_column or ''}"
-        noted = self._store.note(name)
-        if noted is not None:
-            self._noted.add(name)
-        return 0 if self._anew or not isinstance(noted, int) else min(noted, table.rows)
-
-    def note(self, table: ParquetTable, rows: int) -> None:
-        """Note that so many rows of a file are in."""
-        self._noted.add(self._names[table.path])
-        self._store.set_note(self._names[table.path], rows)
-
-    def clear(self) -> None:
-        """Forget what was noted."""
-        for name in sorted(self._noted):
-            self._store.set_note(name, None)
 
 
 def _opened(store: GalleryStore, file: Path, id_column: str | None, *, several: bool) -> ParquetTable:
@@ -201,10 +173,8 @@ def _opened(store: GalleryStore, file: Path, id_column: str | None, *, several: 
 
 def _check_distinct(records: Sequence[Record], table: ParquetTable) -> None:
     """Refuse rows that a column names alike; only those of one batch are looked at, the last of others counts."""
-    if table.id_column is None:
-        return
     seen: set[str] = set()
-    for record in records:
+    for record in records if table.id_column is not None else ():
         if record.id in seen:
             told = f" ({record.source})" if record.source else ""
             raise DataError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -31,7 +32,7 @@ _MISSING_TYPES = ("NAType", "NaTType")
 def check_label(label: Any) -> str:
     """A label as text, from any scalar."""
     label = _plain(label)
-    if isinstance(label, bool | int | float) and not (isinstance(label, float) and not math.isfinite(label)):
+    if isinstance(label, bool | int) or (isinstance(label, float) and math.isfinite(label)):
         label = str(label)
     if not isinstance(label, str):
         raise DataError(f"A label must be a text, not {_shown(label)}.")
@@ -73,7 +74,16 @@ def check_metadata(metadata: Any) -> dict[str, Scalar]:
     """The facts of one item, with NumPy's scalars turned into plain ones."""
     if not isinstance(metadata, Mapping):
         raise DataError(f"The metadata of an item must be a mapping, not {_shown(metadata)}.")
-    found = {_key(key): _value(key, value) for key, value in metadata.items()}
+    found: dict[str, Scalar] = {}
+    for key, value in metadata.items():
+        if not isinstance(key, str) or not 1 <= len(key) <= MAX_KEY:
+            raise DataError(f"A name in the metadata must be a text of 1 to {MAX_KEY} characters, not {_shown(key)}.")
+        if not is_text(key):
+            raise DataError(f"The name {key!r} in the metadata holds a NUL or half a character: remove it.")
+        try:
+            found[str(key)] = scalar(value)
+        except ValueError as error:
+            raise DataError(f"The metadata '{key}' {error}.") from error
     size = len(json.dumps(found, ensure_ascii=False).encode())
     if size > MAX_METADATA:
         raise DataError(f"The metadata of an item has {size:,} bytes as JSON: at most {MAX_METADATA:,}.")
@@ -96,12 +106,21 @@ def check_ids(ids: Any, count: int) -> list[str]:
     """Ids for `count` items."""
     chosen = _sequence([ids] if isinstance(ids, str) else ids, count, "ids")
     for id in chosen:
-        _check_id(id)
-    if len(set(chosen)) < len(chosen):
-        seen: set[str] = set()
-        twice = next(id for id in chosen if id in seen or seen.add(id))  # type: ignore[func-returns-value]
-        raise DataError(f"The id {twice!r} is given twice: every item needs its own.")
+        if not isinstance(id, str):
+            raise DataError(f"An id must be a text, not {_shown(id)}.")
+        if not 1 <= len(id) <= MAX_ID:
+            raise DataError(f"An id has {len(id):,} characters ({id[:30]!r}): give 1 to {MAX_ID}.")
+        if "/" in id or _CONTROL.search(id) or id in (".", ".."):
+            raise DataError(f"The id {id!r} cannot be used: leave out '/', control characters, '.' and '..'.")
+    check_distinct(chosen)
     return [str(id) for id in chosen]
+
+
+def check_distinct(ids: Sequence[str]) -> None:
+    """Refuse an id that comes twice."""
+    if len(set(ids)) < len(ids):
+        [(twice, _)] = Counter(ids).most_common(1)
+        raise DataError(f"The id {twice!r} is given twice: give every item an id of its own.")
 
 
 def vector_rows(vectors: Any, dimension: int | None) -> np.ndarray:
@@ -168,7 +187,7 @@ def _numbers_of_tensor(tensor: Tensor) -> np.ndarray:
         # NumPy knows no bfloat16.
         numbers: np.ndarray = (tensor.float() if tensor.is_floating_point() else tensor).numpy()
     except (TypeError, RuntimeError) as error:
-        raise DataError("Vectors must be a dense tensor of numbers (n, d), not a sparse or an empty shell.") from error
+        raise DataError("Vectors must be a dense tensor of numbers (n, d), not a sparse or a meta tensor.") from error
     return numbers
 
 
@@ -184,40 +203,29 @@ def _sequence(given: Any, count: int, name: str) -> list[Any]:
     return values
 
 
-def _check_id(id: Any) -> None:
-    if not isinstance(id, str):
-        raise DataError(f"An id must be a text, not {_shown(id)}.")
-    if not 1 <= len(id) <= MAX_ID:
-        raise DataError(f"An id has {len(id):,} characters ({id[:30]!r}): give 1 to {MAX_ID}.")
-    if "/" in id or _CONTROL.search(id) or id in (".", ".."):
-        raise DataError(f"The id {id!r} cannot be used: leave out '/', control characters, '.' and '..'.")
+def is_text(text: str) -> bool:
+    """Whether a text is without NUL and halves of characters, which no database can take."""
+    return _NO_TEXT.search(text) is None
 
 
-def _key(key: Any) -> str:
-    if not isinstance(key, str) or not 1 <= len(key) <= MAX_KEY:
-        raise DataError(f"A name in the metadata must be a text of 1 to {MAX_KEY} characters, not {_shown(key)}.")
-    if _NO_TEXT.search(key):
-        raise DataError(f"The name {key!r} in the metadata holds a NUL or half a character: remove it.")
-    return str(key)
-
-
-def _value(key: Any, value: Any) -> Scalar:
+def scalar(value: Any) -> Scalar:
+    """A value as metadata can hold it, NumPy's as Python's; a `ValueError` says what is wrong with another."""
     value = _plain(value)
     if isinstance(value, str):
-        if _NO_TEXT.search(value):
-            raise DataError(f"The metadata '{key}' holds a NUL or half a character: remove it.")
+        if not is_text(value):
+            raise ValueError("holds a NUL or half a character: remove it")
         return str(value)
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int):
         if not -(2**63) <= value < 2**63:
-            raise DataError(f"The metadata '{key}' is a whole number beyond 64 bit: give it as a text.")
+            raise ValueError("is a whole number beyond 64 bit: give it as a text")
         return int(value)
     if isinstance(value, float):
         if not math.isfinite(value):
-            raise DataError(f"The metadata '{key}' is {value}: give a finite number, or None.")
+            raise ValueError(f"is {value}: give a finite number, or None")
         return float(value)
-    raise DataError(f"The metadata '{key}' is {_shown(value)}: give a text, a number, true, false or None.")
+    raise ValueError(f"is {_shown(value)}: give a text, a number, true, false or None")
 
 
 def _plain(value: Any) -> Any:

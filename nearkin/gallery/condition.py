@@ -1,7 +1,11 @@
 """Conditions on items, written as text: `colour = 'red' and (size > 3 or label in :labels)`.
 
-The text is cut into tokens and parsed into values; no part of it ever reaches a database as anything but a bound
-value.
+The text is cut into tokens and parsed into nodes; no part of it ever reaches a database as anything but a bound value.
+`Condition.matches` says what each node means, and the compiler in each store's folder is held to it.
+
+Logic has two values: a part is true or false of an item, and `not` turns one into the other. A key that is missing is
+null, and of null every comparison is false. Text, numbers and truth values are three kinds that are never equal and
+never in order; an integer and a float are both numbers.
 """
 
 from __future__ import annotations
@@ -10,27 +14,166 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any as Anything
-from typing import cast
+from functools import cached_property
+from typing import Any, Literal, cast
 
 import numpy as np
 
 from nearkin.errors import DataError, suggestion
-from nearkin.gallery.filter import OWN_NAMES, AllOf, AnyOf, Compare, Condition, IsNull, Like, Name, Not, OneOf, Operator
-from nearkin.gallery.values import Scalar
+from nearkin.gallery.checks import is_text, scalar
+from nearkin.gallery.values import Item, Scalar
 
-__all__ = [
-    "WORDS",
-    "Condition",
-    "Token",
-    "condition",
-    "number",
-    "parse",
-    "tokens",
-]
+Operator = Literal["=", "!=", "<", "<=", ">", ">="]
+
+OWN_NAMES = ("label", "id", "source", "added")
+"""Names that mean an item's own columns, all of them text."""
 
 
-WORDS = frozenset({"and", "or", "not", "in", "like", "is", "null", "true", "false"})
+def kind_of_value(value: Scalar) -> str:
+    """The kind of a value: "text", "number", "bool" or "null"."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "bool"
+    return "text" if isinstance(value, str) else "number"
+
+
+@dataclass(frozen=True)
+class Name:
+    """What is asked for: a key of the metadata, or one of `OWN_NAMES`.
+
+    Attributes:
+        key: the key or the name.
+        own: whether it is one of the item's own columns.
+    """
+
+    key: str
+    own: bool = False
+
+    def value(self, item: Item) -> Scalar:
+        """What an item has there; None if nothing."""
+        found: Scalar = getattr(item, self.key) if self.own else item.metadata.get(self.key)
+        return found
+
+
+class Condition:
+    """Something that is true or false of an item."""
+
+    def matches(self, item: Item) -> bool:
+        """Whether it is true of an item."""
+        match self:
+            case Not(part):
+                return not part.matches(item)
+            case AllOf(parts):
+                return all(part.matches(item) for part in parts)
+            case AnyOf(parts):
+                return any(part.matches(item) for part in parts)
+            case IsNull(name):
+                return name.value(item) is None
+            case Like(name):
+                found = name.value(item)
+                return isinstance(found, str) and self.expression.fullmatch(found) is not None
+            case OneOf(name):
+                found = name.value(item)
+                return (kind_of_value(found), found) in self.known
+            case Compare(name, operator, value):
+                return _holds(name.value(item), operator, value)
+        raise TypeError(f"{type(self).__name__} is no part of a condition.")
+
+
+@dataclass(frozen=True)
+class Compare(Condition):
+    """`name = value` and the like; `!=` is true of every value but an equal one, and false of null."""
+
+    name: Name
+    operator: Operator
+    value: str | int | float | bool
+
+
+@dataclass(frozen=True)
+class OneOf(Condition):
+    """`name in (values)`: equal to one of them."""
+
+    name: Name
+    values: tuple[str | int | float | bool, ...]
+
+    @cached_property
+    def known(self) -> frozenset[tuple[str, Scalar]]:
+        """The values with their kinds."""
+        return frozenset((kind_of_value(value), value) for value in self.values)
+
+
+@dataclass(frozen=True)
+class Like(Condition):
+    r"""`name like pattern`: `%` is any run of characters, `_` any one, `\` makes the next one plain.
+
+    The letters A to Z match in either case; other letters match only themselves.
+    """
+
+    name: Name
+    pattern: str
+
+    @cached_property
+    def expression(self) -> re.Pattern[str]:
+        """The pattern as a regular expression."""
+        pieces = [""]
+        for part in like_parts(self.pattern):
+            if part == "%":
+                pieces.append("")
+            else:
+                pieces[-1] += "." if part == "_" else re.escape(part[-1])
+        # Each inner piece may be taken where it first fits, for good: without this, many % would take forever.
+        inner = "".join(f"(?>.*?{piece})" for piece in pieces[1:-1])
+        last = f".*{pieces[-1]}" if len(pieces) > 1 else ""
+        return re.compile(pieces[0] + inner + last, re.IGNORECASE | re.ASCII | re.DOTALL)
+
+
+@dataclass(frozen=True)
+class IsNull(Condition):
+    """`name is null`: there is no such key, or its value is null."""
+
+    name: Name
+
+
+@dataclass(frozen=True)
+class Not(Condition):
+    """True where its part is false."""
+
+    part: Condition
+
+
+@dataclass(frozen=True)
+class AllOf(Condition):
+    """`a and b and …`"""
+
+    parts: tuple[Condition, ...]
+
+
+@dataclass(frozen=True)
+class AnyOf(Condition):
+    """`a or b or …`"""
+
+    parts: tuple[Condition, ...]
+
+
+def like_parts(pattern: str) -> list[str]:
+    r"""A pattern in parts: "%", "_", and plain characters as `\` and the character."""
+    parts = []
+    for part in re.findall(r"\\?.", pattern, re.DOTALL):
+        parts.append(part if part in ("%", "_") or len(part) == 2 else f"\\{part}")
+    return parts
+
+
+def _holds(found: Scalar, operator: str, value: Scalar) -> bool:
+    if found is None or kind_of_value(found) != kind_of_value(value):
+        return found is not None and operator == "!="
+    if operator in ("=", "!="):
+        return (found == value) == (operator == "=")
+    below, equal = found < value, found == value  # type: ignore[operator]
+    return {"<": below, "<=": below or equal, ">": not below and not equal, ">=": not below}[operator]
+
+
+_WORDS = frozenset({"and", "or", "not", "in", "like", "is", "null", "true", "false"})
 
 _TOKEN = re.compile(
     r"""\s*(?:
@@ -79,30 +222,19 @@ def tokens(text: str) -> Iterator[Token]:
         if match is None:
             raise _unreadable(text, position)
         kind = match.lastgroup or "end"
-        value, place = match.group(kind), match.start(kind) + 1
-        yield _token(kind, value, place)
+        value, start = match.group(kind), match.start(kind)
+        if kind in ("text", "quoted"):
+            value = value[1:-1].replace(2 * value[0], value[0])
+        elif kind == "name" and value.lower() in _WORDS:
+            kind, value = "word", value.lower()
+        elif kind == "parameter":
+            value = value[1:]
+        yield Token(kind, value, start + 1)
         if kind == "end":
             return
-        if text[match.start(kind) : match.start(kind) + 2] in _HINTS:
-            raise _unreadable(text, match.start(kind))
+        if text[start : start + 2] in _HINTS:
+            raise _unreadable(text, start)
         position = match.end()
-
-
-def number(text: str) -> int | float:
-    """A number as written; a whole one stays whole, so that large ones are compared exactly."""
-    digits = text.lstrip("+-")
-    if digits.isdecimal():
-        return int(text) if len(digits) < 100 else float("inf")
-    return float(text)
-
-
-def _token(kind: str, value: str, place: int) -> Token:
-    if kind in ("text", "quoted"):
-        mark = value[0]
-        return Token(kind, value[1:-1].replace(2 * mark, mark), place)
-    if kind == "name" and value.lower() in WORDS:
-        return Token("word", value.lower(), place)
-    return Token(kind, value[1:] if kind == "parameter" else value, place)
 
 
 def _unreadable(text: str, position: int) -> DataError:
@@ -123,7 +255,7 @@ _OPERATORS = ("=", "!=", "<", "<=", ">", ">=")
 _Value = str | int | float | bool
 
 
-def parse(text: str, parameters: Mapping[str, Anything] | None = None) -> Condition:
+def parse(text: str, parameters: Mapping[str, Any] | None = None) -> Condition:
     """Read a condition.
 
     Args:
@@ -143,11 +275,17 @@ def parse(text: str, parameters: Mapping[str, Anything] | None = None) -> Condit
         raise DataError(f"Parameters are given as a mapping of names to values, not as a {type(parameters).__name__}.")
     if len(text) > MAX_CHARACTERS:
         raise DataError(f"The condition has {len(text):,} characters; at most {MAX_CHARACTERS:,} are allowed.")
-    return _Parser(text, dict(parameters or {})).whole()
+    parser = _Parser(text, dict(parameters or {}))
+    found = parser.any()
+    if parser.token.kind != "end":
+        raise parser.failure("expected `and`, `or` or the end")
+    if parser.unused:
+        raise DataError(f"The parameter '{min(parser.unused, key=str)}' is not used in the condition: remove it.")
+    return found
 
 
 def condition(
-    where: str | Mapping[str, Scalar] | Condition | None, parameters: Mapping[str, Anything] | None = None
+    where: str | Mapping[str, Scalar] | Condition | None, parameters: Mapping[str, Any] | None = None
 ) -> Condition | None:
     """A condition from any of the ways to give one: text, or a mapping whose entries must all be equal.
 
@@ -163,54 +301,30 @@ def condition(
         raise DataError(f"A condition must be text or a mapping, not {type(where).__name__}.")
     if not where or len(where) > MAX_TERMS:
         raise DataError(f"The condition has {len(where):,} entries: give 1 to {MAX_TERMS:,}, or None for all items.")
-    parts = tuple(_entry(key, value) for key, value in where.items())
-    return parts[0] if len(parts) == 1 else AllOf(parts)
+    parts = []
+    for key, value in where.items():
+        if not isinstance(key, str) or not key or not is_text(key):
+            raise DataError(f"A condition has the name {key!r}: a name must be a non-empty text.")
+        plain = key.removeprefix("metadata.")
+        name = Name(plain if plain in OWN_NAMES else key, own=key in OWN_NAMES)
+        try:
+            parts.append(IsNull(name) if value is None else Compare(name, "=", _checked(value)))
+        except ValueError as error:
+            raise DataError(f"The value of '{key}' in the condition {error}.") from error
+    return parts[0] if len(parts) == 1 else AllOf(tuple(parts))
 
 
-def _entry(key: str, value: Scalar) -> Condition:
-    if not isinstance(key, str) or not key or not _encodable(key):
-        raise DataError(f"A condition asks for {key!r}: a name must be a text that is not empty.")
-    plain = key.removeprefix("metadata.")
-    name = Name(plain if plain in OWN_NAMES else key, own=key in OWN_NAMES)
-    if value is None:
-        return IsNull(name)
-    try:
-        return Compare(name, "=", _checked(value))
-    except ValueError as error:
-        raise DataError(f"The condition on '{key}' {error}.") from error
-
-
-def _checked(value: Anything) -> _Value:
+def _checked(value: Any) -> _Value:
     """A value that can be compared with; a `ValueError` says what is wrong with another."""
-    value = value.item() if isinstance(value, np.generic) else value
-    if isinstance(value, bool):
-        return value
-    if isinstance(value, str):
-        if not _encodable(value):
-            raise ValueError("holds a NUL or half a character, which no item has")
-        if len(value) > MAX_TEXT:
-            raise ValueError(f"holds a text of {len(value):,} characters, more than any item has")
-        return value
-    if isinstance(value, int):
-        if not -(2**63) <= value < 2**63:
-            raise ValueError(f"holds a whole number beyond 64 bit ({str(value)[:30]})")
-        return value
-    if isinstance(value, float):
-        if not math.isfinite(value):
-            raise ValueError(f"holds {value}, which is no finite number")
-        return value
-    raise ValueError(f"holds a {type(value).__name__}; compare with text, a number, true or false")
-
-
-def _encodable(text: str) -> bool:
-    """Whether a text is without NUL and lone surrogates, which a database cannot take."""
-    return "\0" not in text and text.encode("utf-8", "ignore").decode() == text
+    if isinstance(value, str) and len(value) > MAX_TEXT:
+        raise ValueError(f"holds a text of {len(value):,} characters, more than any item has")
+    return cast(_Value, scalar(value))
 
 
 class _Parser:
     """Recursive descent over the tokens of one condition."""
 
-    def __init__(self, text: str, parameters: dict[str, Anything]) -> None:
+    def __init__(self, text: str, parameters: dict[str, Any]) -> None:
         self.tokens = tokens(text)
         self.token = next(self.tokens)
         self.parameters = parameters
@@ -219,23 +333,13 @@ class _Parser:
         self.terms = 0
         self.listed = 0
 
-    def whole(self) -> Condition:
-        found = self.any()
-        if self.token.kind != "end":
-            raise self.failure("expected `and`, `or` or the end")
-        if self.unused:
-            raise DataError(f"The parameter '{min(self.unused, key=str)}' is not used in the condition: remove it.")
-        return found
-
     def any(self) -> Condition:
         return self.joined("or", self.all, AnyOf)
 
     def all(self) -> Condition:
         return self.joined("and", self.part, AllOf)
 
-    def joined(
-        self, word: str, part: Callable[[], Condition], join: Callable[[tuple[Condition, ...]], Condition]
-    ) -> Condition:
+    def joined(self, word: str, part: Callable[[], Condition], join: type[AllOf | AnyOf]) -> Condition:
         parts = [part()]
         while self.took("word", word):
             parts.append(part())
@@ -273,11 +377,7 @@ class _Parser:
             return self.listed_or_like(name)
         if self.token.kind != "sign" or self.token.value not in _OPERATORS:
             raise self.failure("expected one of = != < <= > >= in like is")
-        operator = cast(Operator, self.take().value)
-        return self.compared(name, operator)
-
-    def compared(self, name: Name, operator: Operator) -> Condition:
-        token = self.token
+        operator, token = cast(Operator, self.take().value), self.token
         value = self.value()
         if isinstance(value, bool) and operator not in ("=", "!="):
             raise self.failure("true and false can be compared with = and != only", token)
@@ -285,7 +385,14 @@ class _Parser:
 
     def listed_or_like(self, name: Name) -> Condition:
         if self.took("word", "like"):
-            return Like(name, self.pattern())
+            token, pattern = self.token, self.value()
+            if not isinstance(pattern, str):
+                raise self.failure("`like` needs a text such as 'a%'", token)
+            if len(pattern) > MAX_PATTERN:
+                raise self.failure(f"a pattern may have at most {MAX_PATTERN:,} characters", token)
+            if pattern.replace("\\\\", "").replace("\\%", "").replace("\\_", "").count("\\"):
+                raise self.failure(r"in a pattern \ must be followed by %, _ or another \ ", token)
+            return Like(name, pattern)
         if self.took("word", "in"):
             return OneOf(name, self.values())
         raise self.failure("expected `in` or `like`")
@@ -304,7 +411,7 @@ class _Parser:
         return Name(self.key(token), own=token.value in OWN_NAMES)
 
     def key(self, token: Token) -> str:
-        if not token.value or not _encodable(token.value):
+        if not token.value or not is_text(token.value):
             raise self.failure("a name must not be empty and hold no NUL or half a character", token)
         return token.value
 
@@ -315,7 +422,11 @@ class _Parser:
         if token.kind == "text":
             return self.checked(token.value, token)
         if token.kind == "number":
-            return self.checked(number(token.value), token)
+            digits = token.value.lstrip("+-")
+            if not digits.isdecimal():
+                return self.checked(float(token.value), token)
+            # A whole number stays whole, so that large ones are compared exactly.
+            return self.checked(int(token.value) if len(digits) < 100 else math.inf, token)
         if token.kind == "word" and token.value in ("true", "false"):
             return token.value == "true"
         if token.kind in ("quoted", "name"):
@@ -345,18 +456,7 @@ class _Parser:
             raise self.failure(f"at most {MAX_LISTED:,} values may be listed", token)
         return tuple(found)
 
-    def pattern(self) -> str:
-        token = self.token
-        pattern = self.value()
-        if not isinstance(pattern, str):
-            raise self.failure("`like` needs a text such as 'a%'", token)
-        if len(pattern) > MAX_PATTERN:
-            raise self.failure(f"a pattern may have at most {MAX_PATTERN:,} characters", token)
-        if pattern.replace("\\\\", "").replace("\\%", "").replace("\\_", "").count("\\"):
-            raise self.failure(r"in a pattern \ must be followed by %, _ or another \ ", token)
-        return pattern
-
-    def bound(self, token: Token) -> Anything:
+    def bound(self, token: Token) -> Any:
         if token.value not in self.parameters:
             raise DataError(
                 f"The condition has a parameter ':{token.value}' at character {token.place} that was not given."
@@ -365,7 +465,7 @@ class _Parser:
         self.unused.discard(token.value)
         return self.parameters[token.value]
 
-    def checked(self, value: Anything, token: Token) -> _Value:
+    def checked(self, value: Any, token: Token) -> _Value:
         if value is None:
             raise self.failure("nothing is equal to null: write `is null` or `is not null`", token)
         if isinstance(value, list | tuple | set | frozenset | np.ndarray):
@@ -373,7 +473,7 @@ class _Parser:
         try:
             return _checked(value)
         except ValueError as error:
-            raise DataError(f"The condition {error}, at character {token.place}.") from error
+            raise DataError(f"The value at character {token.place} of the condition {error}.") from error
 
     def take(self) -> Token:
         token = self.token

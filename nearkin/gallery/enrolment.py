@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from torch import Tensor
@@ -28,25 +27,15 @@ _BATCH = 32
 _WORKERS = 2
 
 
-@dataclass(frozen=True, eq=False)
-class Enrolment:
-    """Records and their vectors float32 (n, d)."""
-
-    records: list[Record]
-    vectors: np.ndarray
-
-    def write(self, store: GalleryStore) -> list[str]:
-        """Write them in one transaction; their ids."""
-        if self.records:
-            store.write(self.records, self.vectors)
-        return [record.id for record in self.records]
+Enrolment = tuple[list[Record], np.ndarray]
+"""Records and their vectors float32 (n, d)."""
 
 
 def enrol_vectors(vectors: np.ndarray, labels: Any, metadata: Any, ids: Sequence[str] | None) -> Enrolment:
     """Vectors (n, d), points of the space, with what belongs to each."""
     count, now = len(vectors), _now()
     parts = zip(given_or_new_ids(ids, count), labels_of(labels, count), metadata_of(metadata, count), strict=True)
-    return Enrolment([Record(id, label, facts, added=now) for id, label, facts in parts], vectors)
+    return [Record(id, label, facts, added=now) for id, label, facts in parts], vectors
 
 
 def enrol_items(
@@ -58,17 +47,22 @@ def enrol_items(
     chosen, now = given_or_new_ids(ids, len(items)), _now()
     records: list[Record] = []
     vectors: list[np.ndarray] = []
+
+    def prepare(row: int) -> tuple[Record, Tensor]:
+        name = items.name(row)
+        one = open_item(items.items[row], encoder.spec.kind, name)
+        sample, label, facts = encoder.prepare(one.item, name), items.labels[row], items.metadata[row]
+        return Record(chosen[row], label, facts, one.source, now, one.picture(), one.original), sample
+
     with Progress("Enrolling", len(items), progress) as bar:
-        for batch in _batches(_prepared(encoder, items)):
-            sound = []
-            for row, outcome in batch:
-                if isinstance(outcome, NearkinError):
-                    if not skip_bad:
-                        raise _with_advice(outcome)
-                    continue
-                record, sample = outcome
-                label, facts = items.labels[row], items.metadata[row]
-                sound.append((replace(record, id=chosen[row], label=label, metadata=facts, added=now), sample))
+        for batch in _prepared(prepare, len(items)):
+            sound = [outcome for outcome in batch if not isinstance(outcome, NearkinError)]
+            if len(sound) < len(batch) and not skip_bad:
+                error = next(outcome for outcome in batch if isinstance(outcome, NearkinError))
+                if isinstance(error, UnreadableError):
+                    advice = "mend it or leave it out, or have items that cannot be read skipped"
+                    error = UnreadableError(error.path, f"{error.reason}: {advice}")
+                raise error
             records += [record for record, _ in sound]
             vectors.append(encoder.run([sample for _, sample in sound]))
             bar.advance(len(batch))
@@ -76,7 +70,7 @@ def enrol_items(
         raise DataError(
             f"None of the {len(items):,} items could be read: check that they are {encoder.spec.kind} files."
         )
-    return Enrolment(records, np.concatenate(vectors) if vectors else np.empty((0, encoder.dimension), np.float32))
+    return records, np.concatenate(vectors) if vectors else np.empty((0, encoder.dimension), np.float32)
 
 
 def given_or_new_ids(ids: Sequence[str] | None, count: int) -> list[str]:
@@ -87,53 +81,35 @@ def given_or_new_ids(ids: Sequence[str] | None, count: int) -> list[str]:
     return [f"{start}{number:06x}" for number in range(count)]
 
 
-def _with_advice(error: NearkinError) -> NearkinError:
-    """What is wrong with an item, with what to do about it where that is not said."""
-    if not isinstance(error, UnreadableError):
-        return error
-    advice = "mend it or leave it out, or have items that cannot be read skipped"
-    return UnreadableError(error.path, f"{error.reason}: {advice}")
+T = TypeVar("T")
 
 
-Outcome = tuple[Record, Tensor] | NearkinError
+def _prepared(prepare: Callable[[int], T], count: int) -> Iterator[list[T | NearkinError]]:
+    """What is made of each row, or what is wrong with it, in batches: made ahead in threads, in order."""
 
-
-def _prepared(encoder: QueryEncoder, items: NewItems) -> Iterator[tuple[int, Outcome]]:
-    """Each item's row with its record and sample, or with what is wrong with it; made ahead in threads, in order."""
-
-    def prepare(row: int) -> Outcome:
+    def outcome(row: int) -> T | NearkinError:
         try:
-            name = items.name(row)
-            one = open_item(items.items[row], encoder.spec.kind, name)
-            sample = encoder.prepare(one.item, name)
-            return Record("", None, source=one.source, thumbnail=one.picture(), original=one.original), sample
+            return prepare(row)
         except NearkinError as error:
             return error
 
     with ThreadPoolExecutor(_WORKERS, thread_name_prefix="enrol") as pool:
-        rows = iter(range(len(items)))
+        rows = iter(range(count))
         # A window of work ahead of the network: a pool's own map would decode everything at once.
-        waiting = [(row, pool.submit(prepare, row)) for row in islice(rows, 2 * _BATCH)]
+        waiting = [pool.submit(outcome, row) for row in islice(rows, 2 * _BATCH)]
         try:
             while waiting:
-                row, outcome = waiting.pop(0)
-                yield row, outcome.result()
-                waiting += [(later, pool.submit(prepare, later)) for later in islice(rows, 1)]
+                batch: list[T | NearkinError] = []
+                while waiting and len(batch) < _BATCH:
+                    batch.append(waiting.pop(0).result())
+                    waiting += [pool.submit(outcome, row) for row in islice(rows, 1)]
+                yield batch
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _batches(outcomes: Iterator[tuple[int, Outcome]]) -> Iterator[list[tuple[int, Outcome]]]:
-    while batch := list(islice(outcomes, _BATCH)):
-        yield batch
-
-
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
-
-
-_REBUILD_BATCH = 64
-_MISSING = ("error", "drop")
 
 
 def rebuild(store: GalleryStore, encoder: QueryEncoder, settings: Settings, *, missing: str, progress: bool) -> None:
@@ -147,11 +123,17 @@ def rebuild(store: GalleryStore, encoder: QueryEncoder, settings: Settings, *, m
             items.
         progress: show a progress bar.
     """
+    if missing not in ("error", "drop"):
+        raise DataError(f"`missing` must be 'error' or 'drop', not {missing!r}.")
+    if encoder.spec.kind != store.settings.kind:
+        raise ModelError(
+            f"The gallery holds {store.settings.kind} items and the model takes {encoder.spec.kind}: use another model."
+        )
     kept: list[Item] = []
     lost: list[Item] = []
     for items, _ in store.batches():
         for item in items:
-            (lost if _content(store, item) is None else kept).append(item)
+            (kept if any(True for _ in _contents(store, item)) else lost).append(item)
     if lost and missing == "error":
         raise DataError(
             f"{len(lost):,} of {len(kept) + len(lost):,} items can no longer be read (such as {_told(lost[0])}): bring "
@@ -159,21 +141,40 @@ def rebuild(store: GalleryStore, encoder: QueryEncoder, settings: Settings, *, m
         )
     # What turns out to be damaged on the way is added to it, before the store reads it.
     drop = [item.id for item in lost]
-    store.replace_vectors(settings, _encoded(store, encoder, kept, missing, drop, progress), drop=drop)
 
+    def sample(row: int) -> Tensor:
+        """What the network eats of an item, from the first of its contents that can be read."""
+        failure = DataError(f"{_told(kept[row])} is gone.")
+        for content in _contents(store, kept[row]):
+            try:
+                return encoder.prepare(content, _told(kept[row]))
+            except DataError as error:
+                failure = error
+        raise failure
 
-def check_missing(missing: Any) -> None:
-    """Refuse another word than "error" and "drop"."""
-    if missing not in _MISSING:
-        raise DataError(f"What to do with missing items is 'error' or 'drop', not {missing!r}.")
+    def encoded() -> Iterator[tuple[list[str], np.ndarray]]:
+        left = iter(kept)
+        with Progress("Rebuilding", len(kept), progress) as bar:
+            for batch in _prepared(sample, len(kept)):
+                ids, samples = [], []
+                for item, outcome in zip(islice(left, len(batch)), batch, strict=True):
+                    if not isinstance(outcome, NearkinError):
+                        ids.append(item.id)
+                        samples.append(outcome)
+                    elif not isinstance(outcome, DataError):
+                        raise outcome
+                    elif missing == "error":
+                        raise DataError(
+                            f"The item '{item.id}' can no longer be read ({str(outcome).rstrip('.')}): mend its file, "
+                            "or let the rebuild drop what is missing."
+                        ) from outcome
+                    else:
+                        drop.append(item.id)
+                if ids:
+                    yield ids, encoder.run(samples)
+                bar.advance(len(batch))
 
-
-def check_kind(store: GalleryStore, encoder: QueryEncoder) -> None:
-    """Refuse a model that takes another kind of items than the store holds."""
-    if encoder.spec.kind != store.settings.kind:
-        raise ModelError(
-            f"The gallery holds {store.settings.kind} items and the model takes {encoder.spec.kind}: choose another."
-        )
+    store.replace_vectors(settings, encoded(), drop=drop)
 
 
 def replace_vectors(store: GalleryStore, settings: Settings, ids: list[str], vectors: np.ndarray) -> None:
@@ -181,57 +182,6 @@ def replace_vectors(store: GalleryStore, settings: Settings, ids: list[str], vec
     if len(ids) != len(vectors):
         raise DataError(f"There are {len(ids):,} ids and {len(vectors):,} vectors: give one for each.")
     store.replace_vectors(settings, iter([(ids, vectors)]))
-
-
-def _encoded(
-    store: GalleryStore, encoder: QueryEncoder, items: list[Item], missing: str, drop: list[str], progress: bool
-) -> Iterator[tuple[list[str], np.ndarray]]:
-    """Ids and vectors of items, a batch at a time; ids of those that turn out to be damaged are added to `drop`."""
-    rest = iter(items)
-    with Progress("Rebuilding", len(items), progress) as bar:
-        while batch := list(islice(rest, _REBUILD_BATCH)):
-            try:
-                ids, vectors = [item.id for item in batch], encoder.encode([_content(store, item) for item in batch])
-            except DataError:
-                ids, vectors = _encoded_one_by_one(store, encoder, batch, missing, drop)
-            if ids:
-                yield ids, vectors
-            bar.advance(len(batch))
-
-
-def _encoded_one_by_one(
-    store: GalleryStore, encoder: QueryEncoder, items: list[Item], missing: str, drop: list[str]
-) -> tuple[list[str], np.ndarray]:
-    """The same of one batch in which something is damaged."""
-    ids, samples = [], []
-    for item in items:
-        try:
-            samples.append(_sample(store, encoder, item))
-            ids.append(item.id)
-        except DataError as error:
-            if missing == "error":
-                raise DataError(
-                    f"The item '{item.id}' can no longer be read ({str(error).rstrip('.')}): mend its file, or let the "
-                    "rebuild drop what is missing."
-                ) from error
-            drop.append(item.id)
-    return ids, encoder.run(samples)
-
-
-def _sample(store: GalleryStore, encoder: QueryEncoder, item: Item) -> Tensor:
-    """What the network eats of an item, from the first of its contents that can be read."""
-    failure = DataError(f"{_told(item)} is gone.")
-    for content in _contents(store, item):
-        try:
-            return encoder.prepare(content, _told(item))
-        except DataError as error:
-            failure = error
-    raise failure
-
-
-def _content(store: GalleryStore, item: Item) -> Any:
-    """The first of them; None if there is none."""
-    return next(_contents(store, item), None)
 
 
 def _contents(store: GalleryStore, item: Item) -> Iterator[str | bytes]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -27,40 +26,40 @@ from nearkin.gallery.checks import (
     vector_rows,
 )
 from nearkin.gallery.condition import condition
-from nearkin.gallery.enrolment import (
-    Enrolment,
-    check_kind,
-    check_missing,
-    enrol_items,
-    enrol_vectors,
-    rebuild,
-    replace_vectors,
-)
+from nearkin.gallery.enrolment import Enrolment, enrol_items, enrol_vectors, rebuild, replace_vectors
 from nearkin.gallery.items import new_items
 from nearkin.gallery.layout import layout_of
 from nearkin.gallery.map import GalleryMap
 from nearkin.gallery.model import (
     QueryEncoder,
     StoredSimilarity,
-    forget_other_models,
-    keep_model,
-    matching_model,
-    model_kept_on_success,
+    matching_encoder,
+    model_kept,
     open_model,
     settings_of,
 )
 from nearkin.gallery.parquet import export_items
-from nearkin.gallery.places import check_free, check_place, create_store, is_local, open_store, removed_on_error
+from nearkin.gallery.places import (
+    check_free,
+    check_place,
+    closing_on_error,
+    create_store,
+    is_local,
+    open_store,
+    removed_on_error,
+)
 from nearkin.gallery.review import find_duplicates, suspicious_labels
-from nearkin.gallery.store import Found, GalleryStore
+from nearkin.gallery.store import Found, GalleryStore, Record
 from nearkin.gallery.values import Duplicates, Item, MapPoint, Match, Neighbour, Settings, Stats, Suspect, Verification
 from nearkin.models import Embedder
 from nearkin.models.card import Card
 from nearkin.models.engines import TORCH, check_engine
 from nearkin.models.items import check_pixels, several
+from nearkin.models.similarity import LearnedSpace
 from nearkin.spaces import Space, make_space
 
 FilterLike = str | Mapping[str, Any] | None
+Parameters = Mapping[str, Any] | None
 
 _MODEST = 1000
 """Neighbours for which nobody counts the items first."""
@@ -94,6 +93,7 @@ class Gallery:
         self.path = str(path)
         self.store = store
         self._calibrator = Calibrator(store)
+        self._map = GalleryMap(store)
         self._counted: tuple[int, list[str], np.ndarray] | None = None
         self._engine = TORCH if encoder is None else encoder.engine
         self._take(encoder)
@@ -154,11 +154,9 @@ class Gallery:
         layout = layout_of(index, index_parameters, partition, partitions)
         settings = settings_of(embedder, dimension, name, space, dtype)
         encoder = None if embedder is None else QueryEncoder(embedder, engine)
-        with removed_on_error(path) as making:
-            if embedder is not None and is_local(path):
-                settings = keep_model(Path(path), settings, embedder)
-            making.store = create_store(path, settings, layout)
-            gallery = cls(path, making.store, encoder)
+        with removed_on_error(path) as making, model_kept(path, settings, embedder) as settings:
+            making.append(create_store(path, settings, layout))
+            gallery = cls(path, making[0], encoder)
             if items is not None:
                 gallery.add(items, labels, metadata, ids=ids, skip_bad=skip_bad, progress=progress)
         return gallery
@@ -181,13 +179,8 @@ class Gallery:
             engine: what runs the model: "torch", or "onnx" for ONNX Runtime.
         """
         check_engine(engine)
-        store = open_store(path, index)
-        try:
-            embedder = matching_model(path, store.settings, model)
-            return cls(path, store, None if embedder is None else QueryEncoder(embedder, engine))
-        except BaseException:
-            store.close()
-            raise
+        with closing_on_error(open_store(path, index)) as store:
+            return cls(path, store, matching_encoder(path, store.settings, model, engine))
 
     @property
     def encoder(self) -> QueryEncoder | None:
@@ -197,8 +190,7 @@ class Gallery:
         """
         settings = self.store.settings
         if settings.fingerprint != self._tied.fingerprint:
-            embedder = matching_model(self.path, settings, None)
-            self._take(None if embedder is None else QueryEncoder(embedder, self._engine))
+            self._take(matching_encoder(self.path, settings, None, self._engine))
         return self._encoder
 
     def _take(self, encoder: QueryEncoder | None) -> None:
@@ -212,7 +204,7 @@ class Gallery:
     def space(self) -> Space:
         """How vectors are compared; by the learned similarity of the model where it has one."""
         space = self.store.space
-        return space.learned if isinstance(space, StoredSimilarity) else space
+        return LearnedSpace(space.base, space.network) if isinstance(space, StoredSimilarity) else space
 
     def close(self) -> None:
         """Close files and connections."""
@@ -256,12 +248,7 @@ class Gallery:
         return item
 
     def items(
-        self,
-        *,
-        after: str | None = None,
-        limit: int = 100,
-        where: FilterLike = None,
-        parameters: Mapping[str, Any] | None = None,
+        self, *, after: str | None = None, limit: int = 100, where: FilterLike = None, parameters: Parameters = None
     ) -> list[Item]:
         """A page of items, ordered by id.
 
@@ -287,7 +274,7 @@ class Gallery:
                 one after the other; or vectors (q, d).
         """
         if self.settings.kind == "vector":
-            return self._points(vector_rows(queries, self.settings.dimension))
+            return points_of_space(self.space, self._checked(queries))
         encoder, items = self._asked_encoder(), several(queries)
         for number, item in enumerate(items):
             check_pixels(item, encoder.spec.kind, "The query" if len(items) == 1 else f"Query {number}")
@@ -321,7 +308,7 @@ class Gallery:
         return [replace(match, neighbours=tuple(near)) for match, near in matches]
 
     def search(
-        self, query: Any, k: int = 10, *, where: FilterLike = None, parameters: Mapping[str, Any] | None = None
+        self, query: Any, k: int = 10, *, where: FilterLike = None, parameters: Parameters = None
     ) -> list[Neighbour]:
         """The k items most like a query, nearest first.
 
@@ -334,13 +321,13 @@ class Gallery:
         return self.search_vectors(self.embed(self._single(query)), k, where=where, parameters=parameters)[0]
 
     def search_many(
-        self, queries: Any, k: int = 10, *, where: FilterLike = None, parameters: Mapping[str, Any] | None = None
+        self, queries: Any, k: int = 10, *, where: FilterLike = None, parameters: Parameters = None
     ) -> list[list[Neighbour]]:
         """`search` for several images, as `embed` takes them, or vectors (q, d)."""
         return self.search_vectors(self.embed(queries), k, where=where, parameters=parameters)
 
     def search_vectors(
-        self, vectors: np.ndarray, k: int = 10, *, where: FilterLike = None, parameters: Mapping[str, Any] | None = None
+        self, vectors: np.ndarray, k: int = 10, *, where: FilterLike = None, parameters: Parameters = None
     ) -> list[list[Neighbour]]:
         """`search` for vectors (q, d) that `embed` gave."""
         rows, k = self._checked(vectors), how_many(k, "k")
@@ -392,10 +379,9 @@ class Gallery:
 
     def stats(self) -> Stats:
         """What is in the gallery."""
-        sizes = dict(self.store.class_sizes())
+        sizes, fitted = dict(self.store.class_sizes()), self.calibration
         unlabelled = sizes.pop(None, 0)
         named = {str(name): count for name, count in sizes.items()}
-        fitted = self.calibration
         return Stats(
             settings=self.settings,
             items=len(self.store),
@@ -411,11 +397,11 @@ class Gallery:
 
     def map(self, limit: int = 2000) -> list[MapPoint]:
         """Items in the plane, like ones near each other; of more than `limit` items a sample."""
-        return self._map.points(how_many(limit, "limit"))
+        return self._map.made(how_many(limit, "limit"))[0]
 
     def place(self, vector: np.ndarray, limit: int = 2000) -> tuple[float, float]:
         """Where a vector (d,) that `embed` gave lies in that map, about."""
-        return self._map.place(self._checked(vector)[0], how_many(limit, "limit"))
+        return self._map.made(how_many(limit, "limit"))[1].place(self._checked(vector)[0])
 
     @property
     def auto_recalibrate(self) -> bool:
@@ -449,10 +435,6 @@ class Gallery:
         """How often the gallery is right about its own items, each left out in turn, by how sure it was."""
         return self._calibrator.calibrated().reliability()
 
-    @cached_property
-    def _map(self) -> GalleryMap:
-        return GalleryMap(self.store)
-
     def _classes(self) -> tuple[list[str], np.ndarray]:
         """Names and sizes (C,) of the classes by code, counted once for each state of the store."""
         generation = self.store.generation
@@ -467,13 +449,9 @@ class Gallery:
 
     def _neighbours(self, found: Found, k: int) -> list[list[Neighbour]]:
         """The first k of each query, as items."""
-        distances = found.distances[:, :k]
         items = iter(self.store.items(found.keys[:, :k].ravel()))
-        rows = [[(next(items), float(distance)) for distance in row] for row in distances]
-        return [
-            [Neighbour(item, distance) for item, distance in row if item is not None and math.isfinite(distance)]
-            for row in rows
-        ]
+        rows = [[(next(items), float(distance)) for distance in row] for row in found.distances[:, :k]]
+        return [[Neighbour(item, far) for item, far in row if item is not None and math.isfinite(far)] for row in rows]
 
     def _asked_encoder(self) -> QueryEncoder:
         encoder = self.encoder
@@ -488,15 +466,10 @@ class Gallery:
         """One query in a form that `embed` takes for one."""
         if self.settings.kind != "vector":
             return [query]
-        rows = vector_rows(query, self.settings.dimension)
-        if len(rows) != 1:
-            raise DataError(
-                f"Expected one query vector, not {len(rows)}: use `identify_many` or `search_many` for several."
-            )
-        return rows
-
-    def _points(self, rows: np.ndarray) -> np.ndarray:
-        return points_of_space(self.space, rows)
+        rows = self._checked(query)
+        if len(rows) == 1:
+            return rows
+        raise DataError(f"Expected one query vector, not {len(rows)}: use `identify_many` or `search_many` for more.")
 
     def _checked(self, vectors: Any) -> np.ndarray:
         return vector_rows(vectors, self.settings.dimension)
@@ -524,13 +497,13 @@ class Gallery:
             skip_bad: leave out items that cannot be read instead of stopping.
             progress: show a progress bar.
         """
-        return self._enrolment(items, labels, metadata, ids, skip_bad, progress).write(self.store)
+        return self._write(*self._enrolment(items, labels, metadata, ids, skip_bad, progress))
 
     def _enrolment(
         self, items: Any, labels: Any, metadata: Any, ids: Sequence[str] | None, skip_bad: bool, progress: bool
     ) -> Enrolment:
         if self.settings.kind == "vector":
-            vectors = self._points(vector_rows(items, self.settings.dimension))
+            vectors = points_of_space(self.space, self._checked(items))
             return enrol_vectors(vectors, labels, metadata, ids)
         given = new_items(items, labels, metadata)
         return enrol_items(self._asked_encoder(), given, ids, skip_bad=skip_bad, progress=progress)
@@ -541,10 +514,15 @@ class Gallery:
         Raises:
             DataError: if there are no examples, or one cannot be read.
         """
-        enrolment = self._enrolment(items, check_label(label), metadata, None, False, False)
-        if not enrolment.records:
+        records, vectors = self._enrolment(items, check_label(label), metadata, None, False, False)
+        if not records:
             raise DataError(f"There are no examples of '{label}': give at least one.")
-        return enrolment.write(self.store)
+        return self._write(records, vectors)
+
+    def _write(self, records: list[Record], vectors: np.ndarray) -> list[str]:
+        if records:
+            self.store.write(records, vectors)
+        return [record.id for record in records]
 
     def remove(
         self,
@@ -552,7 +530,7 @@ class Gallery:
         *,
         label: str | None = None,
         where: FilterLike = None,
-        parameters: Mapping[str, Any] | None = None,
+        parameters: Parameters = None,
     ) -> int:
         """Remove items by id, or all of a label, or all that fulfil a condition; how many there were.
 
@@ -613,16 +591,15 @@ class Gallery:
                 "This gallery holds your own vectors, which no model can compute again: pass new ones to "
                 "`Gallery.replace_vectors`."
             )
-        check_missing(missing)
         embedder = open_model(model)
         encoder = QueryEncoder(embedder, self._engine)
-        check_kind(self.store, encoder)
         settings = settings_of(embedder, None, None, None, self.settings.dtype)
-        with model_kept_on_success(self.path, settings, embedder) as settings:
+        with model_kept(self.path, settings, embedder) as settings:
             rebuild(self.store, encoder, settings, missing=missing, progress=progress)
         self._take(encoder)
-        if is_local(self.path):
-            forget_other_models(Path(self.path), settings)
+        for file in Path(self.path).glob("model-*.safetensors") if is_local(self.path) else ():
+            if file.name != settings.model:
+                file.unlink(missing_ok=True)
 
     def replace_vectors(
         self, ids: Sequence[str], vectors: Any, *, name: str | None = None, space: str | Space | None = None
@@ -638,8 +615,7 @@ class Gallery:
         if self.settings.kind != "vector":
             raise ModelError("The vectors of this gallery come from its model: use `rebuild` with another model.")
         rows = vector_rows(vectors, None)
-        kind = self.space if space is None else space
-        called = self.settings.name if name is None else name
+        kind, called = self.space if space is None else space, self.settings.name if name is None else name
         settings = settings_of(None, rows.shape[1], called, kind, self.settings.dtype)
         replace_vectors(self.store, settings, ids_of(ids), points_of_space(make_space(**settings.space), rows))
 

@@ -20,13 +20,13 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from nearkin.data.dataset import Dataset
-from nearkin.data.decode import AUDIO_SUFFIXES, IMAGE_SUFFIXES, MAX_PIXELS, decode_audio, decode_image
+from nearkin.data.decode import AUDIO_SUFFIXES, IMAGE_SUFFIXES, MAX_PIXELS, decode_audio, decode_image, plain_image
 from nearkin.data.sources import MANIFEST_NAMES, kind_of, open_data
 from nearkin.data.stores import MAX_ITEM_BYTES, FolderStore, redacted
 from nearkin.errors import DataError
 from nearkin.gallery.checks import check_metadata, labels_of, metadata_of
 from nearkin.gallery.values import Scalar
-from nearkin.models.items import check_pixels, several
+from nearkin.models.items import check_pixels, read_file, several
 
 # As JSON writes them: 007 is an article number, not 7.
 _WHOLE = re.compile(r"-?(?:0|[1-9][0-9]{0,17})")
@@ -40,20 +40,9 @@ def typed_column(column: Sequence[str]) -> list[Scalar]:
     By column, so that an article number 12 stays a text beside 007. An empty text is no value and becomes None.
     """
     for read in (_TRUTHS.get, _number):
-        if (values := _read_column(column, read)) is not None:
-            return values
+        if all(not text or read(text) is not None for text in column):
+            return [read(text) if text else None for text in column]
     return [text or None for text in column]
-
-
-def _read_column(column: Sequence[str], read: Callable[[str], Scalar]) -> list[Scalar] | None:
-    """Each text read; None as soon as one cannot be."""
-    values: list[Scalar] = []
-    for text in column:
-        value = read(text) if text else None
-        if text and value is None:
-            return None
-        values.append(value)
-    return values
 
 
 def _number(text: str) -> int | float | None:
@@ -68,7 +57,6 @@ def _number(text: str) -> int | float | None:
 
 MAX_SIDE = 160
 _QUALITY = 80
-_DEEP = ("I;16", "I;16L", "I;16B", "I;16N", "I")
 
 
 def thumbnail(image: Image.Image) -> bytes:
@@ -80,7 +68,7 @@ def thumbnail(image: Image.Image) -> bytes:
     if not image.width or not image.height:
         raise DataError(f"An image of {image.width} x {image.height} pixels has no thumbnail.")
     try:
-        small = _flat(ImageOps.exif_transpose(image))
+        small = plain_image(image, "The image").convert("RGB")
         small.thumbnail((MAX_SIDE, MAX_SIDE))
         small.info.clear()
         buffer = io.BytesIO()
@@ -88,17 +76,6 @@ def thumbnail(image: Image.Image) -> bytes:
     except (OSError, ValueError) as error:
         raise DataError(f"An image of mode {image.mode} could not be made small ({error}).") from error
     return buffer.getvalue()
-
-
-def _flat(image: Image.Image) -> Image.Image:
-    """An image of any mode as RGB, transparent parts white."""
-    if image.mode in _DEEP:
-        # Pillow would cut 16-bit values off at 255.
-        return Image.fromarray(np.clip(np.asarray(image) / 257.0, 0, 255).round().astype(np.uint8)).convert("RGB")
-    if image.has_transparency_data:
-        colours = image.convert("RGBA")
-        return Image.alpha_composite(Image.new("RGBA", colours.size, "white"), colours).convert("RGB")
-    return image.convert("RGB")
 
 
 _COLLECTIONS = (".zip", ".csv", ".parquet")
@@ -171,7 +148,7 @@ def open_item(item: Any, kind: str, name: str) -> OpenedItem:
     if isinstance(item, bytes | bytearray | memoryview):
         return _given_bytes(bytes(item), kind, name)
     if kind == "audio":
-        return OpenedItem(_waveform(item, name), None, None, _no_picture)
+        return OpenedItem(_waveform(item, name), None, None, lambda: None)
     if isinstance(item, Image.Image):
         return _given_image(item, name)
     if isinstance(item, np.ndarray | Tensor):
@@ -217,14 +194,14 @@ def _given_path(path: str | Path, kind: str) -> OpenedItem:
         raise DataError(f"{path} is larger than 1 GiB, too large for one item.")
 
     def picture() -> bytes:
-        return thumbnail(decode_image(_read(place), str(path), MAX_SIDE))
+        return thumbnail(decode_image(read_file(Path(place)), str(path), MAX_SIDE))
 
-    return OpenedItem(place, place, None, picture if kind == "image" else _no_picture)
+    return OpenedItem(place, place, None, picture if kind == "image" else lambda: None)
 
 
 def _given_bytes(raw: bytes, kind: str, name: str) -> OpenedItem:
     if kind == "audio":
-        return OpenedItem(decode_audio(raw, name), None, raw, _no_picture)
+        return OpenedItem(decode_audio(raw, name), None, raw, lambda: None)
     small = thumbnail(decode_image(raw, name, MAX_SIDE))  # now, so that damaged bytes are refused here
     return OpenedItem(raw, None, raw, lambda: small)
 
@@ -250,8 +227,7 @@ def _given_pixels(pixels: np.ndarray | Tensor, name: str) -> OpenedItem:
     else:
         array = pixels
     if array is not None and array.dtype == np.uint8:
-        image = decode_image(array, name)
-        return _given_image(image, name)
+        return _given_image(decode_image(array, name), name)
     return OpenedItem(pixels, None, None, lambda: None if array is None else _float_picture(array))
 
 
@@ -276,17 +252,6 @@ def _waveform(item: Any, name: str) -> Any:
     if not wave.size or not np.isfinite(wave).all():
         raise DataError(f"{name} is a waveform that is empty, or holds values that are not finite.")
     return wave.astype(np.float32, copy=False)
-
-
-def _no_picture() -> None:
-    return None
-
-
-def _read(place: str) -> bytes:
-    try:
-        return Path(place).read_bytes()
-    except OSError as error:
-        raise DataError(f"{place} could not be read ({error.strerror or error}): check the path.") from error
 
 
 def _opened(source: str | Path) -> Dataset | list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from nearkin.checks import check_range
@@ -78,8 +78,7 @@ class Layout:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
-        plain = {"index": self.index, "parameters": dict(self.parameters)}
-        return {**plain, "partition": self.partition, "partitions": self.partitions}
+        return asdict(self)
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> Layout:
@@ -123,27 +122,19 @@ def layout_of(
             raise DataError(f"The index '{index}' has no parameter '{name}'; it has {takes}.{suggestion(name, known)}")
         check_range(value, f"{name} (index {index})", known[name].least, known[name].most)
         chosen[name] = int(value)
-    made = Layout(index, chosen, *_partitioned(partition, partitions))
+    if partition is None and partitions is not None:
+        raise DataError("`partitions` requires `partition`, the metadata key to partition by.")
+    if partition is not None:
+        if not isinstance(partition, str) or not 1 <= len(partition) <= MAX_KEY:
+            raise DataError(f"`partition` must be a metadata key of 1 to {MAX_KEY} characters, not {partition!r}.")
+        if partition in ("id", "label"):
+            raise DataError(f"`partition` must be a metadata key, and '{partition}' is not one: use another name.")
+        partitions = PARTITIONS if partitions is None else partitions
+        check_range(partitions, "partitions", 1, _MOST_PARTITIONS)
+    made = Layout(index, chosen, partition, int(partitions or 0))
     if "nprobe" in known and made.value("nprobe") > made.value("nlist"):
         raise DataError(
             f"'nprobe' of the index '{index}' counts cells, of which there are {made.value('nlist'):,} (nlist), so "
             f"{made.value('nprobe'):,} are too many."
         )
     return made
-
-
-def _partitioned(key: Any, count: Any) -> tuple[str | None, int]:
-    if key is None:
-        if count is not None:
-            raise DataError("`partitions` requires `partition`, the metadata key to partition by.")
-        return None, 0
-    if not isinstance(key, str) or not 1 <= len(key) <= MAX_KEY:
-        raise DataError(f"Partitions go by a metadata key, a text of 1 to {MAX_KEY} characters, not {key!r}.")
-    if key in ("id", "label"):
-        raise DataError(
-            f"Partitions go by a metadata key, and '{key}' is none: keep it in the metadata, under another name."
-        )
-    if count is None:
-        return key, PARTITIONS
-    check_range(count, "partitions", 1, _MOST_PARTITIONS)
-    return key, int(count)

@@ -11,7 +11,7 @@ import numpy as np
 from nearkin.errors import DataError
 from nearkin.gallery.store import GalleryStore
 from nearkin.gallery.values import MapPoint
-from nearkin.search import as_vectors
+from nearkin.search import as_vectors, exact
 
 MOST_POINTS = 2000
 """Points that are laid out together; more are placed among these."""
@@ -26,7 +26,6 @@ _NEAR = 5
 _SHARPNESS = 8
 """With which power nearness counts: a query between two far parts of the map belongs to the nearer one."""
 
-_CHUNK = 512
 _SEED = 0
 
 
@@ -97,14 +96,10 @@ def _lay_out(vectors: np.ndarray) -> np.ndarray:
             return start
         start = (1e-4 * start / start[:, 0].std()).astype(np.float32)
         perplexity = min(_PERPLEXITY, (len(vectors) - 1) / 3)
-        layout = TSNE(perplexity=perplexity, init=start, random_state=_SEED, n_jobs=1, **_steps(TSNE))
+        # The name that this version of scikit-learn has for the number of steps.
+        steps = "max_iter" if "max_iter" in TSNE.__init__.__code__.co_varnames else "n_iter"
+        layout = TSNE(perplexity=perplexity, init=start, random_state=_SEED, n_jobs=1, **{steps: _STEPS})
         return layout.fit_transform(reduced.astype(np.float32)).astype(np.float64)
-
-
-def _steps(layout: type) -> dict[str, int]:
-    """How many steps to take, by the name that this version of scikit-learn has for it."""
-    name = "max_iter" if "max_iter" in layout.__init__.__code__.co_varnames else "n_iter"  # type: ignore[misc]
-    return {name: _STEPS}
 
 
 def _scaled(plane: np.ndarray) -> np.ndarray:
@@ -120,18 +115,10 @@ def _placed(queries: np.ndarray, vectors: np.ndarray, plane: np.ndarray) -> np.n
     """Where queries (q, d) lie among vectors (m, d) with places (m, 2)."""
     if not len(vectors):
         return np.full((len(queries), 2), 0.5)
-    found = np.empty((len(queries), 2))
-    lengths = (vectors.astype(np.float64) ** 2).sum(axis=1)
-    for start in range(0, len(queries), _CHUNK):
-        some = queries[start : start + _CHUNK].astype(np.float64)
-        rough = lengths - 2 * some @ vectors.T.astype(np.float64)
-        near = np.argsort(rough, axis=1, kind="stable")[:, :_NEAR]
-        gaps = np.sqrt(((some[:, None] - vectors[near]) ** 2).sum(axis=2))
-        least = gaps.min(axis=1, keepdims=True)
-        # A query that is one of the vectors lies where that one does.
-        weights = np.where(gaps == 0, 1.0, (least / np.where(gaps == 0, 1.0, gaps)) ** _SHARPNESS)
-        found[start : start + _CHUNK] = (weights[:, :, None] * plane[near]).sum(axis=1) / weights.sum(axis=1)[:, None]
-    return found
+    gaps, near = (found.numpy() for found in exact(queries, vectors, min(_NEAR, len(vectors)), space="euclidean"))
+    # A query that is one of the vectors lies where that one does.
+    weights = np.where(gaps == 0, 1.0, (gaps[:, :1] / np.where(gaps == 0, 1.0, gaps).astype(np.float64)) ** _SHARPNESS)
+    return (weights[:, :, None] * plane[near]).sum(axis=1) / weights.sum(axis=1, keepdims=True)
 
 
 class GalleryMap:
@@ -146,15 +133,8 @@ class GalleryMap:
         self._making = Lock()
         self._made: tuple[tuple[int, int], list[MapPoint], Projection] | None = None
 
-    def points(self, limit: int) -> list[MapPoint]:
-        """Items in the plane; a sample if there are more than `limit`."""
-        return self._map(limit)[0]
-
-    def place(self, vector: np.ndarray, limit: int) -> tuple[float, float]:
-        """Where a vector (d,) lies among them, about."""
-        return self._map(limit)[1].place(vector)
-
-    def _map(self, limit: int) -> tuple[list[MapPoint], Projection]:
+    def made(self, limit: int) -> tuple[list[MapPoint], Projection]:
+        """Items in the plane, a sample if there are more than `limit`, and what places others among them."""
         with self._making:
             state = (self.store.generation, limit)
             if self._made is None or self._made[0] != state:

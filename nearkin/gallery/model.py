@@ -6,9 +6,10 @@ import copy
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from threading import Lock
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,12 +24,12 @@ from nearkin.models import Embedder, ModelSection, build_embedder, list_backbone
 from nearkin.models.card import Card
 from nearkin.models.engines import TORCH, make_encoder
 from nearkin.models.items import Item, ItemLoader, batches, stacked
-from nearkin.models.similarity import LearnedSpace, SimilaritySides
+from nearkin.models.similarity import LearnedSpace, PairSimilarity, SimilaritySides
 from nearkin.search.workers import lone_threads
 from nearkin.spaces import Space, make_space
 
 
-class StoredSimilarity:
+class StoredSimilarity(LearnedSpace):
     """A learned similarity as a space, read from the gallery's copy of the model when it is first needed.
 
     Its network is a copy: what is trained later does not reach the gallery.
@@ -38,45 +39,34 @@ class StoredSimilarity:
         directory: where that file is; None: nowhere.
     """
 
-    name: ClassVar[str] = LearnedSpace.name
-    similarity: ClassVar[bool] = True
-
     def __init__(self, settings: Settings, directory: Path | None) -> None:
+        self.base = make_space(**settings.space["base"])
         self._settings = settings
         self._directory = directory
         self._reading = Lock()
-        self._learned: LearnedSpace | None = None
+        self._network: PairSimilarity | None = None
         self._apart: dict[torch.dtype, SimilaritySides] = {}
 
     def __repr__(self) -> str:
         return f"StoredSimilarity({self._settings.fingerprint})"
 
     @property
-    def base(self) -> Space:
-        """Where the points live."""
-        return make_space(**self._settings.space["base"])
-
-    @property
-    def learned(self) -> LearnedSpace:
-        """The space itself.
+    def network(self) -> PairSimilarity:  # type: ignore[override]
+        """What compares points.
 
         Raises:
             StorageError: if the model is not there.
         """
         with self._reading:
-            if self._learned is None:
-                self._learned = _copied(self._read())
-            return self._learned
+            if self._network is None:
+                self._network = _copied(self._read())
+            return self._network
 
     def give(self, embedder: Embedder) -> None:
         """Take the similarity of a model that is at hand, if it is the gallery's; nothing need be read then."""
         with self._reading:
-            if self._learned is None and isinstance(embedder.space, LearnedSpace):
-                self._learned = _copied(embedder.space)
-
-    def project(self, f: Tensor) -> Tensor:
-        """Raw embeddings (..., d) to points of the base space (..., d)."""
-        return self.base.project(f)
+            if self._network is None and isinstance(embedder.space, LearnedSpace):
+                self._network = _copied(embedder.space)
 
     def distance(self, x: Tensor, y: Tensor) -> Tensor:
         """Negative similarities (..., n, m) of queries (..., n, d) to enrolled points (..., m, d)."""
@@ -84,19 +74,11 @@ class StoredSimilarity:
         sides = self.sides(wide)
         return sides.scores(sides.of_queries(x), sides.of_enrolled(y)).neg_()
 
-    def mean(self, xs: Tensor) -> Tensor:
-        """The mean (..., d) of points (..., n, d) of the base space."""
-        return self.base.mean(xs)
-
     def sides(self, dtype: torch.dtype = torch.float32) -> SimilaritySides:
         """What each side of a pair adds, taken apart once."""
         if dtype not in self._apart:
-            self._apart[dtype] = self.learned.sides(dtype)
+            self._apart[dtype] = super().sides(dtype)
         return self._apart[dtype]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Name and base."""
-        return dict(self._settings.space)
 
     def _read(self) -> LearnedSpace:
         name = self._settings.name
@@ -115,6 +97,11 @@ class StoredSimilarity:
         if not isinstance(space, LearnedSpace):
             raise ModelError(f"{file} holds no learned similarity, which the gallery says it has: rebuild the gallery.")
         return space
+
+
+def _copied(space: LearnedSpace) -> PairSimilarity:
+    """A copy of the network on the CPU that answers, and that no training reaches."""
+    return copy.deepcopy(space.network).cpu().eval().requires_grad_(False)
 
 
 def space_of(settings: Settings, directory: Path | None = None) -> Space:
@@ -150,12 +137,6 @@ def is_learned(space: Mapping[str, Any]) -> bool:
 def space_in_words(space: Mapping[str, Any]) -> str:
     """The settings of a space as a reader wants them."""
     return f"learned similarity over {space['base']['name']}" if is_learned(space) else str(space["name"])
-
-
-def _copied(space: LearnedSpace) -> LearnedSpace:
-    """A copy on the CPU that answers, and that no training reaches."""
-    network = copy.deepcopy(space.network).cpu().eval().requires_grad_(False)
-    return LearnedSpace(space.base, network)
 
 
 _MODEL_FILE = "model.safetensors"
@@ -266,8 +247,10 @@ def settings_of(embedder: Embedder | None, dimension: int | None, name: str | No
     if embedder is not None:
         if dimension is not None or space is not None:
             raise DataError("The model sets the dimension and the space: leave both out.")
+        method = embedder.card.recipe.get("name")
+        usual = embedder.backbone_name if not method else f"{embedder.backbone_name} ({method})"
         return Settings(
-            name=_model_name(embedder) if name is None else _checked_name(name),
+            name=usual if name is None else _checked_name(name),
             dimension=embedder.dimension,
             space=embedder.space.to_dict(),
             dtype=dtype,
@@ -302,48 +285,26 @@ def _checked_name(name: Any) -> str:
     return str(name)
 
 
-def _model_name(embedder: Embedder) -> str:
-    method = embedder.card.recipe.get("name")
-    return embedder.backbone_name if not method else f"{embedder.backbone_name} ({method})"
-
-
-def keep_model(directory: Path, settings: Settings, embedder: Embedder) -> Settings:
-    """Keep a copy of the model in the gallery's directory."""
-    name = _file_name(settings)
-    if not (directory / name).exists():
-        embedder.save(directory / name)
-    return Settings(**{**settings.to_dict(), "model": name})
-
-
 @contextmanager
-def model_kept_on_success(path: str | Path, settings: Settings, embedder: Embedder) -> Iterator[Settings]:
+def model_kept(path: str | Path, settings: Settings, embedder: Embedder | None) -> Iterator[Settings]:
     """Settings that name the copy of a model kept where the store can; if the block fails, a new copy is removed."""
-    if not is_local(path):
+    if embedder is None or not is_local(path):
         yield settings
         return
-    copy = Path(path) / _file_name(settings)
-    there = copy.exists()
+    file = Path(path) / f"model-{str(settings.fingerprint)[:12]}.safetensors"
+    there = file.exists()
     try:
-        yield keep_model(Path(path), settings, embedder)
+        if not there:
+            embedder.save(file)
+        yield replace(settings, model=file.name)
     except BaseException:
         if not there:
-            copy.unlink(missing_ok=True)
+            file.unlink(missing_ok=True)
         raise
 
 
-def _file_name(settings: Settings) -> str:
-    return f"model-{str(settings.fingerprint)[:12]}.safetensors"
-
-
-def forget_other_models(directory: Path, settings: Settings) -> None:
-    """Remove copies of models that the gallery is no longer tied to."""
-    for file in directory.glob("model-*.safetensors"):
-        if file.name != settings.model:
-            file.unlink(missing_ok=True)
-
-
-def matching_model(path: str | Path, settings: Settings, model: Any) -> Embedder | None:
-    """The model that a gallery is tied to, if it is at hand."""
+def matching_encoder(path: str | Path, settings: Settings, model: Any, engine: str) -> QueryEncoder | None:
+    """What turns items into vectors by the model that a gallery is tied to, if that is at hand."""
     if settings.kind == "vector":
         if model is not None:
             raise ModelError(f"{path} holds your own vectors ('{settings.name}'): it takes no model.")
@@ -362,4 +323,4 @@ def matching_model(path: str | Path, settings: Settings, model: Any) -> Embedder
             f"The vectors of {path} were made by the model {str(settings.fingerprint)[:12]} ({settings.name}) and this "
             f"one is {embedder.fingerprint()[:12]}: give that model, or rebuild the gallery with the new one."
         )
-    return embedder
+    return QueryEncoder(embedder, engine)

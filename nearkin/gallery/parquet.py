@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, datetime, time
 from decimal import Decimal
@@ -41,9 +42,14 @@ def export_items(store: GalleryStore, path: str | Path) -> int:
     Columns: id, label, metadata (a JSON object as text), source, added, thumbnail, original (bytes) and vector
     (d float32 values). What the gallery is tied to stands in the file's own metadata.
     """
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    schema = _schema(store.settings)
+    texts = [(name, pa.string()) for name in ("id", "label", "metadata", "source", "added")]
+    blobs = [("thumbnail", pa.binary()), ("original", pa.binary())]
+    vector = ("vector", pa.list_(pa.float32(), store.settings.dimension))
+    told = {_SETTINGS_KEY: json.dumps(store.settings.to_dict()).encode(), _FORMAT_KEY: str(FORMAT).encode()}
+    schema = pa.schema([*texts, *blobs, vector]).with_metadata(told)
     count = 0
     with replacing(path) as temporary, pq.ParquetWriter(temporary, schema, compression="zstd") as writer:
         for rows, vectors in _groups(store):
@@ -79,20 +85,36 @@ def open_table(path: str | Path, id_column: str | None = None) -> ParquetTable:
 
     try:
         with pq.ParquetFile(path) as file:
-            told, columns = file.schema_arrow.metadata or {}, _columns(file.schema_arrow, path, id_column)
-            return ParquetTable(Path(path), _settings(told, path), file.metadata.num_rows, columns, _model(told, path))
+            schema, rows = file.schema_arrow, file.metadata.num_rows
     except (OSError, pa.ArrowException) as error:
         raise DataError(f"{path} is not a readable Parquet file ({_first_line(error)}).") from error
-
-
-def _schema(settings: Settings) -> pa.Schema:
-    import pyarrow as pa
-
-    texts = [(name, pa.string()) for name in ("id", "label", "metadata", "source", "added")]
-    blobs = [("thumbnail", pa.binary()), ("original", pa.binary())]
-    vector = ("vector", pa.list_(pa.float32(), settings.dimension))
-    told = {_SETTINGS_KEY: json.dumps(settings.to_dict()).encode(), _FORMAT_KEY: str(FORMAT).encode()}
-    return pa.schema([*texts, *blobs, vector]).with_metadata(told)
+    names, told = schema.names, schema.metadata or {}
+    if len(set(names)) < len(names):
+        raise DataError(f"{path} has two columns of one name: rename one.")
+    vector = next((name for name in _VECTOR_NAMES if name in names), None)
+    if vector is None:
+        raise DataError(f"{path} has no column 'vector' or 'embedding'; it has {', '.join(names) or 'none'}.")
+    kind = schema.field(vector).type
+    fixed = pa.types.is_fixed_size_list(kind)
+    lists = pa.types.is_list(kind) or pa.types.is_large_list(kind) or fixed
+    if not lists or not (pa.types.is_floating(kind.value_type) or pa.types.is_integer(kind.value_type)):
+        raise DataError(f"The column '{vector}' of {path} holds {kind}: it must hold lists of numbers.")
+    scalars = {name for name in names if _is_scalar(schema.field(name).type)}
+    if id_column is not None and id_column not in scalars:
+        raise DataError(f"{path} has no column '{id_column}' of texts or whole numbers to name the items by.")
+    settings, width = _settings(told, path), kind.list_size if fixed else None
+    return ParquetTable(
+        path=Path(path),
+        settings=settings,
+        rows=rows,
+        model=_model(told, path),
+        dimension=width if settings is None else settings.dimension,
+        vector=vector,
+        source=next((name for name in _SOURCE_NAMES if name in names), None),
+        own=frozenset({"id", "label", "metadata", "added", "thumbnail", "original"} & set(names)),
+        facts=tuple(n for n in names if n in scalars and n not in _OWN and not n.startswith("__index_level_")),
+        id_column=None if id_column == "id" else id_column,
+    )
 
 
 _Row = tuple[Item, bytes | None, bytes | None]
@@ -117,20 +139,19 @@ def _groups(store: GalleryStore) -> Iterator[tuple[list[_Row], np.ndarray]]:
 def _batch(rows: list[_Row], vectors: np.ndarray, schema: pa.Schema) -> pa.RecordBatch:
     import pyarrow as pa
 
-    items = [item for item, _, _ in rows]
-    columns: list[Any] = [
-        [item.id for item in items],
-        [item.label for item in items],
-        [json.dumps(dict(item.metadata), ensure_ascii=False) for item in items],
-        [item.source for item in items],
-        [item.added for item in items],
-        [small for _, small, _ in rows],
-        [original for _, _, original in rows],
+    plain = [
+        {
+            **{name: getattr(item, name) for name in ("id", "label", "source", "added")},
+            "metadata": json.dumps(item.metadata, ensure_ascii=False),
+            "thumbnail": small,
+            "original": original,
+        }
+        for item, small, original in rows
     ]
+    columns = pa.RecordBatch.from_pylist(plain, schema=pa.schema(list(schema)[:-1])).columns
     flat = pa.array(np.ascontiguousarray(vectors, dtype=np.float32).reshape(-1))
-    arrays = [pa.array(values, kind.type) for values, kind in zip(columns, schema, strict=False)]
-    arrays.append(pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1]))
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    wide = pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1])
+    return pa.RecordBatch.from_arrays([*columns, wide], schema=schema)
 
 
 def _settings(told: dict[bytes, bytes], path: str | Path) -> Settings | None:
@@ -140,7 +161,7 @@ def _settings(told: dict[bytes, bytes], path: str | Path) -> Settings | None:
         version = int(told.get(_FORMAT_KEY, b"0"))
         settings = Settings.from_dict(json.loads(told[_SETTINGS_KEY]))
     except (ValueError, TypeError) as error:
-        raise DataError(f"{path} says it is a gallery, but what it says is damaged: export it again.") from error
+        raise DataError(f"{path} has damaged gallery settings: export it again.") from error
     if version > FORMAT:
         raise DataError(f"{path} is of a newer format ({version}) than this nearkin reads ({FORMAT}): update nearkin.")
     return settings
@@ -157,22 +178,6 @@ def _model(told: dict[bytes, bytes], path: str | Path) -> str | None:
 
 
 @dataclass(frozen=True)
-class _Columns:
-    """Which columns of a table mean what."""
-
-    vector: str
-    source: str | None
-    own: frozenset[str]
-    facts: tuple[str, ...]
-    id: str | None = None
-    width: int | None = None
-
-    def read(self) -> list[str]:
-        named = [name for name in (self.source, self.id) if name is not None]
-        return list(dict.fromkeys([self.vector, *named, *self.own, *self.facts]))
-
-
-@dataclass(frozen=True)
 class ParquetTable:
     """A file of items that was looked into.
 
@@ -180,35 +185,30 @@ class ParquetTable:
         path: where it is.
         settings: what its vectors are, if it says so.
         rows: how many it has.
-        columns: which of its columns mean what.
         model: the fingerprint of the model that made its vectors, if it is a shard of embeddings.
+        dimension: size of its vectors, if that is known without reading them.
+        vector: the column of vectors.
+        source: the column that says where an item was read from.
+        own: its columns that mean what they mean in files of ours.
+        facts: its columns that become metadata.
+        id_column: the column that was chosen to name the items.
     """
 
     path: Path
     settings: Settings | None
     rows: int
-    columns: _Columns
-    model: str | None = None
-
-    @property
-    def dimension(self) -> int | None:
-        """Size of its vectors, if that is known without reading them."""
-        return self.columns.width if self.settings is None else self.settings.dimension
-
-    @property
-    def source(self) -> str | None:
-        """The column that says where an item was read from."""
-        return self.columns.source
-
-    @property
-    def id_column(self) -> str | None:
-        """The column that was chosen to name the items."""
-        return self.columns.id
+    model: str | None
+    dimension: int | None
+    vector: str
+    source: str | None
+    own: frozenset[str]
+    facts: tuple[str, ...]
+    id_column: str | None
 
     @property
     def named(self) -> bool:
         """Whether a column names the items."""
-        return self.columns.id is not None or "id" in self.columns.own
+        return self.id_column is not None or "id" in self.own
 
     def read(self, first: int = 0) -> Iterator[tuple[list[Record], np.ndarray]]:
         """Items from a row on with vectors float32 (n, d), some at a time.
@@ -220,18 +220,52 @@ class ParquetTable:
         import pyarrow.parquet as pq
 
         dimension, done = self.dimension, 0
+        named = [name for name in (self.source, self.id_column) if name is not None]
+        columns = list(dict.fromkeys([self.vector, *named, *self.own, *self.facts]))
         try:
             with pq.ParquetFile(self.path, page_checksum_verification=True) as file:
                 groups, done = _groups_from(file, first)
-                for whole in file.iter_batches(batch_size=_ROWS, columns=self.columns.read(), row_groups=groups):
+                for whole in file.iter_batches(batch_size=_ROWS, columns=columns, row_groups=groups):
                     batch = whole.slice(max(0, first - done))
                     start, done = done + whole.num_rows - batch.num_rows, done + whole.num_rows
                     if batch.num_rows:
-                        vectors = _vectors(batch.column(self.columns.vector), dimension, start, self.path)
+                        vectors = _vectors(batch.column(self.vector), dimension, start, self.path)
                         dimension = vectors.shape[1]
-                        yield _rows(batch, self.columns, vectors, start, self.path), vectors
+                        yield self._records(batch, vectors, start), vectors
         except (OSError, pa.ArrowException) as error:
-            raise DataError(f"{self.path} is damaged after row {done} ({_first_line(error)}): make it anew.") from error
+            told = _first_line(error)
+            raise DataError(f"{self.path} is damaged after row {done} ({told}): create it again.") from error
+
+    def _records(self, batch: pa.RecordBatch, vectors: np.ndarray, first: int) -> list[Record]:
+        """The records of one batch."""
+        values = {name: batch.column(name).to_pylist() for name in batch.schema.names if name != self.vector}
+        found = []
+        for row in range(batch.num_rows):
+            own = {name: values[name][row] for name in self.own}
+            source = None if self.source is None else values[self.source][row]
+            source = None if source is None else str(source)
+            label, added = own.get("label"), own.get("added")
+            try:
+                if self.id_column is not None:
+                    id = _named_id(values[self.id_column][row])
+                else:
+                    # Without ids they depend on nothing but the file: reading it again replaces items and doubles none.
+                    told = f"{first + row}\n{source or ''}\n".encode("utf-8", "replace")
+                    id = _id(own["id"]) if "id" in own else _digest(told + vectors[row].tobytes())
+                facts = {name: _plain(values[name][row]) for name in self.facts}
+                record = Record(
+                    id=id,
+                    label=None if label is None or label != label else check_label(label),
+                    metadata=check_metadata({**_told(own.get("metadata")), **facts}),
+                    source=source,
+                    added="" if added is None else str(_plain(added)),
+                    thumbnail=_blob(own.get("thumbnail"), "thumbnail", _JPEG),
+                    original=_blob(own.get("original"), "original", b""),
+                )
+            except DataError as error:
+                raise DataError(f"{self.path}, row {first + row}: {error}") from error
+            found.append(record)
+        return found
 
 
 def _groups_from(file: pq.ParquetFile, first: int) -> tuple[list[int], int]:
@@ -240,29 +274,6 @@ def _groups_from(file: pq.ParquetFile, first: int) -> tuple[list[int], int]:
     ends = np.cumsum(sizes)
     skipped = int(np.searchsorted(ends, first, side="right"))
     return list(range(skipped, len(sizes))), int(ends[skipped - 1]) if skipped else 0
-
-
-def _columns(schema: pa.Schema, path: str | Path, id: str | None) -> _Columns:
-    import pyarrow as pa
-
-    names = schema.names
-    if len(set(names)) < len(names):
-        raise DataError(f"{path} has two columns of one name: rename one.")
-    vector = next((name for name in _VECTOR_NAMES if name in names), None)
-    if vector is None:
-        raise DataError(f"{path} has no column 'vector' or 'embedding'; it has {', '.join(names) or 'none'}.")
-    kind = schema.field(vector).type
-    lists = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
-    if not lists or not (pa.types.is_floating(kind.value_type) or pa.types.is_integer(kind.value_type)):
-        raise DataError(f"The column '{vector}' of {path} holds {kind}: it must hold lists of numbers.")
-    source = next((name for name in _SOURCE_NAMES if name in names), None)
-    facts = [name for name in names if name not in _OWN and not name.startswith("__index_level_")]
-    own = frozenset({"id", "label", "metadata", "added", "thumbnail", "original"} & set(names))
-    if id is not None and (id not in names or not _is_scalar(schema.field(id).type)):
-        raise DataError(f"{path} has no column '{id}' of texts or whole numbers to name the items by.")
-    told = tuple(name for name in facts if _is_scalar(schema.field(name).type))
-    width = kind.list_size if pa.types.is_fixed_size_list(kind) else None
-    return _Columns(vector, source, own, told, None if id == "id" else id, width)
 
 
 def _is_scalar(kind: pa.DataType) -> bool:
@@ -297,39 +308,6 @@ def _vectors(column: pa.Array, dimension: int | None, first: int, path: str | Pa
         raise DataError(f"{path}, rows from {first}: {error}") from error
 
 
-def _rows(batch: pa.RecordBatch, columns: _Columns, vectors: np.ndarray, first: int, path: str | Path) -> list[Record]:
-    """The records of one batch."""
-    values = {name: batch.column(name).to_pylist() for name in columns.read() if name != columns.vector}
-    nothing = [None] * batch.num_rows
-    sources = [None if value is None else str(value) for value in values.get(columns.source or "", nothing)]
-    found = []
-    for row in range(batch.num_rows):
-        own = {name: values[name][row] for name in columns.own}
-        facts = {name: _plain(values[name][row]) for name in columns.facts}
-        try:
-            if columns.id is not None:
-                id = _named_id(values[columns.id][row])
-            else:
-                id = _id(own["id"]) if "id" in own else _made_id(first + row, sources[row], vectors[row])
-            found.append(_record(id, own, facts, sources[row]))
-        except DataError as error:
-            raise DataError(f"{path}, row {first + row}: {error}") from error
-    return found
-
-
-def _record(id: str, own: dict[str, Any], facts: dict[str, Any], source: str | None) -> Record:
-    label, added = own.get("label"), own.get("added")
-    return Record(
-        id=id,
-        label=None if label is None or label != label else check_label(label),
-        metadata=check_metadata({**_told(own.get("metadata")), **facts}),
-        source=source,
-        added="" if added is None else str(_plain(added)),
-        thumbnail=_blob(own.get("thumbnail"), "thumbnail", _JPEG),
-        original=_blob(own.get("original"), "original", b""),
-    )
-
-
 def _id(value: Any) -> str:
     whole = isinstance(value, int) and not isinstance(value, bool)
     return check_ids([str(value) if whole else value], 1)[0]
@@ -342,22 +320,18 @@ def _named_id(value: Any) -> str:
     try:
         return _id(value)
     except DataError:
-        return hashlib.sha256(str(value).encode("utf-8", "replace")).hexdigest()[:24]
+        return _digest(str(value).encode("utf-8", "replace"))
 
 
-def _made_id(row: int, source: str | None, vector: np.ndarray) -> str:
-    """An id that depends on nothing but the file, so that reading it again replaces items and doubles none."""
-    return hashlib.sha256(f"{row}\n{source or ''}\n".encode("utf-8", "replace") + vector.tobytes()).hexdigest()[:24]
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:24]
 
 
 def _told(text: Any) -> dict[str, Any]:
     """Facts from a JSON object."""
-    if text is None:
-        return {}
-    try:
-        facts = json.loads(text)
-    except (ValueError, TypeError, RecursionError) as error:
-        raise DataError("The column 'metadata' must hold JSON objects as text.") from error
+    facts: Any = None
+    with suppress(ValueError, TypeError, RecursionError):
+        facts = {} if text is None else json.loads(text)
     if not isinstance(facts, dict):
         raise DataError("The column 'metadata' must hold JSON objects as text.")
     return facts

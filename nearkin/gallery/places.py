@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from nearkin.errors import DataError, StorageError
 from nearkin.gallery.layout import Layout
@@ -24,19 +24,34 @@ def size_of(directory: Path) -> int:
     """
     if not directory.is_dir():
         raise StorageError(f"The gallery {directory} no longer exists: restore it, or create it again.")
-    return sum(_sizes(directory.rglob("*")))
-
-
-def _sizes(files: Iterable[Path]) -> Iterable[int]:
-    for file in files:
+    size = 0
+    for file in directory.rglob("*"):
         # A log may be gone again between being listed and being looked at.
         with suppress(FileNotFoundError):
-            if file.is_file():
-                yield file.stat().st_size
+            size += file.stat().st_size if file.is_file() else 0
+    return size
+
+
+class _Opened(Protocol):
+    def close(self) -> None: ...
+
+
+Opened = TypeVar("Opened", bound=_Opened)
+
+
+@contextmanager
+def closing_on_error(opened: Opened) -> Iterator[Opened]:
+    """Close a connection or a store if the block fails."""
+    try:
+        yield opened
+    except BaseException:
+        opened.close()
+        raise
 
 
 _REMOTE = ("milvus://", "milvus+tls://")
 _LITE = ".db"
+_TOKEN = "NEARKIN_MILVUS_TOKEN"
 _NO_PATH = re.compile(r"[\x00\ud800-\udfff]")
 
 
@@ -93,14 +108,13 @@ def create_store(path: str | Path, settings: Settings, layout: Layout) -> Galler
     """An empty store at a path or address."""
     with _usable(path):
         if is_local(path):
-            from nearkin.gallery.sqlite import SqliteStore
-            from nearkin.gallery.sqlite.store import check_layout
+            from nearkin.gallery.sqlite.store import SqliteStore, check_layout
 
             check_layout(layout)
             return SqliteStore.create(Path(path), settings, index=layout.index)
         from nearkin.gallery.milvus import MilvusStore
 
-        return MilvusStore.create(str(path), settings, layout=layout, token=_token())
+        return MilvusStore.create(str(path), settings, layout=layout, token=os.environ.get(_TOKEN))
 
 
 def open_store(path: str | Path, index: str | None) -> GalleryStore:
@@ -113,7 +127,7 @@ def open_store(path: str | Path, index: str | None) -> GalleryStore:
             return SqliteStore.open(Path(path), index=index)
         from nearkin.gallery.milvus import MilvusStore
 
-        return MilvusStore.open(str(path), token=_token())
+        return MilvusStore.open(str(path), token=os.environ.get(_TOKEN))
 
 
 @contextmanager
@@ -126,64 +140,41 @@ def _usable(path: str | Path) -> Iterator[None]:
         raise StorageError(f"{shown} cannot be used ({error.strerror or error}): choose another path.") from error
 
 
-def _token() -> str | None:
-    return os.environ.get("NEARKIN_MILVUS_TOKEN")
+@contextmanager
+def removed_on_error(path: str | Path) -> Iterator[list[GalleryStore]]:
+    """Make a gallery in the block, which adds its store to the list; if that fails, nothing of it stays.
 
-
-class NewGallery:
-    """A gallery that is being made at a place that was free.
-
-    Args:
-        path: where.
-
-    Attributes:
-        store: its store, as soon as there is one.
+    What another process made there meanwhile is left alone.
     """
+    made: list[GalleryStore] = []
+    place = place_of(path)
+    fresh = place is not None and not place.exists()
+    try:
+        yield made
+    except BaseException:
+        _remove(path, place, fresh, *made)
+        raise
 
-    def __init__(self, path: str | Path) -> None:
-        self.store: GalleryStore | None = None
-        self._local = is_local(path)
-        self._place = place_of(path)
-        self._fresh = self._place is not None and not self._place.exists()
 
-    def undo(self) -> None:
-        """Remove what was made; what another process made there meanwhile is left alone."""
-        if self._local and self._place is not None:
-            self._undo_directory(self._place)
-        elif self.store is not None:
-            self._undo_collections(self.store)
-
-    def _undo_directory(self, directory: Path) -> None:
-        if self.store is not None:
-            self.store.close()
-        elif is_gallery(directory):
+def _remove(path: str | Path, place: Path | None, fresh: bool, store: GalleryStore | None = None) -> None:
+    """Remove what was made of a gallery, and its place too if that is new."""
+    if place is not None and is_local(path):
+        if store is not None:
+            store.close()
+        elif is_gallery(place):  # another process made it
             return
-        if self._fresh:
-            shutil.rmtree(directory, ignore_errors=True)
+        if fresh:
+            shutil.rmtree(place, ignore_errors=True)
             return
-        for file in directory.iterdir():
+        for file in place.iterdir():
             file.unlink(missing_ok=True)
-
-    def _undo_collections(self, store: GalleryStore) -> None:
+    elif store is not None:
         from nearkin.gallery.milvus import MilvusStore
 
-        if isinstance(store, MilvusStore):
-            # If Milvus cannot be reached any more, the first error tells it.
-            with suppress(StorageError):
-                alone = store.discard()
-                if alone and self._fresh and self._place is not None:
-                    shutil.rmtree(self._place, ignore_errors=True)
-
-
-@contextmanager
-def removed_on_error(path: str | Path) -> Iterator[NewGallery]:
-    """Make a gallery in the block; if that fails, nothing of it stays."""
-    making = NewGallery(path)
-    try:
-        yield making
-    except BaseException:
-        making.undo()
-        raise
+        # If Milvus cannot be reached any more, the first error tells it.
+        with suppress(StorageError):
+            if isinstance(store, MilvusStore) and store.discard() and fresh and place is not None:
+                shutil.rmtree(place, ignore_errors=True)
 
 
 def is_gallery(directory: Path) -> bool:

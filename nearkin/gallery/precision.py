@@ -102,6 +102,7 @@ def precision_loss(
     asked = np.sort(np.random.default_rng(seed).permutation(len(points))[:queries])
     names = np.array(labels_of(labels, len(points)), object)
     true = exact(points[asked], points, deepest, space=where, exclude=asked)[0].numpy()
+    limits = true + _TIE * np.abs(true)
     found: list[PrecisionLoss] = []
     usual: dict[str, np.ndarray] = {}
     forms = list(dict.fromkeys(("float32", *dtypes)))
@@ -112,17 +113,16 @@ def precision_loss(
             values, of = _retrieval(where, points, stored, names, asked)
             usual = usual or values
             size = row_bytes(dtype, points.shape[1])
-            shares = _recalls(true_distances(where, points[asked], points, near), true)
-            changes = {name: _change(values[name], usual[name], of) for name in values}
+            distances = true_distances(where, points[asked], points, near)
+            shares = {k: float((distances[:, :k] <= limits[:, k - 1 : k]).sum(axis=1).mean() / k) for k in NEIGHBOURS}
+            changes = {}
+            for name in values:
+                differences = values[name].astype(np.float64) - usual[name]
+                low, high = class_bootstrap(differences, of)
+                changes[name] = MetricChange(float(values[name].mean()), float(differences.mean()), low, high)
             found.append(PrecisionLoss(dtype, size, shares, changes, len(asked), len(points)))
             bar.advance()
     return found
-
-
-def _recalls(distances: np.ndarray, true: np.ndarray) -> dict[int, float]:
-    """Recall by k, from the float32 distances (q, deepest) to what was found, and to the true neighbours."""
-    limits = true + _TIE * np.abs(true)
-    return {k: float((distances[:, :k] <= limits[:, k - 1 : k]).sum(axis=1).mean() / k) for k in NEIGHBOURS}
 
 
 def _retrieval(
@@ -146,9 +146,3 @@ def _retrieval(
         exclude=place[chosen],
     )
     return dict(result.per_query), np.asarray(result.labels)
-
-
-def _change(values: np.ndarray, usual: np.ndarray, labels: np.ndarray) -> MetricChange:
-    differences = values.astype(np.float64) - usual
-    low, high = class_bootstrap(differences, labels)
-    return MetricChange(float(values.mean()), float(differences.mean()), low, high)

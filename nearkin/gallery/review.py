@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from scipy.sparse import coo_matrix
@@ -28,22 +26,14 @@ from nearkin.gallery.values import Duplicates, Item, Suspect
 from nearkin.progress import Progress
 
 
-class NeighbourSearch(Protocol):
-    """What gives the nearest items of vectors."""
-
-    def search(self, queries: np.ndarray, k: int, *, exclude: np.ndarray | None = None) -> Found:
-        """The k nearest items of queries float32 (q, d), as `GalleryStore.search` gives them."""
-        ...
-
-
-def base_neighbours(store: GalleryStore) -> NeighbourSearch:
-    """The store itself where it compares by distances; else its items of this moment, compared in the base space."""
+def base_neighbours(store: GalleryStore) -> GalleryStore | BaseNeighbours:
+    """What finds neighbours by distances: the store where it compares by these; else a copy of its items."""
     space = store.space
-    return _BaseNeighbours(store, space) if isinstance(space, StoredSimilarity) else store
+    return BaseNeighbours(store, space) if isinstance(space, StoredSimilarity) else store
 
 
-class _BaseNeighbours:
-    """A copy of all vectors of a store, searched exactly in the base space."""
+class BaseNeighbours:
+    """A copy of all vectors of a store as they are at this moment, searched exactly in the base space."""
 
     def __init__(self, store: GalleryStore, space: StoredSimilarity) -> None:
         everything = store.sample(MOST, 0)
@@ -110,17 +100,11 @@ def find_duplicates(
     return _groups(list(_pairs(store, near, reach, rounding, progress)), limit)
 
 
-@dataclass(frozen=True)
-class _Pair:
-    """Two items that are near each other, the first at a place in the order of the gallery."""
-
-    first: Item
-    place: int
-    second: Item
-    distance: float
+_Pair = tuple[Item, int, Item, float]
+"""Two items that are near each other, the first at a place in the order of the gallery, and their distance."""
 
 
-def _scales(store: GalleryStore, near: NeighbourSearch) -> tuple[float, float]:
+def _scales(store: GalleryStore, near: GalleryStore | BaseNeighbours) -> tuple[float, float]:
     """The median distance of some items to their nearest other one, and what may be mere rounding."""
     sample = store.sample(_SAMPLE, _SEED)
     nearest = []
@@ -134,45 +118,39 @@ def _scales(store: GalleryStore, near: NeighbourSearch) -> tuple[float, float]:
 
 
 def _pairs(
-    store: GalleryStore, near: NeighbourSearch, reach: float, rounding: float, progress: bool
+    store: GalleryStore, near: GalleryStore | BaseNeighbours, reach: float, rounding: float, progress: bool
 ) -> Iterator[_Pair]:
     """Pairs no farther apart than `reach`, most of them from both sides."""
     place = 0
     with Progress("Looking for duplicates", len(store), progress) as bar:
         for items, vectors in store.batches(_CHUNK):
             found = near.search(vectors, _NEAREST + 1)
-            yield from _pairs_of(store, items, found, place, reach, rounding)
+            close = found.distances <= reach
+            # An item finds itself too, unless an index that is not exact has missed it.
+            close &= ((close.sum(axis=1) > 1) | (found.distances[:, 0] > rounding))[:, None]
+            rows, columns = np.nonzero(close)
+            others, distances = store.items(found.keys[rows, columns]), found.distances[rows, columns].tolist()
+            for row, distance, other in zip(rows.tolist(), distances, others, strict=True):
+                if other is not None and other.id != items[row].id:
+                    yield items[row], place + row, other, distance
             place += len(items)
             bar.advance(len(items))
-
-
-def _pairs_of(
-    store: GalleryStore, items: list[Item], found: Found, place: int, reach: float, rounding: float
-) -> Iterator[_Pair]:
-    """The same of some items with what they found, the first of them at a place in the order of the gallery."""
-    near = found.distances <= reach
-    # An item finds itself too, unless an index that is not exact has missed it.
-    near &= ((near.sum(axis=1) > 1) | (found.distances[:, 0] > rounding))[:, None]
-    rows, columns = np.nonzero(near)
-    others = store.items(found.keys[rows, columns])
-    for row, column, other in zip(rows.tolist(), columns.tolist(), others, strict=True):
-        if other is not None and other.id != items[row].id:
-            yield _Pair(items[row], place + row, other, float(found.distances[row, column]))
 
 
 def _groups(pairs: list[_Pair], limit: int) -> list[Duplicates]:
     """Items that chains of pairs join, with the largest distance that was needed to join them all."""
     if not pairs:
         return []
-    places = {pair.first.id: pair.place for pair in pairs}
-    items = {pair.first.id: pair.first for pair in pairs} | {pair.second.id: pair.second for pair in pairs}
+    places = {first.id: place for first, place, _, _ in pairs}
+    items = {first.id: first for first, *_ in pairs} | {second.id: second for _, _, second, _ in pairs}
     # Every item asks, so almost all have a place; one that only answered comes last.
     ids = sorted(items, key=lambda name: (places.get(name, len(places) + max(places.values())), name))
     number = {name: row for row, name in enumerate(ids)}
-    ends = np.array([(number[pair.first.id], number[pair.second.id]) for pair in pairs])
+    ends = np.array([(number[first.id], number[second.id]) for first, _, second, _ in pairs])
     ends.sort(axis=1)
-    order = np.argsort([pair.distance for pair in pairs], kind="stable")
-    distances = np.array([pair.distance for pair in pairs])[order]
+    distances = np.array([distance for *_, distance in pairs])
+    order = np.argsort(distances, kind="stable")
+    distances = distances[order]
     # The same pair from both sides: the first, nearer one counts. A rank is never zero, which a tree would overlook.
     _, kept = np.unique(ends[order] @ np.array([len(ids), 1]), return_index=True)
     a, b = ends[order][kept].T

@@ -94,82 +94,64 @@ class GalleryStore(Protocol):
     @property
     def kind(self) -> str:
         """How it is searched: "exact", "hnsw" or "remote"."""
-        ...
 
     @property
     def settings(self) -> Settings:
         """What the vectors are, now: another process may have replaced them."""
-        ...
 
     @property
     def space(self) -> Space:
         """How the vectors are compared, now."""
-        ...
 
     @property
     def layout(self) -> Layout:
         """By which index they are searched, and how they are partitioned."""
-        ...
 
     @property
     def generation(self) -> int:
         """Grows with every write, by anyone."""
-        ...
 
     @property
     def changes(self) -> int:
         """How many items were ever added, replaced, removed or relabelled."""
-        ...
 
     def __len__(self) -> int: ...
 
     def classes(self) -> list[str]:
         """Names of the classes by code; a class whose items are all gone keeps its code."""
-        ...
 
     def class_sizes(self) -> dict[str | None, int]:
         """The number of items of each label, labels without items left out; None counts the unlabelled."""
-        ...
 
     def write(self, records: Sequence[Record], vectors: np.ndarray) -> None:
         """Add items with vectors float32 (n, d), points of the space; ids that exist are replaced."""
-        ...
 
     def loading(self) -> AbstractContextManager[Load]:
         """A way to write very many items, batch after batch; each batch is as durable as a `write`."""
-        ...
 
     def remove(self, ids: Sequence[str]) -> int:
         """Remove items; how many there were. Ids that do not exist are left alone."""
-        ...
 
     def update(self, ids: Sequence[str], *, label: Any = ..., metadata: Any = ...) -> int:
         """Give items another label (or None), or other metadata, or both; how many there were. `...`: unchanged."""
-        ...
 
     def get(self, ids: Sequence[str]) -> list[Item | None]:
         """Items by id, None where there is none."""
-        ...
 
     def items(self, keys: np.ndarray) -> list[Item | None]:
         """Items by the keys (n,) of a search or sample; None if it was removed since, or the key is that of no item."""
-        ...
 
     def page(self, *, after: str | None = None, limit: int = 100, where: Condition | None = None) -> list[Item]:
         """Items in a fixed order, those after the item `after`; that item need not exist any more."""
-        ...
 
     def ids_where(self, where: Condition | None = None, *, label: Any = ...) -> list[str]:
         """Ids of all items that fulfil a condition, and have a label if one is given (None: the unlabelled)."""
-        ...
 
     def thumbnail(self, id: str) -> bytes | None:
         """A JPEG, or None."""
-        ...
 
     def original(self, id: str) -> bytes | None:
         """The bytes an item was given as, or None."""
-        ...
 
     def vectors(self, ids: Sequence[str]) -> np.ndarray:
         """Vectors float32 (n, d) of items.
@@ -177,7 +159,6 @@ class GalleryStore(Protocol):
         Raises:
             DataError: if there is no such item; it names the first.
         """
-        ...
 
     def search(
         self,
@@ -198,23 +179,18 @@ class GalleryStore(Protocol):
             labelled: only among items with a label.
             exclude: keys (q,) of items that are not to be found, one for each query.
         """
-        ...
 
     def sample(self, n: int, seed: int, *, labelled: bool = False) -> Sample:
         """At most n items, drawn at random without replacement; all of them, in order, if there are no more."""
-        ...
 
     def batches(self, size: int = 1024) -> Iterator[tuple[list[Item], np.ndarray]]:
         """All items in order with their vectors, `size` at a time."""
-        ...
 
     def note(self, name: str) -> Any:
         """A small JSON document kept under a name; None if there is none, or it is damaged."""
-        ...
 
     def set_note(self, name: str, value: Any) -> None:
         """Keep a small JSON document; it is no change of the items."""
-        ...
 
     def replace_vectors(
         self, settings: Settings, batches: Iterator[tuple[list[str], np.ndarray]], drop: Sequence[str] = ()
@@ -230,7 +206,6 @@ class GalleryStore(Protocol):
             drop: ids of items that are removed in the same moment; read after the last batch, so that whoever makes
                 the batches may add to them.
         """
-        ...
 
     def set_layout(self, layout: Layout) -> None:
         """Have the items searched by another index; partitions stay as they are.
@@ -238,15 +213,12 @@ class GalleryStore(Protocol):
         Raises:
             DataError: the store has no such index for these vectors.
         """
-        ...
 
     def size(self) -> int | None:
         """Bytes on disk, if that is known."""
-        ...
 
     def close(self) -> None:
         """Let go of files and connections; a second time does nothing."""
-        ...
 
 
 __getattr__ = renamed(__name__, Store="GalleryStore")

@@ -25,8 +25,7 @@ from pydantic import (
 )
 from python_multipart.multipart import parse_options_header
 
-from nearkin.gallery.condition import Condition, condition
-from nearkin.gallery.filter import Name
+from nearkin.gallery.condition import Condition, Name, condition
 from nearkin.serve.problems import Problem
 
 _LONGEST_TEXT = 1000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ from nearkin.confidence import SharpNED
 from nearkin.confidence.conformal import covering_rank
 from nearkin.errors import DataError
 from nearkin.gallery.calibration import Calibration, class_sizes, fit_calibration
-from nearkin.gallery.calibration.calibration import plain_values, restored
+from nearkin.gallery.calibration.calibration import restored
 from nearkin.gallery.calibration.identification import LeftOut, fit_unknown_threshold
 from nearkin.gallery.calibration.pairs import (
     PairDistances,
@@ -651,5 +651,5 @@ def test_too_few_pairs_give_a_reason(genuine, impostors):
 def test_the_table_is_small_and_reads_back():
     fitted = fit_pair_rule(drawn(5_000, 100_000))
     assert len(fitted.thresholds) < 200
-    assert restored(PairRule, json.loads(json.dumps(plain_values(fitted)))) == fitted
+    assert restored(PairRule, json.loads(json.dumps(asdict(fitted)))) == fitted
     assert list(fitted.thresholds) == sorted(fitted.thresholds)

@@ -15,8 +15,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from nearkin.errors import DataError
-from nearkin.gallery.condition import condition, parse
-from nearkin.gallery.filter import AllOf, AnyOf, Compare, Condition, IsNull, Like, Name, Not, OneOf
+from nearkin.gallery.condition import AllOf, AnyOf, Compare, Condition, IsNull, Like, Name, Not, OneOf, condition, parse
 from nearkin.gallery.milvus.filter import facts
 from nearkin.gallery.milvus.filter import to_milvus as compile_milvus
 from nearkin.gallery.sqlite.rows import to_sql as compile_sql

@@ -251,10 +251,10 @@ def test_it_answers_where_another_package_has_changed_faiss():
     """pytorch-metric-learning imports faiss.contrib.torch_utils, which replaces `search` for the whole process."""
     code = (
         "import numpy as np, faiss.contrib.torch_utils\n"
-        "from nearkin.gallery.index.hnsw import HalfFrame as Frame, HnswGraph as Graph\n"
+        "from nearkin.gallery.index.hnsw import HnswGraph\n"
         "from nearkin.spaces import Sphere\n"
         "points = np.eye(8, dtype=np.float32).repeat(8, 0)\n"
-        "graph = Graph(Frame.of(Sphere(), points))\n"
+        "graph = HnswGraph.of(Sphere(), points)\n"
         "graph.add(points)\n"
         "print(sorted(graph.walk(points[:1], 8)[0].tolist()))\n"
     )

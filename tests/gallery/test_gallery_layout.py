@@ -13,10 +13,11 @@ from nearkin.errors import DataError
 from nearkin.gallery import Gallery
 from nearkin.gallery.condition import parse
 from nearkin.gallery.layout import BUILDING, PARTITIONS, Layout, layout_of
-from nearkin.gallery.milvus import MilvusStore, items, search
-from nearkin.gallery.milvus.collection import Collection
+from nearkin.gallery.milvus import MilvusStore, items
+from nearkin.gallery.milvus.change import GalleryHead
+from nearkin.gallery.milvus.collection import Documents
 from nearkin.gallery.milvus.filter import to_milvus as compile_where
-from nearkin.gallery.milvus.search import check_layout, index_parameters, search_parameters
+from nearkin.gallery.milvus.layout import check_layout, index_parameters, search_parameters
 from nearkin.gallery.store import Record
 from nearkin.gallery.values import Item, Settings
 
@@ -161,7 +162,13 @@ def test_a_server_is_sent_vectors_and_queries_of_one_type(dtype, part):
             return [[] for _ in given["data"]]
 
     server = Server()
-    search.search(server, Collection(server, "c", "id"), settings, points(3), 2, "", None, {})
+    head = GalleryHead(settings, "c")
+
+    class Kept(Documents):
+        def head(self) -> dict[str, Any]:
+            return head.to_dict()
+
+    MilvusStore(server, Kept(server, "d"), head).search(points(3), 2)
     np.testing.assert_array_equal(np.stack(server.asked), encoded)
     group = common_pb2.PlaceholderGroup.FromString(Prepare._prepare_placeholder_str(server.asked))
     kinds = {"float32": "FloatVector", "float16": "Float16Vector", "int8": "Int8Vector"}

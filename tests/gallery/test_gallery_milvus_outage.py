@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +18,8 @@ import pytest
 
 from nearkin.errors import StorageError
 from nearkin.gallery import Gallery, bulk_import, parquet
-from nearkin.gallery.milvus import connection
-from nearkin.gallery.milvus.change import BulkLoad
-from nearkin.gallery.store import Record
+from nearkin.gallery.milvus import MilvusStore, connection
+from nearkin.gallery.store import Load, Record
 
 pytest.importorskip("pymilvus", exc_type=ImportError)
 pytest.importorskip("milvus_lite", exc_type=ImportError)
@@ -93,15 +93,21 @@ class Batches:
     def __init__(self, monkeypatch, server: Server) -> None:
         self.sizes: list[int] = []
         self.kill_after = 0
-        write = BulkLoad.write
+        loading = MilvusStore.loading
 
-        def counted(load: BulkLoad, records: Sequence[Record], vectors: np.ndarray) -> None:
-            write(load, records, vectors)
-            self.sizes.append(len(records))
-            if len(self.sizes) == self.kill_after:
-                server.kill()
+        @contextmanager
+        def counted(store: MilvusStore) -> Iterator[Load]:
+            with loading(store) as load:
 
-        monkeypatch.setattr(BulkLoad, "write", counted)
+                def write(records: Sequence[Record], vectors: np.ndarray) -> None:
+                    load(records, vectors)
+                    self.sizes.append(len(records))
+                    if len(self.sizes) == self.kill_after:
+                        server.kill()
+
+                yield write
+
+        monkeypatch.setattr(MilvusStore, "loading", counted)
 
 
 @pytest.mark.parametrize("partition", [None, "shop"])

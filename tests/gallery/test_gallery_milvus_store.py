@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from nearkin.errors import DataError, StorageError
-from nearkin.gallery.milvus import MilvusStore, collection, connection, items, search
+from nearkin.gallery.milvus import MilvusStore, collection, connection, items
 from nearkin.gallery.milvus import store as store_module
 from nearkin.gallery.milvus.change import documents_name
 from nearkin.gallery.milvus.collection import Documents
@@ -288,7 +288,7 @@ def test_distances_on_the_sphere_are_true_ones_however_small(address, space, apa
 
 
 def test_many_queries_are_asked_in_parts(store, monkeypatch):
-    monkeypatch.setitem(search._LITE_QUERIES, "L2", 3)
+    monkeypatch.setitem(store_module._LITE_QUERIES, "L2", 3)
     monkeypatch.setattr(items, "_VALUES_AT_ONCE", 28)
     gallery, queries = points(20, 1), points(11, 2)
     store.write([Record(f"i{row:02d}", None) for row in range(20)], gallery)
@@ -301,14 +301,14 @@ def test_many_queries_are_asked_in_parts(store, monkeypatch):
 
 def test_an_item_that_vanishes_during_a_search_leaves_no_hole(store, monkeypatch):
     store.write(OLD, points(5))
-    proposals = search._proposals
+    proposals = MilvusStore._proposals
 
     def meanwhile(*args: Any) -> Any:
         made = proposals(*args)
         store.remove(["i0"])
         return made
 
-    monkeypatch.setattr(search, "_proposals", meanwhile)
+    monkeypatch.setattr(MilvusStore, "_proposals", meanwhile)
     found = store.search(points(5)[:1], 5)
     assert "i0" not in found.keys[0].tolist()
     assert np.isfinite(found.distances[0]).tolist() == [True] * 4 + [False]

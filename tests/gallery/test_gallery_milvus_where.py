@@ -9,8 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nearkin.gallery.condition import Condition, parse
-from nearkin.gallery.filter import AllOf, AnyOf, Compare, IsNull, Like, Name, Not, OneOf
+from nearkin.gallery.condition import AllOf, AnyOf, Compare, Condition, IsNull, Like, Name, Not, OneOf, parse
 from nearkin.gallery.milvus import MilvusStore
 from nearkin.gallery.store import Record
 from nearkin.gallery.values import Item, Settings

@@ -47,7 +47,7 @@ def small(monkeypatch) -> None:
     ("dimension", "dtype"), [(1, "float16"), (128, "float32"), (100, "float16"), (10**6, "float32")]
 )
 def test_blocks_are_about_a_megabyte(dimension, dtype):
-    made = VectorBlocks.of(settings_of(dimension=dimension, dtype=dtype), 1)
+    made = VectorBlocks(None, settings_of(dimension=dimension, dtype=dtype), 1)
     assert made.rows & (made.rows - 1) == 0
     assert made.rows == 1 or made.rows * made.width <= 2**20
     assert made.rows == 2**14 or 2 * made.rows * made.width > 2**20
@@ -58,32 +58,32 @@ def test_blocks_are_about_a_megabyte(dimension, dtype):
 def test_blocks_hold_what_was_appended(small, sizes, changed):
     connection = sqlite3.connect(":memory:", isolation_level=None)
     database.migrate(connection)
-    made = VectorBlocks.of(settings_of(), 7)
+    made = VectorBlocks(connection, settings_of(), 7)
     points, codes = vectors_of(sum(sizes)), np.arange(sum(sizes), dtype=np.int32)
     done = 0
     for generation, size in enumerate(sizes):
-        made.append(connection, generation, done, points[done : done + size], codes[done : done + size])
+        made.append(generation, done, points[done : done + size], codes[done : done + size])
         done += size
     rows = np.array(sorted(row for row in changed if row < done), np.int64)
-    made.set_codes(connection, 99, rows[::-1], -rows[::-1])
+    made.set_codes(99, rows[::-1], -rows[::-1])
     codes[rows] = -rows
-    np.testing.assert_array_equal(np.concatenate(list(made.points(connection, 0, done))), points)
-    np.testing.assert_array_equal(np.concatenate(list(made.points(connection, done // 2, done))), points[done // 2 :])
-    held = np.concatenate([part for _, part in made.newer(connection, -1)])
+    np.testing.assert_array_equal(np.concatenate(list(made.points(0, done))), points)
+    np.testing.assert_array_equal(np.concatenate(list(made.points(done // 2, done))), points[done // 2 :])
+    held = np.concatenate([part for _, part in made.newer(-1)])
     np.testing.assert_array_equal(held[:done], codes)
     assert (held[done:] == ABSENT).all()
-    assert {number for number, _ in made.newer(connection, 98)} == set((rows // 16).tolist())
+    assert {number for number, _ in made.newer(98)} == set((rows // 16).tolist())
     connection.close()
 
 
 def test_scattered_rows_are_written_in_place(small):
     connection = sqlite3.connect(":memory:", isolation_level=None)
     database.migrate(connection)
-    made, points = VectorBlocks.of(settings_of(dtype="float16"), 1), vectors_of(100)
+    made, points = VectorBlocks(connection, settings_of(dtype="float16"), 1), vectors_of(100)
     order = np.random.default_rng(1).permutation(100)
     for part in np.split(order, 5):
-        made.scatter(connection, part, made.stored(points[part]))
-    held = np.concatenate(list(made.points(connection, 0, 100)))
+        made.scatter(part, made.stored(points[part]))
+    held = np.concatenate(list(made.points(0, 100)))
     np.testing.assert_array_equal(held, points.astype(np.float16))
     connection.close()
 
@@ -205,10 +205,7 @@ def test_an_older_gallery_is_migrated_when_opened(tmp_path):
 def test_a_migration_that_fails_leaves_the_old_version(tmp_path, monkeypatch):
     _first_version(tmp_path / "g")
 
-    def fails(connection):
-        connection.execute("CREATE TABLE half (x)")
-        raise sqlite3.OperationalError("spent")
-
+    fails = ("CREATE TABLE half (x)", "INSERT INTO spent VALUES (1)")
     monkeypatch.setattr(database, "STEPS", (*database.STEPS[:1], fails))
     with pytest.raises(StorageError, match="spent"):
         SqliteStore.open(tmp_path / "g")
@@ -417,8 +414,8 @@ def test_the_leftovers_of_a_rebuild_are_deleted_by_the_next_writer(small, tmp_pa
     store = SqliteStore.create(tmp_path, settings_of())
     store.write(records_of(40), vectors_of(40))
     with store._connected() as connection:
-        made = VectorBlocks.of(settings_of(), 2)
-        made.scatter(connection, np.arange(40), vectors_of(40, 5))
+        made = VectorBlocks(connection, settings_of(), 2)
+        made.scatter(np.arange(40), vectors_of(40, 5))
     assert len(store) == 40
     store.remove(["i00000"])
     for table in ("blocks", "vectors"):

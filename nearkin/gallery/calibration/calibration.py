@@ -30,7 +30,7 @@ from nearkin.gallery.calibration.identification import (
     too_few_for_threshold,
 )
 from nearkin.gallery.calibration.pairs import PairRule, Ruling, compare_pairs, fit_pair_rule
-from nearkin.gallery.store import Found, GalleryStore, Sample
+from nearkin.gallery.store import Found, GalleryStore
 from nearkin.gallery.values import LikelyClass, Match, Settings
 from nearkin.spaces import Space
 
@@ -38,44 +38,6 @@ T = TypeVar("T")
 
 _SHOWN = 5
 _NOTHING = "The gallery has no labelled items: add some."
-
-
-def reach_verdicts(
-    found: Found,
-    classes: Sequence[str],
-    sizes: np.ndarray,
-    k: int,
-    identification: Identification,
-    horizon: UnknownThreshold,
-) -> list[Match]:
-    """One verdict for each query, by its k nearest labelled neighbours; sizes (C,) are those of the classes."""
-    distances, codes = found.distances[:, :k], found.codes[:, :k]
-    there = present(distances, codes) & (codes < len(classes))
-    codes = np.where(there, codes, -1)
-    some = np.flatnonzero(there.any(axis=1))
-    verdicts = [Match(None, None, None, reason=_NOTHING)] * len(codes)
-    if not len(some):
-        return verdicts
-    distances, codes, there = distances[some], codes[some], there[some]
-    first = there.argmax(axis=1)
-    nearest = distances[np.arange(len(some)), first]
-    known = [None] * len(some) if horizon.threshold is None else (nearest <= horizon.threshold).tolist()
-    if identification.temperature is None:
-        labels = codes[np.arange(len(some)), first].tolist()
-        listed: list[tuple[LikelyClass, ...]] = [()] * len(some)
-    else:
-        top, values = identification.probabilities(distances, codes, shares_of(sizes, codes)).top(_SHOWN)
-        labels = top[:, 0].tolist()
-        listed = [_candidates(*row, classes) for row in zip(top.tolist(), values.tolist(), strict=True)]
-    reason = " ".join(dict.fromkeys(text for text in (identification.reason, horizon.reason) if text))
-    for row, code, flag, candidates in zip(some.tolist(), labels, known, listed, strict=True):
-        probability = candidates[0].probability if candidates else None
-        verdicts[row] = Match(classes[code], probability, flag, (), candidates, reason)
-    return verdicts
-
-
-def _candidates(codes: list[int], values: list[float], classes: Sequence[str]) -> tuple[LikelyClass, ...]:
-    return tuple(LikelyClass(classes[code], value) for code, value in zip(codes, values, strict=True) if code >= 0)
 
 
 _FORMAT = 1
@@ -140,7 +102,29 @@ class Calibration:
             classes: as `GalleryStore.classes` gives them.
             sizes: how many items each of them has (C,), as `class_sizes` counts them.
         """
-        return reach_verdicts(found, classes, sizes, self.k, self.identification, self.horizon)
+        identification, horizon = self.identification, self.horizon
+        distances, codes = found.distances[:, : self.k], found.codes[:, : self.k]
+        there = present(distances, codes) & (codes < len(classes))
+        codes = np.where(there, codes, -1)
+        some = np.flatnonzero(there.any(axis=1))
+        verdicts = [Match(None, None, None, reason=_NOTHING)] * len(codes)
+        if not len(some):
+            return verdicts
+        distances, codes, there = distances[some], codes[some], there[some]
+        first = np.arange(len(some)), there.argmax(axis=1)
+        known = [None] * len(some) if horizon.threshold is None else (distances[first] <= horizon.threshold).tolist()
+        if identification.temperature is None:
+            top, values = codes[first][:, None], np.zeros((len(some), 0))
+        else:
+            top, values = identification.probabilities(distances, codes, shares_of(sizes, codes)).top(_SHOWN)
+        reason = " ".join(dict.fromkeys(text for text in (identification.reason, horizon.reason) if text))
+        for row, labels, shares, flag in zip(some.tolist(), top.tolist(), values.tolist(), known, strict=True):
+            # Without probabilities there is a label and no share of it.
+            pairs = zip(labels, shares, strict=False)
+            listed = tuple(LikelyClass(classes[code], share) for code, share in pairs if code >= 0)
+            probability = listed[0].probability if listed else None
+            verdicts[row] = Match(classes[labels[0]], probability, flag, (), listed, reason)
+        return verdicts
 
     def judge(self, distance: float, rate: float) -> Ruling:
         """Whether two items at a distance are of one class, so that the share `rate` of others is accepted at most."""
@@ -160,12 +144,8 @@ class Calibration:
         found = self.identification
         if found.temperature is None:
             return {"reason": found.reason}
-        return {
-            "bins": [dict(part) for part in found.bins],
-            "ece": found.ece,
-            "accuracy": found.accuracy,
-            "items": found.items,
-        }
+        bins = [dict(part) for part in found.bins]
+        return {"bins": bins, "ece": found.ece, "accuracy": found.accuracy, "items": found.items}
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -197,20 +177,14 @@ class Calibration:
             raise DataError(f"This calibration is damaged ({error}): make one with recalibrate.") from error
 
     def _content(self) -> dict[str, Any]:
-        plain = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        parts = {name: plain_values(plain[name]) for name in ("identification", "horizon", "pairs")}
+        plain: dict[str, Any] = json.loads(json.dumps(asdict(self)))
         if not self.identification.similarity:  # older calibrations have none, and keep their key
-            del parts["identification"]["similarity"]
-        return {**plain, **parts, "notes": list(self.notes)}
-
-
-def plain_values(part: Any) -> dict[str, Any]:
-    """A part of a calibration as plain JSON values."""
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(part).items()}
+            del plain["identification"]["similarity"]
+        return plain
 
 
 def restored(kind: type[T], plain: Mapping[str, Any]) -> T:
-    """The inverse of `plain_values`; keys of a newer version are ignored."""
+    """A part of a calibration from plain values; keys of a newer version are ignored."""
     known = {field.name: field.default for field in fields(kind) if field.name in plain}  # type: ignore[arg-type]
     return kind(**{name: tuple(plain[name]) if default == () else plain[name] for name, default in known.items()})
 
@@ -250,36 +224,17 @@ def fit_calibration(
     sizes = class_sizes(store, sample.codes)
     k = max(1, min(MOST_NEIGHBOURS, int(sizes.sum()) - 1))
     similarity = bool(getattr(space, "similarity", False))
-    identification, horizon = _learn(store, sample, sizes, k, float(accept), similarity, progress)
-    return Calibration(
-        items,
-        changes,
-        generation,
-        float(accept),
-        k,
-        identification,
-        horizon,
-        fit_pair_rule(compare_pairs(store, space, sample, sizes, int(seed))),
-        _notes(sizes, identification, horizon),
-    )
-
-
-def _learn(
-    store: GalleryStore, sample: Sample, sizes: np.ndarray, k: int, accept: float, similarity: bool, progress: bool
-) -> tuple[Identification, UnknownThreshold]:
-    """What items that are left out tell; nothing is searched for where they are too few for anything."""
     mates = int((sizes[sample.codes] > 1).sum())
     little, few = too_few_for_probabilities(int((sizes > 1).sum()), mates), too_few_for_threshold(mates, accept)
     identification = Identification(items=mates, reason=little, similarity=similarity)
     horizon = UnknownThreshold(items=mates, reason=few)
-    if little and few:
-        return identification, horizon
-    left_out = leave_out(store, sample, sizes, k, progress)
-    if not little:
-        identification = fit_identification(left_out, similarity)
-    if not few:
-        horizon = fit_unknown_threshold(left_out, accept)
-    return identification, horizon
+    if not (little and few):  # nothing is searched for where items are too few for anything
+        left_out = leave_out(store, sample, sizes, k, progress)
+        identification = identification if little else fit_identification(left_out, similarity)
+        horizon = horizon if few else fit_unknown_threshold(left_out, float(accept))
+    pairs = fit_pair_rule(compare_pairs(store, space, sample, sizes, int(seed)))
+    notes = _notes(sizes, identification, horizon)
+    return Calibration(items, changes, generation, float(accept), k, identification, horizon, pairs, notes)
 
 
 def _notes(sizes: np.ndarray, identification: Identification, horizon: UnknownThreshold) -> tuple[str, ...]:

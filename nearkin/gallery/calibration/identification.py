@@ -5,15 +5,15 @@ Probabilities are NED with a sharpness; a query is known if its nearest labelled
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 
 from nearkin.confidence.conformal import needed_points
-from nearkin.confidence.probabilities import ClassProbabilities, powered, sum_by_class
-from nearkin.confidence.sharp_ned import fit_sharpened
+from nearkin.confidence.probabilities import ClassProbabilities
+from nearkin.confidence.sharp_ned import fit_sharpened, sharpened_shares
 from nearkin.confidence.temperature import fit_temperature
 from nearkin.gallery.store import GalleryStore, Sample
 from nearkin.metrics.calibration import calibration_metrics
@@ -59,10 +59,11 @@ class LeftOut:
         counts = np.count_nonzero(present(self.distances, self.codes), axis=1)
         width = int(np.median(counts)) if len(counts) else 0
         kept = self._rows(counts >= max(width, 1))
-        return LeftOut(kept.own, kept.mates, kept.distances[:, :width], kept.codes[:, :width], kept.sizes)
+        return replace(kept, distances=kept.distances[:, :width], codes=kept.codes[:, :width])
 
     def _rows(self, chosen: np.ndarray) -> LeftOut:
-        return LeftOut(self.own[chosen], self.mates[chosen], self.distances[chosen], self.codes[chosen], self.sizes)
+        parts = {name: getattr(self, name)[chosen] for name in ("own", "mates", "distances", "codes")}
+        return replace(self, **parts)
 
 
 def leave_out(store: GalleryStore, sample: Sample, sizes: np.ndarray, k: int, progress: bool = False) -> LeftOut:
@@ -121,7 +122,6 @@ LEAST_ITEMS = 30
 """Items of such classes without which nothing is fitted."""
 
 _BINS = 15
-_LEAST_EXPONENT = -700.0  # of float64
 _NO_NAMES = np.empty(0, object)
 
 
@@ -171,16 +171,11 @@ class Identification:
         assert self.temperature is not None
         assert self.sharpness is not None
         there = present(distances, codes)
-        energies = np.where(there, _energies(np.where(there, distances, 0), self.similarity), np.inf)
-        gaps = energies - energies.min(axis=1, keepdims=True)
-        weights = np.exp(np.maximum(gaps / -self.temperature, _LEAST_EXPONENT))
-        found = sum_by_class(np.where(there, codes, -1), np.where(there, weights * shares, 0.0))
-        kept = found.codes >= 0
-        rows = np.repeat(np.arange(len(codes)), np.diff(found.offsets))[kept]
-        offsets = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=len(codes)))])
-        shares = powered(found.sums[kept], offsets, self.sharpness)
-        values = np.minimum(shares, self.ceiling)
-        return ClassProbabilities(_NO_NAMES, offsets, found.codes[kept], values, found.best)
+        energies, known = _energies(np.where(there, distances, 0), self.similarity), np.where(there, codes, -1)
+        found = sharpened_shares(energies, known, self.temperature, self.sharpness, shares)
+        return ClassProbabilities(
+            _NO_NAMES, found.offsets, found.codes, np.minimum(found.sums, self.ceiling), found.best
+        )
 
 
 def too_few_for_probabilities(classes: int, items: int) -> str:
@@ -218,10 +213,6 @@ def fit_identification(left_out: LeftOut, similarity: bool = False) -> Identific
     sharp = fit_sharpened(energies, filled.codes, filled.own, plain.temperature, filled.shares)
     lonely = int((~(tried.codes == tried.own[:, None]).any(axis=1)).sum())
     fitted = Identification(sharp.temperature, sharp.sharpness, len(tried.own), lonely, similarity=similarity)
-    return _measured(fitted, tried, (*(note.replace("support points", "items") for note in plain.notes), *sharp.notes))
-
-
-def _measured(fitted: Identification, tried: LeftOut, notes: tuple[str, ...]) -> Identification:
     some = present(tried.distances, tried.codes).any(axis=1)
     found = fitted.probabilities(tried.distances[some], tried.codes[some], tried.shares[some])
     result = calibration_metrics(found.confidence, found.best == tried.own[some], bins=_BINS)
@@ -236,17 +227,8 @@ def _measured(fitted: Identification, tried: LeftOut, notes: tuple[str, ...]) ->
         }
         for place in np.flatnonzero(curve.counts).tolist()
     )
-    return Identification(
-        fitted.temperature,
-        fitted.sharpness,
-        fitted.items,
-        fitted.lonely,
-        result.values["accuracy"],
-        result.values["ECE"],
-        bins,
-        notes=notes,
-        similarity=fitted.similarity,
-    )
+    notes = (*(note.replace("support points", "items") for note in plain.notes), *sharp.notes)
+    return replace(fitted, accuracy=result.values["accuracy"], ece=result.values["ECE"], bins=bins, notes=notes)
 
 
 def _energies(distances: np.ndarray, similarity: bool) -> np.ndarray:

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from scipy.optimize import minimize
 from scipy.special import expit
-from torch import Tensor
 
 from nearkin.errors import DataError
 from nearkin.gallery.store import GalleryStore, Sample
@@ -148,29 +147,22 @@ def _with_mates(
 @torch.no_grad()
 def _distances(space: Space, vectors: np.ndarray, pairs: PairRows) -> np.ndarray:
     """Distances float32 (p,) between vectors (n, d) of pairs, a block of pairs at a time."""
-    left, right = pairs
     points = torch.from_numpy(np.ascontiguousarray(vectors))
     if isinstance(space, Factorised):
-        return _by_sides(space, points, pairs)
-    rows = max(1, _BLOCK // max(1, points.shape[1]))
-    found = []
-    for start in range(0, len(left), rows):
-        a, b = (points[torch.from_numpy(side[start : start + rows]), None] for side in (left, right))
-        # One pair as a batch of 1 x 1 matrices.
-        found.append(space.distance(a, b).flatten().float().numpy())
-    return np.concatenate([np.empty(0, np.float32), *found])
-
-
-def _by_sides(space: Factorised, points: Tensor, pairs: PairRows) -> np.ndarray:
-    """The same by a learned similarity, the first of a pair being the query: what each side adds is computed once."""
-    apart = space.sides()
-    queries, enrolled = apart.of_queries(points), apart.of_enrolled(points)
-    rows = max(1, _BLOCK // apart.width)
-    found = []
+        # What each side adds is computed once; the first of a pair is the query.
+        apart = space.sides()
+        queries, enrolled, width = apart.of_queries(points), apart.of_enrolled(points), apart.width
+    else:
+        queries, enrolled, width = points, points, points.shape[1]
+    rows = max(1, _BLOCK // max(1, width))
+    found = [np.empty(0, np.float32)]
     for start in range(0, len(pairs[0]), rows):
         left, right = (torch.from_numpy(side[start : start + rows]) for side in pairs)
-        found.append(-apart.scores(queries[left, None], enrolled[right, None]).flatten().numpy())
-    return np.concatenate([np.empty(0, np.float32), *found])
+        # One pair as a batch of 1 x 1 matrices.
+        a, b = queries[left, None], enrolled[right, None]
+        distances = -apart.scores(a, b) if isinstance(space, Factorised) else space.distance(a, b).float()
+        found.append(distances.flatten().numpy())
+    return np.concatenate(found)
 
 
 LEAST_PAIRS = 30
@@ -235,17 +227,14 @@ class PairRule:
         # No surer than so many pairs can make anyone.
         least = 1 / (min(self.genuine, self.impostors) + 2)
         probability = min(max(float(expit(self.offset + self.slope * distance)), least), 1 - least)
-        allowed = self._allowed(rate)
+        # How many of the impostors may be accepted: the quotient decides, the product may round to either side.
+        allowed = math.floor(rate * self.impostors)
+        allowed += int((allowed + 1) / self.impostors <= rate) - int(allowed / self.impostors > rate)
         place = int(np.searchsorted(self.accepted, allowed, side="right")) - 1
         if allowed < _RESOLVED or place < 0:
             return Ruling(None, probability, None, reason=self._unresolved(rate, allowed))
         threshold = self.thresholds[place]
         return Ruling(distance <= threshold, probability, threshold, self.true_accepts[place])
-
-    def _allowed(self, rate: float) -> int:
-        """How many of the impostors may be accepted: the quotient decides, the product may round to either side."""
-        allowed = math.floor(rate * self.impostors)
-        return allowed + int((allowed + 1) / self.impostors <= rate) - int(allowed / self.impostors > rate)
 
     def _unresolved(self, rate: float, allowed: int) -> str:
         if allowed >= _RESOLVED:
@@ -264,26 +253,17 @@ def fit_pair_rule(pairs: PairDistances) -> PairRule:
     """Learn from distances of pairs: a table of thresholds, and the log-odds as a line over the distance."""
     genuine, impostors = len(pairs.genuine), len(pairs.impostors)
     if min(genuine, impostors) < LEAST_PAIRS:
-        return PairRule(
-            genuine,
-            impostors,
-            reason=(
-                f"Verification needs {LEAST_PAIRS} pairs of one class and as many of different classes, but the "
-                f"gallery has {genuine:,} and {impostors:,}: add more items to more classes."
-            ),
+        reason = (
+            f"Verification needs {LEAST_PAIRS} pairs of one class and as many of different classes, but the gallery "
+            f"has {genuine:,} and {impostors:,}: add more items to more classes."
         )
+        return PairRule(genuine, impostors, reason=reason)
     thresholds, accepted = _thresholds(np.sort(pairs.impostors), pairs.least)
     order = np.argsort(pairs.genuine, kind="stable")
     shares = np.concatenate([[0.0], np.cumsum(pairs.weights[order]) / pairs.weights.sum()])
     reached = shares[np.searchsorted(pairs.genuine[order], thresholds, side="right")]
-    return PairRule(
-        genuine,
-        impostors,
-        tuple(thresholds.tolist()),
-        tuple(accepted.tolist()),
-        tuple(float(f"{min(share, 1.0):.5g}") for share in reached.tolist()),
-        *_line(pairs),
-    )
+    accepts = tuple(float(f"{min(share, 1.0):.5g}") for share in reached.tolist())
+    return PairRule(genuine, impostors, tuple(thresholds.tolist()), tuple(accepted.tolist()), accepts, *_line(pairs))
 
 
 def _thresholds(impostors: np.ndarray, least: float = 0.0) -> tuple[np.ndarray, np.ndarray]:

@@ -10,7 +10,7 @@ import threading
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from nearkin.errors import DataError, StorageError, require
-from nearkin.gallery.index.vectors import SearchRequest, Snapshot, VectorIndex, check_request, search_exactly
+from nearkin.gallery.index.vectors import SearchRequest, Snapshot, VectorIndex, check_request
 from nearkin.progress import Progress
 from nearkin.search.ann import reproducible
-from nearkin.search.scan import nearest, score_form, true_distances
+from nearkin.search.scan import nearest, true_distances
 from nearkin.spaces import Euclidean, LipschitzBall, Space, Sphere
 from nearkin.storage import replacing, write_json
 
@@ -30,50 +30,33 @@ BUILDING = 128  # efConstruction
 SEARCHING = 128  # efSearch; at least twice as many as are proposed
 
 
-@dataclass(frozen=True, eq=False)
-class HalfFrame:
-    """Coordinates in which half precision tells points apart.
+class HnswGraph:
+    """Slots 0, 1, 2, ... as nodes of a graph, kept in half precision, in coordinates where that tells points apart.
 
-    Attributes:
+    Args:
         origin: what is subtracted, float64 (d,).
         scale: what the rest is multiplied by.
         directions: whether lengths are taken away first.
+        index: the graph of faiss; None: an empty one.
     """
 
-    origin: np.ndarray
-    scale: float
-    directions: bool
+    def __init__(self, origin: np.ndarray, scale: float, directions: bool, index: Any | None = None) -> None:
+        self._kit = kit = require("faiss", "faiss")
+        self.origin, self.scale, self.directions = origin, scale, directions
+        if index is None:
+            index = kit.IndexHNSWSQ(len(origin), kit.ScalarQuantizer.QT_fp16, NEIGHBOURS, kit.METRIC_L2)
+            index.hnsw.efConstruction = BUILDING
+            index.hnsw.rng = kit.RandomGenerator(0)
+        self.index = index
 
     @classmethod
-    def of(cls, space: Space, vectors: np.ndarray) -> HalfFrame:
-        """The frame for vectors like these (n, d): the mean for origin, and a scale that brings them within 1."""
+    def of(cls, space: Space, vectors: np.ndarray) -> HnswGraph:
+        """An empty one for vectors like these (n, d): the mean is the origin, and the scale brings them within 1."""
         if isinstance(space, Sphere):
             return cls(np.zeros(vectors.shape[1]), 1.0, True)
         origin = vectors.mean(axis=0, dtype=np.float64)
         reach = float(np.abs(vectors - origin).max())
         return cls(origin, 2.0 ** -float(np.frexp(reach)[1]), False)
-
-    def enter(self, vectors: np.ndarray) -> np.ndarray:
-        """Coordinates float32 (n, d) of vectors (n, d), within the range of half precision."""
-        wide = (vectors.astype(np.float64) - self.origin) * self.scale
-        if self.directions:
-            length = np.linalg.norm(wide, axis=1, keepdims=True)
-            wide /= np.where(length == 0, 1, length)
-        return np.clip(wide, -60_000, 60_000).astype(np.float32)
-
-
-class HnswGraph:
-    """Slots 0, 1, 2, ... as nodes of a graph, kept in half precision.
-
-    Args:
-        frame: in which coordinates points enter.
-        index: the graph of faiss; None: an empty one.
-    """
-
-    def __init__(self, frame: HalfFrame, index: Any | None = None) -> None:
-        self._kit = require("faiss", "faiss")
-        self.frame = frame
-        self.index = self._new(len(frame.origin)) if index is None else index
 
     @property
     def covered(self) -> int:
@@ -82,7 +65,7 @@ class HnswGraph:
 
     def add(self, vectors: np.ndarray) -> None:
         """Add the next slots, float32 (n, d); nobody may walk meanwhile."""
-        points = self.frame.enter(vectors)
+        points = self._enter(vectors)
         with reproducible(self._kit):
             if not self.index.is_trained:
                 self.index.train(points)
@@ -96,84 +79,19 @@ class HnswGraph:
         effort = self._kit.SearchParametersHNSW(efSearch=max(SEARCHING, 2 * width))
         # faiss.contrib.torch_utils, which others import, puts a `search` without parameters in place of this one.
         search = getattr(self.index, "search_numpy", self.index.search)
-        return np.asarray(search(self.frame.enter(queries), width, params=effort)[1])
+        return np.asarray(search(self._enter(queries), width, params=effort)[1])
 
-    def _new(self, dimension: int) -> Any:
-        index = self._kit.IndexHNSWSQ(dimension, self._kit.ScalarQuantizer.QT_fp16, NEIGHBOURS, self._kit.METRIC_L2)
-        index.hnsw.efConstruction = BUILDING
-        index.hnsw.rng = self._kit.RandomGenerator(0)
-        return index
-
-
-def check_space(space: Space) -> None:
-    """Refuse a space that no graph can search."""
-    if space.name == "learned":
-        raise DataError(
-            "A graph cannot search by a learned similarity, which is no distance: use index='exact', or 'auto', which "
-            "is always exact for it."
-        )
-    if type(space) not in (Sphere, Euclidean, LipschitzBall):
-        raise DataError(
-            f"A graph cannot search the space '{space.name}': it knows the sphere, Euclidean space and the Lipschitz "
-            "ball; use the exact index instead."
-        )
+    def _enter(self, vectors: np.ndarray) -> np.ndarray:
+        """Coordinates float32 (n, d) of vectors (n, d), within the range of half precision."""
+        wide = (vectors.astype(np.float64) - self.origin) * self.scale
+        if self.directions:
+            length = np.linalg.norm(wide, axis=1, keepdims=True)
+            wide /= np.where(length == 0, 1, length)
+        return np.clip(wide, -60_000, 60_000).astype(np.float32)
 
 
 _CHUNK = 2**22
 _WITNESSES = 64
-
-
-def write_graph(directory: Path, version: int, graph: HnswGraph, space: Space, now: Snapshot, generation: int) -> None:
-    """Write a graph of the first slots, and delete those of other versions."""
-    kit = require("faiss", "faiss")
-    path = _path(directory, version)
-    with replacing(path) as temporary:
-        kit.write_index(graph.index, str(temporary))
-        checksum = _checksum(temporary)
-    write_json(
-        path.with_suffix(".json"),
-        {
-            "generation": generation,
-            "covered": graph.covered,
-            **_kind(version, space, now),
-            "origin": graph.frame.origin.tolist(),
-            "scale": graph.frame.scale,
-            "directions": graph.frame.directions,
-            "witnesses": _witnesses(now, graph.covered),
-            "checksum": checksum,
-            "faiss": kit.__version__,
-        },
-    )
-    for other in directory.glob("hnsw-*"):
-        if other.suffix in (".faiss", ".json") and other.stem != path.stem:
-            with suppress(OSError):
-                other.unlink()
-
-
-def read_graph(directory: Path, version: int, space: Space, now: Snapshot) -> tuple[HnswGraph, int] | None:
-    """A graph and the generation it was written at; None if there is none that fits these vectors.
-
-    A damaged graph would lead a walk out of memory, so the file's checksum is compared before faiss reads it.
-    """
-    kit = require("faiss", "faiss")
-    path = _path(directory, version)
-    try:
-        facts = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
-        covered = facts["covered"]
-        fits = 0 < covered <= now.count and _kind(version, space, now).items() <= facts.items()
-        if not fits or facts["witnesses"] != _witnesses(now, covered) or facts["checksum"] != _checksum(path):
-            return None
-        frame = HalfFrame(np.array(facts["origin"], np.float64), float(facts["scale"]), bool(facts["directions"]))
-        graph = HnswGraph(frame, kit.read_index(str(path)))
-        if graph.covered != covered or graph.index.d != len(frame.origin):
-            return None
-        return graph, int(facts["generation"])
-    except (OSError, ValueError, TypeError, KeyError, RuntimeError, MemoryError, AttributeError):
-        return None
-
-
-def _path(directory: Path, version: int) -> Path:
-    return directory / f"hnsw-{version}.faiss"
 
 
 def _kind(version: int, space: Space, now: Snapshot) -> dict[str, Any]:
@@ -213,28 +131,53 @@ class HnswIndex:
         vectors: the vectors of a sphere, Euclidean space or Lipschitz ball.
         directory: where the graph is kept; None: nowhere.
         version: of the vectors; another version's slots are others.
+
+    Attributes:
+        saved: how many slots are in the graph that was saved or loaded last.
     """
 
     def __init__(self, vectors: VectorIndex, directory: Path | None, version: int) -> None:
         require("faiss", "faiss")
-        check_space(vectors.space)
+        space = vectors.space
+        if space.name == "learned":
+            raise DataError(
+                "A graph cannot search by a learned similarity, which is no distance: use index='exact', or 'auto', "
+                "which is always exact for it."
+            )
+        if type(space) not in (Sphere, Euclidean, LipschitzBall):
+            raise DataError(
+                f"A graph cannot search the space '{space.name}': it knows the sphere, Euclidean space and the "
+                "Lipschitz ball; use the exact index instead."
+            )
         self.exact = vectors
         self.directory = directory
         self.version = version
         self.generation = 0
-        self._form = score_form(vectors.space)
+        self.saved = 0
         self._graph: HnswGraph | None = None
         self._walkers = _Walkers()
 
     @classmethod
     def load(cls, vectors: VectorIndex, directory: Path, version: int) -> HnswIndex | None:
-        """The index that was saved; None if there is none, it is damaged, or it is not of these vectors."""
-        index = cls(vectors, directory, version)
-        found = read_graph(Path(directory), version, vectors.space, vectors.snapshot)
-        if found is None:
+        """The index that was saved; None if there is none, it is damaged, or it is not of these vectors.
+
+        A damaged graph would lead a walk out of memory, so the file's checksum is compared before faiss reads it.
+        """
+        loaded, now = cls(vectors, directory, version), vectors.snapshot
+        file = Path(directory) / f"hnsw-{version}.faiss"
+        try:
+            facts = json.loads(file.with_suffix(".json").read_text(encoding="utf-8"))
+            covered = facts["covered"]
+            fits = 0 < covered <= now.count and _kind(version, vectors.space, now).items() <= facts.items()
+            if not fits or facts["witnesses"] != _witnesses(now, covered) or facts["checksum"] != _checksum(file):
+                return None
+            index = require("faiss", "faiss").read_index(str(file))
+            origin = np.array(facts["origin"], np.float64)
+            graph = HnswGraph(origin, float(facts["scale"]), bool(facts["directions"]), index)
+            loaded._graph, loaded.generation, loaded.saved = graph, int(facts["generation"]), covered
+            return loaded if graph.covered == covered and index.d == len(origin) else None
+        except (OSError, ValueError, TypeError, KeyError, RuntimeError, MemoryError, AttributeError):
             return None
-        index._graph, index.generation = found
-        return index
 
     @property
     def covered(self) -> int:
@@ -256,7 +199,7 @@ class HnswIndex:
             graph = self._graph
             if graph is None:
                 sample = now.vectors[: now.count : max(1, now.count // _SAMPLED)]
-                graph = HnswGraph(HalfFrame.of(self.exact.space, sample))
+                graph = HnswGraph.of(self.exact.space, sample)
             for start in range(first, now.count, _ADDED):
                 block = now.vectors[start : min(start + _ADDED, now.count)]
                 graph.add(block)
@@ -269,9 +212,30 @@ class HnswIndex:
             raise StorageError("This index has no directory to be saved in: give one when it is made.")
         if self._graph is None:
             return
-        now = self.exact.snapshot
-        write_graph(Path(self.directory), self.version, self._graph, self.exact.space, now, generation)
-        self.generation = generation
+        graph, now, kit = self._graph, self.exact.snapshot, require("faiss", "faiss")
+        path = Path(self.directory) / f"hnsw-{self.version}.faiss"
+        with replacing(path) as temporary:
+            kit.write_index(graph.index, str(temporary))
+            checksum = _checksum(temporary)
+        write_json(
+            path.with_suffix(".json"),
+            {
+                "generation": generation,
+                "covered": graph.covered,
+                **_kind(self.version, self.exact.space, now),
+                "origin": graph.origin.tolist(),
+                "scale": graph.scale,
+                "directions": graph.directions,
+                "witnesses": _witnesses(now, graph.covered),
+                "checksum": checksum,
+                "faiss": kit.__version__,
+            },
+        )
+        for other in path.parent.glob("hnsw-*"):
+            if other.suffix in (".faiss", ".json") and other.stem != path.stem:
+                with suppress(OSError):
+                    other.unlink()
+        self.generation, self.saved = generation, graph.covered
 
     def search(
         self,
@@ -289,30 +253,24 @@ class HnswIndex:
             graph = self._graph if entered else None
             if graph is not None and allowed is None and (asked.lengths > 0).all():
                 return self._search(graph, now, asked)
-        return search_exactly(self.exact.space, self._form, now, asked)
+        return self.exact.answer(now, asked)
 
     def _search(self, graph: HnswGraph, now: Snapshot, asked: SearchRequest) -> tuple[np.ndarray, np.ndarray]:
         """Neighbours by the graph and the tail; queries that the graph has too few for are searched exactly."""
         candidates, short = _propose(graph, now, asked)
-        if graph.covered < now.count:
-            candidates = np.concatenate([candidates, self._of_tail(now, asked, graph.covered)], axis=1)
+        first = graph.covered
+        if first < now.count:
+            allowed = None if asked.allowed is None else asked.allowed[first:]
+            exclude = None if asked.exclude is None else np.maximum(asked.exclude - first, -1)
+            tail = self.exact.answer(now.since(first), replace(asked, allowed=allowed, exclude=exclude))[1]
+            candidates = np.concatenate([candidates, np.where(tail < 0, -1, tail + first)], axis=1)
         measure = partial(true_distances, self.exact.space, asked.queries, now.vectors)
         distances, slots = nearest(candidates, measure, asked.k)
         if len(short):
             exclude = None if asked.exclude is None else asked.exclude[short]
             some = replace(asked, queries=asked.queries[short], lengths=asked.lengths[short], exclude=exclude)
-            distances[short], slots[short] = search_exactly(self.exact.space, self._form, now, some)
+            distances[short], slots[short] = self.exact.answer(now, some)
         return distances, slots
-
-    def _of_tail(self, now: Snapshot, asked: SearchRequest, first: int) -> np.ndarray:
-        """The nearest slots (q, k) from a slot on, -1 for none."""
-        tail = replace(
-            asked,
-            allowed=None if asked.allowed is None else asked.allowed[first:],
-            exclude=None if asked.exclude is None else np.maximum(asked.exclude - first, -1),
-        )
-        slots = search_exactly(self.exact.space, self._form, now.since(first), tail)[1]
-        return np.where(slots < 0, -1, slots + first)
 
 
 def _propose(graph: HnswGraph, now: Snapshot, asked: SearchRequest) -> tuple[np.ndarray, np.ndarray]:
@@ -323,7 +281,11 @@ def _propose(graph: HnswGraph, now: Snapshot, asked: SearchRequest) -> tuple[np.
     while len(rows):
         width = min(width, most)
         found = graph.walk(asked.queries[rows], width)
-        found[~_usable(found, now, asked, rows)] = -1
+        usable = (found >= 0) & (found < now.count)
+        if asked.allowed is not None:
+            usable &= asked.allowed[np.where(usable, found, 0)]
+        found[~usable] = -1
+        asked.hide(found, rows)
         table = np.pad(table, ((0, 0), (0, width - table.shape[1])), constant_values=-1)
         table[rows] = found
         rows = rows[(found >= 0).sum(axis=1) < asked.k]
@@ -331,16 +293,6 @@ def _propose(graph: HnswGraph, now: Snapshot, asked: SearchRequest) -> tuple[np.
             break
         width *= _WIDER
     return table, rows
-
-
-def _usable(found: np.ndarray, now: Snapshot, asked: SearchRequest, rows: np.ndarray) -> np.ndarray:
-    """Which (r, c) of the slots found for the queries `rows` are there at this moment and may be found."""
-    usable = (found >= 0) & (found < now.count)
-    if asked.allowed is not None:
-        usable &= asked.allowed[np.where(usable, found, 0)]
-    if asked.exclude is not None:
-        usable &= found != asked.exclude[rows, None]
-    return usable
 
 
 class _Walkers:

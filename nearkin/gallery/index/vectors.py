@@ -23,16 +23,7 @@ from nearkin.errors import DataError
 from nearkin.gallery.dtypes import VectorRows, allocate, raw_rows, slice_rows, unpacked
 from nearkin.gallery.store import ABSENT, UNLABELLED
 from nearkin.search import exact
-from nearkin.search.scan import (
-    ProductScan,
-    ScoreForm,
-    Slots,
-    SlotScan,
-    lengths_of,
-    nearest,
-    score_form,
-    true_distances,
-)
+from nearkin.search.scan import ProductScan, Slots, SlotScan, lengths_of, nearest, score_form, true_distances
 from nearkin.search.scorers import CERTAINTY, ROUNDING, Factorised
 from nearkin.spaces import Space
 
@@ -72,18 +63,10 @@ class Snapshot:
     longest: float = 0.0
     tame: bool = True
 
-    def hides(self, labelled: bool) -> bool:
-        """Whether some slots cannot be found at all: those removed, and if asked for those without a label."""
-        return bool(self.absent or (labelled and self.unlabelled))
-
-    def visible(self, slots: slice | np.ndarray, labelled: bool) -> np.ndarray:
-        """Which (n,) of these slots can be found."""
-        return np.asarray(self.codes[slots] > (UNLABELLED if labelled else ABSENT))
-
     def since(self, slot: int) -> Snapshot:
         """The slots from this one on, numbered from 0; `absent` and `unlabelled` are then upper bounds."""
-        parts = slice_rows(self.vectors, slot), self.extra[slot:], self.codes[slot:]
-        return replace(self, vectors=parts[0], extra=parts[1], codes=parts[2], count=self.count - slot)
+        vectors, count = slice_rows(self.vectors, slot), self.count - slot
+        return replace(self, vectors=vectors, extra=self.extra[slot:], codes=self.codes[slot:], count=count)
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,12 +87,22 @@ class SearchRequest:
     allowed: np.ndarray | None = None
     exclude: np.ndarray | None = None
 
+    def hide(self, candidates: np.ndarray, rows: np.ndarray) -> None:
+        """Put -1 for the slot that each of some queries must not find among its candidates (r, c)."""
+        if self.exclude is not None:
+            candidates[candidates == self.exclude[rows, None]] = -1
+
 
 def check_request(now: Snapshot, queries: Any, k: Any, allowed: Any, labelled: bool, exclude: Any) -> SearchRequest:
     """What is asked for of a snapshot; arguments as for `VectorIndex.search`."""
     check_whole(k, "k", 1)
     x, lengths = checked_points(queries, now.vectors.shape[1])
-    return SearchRequest(x, lengths, int(k), _as_mask(now, allowed, labelled), _as_exclude(exclude, len(x)))
+    if exclude is not None:
+        exclude = np.asarray(exclude)
+        if exclude.shape != (len(x),) or exclude.dtype.kind not in "iu":
+            raise DataError(f"`exclude` must be {len(x)} whole numbers, a slot or -1 for each query.")
+        exclude = exclude.astype(np.int64)
+    return SearchRequest(x, lengths, int(k), _as_mask(now, allowed, labelled), exclude)
 
 
 def checked_points(vectors: Any, dimension: int) -> tuple[np.ndarray, np.ndarray]:
@@ -132,7 +125,9 @@ def checked_points(vectors: Any, dimension: int) -> tuple[np.ndarray, np.ndarray
 
 def _as_mask(now: Snapshot, allowed: Any | None, labelled: bool) -> np.ndarray | None:
     """Which slots (count,) may be found: what is allowed, not removed and, if asked for, labelled; None: all."""
-    mask = now.visible(slice(0, now.count), labelled) if now.hides(labelled) else None
+    mask = None
+    if now.absent or (labelled and now.unlabelled):
+        mask = np.asarray(now.codes[: now.count] > (UNLABELLED if labelled else ABSENT))
     if allowed is None:
         return mask
     given = np.asarray(allowed)
@@ -144,16 +139,6 @@ def _as_mask(now: Snapshot, allowed: Any | None, labelled: bool) -> np.ndarray |
     whole = np.zeros(now.count, bool)
     whole[: len(given)] = given
     return whole if mask is None else whole & mask
-
-
-def _as_exclude(exclude: Any | None, q: int) -> np.ndarray | None:
-    """The slot (q,) int64 that every query must not find; None: there is none."""
-    if exclude is None:
-        return None
-    hidden = np.asarray(exclude)
-    if hidden.shape != (q,) or hidden.dtype.kind not in "iu":
-        raise DataError(f"`exclude` must be {q} whole numbers, a slot or -1 for each query.")
-    return hidden.astype(np.int64)
 
 
 class EnrolledSides:
@@ -244,109 +229,10 @@ class SidesScan(SlotScan):
             gathered = enrolled[torch.from_numpy(place.reshape(near[rows].shape))]
             size = self._exact.sizes(asked) + self._exact.sizes(enrolled).max()
             scores = self._exact.scores(asked[:, None], gathered)[:, 0]
-            distances[rows] = _round_to_size(scores.neg_().numpy(), size.numpy()[:, None])
+            # What rounding may do to terms of such a size is no difference.
+            grain = np.exp2(np.ceil(np.log2(np.maximum(size.numpy(), np.finfo(np.float64).tiny))) - _DIGITS)[:, None]
+            distances[rows] = np.rint(scores.neg_().numpy() / grain) * grain
         return distances
-
-
-def _round_to_size(distances: np.ndarray, size: np.ndarray) -> np.ndarray:
-    """Distances float64 (r, c) without what rounding may do to terms of a size (r, 1): such differences are none."""
-    grain = np.exp2(np.ceil(np.log2(np.maximum(size, np.finfo(np.float64).tiny))) - _DIGITS)
-    return np.rint(distances / grain) * grain
-
-
-def search_exactly(
-    space: Space, form: ScoreForm | None, now: Snapshot, asked: SearchRequest, sides: EnrolledSides | None = None
-) -> tuple[np.ndarray, np.ndarray]:
-    """The k nearest slots of every query: (distances float32, slots int64), each (q, k), padded with infinity and -1.
-
-    One scan where space and vectors allow it; chunk by chunk for what is left.
-
-    Args:
-        space: what tells distances.
-        form: how products become scores in it, if they do.
-        now: what to search.
-        asked: queries, how many neighbours, and which slots may be found.
-        sides: of the slots, where the space is a learned similarity.
-    """
-    queries, k, exclude = asked.queries, asked.k, asked.exclude
-    distances = np.full((len(queries), k), np.inf, np.float32)
-    slots = np.full((len(queries), k), -1, np.int64)
-    scanned = np.zeros(len(queries), bool)
-    if sides is not None:
-        scanned[:] = now.count > 0
-    elif form is not None and now.tame:
-        scanned = form.fits(asked.lengths) & (asked.lengths > 0)
-    left = [np.flatnonzero(~scanned)]
-    if scanned.any():
-        rows = np.flatnonzero(scanned)
-        scan = _scan(space, form, now, asked, sides)
-        for part, candidates, crowded in scan.candidates(queries[rows], k + (exclude is not None)):
-            some = rows[part]
-            if exclude is not None:
-                candidates[candidates == exclude[some, None]] = -1
-            distances[some], slots[some] = nearest(candidates, partial(scan.distances, queries[some]), k)
-            left.append(some[crowded])
-    rest = np.concatenate(left)
-    if len(rest):
-        without = None if exclude is None else exclude[rest]
-        found = search_chunks(space, queries[rest], slice_rows(now.vectors, 0, now.count), asked.allowed, k, without)
-        distances[rest], slots[rest] = found
-    return distances, slots
-
-
-def _scan(
-    space: Space, form: ScoreForm | None, now: Snapshot, asked: SearchRequest, sides: EnrolledSides | None
-) -> SlotScan:
-    if sides is not None:
-        return SidesScan(sides, now, asked.allowed)
-    assert form is not None
-    return ProductScan(space, form, now.vectors, now.extra, now.longest, now.count, asked.allowed)
-
-
-def search_chunks(
-    space: Space,
-    queries: np.ndarray,
-    vectors: VectorRows,
-    allowed: np.ndarray | None,
-    k: int,
-    exclude: np.ndarray | None,
-) -> tuple[np.ndarray, np.ndarray]:
-    """The k nearest vectors (n, d) of queries (q, d): (distances float32, slots int64), each (q, k).
-
-    Every chunk gives its own k nearest and one more, of which one may be excluded; their true order decides.
-
-    Args:
-        space: any space.
-        queries: float32 (q, d).
-        vectors: (n, d).
-        allowed: which (n,) may be found; None: all.
-        k: how many; if there are fewer the rest is infinity and -1.
-        exclude: a slot (q,) that a query must not find, -1 for none.
-    """
-    distances = np.empty((len(queries), k), np.float32)
-    slots = np.empty((len(queries), k), np.int64)
-    for start in range(0, len(queries), _QUERIES):
-        part = slice(start, start + _QUERIES)
-        found = [_of_chunk(space, queries[part], vectors, allowed, k + 1, row) for row in range(0, len(vectors), _ROWS)]
-        candidates = np.concatenate([np.empty((len(queries[part]), 0), np.int64), *found], axis=1)
-        if exclude is not None:
-            candidates[candidates == exclude[part, None]] = -1
-        measure = partial(true_distances, space, queries[part], vectors)
-        distances[part], slots[part] = nearest(candidates, measure, k)
-    return distances, slots
-
-
-def _of_chunk(
-    space: Space, queries: np.ndarray, vectors: VectorRows, allowed: np.ndarray | None, k: int, first: int
-) -> np.ndarray:
-    """The k nearest slots (q, at most k) of one chunk."""
-    chunk = vectors[first : first + _ROWS]
-    chosen = None if allowed is None else np.flatnonzero(allowed[first : first + _ROWS])
-    points = chunk if chosen is None or len(chosen) == len(chunk) else chunk[chosen]
-    if not len(points):
-        return np.empty((len(queries), 0), np.int64)
-    found = exact(queries, points, min(k, len(points)), space=space, memory_mb=_MEMORY_MB)[1].numpy()
-    return first + (found if chosen is None else chosen[found])
 
 
 class VectorIndex:
@@ -359,6 +245,9 @@ class VectorIndex:
         space: how vectors are compared.
         dimension: size of a vector.
         dtype: "int8" holds them as int8 rows, a quarter of the memory; any other as float32.
+
+    Attributes:
+        snapshot: all of this moment; it stays as it is while others write.
     """
 
     def __init__(self, space: Space, dimension: int, dtype: str = "float32") -> None:
@@ -368,35 +257,30 @@ class VectorIndex:
         self._sides = EnrolledSides(space) if isinstance(space, Factorised) else None
         self._writing = threading.Lock()
         self._dtype = dtype
-        self._snapshot = Snapshot(allocate(0, dimension, dtype), np.empty(0, np.float32), np.empty(0, np.int32))
+        self.snapshot = Snapshot(allocate(0, dimension, dtype), np.empty(0, np.float32), np.empty(0, np.int32))
 
     @property
     def count(self) -> int:
         """How many slots there are, those of removed items included."""
-        return self._snapshot.count
+        return self.snapshot.count
 
     @property
     def codes(self) -> np.ndarray:
         """The codes int32 (count,) of this moment, not to be written to."""
-        now = self._snapshot
+        now = self.snapshot
         view = now.codes[: now.count]
         view.flags.writeable = False
         return view
 
-    @property
-    def snapshot(self) -> Snapshot:
-        """All of this moment; it stays as it is while others write."""
-        return self._snapshot
-
     def vectors(self, slots: np.ndarray) -> np.ndarray:
         """A copy of the vectors float32 (n, d) in slots (n,)."""
-        now = self._snapshot
+        now = self.snapshot
         return slice_rows(now.vectors, 0, now.count)[np.asarray(slots, np.int64)]
 
     def reserve(self, n: int) -> None:
         """Make room for n more slots, so that appending them copies nothing; room that is not used costs no memory."""
         with self._writing:
-            self._grow(self._snapshot.count + n)
+            self._grow(self.snapshot.count + n)
 
     def append(self, vectors: np.ndarray, codes: np.ndarray) -> None:
         """Add slots with vectors float32 (n, d), points of the space, and codes int32 (n,).
@@ -411,8 +295,8 @@ class VectorIndex:
         if codes.shape != (len(vectors),):
             raise DataError(f"There must be one code for each of the {len(vectors)} vectors, not {codes.shape}.")
         with self._writing:
-            self._grow(self._snapshot.count + len(vectors))
-            now = self._snapshot
+            self._grow(self.snapshot.count + len(vectors))
+            now = self.snapshot
             end = now.count + len(vectors)
             raw_rows(now.vectors)[now.count : end] = vectors
             now.codes[now.count : end] = codes
@@ -420,7 +304,7 @@ class VectorIndex:
             if self._form is not None:
                 now.extra[now.count : end] = self._form.extra(lengths)
                 tame = tame and bool(self._form.fits(lengths).all())
-            self._snapshot = replace(
+            self.snapshot = replace(
                 now,
                 count=end,
                 absent=now.absent + int((codes == ABSENT).sum()),
@@ -432,13 +316,13 @@ class VectorIndex:
     def set_codes(self, slots: np.ndarray, codes: np.ndarray | int) -> None:
         """Give slots (n,) other codes, (n,) or one for all; `ABSENT` removes them."""
         with self._writing:
-            now = self._snapshot
+            now = self.snapshot
             changed = np.empty_like(now.codes)  # searches under way keep the old ones
             used = changed[: now.count]
             used[:] = now.codes[: now.count]
             used[np.asarray(slots, np.int64)] = codes
             absent, unlabelled = int((used == ABSENT).sum()), int((used == UNLABELLED).sum())
-            self._snapshot = replace(now, codes=changed, absent=absent, unlabelled=unlabelled)
+            self.snapshot = replace(now, codes=changed, absent=absent, unlabelled=unlabelled)
 
     def search(
         self,
@@ -461,13 +345,62 @@ class VectorIndex:
             labelled: only slots whose item has a label.
             exclude: a slot (q,) that a query must not find, -1 for none.
         """
-        now = self._snapshot
-        asked = check_request(now, queries, k, allowed, labelled, exclude)
-        return search_exactly(self.space, self._form, now, asked, self._sides)
+        now = self.snapshot
+        return self.answer(now, check_request(now, queries, k, allowed, labelled, exclude))
+
+    def answer(self, now: Snapshot, asked: SearchRequest) -> tuple[np.ndarray, np.ndarray]:
+        """Search a snapshot: one scan where space and vectors allow it, chunk by chunk for what is left."""
+        queries, k = asked.queries, asked.k
+        distances = np.full((len(queries), k), np.inf, np.float32)
+        slots = np.full((len(queries), k), -1, np.int64)
+        scanned = np.zeros(len(queries), bool)
+        if self._sides is not None:
+            scanned[:] = now.count > 0
+        elif self._form is not None and now.tame:
+            scanned = self._form.fits(asked.lengths) & (asked.lengths > 0)
+        left = [np.flatnonzero(~scanned)]
+        if scanned.any():
+            rows, scan = np.flatnonzero(scanned), self._scan(now, asked.allowed)
+            for part, candidates, crowded in scan.candidates(queries[rows], k + (asked.exclude is not None)):
+                some = rows[part]
+                asked.hide(candidates, some)
+                distances[some], slots[some] = nearest(candidates, partial(scan.distances, queries[some]), k)
+                left.append(some[crowded])
+        rest = np.concatenate(left)
+        vectors = slice_rows(now.vectors, 0, now.count)
+        for start in range(0, len(rest), _QUERIES):
+            some = rest[start : start + _QUERIES]
+            # Every chunk gives its own k nearest and one more, of which one may be excluded; their true order decides.
+            found = [
+                self._of_chunk(queries[some], vectors, asked.allowed, k + 1, row) for row in range(0, now.count, _ROWS)
+            ]
+            candidates = np.concatenate([np.empty((len(some), 0), np.int64), *found], axis=1)
+            asked.hide(candidates, some)
+            measure = partial(true_distances, self.space, queries[some], vectors)
+            distances[some], slots[some] = nearest(candidates, measure, k)
+        return distances, slots
+
+    def _scan(self, now: Snapshot, allowed: np.ndarray | None) -> SlotScan:
+        if self._sides is not None:
+            return SidesScan(self._sides, now, allowed)
+        assert self._form is not None
+        return ProductScan(self.space, self._form, now.vectors, now.extra, now.longest, now.count, allowed)
+
+    def _of_chunk(
+        self, queries: np.ndarray, vectors: VectorRows, allowed: np.ndarray | None, k: int, first: int
+    ) -> np.ndarray:
+        """The k nearest slots (q, at most k) of one chunk."""
+        chunk = vectors[first : first + _ROWS]
+        chosen = None if allowed is None else np.flatnonzero(allowed[first : first + _ROWS])
+        points = chunk if chosen is None or len(chosen) == len(chunk) else chunk[chosen]
+        if not len(points):
+            return np.empty((len(queries), 0), np.int64)
+        found = exact(queries, points, min(k, len(points)), space=self.space, memory_mb=_MEMORY_MB)[1].numpy()
+        return first + (found if chosen is None else chosen[found])
 
     def _grow(self, n: int) -> None:
         """Room for n slots in all; arrays that readers hold stay as they are."""
-        now = self._snapshot
+        now = self.snapshot
         if n <= len(now.vectors):
             return
         capacity = max(_LEAST, n + n // 4, 2 * len(now.vectors))  # memory that was never written to is not resident
@@ -475,4 +408,4 @@ class VectorIndex:
         extra, codes = np.empty(capacity, np.float32), np.empty(capacity, np.int32)
         for new, old in ((raw_rows(vectors), raw_rows(now.vectors)), (extra, now.extra), (codes, now.codes)):
             new[: now.count] = old[: now.count]
-        self._snapshot = replace(now, vectors=vectors, extra=extra, codes=codes)
+        self.snapshot = replace(now, vectors=vectors, extra=extra, codes=codes)

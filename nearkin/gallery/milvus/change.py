@@ -9,22 +9,22 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from nearkin.errors import DataError, StorageError
-from nearkin.gallery.checks import check_vectors
+from nearkin.gallery.checks import check_distinct, check_vectors
 from nearkin.gallery.dtypes import check_dtype
 from nearkin.gallery.layout import Layout
 from nearkin.gallery.milvus import collection, items
 from nearkin.gallery.milvus.collection import Collection, Documents, MilvusRow
 from nearkin.gallery.milvus.connection import Connection, MissingCollectionError
-from nearkin.gallery.milvus.search import check_layout, index_parameters, metric_of
-from nearkin.gallery.store import Record
+from nearkin.gallery.milvus.layout import check_layout, index_parameters, metric_of
+from nearkin.gallery.store import Load, Record
 from nearkin.gallery.values import Settings
 
 SCHEMA_VERSION = 2
@@ -46,11 +46,6 @@ class GalleryHead:
     settings: Settings
     collection: str
     layout: Layout = field(default_factory=Layout)
-
-    def is_still(self, plain: Mapping[str, Any]) -> bool:
-        """Whether what was read says the same of where the items are and how they are laid out."""
-        known = Layout.from_dict(plain.get("layout", {}))
-        return bool(plain.get("collection") == self.collection and known == self.layout)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values, with the version."""
@@ -125,19 +120,14 @@ def read_head(connection: Connection, documents: Documents) -> GalleryHead:
         described = connection.call("describe_collection", head.collection)
     except MissingCollectionError as error:
         raise StorageError(f"The items of the gallery at {shown} are gone: restore '{head.collection}'.") from error
-    _check_dimension(described, head, shown)
-    collection.load_collection(connection, head.collection)
-    return head
-
-
-def _check_dimension(described: dict[str, Any], head: GalleryHead, shown: str) -> None:
-    """Vectors of another size are those of another gallery."""
     sizes = [field["params"].get("dim") for field in described["fields"] if field["name"] == "vector"]
     if not sizes or int(sizes[0]) != head.settings.dimension:
         raise StorageError(
             f"The collection '{head.collection}' at {shown} has vectors of {sizes[0] if sizes else 'no'} dimensions "
             f"and not of {head.settings.dimension}: it is not the one that this gallery made."
         )
+    collection.load_collection(connection, head.collection)
+    return head
 
 
 VectorBatches = Iterator[tuple[list[str], np.ndarray]]
@@ -202,15 +192,15 @@ def _fill(old: Collection, new: Collection, made: GalleryHead, batches: VectorBa
         points = items.encode(given, made.settings, lite=lite)
         for start in range(0, len(ids), items.WHOLE_ROWS):
             part = ids[start : start + items.WHOLE_ROWS]
-            known = old.get(part, fields)
-            for id in part:
+            known, rows = old.get(part, fields), []
+            for at, id in enumerate(part, start):
                 if id in moved:
                     raise DataError(f"Item '{id}' was given two new vectors: give one.")
                 if id not in known:
                     raise _no_item(id)
                 moved.add(id)
-            whole = [{**known[id], "vector": points[start + at]} for at, id in enumerate(part)]
-            new.upsert([items.shelved(row, made.layout.partition) for row in whole])
+                rows.append(items.shelved({**known[id], "vector": points[at]}, made.layout.partition))
+            new.upsert(rows)
     return moved
 
 
@@ -219,24 +209,19 @@ def _check_complete(old: Collection, moved: set[str], dropped: set[str]) -> None
     if moved & dropped:
         raise _no_item(min(moved & dropped))
     done = moved | dropped
-    if old.count() == len(done):
-        return
-    for page in old.pages([]):
-        for row in page:
-            if row["id"] not in done:
-                raise DataError(f"Item '{row['id']}' has no new vector: give one, or drop the item.")
+    if old.count() != len(done):
+        for row in (row for page in old.pages([]) for row in page if row["id"] not in done):
+            raise DataError(f"Item '{row['id']}' has no new vector: give one, or drop the item.")
 
 
 def _no_item(id: str) -> DataError:
-    return DataError(f"There is a new vector of '{id}', which is no item that stays.")
+    return DataError(f"You passed a new vector for '{id}', which is not in the gallery, or is being dropped.")
 
 
 def _drop_quietly(connection: Connection, name: str) -> None:
     """Drop a collection; if that fails the next rebuild does it."""
-    try:
+    with suppress(StorageError):
         connection.call("drop_collection", name)
-    except StorageError:
-        return
 
 
 def write(
@@ -266,9 +251,7 @@ def rows_of(records: Sequence[Record], vectors: np.ndarray, partition: str | Non
     Raises:
         DataError: an id comes twice, or something does not fit.
     """
-    [(commonest, times)] = Counter(record.id for record in records).most_common(1)
-    if times > 1:
-        raise DataError(f"Item '{commonest}' comes {times} times: give every item an id of its own.")
+    check_distinct([record.id for record in records])
     made = (items.to_row(record, vector) for record, vector in zip(records, vectors, strict=True))
     return [items.shelved(row, partition) for row in made]
 
@@ -303,13 +286,8 @@ def update(
 
 def _changed(row: MilvusRow, label: Any, metadata: Any) -> MilvusRow:
     """A whole row with another label or other metadata."""
-    record = Record(
-        row["id"],
-        row["label"] if label is ... else label,
-        row["metadata"] if metadata is ... else metadata,
-        row["source"],
-        row["added"],
-    )
+    label, metadata = row["label"] if label is ... else label, row["metadata"] if metadata is ... else metadata
+    record = Record(row["id"], label, metadata, row["source"], row["added"])
     return {**row, **items.described(record), "vector": items.plain(row["vector"])}
 
 
@@ -323,42 +301,29 @@ _ROWS_AT_ONCE = 10_000
 _FLUSH_SECONDS = 300.0
 
 
-class BulkLoad:
-    """A load under way.
+@contextmanager
+def bulk_load(connection: Connection, documents: Documents, head: GalleryHead) -> Iterator[Load]:
+    """A way to write very many items, batch after batch, that asks less than `write`; all is sealed at the end."""
+    table, settings, partition = Collection(connection, head.collection, "id"), head.settings, head.layout.partition
+    classes, plain = set(documents.classes()), not documents.has_parts()
 
-    Args:
-        connection: to the server.
-        documents: what the gallery keeps beside its items.
-        head: what the gallery is.
-    """
-
-    def __init__(self, connection: Connection, documents: Documents, head: GalleryHead) -> None:
-        self._connection = connection
-        self._documents = documents
-        self._head = head
-        self._table = Collection(connection, head.collection, "id")
-        self._classes = set(documents.classes())
-        self._plain = not documents.has_parts()
-
-    def write(self, records: Sequence[Record], vectors: np.ndarray) -> None:
-        """Add items with vectors float32 (n, d); ids that exist are replaced."""
+    def load(records: Sequence[Record], vectors: np.ndarray) -> None:
+        nonlocal classes, plain
         if not records:
             return
-        settings, partition = self._head.settings, self._head.layout.partition
         points = check_vectors(vectors, len(records), settings.dimension)
-        encoded = items.encode(points, settings, lite=self._connection.lite)
-        if not self._plain or any(record.original is not None for record in records):
-            self._plain = False
-            write(self._table, self._documents, records, encoded, partition)
+        encoded = items.encode(points, settings, lite=connection.lite)
+        plain = plain and all(record.original is None for record in records)
+        if not plain:
+            write(table, documents, records, encoded, partition)
             return
         rows = rows_of(records, encoded, partition)
-        labels = {record.label for record in records if record.label is not None}
-        if not labels <= self._classes:
-            self._documents.add_classes(record.label for record in records if record.label is not None)
-            self._classes |= labels
-        self._table.upsert(rows, at_once=_ROWS_AT_ONCE)
-        self._documents.count(len(rows))
+        labels = [record.label for record in records if record.label is not None]
+        if not classes.issuperset(labels):
+            documents.add_classes(labels)
+            classes |= set(labels)
+        table.upsert(rows, at_once=_ROWS_AT_ONCE)
+        documents.count(len(rows))
 
-    def finish(self) -> None:
-        """Have everything sealed."""
-        self._connection.call("flush", self._table.name, timeout=_FLUSH_SECONDS)
+    yield load
+    connection.call("flush", table.name, timeout=_FLUSH_SECONDS)

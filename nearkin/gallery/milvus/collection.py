@@ -118,9 +118,10 @@ class Collection:
         rows = self._query(expression, [self._key, *fields], limit=limit, iterator="True", reduce_stop_for_best="True")
         return sorted(rows, key=lambda row: str(row[self._key]))
 
-    def pages(self, fields: Sequence[str], *, where: str = "", size: int = LARGEST_ANSWER) -> Iterator[list[MilvusRow]]:
-        """All rows that fulfil an expression, in the order of the key, `size` at a time."""
-        after: str | None = None
+    def pages(
+        self, fields: Sequence[str], *, where: str = "", after: str | None = None, size: int = LARGEST_ANSWER
+    ) -> Iterator[list[MilvusRow]]:
+        """All rows that fulfil an expression, those after a key, in the order of the key, `size` at a time."""
         while rows := self.page(fields, where=where, after=after, limit=size):
             yield rows
             if len(rows) < size:
@@ -187,6 +188,7 @@ class Documents:
         self._connection = connection
         self.name = name
         self._table = Collection(connection, name, "key")
+        self._codes: dict[str, int] = {}
 
     def make(self) -> None:
         """Make the collection."""
@@ -218,7 +220,7 @@ class Documents:
 
     def set_head(self, head: dict[str, Any]) -> None:
         """Say what the gallery is: one row, so it is said in one moment."""
-        self._table.upsert([_row(_HEAD, "head", text=_json(head))])
+        self._table.upsert([_row(_HEAD, "head", text=json.dumps(head, allow_nan=False))])
 
     def counters(self) -> tuple[int, int]:
         """Generation and changes."""
@@ -228,14 +230,28 @@ class Documents:
     def count(self, changes: int) -> None:
         """One more generation, with so many items changed."""
         generation, before = self.counters()
-        text = _json({"generation": generation + 1, "changes": before + changes})
+        text = json.dumps({"generation": generation + 1, "changes": before + changes})
         self._table.upsert([_row(_COUNTERS, "counters", text=text)])
 
     def classes(self) -> list[str]:
         """Names of the classes in the order they came."""
         rows = [row for page in self._table.pages(["number", "text"], where='kind == "class"') for row in page]
         # Two writers may have given two new classes one number; the name then decides for everybody alike.
-        return [row["text"] for row in sorted(rows, key=lambda row: (row["number"], row["text"]))]
+        names = [row["text"] for row in sorted(rows, key=lambda row: (row["number"], row["text"]))]
+        self._codes = {name: code for code, name in enumerate(names)}
+        return names
+
+    def codes(self, labels: np.ndarray, *, present: np.ndarray) -> np.ndarray:
+        """Codes int32 of labels, objects of any shape; `UNLABELLED` for None, `ABSENT` where nothing is present."""
+        wanted = set(labels.ravel().tolist()) - {None}
+        if not wanted <= self._codes.keys():
+            self.classes()
+        unknown = next(iter(wanted - self._codes.keys()), None)
+        if unknown is not None:
+            raise StorageError(f"The class '{unknown}' of an item is not in the gallery's table: write the item again.")
+        found = [UNLABELLED if label is None else self._codes[label] for label in labels.ravel()]
+        codes = np.array(found, np.int32).reshape(labels.shape)
+        return np.where(present, codes, np.int32(ABSENT))
 
     def add_classes(self, names: Iterable[str]) -> None:
         """Keep classes that are new."""
@@ -262,7 +278,7 @@ class Documents:
         """
         key = _note_key(about, name)
         try:
-            text = _json(value)
+            text = json.dumps(value, allow_nan=False)
         except (TypeError, ValueError) as error:
             raise DataError(f"The note '{name}' must be of plain JSON values ({error}).") from error
         before = self._table.get([key], ["number", "text"]).get(key)
@@ -324,10 +340,6 @@ def _row(key: str, kind: str, number: int = 0, text: str = "") -> MilvusRow:
     return {"key": key, "kind": kind, "number": number, "text": text, "nowhere": [0.0, 0.0]}
 
 
-def _json(value: Any) -> str:
-    return json.dumps(value, allow_nan=False)
-
-
 def _hash(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:40]
 
@@ -342,33 +354,3 @@ def _note_key(about: str, name: str) -> str:
 
 def _part_keys(owner: str, token: str) -> list[str]:
     return [f"part:{_hash(owner)}:{token}:{at}" for at in range(int(token.partition(":")[0]))]
-
-
-class ClassCodes:
-    """The classes of a gallery by code.
-
-    Args:
-        documents: where they are kept.
-    """
-
-    def __init__(self, documents: Documents) -> None:
-        self._documents = documents
-        self._codes: dict[str, int] = {}
-
-    def names(self) -> list[str]:
-        """Names by code."""
-        names = self._documents.classes()
-        self._codes = {name: code for code, name in enumerate(names)}
-        return names
-
-    def codes(self, labels: np.ndarray, *, present: np.ndarray) -> np.ndarray:
-        """Codes int32 of labels, objects of any shape; `UNLABELLED` for None, `ABSENT` where nothing is present."""
-        wanted = set(labels.ravel().tolist()) - {None}
-        if not wanted <= self._codes.keys():
-            self.names()
-        unknown = next(iter(wanted - self._codes.keys()), None)
-        if unknown is not None:
-            raise StorageError(f"The class '{unknown}' of an item is not in the gallery's table: write the item again.")
-        found = [UNLABELLED if label is None else self._codes[label] for label in labels.ravel()]
-        codes = np.array(found, np.int32).reshape(labels.shape)
-        return np.where(present, codes, np.int32(ABSENT))

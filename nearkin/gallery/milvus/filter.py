@@ -6,7 +6,7 @@ import string
 from collections.abc import Iterable
 from typing import Any as Anything
 
-from nearkin.gallery.filter import (
+from nearkin.gallery.condition import (
     OWN_NAMES,
     AllOf,
     AnyOf,

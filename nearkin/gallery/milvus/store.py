@@ -13,41 +13,52 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, TypeVar
+from functools import wraps
+from itertools import chain, islice
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
+from nearkin.checks import check_whole
 from nearkin.errors import DataError, StorageError
 from nearkin.gallery.checks import check_vectors
 from nearkin.gallery.condition import Condition
 from nearkin.gallery.layout import Layout
-from nearkin.gallery.milvus import change, collection, search
+from nearkin.gallery.milvus import change, collection
 from nearkin.gallery.milvus import items as rows
-from nearkin.gallery.milvus.change import (
-    BulkLoad,
-    GalleryHead,
-    check_settings,
-    documents_name,
-    make_documents,
-    make_items,
-    read_head,
-    remove,
-    update,
-    write,
-)
-from nearkin.gallery.milvus.collection import LARGEST_ANSWER, ClassCodes, Collection, Documents
+from nearkin.gallery.milvus.change import GalleryHead, check_settings, read_head
+from nearkin.gallery.milvus.collection import LARGEST_ANSWER, Collection, Documents
 from nearkin.gallery.milvus.connection import Connection, MissingCollectionError, Sleep, parse_address
 from nearkin.gallery.milvus.filter import all_of, literal
 from nearkin.gallery.milvus.filter import to_milvus as compile_where
-from nearkin.gallery.milvus.search import check_layout, index_parameters, search_parameters
-from nearkin.gallery.places import size_of
+from nearkin.gallery.milvus.layout import check_layout, index_parameters, metric_of, search_parameters
+from nearkin.gallery.places import closing_on_error, size_of
 from nearkin.gallery.store import Found, Load, Record, Sample
 from nearkin.gallery.values import Item, Settings
+from nearkin.search.scan import true_distances
 from nearkin.spaces import Space, make_space
 
-T = TypeVar("T")
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 _USUAL = Layout()
+_HITS_AT_ONCE = 2**16
+# For L2, Milvus Lite compares queries with all vectors in one array (queries, items, dimensions).
+_LITE_QUERIES = {"COSINE": 256, "L2": 16}
+_SERVER_QUERIES = 1_024
+
+
+def _following(method: Method) -> Method:
+    """A method that asks for items; it runs once more if a rebuild by somebody else has replaced their collection."""
+
+    @wraps(method)
+    def follow(self: MilvusStore, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return method(self, *args, **kwargs)
+        except MissingCollectionError:
+            self._head = read_head(self._connection, self._documents)
+            return method(self, *args, **kwargs)
+
+    return cast(Method, follow)
 
 
 class MilvusStore:
@@ -63,7 +74,6 @@ class MilvusStore:
         self._connection = connection
         self._documents = documents
         self._head = head
-        self._classes = ClassCodes(documents)
         self._writing = threading.RLock()
 
     @classmethod
@@ -93,16 +103,12 @@ class MilvusStore:
         check_settings(settings)
         place = parse_address(address, token)
         check_layout(layout, settings, lite=place.path is not None)
-        connection = Connection(place, sleep=sleep)
-        try:
-            documents = Documents(connection, documents_name(connection.address.collection))
-            make_documents(connection, documents)
+        with closing_on_error(Connection(place, sleep=sleep)) as connection:
+            documents = Documents(connection, change.documents_name(place.collection))
+            change.make_documents(connection, documents)
             change.drop_others(connection, None)
-            head = make_items(connection, settings, layout)
+            head = change.make_items(connection, settings, layout)
             documents.set_head(head.to_dict())
-        except BaseException:
-            connection.close()
-            raise
         return cls(connection, documents, head)
 
     @classmethod
@@ -115,13 +121,9 @@ class MilvusStore:
         place = parse_address(address, token)
         if place.path is not None and not place.path.exists():
             raise StorageError(f"There is no Milvus Lite database '{place.path}': create the gallery first.")
-        connection = Connection(place, sleep=sleep)
-        try:
-            documents = Documents(connection, documents_name(place.collection))
+        with closing_on_error(Connection(place, sleep=sleep)) as connection:
+            documents = Documents(connection, change.documents_name(place.collection))
             return cls(connection, documents, read_head(connection, documents))
-        except BaseException:
-            connection.close()
-            raise
 
     @property
     def settings(self) -> Settings:
@@ -148,19 +150,20 @@ class MilvusStore:
         """How many items were ever added, replaced, removed or relabelled."""
         return self._documents.counters()[1]
 
+    @_following
     def __len__(self) -> int:
-        return self._on_items(Collection.count)
+        return self._table.count()
 
     def classes(self) -> list[str]:
         """Names of the classes by code; a class whose items are all gone keeps its code."""
-        return self._classes.names()
+        return self._documents.classes()
 
+    @_following
     def class_sizes(self) -> dict[str | None, int]:
         """The number of items of each label; None counts the unlabelled. All labels are read for it."""
-        return self._on_items(
-            lambda table: dict(Counter(row["label"] for page in table.pages(["label"]) for row in page))
-        )
+        return dict(Counter(row["label"] for page in self._table.pages(["label"]) for row in page))
 
+    @_following
     def write(self, records: Sequence[Record], vectors: np.ndarray) -> None:
         """Add items with vectors float32 (n, d), in batches; ids that exist are replaced."""
         with self._writing:
@@ -168,86 +171,75 @@ class MilvusStore:
             points = check_vectors(vectors, len(records), settings.dimension)
             if records:
                 encoded = rows.encode(points, settings, lite=self._connection.lite)
-                self._on_items(
-                    lambda table: write(table, self._documents, records, encoded, self._head.layout.partition)
-                )
+                change.write(self._table, self._documents, records, encoded, self._head.layout.partition)
 
     @contextmanager
     def loading(self) -> Iterator[Load]:
         """A way to write very many items, batch after batch, that asks less than `write`."""
-        with self._writing:
-            load = BulkLoad(self._connection, self._documents, self._fresh_head())
-            yield load.write
-            load.finish()
+        with self._writing, change.bulk_load(self._connection, self._documents, self._fresh_head()) as load:
+            yield load
 
+    @_following
     def remove(self, ids: Sequence[str]) -> int:
         """Remove items; how many there were. Ids that do not exist are left alone."""
         with self._writing:
-            return self._on_items(lambda table: remove(table, self._documents, ids))
+            return change.remove(self._table, self._documents, ids)
 
+    @_following
     def update(self, ids: Sequence[str], *, label: Any = ..., metadata: Any = ...) -> int:
         """Give items another label (or None), or other metadata, or both; how many there were. `...`: unchanged."""
         with self._writing:
-            return self._on_items(
-                lambda table: update(table, self._documents, ids, label, metadata, self._head.layout.partition)
-            )
+            return change.update(self._table, self._documents, ids, label, metadata, self._head.layout.partition)
 
+    @_following
     def get(self, ids: Sequence[str]) -> list[Item | None]:
         """Items by id, None where there is none."""
-        found = self._on_items(lambda table: table.get(ids, rows.ITEM_FIELDS))
+        found = self._table.get(ids, rows.ITEM_FIELDS)
         return [rows.to_item(found[id]) if id in found else None for id in ids]
 
     def items(self, keys: np.ndarray) -> list[Item | None]:
         """Items by the keys (n,) of a search or sample, which are ids; None where there is none (any more)."""
-        names = list(keys)
-        found = self._on_items(lambda table: table.get([name for name in names if name is not None], rows.ITEM_FIELDS))
-        return [rows.to_item(found[name]) if name in found else None for name in names]
+        there = iter(self.get([key for key in keys if key is not None]))
+        return [None if key is None else next(there) for key in keys]
 
+    @_following
     def page(self, *, after: str | None = None, limit: int = 100, where: Condition | None = None) -> list[Item]:
         """Items in the order of their ids, those after the id `after`; that item need not exist any more."""
-        if limit < 1:
-            raise DataError(f"A page must hold at least one item, not {limit}.")
-        expression = self._expression(where)
-        found: list[Item] = []
-        while len(found) < limit:
-            size = min(limit - len(found), LARGEST_ANSWER)
-            part = self._rows_after(after, expression, size)
-            found += map(rows.to_item, part)
-            if len(part) < size:
-                break
-            after = found[-1].id
-        return found
+        check_whole(limit, "limit", 1)
+        size = min(limit, LARGEST_ANSWER)
+        pages = self._table.pages(rows.ITEM_FIELDS, where=self._expression(where), after=after, size=size)
+        return [rows.to_item(row) for row in islice(chain.from_iterable(pages), limit)]
 
+    @_following
     def ids_where(self, where: Condition | None = None, *, label: Any = ...) -> list[str]:
         """Ids of all items that fulfil a condition, and have a label if one is given (None: the unlabelled)."""
-        expression = all_of(self._expression(where), _of_label(label))
-        return self._on_items(lambda table: [row["id"] for page in table.pages([], where=expression) for row in page])
+        of_label = "" if label is ... else "label is null" if label is None else f"label == {literal(label)}"
+        expression = all_of(self._expression(where), of_label)
+        return [row["id"] for page in self._table.pages([], where=expression) for row in page]
 
+    @_following
     def thumbnail(self, id: str) -> bytes | None:
         """A JPEG, or None."""
-        row = self._on_items(lambda table: table.get([id], ["thumbnail"])).get(id)
+        row = self._table.get([id], ["thumbnail"]).get(id)
         return rows.from_text(row["thumbnail"]) if row is not None and row["thumbnail"] is not None else None
 
+    @_following
     def original(self, id: str) -> bytes | None:
         """The bytes an item was given as, or None."""
-        row = self._on_items(lambda table: table.get([id], ["original"])).get(id)
+        row = self._table.get([id], ["original"]).get(id)
         text = self._documents.parts(change.owner(id), row["original"]) if row and row["original"] else None
         return None if text is None else rows.from_text(text)
 
+    @_following
     def vectors(self, ids: Sequence[str]) -> np.ndarray:
-        """Vectors float32 (n, d) of items.
-
-        Raises:
-            DataError: if there is no such item; it names the first.
-        """
-        found = self._on_items(
-            lambda table: table.get(ids, ["vector"], at_once=rows.at_once(self._head.settings.dimension))
-        )
+        """Vectors float32 (n, d) of items, as `GalleryStore.vectors` gives them."""
+        found = self._rows(ids, "vector")
         missing = next((id for id in ids if id not in found), None)
         if missing is not None:
             raise DataError(f"There is no item '{missing}' in the gallery.")
         return rows.decode([found[id]["vector"] for id in ids], self._head.settings)
 
+    @_following
     def search(
         self,
         queries: np.ndarray,
@@ -257,53 +249,84 @@ class MilvusStore:
         labelled: bool = False,
         exclude: np.ndarray | None = None,
     ) -> Found:
-        """The k nearest items of queries float32 (q, d); the arguments are those of `Store.search`.
+        """The k nearest items, as `GalleryStore.search` gives them.
 
         Raises:
             DataError: k is larger than Milvus allows, 16,384 (one less with `exclude`).
         """
-        if k < 1:
-            raise DataError(f"At least one neighbour must be asked for, not {k}.")
+        check_whole(k, "k", 1)
+        settings, lite, wide = self.settings, self._connection.lite, k + (exclude is not None)
+        if wide > LARGEST_ANSWER:
+            most = LARGEST_ANSWER - (exclude is not None)
+            raise DataError(f"Milvus finds at most {most:,} neighbours of a query, not {k:,}: ask for fewer.")
+        points = check_vectors(queries, None, settings.dimension)
         expression = all_of(self._expression(where), "label is not null" if labelled else "")
-        points = check_vectors(queries, None, self.settings.dimension)
-        distances, ids, labels = self._on_items(
-            lambda table: search.search(
-                self._connection,
-                table,
-                self._head.settings,
-                points,
-                k,
-                expression,
-                exclude,
-                search_parameters(self._head.layout, k + (exclude is not None)),
-            )
-        )
-        return Found(distances, ids, self._classes.codes(labels, present=np.isfinite(distances)))
+        # A server compares what is of one type; Milvus Lite has float32 alone, and queries need not be rounded there.
+        ids, labels = self._proposals(points if lite else rows.encode(points, settings, lite=False), wide, expression)
+        if exclude is not None:
+            ids[np.equal(ids, np.asarray(exclude, object)[:, None])] = None
+        distances = self._true_distances(points, ids)
+        order = np.argsort(distances, axis=1, kind="stable")[:, :k]
+        distances, ids, labels = (np.take_along_axis(values, order, 1) for values in (distances, ids, labels))
+        gone = np.isinf(distances)
+        ids[gone] = labels[gone] = None
+        return Found(distances, ids, self._documents.codes(labels, present=~gone))
 
+    def _proposals(self, queries: np.ndarray, k: int, where: str) -> tuple[np.ndarray, np.ndarray]:
+        """Ids and labels (q, k), objects, of what Milvus finds for encoded queries; None beyond the last."""
+        ids = np.full((len(queries), k), None, object)
+        labels = np.full((len(queries), k), None, object)
+        effort = search_parameters(self._head.layout, k)
+        at_once = _LITE_QUERIES[metric_of(self._head.settings)] if self._connection.lite else _SERVER_QUERIES
+        step = max(1, min(_HITS_AT_ONCE // k, at_once))
+        for start in range(0, len(queries), step):
+            found = self._connection.call(
+                "search",
+                self._head.collection,
+                data=list(queries[start : start + step]),
+                anns_field="vector",
+                limit=k,
+                filter=where,
+                output_fields=["label"],
+                consistency_level="Strong",
+                **({"search_params": {"params": effort}} if effort else {}),
+            )
+            for row, hits in enumerate(found, start):
+                ids[row, : len(hits)] = [hit["id"] for hit in hits]
+                labels[row, : len(hits)] = [hit["entity"]["label"] for hit in hits]
+        return ids, labels
+
+    def _true_distances(self, queries: np.ndarray, ids: np.ndarray) -> np.ndarray:
+        """Distances float32 (q, k) to the items with these ids (q, k); infinite where there is none (any more)."""
+        found = self._rows([name for name in ids.ravel() if name is not None], "vector")
+        if not found:
+            return np.full(ids.shape, np.inf, np.float32)
+        settings, places = self._head.settings, {name: place for place, name in enumerate(found)}
+        vectors = rows.decode([row["vector"] for row in found.values()], settings)
+        slots = np.array([places.get(name, -1) for name in ids.ravel()], np.int64).reshape(ids.shape)
+        far = true_distances(make_space(**settings.space), queries, vectors, np.maximum(slots, 0))
+        return np.where(slots >= 0, far, np.inf).astype(np.float32)
+
+    @_following
     def sample(self, n: int, seed: int, *, labelled: bool = False) -> Sample:
         """At most n items, drawn at random without replacement, in the order of their ids. All ids are read for it."""
         expression = "label is not null" if labelled else ""
-
-        def drawn(table: Collection) -> Sample:
-            ids = [row["id"] for page in table.pages([], where=expression) for row in page]
-            if len(ids) > n:
-                places = np.random.default_rng(seed).choice(len(ids), n, replace=False)
-                ids = [ids[place] for place in np.sort(places)]
-            found = table.get(ids, ["label", "vector"], at_once=rows.at_once(self._head.settings.dimension))
-            kept = [id for id in ids if id in found]
-            labels = np.array([found[id]["label"] for id in kept], object)
-            vectors = rows.decode([found[id]["vector"] for id in kept], self._head.settings)
-            return Sample(
-                np.array(kept, object), vectors, self._classes.codes(labels, present=np.ones(len(kept), bool))
-            )
-
-        return self._on_items(drawn)
+        ids = [row["id"] for page in self._table.pages([], where=expression) for row in page]
+        if len(ids) > n:
+            places = np.random.default_rng(seed).choice(len(ids), n, replace=False)
+            ids = [ids[place] for place in np.sort(places)]
+        found = self._rows(ids, "label", "vector")
+        kept = [id for id in ids if id in found]
+        labels = np.array([found[id]["label"] for id in kept], object)
+        vectors = rows.decode([found[id]["vector"] for id in kept], self._head.settings)
+        codes = self._documents.codes(labels, present=np.ones(len(kept), bool))
+        return Sample(np.array(kept, object), vectors, codes)
 
     def batches(self, size: int = 1024) -> Iterator[tuple[list[Item], np.ndarray]]:
         """All items in the order of their ids with their vectors, at most `size` at a time."""
         after: str | None = None
         # A page costs Milvus Lite a look at everything, so pages are as large as a message carries.
-        while page := self._rows_after(after, "", rows.at_once(self._head.settings.dimension), "vector"):
+        while page := self._rows_after(after):
             for start in range(0, len(page), size):
                 part = page[start : start + size]
                 vectors = rows.decode([row["vector"] for row in part], self._head.settings)
@@ -322,15 +345,9 @@ class MilvusStore:
     def replace_vectors(
         self, settings: Settings, batches: Iterator[tuple[list[str], np.ndarray]], drop: Sequence[str] = ()
     ) -> None:
-        """Give all items new vectors, in a new space if need be; others see the old ones until the last is there.
+        """Give all items new vectors, as `GalleryStore.replace_vectors` says.
 
-        All notes are forgotten with the old vectors, and every item counts as changed. What others write meanwhile is
-        refused as incomplete, or lost: let nobody write during a rebuild.
-
-        Args:
-            settings: of the new vectors; they replace the old settings in the same moment.
-            batches: ids and vectors (n, d), each id once; every item must come but those dropped.
-            drop: ids of items that are removed in the same moment.
+        What others write meanwhile is refused as incomplete, or lost: let nobody write during a rebuild.
         """
         check_settings(settings)
         with self._writing:
@@ -371,29 +388,24 @@ class MilvusStore:
         """Let go of the connection; a second time does nothing."""
         self._connection.close()
 
-    def _rows_after(self, after: str | None, where: str, size: int, *more: str) -> list[dict[str, Any]]:
-        fields = [*rows.ITEM_FIELDS, *more]
-        return self._on_items(lambda table: table.page(fields, where=where, after=after, limit=size))
+    @_following
+    def _rows_after(self, after: str | None) -> list[dict[str, Any]]:
+        size = rows.at_once(self._head.settings.dimension)
+        return self._table.page([*rows.ITEM_FIELDS, "vector"], after=after, limit=size)
+
+    def _rows(self, ids: Sequence[str], *fields: str) -> dict[str, dict[str, Any]]:
+        return self._table.get(ids, fields, at_once=rows.at_once(self._head.settings.dimension))
+
+    @property
+    def _table(self) -> Collection:
+        return Collection(self._connection, self._head.collection, "id")
 
     def _expression(self, where: Condition | None) -> str:
         return "" if where is None else compile_where(where, self._head.layout.partition)
 
     def _fresh_head(self) -> GalleryHead:
-        plain = self._documents.head()
-        if plain is None or not self._head.is_still(plain):
+        plain = self._documents.head() or {}
+        layout = Layout.from_dict(plain.get("layout", {}))
+        if (plain.get("collection"), layout) != (self._head.collection, self._head.layout):
             self._head = read_head(self._connection, self._documents)
         return self._head
-
-    def _on_items(self, action: Callable[[Collection], T]) -> T:
-        """Do something with the collection of items; once more if a rebuild by somebody else has replaced it."""
-        try:
-            return action(Collection(self._connection, self._head.collection, "id"))
-        except MissingCollectionError:
-            self._head = read_head(self._connection, self._documents)
-            return action(Collection(self._connection, self._head.collection, "id"))
-
-
-def _of_label(label: Any) -> str:
-    if label is ...:
-        return ""
-    return "label is null" if label is None else f"label == {literal(label)}"

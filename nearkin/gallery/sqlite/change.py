@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy as np
 from nearkin.errors import DataError
 from nearkin.gallery.sqlite import mirror as stored
 from nearkin.gallery.sqlite import rows as items
-from nearkin.gallery.sqlite.database import GalleryState, save_settings, save_state
+from nearkin.gallery.sqlite.database import GalleryState, save_meta
 from nearkin.gallery.sqlite.mirror import Mirror, VectorBlocks
 from nearkin.gallery.store import ABSENT, Record
 from nearkin.gallery.values import Settings
@@ -33,12 +33,8 @@ class Change:
         self.connection = connection
         self.before = before
         self.state: GalleryState = before.state
-        self._blocks = VectorBlocks.of(before.settings, before.state.version)
-
-    @property
-    def generation(self) -> int:
-        """The generation that this change makes."""
-        return self.before.state.generation + 1
+        self.generation = before.state.generation + 1
+        self._blocks = VectorBlocks(connection, before.settings, before.state.version)
 
     def clear(self) -> None:
         """Delete what an earlier process that was ended in the middle left behind."""
@@ -49,18 +45,13 @@ class Change:
         points = self._blocks.stored(vectors)
         codes = items.label_codes(self.connection, [record.label for record in records])
         # A replaced item counts as one change, not as one removed and one added.
-        changes = self.state.changes + len(records)
+        n, changes = len(records), self.state.changes + len(records)
         self.remove([row[0] for row in rows])
-        items.insert(self.connection, self.state.slots, records, rows, codes)
-        self._blocks.append(self.connection, self.generation, self.state.rows, points, codes)
-        self.state = replace(
-            self.state,
-            slots=self.state.slots + len(records),
-            rows=self.state.rows + len(records),
-            items=self.state.items + len(records),
-            changes=changes,
-            generation=self.generation,
-        )
+        before = self.state
+        items.insert(self.connection, before.slots, records, rows, codes)
+        self._blocks.append(self.generation, before.rows, points, codes)
+        after = {"slots": before.slots + n, "rows": before.rows + n, "items": before.items + n}
+        self.state = replace(before, **after, changes=changes, generation=self.generation)
 
     def remove(self, ids: Sequence[str]) -> int:
         """Remove items; how many there were."""
@@ -69,8 +60,7 @@ class Change:
             items.delete(self.connection, slots.tolist())
             self._set_codes(slots, ABSENT)
             self.state = replace(self.state, items=self.state.items - len(slots))
-            self._changed(len(slots))
-        return len(slots)
+        return self._changed(slots, len(slots))
 
     def relabel(self, ids: Sequence[str], label: str | None) -> int:
         """Give items another label; how many there were."""
@@ -79,31 +69,30 @@ class Change:
             code = int(items.label_codes(self.connection, [label])[0])
             items.update(self.connection, "label", None if label is None else code, slots.tolist())
             self._set_codes(slots, code)
-            self._changed(len(slots))
-        return len(slots)
+        return self._changed(slots, len(slots))
 
     def describe(self, ids: Sequence[str], metadata: str) -> int:
         """Give items other metadata, as JSON; how many there were."""
         slots = self._slots(ids)
-        if len(slots):
-            items.update(self.connection, "metadata", metadata, slots.tolist())
-            self._changed(0)
-        return len(slots)
+        items.update(self.connection, "metadata", metadata, slots.tolist())
+        return self._changed(slots, 0)
 
     def save(self) -> None:
         """Write down the state, if it is another one."""
         if self.state != self.before.state:
-            save_state(self.connection, self.state)
-
-    def _changed(self, count: int) -> None:
-        self.state = replace(self.state, changes=self.state.changes + count, generation=self.generation)
+            save_meta(self.connection, "state", asdict(self.state))
 
     def _slots(self, ids: Sequence[str]) -> np.ndarray:
         return np.fromiter(items.slots_of(self.connection, ids).values(), np.int64)
 
     def _set_codes(self, slots: np.ndarray, code: int) -> None:
-        rows = self.before.rows(slots)
-        self._blocks.set_codes(self.connection, self.generation, rows, np.full(len(rows), code, np.int32))
+        self._blocks.set_codes(self.generation, self.before.rows(slots), np.full(len(slots), code, np.int32))
+
+    def _changed(self, slots: np.ndarray, changes: int) -> int:
+        """Count a change of items at these slots; how many items they are."""
+        if len(slots):
+            self.state = replace(self.state, changes=self.state.changes + changes, generation=self.generation)
+        return len(slots)
 
 
 _LEAST_ROWS = 10_000
@@ -113,26 +102,27 @@ class NewVectors:
     """New vectors of all items, which nobody sees before `finish`.
 
     Args:
-        mirror: the gallery as it is; nobody else may write to it until the end.
+        change: one that begins where nobody else may write to the gallery until the end.
         settings: of the new vectors.
     """
 
-    def __init__(self, mirror: Mirror, settings: Settings) -> None:
-        self._mirror = mirror
+    def __init__(self, change: Change, settings: Settings) -> None:
+        self._mirror = change.before
         self._settings = settings
-        self._blocks = VectorBlocks.of(settings, mirror.state.version + 1)
-        self._seen = np.zeros(mirror.index.count, bool)
+        self._blocks = VectorBlocks(change.connection, settings, change.state.version + 1)
+        self._seen = np.zeros(self._mirror.index.count, bool)
 
     def add(self, connection: sqlite3.Connection, ids: Sequence[str], vectors: np.ndarray) -> None:
         """Take some of the vectors (n, d), inside a transaction."""
-        rows = self._rows(connection, ids)
+        slots = items.slots_of(connection, ids)
+        rows = self._mirror.rows(np.fromiter((slots.get(id, -1) for id in ids), np.int64, len(ids)))
         if (rows < 0).any():
             raise DataError(f"There is no item '{ids[int(np.argmax(rows < 0))]}': give vectors of items that exist.")
         again = self._seen[rows]
         again[np.setdiff1d(np.arange(len(rows)), np.unique(rows, return_index=True)[1])] = True
         if again.any():
             raise DataError(f"The item '{ids[int(np.argmax(again))]}' was given two new vectors: give it one.")
-        self._blocks.scatter(connection, rows, self._blocks.stored(vectors))
+        self._blocks.scatter(rows, self._blocks.stored(vectors))
         self._seen[rows] = True
 
     def finish(self, change: Change, drop: Sequence[str]) -> None:
@@ -144,30 +134,20 @@ class NewVectors:
         connection = change.connection
         change.remove(drop)
         codes = self._mirror.index.codes.copy()
-        there = np.fromiter(items.slots(connection), np.int64)
-        codes[np.setdiff1d(np.arange(len(codes)), self._mirror.rows(there))] = ABSENT
+        codes[np.setdiff1d(np.arange(len(codes)), self._mirror.rows(items.slots(connection)))] = ABSENT
         missing = np.flatnonzero((codes != ABSENT) & ~self._seen)
         if len(missing):
             slot = int(self._mirror.slots(missing[:1])[0])
-            first = items.items_by_slot(connection, [slot])[slot].id
+            first = items.items_by(connection, "slot", [slot])[slot].id
             raise DataError(f"{len(missing)} items got no new vector, the first is '{first}': give it one, or drop it.")
         for number in range(-(-len(codes) // self._blocks.rows)):
-            self._blocks.ensure(connection, number)
-        self._blocks.set_codes(connection, change.generation, np.arange(len(codes)), codes)
+            self._blocks.ensure(number)
+        self._blocks.set_codes(change.generation, np.arange(len(codes)), codes)
         stored.delete_blocks(connection, but=self._blocks.version)
         connection.execute("DELETE FROM notes")  # they were learned from the old vectors
-        save_settings(connection, self._settings)
-        change.state = replace(
-            change.state,
-            version=self._blocks.version,
-            changes=change.state.changes + change.state.items,
-            generation=change.generation,
-        )
-
-    def _rows(self, connection: sqlite3.Connection, ids: Sequence[str]) -> np.ndarray:
-        """Rows (n,) of ids, -1 where there is no such item."""
-        slots = items.slots_of(connection, ids)
-        return self._mirror.rows(np.fromiter((slots.get(id, -1) for id in ids), np.int64, len(ids)))
+        save_meta(connection, "settings", self._settings.to_dict())
+        changes, version = change.state.changes + change.state.items, self._blocks.version
+        change.state = replace(change.state, version=version, changes=changes, generation=change.generation)
 
 
 def compact(change: Change) -> None:
@@ -175,24 +155,17 @@ def compact(change: Change) -> None:
     state, connection, settings = change.state, change.connection, change.before.settings
     if state.rows <= _LEAST_ROWS or 2 * state.items >= state.rows:
         return
-    old, new = VectorBlocks.of(settings, state.version), VectorBlocks.of(settings, state.version + 1)
+    old, new = (VectorBlocks(connection, settings, version) for version in (state.version, state.version + 1))
     done = 0
-    for points, codes in _kept(connection, old, state.rows):
-        new.append(connection, change.generation, done, points, codes)
-        done += len(points)
+    for number, points in enumerate(old.points(0, state.rows)):
+        codes = old.codes(number)[: len(points)]
+        there = codes != ABSENT
+        new.append(change.generation, done, points[there], codes[there])
+        done += int(there.sum())
     if done != state.items:
         raise sqlite3.DatabaseError(f"there are {state.items} items and {done} vectors of them")
-    slots = np.fromiter(items.slots(connection), "<i8")
+    slots = items.slots(connection).astype("<i8")
     connection.execute("DELETE FROM numbering")
     connection.execute("INSERT INTO numbering VALUES (?)", (slots.data,))
     stored.delete_blocks(connection, but=new.version)
     change.state = replace(state, version=new.version, rows=done)
-
-
-def _kept(connection: sqlite3.Connection, blocks: VectorBlocks, rows: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Points (n, d) and codes (n,) of the rows that still have an item, a block at a time."""
-    for number, points in enumerate(blocks.points(connection, 0, rows)):
-        codes = blocks.codes(connection, number)[: len(points)]
-        there = codes != ABSENT
-        if there.any():
-            yield points[there], codes[there]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -15,6 +15,7 @@ from urllib.parse import quote
 from nearkin.errors import DataError, StorageError
 from nearkin.gallery.dtypes import DTYPES
 from nearkin.gallery.model import check_space_settings
+from nearkin.gallery.places import closing_on_error
 from nearkin.gallery.values import Settings
 
 APPLICATION = 0x6E6B696E
@@ -38,17 +39,11 @@ _FIRST = (
 )
 
 
-def _first(connection: sqlite3.Connection) -> None:
-    for statement in _FIRST:
-        connection.execute(statement)
-
-
-def _originals(connection: sqlite3.Connection) -> None:
-    connection.execute("CREATE TABLE originals (slot INTEGER PRIMARY KEY, bytes BLOB NOT NULL)")
-
-
-STEPS: tuple[Callable[[sqlite3.Connection], None], ...] = (_first, _originals)
-"""Step n takes a database of version n to version n + 1; a step that was released never changes."""
+STEPS: tuple[tuple[str, ...], ...] = (
+    _FIRST,
+    ("CREATE TABLE originals (slot INTEGER PRIMARY KEY, bytes BLOB NOT NULL)",),
+)
+"""The statements of step n take a database of version n to version n + 1; a step that was released never changes."""
 
 VERSION = len(STEPS)
 """The version this code reads and writes."""
@@ -62,7 +57,8 @@ def version_of(connection: sqlite3.Connection) -> int:
 def migrate(connection: sqlite3.Connection) -> None:
     """Bring a database to the present version, inside the caller's transaction."""
     for step in STEPS[version_of(connection) :]:
-        step(connection)
+        for statement in step:
+            connection.execute(statement)
     connection.execute(f"PRAGMA application_id = {APPLICATION}")
     connection.execute(f"PRAGMA user_version = {VERSION}")
 
@@ -144,29 +140,12 @@ def meaningful(directory: Path) -> Iterator[None]:
 def transaction(connection: sqlite3.Connection, kind: str = "IMMEDIATE") -> Iterator[None]:
     """Commit what the block does, or undo it: all or nothing. "DEFERRED" is for reading one state."""
     connection.execute(f"BEGIN {kind}")
-    with rolled_back_on_error(connection):
-        yield
-        connection.execute("COMMIT")
-
-
-@contextmanager
-def rolled_back_on_error(connection: sqlite3.Connection) -> Iterator[None]:
-    """Undo the open transaction if the block fails."""
     try:
         yield
+        connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:  # a full disk has undone it already
             connection.execute("ROLLBACK")
-        raise
-
-
-@contextmanager
-def closing_on_error(connection: sqlite3.Connection) -> Iterator[None]:
-    """Close a connection if the block fails."""
-    try:
-        yield
-    except BaseException:
-        connection.close()
         raise
 
 
@@ -248,11 +227,6 @@ def read_state(connection: sqlite3.Connection) -> GalleryState:
     return state
 
 
-def save_state(connection: sqlite3.Connection, state: GalleryState) -> None:
-    """Keep the state."""
-    save_meta(connection, "state", asdict(state))
-
-
 def read_settings(connection: sqlite3.Connection) -> Settings:
     """The settings as the open transaction sees them."""
     try:
@@ -271,11 +245,6 @@ def read_index(connection: sqlite3.Connection, kinds: Collection[str]) -> str:
     if not isinstance(index, str) or index not in kinds:
         raise _unreadable("index")
     return index
-
-
-def save_settings(connection: sqlite3.Connection, settings: Settings) -> None:
-    """Keep the settings."""
-    save_meta(connection, "settings", settings.to_dict())
 
 
 def _unreadable(key: str) -> sqlite3.DatabaseError:

@@ -8,15 +8,15 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from nearkin.errors import NearkinError, StorageError
-from nearkin.gallery.dtypes import SCALE_BYTES, halves, packed
+from nearkin.gallery.dtypes import halves, packed, row_bytes
 from nearkin.gallery.index import VectorIndex
 from nearkin.gallery.index.hnsw import HnswIndex
 from nearkin.gallery.model import is_learned, space_of
-from nearkin.gallery.sqlite import rows as rows_of_items
 from nearkin.gallery.sqlite.database import GalleryState, read_settings, read_state
 from nearkin.gallery.store import ABSENT
 from nearkin.gallery.values import Settings
@@ -25,173 +25,120 @@ _BYTES = 2**20
 _MOST_ROWS = 2**14  # codes of a block are rewritten whole when one of them changes
 
 
-@dataclass(frozen=True)
 class VectorBlocks:
     """The blocks of one version of the vectors.
 
-    Attributes:
+    Args:
+        connection: to the database.
+        settings: what the vectors are.
         version: which.
-        dimension: size of a vector.
-        dtype: how a number is stored; of int8 there are some more in a row, which are the bytes of its scale.
+
+    Attributes:
+        width: bytes of a vector.
+        rows: how many vectors a block holds, a power of two.
     """
 
-    version: int
-    dimension: int
-    dtype: np.dtype
-
-    @classmethod
-    def of(cls, settings: Settings, version: int) -> VectorBlocks:
-        """The blocks that settings ask for."""
-        return cls(version, settings.dimension, np.dtype(settings.dtype).newbyteorder("<"))
-
-    @property
-    def columns(self) -> int:
-        """How many numbers a row holds."""
-        return self.dimension + (SCALE_BYTES if self.dtype == np.int8 else 0)
-
-    @property
-    def width(self) -> int:
-        """Bytes of a vector."""
-        return self.columns * self.dtype.itemsize
-
-    @property
-    def rows(self) -> int:
-        """How many vectors a block holds, a power of two."""
-        return min(_MOST_ROWS, 2 ** max(0, (_BYTES // self.width).bit_length() - 1))
+    def __init__(self, connection: sqlite3.Connection, settings: Settings, version: int) -> None:
+        self.version = version
+        self.width = row_bytes(settings.dtype, settings.dimension)
+        self.rows = min(_MOST_ROWS, 2 ** max(0, (_BYTES // self.width).bit_length() - 1))
+        self._connection = connection
+        self._dtype = np.dtype(settings.dtype).newbyteorder("<")
 
     def stored(self, vectors: np.ndarray) -> np.ndarray:
-        """Vectors (n, d) as they are stored, (n, columns).
+        """Vectors (n, d) as they are stored, (n, columns): of int8 there are more columns, for the bytes of the scale.
 
         Raises:
             DataError: if a number is too large for that.
         """
-        if self.dtype == np.int8:
+        if self._dtype == np.int8:
             return packed(vectors)
-        return np.ascontiguousarray(halves(vectors) if self.dtype.itemsize == 2 else vectors, self.dtype)
+        return np.ascontiguousarray(halves(vectors) if self._dtype.itemsize == 2 else vectors, self._dtype)
 
-    def append(
-        self, connection: sqlite3.Connection, generation: int, first: int, points: np.ndarray, codes: np.ndarray
-    ) -> None:
+    def append(self, generation: int, first: int, points: np.ndarray, codes: np.ndarray) -> None:
         """Write stored points (n, columns) with codes (n,) to the rows from `first`, the end, on."""
+        self._write(first, points)
+        self.set_codes(generation, np.arange(first, first + len(points)), codes)
+
+    def scatter(self, rows: np.ndarray, points: np.ndarray) -> None:
+        """Write stored points (n, columns) to any rows (n,)."""
+        order = np.argsort(rows, kind="stable")
+        for run in np.split(order, np.flatnonzero(np.diff(rows[order]) != 1) + 1):
+            if len(run):
+                self._write(int(rows[run[0]]), points[run])
+
+    def _write(self, first: int, points: np.ndarray) -> None:
+        """Write stored points (n, columns) to the rows from `first` on, into blocks that are made if need be."""
         done = 0
-        while done < len(points):
-            number, start = divmod(first + done, self.rows)
-            part = slice(done, done + self.rows - start)
-            if start:
-                self._fill(connection, generation, number, start, points[part], codes[part])
-            else:
-                self._insert(connection, generation, number, points[part], codes[part])
-            done = part.stop
+        for number, start, n in self._pieces(first, first + len(points)):
+            with self._connection.blobopen("vectors", "points", self.ensure(number)) as blob:
+                blob.seek(start * self.width)
+                blob.write(points[done : done + n].data.cast("B"))
+            done += n
 
-    def _insert(
-        self, connection: sqlite3.Connection, generation: int, number: int, points: np.ndarray, codes: np.ndarray
-    ) -> None:
-        """A new block that begins with these points and has room for the rest."""
-        whole, marks = points, np.full(self.rows, ABSENT, "<i4")
-        marks[: len(codes)] = codes
-        if len(points) < self.rows:
-            whole = np.zeros((self.rows, self.columns), self.dtype)
-            whole[: len(points)] = points
-        key = self._insert_codes(connection, generation, number, marks)
-        connection.execute("INSERT INTO vectors VALUES (?, ?)", (key, whole.data))
-
-    def _fill(
-        self,
-        connection: sqlite3.Connection,
-        generation: int,
-        number: int,
-        start: int,
-        points: np.ndarray,
-        codes: np.ndarray,
-    ) -> None:
-        """Points in the room that a block has left."""
-        self.set_codes(connection, generation, number * self.rows + start + np.arange(len(codes)), codes)
-        with connection.blobopen("vectors", "points", self._key(connection, number)) as blob:
-            blob.seek(start * self.width)
-            blob.write(points.data.cast("B"))
-
-    def set_codes(self, connection: sqlite3.Connection, generation: int, rows: np.ndarray, codes: np.ndarray) -> None:
+    def set_codes(self, generation: int, rows: np.ndarray, codes: np.ndarray) -> None:
         """Give rows (n,) other codes (n,)."""
         order = np.argsort(rows, kind="stable")
-        rows, codes = rows[order], codes[order]
-        numbers, begins = np.unique(rows // self.rows, return_index=True)
-        ends = np.append(begins[1:], len(rows))[: len(begins)]
-        for number, begin, end in zip(numbers.tolist(), begins, ends, strict=True):
-            marks = self.codes(connection, number).copy()
-            marks[rows[begin:end] - number * self.rows] = codes[begin:end]
-            connection.execute(
+        numbers, begins = np.unique(rows[order] // self.rows, return_index=True)
+        for number, some in zip(numbers.tolist(), np.split(order, begins[1:]), strict=False):
+            marks = self.codes(number).copy()
+            marks[rows[some] - number * self.rows] = codes[some]
+            self._connection.execute(
                 "UPDATE blocks SET codes = ?, generation = ? WHERE version = ? AND number = ?",
                 (marks.data, generation, self.version, number),
             )
 
-    def codes(self, connection: sqlite3.Connection, number: int) -> np.ndarray:
+    def codes(self, number: int) -> np.ndarray:
         """Codes (rows,) of a block."""
-        found = connection.execute(
-            "SELECT codes FROM blocks WHERE version = ? AND number = ?", (self.version, number)
-        ).fetchone()
-        return self._as_codes(number, found and found[0])
+        return self._as_codes(number, self._find("codes", number))
 
-    def newer(self, connection: sqlite3.Connection, generation: int) -> Iterator[tuple[int, np.ndarray]]:
+    def newer(self, generation: int) -> Iterator[tuple[int, np.ndarray]]:
         """Numbers and codes (rows,) of the blocks that changed after a generation."""
-        found = connection.execute(
+        found = self._connection.execute(
             "SELECT number, codes FROM blocks WHERE version = ? AND generation > ? ORDER BY number",
             (self.version, generation),
         )
         for number, codes in found:
             yield number, self._as_codes(number, codes)
 
-    def points(self, connection: sqlite3.Connection, first: int, end: int) -> Iterator[np.ndarray]:
+    def points(self, first: int, end: int) -> Iterator[np.ndarray]:
         """The stored points of the rows from `first` up to `end`, (n, columns) of a block at a time."""
-        while first < end:
-            number, start = divmod(first, self.rows)
-            n = min(end - first, self.rows - start)
-            with connection.blobopen("vectors", "points", self._key(connection, number), readonly=True) as blob:
+        for number, start, n in self._pieces(first, end):
+            key = self._find("key", number)
+            if key is None:
+                raise sqlite3.DatabaseError(f"block {number} of the vectors is missing")
+            with self._connection.blobopen("vectors", "points", key, readonly=True) as blob:
                 if len(blob) != self.rows * self.width:
                     raise sqlite3.DatabaseError(f"block {number} of the vectors has the wrong size")
                 blob.seek(start * self.width)
                 read = blob.read(n * self.width)
-            yield np.frombuffer(read, self.dtype).reshape(n, self.columns)
+            yield np.frombuffer(read, self._dtype).reshape(n, -1)
+
+    def ensure(self, number: int) -> int:
+        """The key of a block; one of zeros, without items, is made if there is none."""
+        key = self._find("key", number)
+        if key is None:
+            key = self._connection.execute(
+                "INSERT INTO blocks (version, number, generation, codes) VALUES (?, ?, 0, ?)",
+                (self.version, number, np.full(self.rows, ABSENT, "<i4").data),
+            ).lastrowid
+            self._connection.execute("INSERT INTO vectors VALUES (?, zeroblob(?))", (key, self.rows * self.width))
+        return int(key)
+
+    def _pieces(self, first: int, end: int) -> Iterator[tuple[int, int, int]]:
+        """Where the rows from `first` up to `end` are: blocks, places in these, and how many follow there."""
+        while first < end:
+            number, start = divmod(first, self.rows)
+            n = min(end - first, self.rows - start)
+            yield number, start, n
             first += n
 
-    def scatter(self, connection: sqlite3.Connection, rows: np.ndarray, points: np.ndarray) -> None:
-        """Write stored points (n, columns) to any rows (n,); blocks that are not there yet are made, without items."""
-        order = np.argsort(rows, kind="stable")
-        rows, points = rows[order], np.ascontiguousarray(points[order])
-        begins = np.flatnonzero(np.diff(rows, prepend=-2) != 1)
-        for begin, end in zip(begins.tolist(), [*begins[1:].tolist(), len(rows)], strict=True):
-            while begin < end:
-                number, start = divmod(int(rows[begin]), self.rows)
-                part = slice(begin, min(end, begin + self.rows - start))
-                self.ensure(connection, number)
-                with connection.blobopen("vectors", "points", self._key(connection, number)) as blob:
-                    blob.seek(start * self.width)
-                    blob.write(points[part].data.cast("B"))
-                begin = part.stop
-
-    def ensure(self, connection: sqlite3.Connection, number: int) -> None:
-        """Make a block of zeros if it is not there."""
-        known = "SELECT 1 FROM blocks WHERE version = ? AND number = ?"
-        if connection.execute(known, (self.version, number)).fetchone() is None:
-            key = self._insert_codes(connection, 0, number, np.full(self.rows, ABSENT, "<i4"))
-            connection.execute("INSERT INTO vectors VALUES (?, zeroblob(?))", (key, self.rows * self.width))
-
-    def _insert_codes(self, connection: sqlite3.Connection, generation: int, number: int, codes: np.ndarray) -> int:
-        """The key of a new block with these codes (rows,)."""
-        made = connection.execute(
-            "INSERT INTO blocks (version, number, generation, codes) VALUES (?, ?, ?, ?)",
-            (self.version, number, generation, codes.data),
-        )
-        assert made.lastrowid is not None
-        return made.lastrowid
-
-    def _key(self, connection: sqlite3.Connection, number: int) -> int:
-        """Where the vectors of a block are."""
-        found = connection.execute(
-            "SELECT key FROM blocks WHERE version = ? AND number = ?", (self.version, number)
+    def _find(self, column: str, number: int) -> Any:
+        """What a block has in a column; None if there is no such block."""
+        found = self._connection.execute(
+            f"SELECT {column} FROM blocks WHERE version = ? AND number = ?", (self.version, number)
         ).fetchone()
-        if found is None:
-            raise sqlite3.DatabaseError(f"block {number} of the vectors is missing")
-        return int(found[0])
+        return found and found[0]
 
     def _as_codes(self, number: int, codes: bytes | None) -> np.ndarray:
         if codes is None or len(codes) != 4 * self.rows:
@@ -246,12 +193,17 @@ def refreshed(connection: sqlite3.Connection, mirror: Mirror | None, directory: 
     """The mirror of the state that the open transaction sees; what did not change since is not read again."""
     state = read_state(connection)
     if mirror is None or mirror.state.version != state.version:
-        return _loaded(connection, state, directory)
+        settings = read_settings(connection)
+        index = VectorIndex(space_of(settings, directory), settings.dimension, settings.dtype)
+        found = connection.execute("SELECT slots FROM numbering").fetchone()
+        kept = np.frombuffer(found[0] if found else b"", "<i8")
+        mirror = Mirror(GalleryState(generation=-1), settings, index, kept, ())
     if mirror.state.generation == state.generation:
         return mirror
     # Classes first: no code may be seen before its name.
-    classes = mirror.classes + tuple(rows_of_items.classes_from(connection, len(mirror.classes)))
-    _follow(connection, VectorBlocks.of(mirror.settings, state.version), mirror, state)
+    newer = connection.execute("SELECT name FROM labels WHERE code >= ? ORDER BY code", (len(mirror.classes),))
+    classes = mirror.classes + tuple(name for (name,) in newer)
+    _follow(VectorBlocks(connection, mirror.settings, state.version), mirror, state)
     return replace(mirror, state=state, classes=classes)
 
 
@@ -269,35 +221,17 @@ def codes_of(rows: np.ndarray, before: np.ndarray, after: np.ndarray) -> np.ndar
     return codes
 
 
-def _loaded(connection: sqlite3.Connection, state: GalleryState, directory: Path) -> Mirror:
-    """A mirror read from the first row on."""
-    settings = read_settings(connection)
-    blocks = VectorBlocks.of(settings, state.version)
-    index = VectorIndex(space_of(settings, directory), settings.dimension, settings.dtype)
-    index.reserve(state.rows)
-    codes = dict(blocks.newer(connection, -1))
-    for number, points in enumerate(blocks.points(connection, 0, state.rows)):
-        if number not in codes:
-            raise sqlite3.DatabaseError(f"the codes of block {number} are missing")
-        index.append(points, codes[number][: len(points)])
-    found = connection.execute("SELECT slots FROM numbering").fetchone()
-    kept = np.frombuffer(found[0] if found else b"", "<i8")
-    return Mirror(state, settings, index, kept, tuple(rows_of_items.classes_from(connection, 0)))
-
-
-def _follow(connection: sqlite3.Connection, blocks: VectorBlocks, mirror: Mirror, state: GalleryState) -> None:
+def _follow(blocks: VectorBlocks, mirror: Mirror, state: GalleryState) -> None:
     """Bring the index of a mirror to a newer state, so that searches see all of the change at once."""
     index = mirror.index
     index.reserve(state.rows - index.count)
-    for points in blocks.points(connection, index.count, state.rows):
+    for points in blocks.points(index.count, state.rows):
         index.append(points, np.full(len(points), ABSENT, np.int32))
-    changed = list(blocks.newer(connection, mirror.state.generation))
-    if not changed:
-        return
-    rows = np.concatenate([number * blocks.rows + np.arange(blocks.rows) for number, _ in changed])
-    codes = np.concatenate([codes for _, codes in changed])
-    there = rows < state.rows
-    index.set_codes(rows[there], codes[there])
+    changed = list(blocks.newer(mirror.state.generation))
+    if changed:
+        rows = np.concatenate([number * blocks.rows + np.arange(blocks.rows) for number, _ in changed])
+        codes = np.concatenate([codes for _, codes in changed])
+        index.set_codes(rows[rows < state.rows], codes[rows < state.rows])
 
 
 INDEX_KINDS = ("auto", "exact", "hnsw")
@@ -319,8 +253,6 @@ class StoredGraph:
         self._directory = directory
         self.wanted = wanted
         self._index: HnswIndex | None = None
-        self._tried: VectorIndex | None = None
-        self._saved = 0
         self._seen: tuple[int, int] | None = None
 
     def check(self, settings: Settings) -> None:
@@ -337,9 +269,9 @@ class StoredGraph:
         """Take up the graph that was saved of these vectors, if they, or the file, are others than before."""
         if not self._wanted_for(mirror):
             return
-        if mirror.index is not self._tried:
-            self._tried, self._index, self._saved = mirror.index, None, 0
-        elif self._index is not None and not self._index.due:
+        if self._index is not None and self._index.exact is not mirror.index:
+            self._index = None
+        if self._index is not None and not self._index.due:
             return
         stamp = self._stamp(mirror)
         if stamp is None or stamp == self._seen:
@@ -348,7 +280,7 @@ class StoredGraph:
         with suppress(*self._forgiven()):
             found = HnswIndex.load(mirror.index, self._directory, mirror.state.version)
             if found is not None and (self._index is None or found.covered > self._index.covered):
-                self._index, self._saved = found, found.covered
+                self._index = found
 
     def extend(self, mirror: Mirror) -> None:
         """Add the vectors that the graph lacks, if they are many; save it if it has grown much."""
@@ -360,17 +292,16 @@ class StoredGraph:
             if graph.due:
                 graph.extend()
             self._index = graph
-        if self._index is not None and self._index.covered >= _GROWTH * self._saved:
+        if self._index is not None and self._index.covered >= _GROWTH * self._index.saved:
             self.save(mirror)
 
     def save(self, mirror: Mirror) -> None:
         """Write the graph to disk if it has grown at all since."""
-        if self._index is None or self._index.exact is not mirror.index or self._index.covered == self._saved:
+        if self._index is None or self._index.exact is not mirror.index or self._index.covered == self._index.saved:
             return
         # A gallery is whole without its graph: what cannot be saved is built again.
         with suppress(StorageError):
             self._index.save(mirror.state.generation)
-            self._saved = self._index.covered
             self._seen = self._stamp(mirror)
 
     def of(self, mirror: Mirror) -> HnswIndex | None:
@@ -378,17 +309,17 @@ class StoredGraph:
         graph = self._index
         return graph if graph is not None and graph.exact is mirror.index and graph.covered else None
 
+    @property
     def unsaved(self) -> bool:
         """Whether there is something to save."""
-        return self._index is not None and self._index.covered != self._saved
+        return self._index is not None and self._index.covered != self._index.saved
 
     def _stamp(self, mirror: Mirror) -> tuple[int, int] | None:
         """What tells one saved graph from another; None if there is none."""
-        try:
+        with suppress(OSError):
             file = (self._directory / f"hnsw-{mirror.state.version}.json").stat()
-        except OSError:
-            return None
-        return file.st_ino, file.st_mtime_ns
+            return file.st_ino, file.st_mtime_ns
+        return None
 
     def _wanted_for(self, mirror: Mirror) -> bool:
         if self.wanted != "auto":

@@ -8,23 +8,23 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
-from typing import Any as Anything
 
 import numpy as np
 
 from nearkin.errors import DataError
-from nearkin.gallery.filter import AllOf, AnyOf, Compare, Condition, IsNull, Like, Name, Not, OneOf, kind_of_value
+from nearkin.gallery.checks import check_distinct
+from nearkin.gallery.condition import AllOf, AnyOf, Compare, Condition, IsNull, Like, Name, Not, OneOf, kind_of_value
 from nearkin.gallery.store import UNLABELLED, Record
-from nearkin.gallery.values import Item
+from nearkin.gallery.values import Item, Scalar
 
 _OWN = {"label": "items.label_name", "id": "items.id", "source": "items.source", "added": "items.added"}
 _KINDS = {"text": "('text')", "number": "('integer', 'real')", "bool": "('true', 'false')"}
 # What a path can name without quoting rules; for any other key the entries are walked.
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
-_Compiled = tuple[str, list[Anything]]
+_Compiled = tuple[str, list[Any]]
 _FALSE: _Compiled = ("0", [])
 
 
@@ -34,18 +34,28 @@ def to_sql(condition: Condition) -> _Compiled:
     The expression is 0 or 1, never NULL, and equal to `Condition.matches`. It reads `items.id`, `items.label_name`,
     `items.source`, `items.added` and `items.metadata`, a JSON object as text.
     """
-    for node, compiled in _COMPILERS.items():
-        if isinstance(condition, node):
-            return compiled(condition)
+    match condition:
+        case Not(part):
+            sql, parameters = to_sql(part)
+            return f"(NOT {sql})", parameters
+        case AllOf(parts):
+            return _joined("AND", [to_sql(part) for part in parts])
+        case AnyOf(parts):
+            return _joined("OR", [to_sql(part) for part in parts])
+        case IsNull(name):
+            return _null(name)
+        case Like(name, pattern):
+            return _guarded(name, "text", "LIKE ? ESCAPE ?", [pattern, "\\"])
+        case OneOf(name, values):
+            return _one_of(name, values)
+        case Compare(name, "!=", value):
+            return to_sql(AllOf((Not(IsNull(name)), Not(Compare(name, "=", value)))))
+        case Compare(name, operator, value):
+            return _compare(name, operator, value)
     raise TypeError(f"{type(condition).__name__} is no part of a condition.")
 
 
-def _compare(condition: Compare) -> _Compiled:
-    name, operator, value = condition.name, condition.operator, condition.value
-    if operator == "!=":
-        equal, parameters = _compare(Compare(name, "=", value))
-        present, more = _null(name, "IS NOT NULL")
-        return f"({present} AND NOT {equal})", [*more, *parameters]
+def _compare(name: Name, operator: str, value: Scalar) -> _Compiled:
     if isinstance(value, bool):
         return _truth(name, value)
     if operator == "=" and name.own and isinstance(value, str):
@@ -53,50 +63,17 @@ def _compare(condition: Compare) -> _Compiled:
     return _guarded(name, kind_of_value(value), f"{operator} ?", [value])
 
 
-def _one_of(condition: OneOf) -> _Compiled:
+def _one_of(name: Name, values: Sequence[Scalar]) -> _Compiled:
     parts: list[_Compiled] = []
     for kind in ("text", "number"):
-        values = [value for value in condition.values if kind_of_value(value) == kind]
-        if values:
-            parts.append(_guarded(condition.name, kind, f"IN ({', '.join('?' * len(values))})", values))
-    truths = sorted({value for value in condition.values if isinstance(value, bool)})
-    parts.extend(_truth(condition.name, value) for value in truths)
+        some = [value for value in values if kind_of_value(value) == kind]
+        if some:
+            parts.append(_guarded(name, kind, f"IN ({', '.join('?' * len(some))})", some))
+    parts.extend(_truth(name, value) for value in sorted({value for value in values if isinstance(value, bool)}))
     return _joined("OR", parts) if parts else _FALSE
 
 
-def _like(condition: Like) -> _Compiled:
-    return _guarded(condition.name, "text", "LIKE ? ESCAPE ?", [condition.pattern, "\\"])
-
-
-def _is_null(condition: IsNull) -> _Compiled:
-    return _null(condition.name, "IS NULL")
-
-
-def _not(condition: Not) -> _Compiled:
-    part, parameters = to_sql(condition.part)
-    return f"(NOT {part})", parameters
-
-
-def _all(condition: AllOf) -> _Compiled:
-    return _joined("AND", [to_sql(part) for part in condition.parts])
-
-
-def _any(condition: AnyOf) -> _Compiled:
-    return _joined("OR", [to_sql(part) for part in condition.parts])
-
-
-_COMPILERS: dict[type[Condition], Callable[[Anything], _Compiled]] = {
-    Compare: _compare,
-    OneOf: _one_of,
-    Like: _like,
-    IsNull: _is_null,
-    Not: _not,
-    AllOf: _all,
-    AnyOf: _any,
-}
-
-
-def _guarded(name: Name, kind: str, test: str, values: list[Anything]) -> _Compiled:
+def _guarded(name: Name, kind: str, test: str, values: list[Any]) -> _Compiled:
     """A test that is made only of values of one kind: SQLite would convert others, or put them in an order."""
     if name.own:
         # A number bound beside a text column would be taken for text.
@@ -114,12 +91,12 @@ def _truth(name: Name, value: bool) -> _Compiled:
     return _guarded(name, "bool", "= ?", [int(value)])
 
 
-def _null(name: Name, test: str) -> _Compiled:
+def _null(name: Name) -> _Compiled:
     if name.own:
-        return f"({_OWN[name.key]} {test})", []
+        return f"({_OWN[name.key]} IS NULL)", []
     if _PLAIN.fullmatch(name.key):
-        return f"(json_extract(items.metadata, ?) {test})", [f"$.{name.key}"]
-    return f"((SELECT e.value FROM json_each(items.metadata) AS e WHERE e.key = ?) {test})", [name.key]
+        return "(json_extract(items.metadata, ?) IS NULL)", [f"$.{name.key}"]
+    return "((SELECT e.value FROM json_each(items.metadata) AS e WHERE e.key = ?) IS NULL)", [name.key]
 
 
 def _joined(word: str, parts: list[_Compiled]) -> _Compiled:
@@ -156,10 +133,7 @@ def checked_rows(records: Sequence[Record]) -> list[tuple[str, str, str | None, 
             raise DataError(f"Ids and labels must be text, not {record.id!r} and {record.label!r}.")
         if not (record.source is None or isinstance(record.source, str)) or not isinstance(record.added, str):
             raise DataError(f"The source and time of '{record.id}' must be text.")
-    if len({row[0] for row in rows}) < len(rows):
-        seen: set[str] = set()
-        twice = next(row[0] for row in rows if row[0] in seen or seen.add(row[0]))  # type: ignore[func-returns-value]
-        raise DataError(f"The id '{twice}' is given twice: give every item an id of its own.")
+    check_distinct([record.id for record in records])
     return rows
 
 
@@ -210,14 +184,11 @@ def slots_of(connection: sqlite3.Connection, ids: Sequence[str]) -> dict[str, in
     return dict(_among(connection, "SELECT id, slot FROM items WHERE id IN", list(dict.fromkeys(ids))))
 
 
-def items_by_id(connection: sqlite3.Connection, ids: Sequence[str]) -> dict[str, Item]:
-    """Items by id, of those that exist."""
-    return {row[0]: _item(row) for row in _among(connection, f"{_ITEM} WHERE items.id IN", list(dict.fromkeys(ids)))}
-
-
-def items_by_slot(connection: sqlite3.Connection, slots: Sequence[int]) -> dict[int, Item]:
-    """Items by slot, of those that exist."""
-    return {row[6]: _item(row) for row in _among(connection, f"{_ITEM} WHERE items.slot IN", sorted(set(slots)))}
+def items_by(connection: sqlite3.Connection, column: str, values: Iterable[Any]) -> dict[Any, Item]:
+    """Items by their id or slot, of those that exist."""
+    place = {"id": 0, "slot": 6}[column]
+    found = _among(connection, f"{_ITEM} WHERE items.{column} IN", sorted(set(values)))
+    return {row[place]: _item(row) for row in found}
 
 
 def page(
@@ -239,15 +210,11 @@ def ids_where(connection: sqlite3.Connection, where: Condition | None, label: An
     return [id for (id,) in connection.execute(f"SELECT items.id FROM {_NAMED} WHERE {sql} ORDER BY id", parameters)]
 
 
-def slots(connection: sqlite3.Connection) -> Iterable[int]:
-    """Slots of all items, ascending."""
-    return (slot for (slot,) in connection.execute("SELECT slot FROM items ORDER BY slot"))
-
-
-def slots_where(connection: sqlite3.Connection, where: Condition) -> np.ndarray:
-    """Slots (n,) of the items that fulfil a condition."""
+def slots(connection: sqlite3.Connection, where: Condition | None = None) -> np.ndarray:
+    """Slots int64 (n,) of all items, or of those that fulfil a condition, ascending."""
     sql, parameters = _condition(where)
-    found = connection.execute(f"SELECT items.slot FROM {_NAMED} WHERE {sql}", parameters)
+    table = "items" if where is None else _NAMED
+    found = connection.execute(f"SELECT items.slot FROM {table} WHERE {sql} ORDER BY items.slot", parameters)
     return np.fromiter((slot for (slot,) in found), np.int64)
 
 
@@ -262,11 +229,6 @@ def label_codes(connection: sqlite3.Connection, labels: Sequence[str | None]) ->
         known.update({name: code for code, name in enumerate(new, first)})
     known[None] = UNLABELLED
     return np.fromiter((known[label] for label in labels), np.int32, len(labels))
-
-
-def classes_from(connection: sqlite3.Connection, first: int) -> list[str]:
-    """Names of the classes from a code on."""
-    return [name for (name,) in connection.execute("SELECT name FROM labels WHERE code >= ? ORDER BY code", (first,))]
 
 
 def _condition(where: Condition | None) -> tuple[str, list[Any]]:

@@ -7,22 +7,24 @@ import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from nearkin.errors import DataError, StorageError, suggestion
+from nearkin.checks import check_whole
+from nearkin.errors import DataError, StorageError
 from nearkin.gallery.checks import check_vectors
 from nearkin.gallery.condition import Condition
 from nearkin.gallery.dtypes import check_dtype
-from nearkin.gallery.layout import Layout
+from nearkin.gallery.layout import Layout, layout_of
 from nearkin.gallery.model import check_space_settings
-from nearkin.gallery.places import size_of
+from nearkin.gallery.places import closing_on_error, size_of
 from nearkin.gallery.sqlite import database
 from nearkin.gallery.sqlite import rows as items
 from nearkin.gallery.sqlite.change import Change, NewVectors, compact
-from nearkin.gallery.sqlite.database import GalleryState, read_index, save_meta, save_settings, save_state
+from nearkin.gallery.sqlite.database import GalleryState, read_index, save_meta
 from nearkin.gallery.sqlite.mirror import INDEX_KINDS, Mirror, StoredGraph, codes_of, refreshed
 from nearkin.gallery.store import ABSENT, UNLABELLED, Found, Load, Record, Sample
 from nearkin.gallery.values import Item, Settings
@@ -33,8 +35,7 @@ from nearkin.storage import WriterLock
 def check_settings(settings: Settings) -> None:
     """Refuse settings of vectors that cannot be stored."""
     check_dtype(settings.dtype, settings.space)
-    if isinstance(settings.dimension, bool) or not isinstance(settings.dimension, int) or settings.dimension < 1:
-        raise DataError(f"The dimension must be a whole number from 1 on, not {settings.dimension!r}.")
+    check_whole(settings.dimension, "dimension", 1)
     check_space_settings(settings.space)
 
 
@@ -46,13 +47,6 @@ def check_layout(layout: Layout) -> None:
         raise DataError(f"The index '{layout.index}' needs Milvus: a local gallery has {', '.join(INDEX_KINDS)}.")
     if layout.parameters:
         raise DataError("The index of a local gallery has no parameters to set: leave them out, or use Milvus.")
-
-
-def check_index(index: str) -> str:
-    """Refuse an unknown index."""
-    if index not in INDEX_KINDS:
-        raise DataError(f"A gallery cannot be searched by '{index}'.{suggestion(str(index), INDEX_KINDS)}")
-    return index
 
 
 _PADDED = 1000
@@ -89,15 +83,20 @@ class SqliteStore:
         """
         directory = Path(directory)
         check_settings(settings)
-        StoredGraph(directory, check_index(index)).check(settings)
+        check_layout(layout_of(index))
+        StoredGraph(directory, index).check(settings)
         with database.meaningful(directory):
             connection = database.create(directory)
-            with database.closing_on_error(connection):
-                save_state(connection, GalleryState())
-                save_settings(connection, settings)
-                save_meta(connection, "index", index)
+            with closing_on_error(connection):
+                for key, value in {
+                    "state": asdict(GalleryState()),
+                    "settings": settings.to_dict(),
+                    "index": index,
+                }.items():
+                    save_meta(connection, key, value)
                 connection.execute("COMMIT")
-        return cls._ready(directory, connection, index)
+            connection.close()
+        return cls.open(directory)
 
     @classmethod
     def open(cls, directory: Path, *, index: str | None = None) -> SqliteStore:
@@ -111,18 +110,16 @@ class SqliteStore:
             StorageError: if there is none, or it is damaged, or of a newer version.
         """
         directory = Path(directory)
+        if index is not None:
+            check_layout(layout_of(index))
         with database.meaningful(directory):
             connection = database.connect(directory)
-            with database.closing_on_error(connection):
-                wanted = read_index(connection, INDEX_KINDS) if index is None else check_index(index)
-        return cls._ready(directory, connection, wanted)
-
-    @classmethod
-    def _ready(cls, directory: Path, connection: sqlite3.Connection, index: str) -> SqliteStore:
-        store = cls(directory, connection, index)
-        with database.closing_on_error(connection):
+            with closing_on_error(connection):
+                wanted = read_index(connection, INDEX_KINDS) if index is None else index
+        store = cls(directory, connection, wanted)
+        with closing_on_error(connection):
             now = store._current()
-            if index == "hnsw":
+            if wanted == "hnsw":
                 store._graph.check(now.settings)
                 store._graph.extend(now)
         return store
@@ -205,20 +202,19 @@ class SqliteStore:
     def get(self, ids: Sequence[str]) -> list[Item | None]:
         """Items by id, None where there is none."""
         with self._connected() as connection:
-            found = items.items_by_id(connection, ids)
+            found = items.items_by(connection, "id", ids)
         return [found.get(id) for id in ids]
 
     def items(self, keys: np.ndarray) -> list[Item | None]:
         """Items by the keys (n,) of a search or sample; None if it was removed since, or the key is that of no item."""
         slots = np.asarray(keys, np.int64).tolist()
         with self._connected() as connection:
-            found = items.items_by_slot(connection, [slot for slot in slots if slot >= 0])
+            found = items.items_by(connection, "slot", [slot for slot in slots if slot >= 0])
         return [found.get(slot) for slot in slots]
 
     def page(self, *, after: str | None = None, limit: int = 100, where: Condition | None = None) -> list[Item]:
         """Items in the order of ids, those after the item `after`; that item need not exist any more."""
-        if limit < 1:
-            raise DataError(f"`limit` must be at least 1, not {limit}.")
+        check_whole(limit, "limit", 1)
         with self._connected() as connection:
             return items.page(connection, after, limit, where)[0]
 
@@ -236,11 +232,7 @@ class SqliteStore:
         return self._picture("SELECT bytes FROM originals JOIN items USING (slot) WHERE id = ?", id)
 
     def vectors(self, ids: Sequence[str]) -> np.ndarray:
-        """Vectors float32 (n, d) of items.
-
-        Raises:
-            DataError: if there is no such item; it names the first.
-        """
+        """Vectors float32 (n, d) of items, as `GalleryStore.vectors` gives them."""
         with self._one_state() as (connection, now):
             slots = items.slots_of(connection, ids)
             missing = next((id for id in ids if id not in slots), None)
@@ -258,20 +250,12 @@ class SqliteStore:
         labelled: bool = False,
         exclude: np.ndarray | None = None,
     ) -> Found:
-        """The k nearest items of queries float32 (q, d); equal distances in the order of adding.
-
-        Args:
-            queries: points of the space.
-            k: how many; if there are fewer the rest is padded, up to a thousand.
-            where: only among items that fulfil this.
-            labelled: only among items with a label.
-            exclude: keys (q,) of items that are not to be found, one for each query.
-        """
+        """The k nearest items, as `GalleryStore.search` gives them; equal distances in the order of adding."""
         with self._one_state() as (connection, now):
             allowed = None
             if where is not None:
                 allowed = np.zeros(now.index.count, bool)
-                allowed[now.rows(items.slots_where(connection, where))] = True
+                allowed[now.rows(items.slots(connection, where))] = True
         hidden = None if exclude is None else now.rows(np.asarray(exclude, np.int64))
         index = self._graph.of(now) or now.index
         codes = now.index.codes
@@ -318,19 +302,13 @@ class SqliteStore:
     def replace_vectors(
         self, settings: Settings, batches: Iterator[tuple[list[str], np.ndarray]], drop: Sequence[str] = ()
     ) -> None:
-        """Give all items new vectors, in a new space if need be; others see the old ones until the last is there.
-
-        Args:
-            settings: of the new vectors; they replace the old settings in the same moment.
-            batches: ids and vectors (n, d), each id once; every item must come but those dropped.
-            drop: ids of items that are removed in the same moment.
-        """
+        """Give all items new vectors, as `GalleryStore.replace_vectors` says."""
         check_settings(settings)
         self._graph.check(settings)
         with self._writer.held():
             with self._change() as change:
                 change.clear()
-            new = NewVectors(change.before, settings)
+                new = NewVectors(change, settings)
             try:
                 for ids, vectors in batches:
                     points = check_vectors(vectors, len(ids), settings.dimension)
@@ -366,7 +344,7 @@ class SqliteStore:
 
     def close(self) -> None:
         """Let go of files and connections; a second time does nothing."""
-        if self._graph.unsaved() and self._mirror is not None:
+        if self._graph.unsaved and self._mirror is not None:
             with suppress(StorageError), self._writer.held():
                 self._graph.save(self._mirror)
         with self._reading:
