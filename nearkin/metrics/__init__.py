@@ -53,8 +53,7 @@ from nearkin.metrics.kernels import GaussianKernel, LearnedKernel, kernel_matrix
 from nearkin.metrics.local_features import BoundCheck, check_bound, pcc_embedding, prototype_histogram
 from nearkin.metrics.open_set import OpenSetResult, open_set_metrics
 from nearkin.metrics.paired import PairedResult, holm, paired_permutation
-from nearkin.metrics.retrieval import RetrievalResult, retrieval_metrics
-from nearkin.metrics.sizes import SizeCurve, halved_sizes, size_curve
+from nearkin.metrics.retrieval import RetrievalResult, SizeCurve, halved_sizes, retrieval_metrics, size_curve
 from nearkin.metrics.two_sample import TwoSampleResult, mmd_squared, mmd_test
 from nearkin.metrics.verification import VerificationResult, verification_from_scores, verification_metrics
 

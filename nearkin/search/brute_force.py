@@ -18,7 +18,6 @@ from nearkin.search.tiles import (
     EMPTY,
     Consume,
     ScoreStrip,
-    fill_rows,
     fits_symmetric,
     for_each_strip,
     key_indices,
@@ -27,7 +26,7 @@ from nearkin.search.tiles import (
     search_strips,
     search_symmetric,
     search_tiles,
-    to_keys,
+    sorted_keys,
 )
 
 __all__ = [
@@ -37,6 +36,7 @@ __all__ = [
     "first_ranks",
     "key_indices",
     "key_scores",
+    "ordered_values",
     "resolve_ties",
     "search_candidates",
     "true_order",
@@ -47,6 +47,9 @@ _FEW = 32  # candidates of a query that tiles take faster than strips
 _SEVERAL = 64  # queries, from which on sampling the gallery pays
 _LOW = 64  # queries at once, below which the sieve's matrix product is slow
 _MOSTLY = 0.6
+_CLOSE, _FEW_CLOSE = 4, 1024
+
+Look = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 def search_candidates(
@@ -115,6 +118,32 @@ def resolve_ties(order: Order, rows: np.ndarray, near: np.ndarray, close: np.nda
     near[row, column] = items[np.lexsort((items, true, run[row, column]))]
 
 
+def ordered_values(order: Order, rows: np.ndarray, keys: np.ndarray, depth: np.ndarray | int, look: Look) -> np.ndarray:
+    """What `look` sees of the candidates (b, c) of some queries; what rounding may have confused is in its true order.
+
+    Args:
+        order: what tells distances.
+        rows: queries (b,).
+        keys: their candidates (b, c), nearest first.
+        depth: how many of these count (b,).
+        look: gives a value (b, c) for every query and item, such as whether they share a class.
+    """
+    near = key_indices(keys)
+    values = look(rows, near)
+    if not order.by_product:
+        return values
+    scores = key_scores(keys)
+    close = (scores[:, :-1] <= scores[:, 1:] + order.doubt(rows)[:, None]) & (scores[:, 1:] > -np.inf)
+    matters = close & (values[:, :-1] != values[:, 1:])
+    # Of a model that maps everything to one point all is close: that is not worth a second look.
+    matters &= (np.count_nonzero(close, axis=1) <= _CLOSE * depth + _FEW_CLOSE)[:, None]
+    if not matters.any():
+        return values
+    near = near.copy()
+    resolve_ties(order, rows, near, close, matters)
+    return look(rows, near)
+
+
 def _search_on_cpu(
     order: Order, rows: np.ndarray, depth: np.ndarray, exclude: np.ndarray | None, consume: Consume, memory: int
 ) -> None:
@@ -162,9 +191,8 @@ class _CertainCandidates:
         rows, keys = rows[asked], keys[asked]
         depth = self._depth[rows]
         last = key_scores(keys[np.arange(len(rows)), depth - 1])
-        tolerance = self._order.tolerance(torch.from_numpy(rows)).numpy()
         # A left-out item might belong to the nearest if its score lies within rounding of theirs.
-        doubt = (keys[:, -1] != EMPTY) & (key_scores(keys[:, -1]) >= last - 2 * tolerance)
+        doubt = (keys[:, -1] != EMPTY) & (key_scores(keys[:, -1]) >= last - self._order.doubt(rows))
         if keys.shape[1] >= len(self._order.gallery):
             doubt[:] = False
         with self._lock:
@@ -183,8 +211,7 @@ def _columns(order: Order, rows: np.ndarray, keys: np.ndarray, depth: np.ndarray
         return int(keys.shape[1])
     scores = key_scores(keys)
     last = scores[np.arange(len(rows)), depth - 1]
-    tolerance = order.tolerance(torch.from_numpy(rows).to(order.queries.device)).cpu().numpy()
-    return max(int(depth.max()), int((scores >= (last - 2 * tolerance)[:, None]).sum(axis=1).max()))
+    return max(int(depth.max()), int((scores >= (last - order.doubt(rows))[:, None]).sum(axis=1).max()))
 
 
 Members = Callable[[np.ndarray], np.ndarray]
@@ -214,11 +241,12 @@ def first_ranks(
         scores = strip.scores
         own = members(some)
         best = np.where(own >= 0, np.take_along_axis(scores, np.maximum(own, 0), axis=1), -np.inf).max(axis=1)
-        doubt = 2 * order.tolerance(torch.from_numpy(some)).numpy()
+        doubt = order.doubt(some)
         nearer = np.count_nonzero(scores > (best + doubt)[:, None], axis=1)
         for row in range(0, len(some), _ROWS):
             part = slice(row, row + _ROWS)
-            keys = _between(scores[part], (best - doubt)[part], (best + doubt)[part])
+            low, high = ((best + by)[part, None] for by in (-doubt, doubt))
+            keys = sorted_keys(scores[part], (scores[part] >= low) & (scores[part] <= high))
             counts = np.count_nonzero(keys != EMPTY, axis=1)
             near = true_order(order, some[part], keys, counts)[1]
             ranks[place[some[part]]] = nearer[part] + _first(near, own[part]) + 1
@@ -228,17 +256,6 @@ def first_ranks(
 
 
 _ROWS = 64
-
-
-def _between(scores: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """Keys (b, c), sorted, of the items whose scores (b, n) lie from `low` (b,) to `high` (b,)."""
-    inside = (scores >= low[:, None]) & (scores <= high[:, None])
-    row, item = np.nonzero(inside)
-    counts = np.count_nonzero(inside, axis=1)
-    keys = np.full((len(scores), counts.max()), EMPTY)
-    fill_rows(keys, counts, to_keys(scores[row, item], item))
-    keys.sort(axis=1)
-    return keys
 
 
 def _first(near: np.ndarray, members: np.ndarray) -> np.ndarray:

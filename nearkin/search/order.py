@@ -9,16 +9,18 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from nearkin.errors import DataError
 from nearkin.search.scan import PARALLEL, UNDERFLOW, round_noise
-from nearkin.search.scorers import CERTAINTY, ROUNDING, Cosine, Factorised, Factors, InnerProduct, Scorer
+from nearkin.search.scorers import CERTAINTY, ROUNDING, Cosine, Factorised, Factors, InnerProduct, Scorer, slices
 from nearkin.spaces import EuclideanOrder, Sphere
 
 _CHUNK_ENTRIES = 2**19
 _GATHERED_ENTRIES = 2**18  # in float64, and a scorer makes several copies: about 10 MB for each worker
+_TABLE_ENTRIES = 2**20  # distances in double precision that a worker holds
 _DENSE = 4
 _SAMPLED = 1000
 _CONCENTRATED = 0.9  # length of the mean direction
@@ -116,26 +118,38 @@ class Order:
             return torch.full((len(rows),), self._form.rounding(self.queries.shape[1]), device=self.queries.device)
         return self._form.tolerance(self.queries[rows])
 
+    def doubt(self, rows: np.ndarray) -> np.ndarray:
+        """By how much (b,) rounding may move the scores of two items apart, for queries (b,): twice the tolerance."""
+        return 2 * self.tolerance(torch.from_numpy(rows).to(self.queries.device)).cpu().numpy()
+
     def distances(self, rows: Tensor, near: Tensor) -> Tensor:
         """True distances (b, c), float64, of queries (b,) to chosen gallery items (b, c)."""
-        if self._factors is not None:
-            return self._factors.distances(self.queries[rows], near)
+        factors, size = self._factors, len(self.gallery)
         distances = torch.empty(near.shape, dtype=torch.float64, device=near.device)
-        dense = _DENSE * near.shape[1] >= len(self.gallery) > 1
-        a_row = len(self.gallery) if dense else near.shape[1] * self.queries.shape[1]
-        step = max(1, _GATHERED_ENTRIES // max(1, a_row))
-        for start in range(0, len(rows), step):
-            some = slice(start, start + step)
-            x = self.queries[rows[some]].double()
+        dense = _DENSE * near.shape[1] >= size > 1
+        width = self.queries.shape[1] if factors is None else factors.width
+        entries = _TABLE_ENTRIES if dense and factors is not None else _GATHERED_ENTRIES
+        for some in slices(len(rows), max(1, entries // max(1, size if dense else near.shape[1] * width))):
+            x = self.queries[rows[some]]
+            x = x.double() if factors is None else factors.exact.of_queries(x)
             if dense:  # most of the gallery: no need to gather it for every query
-                chunks = self.gallery.split(max(1, _GATHERED_ENTRIES // self.queries.shape[1]))
-                table = torch.cat([self.scorer.distance(x, part.double()) for part in chunks], dim=1)
-                distances[some] = table.gather(1, near[some])
+                table = distances.new_empty(len(x), size)
+                for part in slices(size, max(1, _GATHERED_ENTRIES // width)):
+                    table[:, part] = self._pairs(x, self.gallery[part])
+                found = table.gather(1, near[some])
             else:
-                distances[some] = self.scorer.distance(x.unsqueeze(1), self.gallery[near[some]].double())[:, 0]
-        if self._noise:
-            distances[distances < self._noise] = 0  # vectors of one direction are one point, whatever their lengths
+                found = self._pairs(x.unsqueeze(1), self.gallery[near[some]])[:, 0]
+            if factors is not None:
+                found = factors.without_noise(found, x)
+            # vectors of one direction are one point, whatever their lengths
+            distances[some] = torch.where(found < self._noise, 0.0, found) if self._noise else found
         return distances
+
+    def _pairs(self, x: Tensor, points: Tensor) -> Tensor:
+        """Distances in float64 of what `distances` has made of queries, to items as they are."""
+        if self._factors is None:
+            return self.scorer.distance(x, points.double())
+        return -self._factors.exact.scores(x, self._factors.exact.of_enrolled(points))
 
 
 class _UnitForm:
@@ -169,7 +183,8 @@ class _ProductForm:
 
     def __init__(self, queries: Tensor, gallery: Tensor) -> None:
         self._scale = _power_of_two(max(_largest(queries), _largest(gallery)))
-        self._longest = max(float(part.norm(dim=1).amax()) for part in self._chunks(gallery))
+        chunks = gallery.split(_chunk_rows(gallery))
+        self._longest = max(float((part.double() * self._scale).norm(dim=1).amax()) for part in chunks)
 
     def sides(self, points: Tensor) -> tuple[Tensor, Tensor]:
         scaled = (points.double() * self._scale).float()
@@ -179,9 +194,6 @@ class _ProductForm:
         length = (queries.double() * self._scale).norm(dim=1).float()
         root = math.sqrt(queries.shape[1])
         return CERTAINTY * root * ROUNDING * (self._longest * length + UNDERFLOW * root)
-
-    def _chunks(self, points: Tensor) -> Any:
-        return (part.double() * self._scale for part in points.split(_chunk_rows(points)))
 
 
 class _EuclideanForm:
@@ -197,13 +209,9 @@ class _EuclideanForm:
             reach = max(reach, float((space.as_euclidean(part.double())[0] - self._origin).abs().amax()))
         self._scale = _power_of_two(reach)
         self._longest, self._lightest = 0.0, math.inf
-        for part in gallery.split(_chunk_rows(gallery)):
-            points, weights = self._placed(part)
+        for points, weights in map(self._placed, gallery.split(_chunk_rows(gallery))):
             self._longest = max(self._longest, float(points.norm(dim=1).amax()))
-            if weights is not None:
-                self._lightest = min(self._lightest, float(weights.amin()))
-        if self._lightest == math.inf:
-            self._lightest = 1.0
+            self._lightest = min(self._lightest, 1.0 if weights is None else float(weights.amin()))
 
     def sides(self, points: Tensor) -> tuple[Tensor, Tensor]:
         placed, weights = self._placed(points)

@@ -115,8 +115,6 @@ CERTAINTY = 6.0
 """A product of d terms errs by less than 6 sqrt(d) roundings but once in 10^7 (Higham and Mary 2019, theorem 2.4)."""
 
 _CHUNK_ENTRIES = 2**18
-_TABLE_ENTRIES = 2**20  # distances in double precision that a worker holds
-_DENSE = 4
 _NOISE = 2.0**-44
 """Times the size of its terms, what float64 cannot tell of a score: sums of hundreds of terms err by less."""
 
@@ -133,7 +131,7 @@ class Factors:
         self._gallery = gallery
         self._name = type(scorer).__name__
         self._sides = scorer.sides(torch.float32)
-        self._exact = scorer.sides(torch.float64)
+        self.exact = scorer.sides(torch.float64)
         self.width = self._sides.width
         self._reach = 0.0
         self._unseen = torch.ones(len(gallery), dtype=torch.bool, device=gallery.device)
@@ -164,37 +162,14 @@ class Factors:
         self._checked(sizes)
         return CERTAINTY * math.sqrt(self.width) * ROUNDING * (sizes + self._largest())
 
-    def distances(self, queries: Tensor, near: Tensor) -> Tensor:
-        """True distances (b, c), float64, of queries (b, d) to items (b, c); what is equal but for rounding is equal.
-
-        They are computed without what is random in training, whatever state the scorer is in, as scores are.
-        """
-        distances = torch.empty(near.shape, dtype=torch.float64, device=near.device)
-        size, columns = len(self._gallery), near.shape[1]
-        dense = _DENSE * columns >= size > 1
-        a_row = size if dense else columns * self.width
-        noise = torch.empty(len(queries), dtype=torch.float64, device=near.device)
-        step = max(1, (_TABLE_ENTRIES if dense else _CHUNK_ENTRIES) // max(1, a_row))
-        for some in slices(len(queries), step):
-            left = self._exact.of_queries(queries[some])
-            noise[some] = _NOISE * (self._exact.sizes(left) + self._largest())
-            if dense:  # most of the gallery: no need to gather it for every query
-                table = torch.empty(len(left), size, dtype=torch.float64, device=near.device)
-                for part in self._parts():
-                    self._exact.scores(left, self._exact.of_enrolled(self._gallery[part]), table[:, part])
-                distances[some] = -table.gather(1, near[some])
-            else:
-                right = self._exact.of_enrolled(self._gallery[near[some]])
-                distances[some] = -self._exact.scores(left.unsqueeze(1), right)[:, 0]
-        return _without_noise(distances, noise.unsqueeze(1))
-
-    def _parts(self) -> Iterator[slice]:
-        return slices(len(self._gallery), max(1, _CHUNK_ENTRIES // self.width))
+    def without_noise(self, distances: Tensor, left: Tensor) -> Tensor:
+        """Distances (b, c) in float64 of which those that are equal but for rounding are equal; `left` (b, width)."""
+        return _without_noise(distances, (_NOISE * (self.exact.sizes(left) + self._largest())).unsqueeze(1))
 
     def _largest(self) -> float:
         """The largest size of all gallery items; those that no search has prepared yet are looked at now."""
         if not self._all_seen:
-            for part in self._parts():
+            for part in slices(len(self._gallery), max(1, _CHUNK_ENTRIES // self.width)):
                 if bool(self._unseen[part].any()):
                     self.right(part)
             self._all_seen = True

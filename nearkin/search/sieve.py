@@ -11,12 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nearkin.search import tiles
 from nearkin.search.order import Order
-from nearkin.search.tiles import EMPTY, Consume, hide, key_scores, padded, prepared, to_keys
+from nearkin.search.tiles import EMPTY, PAD, Consume, GallerySide, key_scores, own_scores, prepared, to_keys
 from nearkin.search.workers import Queue, even_height, run_workers, worker_count
 
-TILE = 1024
-PAD = 16
 _HEIGHT = 1024
 _LARGEST_SAMPLE = 4096
 _EXPECTED = 100  # neighbours in the sample, for a sharp threshold
@@ -29,7 +28,7 @@ _SEED = 0
 def sieve_height(order: Order, depth: int, memory: int) -> int:
     """How many queries a worker can sieve at once, if they look for so many items."""
     sample = _sample_size(len(order.gallery), depth)
-    a_row = 4 * (sample + TILE) + 16 * table_width(len(order.gallery), depth, sample)
+    a_row = 4 * (sample + tiles.TILE) + 16 * table_width(len(order.gallery), depth, sample)
     return min(_HEIGHT, memory // 2 // worker_count(order.queries.device) // a_row)
 
 
@@ -47,67 +46,45 @@ def search_sieve(
         memory: bytes to stay within.
     """
     size, deepest = len(order.gallery), int(depth.max())
-    gallery = ShuffledGallery(order, _sample_size(size, deepest), memory // 4)
-    place = None if exclude is None else np.where(exclude < 0, -1, gallery.place[exclude])
+    sampled = _sample_size(size, deepest)
+    items = _shuffled(size, sampled)
+    gallery = GallerySide(order, memory // 4, items)
+    place = np.empty(size, np.int64)
+    place[items] = np.arange(size)
+    hidden = None if exclude is None else np.where(exclude < 0, -1, place[exclude])
     height = even_height(len(rows), sieve_height(order, deepest, memory), order.queries.device)
     starts = Queue(range(0, len(rows), height))
     unserved: list[np.ndarray] = []
 
     def work(_: int) -> None:
-        table = KeyTable(height, table_width(size, deepest, gallery.sample))
-        sample = torch.empty(height, -(-gallery.sample // PAD) * PAD)
-        buffer = torch.empty(height * TILE)
+        table = KeyTable(height, table_width(size, deepest, sampled))
+        sample = torch.empty(height, -(-sampled // PAD) * PAD)
+        buffer = torch.empty(height * tiles.TILE)
         for start in starts:
             some, deep = rows[start : start + height], depth[start : start + height]
             everyone, left = slice(0, len(some)), order.left(torch.from_numpy(some))
-            hidden = None if place is None else place[some]
-            for first in range(0, gallery.sample, TILE):
-                gallery.scores(left, first, hidden, sample[: len(some), first : first + TILE])
+            own = None if hidden is None else hidden[some]
+            for first in range(0, sampled, tiles.TILE):
+                out = sample[: len(some), first : first + tiles.TILE]
+                gallery.scores(left, first, gallery.tile(first), own, out)
             limit, sure = told_limits(order, some, deep, sample[: len(some)], size)
             table.clear()
-            table.keep(everyone, sample[: len(some)].numpy(), limit, gallery.items)
-            for first in range(gallery.sample, size, TILE):
-                width = -(-min(TILE, size - first) // PAD) * PAD
-                scores = gallery.scores(left, first, hidden, buffer[: len(some) * width].view(len(some), width))
-                table.keep(everyone, scores.numpy(), limit, gallery.items[first : first + TILE])
+            table.keep(everyone, sample[: len(some)].numpy(), limit, items)
+            for first in range(sampled, size, tiles.TILE):
+                right = gallery.tile(first)
+                scores = gallery.scores(left, first, right, own, buffer[: len(some) * len(right)].view(-1, len(right)))
+                table.keep(everyone, scores.numpy(), limit, items[first:])
             unserved.append(table.hand_over(everyone, some, deep, sure, consume))
 
     run_workers(work, order.queries.device)
     return np.sort(np.concatenate(unserved))
 
 
-class ShuffledGallery:
-    """The gallery with a random sample in front."""
-
-    def __init__(self, order: Order, sample: int, memory: int) -> None:
-        size = len(order.gallery)
-        chosen = np.zeros(size, bool)
-        chosen[np.random.default_rng(_SEED).permutation(size)[:sample]] = True
-        self.items = np.concatenate([np.flatnonzero(chosen), np.flatnonzero(~chosen)])
-        """Which item stands at each place (n,)."""
-        self.place = np.empty(size, np.int64)
-        """At which place each item stands (n,)."""
-        self.place[self.items] = np.arange(size)
-        self.sample = int(chosen.sum())
-        self._order = order
-        self._whole = prepared(self._side, size, PAD) if (size + PAD) * order.width * 4 <= memory else None
-
-    def right(self, first: int) -> Tensor:
-        """A tile of the right side of the product (m padded, width)."""
-        if self._whole is not None:
-            return self._whole[first : first + TILE]
-        return padded(self._side(slice(first, min(first + TILE, len(self.items)))), PAD)
-
-    def scores(self, left: Tensor, first: int, hidden: np.ndarray | None, out: Tensor) -> Tensor:
-        """Scores (b, m padded) of a tile into `out`, without the hidden places (b,)."""
-        self._order.scores(left, self.right(first), out)
-        out[:, len(self.items) - first :] = -torch.inf
-        if hidden is not None:
-            hide(out, hidden - first)
-        return out
-
-    def _side(self, places: slice) -> Tensor:
-        return self._order.right(torch.from_numpy(self.items[places]))
+def _shuffled(size: int, sample: int) -> np.ndarray:
+    """The items (n,) with a random sample of them in front."""
+    chosen = np.zeros(size, bool)
+    chosen[np.random.default_rng(_SEED).permutation(size)[:sample]] = True
+    return np.concatenate([np.flatnonzero(chosen), np.flatnonzero(~chosen)])
 
 
 class KeyTable:
@@ -192,8 +169,7 @@ def told_limits(
     group = next((number for number in (8, 4, 2) if place.max() <= sample.shape[1] / number / 4), 1)
     ranked = np.sort(sample.unflatten(1, (group, -1)).amax(dim=1).numpy(), axis=1)
     sure = ranked[np.arange(len(place)), -np.clip(place, 1, ranked.shape[1])]
-    doubt = 2 * order.tolerance(torch.from_numpy(rows)).numpy()
-    limit = np.maximum(sure - doubt, np.finfo(np.float32).min)
+    limit = np.maximum(sure - order.doubt(rows), np.finfo(np.float32).min)
     return np.where(depth > 0, limit, np.float32(np.inf)), sure
 
 
@@ -207,8 +183,8 @@ def table_width(size: int, depth: int, sample: int) -> int:
 
 
 def _sample_size(size: int, depth: int) -> int:
-    wanted = min(max(_EXPECTED * size // depth, TILE), _LARGEST_SAMPLE)
-    return min(size, -(-wanted // TILE) * TILE)
+    wanted = min(max(_EXPECTED * size // depth, tiles.TILE), _LARGEST_SAMPLE)
+    return min(size, -(-wanted // tiles.TILE) * tiles.TILE)
 
 
 def _place(size: int, depth: np.ndarray, sample: int) -> np.ndarray:
@@ -221,8 +197,11 @@ def _place(size: int, depth: np.ndarray, sample: int) -> np.ndarray:
 def fits_mirror(order: Order, depth: int, memory: int) -> bool:
     """Whether all that `search_mirror` keeps fits, if the queries look for so many items."""
     size = len(order.queries)
-    a_row = 8 * table_width(size, depth, min(size, TILE)) + (1 if order.one_side else 2) * order.width * 4 + 64
-    return order.symmetric and size * a_row + worker_count(order.queries.device) * TILE * TILE * 8 <= memory // 2
+    a_row = 8 * table_width(size, depth, min(size, tiles.TILE)) + (1 if order.one_side else 2) * order.width * 4 + 64
+    return (
+        order.symmetric
+        and size * a_row + worker_count(order.queries.device) * tiles.TILE * tiles.TILE * 8 <= memory // 2
+    )
 
 
 def search_mirror(order: Order, rows: np.ndarray, depth: np.ndarray, consume: Consume) -> np.ndarray:
@@ -235,25 +214,21 @@ def search_mirror(order: Order, rows: np.ndarray, depth: np.ndarray, consume: Co
         consume: called by the workers with queries and their keys.
     """
     size, device = len(order.queries), order.queries.device
-    items = ShuffledGallery(order, TILE, 0).items
+    items = _shuffled(size, tiles.TILE)
     deep = np.zeros(size, np.int64)
     deep[rows] = depth
     deep = deep[items]
-    right = prepared(lambda part: order.right(torch.from_numpy(items[part])), size, PAD)
-    left = right if order.one_side else prepared(lambda part: order.left(torch.from_numpy(items[part])), size, PAD)
-    strips = [slice(first, min(first + TILE, size)) for first in range(0, size, TILE)]
+    right = prepared(lambda part: order.right(torch.from_numpy(items[part])), size)
+    left = right if order.one_side else prepared(lambda part: order.left(torch.from_numpy(items[part])), size)
+    strips = [slice(first, min(first + tiles.TILE, size)) for first in range(0, size, tiles.TILE)]
     limit, sure = np.empty(size, np.float32), np.empty(size, np.float32)
-    table = KeyTable(size, table_width(size, int(depth.max()), min(size, TILE)))
+    table = KeyTable(size, table_width(size, int(depth.max()), min(size, tiles.TILE)))
 
     def look(down: int, across: int, buffer: torch.Tensor) -> None:
         """Compare the queries of strip `down` with those of strip `across`, each way."""
         queries, others = strips[down], strips[across]
-        tile = right[others.start : others.start + TILE]
-        scores = buffer[: (queries.stop - queries.start) * len(tile)].view(-1, len(tile))
-        order.scores(left[queries], tile, scores)
-        scores[:, others.stop - others.start :] = -torch.inf
-        if down == across:
-            scores.fill_diagonal_(-torch.inf)
+        tile = right[others.start : others.start + tiles.TILE]
+        scores = own_scores(order, left[queries], tile, queries.start, others.start, buffer)
         if across == 0:
             limit[queries], sure[queries] = told_limits(order, items[queries], deep[queries], scores, size)
         values = scores.numpy()
@@ -261,14 +236,9 @@ def search_mirror(order: Order, rows: np.ndarray, depth: np.ndarray, consume: Co
         if down != across:
             table.keep_mirrored(others, values[:, : others.stop - others.start], limit[others], items[queries])
 
-    def tell(_: int) -> None:
-        buffer = torch.empty(TILE * TILE)
-        for down in to_tell:
-            look(down, 0, buffer)
-
     def compare(_: int) -> None:
-        buffer = torch.empty(TILE * TILE)
-        for down, across in to_compare:
+        buffer = torch.empty(tiles.TILE * tiles.TILE)
+        for down, across in pairs:
             look(down, across, buffer)
 
     def finish(_: int) -> None:
@@ -278,9 +248,11 @@ def search_mirror(order: Order, rows: np.ndarray, depth: np.ndarray, consume: Co
 
     unserved: list[np.ndarray] = []
     number = len(strips)
-    to_tell, to_finish = Queue(range(1, number)), Queue(range(number))
-    to_compare = Queue((down, across) for across in range(1, number) for down in range(across, number))
-    look(0, 0, torch.empty(TILE * TILE))  # its limits come first: the others' tiles serve its queries too
-    for phase in (tell, compare, finish):
-        run_workers(phase, device)
+    to_finish = Queue(range(number))
+    look(0, 0, torch.empty(tiles.TILE * tiles.TILE))  # its limits come first: the others' tiles serve its queries too
+    pairs = Queue((down, 0) for down in range(1, number))
+    run_workers(compare, device)
+    pairs = Queue((down, across) for across in range(1, number) for down in range(across, number))
+    run_workers(compare, device)
+    run_workers(finish, device)
     return np.sort(np.concatenate(unserved))

@@ -19,13 +19,10 @@ MEMORY = 2**26
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
     """Several tiles, strips and samples with a few hundred items."""
-    monkeypatch.setattr(tiles, "_TILE", 64)
+    monkeypatch.setattr(tiles, "TILE", 64)
     monkeypatch.setattr(tiles, "_SLACK", 5)
-    monkeypatch.setattr(tiles, "_STRIP_TILE", 48)
     monkeypatch.setattr(tiles, "_HEIGHT", 30)
     monkeypatch.setattr(tiles, "_SORTED_ENTRIES", 4000)
-    for room in (sieve, sieve):
-        monkeypatch.setattr(room, "TILE", 64)
     monkeypatch.setattr(sieve, "_HEIGHT", 50)
     monkeypatch.setattr(sieve, "_LARGEST_SAMPLE", 128)
     monkeypatch.setattr(sieve, "_CONSUMED_ENTRIES", 500)

@@ -23,8 +23,8 @@ class Manhattan:
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
     """Several tiles, strips, samples and chunks with a few hundred items."""
-    small = {"tiles._TILE": 32, "tiles._SLACK": 3, "tiles._STRIP_TILE": 32, "tiles._HEIGHT": 7, "tiles._ROWS": 19}
-    small |= {"sieve.TILE": 32, "sieve._HEIGHT": 24, "sieve._LARGEST_SAMPLE": 64}
+    small = {"tiles.TILE": 32, "tiles._SLACK": 3, "tiles._HEIGHT": 7, "tiles._ROWS": 19}
+    small |= {"sieve._HEIGHT": 24, "sieve._LARGEST_SAMPLE": 64}
     small |= {"sieve._CONSUMED_ENTRIES": 512, "tiles._SORTED_ENTRIES": 1024, "tiles._CHUNK": 48}
     for name, value in small.items():
         monkeypatch.setattr(f"nearkin.search.{name}", value)
