@@ -39,13 +39,13 @@ from nearkin.metrics.geometry import (
     spectral_decay,
 )
 from nearkin.metrics.geometry_correlations import CorrelationTable, MeasureCorrelation, geometry_correlations
-from nearkin.metrics.hierarchical_similarity import hierarchical_similarity
 from nearkin.metrics.hierarchy import (
     HierarchicalResult,
     MeanCorrelation,
     class_distance_matrix,
     class_prototypes,
     hierarchical_metrics,
+    hierarchical_similarity,
     mean_correlation,
 )
 from nearkin.metrics.intervals import class_bootstrap

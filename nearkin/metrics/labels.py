@@ -9,6 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from nearkin.errors import DataError
+from nearkin.search import as_pair
 
 
 def label_array(labels: Any, expected: int, what: str = "labels", of: str = "embeddings") -> np.ndarray:
@@ -43,6 +44,22 @@ def label_codes(*arrays: np.ndarray) -> list[np.ndarray]:
         return [np.array([book.setdefault(label, len(book)) for label in array.tolist()], np.int64) for array in arrays]
     except TypeError as error:
         raise DataError(f"Labels must be strings, numbers or other hashable values ({error}).") from error
+
+
+def label_pair(
+    embeddings: Any, labels: Any, gallery: Any | None, gallery_labels: Any | None
+) -> tuple[Tensor, Tensor | None, np.ndarray, np.ndarray, np.ndarray | None]:
+    """Queries (q, d), gallery (n, d), the queries' labels (q,), and codes (q,) and (n,) of both from one code book.
+
+    Without a gallery, that and its codes are None.
+    """
+    if (gallery is None) != (gallery_labels is None):
+        raise DataError("gallery and gallery_labels go together: pass both or neither.")
+    queries, points = as_pair(embeddings, gallery)
+    names = label_array(labels, len(queries))
+    if points is None:
+        return queries, None, names, label_codes(names)[0], None
+    return queries, points, names, *label_codes(names, label_array(gallery_labels, len(points), "gallery labels"))
 
 
 def class_names(labels: np.ndarray, codes: np.ndarray) -> list[str]:

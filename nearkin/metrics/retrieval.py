@@ -20,9 +20,9 @@ from torch import Tensor
 from nearkin.checks import check_range, check_whole
 from nearkin.errors import DataError, suggestion
 from nearkin.metrics.intervals import Interval, class_bootstrap
-from nearkin.metrics.labels import class_names, label_array, label_codes
+from nearkin.metrics.labels import class_names, label_array, label_codes, label_pair
 from nearkin.progress import Progress
-from nearkin.search import Reranker, as_exclude, as_pair, as_reranker, as_scorer, exact, memory_bytes
+from nearkin.search import Reranker, as_exclude, as_reranker, as_scorer, exact, memory_bytes
 from nearkin.search.brute_force import Order, first_ranks, key_indices, ordered_values, search_candidates
 from nearkin.spaces import Sphere
 from nearkin.spaces.principal import check_turnable
@@ -236,16 +236,9 @@ def retrieval_metrics(
     chosen = choose_metrics(metrics, recall_at, map_at, knn)
     scorer, memory = as_scorer(space), memory_bytes(memory_mb)
     reranker = None if rerank is None else as_reranker(rerank)
-    if (gallery is None) != (gallery_labels is None):
-        raise DataError("gallery and gallery_labels go together: pass both or neither.")
-    queries, points = as_pair(embeddings, gallery)
+    queries, points, query_labels, codes, point_codes = label_pair(embeddings, labels, gallery, gallery_labels)
     hidden = as_exclude(exclude, len(queries), len(queries if points is None else points), leave_one_out=points is None)
-    query_labels = label_array(labels, len(queries))
-    if points is None:
-        (codes,) = (point_codes,) = label_codes(query_labels)
-    else:
-        codes, point_codes = label_codes(query_labels, label_array(gallery_labels, len(points), "gallery labels"))
-    classes = _Classes(codes, point_codes, hidden)
+    classes = _Classes(codes, codes if point_codes is None else point_codes, hidden)
     kept = np.flatnonzero(classes.total > 0)
     if len(kept) == 0:
         raise DataError(
