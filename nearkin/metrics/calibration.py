@@ -55,10 +55,8 @@ class ReliabilityCurve:
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values; NaN is None."""
         return {
-            "edges": self.edges.tolist(),
-            "counts": self.counts.tolist(),
-            "confidence": [None if math.isnan(value) else value for value in self.confidence.tolist()],
-            "accuracy": [None if math.isnan(value) else value for value in self.accuracy.tolist()],
+            name: [None if math.isnan(value) else value for value in getattr(self, name).tolist()]
+            for name in ("edges", "counts", "confidence", "accuracy")
         }
 
 
@@ -226,7 +224,9 @@ def calibration_metrics(
     Raises:
         DataError: if lengths differ, there is no query, or a number is not what it is said to be.
     """
-    _check_settings(bins, resamples, level, seed)
+    for name, value, least in (("bins", bins, 1), ("resamples", resamples, 0), ("seed", seed, 0)):
+        check_whole(value, name, least)
+    check_between(level, "level")
     shares = number_column(confidence, "confidences")
     edges = bin_edges(bins, shares.dtype)
     shares = _probabilities(shares, "confidences")
@@ -329,20 +329,21 @@ class _Answers:
 
 def _losses(truth: Any | None, squares: Any | None, n: int) -> dict[str, np.ndarray]:
     """NLL and Brier score of each query (n,), as far as they can be computed."""
-    losses: dict[str, np.ndarray] = {}
-    if truth is not None:
-        likelihood = _probabilities(number_column(truth, "probabilities of the true classes", n), "true probabilities")
-        losses["NLL"] = -np.log(np.maximum(likelihood, FLOOR))
-    if squares is not None:
-        sums = _probabilities(number_column(squares, "sums of squares", n), "sums of squares")
-        if truth is not None:
-            below = sums < likelihood**2 - _ROUNDING
-            if below.any():
-                raise DataError(
-                    f"The sum of squares in row {np.argmax(below)} is less than the square of the true class's "
-                    "probability alone: sum the squared probabilities of all classes."
-                )
-            losses["Brier"] = np.maximum(sums - 2 * likelihood + 1, 0)
+    likelihood, sums = (
+        None if given is None else _probabilities(number_column(given, what, n), what)
+        for given, what in ((truth, "probabilities of the true classes"), (squares, "sums of squares"))
+    )
+    if likelihood is None:
+        return {}
+    losses = {"NLL": -np.log(np.maximum(likelihood, FLOOR))}
+    if sums is not None:
+        below = sums < likelihood**2 - _ROUNDING
+        if below.any():
+            raise DataError(
+                f"The sum of squares in row {np.argmax(below)} is less than the square of the true class's "
+                "probability alone: sum the squared probabilities of all classes."
+            )
+        losses["Brier"] = np.maximum(sums - 2 * likelihood + 1, 0)
     return losses
 
 
@@ -374,18 +375,12 @@ def _distributions(probabilities: Any) -> np.ndarray:
 def _targets(targets: Any, queries: int, classes: int) -> np.ndarray:
     """True classes int64 (n,)."""
     given = as_array(targets, "targets")
-    column = number_column(given, "targets", queries)
+    column, flags = number_column(given, "targets", queries), given.dtype.kind == "b"
     bad = (column != np.floor(column)) | (column < 0) | (column >= classes)
-    if given.dtype.kind == "b" or bad.any():
-        what = "True or False" if given.dtype.kind == "b" else f"{column[bad][0]:g}"
+    if flags or bad.any():
+        what = "True or False" if flags else f"{column[bad][0]:g}"
         raise DataError(f"The targets must be whole numbers from 0 to {classes - 1}, the columns, not {what}.")
     return column.astype(np.int64)
-
-
-def _check_settings(bins: int, resamples: int, level: float, seed: int) -> None:
-    for name, value, least in (("bins", bins, 1), ("resamples", resamples, 0), ("seed", seed, 0)):
-        check_whole(value, name, least)
-    check_between(level, "level")
 
 
 def class_table(confidence: np.ndarray, correct: np.ndarray, codes: np.ndarray, bins: int = 15) -> np.ndarray:
@@ -438,8 +433,5 @@ def mean_intervals(
 ) -> dict[str, tuple[float, Interval]]:
     """Accuracy and ECE averaged over sets, each with its interval over classes; arguments as of `resample_means`."""
     values, means = resample_means(tables, resamples=resamples, seed=seed)
-    intervals = [percentile_interval(row, level) for row in np.clip(means, 0, 1)]
-    return {
-        name: (float(value), interval)
-        for name, value, interval in zip(("accuracy", "ECE"), values, intervals, strict=True)
-    }
+    named = zip(("accuracy", "ECE"), values, np.clip(means, 0, 1), strict=True)
+    return {name: (float(value), percentile_interval(row, level)) for name, value, row in named}

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from nearkin.checks import check_whole
 from nearkin.errors import DataError, suggestion
+from nearkin.metrics.checks import ascending_ks
 from nearkin.metrics.labels import class_names, halves, label_array, label_codes
 from nearkin.search import Scorer, as_scorer, as_vectors, exact
 from nearkin.search.order import candidate_distances
@@ -94,10 +95,7 @@ class ClassificationResult:
         per_class = {"F1": self.f1, "precision": self.precision, "recall": self.recall}
         return {
             "values": dict(self.values),
-            "per_class": {
-                name: {measure: dict(values[name]) for measure, values in per_class.items()}
-                for name in self.classifiers
-            },
+            "per_class": {name: {kind: per_class[kind][name] for kind in per_class} for name in self.classifiers},
             "confusions": {name: [list(pair) for pair in self.confusions(name, top)] for name in self.classifiers},
             "radii": dict(self.radii),
             "evaluated": len(self.rows),
@@ -141,7 +139,9 @@ def classification_metrics(
     distances = np.empty(0)
     notes = division.notes
     if isinstance(scorer, Space):
-        centroids = _centroids(scorer, division)
+        grouped = torch.from_numpy(np.argsort(division.codes, kind="stable"))
+        members = division.points[grouped].split(np.bincount(division.codes).tolist())
+        centroids = torch.stack([scorer.mean(points) for points in members])
         predicted[CENTROID] = exact(division.queries, centroids, 1, space=scorer)[1][:, 0].cpu().numpy()
         own = torch.from_numpy(division.truth).to(centroids.device)[:, None]
         distances = candidate_distances(scorer, division.queries, centroids, own)[:, 0].cpu().numpy()
@@ -208,18 +208,10 @@ def _divide(vectors: Tensor, given: Any, reference: Any | None, reference_labels
     if codes.max() == 0:
         others = f" ({notes[0][:-1].lower()})" if notes and reference is None else ""
         raise DataError(f"Classification needs at least two classes, but the reference has one{others}.")
-    _, first = np.unique(codes, return_index=True)
-    return _Division(
-        vectors[torch.from_numpy(asked)],
-        truth,
-        points[torch.from_numpy(known)],
-        codes,
-        point_labels[known][first],
-        class_names(point_labels[known], codes),
-        asked,
-        known,
-        notes,
-    )
+    named = point_labels[known]
+    classes = named[np.unique(codes, return_index=True)[1]]
+    queries, points = vectors[torch.from_numpy(asked)], points[torch.from_numpy(known)]
+    return _Division(queries, truth, points, codes, classes, class_names(named, codes), asked, known, notes)
 
 
 def _halved(labels: np.ndarray, seed: int, notes: list[str]) -> tuple[np.ndarray, np.ndarray]:
@@ -243,13 +235,6 @@ def _by_appearance(truth: np.ndarray, codes: np.ndarray) -> tuple[np.ndarray, np
     place = np.full(max(truth.max(initial=0), codes.max(initial=0)) + 1, -1)
     place[present[np.argsort(first)]] = np.arange(len(present))
     return place[truth], place[codes]
-
-
-def _centroids(space: Space, division: _Division) -> Tensor:
-    """The mean of each class's reference items, (C, d)."""
-    order = np.argsort(division.codes, kind="stable")
-    members = np.split(order, np.cumsum(np.bincount(division.codes))[:-1])
-    return torch.stack([space.mean(division.points[torch.from_numpy(rows)]) for rows in members])
 
 
 def _votes(scorer: Scorer, division: _Division, ks: Sequence[int]) -> dict[str, np.ndarray]:
@@ -292,29 +277,18 @@ def _result(division: _Division, predicted: dict[str, np.ndarray], distances: np
         recall[classifier] = named(found / np.maximum(asked, 1))
         scores = (float(np.mean(list(f1[classifier].values()))), float((guesses == truth).mean()))
         values |= {f"{measure}, {classifier}": score for measure, score in zip(MEASURES, scores, strict=True)}
-    radii = np.bincount(truth, weights=distances, minlength=size) / np.maximum(asked, 1) if len(distances) else None
-    return ClassificationResult(
-        values,
-        f1,
-        precision,
-        recall,
-        {classifier: division.labels[guesses] for classifier, guesses in predicted.items()},
-        division.labels[truth],
-        division.rows,
-        division.reference_rows,
-        {} if radii is None else named(radii),
-        division.notes,
-    )
+    means = np.bincount(truth, weights=distances, minlength=size) / np.maximum(asked, 1) if len(distances) else None
+    radii = {} if means is None else named(means)
+    guessed = {classifier: division.labels[guesses] for classifier, guesses in predicted.items()}
+    labels, rows, known = division.labels[truth], division.rows, division.reference_rows
+    return ClassificationResult(values, f1, precision, recall, guessed, labels, rows, known, radii, division.notes)
 
 
 def _vote_sizes(k: Any) -> list[int]:
     """The numbers of neighbours, each once, ascending."""
-    listed = isinstance(k, Sequence) or (isinstance(k, np.ndarray) and k.ndim == 1)
-    if not listed:
+    if not (isinstance(k, Sequence) or (isinstance(k, np.ndarray) and k.ndim == 1)):
         raise DataError(f"k must be a list of whole numbers, such as [1, 10], not {k!r}.")
-    for size in k:
-        check_whole(size, "k", 1)
-    return sorted({int(size) for size in k})
+    return ascending_ks(k, "k-NN")
 
 
 def mean_corruption_error(errors: Any, reference: Any | None = None) -> float:

@@ -138,17 +138,16 @@ def _approach(
     space: Space, before: Tensor, after: Tensor, way: int, shot: int, representation: Representation
 ) -> tuple[Tensor, Tensor]:
     """Logarithms of psi_con and psi_div, scalars: mean log ratios of distances to the own class, and to the others."""
-    episodes = [points.unflatten(0, (way, -1)) for points in (before, after)]
-    support = [points[:, :shot] for points in episodes]
-    query = [points[:, shot:].flatten(0, 1) for points in episodes]
-    if representation == "mean":
-        distances = [space.distance(q, space.mean(s)) for q, s in zip(query, support, strict=True)]
-    else:
-        each = [
-            space.distance(q, s.flatten(0, 1)).unflatten(-1, (way, shot)) for q, s in zip(query, support, strict=True)
-        ]
-        nearest = each[0].argmin(dim=-1, keepdim=True)
-        distances = [d.gather(-1, nearest).squeeze(-1) for d in each]
+    distances = []
+    nearest: Tensor | None = None  # the support point of each class that was nearest before
+    for points in (before, after):
+        support, query = points.unflatten(0, (way, -1)).split([shot, len(points) // way - shot], dim=1)
+        if representation == "mean":
+            distances.append(space.distance(query.flatten(0, 1), space.mean(support)))
+            continue
+        each = space.distance(query.flatten(0, 1), support.flatten(0, 1)).unflatten(-1, (way, shot))
+        nearest = each.argmin(dim=-1, keepdim=True) if nearest is None else nearest
+        distances.append(each.gather(-1, nearest).squeeze(-1))
     # Scores with rho = 1 are -ln d, kept finite at d = 0.
     growth = distance_ratio_scores(distances[0], 1.0) - distance_ratio_scores(distances[1], 1.0)
     own = torch.eye(way, dtype=torch.bool, device=growth.device).repeat_interleave(len(growth) // way, dim=0)
@@ -238,8 +237,7 @@ class DynamicsComparison:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON can hold it; what is not defined is None."""
-        plain: dict[str, Any] = _plain(asdict(self) | {"notes": self.notes()})
-        return plain
+        return dict(_plain(asdict(self) | {"notes": self.notes()}))
 
 
 def compare_dynamics(
@@ -298,14 +296,12 @@ def _checkpoints(
     at = _numbers([[row.get("step")] for row in rows], name)[:, 0]
     values = _numbers([[row.get(key) for key in DYNAMICS] for row in rows], name)
     first, last = steps
-    kept = np.ones(len(at), dtype=bool)
-    if first is not None:
-        kept &= at >= first
-    if last is not None:
-        kept &= at <= last
+    kept = (first is None or at >= first) & (last is None or at <= last) & np.ones(len(at), dtype=bool)
     if not kept.any():
+        ends = [f"from step {first:,.0f} on"] if first is not None else []
+        ends += [f"up to step {last:,.0f}"] if last is not None else []
         raise DataError(
-            f"The log of {name} has no checkpoint {_range_text(first, last)}: "
+            f"The log of {name} has no checkpoint {' and '.join(ends)}: "
             + (f"its {len(at):,} lie at steps {_span_text(at)}." if np.isfinite(at).all() else "its rows have no step.")
         )
     return at[kept], values[kept]
@@ -320,11 +316,6 @@ def _span_text(at: np.ndarray | tuple[float, float]) -> str:
     return f"{min(at):,.0f} to {max(at):,.0f}"
 
 
-def _range_text(first: float | None, last: float | None) -> str:
-    ends = [f"from step {first:,.0f} on"] if first is not None else []
-    return " and ".join([*ends, f"up to step {last:,.0f}"] if last is not None else ends)
-
-
 def _numbers(rows: Sequence[Sequence[Any]], name: str) -> np.ndarray:
     try:
         return np.array([[math.nan if value is None else float(value) for value in row] for row in rows])
@@ -336,31 +327,22 @@ def _compare(measure: str, first: np.ndarray, second: np.ndarray) -> MeasureComp
     """One measure of checkpoints (n,) and (m,)."""
     from scipy.stats import fisher_exact, mannwhitneyu
 
-    both = [values[_is_defined(measure, values)] for values in (first, second)]
-    counts, means = [len(values) for values in both], [_geometric_mean(values) for values in both]
-    proper = [_count_proper(measure, values) for values in both]
+    # Only the norm ratio may be 0, of what did nothing but grow.
+    least = 0.0 if measure == "norm_ratio" else np.nextafter(0.0, 1.0)
+    both = [values[np.isfinite(values) & (values >= least)] for values in (first, second)]
+    counts = len(both[0]), len(both[1])
+    sides = [values > 1 if _PROPER.get(measure) == "above 1" else values < 1 for values in both]
+    table = [[int(side.sum()), int((~side).sum())] for side in sides]
     tested, asked = all(counts), measure in _PROPER
-    shares = [done / count if count and asked else math.nan for done, count in zip(proper, counts, strict=True)]
-    table = [[done, count - done] for done, count in zip(proper, counts, strict=True)]
+    shares = [row[0] / sum(row) if sum(row) and asked else math.nan for row in table]
     return MeasureComparison(
-        geometric_mean=(means[0], means[1]),
+        geometric_mean=(_geometric_mean(both[0]), _geometric_mean(both[1])),
         proportion=(shares[0], shares[1]),
-        checkpoints=(counts[0], counts[1]),
+        checkpoints=counts,
         undefined=(len(first) - counts[0], len(second) - counts[1]),
         mann_whitney_p=float(mannwhitneyu(*both).pvalue) if tested else math.nan,
         fisher_p=float(fisher_exact(table)[1]) if tested and asked else math.nan,
     )
-
-
-def _is_defined(measure: str, values: np.ndarray) -> np.ndarray:
-    """Which values (n,) count: only the norm ratio may be 0, of what did nothing but grow."""
-    return np.isfinite(values) & ((values >= 0) if measure == "norm_ratio" else (values > 0))
-
-
-def _count_proper(measure: str, values: np.ndarray) -> int:
-    """How many checkpoints learned properly."""
-    side = _PROPER.get(measure)
-    return int((values > 1).sum() if side == "above 1" else (values < 1).sum())
 
 
 def _geometric_mean(values: np.ndarray) -> float:
@@ -376,10 +358,10 @@ def _title(measure: str) -> str:
 
 def _cells(measure: str, found: MeasureComparison) -> list[list[str]]:
     """A row of the table."""
-    runs = []
-    for mean, share in zip(found.geometric_mean, found.proportion, strict=True):
-        told = [f"{100 * share:.1f} % {_PROPER[measure]}"] if not math.isnan(share) else []
-        runs.append([_text(mean), *told])
+    runs = [
+        [_text(mean), *([] if math.isnan(share) else [f"{100 * share:.1f} % {_PROPER[measure]}"])]
+        for mean, share in zip(found.geometric_mean, found.proportion, strict=True)
+    ]
     return [[_title(measure)], *runs, [_p_text(found.mann_whitney_p)], [_p_text(found.fisher_p)]]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from itertools import permutations
 from typing import Any
@@ -66,13 +66,11 @@ class CorrelationTable:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON can hold it; NaN is None."""
-        return {
-            "against": self.against,
-            "measures": {
-                name: {key: value if value == value else None for key, value in found.items() if key != "measure"}
-                for name, found in ((name, asdict(found)) for name, found in self.measures.items())
-            },
-        }
+        plain = asdict(self)
+        for found in plain["measures"].values():
+            del found["measure"]
+            found |= {key: None for key, value in found.items() if value != value}
+        return plain
 
 
 def geometry_correlations(rows: Sequence[Mapping[str, float]], of: Sequence[str], against: str) -> CorrelationTable:
@@ -90,7 +88,15 @@ def geometry_correlations(rows: Sequence[Mapping[str, float]], of: Sequence[str]
         raise DataError(f"A correlation needs at least {_FEWEST} runs, but there are {len(rows)}: add more.")
     theirs = _column(rows, against)
     found = {name: _correlate(name, _column(rows, name), against, theirs) for name in of}
-    return CorrelationTable(against, _corrected(found))
+    kinds = ("pearson", "spearman")
+    p = {(name, kind): getattr(one, f"{kind}_p") for name, one in found.items() for kind in kinds}
+    known = {key: value for key, value in p.items() if not math.isnan(value)}
+    held = dict(zip(known, holm(list(known.values())), strict=True))
+    corrected = {
+        name: replace(one, **{f"{kind}_holm": held.get((name, kind), math.nan) for kind in kinds})
+        for name, one in found.items()
+    }
+    return CorrelationTable(against, corrected)
 
 
 def _column(rows: Sequence[Mapping[str, float]], name: str) -> np.ndarray:
@@ -136,15 +142,3 @@ def _exact_p(x: np.ndarray, y: np.ndarray) -> float:
 def _orders(count: int) -> np.ndarray:
     """All orders (count!, count) of so many things."""
     return np.array(list(permutations(range(count))), dtype=np.int64)
-
-
-def _corrected(found: Mapping[str, MeasureCorrelation]) -> dict[str, MeasureCorrelation]:
-    """With Holm's correction over all p-values there are."""
-    kinds = ("pearson", "spearman")
-    p = {(name, kind): getattr(one, f"{kind}_p") for name, one in found.items() for kind in kinds}
-    known = {key: value for key, value in p.items() if not math.isnan(value)}
-    held = dict(zip(known, holm(list(known.values())), strict=True))
-    return {
-        name: MeasureCorrelation(**asdict(one) | {f"{kind}_holm": held.get((name, kind), math.nan) for kind in kinds})
-        for name, one in found.items()
-    }
