@@ -135,7 +135,16 @@ def class_ids(labels: Any, expected: int, classes: int, names: Sequence[str] | N
     """
     array = label_array(labels, expected, of=of)
     if names is None:
-        return _whole_ids(array, classes)
+        if len(array) and array.dtype.kind not in "iu":
+            raise DataError(
+                f"Without class names the labels must be whole numbers, rows of the distances, not {array[0]!r}."
+            )
+        if len(array) and not (array.min() >= 0 and array.max() < classes):
+            raise DataError(
+                f"Labels from {array.min()} to {array.max()} do not fit distances between {classes} classes: they must "
+                f"be from 0 to {classes - 1}."
+            )
+        return array.astype(np.int64)
     if len(names) != classes or len(set(names)) != len(names):
         raise DataError(f"There are {len(set(names))} different class names for {classes} classes: pass one per class.")
     rows = {str(name): row for row, name in enumerate(names)}
@@ -147,19 +156,6 @@ def class_ids(labels: Any, expected: int, classes: int, names: Sequence[str] | N
             f"{f' (nor are {len(missing) - 1} others)' if missing[1:] else ''}.{suggestion(missing[0], rows)}"
         )
     return np.array([rows[str(label)] for label in present], np.int64)[place]
-
-
-def _whole_ids(array: np.ndarray, classes: int) -> np.ndarray:
-    if len(array) and array.dtype.kind not in "iu":
-        raise DataError(
-            f"Without class names the labels must be whole numbers, rows of the distances, not {array[0]!r}."
-        )
-    if len(array) and not (array.min() >= 0 and array.max() < classes):
-        raise DataError(
-            f"Labels from {array.min()} to {array.max()} do not fit distances between {classes} classes: they must be "
-            f"from 0 to {classes - 1}."
-        )
-    return array.astype(np.int64)
 
 
 def ascending_ks(given: Any, what: str) -> list[int]:

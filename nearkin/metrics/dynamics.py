@@ -327,9 +327,8 @@ def _compare(measure: str, first: np.ndarray, second: np.ndarray) -> MeasureComp
     """One measure of checkpoints (n,) and (m,)."""
     from scipy.stats import fisher_exact, mannwhitneyu
 
-    # Only the norm ratio may be 0, of what did nothing but grow.
-    least = 0.0 if measure == "norm_ratio" else np.nextafter(0.0, 1.0)
-    both = [values[np.isfinite(values) & (values >= least)] for values in (first, second)]
+    nothing = measure == "norm_ratio"  # only that may be 0, of what did nothing but grow
+    both = [values[np.isfinite(values) & ((values > 0) | (nothing & (values == 0)))] for values in (first, second)]
     counts = len(both[0]), len(both[1])
     sides = [values > 1 if _PROPER.get(measure) == "above 1" else values < 1 for values in both]
     table = [[int(side.sum()), int((~side).sum())] for side in sides]
