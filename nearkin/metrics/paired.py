@@ -131,9 +131,9 @@ def _class_means(a: Any, b: Any, labels: Any) -> tuple[dict[Hashable, float], di
     names = label_array(labels, len(first))
     (codes,) = label_codes(names)
     _, rows, sizes = np.unique(codes, return_index=True, return_counts=True)
-    keys = names[rows].tolist()
-    means = [np.bincount(codes, weights=values) / sizes for values in (first, second)]
-    return dict(zip(keys, means[0].tolist(), strict=True)), dict(zip(keys, means[1].tolist(), strict=True))
+    means = ((np.bincount(codes, weights=values) / sizes).tolist() for values in (first, second))
+    a_means, b_means = (dict(zip(names[rows].tolist(), values, strict=True)) for values in means)
+    return a_means, b_means
 
 
 def _sign_test(d: np.ndarray, permutations: int, seed: int) -> tuple[float, float, bool]:

@@ -25,22 +25,14 @@ _DEFAULT_BITS = 8
 _UNITS = {"": 1, "k": 1024, "M": 1024**2}
 _CELLS = re.compile(r"^IVF(\d+)([kM]?)")
 _GRID = re.compile(r"^IMI\d+x(\d+)")
+_COMPRESSED = re.compile(r"[PSR]Q|PCA|LSH|ITQ|RaBitQ")
+"""Of an index that holds less than the vectors, so that its own order is an estimate."""
 _CODES = re.compile(r"(?:(?<![A-Z])PQ|RQ|LSQ)\d+(?:x(\d+))?")
 
 
 def centroids(factory: str) -> int:
     """The size of the largest codebook of a factory string; 0 if it learns none."""
     return max(map(_centroids, factory.split(",")))
-
-
-def compresses(factory: str) -> bool:
-    """Whether the index holds less than the vectors, so that its own order is an estimate."""
-    return re.search(r"[PSR]Q|PCA|LSH|ITQ|RaBitQ", factory) is not None
-
-
-def training_size(factory: str, size: int) -> int:
-    """How many of `size` points to train on: all, or as many as its codebooks can use."""
-    return min(size, _MOST * (centroids(factory) or 2**_DEFAULT_BITS))
 
 
 def check_size(factory: str, size: int) -> None:
@@ -91,7 +83,16 @@ def build(kit: Any, factory: str, dimensions: int, by_product: bool, seed: int) 
         raise DataError(
             f"faiss cannot build '{factory}' for vectors of {dimensions} dimensions: {reason(error)}"
         ) from error
-    _prepare(kit, index, seed)
+    inner = _inner(kit, index)
+    if hasattr(inner, "hnsw"):
+        inner.hnsw.rng = kit.RandomGenerator(seed)
+        inner = kit.downcast_index(inner.storage)
+    if hasattr(inner, "do_polysemous_training"):
+        # Annealing for a filter that is off by default takes most of the training time.
+        inner.do_polysemous_training = False
+    for learner in (inner, getattr(inner, "pq", None)):
+        if hasattr(learner, "cp"):
+            learner.cp.seed = seed  # of the k-means of cells and codes
     return index
 
 
@@ -114,20 +115,6 @@ def knobs_of(kit: Any, index: Any) -> dict[str, int]:
     if isinstance(inner, kit.IndexIVF):
         return {"nprobe": inner.nlist}
     return {"efSearch": 0} if isinstance(inner, kit.IndexHNSW) else {}
-
-
-def _prepare(kit: Any, index: Any, seed: int) -> None:
-    """Seed the k-means of cells and codes and the levels of a graph; leave out training that no search here uses."""
-    inner = _inner(kit, index)
-    if hasattr(inner, "hnsw"):
-        inner.hnsw.rng = kit.RandomGenerator(seed)
-        inner = kit.downcast_index(inner.storage)
-    if hasattr(inner, "do_polysemous_training"):
-        # Annealing for a filter that is off by default takes most of the training time.
-        inner.do_polysemous_training = False
-    for learner in [inner, *([inner.pq] if hasattr(inner, "pq") else [])]:
-        if hasattr(learner, "cp"):
-            learner.cp.seed = seed
 
 
 @contextmanager
@@ -166,7 +153,8 @@ class Coordinates:
 
     def __init__(self, gallery: Tensor, space: Scorer) -> None:
         self.by_product = isinstance(space, Cosine | InnerProduct)
-        if not (self.by_product or _unweighted(space, gallery[:1])):
+        unweighted = isinstance(space, EuclideanOrder) and space.as_euclidean(gallery[:1])[1] is None
+        if not (self.by_product or unweighted):
             raise DataError(
                 f"faiss cannot search {_name(space)}: it knows the sphere, Euclidean space, the Lipschitz ball, cosine "
                 "and inner product; use nearkin.search.exact instead."
@@ -215,10 +203,6 @@ class Coordinates:
         return ((self._flatten(points) - self._origin) * self._scale).float()
 
 
-def _unweighted(space: Scorer, points: Tensor) -> bool:
-    return isinstance(space, EuclideanOrder) and space.as_euclidean(points)[1] is None
-
-
 def _name(space: Any) -> str:
     return f"the space '{space.name}'" if hasattr(space, "name") else f"an object of type {type(space).__name__}"
 
@@ -265,9 +249,8 @@ def faiss(
 
     def search(x: Tensor, points: Tensor, k: int, exclude: Tensor | None) -> tuple[Tensor, Tensor]:
         if not (fitted and fitted[-1][0] is points):  # a re-ranker searches more than once, mostly the same gallery
-            fitted[:] = [
-                (points, FaissIndex(factory, space, seed=seed, search_parameters=search_parameters).fit(points))
-            ]
+            index = FaissIndex(factory, space, seed=seed, search_parameters=search_parameters)
+            fitted[:] = [(points, index.fit(points))]
         return fitted[-1][1].search(x, k, exclude=exclude)
 
     skip = None if hidden is None else torch.from_numpy(hidden)
@@ -329,7 +312,11 @@ class FaissIndex:
         coordinates = Coordinates(points, scorer)
         index = build(kit, self.factory, points.shape[1], coordinates.by_product, self.seed)
         self._knobs = knobs_of(kit, index)
-        _check_parameters(self.factory, self.search_parameters or {}, [*self._knobs, "candidates"])
+        for name, value in (self.search_parameters or {}).items():
+            known = [*self._knobs, "candidates"]
+            if name not in known:
+                raise DataError(f"'{self.factory}' has no search parameter '{name}'.{suggestion(name, known)}")
+            check_whole(value, name, 1)
         if not index.is_trained:
             self._train(index, coordinates, points)
         with reproducible(kit):
@@ -368,7 +355,10 @@ class FaissIndex:
 
     def _train(self, index: Any, coordinates: Coordinates, points: Tensor) -> None:
         generator = torch.Generator().manual_seed(self.seed)
-        sample = torch.randperm(len(points), generator=generator)[: training_size(self.factory, len(points))]
+        # All points, or as many as the codebooks can use.
+        sample = torch.randperm(len(points), generator=generator)[
+            : _MOST * (centroids(self.factory) or 2**_DEFAULT_BITS)
+        ]
         try:
             index.train(coordinates.enter(points[sample.to(points.device)]))
         except RuntimeError as error:
@@ -400,7 +390,7 @@ class FaissIndex:
     def _propose(self, entered: np.ndarray, k: int, banned: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Scores and candidates (q, m) of queries (q, d), -1 where faiss has none; short lists are searched wider."""
         given = self.search_parameters or {}
-        wide = given.get("candidates", 4 * k + 16 if compresses(self.factory) else k + k // 4 + 16)
+        wide = given.get("candidates", 4 * k + 16 if _COMPRESSED.search(self.factory) else k + k // 4 + 16)
         wide = min(self.size_, max(wide, k + 1))
         knobs = {"efSearch": max(64, 2 * wide), "nprobe": max(8, self._knobs.get("nprobe", 0) // 16), **given}
         scores = np.empty((len(entered), wide), dtype=np.float32)
@@ -430,13 +420,6 @@ class FaissIndex:
         distances, indices = exact(entered, decoded, k, space=space, exclude=banned)
         scores = (-distances if by_product else distances.square()).cpu().numpy()
         return torch.from_numpy(self.coordinates_.distances(scores)).float().to(x.device), indices
-
-
-def _check_parameters(factory: str, given: Mapping[str, int], known: list[str]) -> None:
-    for name, value in given.items():
-        if name not in known:
-            raise DataError(f"'{factory}' has no search parameter '{name}'.{suggestion(name, known)}")
-        check_whole(value, name, 1)
 
 
 def _available(size: int, hidden: np.ndarray | None) -> int:

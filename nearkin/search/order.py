@@ -114,8 +114,6 @@ class Order:
             return torch.zeros(len(rows), device=self.queries.device)
         if self._factors is not None:
             return self._factors.tolerance(self.queries[rows])
-        if isinstance(self._form, _UnitForm):
-            return torch.full((len(rows),), self._form.rounding(self.queries.shape[1]), device=self.queries.device)
         return self._form.tolerance(self.queries[rows])
 
     def doubt(self, rows: np.ndarray) -> np.ndarray:
@@ -161,8 +159,9 @@ class _UnitForm:
         unit = Sphere().as_euclidean(points.double())[0].float()
         return unit, unit
 
-    def rounding(self, dimensions: int) -> float:
-        return (CERTAINTY * math.sqrt(dimensions) + 2) * ROUNDING
+    def tolerance(self, queries: Tensor) -> Tensor:
+        rounding = (CERTAINTY * math.sqrt(queries.shape[1]) + 2) * ROUNDING
+        return torch.full((len(queries),), rounding, device=queries.device)
 
 
 class _UnitOrZeroForm(_UnitForm):

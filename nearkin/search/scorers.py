@@ -163,8 +163,14 @@ class Factors:
         return CERTAINTY * math.sqrt(self.width) * ROUNDING * (sizes + self._largest())
 
     def without_noise(self, distances: Tensor, left: Tensor) -> Tensor:
-        """Distances (b, c) in float64 of which those that are equal but for rounding are equal; `left` (b, width)."""
-        return _without_noise(distances, (_NOISE * (self.exact.sizes(left) + self._largest())).unsqueeze(1))
+        """Distances (b, c), float64; those of a row within rounding of the next become the same. `left` is (b, width)."""
+        noise = (_NOISE * (self.exact.sizes(left) + self._largest())).unsqueeze(1)
+        if distances.shape[1] == 1:  # a single one is rounded to a grid
+            grid = torch.exp2(torch.ceil(torch.log2(4 * noise)))
+            return torch.where(grid > 0, (distances / grid).round() * grid, distances)
+        ascending, place = distances.sort(dim=1)
+        ascending[:, 1:].masked_fill_(ascending.diff(dim=1) <= noise, -torch.inf)
+        return torch.empty_like(distances).scatter_(1, place, ascending.cummax(dim=1).values)
 
     def _largest(self) -> float:
         """The largest size of all gallery items; those that no search has prepared yet are looked at now."""
@@ -183,19 +189,6 @@ class Factors:
                 "not overflow."
             )
         return largest
-
-
-def _without_noise(distances: Tensor, noise: Tensor) -> Tensor:
-    """Distances (b, c) of which those of a row that lie within noise (b, 1) of the next become the same number.
-
-    A single one is rounded to a grid.
-    """
-    if distances.shape[1] == 1:
-        grid = torch.exp2(torch.ceil(torch.log2(4 * noise)))
-        return torch.where(grid > 0, (distances / grid).round() * grid, distances)
-    ascending, place = distances.sort(dim=1)
-    ascending[:, 1:].masked_fill_(ascending.diff(dim=1) <= noise, -torch.inf)
-    return torch.empty_like(distances).scatter_(1, place, ascending.cummax(dim=1).values)
 
 
 def slices(size: int, step: int) -> Iterator[slice]:
