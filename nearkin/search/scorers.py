@@ -163,7 +163,7 @@ class Factors:
         return CERTAINTY * math.sqrt(self.width) * ROUNDING * (sizes + self._largest())
 
     def without_noise(self, distances: Tensor, left: Tensor) -> Tensor:
-        """Distances (b, c), float64: of a row, what lies within rounding of the next becomes equal; `left` (b, width)."""
+        """Distances (b, c), float64, those of a row within rounding of the next made equal; `left` (b, width)."""
         noise = (_NOISE * (self.exact.sizes(left) + self._largest())).unsqueeze(1)
         if distances.shape[1] == 1:  # a single one is rounded to a grid
             grid = torch.exp2(torch.ceil(torch.log2(4 * noise)))
