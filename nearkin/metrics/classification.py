@@ -132,7 +132,9 @@ def classification_metrics(
         space: a space, its name, or any scorer as for `nearkin.search.exact`; one without a mean has no centroids.
         seed: of the halves, a whole number from 0 up.
     """
-    scorer, ks = as_scorer(space), _vote_sizes(k)
+    if not (isinstance(k, Sequence) or (isinstance(k, np.ndarray) and k.ndim == 1)):
+        raise DataError(f"k must be a list of whole numbers, such as [1, 10], not {k!r}.")
+    scorer, ks = as_scorer(space), ascending_ks(k, "k-NN")
     check_whole(seed, "seed", 0)
     division = _divide(as_vectors(embeddings), labels, reference, reference_labels, int(seed))
     predicted: dict[str, np.ndarray] = {}
@@ -247,16 +249,14 @@ def _votes(scorer: Scorer, division: _Division, ks: Sequence[int]) -> dict[str, 
         return {}
     _, near = exact(division.queries, division.points, max(ks), space=scorer)
     neighbours = division.codes[near.cpu().numpy()]
-    return {f"{k}-NN": _majority(neighbours[:, :k]) for k in ks}
-
-
-def _majority(neighbours: np.ndarray) -> np.ndarray:
-    """The commonest class (q,) among those of each query's neighbours (q, k), nearest first; the nearest of several."""
-    rows = np.arange(len(neighbours))[:, None]
-    cells = rows * (neighbours.max() + 1) + neighbours
-    _, place, counts = np.unique(cells, return_inverse=True, return_counts=True)
-    winner = counts[place.reshape(cells.shape)].argmax(axis=1)  # the first of the largest
-    return neighbours[rows[:, 0], winner]
+    rows = np.arange(len(neighbours))
+    votes = {}
+    for k in ks:
+        cells = rows[:, None] * (neighbours.max() + 1) + neighbours[:, :k]
+        _, place, counts = np.unique(cells, return_inverse=True, return_counts=True)
+        # The first of the commonest, which is the class of the nearest item.
+        votes[f"{k}-NN"] = neighbours[rows, counts[place.reshape(cells.shape)].argmax(axis=1)]
+    return votes
 
 
 def _result(division: _Division, predicted: dict[str, np.ndarray], distances: np.ndarray) -> ClassificationResult:
@@ -282,13 +282,6 @@ def _result(division: _Division, predicted: dict[str, np.ndarray], distances: np
     guessed = {classifier: division.labels[guesses] for classifier, guesses in predicted.items()}
     labels, rows, known = division.labels[truth], division.rows, division.reference_rows
     return ClassificationResult(values, f1, precision, recall, guessed, labels, rows, known, radii, division.notes)
-
-
-def _vote_sizes(k: Any) -> list[int]:
-    """The numbers of neighbours, each once, ascending."""
-    if not (isinstance(k, Sequence) or (isinstance(k, np.ndarray) and k.ndim == 1)):
-        raise DataError(f"k must be a list of whole numbers, such as [1, 10], not {k!r}.")
-    return ascending_ks(k, "k-NN")
 
 
 def mean_corruption_error(errors: Any, reference: Any | None = None) -> float:

@@ -226,7 +226,18 @@ class DynamicsComparison:
 
     def rows(self) -> list[list[list[str]]]:
         """The table: one row a measure, and of each cell its lines of text."""
-        return [_cells(name, found) for name, found in self.measures.items()]
+        return [
+            [
+                [_title(name)],
+                *(
+                    [_text(mean), *([] if math.isnan(share) else [f"{100 * share:.1f} % {_PROPER[name]}"])]
+                    for mean, share in zip(found.geometric_mean, found.proportion, strict=True)
+                ),
+                [_p_text(found.mann_whitney_p)],
+                [_p_text(found.fisher_p)],
+            ]
+            for name, found in self.measures.items()
+        ]
 
     def to_markdown(self) -> str:
         """The table and its notes."""
@@ -353,15 +364,6 @@ def _geometric_mean(values: np.ndarray) -> float:
 
 def _title(measure: str) -> str:
     return "Norm ratio" if measure == "norm_ratio" else f"{measure.replace('_', '-').capitalize()} ratio"
-
-
-def _cells(measure: str, found: MeasureComparison) -> list[list[str]]:
-    """A row of the table."""
-    runs = [
-        [_text(mean), *([] if math.isnan(share) else [f"{100 * share:.1f} % {_PROPER[measure]}"])]
-        for mean, share in zip(found.geometric_mean, found.proportion, strict=True)
-    ]
-    return [[_title(measure)], *runs, [_p_text(found.mann_whitney_p)], [_p_text(found.fisher_p)]]
 
 
 def _text(value: float) -> str:

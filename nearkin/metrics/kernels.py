@@ -389,13 +389,16 @@ def mmd_test(
     close = _ROUNDING * sums.size / (len(points) * (len(points) - 1))
     observed, null = float(statistics[0]), statistics[1:]
     two_sided = is_indefinite(known)
+    # The share of divisions as far as the observed one, itself counted; values apart by no more than `close` tie.
+    upper = (1 + int((null >= observed - close).sum())) / (1 + len(null))
+    lower = (1 + int((null <= observed + close).sum())) / (1 + len(null))
     own = np.where(chosen[:, 0], m - 1, m), np.where(chosen[:, 0], n, n - 1)
     witness = sums.to_first / own[0] - (sums.rows - sums.to_first) / own[1]
     inside, outside = sums.inside[0], float(sums.rows[:m].sum())
     between = outside - inside
     return TwoSampleResult(
         statistic=observed,
-        p_value=_p_value(null, observed, close, two_sided),
+        p_value=min(1.0, 2 * min(upper, lower)) if two_sided else upper,
         null=null,
         within_x=float(inside / (m * (m - 1))),
         within_y=float((sums.rows.sum() - inside - 2 * between) / (n * (n - 1))),
@@ -405,13 +408,6 @@ def mmd_test(
         kernel=known,
         two_sided=two_sided,
     )
-
-
-def _p_value(null: np.ndarray, observed: float, close: float, two_sided: bool) -> float:
-    """Share of divisions (P,) as far as the observed one, itself counted; values apart by no more than `close` tie."""
-    upper = (1 + int((null >= observed - close).sum())) / (1 + len(null))
-    lower = (1 + int((null <= observed + close).sum())) / (1 + len(null))
-    return min(1.0, 2 * min(upper, lower)) if two_sided else upper
 
 
 @dataclass(frozen=True, eq=False)

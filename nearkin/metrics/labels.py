@@ -22,7 +22,14 @@ def label_array(labels: Any, expected: int, what: str = "labels", of: str = "emb
         labels = labels.detach().cpu().numpy()
     if isinstance(labels, str) or not isinstance(labels, Iterable):
         raise DataError(f"The {what} must be a list with one label per item, not {labels!r}.")
-    array = labels if isinstance(labels, np.ndarray) else _from_sequence(labels)
+    array = labels
+    if not isinstance(array, np.ndarray):
+        values = list(labels)
+        kinds = {type(value) for value in values}
+        array = np.empty(len(values), dtype=object)
+        array[:] = values
+        if len(kinds) == 1 and isinstance(values[0], (str, int, float, np.generic)):
+            array = np.array(values)
     if array.ndim != 1:
         raise DataError(f"The {what} must be one-dimensional, one per item, not of shape {array.shape}.")
     if len(array) != expected:
@@ -68,15 +75,6 @@ def class_names(labels: np.ndarray, codes: np.ndarray) -> list[str]:
     spelt = [str(labels[row]) for row in first]
     # 1 and "1" are two classes: where spellings meet, quotes tell them apart.
     return spelt if len(set(spelt)) == len(spelt) else [repr(label) for label in labels[first].tolist()]
-
-
-def _from_sequence(labels: Iterable[Any]) -> np.ndarray:
-    values = list(labels)
-    if values and len({type(value) for value in values}) == 1 and isinstance(values[0], (str, int, float, np.generic)):
-        return np.array(values)
-    array = np.empty(len(values), dtype=object)
-    array[:] = values
-    return array
 
 
 def halves(labels: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -229,7 +229,16 @@ def nearest_prototypes(features: Tensor, prototypes: Tensor) -> tuple[Tensor, Te
         features: (B, n, d).
         prototypes: (m, d).
     """
-    _check(features, prototypes)
+    if features.dim() != 3 or not features.shape[1] or not features.shape[2]:
+        raise DataError(
+            f"Local features must have the shape (images, features of one, dimensions), not {tuple(features.shape)}."
+        )
+    if prototypes.dim() != 2 or not len(prototypes) or prototypes.shape[1] != features.shape[2]:
+        raise DataError(
+            f"The prototypes must have the shape (m, {features.shape[2]}), m >= 1, not {tuple(prototypes.shape)}."
+        )
+    if not prototypes.isfinite().all():
+        raise DataError("The prototypes hold NaN or infinite values: pick them among finite features.")
     flat = features.reshape(-1, features.shape[2])
     centers = prototypes.double()
     rows = max(1, _BLOCK_BYTES // (8 * (flat.shape[1] + len(centers))))
@@ -289,19 +298,6 @@ def _shares(nearest: Tensor, count: int) -> Tensor:
     images, size = nearest.shape
     counted = torch.zeros(images, count, dtype=torch.float64, device=nearest.device)
     return counted.scatter_add_(1, nearest, torch.ones_like(nearest, dtype=torch.float64)) / size
-
-
-def _check(features: Tensor, prototypes: Tensor) -> None:
-    if features.dim() != 3 or not features.shape[1] or not features.shape[2]:
-        raise DataError(
-            f"Local features must have the shape (images, features of one, dimensions), not {tuple(features.shape)}."
-        )
-    if prototypes.dim() != 2 or not len(prototypes) or prototypes.shape[1] != features.shape[2]:
-        raise DataError(
-            f"The prototypes must have the shape (m, {features.shape[2]}), m >= 1, not {tuple(prototypes.shape)}."
-        )
-    if not prototypes.isfinite().all():
-        raise DataError("The prototypes hold NaN or infinite values: pick them among finite features.")
 
 
 _L2, _COSINE, _CHANCE = (f"attribute transfer, {name}" for name in ("l2", "cosine", "chance"))
@@ -381,7 +377,8 @@ def attribute_transfer(
     check_whole(splits, "splits", 1)
     if not is_real(ridge) or not 0 < ridge < float("inf"):
         raise DataError(f"The ridge must be a finite number above 0, not {ridge!r}.")
-    z, y = (_coordinates(_class_means(rows, codes, classes)) for rows in (given, vectors))
+    sizes = torch.from_numpy(np.bincount(codes)).unsqueeze(1)
+    z, y = (_span_coordinates(rows, torch.from_numpy(codes), sizes) for rows in (given, vectors))
     vanishing = torch.finfo(z.dtype).eps * float(z.square().sum())
     if ridge <= vanishing:
         raise DataError(f"The ridge {ridge:g} is negligible for these attributes: raise it above {vanishing:.1g}.")
@@ -393,15 +390,10 @@ def attribute_transfer(
     return AttributeTransfer(values | {_CHANCE: 2 / classes}, intervals, classes, int(splits))
 
 
-def _class_means(rows: Tensor, codes: np.ndarray, classes: int) -> Tensor:
-    """The mean (c, k) in float64 of the rows (n, k) of each class."""
-    sums = torch.zeros(classes, rows.shape[1], dtype=torch.float64)
-    sums.index_add_(0, torch.from_numpy(codes), rows.detach().cpu().double())
-    return sums / torch.from_numpy(np.bincount(codes, minlength=classes)).unsqueeze(1)
-
-
-def _coordinates(means: Tensor) -> Tensor:
-    """Vectors (c, k) in a basis of the space they span, (c, min(c, k)): all inner products stay, dimensions may go."""
+def _span_coordinates(rows: Tensor, codes: Tensor, sizes: Tensor) -> Tensor:
+    """Class means of rows (n, k), float64, in a basis of the space they span, (c, min(c, k)): inner products stay."""
+    sums = torch.zeros(len(sizes), rows.shape[1], dtype=torch.float64)
+    means = sums.index_add_(0, codes, rows.detach().cpu().double()) / sizes
     return torch.linalg.qr(means.T, mode="r").R.T
 
 
@@ -421,8 +413,11 @@ def _accuracies(z: Tensor, y: Tensor, orders: Tensor, ridge: float) -> np.ndarra
     first, second = orders[:, :half], orders[:, half:]
     right = torch.zeros(2, len(orders), dtype=torch.float64)
     for seen, unseen in ((first, second), (second, first)):
-        target = y[unseen]
-        products = _predicted(z[seen], y[seen], z[unseen], ridge) @ target.mT  # (b, prediction, true mean)
+        known, target = z[seen], y[unseen]
+        # The same map as in the print, with the smaller system where there are more classes than attributes.
+        system = known.mT @ known + ridge * torch.eye(known.shape[2], dtype=z.dtype)
+        predicted = z[unseen] @ torch.linalg.solve(system, known.mT @ y[seen])
+        products = predicted @ target.mT  # (b, prediction, true mean)
         squares = target.square().sum(dim=2).unsqueeze(1)
         own = torch.arange(unseen.shape[1])
         # What is left of |p - y|^2 and of cos(p, y) when the prediction's own length, equal for all y, is taken out.
@@ -430,10 +425,3 @@ def _accuracies(z: Tensor, y: Tensor, orders: Tensor, ridge: float) -> np.ndarra
         lengths = squares.sqrt().clamp_min(torch.finfo(torch.float64).tiny)
         right[1] += ((products / lengths).argmax(dim=2) == own).sum(dim=1)
     return (right / orders.shape[1]).numpy()
-
-
-def _predicted(z: Tensor, y: Tensor, unseen: Tensor, ridge: float) -> Tensor:
-    """Predictions (b, u, d) from attributes (b, u, M) by the map fitted to attributes (b, s, M) and means (b, s, d)."""
-    # The same map as in the print, with the smaller system where there are more classes than attributes.
-    system = z.mT @ z + ridge * torch.eye(z.shape[2], dtype=z.dtype)
-    return unseen @ torch.linalg.solve(system, z.mT @ y)

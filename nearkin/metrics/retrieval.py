@@ -440,7 +440,13 @@ def size_curve(
     check_turnable(space)
     points = _as_matrix(embeddings, "embeddings")
     others = None if gallery is None else _as_matrix(gallery, "gallery")
-    chosen = _as_sizes(sizes, points.shape[1])
+    dimension = points.shape[1]
+    sizes = halved_sizes(dimension) if sizes is None else sizes
+    for size in sizes:
+        check_range(size, "sizes", 1, dimension)
+    if len(set(sizes)) < len(sizes):
+        raise DataError(f"A size is named twice: {', '.join(map(str, sizes))}.")
+    chosen = tuple(sorted({*map(int, sizes), dimension}))
     results = []
     with Progress("Measuring sizes", len(chosen), progress) as bar:
         for size in chosen:
@@ -481,13 +487,3 @@ def _as_matrix(given: Any, what: str) -> Tensor:
     if matrix.ndim != 2 or matrix.shape[1] == 0:
         raise DataError(f"The {what} must have the shape (items, dimensions), not {tuple(matrix.shape)}.")
     return matrix if matrix.is_floating_point() else matrix.float()
-
-
-def _as_sizes(sizes: Sequence[int] | None, dimension: int) -> tuple[int, ...]:
-    if sizes is None:
-        return tuple(halved_sizes(dimension))
-    for size in sizes:
-        check_range(size, "sizes", 1, dimension)
-    if len(set(sizes)) < len(sizes):
-        raise DataError(f"A size is named twice: {', '.join(map(str, sizes))}.")
-    return tuple(sorted({*map(int, sizes), dimension}))

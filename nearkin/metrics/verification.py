@@ -115,7 +115,12 @@ def verification_metrics(
         pairs = int(pairs) if isinstance(pairs, float) and pairs.is_integer() else pairs
         check_whole(pairs, "pairs", 1)
     memory_mb = int(memory_mb)
-    population = _population(embeddings, labels, gallery, gallery_labels, as_scorer(space), memory_mb)
+    points, others, _, codes, gallery_codes = label_pair(embeddings, labels, gallery, gallery_labels)
+    population = Pairs(points, codes, others, gallery_codes, as_scorer(space), memory_mb)
+    advice = "give two classes or more, one of them with two items or more"
+    if others is not None:
+        advice = "give a gallery that has items of the queries' classes and of others"
+    _refuse_one_kind(*population.totals, advice)
     counts, blocks = population.totals, population.all()
     sampled = pairs is not None and pairs < max(counts)
     if pairs is not None and sampled:
@@ -204,19 +209,6 @@ class _Settings:
 
     def _unresolved(self, impostors: int) -> list[float]:
         return [rate for rate in self.fpr if rate < 1 / impostors]
-
-
-def _population(
-    embeddings: Any, labels: Any, gallery: Any | None, gallery_labels: Any | None, space: Scorer, memory_mb: int
-) -> Pairs:
-    """The checked pairs of embeddings with themselves or with a gallery."""
-    points, others, _, codes, gallery_codes = label_pair(embeddings, labels, gallery, gallery_labels)
-    found = Pairs(points, codes, others, gallery_codes, space, memory_mb)
-    what = "two classes or more, one of them with two items or more"
-    if others is not None:
-        what = "a gallery that has items of the queries' classes and of others"
-    _refuse_one_kind(*found.totals, f"give {what}")
-    return found
 
 
 def _refuse_one_kind(genuine: int, impostors: int, advice: str) -> None:

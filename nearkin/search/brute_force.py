@@ -81,7 +81,10 @@ def true_order(order: Order, rows: np.ndarray, keys: np.ndarray, depth: np.ndarr
     Only as many columns come back as the deepest query may need. Where a query has fewer candidates the rest is at
     distance infinity, index -1.
     """
-    keys = keys[:, : _columns(order, rows, keys, depth)]
+    if len(rows):
+        scores = key_scores(keys)
+        least = scores[np.arange(len(rows)), depth - 1] - order.doubt(rows)
+        keys = keys[:, : max(int(depth.max()), int((scores >= least[:, None]).sum(axis=1).max()))]
     if not order.by_product:
         return np.where(keys == EMPTY, np.inf, 0.0 - key_scores(keys).astype(np.float64)), key_indices(keys)
     device = order.queries.device
@@ -203,15 +206,6 @@ class _CertainCandidates:
         """The queries (r,) to look at again, and their depths (r,)."""
         rows = np.sort(np.concatenate(self._left))
         return rows, self._depth[rows]
-
-
-def _columns(order: Order, rows: np.ndarray, keys: np.ndarray, depth: np.ndarray) -> int:
-    """How many columns hold every candidate that may be among the `depth` nearest."""
-    if len(rows) == 0:
-        return int(keys.shape[1])
-    scores = key_scores(keys)
-    last = scores[np.arange(len(rows)), depth - 1]
-    return max(int(depth.max()), int((scores >= (last - order.doubt(rows))[:, None]).sum(axis=1).max()))
 
 
 Members = Callable[[np.ndarray], np.ndarray]

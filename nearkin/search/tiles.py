@@ -309,7 +309,8 @@ def _offer(reservoir: Reservoir, rows: slice, scores: Tensor, first: int) -> Non
     A transposed tile is read as it lies in memory.
     """
     height, width = scores.shape
-    size = _group_size(reservoir.wanted)
+    # How many items share a maximum: fewer where more of them are wanted, so that groups stay apart.
+    size = 16 if reservoir.wanted <= 24 else 8 if reservoir.wanted <= 56 else 4
     groups = width // size
     if scores.is_contiguous():
         maxima = scores.unflatten(1, (size, -1)).amax(dim=1)
@@ -330,11 +331,6 @@ def _offer(reservoir: Reservoir, rows: slice, scores: Tensor, first: int) -> Non
     near = np.flatnonzero(members > limit[query][:, None])
     which, place = np.divmod(near, size)
     reservoir.offer(rows, query[which], members.reshape(-1)[near], group[which] + place * groups + first)
-
-
-def _group_size(wanted: int) -> int:
-    """How many items share a maximum: fewer where more of them are wanted, so that groups stay apart."""
-    return 16 if wanted <= 24 else 8 if wanted <= 56 else 4
 
 
 def own_scores(order: Order, left: Tensor, right: Tensor, top: int, first: int, buffer: Tensor) -> Tensor:
