@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from nearkin.checks import check_between, check_whole
 from nearkin.errors import DataError
-from nearkin.metrics.checks import as_array, flag_column, number_column
+from nearkin.metrics.checks import as_array, flag_column, number_column, number_table
 from nearkin.metrics.intervals import Interval, draw_queries, percentile_interval
 from nearkin.metrics.labels import label_array, label_codes
 
@@ -237,12 +238,12 @@ def calibration_metrics(
     # Sorted by all that is measured, so that sums and draws do not depend on the order either.
     order = np.lexsort([codes, *reversed(losses.values()), right, shares])
     losses = {name: loss[order] for name, loss in losses.items()}
-    answers = _Answers(shares[order], right[order].astype(np.int64), losses, edges)
-    found = answers.measure(np.ones(n, np.int64))
+    measure = partial(_measure, shares[order], right[order].astype(np.int64), losses, edges)
+    found = measure(np.ones(n, np.int64))
     if not resamples:
         return found
     draws = draw_queries(codes[order], resamples, seed)
-    measured = [answers.measure(np.bincount(drawn, minlength=n)).values for drawn in draws]
+    measured = [measure(np.bincount(drawn, minlength=n)).values for drawn in draws]
     intervals = {}
     for name, value in found.values.items():
         drawn = np.array([values[name] for values in measured])
@@ -296,35 +297,28 @@ def calibration_from_probabilities(
     )
 
 
-@dataclass(frozen=True, eq=False)
-class _Answers:
-    """Queries in order of their confidence (n,), ascending; the losses are what is averaged as it is."""
-
-    confidence: np.ndarray
-    right: np.ndarray
-    losses: dict[str, np.ndarray]
-    edges: np.ndarray
-
-    def measure(self, times: np.ndarray) -> CalibrationResult:
-        """The result without intervals when query i is there times[i] times, int64 (n,)."""
-        starts = np.flatnonzero(np.diff(self.confidence, prepend=-1.0))
-        counts = np.add.reduceat(times, starts)
-        drawn = counts > 0
-        levels, counts = self.confidence[starts][drawn], counts[drawn]
-        hits = np.add.reduceat(times * self.right, starts)[drawn]
-        queries = int(counts.sum())
-        reliability = equal_width(levels, counts, hits, self.edges)
-        adaptive = equal_count(levels, counts, hits, len(self.edges) - 1)
-        risk = expected_risk(counts[::-1], (counts - hits)[::-1])
-        values = {
-            "accuracy": int(hits.sum()) / queries,
-            "ECE": reliability.expected_error(),
-            "adaptive ECE": adaptive.expected_error(),
-            "MCE": reliability.largest_error(),
-            **{name: float(np.dot(times, loss)) / queries for name, loss in self.losses.items()},
-            "AURC": float(risk.mean()),
-        }
-        return CalibrationResult(values, {}, reliability, adaptive, risk_coverage(risk), queries)
+def _measure(
+    confidence: np.ndarray, right: np.ndarray, losses: dict[str, np.ndarray], edges: np.ndarray, times: np.ndarray
+) -> CalibrationResult:
+    """The result without intervals of queries (n,) by ascending confidence, of which i is there times[i] times."""
+    starts = np.flatnonzero(np.diff(confidence, prepend=-1.0))
+    counts = np.add.reduceat(times, starts)
+    drawn = counts > 0
+    levels, counts = confidence[starts][drawn], counts[drawn]
+    hits = np.add.reduceat(times * right, starts)[drawn]
+    queries = int(counts.sum())
+    reliability = equal_width(levels, counts, hits, edges)
+    adaptive = equal_count(levels, counts, hits, len(edges) - 1)
+    risk = expected_risk(counts[::-1], (counts - hits)[::-1])
+    values = {
+        "accuracy": int(hits.sum()) / queries,
+        "ECE": reliability.expected_error(),
+        "adaptive ECE": adaptive.expected_error(),
+        "MCE": reliability.largest_error(),
+        **{name: float(np.dot(times, loss)) / queries for name, loss in losses.items()},
+        "AURC": float(risk.mean()),
+    }
+    return CalibrationResult(values, {}, reliability, adaptive, risk_coverage(risk), queries)
 
 
 def _losses(truth: Any | None, squares: Any | None, n: int) -> dict[str, np.ndarray]:
@@ -358,9 +352,7 @@ def _probabilities(values: np.ndarray, what: str) -> np.ndarray:
 
 def _distributions(probabilities: Any) -> np.ndarray:
     """Probabilities (n, C) whose rows are distributions."""
-    table = as_array(probabilities, "probabilities")
-    if table.ndim != 2 or 0 in table.shape:
-        raise DataError(f"The probabilities must have the shape (queries, classes), not {table.shape}.")
+    table = number_table(probabilities, "probabilities", "(queries, classes)")
     sums = table.sum(axis=1, dtype=np.float64)
     bad = ~(np.abs(sums - 1) <= _ROW_SUM) | ~(table.min(axis=1) >= 0)
     if bad.any():

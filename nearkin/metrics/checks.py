@@ -67,6 +67,15 @@ def as_array(values: Any, what: str) -> np.ndarray:
     return array
 
 
+def number_table(values: Any, what: str, shape: str, kinds: str = "fiub") -> np.ndarray:
+    """Numbers of one of these kinds of dtype in two dimensions, neither of them empty."""
+    table = as_array(values, what)
+    if table.ndim != 2 or 0 in table.shape or table.dtype.kind not in kinds:
+        kind = "whole numbers of" if kinds == "iu" else "of"
+        raise DataError(f"The {what} must be {kind} shape {shape}, not {table.dtype} of shape {table.shape}.")
+    return table
+
+
 def _column(values: Any, what: str, expected: int | None) -> np.ndarray:
     column = as_array(values, what)
     if column.ndim != 1:

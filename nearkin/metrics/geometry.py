@@ -89,17 +89,15 @@ class ClassMoments:
         intra = _settled((w @ self.spread) / total)
         between = inter / 2 + _ratio((w * (total[:, None] - w)) @ self.spread, pairs)
         share = 1 / len(self.sizes)
+        # Mean cosine distance of two items of a class: 1 - |mu|^2 = v is that of all n^2 pairs of a class.
+        alike = _ratio(w @ (self.spread * self.sizes**2), w @ (self.sizes * (self.sizes - 1.0)))
         return {
             "D_inter": inter,
             "D_intra": intra,
             "phi": _ratio(inter, intra),
-            "pi_ratio": _ratio(self._intra_cosine(w), self._inter_cosine(w, pairs)),
+            "pi_ratio": _ratio(_settled(alike), self._inter_cosine(w, pairs)),
             "R2": 1 - _ratio(intra, share * intra + (1 - share) * between),
         }
-
-    def _intra_cosine(self, w: np.ndarray) -> np.ndarray:
-        """Mean cosine distance (B,) of two items of a class: `1 - |mu|^2 = v` is that of all n^2 pairs of a class."""
-        return _settled(_ratio(w @ (self.spread * self.sizes**2), w @ (self.sizes * (self.sizes - 1.0))))
 
     def _inter_cosine(self, w: np.ndarray, pairs: np.ndarray) -> np.ndarray:
         """Mean cosine distance (B,) of two class means; one of length 0 is at a right angle to all."""

@@ -33,7 +33,7 @@ import numpy as np
 import torch
 
 from nearkin.errors import DataError
-from nearkin.metrics.checks import as_array, ascending_ks, class_ids, square_matrix, symmetric_distances
+from nearkin.metrics.checks import ascending_ks, class_ids, number_table, square_matrix, symmetric_distances
 from nearkin.metrics.intervals import Interval, class_bootstrap
 from nearkin.metrics.labels import class_names, label_array, label_codes
 from nearkin.search import as_pair, as_scorer, as_vectors, memory_bytes
@@ -285,7 +285,7 @@ def rank_classes(scores: Any, k: int) -> np.ndarray:
 
     A k beyond the number of classes means all of them.
     """
-    table = _as_table(scores, "class scores", "(items, classes)", "fiub")
+    table = number_table(scores, "class scores", "(items, classes)")
     if np.isnan(table).any():
         row = int(np.argmax(np.isnan(table).any(axis=1)))
         raise DataError(f"The class scores hold NaN, first in row {row}: every class needs a score.")
@@ -330,17 +330,9 @@ def _first(ranking: Any, k: int) -> np.ndarray:
     return ranked[:, :k]
 
 
-def _as_table(values: Any, what: str, shape: str, kinds: str) -> np.ndarray:
-    table = as_array(values, what)
-    if table.ndim != 2 or 0 in table.shape or table.dtype.kind not in kinds:
-        kind = "whole numbers of" if kinds == "iu" else "of"
-        raise DataError(f"The {what} must be {kind} shape {shape}, not {table.dtype} of shape {table.shape}.")
-    return table
-
-
 def _as_ranking(ranking: Any, classes: int) -> np.ndarray:
     """Class numbers (n, k), none twice for an item."""
-    table = _as_table(ranking, "ranked classes", "(items, k)", "iu")
+    table = number_table(ranking, "ranked classes", "(items, k)", "iu")
     if table.min() < 0 or table.max() >= classes:
         raise DataError(
             f"The ranked classes go from {table.min()} to {table.max()}, but with distances between {classes} classes "

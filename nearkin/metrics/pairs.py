@@ -51,8 +51,7 @@ class Pairs:
         self._rows, self._row_codes = points, codes
         self._columns = points if gallery is None else gallery
         self._column_codes = codes if gallery_codes is None else gallery_codes
-        self._space = space
-        self._bytes = memory_mb * 2**20 // 2
+        self._space, self._bytes = space, memory_mb * 2**20 // 2
         self._populations = _populations(codes, None if gallery is None else gallery_codes)
 
     @property
