@@ -159,29 +159,17 @@ def classification_metrics(
 
 
 class _Division(NamedTuple):
-    """Who is classified by whom; classes are numbered in the order in which the reference has them.
+    """Who is classified by whom; classes are numbered in the order in which the reference has them."""
 
-    Args:
-        queries: (q, d).
-        truth: their classes (q,) int64.
-        points: the reference (r, d).
-        codes: its classes (r,) int64.
-        labels: the label of each class (C,).
-        names: how these are spelt (C,).
-        rows: the place of each query among the embeddings (q,).
-        reference_rows: the place of each point among the embeddings, or in the reference that was given (r,).
-        notes: what was left out.
-    """
-
-    queries: Tensor
-    truth: np.ndarray
-    points: Tensor
-    codes: np.ndarray
-    labels: np.ndarray
-    names: list[str]
-    rows: np.ndarray
-    reference_rows: np.ndarray
-    notes: list[str]
+    queries: Tensor  # (q, d)
+    truth: np.ndarray  # their classes (q,) int64
+    points: Tensor  # the reference (r, d)
+    codes: np.ndarray  # its classes (r,) int64
+    labels: np.ndarray  # the label of each class (C,)
+    names: list[str]  # how these are spelt (C,)
+    rows: np.ndarray  # the place of each query among the embeddings (q,)
+    reference_rows: np.ndarray  # the place of each point among the embeddings, or in the reference that was given (r,)
+    notes: list[str]  # what was left out
 
 
 def _divide(vectors: Tensor, given: Any, reference: Any | None, reference_labels: Any | None, seed: int) -> _Division:

@@ -412,19 +412,12 @@ def mmd_test(
 
 @dataclass(frozen=True, eq=False)
 class _Sums:
-    """Sums of kernel values between different points.
+    """Sums of kernel values between different points."""
 
-    Attributes:
-        inside: over ordered pairs inside the first set of each division (P + 1,).
-        rows: of each point (N,) with all others.
-        to_first: of each point (N,) with the others of the first set, as given.
-        size: over all pairs, of absolute values.
-    """
-
-    inside: np.ndarray
-    rows: np.ndarray
-    to_first: np.ndarray
-    size: float
+    inside: np.ndarray  # over ordered pairs inside the first set of each division (P + 1,)
+    rows: np.ndarray  # of each point (N,) with all others
+    to_first: np.ndarray  # of each point (N,) with the others of the first set, as given
+    size: float  # over all pairs, of absolute values
 
     @classmethod
     def of(cls, points: Tensor, kernel: Kernel, chosen: np.ndarray) -> _Sums:

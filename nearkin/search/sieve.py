@@ -37,13 +37,8 @@ def search_sieve(
 ) -> np.ndarray:
     """Find the nearest items of the queries `rows`, and return the queries (s,) that this way could not serve.
 
-    Args:
-        order: what scores.
-        rows: which queries (r,), best by ascending depth.
-        depth: how many items (r,) each needs; all that rounding could put among them come along.
-        exclude: the item (q,) that a query must not find, or -1.
-        consume: called by the workers with queries and their keys.
-        memory: bytes to stay within.
+    All items that rounding could put among the nearest come along. Arguments as of `search_candidates`; rows are best by
+    ascending depth.
     """
     size, deepest = len(order.gallery), int(depth.max())
     sampled = _sample_size(size, deepest)
@@ -205,14 +200,7 @@ def fits_mirror(order: Order, depth: int, memory: int) -> bool:
 
 
 def search_mirror(order: Order, rows: np.ndarray, depth: np.ndarray, consume: Consume) -> np.ndarray:
-    """Find the nearest others of the queries `rows` (r,), and return those (s,) that this way could not serve.
-
-    Args:
-        order: what scores; queries and gallery are the same.
-        rows: which queries (r,); all others are looked at as items only.
-        depth: how many items (r,) each needs.
-        consume: called by the workers with queries and their keys.
-    """
+    """As `search_sieve`, where queries and gallery are the same and a query must not find itself."""
     size, device = len(order.queries), order.queries.device
     items = _shuffled(size, tiles.TILE)
     deep = np.zeros(size, np.int64)

@@ -197,16 +197,7 @@ _SLACK = 32
 def search_tiles(
     order: Order, rows: np.ndarray, wanted: int, exclude: np.ndarray | None, consume: Consume, memory: int
 ) -> None:
-    """Find the `wanted` nearest items of the queries `rows`, strip by strip.
-
-    Args:
-        order: what scores.
-        rows: which queries (r,).
-        wanted: how many items.
-        exclude: the item (q,) that a query must not find, or -1.
-        consume: called by the workers with the queries and keys of a strip.
-        memory: bytes to stay within.
-    """
+    """Find the `wanted` nearest items of the queries `rows`, strip by strip; arguments as of `search_candidates`."""
     size = len(order.gallery)
     gallery = GallerySide(order, memory // 2)
     height = TILE if gallery.whole is not None else TILE * max(1, min(_TALL, _STRIP_ENTRIES // (TILE * order.width)))
@@ -355,15 +346,9 @@ def strip_height(order: Order, memory: int) -> int:
 def search_strips(
     order: Order, rows: np.ndarray, depth: np.ndarray, exclude: np.ndarray | None, consume: Consume, memory: int
 ) -> None:
-    """Find the nearest items of the queries `rows`, strip by strip.
+    """Find the nearest items of the queries `rows`, best by ascending depth; arguments as of `search_candidates`.
 
-    Args:
-        order: what scores.
-        rows: which queries (r,), best by ascending depth.
-        depth: how many items (r,) each needs; all that rounding could put among them come along.
-        exclude: the item (q,) that a query must not find, or -1.
-        consume: called by the workers with queries and their keys.
-        memory: bytes to stay within.
+    All items that rounding could put among the nearest come along.
     """
     deep = np.zeros(len(order.queries), np.int64)
     deep[rows] = depth
@@ -450,7 +435,7 @@ _ROWS = 4096
 def search_rows(
     order: Order, rows: np.ndarray, depth: np.ndarray, exclude: np.ndarray | None, consume: Consume, memory: int
 ) -> None:
-    """Find the nearest items of the queries `rows`, best by ascending depth; arguments as for `search_strips`."""
+    """Find the nearest items of the queries `rows`, best by ascending depth; arguments as of `search_candidates`."""
     device, size = order.queries.device, len(order.gallery)
     height = max(1, min(_ROWS, memory // (size * 24)))  # scores, and the selection's values, indices and scratch
     right = order.right(slice(0, size))
