@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
 
 from nearkin.checks import check_whole
 from nearkin.errors import DataError, require, suggestion
 from nearkin.search.exact import exact
-from nearkin.search.order import candidate_distances
+from nearkin.search.order import EuclideanForm, ProductForm, UnitForm, candidate_distances
 from nearkin.search.rerank import Reranker, as_reranker
 from nearkin.search.scorers import Cosine, InnerProduct, Scorer, as_exclude, as_pair, as_scorer, as_vectors, check_k
 from nearkin.spaces import Euclidean, EuclideanOrder, LipschitzBall, Sphere
@@ -160,47 +159,35 @@ class Coordinates:
                 "and inner product; use nearkin.search.exact instead."
             )
         self._space = space
-        self._origin, self._scale = torch.zeros_like(gallery[0], dtype=torch.float64), 1.0
-        blocks = gallery.split(_ROWS)
-        if not self.by_product:
-            self._origin = torch.stack([self._flatten(block).sum(dim=0) for block in blocks]).sum(dim=0) / len(gallery)
-        reach = max(float((self._flatten(block) - self._origin).abs().amax()) for block in blocks)
-        self._scale = 2.0 ** -float(np.frexp(reach)[1])
-        self._longest = max(float(torch.linalg.vector_norm(self._enter(block), dim=1).amax()) for block in blocks)
+        self._form: UnitForm | ProductForm | EuclideanForm = UnitForm()
+        if isinstance(space, EuclideanOrder):
+            self._form = EuclideanForm(gallery, gallery, space)
+        elif isinstance(space, InnerProduct):
+            self._form = ProductForm(gallery, gallery)
 
     def enter(self, points: Tensor) -> np.ndarray:
         """Coordinates (n, d) in float32 of points (n, d)."""
-        parts = [self._enter(block).cpu().numpy() for block in points.split(_ROWS)]
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+        width = points.shape[1]
+        parts = [self._form.sides(block)[0][:, :width].cpu().numpy() for block in points.split(_ROWS)]
+        return np.ascontiguousarray(parts[0] if len(parts) == 1 else np.concatenate(parts))
 
     def rounding(self, coordinates: np.ndarray) -> np.ndarray:
         """By how much (q,) faiss's numbers for these queries (q, d) can be off."""
-        lengths = np.linalg.norm(coordinates, axis=1) + self._longest
+        lengths = np.linalg.norm(coordinates, axis=1) + self._form.longest
         return (coordinates.shape[1] + 8) * np.finfo(np.float32).eps * lengths**2
 
     def distances(self, scores: np.ndarray) -> np.ndarray:
         """Distances of the space from faiss's squared distances or products, of any shape."""
         if isinstance(self._space, InnerProduct):
-            return -scores / self._scale**2
+            return -scores / self._form.scale**2
         if isinstance(self._space, Cosine):
-            return 1 - scores / self._scale**2
-        lengths = np.sqrt(np.maximum(scores, 0)) / self._scale
+            return 1 - scores
+        lengths = np.sqrt(np.maximum(scores, 0)) / self._form.scale
         if isinstance(self._space, Sphere) and self._space.metric == "angle":
             return 2 * np.arcsin(np.minimum(lengths / 2, 1))
         if isinstance(self._space, Sphere | Euclidean | LipschitzBall):
             return lengths
         raise DataError(f"The distances of {_name(self._space)} need the vectors: keep exact_distances=True.")
-
-    def _flatten(self, points: Tensor) -> Tensor:
-        points = points.double()
-        if isinstance(self._space, Cosine):
-            return normalize(points, dim=1)
-        if isinstance(self._space, EuclideanOrder):
-            return self._space.as_euclidean(points)[0]
-        return points
-
-    def _enter(self, points: Tensor) -> Tensor:
-        return ((self._flatten(points) - self._origin) * self._scale).float()
 
 
 def _name(space: Any) -> str:

@@ -49,11 +49,11 @@ class Order:
             self._form = _directions(queries, gallery, scorer)
             self._noise = PARALLEL if isinstance(scorer, Sphere) else PARALLEL**2
         elif isinstance(scorer, InnerProduct) and _is_own_distance(scorer):
-            self._form = _ProductForm(queries, gallery)
+            self._form = ProductForm(queries, gallery)
         elif isinstance(scorer, Factorised) and _is_own_distance(scorer):
             self._factors = Factors(gallery, scorer)
         elif isinstance(scorer, EuclideanOrder) and _is_own_distance(scorer):
-            self._form = _EuclideanForm(queries, gallery, scorer)
+            self._form = EuclideanForm(queries, gallery, scorer)
         else:
             self.by_product = False
         if self.by_product:
@@ -150,52 +150,58 @@ class Order:
         return -self._factors.exact.scores(x, self._factors.exact.of_enrolled(points))
 
 
-class _UnitForm:
+class UnitForm:
     """Directions: the product of unit vectors is their cosine."""
 
     more_columns = 0
+    scale, longest = 1.0, 1.0
 
     def sides(self, points: Tensor) -> tuple[Tensor, Tensor]:
+        """Both sides (n, width) of the product, float32, of points (n, d)."""
         unit = Sphere().as_euclidean(points.double())[0].float()
         return unit, unit
 
     def tolerance(self, queries: Tensor) -> Tensor:
+        """By how much (b,) rounding may move the scores of queries (b, d)."""
         rounding = (CERTAINTY * math.sqrt(queries.shape[1]) + 2) * ROUNDING
         return torch.full((len(queries),), rounding, device=queries.device)
 
 
-class _UnitOrZeroForm(_UnitForm):
+class _UnitOrZeroForm(UnitForm):
     """Directions and zero vectors, which are at a right angle to every direction and at none to each other."""
 
     more_columns = 1
 
     def sides(self, points: Tensor) -> tuple[Tensor, Tensor]:
+        """Both sides (n, width) of the product, float32, of points (n, d)."""
         unit, _ = super().sides(points)
         marked = torch.cat([unit, (unit == 0).all(dim=1, keepdim=True).float()], dim=1)
         return marked, marked
 
 
-class _ProductForm:
+class ProductForm:
     """Inner products, scaled by powers of two so that they neither overflow nor vanish."""
 
     more_columns = 0
 
     def __init__(self, queries: Tensor, gallery: Tensor) -> None:
-        self._scale = _power_of_two(max(_largest(queries), _largest(gallery)))
+        self.scale = _power_of_two(max(_largest(queries), _largest(gallery)))
         chunks = gallery.split(_chunk_rows(gallery))
-        self._longest = max(float((part.double() * self._scale).norm(dim=1).amax()) for part in chunks)
+        self.longest = max(float((part.double() * self.scale).norm(dim=1).amax()) for part in chunks)
 
     def sides(self, points: Tensor) -> tuple[Tensor, Tensor]:
-        scaled = (points.double() * self._scale).float()
+        """Both sides (n, width) of the product, float32, of points (n, d)."""
+        scaled = (points.double() * self.scale).float()
         return scaled, scaled
 
     def tolerance(self, queries: Tensor) -> Tensor:
-        length = (queries.double() * self._scale).norm(dim=1).float()
+        """By how much (b,) rounding may move the scores of queries (b, d)."""
+        length = (queries.double() * self.scale).norm(dim=1).float()
         root = math.sqrt(queries.shape[1])
-        return CERTAINTY * root * ROUNDING * (self._longest * length + UNDERFLOW * root)
+        return CERTAINTY * root * ROUNDING * (self.longest * length + UNDERFLOW * root)
 
 
-class _EuclideanForm:
+class EuclideanForm:
     """Negative halves of squared Euclidean distances, over the weights of both points where the space has weights."""
 
     more_columns = 2
@@ -206,13 +212,14 @@ class _EuclideanForm:
         reach = spread
         for part in queries.split(_chunk_rows(queries)):
             reach = max(reach, float((space.as_euclidean(part.double())[0] - self._origin).abs().amax()))
-        self._scale = _power_of_two(reach)
-        self._longest, self._lightest = 0.0, math.inf
+        self.scale = _power_of_two(reach)
+        self.longest, self._lightest = 0.0, math.inf
         for points, weights in map(self._placed, gallery.split(_chunk_rows(gallery))):
-            self._longest = max(self._longest, float(points.norm(dim=1).amax()))
+            self.longest = max(self.longest, float(points.norm(dim=1).amax()))
             self._lightest = min(self._lightest, 1.0 if weights is None else float(weights.amin()))
 
     def sides(self, points: Tensor) -> tuple[Tensor, Tensor]:
+        """Both sides (n, width) of the product, float32, of points (n, d)."""
         placed, weights = self._placed(points)
         half = placed.square().sum(dim=1, keepdim=True) / 2
         left = torch.cat([placed, -half, torch.ones_like(half)], dim=1)
@@ -222,16 +229,17 @@ class _EuclideanForm:
         return left.float(), right.float()
 
     def tolerance(self, queries: Tensor) -> Tensor:
+        """By how much (b,) rounding may move the scores of queries (b, d)."""
         placed, weights = self._placed(queries)
         root = math.sqrt(queries.shape[1] + 2)
-        largest = (placed.norm(dim=1) + self._longest).square() / 2 + UNDERFLOW * root
+        largest = (placed.norm(dim=1) + self.longest).square() / 2 + UNDERFLOW * root
         if weights is not None:
             largest = largest / weights / self._lightest
         return (CERTAINTY * root * ROUNDING * largest).float()
 
     def _placed(self, points: Tensor) -> tuple[Tensor, Tensor | None]:
         flat, weights = self._space.as_euclidean(points.double())
-        return (flat - self._origin) * self._scale, weights
+        return (flat - self._origin) * self.scale, weights
 
     def _round_centre(self, gallery: Tensor) -> tuple[Tensor, float]:
         """A round point (d,) near the mean, subtracting which does not spoil exact ties, and the largest difference.
@@ -257,18 +265,18 @@ def _is_own_distance(scorer: Scorer) -> bool:
     return kinds.index(order) <= kinds.index(distance)
 
 
-def _directions(queries: Tensor, gallery: Tensor, scorer: Sphere | Cosine) -> _UnitForm | _EuclideanForm:
+def _directions(queries: Tensor, gallery: Tensor, scorer: Sphere | Cosine) -> UnitForm | EuclideanForm:
     """Cosines; or, where all directions are much the same, distances between them, which lose fewer digits."""
     sets = [queries] if queries is gallery else [queries, gallery]
     chunks = [part for points in sets for part in points.split(_chunk_rows(points))]
     if any(bool((torch.linalg.vector_norm(part, torch.inf, dim=1) == 0).any()) for part in chunks):
         # A zero vector is at chord 1 and at a right angle to all directions, and its cosine is 0.
         if isinstance(scorer, Sphere):
-            return _UnitOrZeroForm() if scorer.metric == "angle" else _EuclideanForm(queries, gallery, scorer)
-        return _UnitForm()
+            return _UnitOrZeroForm() if scorer.metric == "angle" else EuclideanForm(queries, gallery, scorer)
+        return UnitForm()
     sample = gallery[:: max(1, len(gallery) // _SAMPLED)].double()
     mean = Sphere().as_euclidean(sample)[0].mean(dim=0)
-    return _EuclideanForm(queries, gallery, Sphere()) if float(mean.norm()) > _CONCENTRATED else _UnitForm()
+    return EuclideanForm(queries, gallery, Sphere()) if float(mean.norm()) > _CONCENTRATED else UnitForm()
 
 
 def _chunk_rows(points: Tensor) -> int:

@@ -37,7 +37,7 @@ def search_sieve(
 ) -> np.ndarray:
     """Find the nearest items of the queries `rows`, and return the queries (s,) that this way could not serve.
 
-    All items that rounding could put among the nearest come along. Arguments as of `search_candidates`; rows are best by
+    All items that rounding could put among the nearest come along. Arguments as of `search_candidates`, best by
     ascending depth.
     """
     size, deepest = len(order.gallery), int(depth.max())
