@@ -37,7 +37,9 @@ from nearkin.metrics.checks import ascending_ks, class_ids, number_table, square
 from nearkin.metrics.intervals import Interval, class_bootstrap
 from nearkin.metrics.labels import class_names, label_array, label_codes
 from nearkin.search import as_pair, as_scorer, as_vectors, memory_bytes
-from nearkin.search.brute_force import Order, key_scores, ordered_values, search_candidates
+from nearkin.search.brute_force import ordered_values, search_candidates
+from nearkin.search.order import Order
+from nearkin.search.tiles import key_scores
 from nearkin.spaces import Space, Sphere
 from nearkin.spaces.mds import chord_targets
 

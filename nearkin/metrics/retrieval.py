@@ -23,7 +23,9 @@ from nearkin.metrics.intervals import Interval, class_bootstrap
 from nearkin.metrics.labels import class_names, label_array, label_codes, label_pair
 from nearkin.progress import Progress
 from nearkin.search import Reranker, as_exclude, as_reranker, as_scorer, exact, memory_bytes
-from nearkin.search.brute_force import Order, first_ranks, key_indices, ordered_values, search_candidates
+from nearkin.search.brute_force import first_ranks, ordered_values, search_candidates
+from nearkin.search.order import Order
+from nearkin.search.tiles import key_indices
 from nearkin.spaces import Sphere
 from nearkin.spaces.principal import check_turnable
 
