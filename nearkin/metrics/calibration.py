@@ -13,7 +13,6 @@ the answer was right, and for the likelihoods what it gave to the true class.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -22,7 +21,7 @@ import numpy as np
 
 from nearkin.checks import check_between, check_whole
 from nearkin.errors import DataError
-from nearkin.metrics.checks import as_array, flag_column, number_column, number_table
+from nearkin.metrics.checks import as_array, as_plain, flag_column, number_column, number_table
 from nearkin.metrics.intervals import Interval, draw_queries, percentile_interval
 from nearkin.metrics.labels import label_array, label_codes
 
@@ -55,10 +54,7 @@ class ReliabilityCurve:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values; NaN is None."""
-        return {
-            name: [None if math.isnan(value) else value for value in getattr(self, name).tolist()]
-            for name in ("edges", "counts", "confidence", "accuracy")
-        }
+        return as_plain(vars(self))
 
 
 def bin_edges(bins: int, kind: np.dtype[Any]) -> np.ndarray:
@@ -170,14 +166,7 @@ class CalibrationResult:
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values; NaN is None."""
         coverage, risk = self.risk_coverage
-        return {
-            "values": dict(self.values),
-            "intervals": {name: list(interval) for name, interval in self.intervals.items()},
-            "reliability": self.reliability.to_dict(),
-            "adaptive": self.adaptive.to_dict(),
-            "risk_coverage": {"coverage": coverage.tolist(), "risk": risk.tolist()},
-            "queries": self.queries,
-        }
+        return as_plain(vars(self) | {"risk_coverage": {"coverage": coverage, "risk": risk}})
 
 
 def calibration_metrics(
@@ -225,8 +214,8 @@ def calibration_metrics(
     Raises:
         DataError: if lengths differ, there is no query, or a number is not what it is said to be.
     """
-    for name, value, least in (("bins", bins, 1), ("resamples", resamples, 0), ("seed", seed, 0)):
-        check_whole(value, name, least)
+    for what, number, least in (("bins", bins, 1), ("resamples", resamples, 0), ("seed", seed, 0)):
+        check_whole(number, what, least)
     check_between(level, "level")
     shares = number_column(confidence, "confidences")
     edges = bin_edges(bins, shares.dtype)

@@ -1,8 +1,9 @@
-"""Checks of what users pass to metrics: scores and flags, distance matrices, rankings of classes."""
+"""Checks of what users pass to metrics: scores and flags, distance matrices, rankings of classes; results for JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -173,3 +174,20 @@ def ascending_ks(given: Any, what: str) -> list[int]:
     for k in several:
         check_whole(k, f"k of {what}", 1)
     return sorted({int(k) for k in several})
+
+
+def as_plain(result: Mapping[str, Any]) -> dict[str, Any]:
+    """The same as JSON can hold it: arrays and tuples as lists, None for what is not finite."""
+    return {key: _plain(value) for key, value in result.items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return as_plain(value)
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if hasattr(value, "to_dict"):
+        return value.to_dict()
+    return None if isinstance(value, float) and not math.isfinite(value) else value

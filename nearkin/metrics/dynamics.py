@@ -23,6 +23,7 @@ from torch import Tensor
 
 from nearkin.data.samplers import whole_numbers
 from nearkin.errors import DataError
+from nearkin.metrics.checks import as_plain
 from nearkin.search import as_scorer
 from nearkin.spaces import Space, distance_ratio_scores
 from nearkin.spaces.space import Representation
@@ -248,7 +249,7 @@ class DynamicsComparison:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON can hold it; what is not defined is None."""
-        return dict(_plain(asdict(self) | {"notes": self.notes()}))
+        return as_plain(asdict(self) | {"notes": self.notes()})
 
 
 def compare_dynamics(
@@ -375,12 +376,3 @@ def _p_text(p: float) -> str:
     if 0 < p < 1e-5:
         return f"< 1e-{math.floor(-math.log10(p))}"
     return "< 1e-300" if p == 0 else _text(p)
-
-
-def _plain(value: Any) -> Any:
-    """The same value with None for what is not finite."""
-    if isinstance(value, dict):
-        return {key: _plain(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from nearkin.errors import DataError, suggestion
+from nearkin.metrics.checks import as_plain
 from nearkin.metrics.paired import holm
 
 _FEWEST = 3
@@ -66,10 +67,9 @@ class CorrelationTable:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON can hold it; NaN is None."""
-        plain = asdict(self)
+        plain = as_plain(asdict(self))
         for found in plain["measures"].values():
             del found["measure"]
-            found |= {key: None for key, value in found.items() if value != value}
         return plain
 
 
@@ -93,7 +93,11 @@ def geometry_correlations(rows: Sequence[Mapping[str, float]], of: Sequence[str]
     known = {key: value for key, value in p.items() if not math.isnan(value)}
     held = dict(zip(known, holm(list(known.values())), strict=True))
     corrected = {
-        name: replace(one, **{f"{kind}_holm": held.get((name, kind), math.nan) for kind in kinds})
+        name: replace(
+            one,
+            pearson_holm=held.get((name, "pearson"), math.nan),
+            spearman_holm=held.get((name, "spearman"), math.nan),
+        )
         for name, one in found.items()
     }
     return CorrelationTable(against, corrected)

@@ -23,7 +23,6 @@ Reference: Kim 2023, article IV.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -33,7 +32,7 @@ import numpy as np
 import torch
 
 from nearkin.errors import DataError
-from nearkin.metrics.checks import ascending_ks, class_ids, number_table, square_matrix, symmetric_distances
+from nearkin.metrics.checks import as_plain, ascending_ks, class_ids, number_table, square_matrix, symmetric_distances
 from nearkin.metrics.intervals import Interval, class_bootstrap
 from nearkin.metrics.labels import class_names, label_array, label_codes
 from nearkin.search import as_pair, as_scorer, as_vectors, memory_bytes
@@ -82,13 +81,8 @@ class HierarchicalResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values: the means, None for one that is undefined, and how many items they are of."""
-        values = {name: None if math.isnan(value) else value for name, value in self.values.items()}
-        return {
-            "values": values,
-            "items": len(self.labels),
-            "mistakes": len(self.mistakes),
-            "notes": list(self.notes),
-        }
+        counts = {"items": len(self.labels), "mistakes": len(self.mistakes)}
+        return as_plain({"values": self.values, **counts, "notes": self.notes})
 
 
 _SPHERE = Sphere()

@@ -66,7 +66,8 @@ def label_pair(
     names = label_array(labels, len(queries))
     if points is None:
         return queries, None, names, label_codes(names)[0], None
-    return queries, points, names, *label_codes(names, label_array(gallery_labels, len(points), "gallery labels"))
+    codes, point_codes = label_codes(names, label_array(gallery_labels, len(points), "gallery labels"))
+    return queries, points, names, codes, point_codes
 
 
 def class_names(labels: np.ndarray, codes: np.ndarray) -> list[str]:

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from nearkin.checks import check_whole, is_real
 from nearkin.errors import DataError
+from nearkin.metrics.checks import as_plain
 from nearkin.metrics.intervals import Interval, percentile_interval
 from nearkin.metrics.labels import label_array, label_codes
 from nearkin.search import as_vectors
@@ -330,12 +331,7 @@ class AttributeTransfer:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
-        return {
-            "values": dict(self.values),
-            "intervals": {name: list(interval) for name, interval in self.intervals.items()},
-            "classes": self.classes,
-            "splits": self.splits,
-        }
+        return as_plain(vars(self))
 
 
 @torch.no_grad()

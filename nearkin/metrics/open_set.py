@@ -13,7 +13,7 @@ import numpy as np
 
 from nearkin.checks import is_real
 from nearkin.errors import DataError
-from nearkin.metrics.checks import flag_column, number_column
+from nearkin.metrics.checks import as_plain, flag_column, number_column
 from nearkin.metrics.intervals import Interval, draw_queries, percentile_interval
 from nearkin.metrics.labels import label_array, label_codes
 from nearkin.metrics.trade_off import TradeOff
@@ -53,14 +53,7 @@ class OpenSetResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
-        return {
-            "values": dict(self.values),
-            "intervals": {name: list(interval) for name, interval in self.intervals.items()},
-            "threshold": self.threshold,
-            "known": self.known,
-            "unknown": self.unknown,
-            "curve": {name: rates.tolist() for name, rates in self.curve.items()},
-        }
+        return as_plain(vars(self))
 
 
 def open_set_metrics(
@@ -122,7 +115,7 @@ def open_set_metrics(
         if inside[rows].any() and not inside[rows].all():
             part = _measure(distances[rows], inside[rows], None if named is None else named[rows], tpr)
             drawn.append(list(part.values.values()))
-    columns = zip(*drawn or [found.values.values()], strict=True)
+    columns = zip(*drawn or [list(found.values.values())], strict=True)
     intervals = {name: percentile_interval(column, level) for name, column in zip(found.values, columns, strict=True)}
     return replace(found, intervals=intervals)
 

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from nearkin.checks import check_range, check_whole
 from nearkin.errors import DataError, suggestion
+from nearkin.metrics.checks import as_plain
 from nearkin.metrics.intervals import Interval, class_bootstrap
 from nearkin.metrics.labels import class_names, label_array, label_codes, label_pair
 from nearkin.progress import Progress
@@ -390,12 +391,8 @@ class SizeCurve:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
-        return {
-            "sizes": list(self.sizes),
-            "values": {name: list(values) for name, values in self.values.items()},
-            "intervals": {name: [list(pair) for pair in pairs] for name, pairs in self.intervals.items()},
-            "loss against the whole": {name: [list(row) for row in rows] for name, rows in self.losses.items()},
-        }
+        plain = {"sizes": self.sizes, "values": self.values, "intervals": self.intervals}
+        return as_plain(plain | {"loss against the whole": self.losses})
 
 
 def size_curve(

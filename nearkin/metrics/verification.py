@@ -16,7 +16,7 @@ import torch
 
 from nearkin.checks import check_whole, is_real
 from nearkin.errors import DataError
-from nearkin.metrics.checks import flag_column, number_column
+from nearkin.metrics.checks import as_plain, flag_column, number_column
 from nearkin.metrics.labels import label_pair
 from nearkin.metrics.pairs import Pairs, sample_notes
 from nearkin.metrics.trade_off import BinnedDistances, HeldDistances, TradeOff
@@ -57,15 +57,7 @@ class VerificationResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
-        return {
-            "values": dict(self.values),
-            "threshold": self.threshold,
-            "genuine": self.genuine,
-            "impostors": self.impostors,
-            "det": {"fpr": self.det[0].tolist(), "fnr": self.det[1].tolist()},
-            "sampled": self.sampled,
-            "notes": list(self.notes),
-        }
+        return as_plain(vars(self) | {"det": {"fpr": self.det[0], "fnr": self.det[1]}})
 
 
 @torch.no_grad()
@@ -112,7 +104,7 @@ def verification_metrics(
     if not (is_real(memory_mb) and memory_mb >= 1):
         raise DataError(f"memory_mb must be a number of at least 1, not {memory_mb!r}.")
     if pairs is not None:
-        pairs = int(pairs) if isinstance(pairs, float) and pairs.is_integer() else pairs
+        pairs = int(pairs) if is_real(pairs) and pairs % 1 == 0 else pairs
         check_whole(pairs, "pairs", 1)
     memory_mb = int(memory_mb)
     points, others, _, codes, gallery_codes = label_pair(embeddings, labels, gallery, gallery_labels)

@@ -89,7 +89,7 @@ def build(kit: Any, factory: str, dimensions: int, by_product: bool, seed: int) 
     if hasattr(inner, "do_polysemous_training"):
         # Annealing for a filter that is off by default takes most of the training time.
         inner.do_polysemous_training = False
-    for learner in (inner, getattr(inner, "pq", None)):
+    for learner in (inner, getattr(inner, "pq", inner)):
         if hasattr(learner, "cp"):
             learner.cp.seed = seed  # of the k-means of cells and codes
     return index
