@@ -37,7 +37,6 @@ from nearkin.metrics.geometry import (
     singular_spectrum,
     spectral_decay,
 )
-from nearkin.metrics.geometry_correlations import CorrelationTable, MeasureCorrelation, geometry_correlations
 from nearkin.metrics.hierarchy import (
     HierarchicalResult,
     MeanCorrelation,
@@ -65,7 +64,14 @@ from nearkin.metrics.local_features import (
     prototype_histogram,
 )
 from nearkin.metrics.open_set import OpenSetResult, open_set_metrics
-from nearkin.metrics.paired import PairedResult, holm, paired_permutation
+from nearkin.metrics.paired import (
+    CorrelationTable,
+    MeasureCorrelation,
+    PairedResult,
+    geometry_correlations,
+    holm,
+    paired_permutation,
+)
 from nearkin.metrics.retrieval import RetrievalResult, SizeCurve, halved_sizes, retrieval_metrics, size_curve
 from nearkin.metrics.verification import VerificationResult, verification_from_scores, verification_metrics
 

@@ -184,10 +184,10 @@ def as_plain(result: Mapping[str, Any]) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return as_plain(value)
-    if isinstance(value, np.ndarray):
-        value = value.tolist()
-    if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+    if isinstance(value, np.ndarray) and (value.dtype.kind != "f" or np.isfinite(value).all()):
+        return value.tolist()
+    if isinstance(value, list | tuple | np.ndarray):
+        return [_plain(one) for one in (value.tolist() if isinstance(value, np.ndarray) else value)]
     if hasattr(value, "to_dict"):
         return value.to_dict()
     return None if isinstance(value, float) and not math.isfinite(value) else value

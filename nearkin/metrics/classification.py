@@ -19,7 +19,7 @@ from torch import Tensor
 
 from nearkin.checks import check_whole
 from nearkin.errors import DataError, suggestion
-from nearkin.metrics.checks import ascending_ks
+from nearkin.metrics.checks import as_plain, ascending_ks
 from nearkin.metrics.labels import class_names, halves, label_array, label_codes
 from nearkin.search import Scorer, as_scorer, as_vectors, exact
 from nearkin.search.order import candidate_distances
@@ -93,15 +93,15 @@ class ClassificationResult:
     def to_dict(self, top: int = 10) -> dict[str, Any]:
         """Plain JSON values: all but the predictions, of which the `top` commonest confusions stay."""
         per_class = {"F1": self.f1, "precision": self.precision, "recall": self.recall}
-        return {
-            "values": dict(self.values),
+        plain = {
+            "values": self.values,
             "per_class": {name: {kind: per_class[kind][name] for kind in per_class} for name in self.classifiers},
-            "confusions": {name: [list(pair) for pair in self.confusions(name, top)] for name in self.classifiers},
-            "radii": dict(self.radii),
-            "evaluated": len(self.rows),
-            "reference": len(self.reference_rows),
-            "notes": list(self.notes),
+            "confusions": {name: self.confusions(name, top) for name in self.classifiers},
+            "radii": self.radii,
         }
+        return as_plain(
+            plain | {"evaluated": len(self.rows), "reference": len(self.reference_rows), "notes": self.notes}
+        )
 
 
 def classification_metrics(

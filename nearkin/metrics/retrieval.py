@@ -169,12 +169,9 @@ class RetrievalResult:
 
     def to_dict(self, per_query: bool = True) -> dict[str, Any]:
         """Plain JSON values; without `per_query` only the means and counts."""
-        plain: dict[str, Any] = {"values": dict(self.values), "dropped": self.dropped, "queries": len(self.kept)}
-        if per_query:
-            plain["kept"] = self.kept.tolist()
-            plain["labels"] = self.labels.tolist()
-            plain["per_query"] = {name: values.tolist() for name, values in self.per_query.items()}
-        return plain
+        names = ("kept", "labels", "per_query") if per_query else ()
+        plain = {"values": self.values, "dropped": self.dropped, "queries": len(self.kept)}
+        return as_plain(plain | {name: getattr(self, name) for name in names})
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> RetrievalResult:
