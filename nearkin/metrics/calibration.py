@@ -269,7 +269,13 @@ def calibration_from_probabilities(
         DataError: if a row is no distribution, or a target no class.
     """
     table = _distributions(probabilities)
-    true = _targets(targets, *table.shape)
+    given = as_array(targets, "targets")
+    column, flags = number_column(given, "targets", len(table)), given.dtype.kind == "b"
+    bad = (column != np.floor(column)) | (column < 0) | (column >= table.shape[1])
+    if flags or bad.any():
+        what = "True or False" if flags else f"{column[bad][0]:g}"
+        raise DataError(f"The targets must be whole numbers from 0 to {table.shape[1] - 1}, the columns, not {what}.")
+    true = column.astype(np.int64)
     rows = np.arange(len(table))
     predicted = table.argmax(axis=1)
     # A row may sum to a little more than 1, and what is taken from it be as much above 1.
@@ -351,17 +357,6 @@ def _distributions(probabilities: Any) -> np.ndarray:
             f"least value is {table[row].min():g}."
         )
     return table if table.dtype.kind == "f" else table.astype(np.float64)
-
-
-def _targets(targets: Any, queries: int, classes: int) -> np.ndarray:
-    """True classes int64 (n,)."""
-    given = as_array(targets, "targets")
-    column, flags = number_column(given, "targets", queries), given.dtype.kind == "b"
-    bad = (column != np.floor(column)) | (column < 0) | (column >= classes)
-    if flags or bad.any():
-        what = "True or False" if flags else f"{column[bad][0]:g}"
-        raise DataError(f"The targets must be whole numbers from 0 to {classes - 1}, the columns, not {what}.")
-    return column.astype(np.int64)
 
 
 def class_table(confidence: np.ndarray, correct: np.ndarray, codes: np.ndarray, bins: int = 15) -> np.ndarray:

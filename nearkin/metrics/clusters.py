@@ -56,7 +56,9 @@ def cluster(points: np.ndarray, k: int, seed: int) -> np.ndarray:
         warnings.simplefilter("ignore", ConvergenceWarning)
         if points.size * k <= FULL_PASS:
             return KMeans(k, n_init=_STARTS, random_state=seed).fit_predict(points)
-        points = _standardised(points)
+        # Float32 around zero and within one, so that squares keep their digits; clusters do not change by it.
+        points = points - points.mean(axis=0, dtype=np.float64).astype(points.dtype)
+        points = (points / (np.abs(points).max() or 1)).astype(np.float32, copy=False)
         centres = points[spread_seeds(points, k, np.random.default_rng(seed))]
         if points.size * k <= BLOCKED_PASS:
             return blocked_passes(points, centres)
@@ -146,15 +148,6 @@ def _squared(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     products += np.einsum("nd,nd->n", x, x)[:, None]
     products += np.einsum("md,md->m", y, y)
     return np.maximum(products, 0, out=products)
-
-
-def _standardised(points: np.ndarray) -> np.ndarray:
-    """Float32 points around zero and within one, so that squares keep their digits; clusters do not change by it."""
-    centred = points - points.mean(axis=0, dtype=np.float64).astype(points.dtype)
-    scale = np.abs(centred).max()
-    if scale > 0:
-        centred /= scale
-    return centred.astype(np.float32, copy=False)
 
 
 def clustering_metrics(embeddings: Any, labels: Any, *, seed: int = 0) -> dict[str, float]:

@@ -65,7 +65,18 @@ def episode_dynamics(
     """
     space, before, after = _space(space), _points(before), _points(after)
     way, shot = whole_numbers(way=way, shot=shot)
-    _check(before, after, way, shot, representation)
+    if representation not in ("mean", "nearest"):
+        raise DataError(f"The representation must be 'mean' or 'nearest', not '{representation}'.")
+    if before.ndim != 2 or before.shape != after.shape:
+        raise DataError(
+            "The dynamics of an episode need the same points (n, d) before and after, "
+            f"not {tuple(before.shape)} and {tuple(after.shape)}."
+        )
+    if way < 1 or shot < 1 or len(before) % way or len(before) // way <= shot:
+        raise DataError(
+            f"{len(before)} points are no episode of {way} classes with {shot} support points and at least one query "
+            "each: give way * (shot + query) points, class by class."
+        )
     eps = torch.finfo(before.dtype).eps if before.is_floating_point() else 0.0
     before, after = before.double(), after.double()
     if not (before.norm() + after.norm()).isfinite():
@@ -103,21 +114,6 @@ def _points(given: Any) -> Tensor:
             f"The dynamics of an episode need points (n, d) as an array or tensor of numbers, not a "
             f"{type(given).__name__} that is none."
         ) from error
-
-
-def _check(before: Tensor, after: Tensor, way: int, shot: int, representation: str) -> None:
-    if representation not in ("mean", "nearest"):
-        raise DataError(f"The representation must be 'mean' or 'nearest', not '{representation}'.")
-    if before.ndim != 2 or before.shape != after.shape:
-        raise DataError(
-            "The dynamics of an episode need the same points (n, d) before and after, "
-            f"not {tuple(before.shape)} and {tuple(after.shape)}."
-        )
-    if way < 1 or shot < 1 or len(before) % way or len(before) // way <= shot:
-        raise DataError(
-            f"{len(before)} points are no episode of {way} classes with {shot} support points and at least one query "
-            "each: give way * (shot + query) points, class by class."
-        )
 
 
 def _scale_change(before: Tensor, after: Tensor, eps: float) -> tuple[float, float]:

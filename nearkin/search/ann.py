@@ -305,7 +305,17 @@ class FaissIndex:
                 raise DataError(f"'{self.factory}' has no search parameter '{name}'.{suggestion(name, known)}")
             check_whole(value, name, 1)
         if not index.is_trained:
-            self._train(index, coordinates, points)
+            # All points, or as many as the codebooks can use.
+            generator, most = (
+                torch.Generator().manual_seed(self.seed),
+                _MOST * (centroids(self.factory) or 2**_DEFAULT_BITS),
+            )
+            sample = torch.randperm(len(points), generator=generator)[:most]
+            try:
+                index.train(coordinates.enter(points[sample.to(points.device)]))
+            except RuntimeError as error:
+                message = f"faiss cannot train '{self.factory}' on {len(points)} items: {reason(error)}"
+                raise DataError(message) from error
         with reproducible(kit):
             for block in points.split(_ADDED):
                 index.add(coordinates.enter(block))
@@ -339,17 +349,6 @@ class FaissIndex:
             rows = slice(start, start + _ROWS)
             distances[rows], indices[rows] = self._search_block(x[rows], k, banned[rows])
         return distances, indices
-
-    def _train(self, index: Any, coordinates: Coordinates, points: Tensor) -> None:
-        generator = torch.Generator().manual_seed(self.seed)
-        # All points, or as many as the codebooks can use.
-        sample = torch.randperm(len(points), generator=generator)[
-            : _MOST * (centroids(self.factory) or 2**_DEFAULT_BITS)
-        ]
-        try:
-            index.train(coordinates.enter(points[sample.to(points.device)]))
-        except RuntimeError as error:
-            raise DataError(f"faiss cannot train '{self.factory}' on {len(points)} items: {reason(error)}") from error
 
     def _search_block(self, x: Tensor, k: int, banned: np.ndarray) -> tuple[Tensor, Tensor]:
         """Neighbours of a block: candidates by faiss, order by true distance, what faiss cannot settle in full."""
