@@ -237,21 +237,21 @@ def search_symmetric(order: Order, wanted: int, consume: Consume) -> None:
     left = right if order.one_side else prepared(order.left, size)
     reservoir = Reservoir(len(left), wanted, _SLACK)
     strips = [slice(first, min(first + TILE, len(left))) for first in range(0, len(left), TILE)]
-    # Which of equally near candidates stay may depend on the workers' speed: those who consume look at ties again.
-    locks = [threading.Lock() for _ in strips]
+    wave = _Wave(len(strips))
 
     def look(_: int) -> None:
         buffer = torch.empty(TILE * TILE)
-        for across in to_look_at:
-            queries = strips[across]
-            for down in range(across, len(strips)):
-                items = strips[down]
-                scores = own_scores(order, left[queries], right[items], queries.start, items.start, buffer)
-                with locks[across]:
+        with wave:
+            for across in to_look_at:
+                queries = strips[across]
+                for down in range(across, len(strips)):
+                    wave.wait(across, down)
+                    items = strips[down]
+                    scores = own_scores(order, left[queries], right[items], queries.start, items.start, buffer)
                     _offer(reservoir, queries, scores, items.start)
-                if down != across:
-                    with locks[down]:
+                    if down != across:
                         _offer(reservoir, items, scores.T, queries.start)
+                    wave.done(across, down)
 
     def finish(_: int) -> None:
         for strip in to_finish:
@@ -261,6 +261,37 @@ def search_symmetric(order: Order, wanted: int, consume: Consume) -> None:
     to_look_at, to_finish = Queue(range(len(strips))), Queue(range(len(strips)))
     run_workers(look, device)
     run_workers(finish, device)
+
+
+class _Wave:
+    """Lets a strip of tiles follow the one above it at a distance: every query sees the items in ascending order.
+
+    Then no two workers touch the same query at once, and the outcome does not depend on their speed. As a context it
+    lets the others go when a worker fails.
+    """
+
+    def __init__(self, strips: int) -> None:
+        self._done = [-1] * strips
+        self._changed = threading.Condition()
+        self._broken = False
+
+    def wait(self, across: int, down: int) -> None:
+        if across > 0:
+            with self._changed:
+                self._changed.wait_for(lambda: self._broken or self._done[across - 1] >= down)
+
+    def done(self, across: int, down: int) -> None:
+        with self._changed:
+            self._done[across] = down
+            self._changed.notify_all()
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        if kind is not None:
+            with self._changed:
+                self._broken = True
+                self._changed.notify_all()
 
 
 def _offer(reservoir: Reservoir, rows: slice, scores: Tensor, first: int) -> None:
