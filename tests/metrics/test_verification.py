@@ -465,12 +465,12 @@ def test_bad_input(x, labels, options, message):
     ("scores", "same", "message"),
     [
         ([0.1, np.nan], [1, 0], "finite"),
-        ([[0.1, 0.2]], [1, 0], "list"),
-        (["a", "b"], [1, 0], "list"),
-        ([0.1, 0.2], [1], "pairs"),
+        ([[0.1, 0.2]], [1, 0], "dimensional"),
+        (["a", "b"], [1, 0], "numbers"),
+        ([0.1, 0.2], [1], "same"),
         ([0.1, 0.2], [1, 2], "True"),
         ([0.1, 0.2], [1, 1], "impostor"),
-        ([], [], "genuine"),
+        ([], [], "scores"),
     ],
 )
 def test_bad_scores(scores, same, message):
