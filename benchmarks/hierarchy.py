@@ -35,8 +35,7 @@ import numpy as np
 from bars import in_turns, kept, tell, write
 
 from nearkin.data.hierarchy import Hierarchy
-from nearkin.metrics.hierarchical_similarity import best_sums, hierarchical_similarity
-from nearkin.metrics.hierarchy import class_distance_matrix, mean_correlation
+from nearkin.metrics.hierarchy import best_sums, class_distance_matrix, hierarchical_similarity, mean_correlation
 
 SEED = 0
 IMAGES, CLASSES, GROUPS, DIMENSION, DEPTH = 20_000, 100, 20, 128, 250

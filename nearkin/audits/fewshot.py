@@ -13,8 +13,7 @@ from nearkin.audits.learned_similarity import SIM
 from nearkin.audits.subject import Subject
 from nearkin.audits.suites import SuiteResult, suites
 from nearkin.errors import DataError
-from nearkin.metrics.class_choice import Similarity
-from nearkin.metrics.fewshot import REPRESENTATIONS, FewShotRepresentation, FewShotResult, fewshot_accuracy
+from nearkin.metrics.fewshot import REPRESENTATIONS, FewShotRepresentation, FewShotResult, Similarity, fewshot_accuracy
 from nearkin.metrics.labels import label_codes
 from nearkin.models.similarity import LearnedSpace
 from nearkin.recipe import AuditSection

@@ -18,12 +18,12 @@ from nearkin.audits.suites import SuiteResult, suites
 from nearkin.data.dataset import Dataset
 from nearkin.data.hierarchy import Hierarchy
 from nearkin.errors import DataError
-from nearkin.metrics.hierarchical_similarity import hierarchical_similarity
 from nearkin.metrics.hierarchy import (
     SEVERITY,
     HierarchicalResult,
     class_distance_matrix,
     class_prototypes,
+    hierarchical_similarity,
     mean_correlation,
     ranking_metrics,
 )

@@ -16,11 +16,11 @@ from nearkin.audits.subject import Subject
 from nearkin.audits.suites import SuiteResult, suites
 from nearkin.data.dataset import Dataset
 from nearkin.errors import DataError
-from nearkin.metrics.attributes import attribute_transfer
 from nearkin.metrics.labels import label_codes
 from nearkin.metrics.local_features import (
     BoundCheck,
     active_prototypes,
+    attribute_transfer,
     check_bound,
     class_histograms,
     hull_overlap,

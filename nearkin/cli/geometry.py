@@ -12,7 +12,7 @@ from typing import Any
 from nearkin.cli.output import check_ending, directory_names, show_table, write_page_or_picture
 from nearkin.errors import DataError, RunError, suggestion
 from nearkin.metrics.geometry import GEOMETRY
-from nearkin.metrics.geometry_correlations import CorrelationTable, MeasureCorrelation, geometry_correlations
+from nearkin.metrics.paired import CorrelationTable, MeasureCorrelation, geometry_correlations
 from nearkin.report import Figure
 from nearkin.report.geometry import draw_measures
 from nearkin.report.page import render_table

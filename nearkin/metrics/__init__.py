@@ -1,6 +1,5 @@
 """Numbers from embeddings and labels: pure functions of arrays."""
 
-from nearkin.metrics.attributes import AttributeTransfer, attribute_transfer
 from nearkin.metrics.calibration import (
     CalibrationResult,
     ReliabilityCurve,
@@ -38,24 +37,42 @@ from nearkin.metrics.geometry import (
     singular_spectrum,
     spectral_decay,
 )
-from nearkin.metrics.geometry_correlations import CorrelationTable, MeasureCorrelation, geometry_correlations
-from nearkin.metrics.hierarchical_similarity import hierarchical_similarity
 from nearkin.metrics.hierarchy import (
     HierarchicalResult,
     MeanCorrelation,
     class_distance_matrix,
     class_prototypes,
     hierarchical_metrics,
+    hierarchical_similarity,
     mean_correlation,
 )
 from nearkin.metrics.intervals import class_bootstrap
-from nearkin.metrics.kernels import GaussianKernel, LearnedKernel, kernel_matrix
-from nearkin.metrics.local_features import BoundCheck, check_bound, pcc_embedding, prototype_histogram
+from nearkin.metrics.kernels import (
+    GaussianKernel,
+    LearnedKernel,
+    TwoSampleResult,
+    kernel_matrix,
+    mmd_squared,
+    mmd_test,
+)
+from nearkin.metrics.local_features import (
+    AttributeTransfer,
+    BoundCheck,
+    attribute_transfer,
+    check_bound,
+    pcc_embedding,
+    prototype_histogram,
+)
 from nearkin.metrics.open_set import OpenSetResult, open_set_metrics
-from nearkin.metrics.paired import PairedResult, holm, paired_permutation
-from nearkin.metrics.retrieval import RetrievalResult, retrieval_metrics
-from nearkin.metrics.sizes import SizeCurve, halved_sizes, size_curve
-from nearkin.metrics.two_sample import TwoSampleResult, mmd_squared, mmd_test
+from nearkin.metrics.paired import (
+    CorrelationTable,
+    MeasureCorrelation,
+    PairedResult,
+    geometry_correlations,
+    holm,
+    paired_permutation,
+)
+from nearkin.metrics.retrieval import RetrievalResult, SizeCurve, halved_sizes, retrieval_metrics, size_curve
 from nearkin.metrics.verification import VerificationResult, verification_from_scores, verification_metrics
 
 __all__ = [

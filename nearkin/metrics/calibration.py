@@ -13,15 +13,15 @@ the answer was right, and for the likelihoods what it gave to the true class.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from nearkin.checks import check_between, check_whole
 from nearkin.errors import DataError
-from nearkin.metrics.checks import as_array, flag_column, number_column
+from nearkin.metrics.checks import as_array, as_plain, flag_column, number_column, number_table
 from nearkin.metrics.intervals import Interval, draw_queries, percentile_interval
 from nearkin.metrics.labels import label_array, label_codes
 
@@ -54,12 +54,7 @@ class ReliabilityCurve:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values; NaN is None."""
-        return {
-            "edges": self.edges.tolist(),
-            "counts": self.counts.tolist(),
-            "confidence": [None if math.isnan(value) else value for value in self.confidence.tolist()],
-            "accuracy": [None if math.isnan(value) else value for value in self.accuracy.tolist()],
-        }
+        return as_plain(vars(self))
 
 
 def bin_edges(bins: int, kind: np.dtype[Any]) -> np.ndarray:
@@ -171,14 +166,7 @@ class CalibrationResult:
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values; NaN is None."""
         coverage, risk = self.risk_coverage
-        return {
-            "values": dict(self.values),
-            "intervals": {name: list(interval) for name, interval in self.intervals.items()},
-            "reliability": self.reliability.to_dict(),
-            "adaptive": self.adaptive.to_dict(),
-            "risk_coverage": {"coverage": coverage.tolist(), "risk": risk.tolist()},
-            "queries": self.queries,
-        }
+        return as_plain(vars(self) | {"risk_coverage": {"coverage": coverage, "risk": risk}})
 
 
 def calibration_metrics(
@@ -226,7 +214,9 @@ def calibration_metrics(
     Raises:
         DataError: if lengths differ, there is no query, or a number is not what it is said to be.
     """
-    _check_settings(bins, resamples, level, seed)
+    for what, number, least in (("bins", bins, 1), ("resamples", resamples, 0), ("seed", seed, 0)):
+        check_whole(number, what, least)
+    check_between(level, "level")
     shares = number_column(confidence, "confidences")
     edges = bin_edges(bins, shares.dtype)
     shares = _probabilities(shares, "confidences")
@@ -237,12 +227,12 @@ def calibration_metrics(
     # Sorted by all that is measured, so that sums and draws do not depend on the order either.
     order = np.lexsort([codes, *reversed(losses.values()), right, shares])
     losses = {name: loss[order] for name, loss in losses.items()}
-    answers = _Answers(shares[order], right[order].astype(np.int64), losses, edges)
-    found = answers.measure(np.ones(n, np.int64))
+    measure = partial(_measure, shares[order], right[order].astype(np.int64), losses, edges)
+    found = measure(np.ones(n, np.int64))
     if not resamples:
         return found
     draws = draw_queries(codes[order], resamples, seed)
-    measured = [answers.measure(np.bincount(drawn, minlength=n)).values for drawn in draws]
+    measured = [measure(np.bincount(drawn, minlength=n)).values for drawn in draws]
     intervals = {}
     for name, value in found.values.items():
         drawn = np.array([values[name] for values in measured])
@@ -279,7 +269,13 @@ def calibration_from_probabilities(
         DataError: if a row is no distribution, or a target no class.
     """
     table = _distributions(probabilities)
-    true = _targets(targets, *table.shape)
+    given = as_array(targets, "targets")
+    column, flags = number_column(given, "targets", len(table)), given.dtype.kind == "b"
+    bad = (column != np.floor(column)) | (column < 0) | (column >= table.shape[1])
+    if flags or bad.any():
+        what = "True or False" if flags else f"{column[bad][0]:g}"
+        raise DataError(f"The targets must be whole numbers from 0 to {table.shape[1] - 1}, the columns, not {what}.")
+    true = column.astype(np.int64)
     rows = np.arange(len(table))
     predicted = table.argmax(axis=1)
     # A row may sum to a little more than 1, and what is taken from it be as much above 1.
@@ -296,53 +292,47 @@ def calibration_from_probabilities(
     )
 
 
-@dataclass(frozen=True, eq=False)
-class _Answers:
-    """Queries in order of their confidence (n,), ascending; the losses are what is averaged as it is."""
-
-    confidence: np.ndarray
-    right: np.ndarray
-    losses: dict[str, np.ndarray]
-    edges: np.ndarray
-
-    def measure(self, times: np.ndarray) -> CalibrationResult:
-        """The result without intervals when query i is there times[i] times, int64 (n,)."""
-        starts = np.flatnonzero(np.diff(self.confidence, prepend=-1.0))
-        counts = np.add.reduceat(times, starts)
-        drawn = counts > 0
-        levels, counts = self.confidence[starts][drawn], counts[drawn]
-        hits = np.add.reduceat(times * self.right, starts)[drawn]
-        queries = int(counts.sum())
-        reliability = equal_width(levels, counts, hits, self.edges)
-        adaptive = equal_count(levels, counts, hits, len(self.edges) - 1)
-        risk = expected_risk(counts[::-1], (counts - hits)[::-1])
-        values = {
-            "accuracy": int(hits.sum()) / queries,
-            "ECE": reliability.expected_error(),
-            "adaptive ECE": adaptive.expected_error(),
-            "MCE": reliability.largest_error(),
-            **{name: float(np.dot(times, loss)) / queries for name, loss in self.losses.items()},
-            "AURC": float(risk.mean()),
-        }
-        return CalibrationResult(values, {}, reliability, adaptive, risk_coverage(risk), queries)
+def _measure(
+    confidence: np.ndarray, right: np.ndarray, losses: dict[str, np.ndarray], edges: np.ndarray, times: np.ndarray
+) -> CalibrationResult:
+    """The result without intervals of queries (n,) by ascending confidence, of which i is there times[i] times."""
+    starts = np.flatnonzero(np.diff(confidence, prepend=-1.0))
+    counts = np.add.reduceat(times, starts)
+    drawn = counts > 0
+    levels, counts = confidence[starts][drawn], counts[drawn]
+    hits = np.add.reduceat(times * right, starts)[drawn]
+    queries = int(counts.sum())
+    reliability = equal_width(levels, counts, hits, edges)
+    adaptive = equal_count(levels, counts, hits, len(edges) - 1)
+    risk = expected_risk(counts[::-1], (counts - hits)[::-1])
+    values = {
+        "accuracy": int(hits.sum()) / queries,
+        "ECE": reliability.expected_error(),
+        "adaptive ECE": adaptive.expected_error(),
+        "MCE": reliability.largest_error(),
+        **{name: float(np.dot(times, loss)) / queries for name, loss in losses.items()},
+        "AURC": float(risk.mean()),
+    }
+    return CalibrationResult(values, {}, reliability, adaptive, risk_coverage(risk), queries)
 
 
 def _losses(truth: Any | None, squares: Any | None, n: int) -> dict[str, np.ndarray]:
     """NLL and Brier score of each query (n,), as far as they can be computed."""
-    losses: dict[str, np.ndarray] = {}
-    if truth is not None:
-        likelihood = _probabilities(number_column(truth, "probabilities of the true classes", n), "true probabilities")
-        losses["NLL"] = -np.log(np.maximum(likelihood, FLOOR))
-    if squares is not None:
-        sums = _probabilities(number_column(squares, "sums of squares", n), "sums of squares")
-        if truth is not None:
-            below = sums < likelihood**2 - _ROUNDING
-            if below.any():
-                raise DataError(
-                    f"The sum of squares in row {np.argmax(below)} is less than the square of the true class's "
-                    "probability alone: sum the squared probabilities of all classes."
-                )
-            losses["Brier"] = np.maximum(sums - 2 * likelihood + 1, 0)
+    likelihood, sums = (
+        None if given is None else _probabilities(number_column(given, what, n), what)
+        for given, what in ((truth, "probabilities of the true classes"), (squares, "sums of squares"))
+    )
+    if likelihood is None:
+        return {}
+    losses = {"NLL": -np.log(np.maximum(likelihood, FLOOR))}
+    if sums is not None:
+        below = sums < likelihood**2 - _ROUNDING
+        if below.any():
+            raise DataError(
+                f"The sum of squares in row {np.argmax(below)} is less than the square of the true class's "
+                "probability alone: sum the squared probabilities of all classes."
+            )
+        losses["Brier"] = np.maximum(sums - 2 * likelihood + 1, 0)
     return losses
 
 
@@ -357,9 +347,7 @@ def _probabilities(values: np.ndarray, what: str) -> np.ndarray:
 
 def _distributions(probabilities: Any) -> np.ndarray:
     """Probabilities (n, C) whose rows are distributions."""
-    table = as_array(probabilities, "probabilities")
-    if table.ndim != 2 or 0 in table.shape:
-        raise DataError(f"The probabilities must have the shape (queries, classes), not {table.shape}.")
+    table = number_table(probabilities, "probabilities", "(queries, classes)")
     sums = table.sum(axis=1, dtype=np.float64)
     bad = ~(np.abs(sums - 1) <= _ROW_SUM) | ~(table.min(axis=1) >= 0)
     if bad.any():
@@ -369,23 +357,6 @@ def _distributions(probabilities: Any) -> np.ndarray:
             f"least value is {table[row].min():g}."
         )
     return table if table.dtype.kind == "f" else table.astype(np.float64)
-
-
-def _targets(targets: Any, queries: int, classes: int) -> np.ndarray:
-    """True classes int64 (n,)."""
-    given = as_array(targets, "targets")
-    column = number_column(given, "targets", queries)
-    bad = (column != np.floor(column)) | (column < 0) | (column >= classes)
-    if given.dtype.kind == "b" or bad.any():
-        what = "True or False" if given.dtype.kind == "b" else f"{column[bad][0]:g}"
-        raise DataError(f"The targets must be whole numbers from 0 to {classes - 1}, the columns, not {what}.")
-    return column.astype(np.int64)
-
-
-def _check_settings(bins: int, resamples: int, level: float, seed: int) -> None:
-    for name, value, least in (("bins", bins, 1), ("resamples", resamples, 0), ("seed", seed, 0)):
-        check_whole(value, name, least)
-    check_between(level, "level")
 
 
 def class_table(confidence: np.ndarray, correct: np.ndarray, codes: np.ndarray, bins: int = 15) -> np.ndarray:
@@ -438,8 +409,5 @@ def mean_intervals(
 ) -> dict[str, tuple[float, Interval]]:
     """Accuracy and ECE averaged over sets, each with its interval over classes; arguments as of `resample_means`."""
     values, means = resample_means(tables, resamples=resamples, seed=seed)
-    intervals = [percentile_interval(row, level) for row in np.clip(means, 0, 1)]
-    return {
-        name: (float(value), interval)
-        for name, value, interval in zip(("accuracy", "ECE"), values, intervals, strict=True)
-    }
+    named = zip(("accuracy", "ECE"), values, np.clip(means, 0, 1), strict=True)
+    return {name: (float(value), percentile_interval(row, level)) for name, value, row in named}

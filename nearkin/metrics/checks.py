@@ -1,8 +1,9 @@
-"""Checks of what users pass to metrics: scores and flags, distance matrices, rankings of classes."""
+"""Checks of what users pass to metrics: scores and flags, distance matrices, rankings of classes; results for JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -65,6 +66,15 @@ def as_array(values: Any, what: str) -> np.ndarray:
     if array.dtype.kind not in "fiub":
         raise DataError(f"The {what} must be numbers, not values of type {array.dtype}.")
     return array
+
+
+def number_table(values: Any, what: str, shape: str, kinds: str = "fiub") -> np.ndarray:
+    """Numbers of one of these kinds of dtype in two dimensions, neither of them empty."""
+    table = as_array(values, what)
+    if table.ndim != 2 or 0 in table.shape or table.dtype.kind not in kinds:
+        kind = "whole numbers of" if kinds == "iu" else "of"
+        raise DataError(f"The {what} must be {kind} shape {shape}, not {table.dtype} of shape {table.shape}.")
+    return table
 
 
 def _column(values: Any, what: str, expected: int | None) -> np.ndarray:
@@ -135,7 +145,16 @@ def class_ids(labels: Any, expected: int, classes: int, names: Sequence[str] | N
     """
     array = label_array(labels, expected, of=of)
     if names is None:
-        return _whole_ids(array, classes)
+        if len(array) and array.dtype.kind not in "iu":
+            raise DataError(
+                f"Without class names the labels must be whole numbers, rows of the distances, not {array[0]!r}."
+            )
+        if len(array) and not (array.min() >= 0 and array.max() < classes):
+            raise DataError(
+                f"Labels from {array.min()} to {array.max()} do not fit distances between {classes} classes: they must "
+                f"be from 0 to {classes - 1}."
+            )
+        return array.astype(np.int64)
     if len(names) != classes or len(set(names)) != len(names):
         raise DataError(f"There are {len(set(names))} different class names for {classes} classes: pass one per class.")
     rows = {str(name): row for row, name in enumerate(names)}
@@ -149,22 +168,26 @@ def class_ids(labels: Any, expected: int, classes: int, names: Sequence[str] | N
     return np.array([rows[str(label)] for label in present], np.int64)[place]
 
 
-def _whole_ids(array: np.ndarray, classes: int) -> np.ndarray:
-    if len(array) and array.dtype.kind not in "iu":
-        raise DataError(
-            f"Without class names the labels must be whole numbers, rows of the distances, not {array[0]!r}."
-        )
-    if len(array) and not (array.min() >= 0 and array.max() < classes):
-        raise DataError(
-            f"Labels from {array.min()} to {array.max()} do not fit distances between {classes} classes: they must be "
-            f"from 0 to {classes - 1}."
-        )
-    return array.astype(np.int64)
-
-
 def ascending_ks(given: Any, what: str) -> list[int]:
     """Whole numbers from 1 up, each once, ascending; a single one is a list of one."""
     several = [given] if not isinstance(given, Sequence | np.ndarray) or isinstance(given, str) else list(given)
     for k in several:
         check_whole(k, f"k of {what}", 1)
     return sorted({int(k) for k in several})
+
+
+def as_plain(result: Mapping[str, Any]) -> dict[str, Any]:
+    """The same as JSON can hold it: arrays and tuples as lists, None for what is not finite."""
+    return {key: _plain(value) for key, value in result.items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return as_plain(value)
+    if isinstance(value, np.ndarray) and (value.dtype.kind != "f" or np.isfinite(value).all()):
+        return value.tolist()
+    if isinstance(value, list | tuple | np.ndarray):
+        return [_plain(one) for one in (value.tolist() if isinstance(value, np.ndarray) else value)]
+    if hasattr(value, "to_dict"):
+        return value.to_dict()
+    return None if isinstance(value, float) and not math.isfinite(value) else value

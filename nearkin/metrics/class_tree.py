@@ -131,22 +131,18 @@ def _neighbour_joining(matrix: np.ndarray) -> tuple[list[int], list[float]]:
         branch = min(max((apart + float(spread[i] - spread[j])) / 2, 0.0), apart)
         parents[nodes[[i, j]]] = new
         lengths[nodes[[i, j]]] = branch, apart - branch
-        nodes = _merge(left, nodes, i, j, new)
+        # The new node takes the place of i, and the last that of j.
+        joined = (left[i] + left[j] - left[i, j]) / 2
+        joined[i] = 0.0
+        left[i] = left[:, i] = joined
+        left[j], left[:, j] = left[-1], left[:, -1]
+        left[j, j] = 0.0
+        nodes[i], nodes[j] = new, nodes[-1]
+        nodes = nodes[:-1]
     a, b, c = distances[0, 1], distances[0, 2], distances[1, 2]
     parents[nodes] = len(parents) - 1
     lengths[nodes] = np.maximum([a + b - c, a + c - b, b + c - a], 0) / 2
     return parents.tolist(), lengths.tolist()
-
-
-def _merge(distances: np.ndarray, nodes: np.ndarray, i: int, j: int, new: int) -> np.ndarray:
-    """Put the new node in place i of distances (m, m), in place, and the last in place j; the nodes (m - 1,) left."""
-    joined = (distances[i] + distances[j] - distances[i, j]) / 2
-    joined[i] = 0.0
-    distances[i] = distances[:, i] = joined
-    distances[j], distances[:, j] = distances[-1], distances[:, -1]
-    distances[j, j] = 0.0
-    nodes[i], nodes[j] = new, nodes[-1]
-    return nodes[:-1]
 
 
 def _rooted_in_the_middle(tree: Hierarchy) -> Hierarchy:
@@ -222,9 +218,11 @@ def robinson_foulds(first: Hierarchy, second: Hierarchy) -> RobinsonFoulds:
         second: another, over the same classes; `Hierarchy.restricted` leaves out those that only one has.
     """
     _check_same_classes(first, second)
-    clades = _difference(first.clades(), second.clades())
-    splits = _difference(_splits(first), _splits(second))
-    return RobinsonFoulds(*clades, *splits)
+    found: list[Any] = []
+    for here, there in ((first.clades(), second.clades()), (_splits(first), _splits(second))):
+        count, most = len(here ^ there), len(here) + len(there)
+        found += [count, most, count / most if most else 0.0]
+    return RobinsonFoulds(*found)
 
 
 @dataclass(frozen=True)
@@ -292,9 +290,3 @@ def _splits(tree: Hierarchy) -> set[Clade]:
     fixed = min(everything)
     sides = (everything - clade if fixed in clade else clade for clade in tree.clades())
     return {side for side in sides if 1 < len(side) < len(everything) - 1}
-
-
-def _difference(first: set[Clade], second: set[Clade]) -> tuple[int, int, float]:
-    """How many groups one side alone has, how many both have together, and the share."""
-    count, most = len(first ^ second), len(first) + len(second)
-    return count, most, count / most if most else 0.0

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from nearkin.checks import check_whole
 from nearkin.errors import DataError, suggestion
+from nearkin.metrics.checks import as_plain, ascending_ks
 from nearkin.metrics.labels import class_names, halves, label_array, label_codes
 from nearkin.search import Scorer, as_scorer, as_vectors, exact
 from nearkin.search.order import candidate_distances
@@ -92,18 +93,15 @@ class ClassificationResult:
     def to_dict(self, top: int = 10) -> dict[str, Any]:
         """Plain JSON values: all but the predictions, of which the `top` commonest confusions stay."""
         per_class = {"F1": self.f1, "precision": self.precision, "recall": self.recall}
-        return {
-            "values": dict(self.values),
-            "per_class": {
-                name: {measure: dict(values[name]) for measure, values in per_class.items()}
-                for name in self.classifiers
-            },
-            "confusions": {name: [list(pair) for pair in self.confusions(name, top)] for name in self.classifiers},
-            "radii": dict(self.radii),
-            "evaluated": len(self.rows),
-            "reference": len(self.reference_rows),
-            "notes": list(self.notes),
+        plain = {
+            "values": self.values,
+            "per_class": {name: {kind: per_class[kind][name] for kind in per_class} for name in self.classifiers},
+            "confusions": {name: self.confusions(name, top) for name in self.classifiers},
+            "radii": self.radii,
         }
+        return as_plain(
+            plain | {"evaluated": len(self.rows), "reference": len(self.reference_rows), "notes": self.notes}
+        )
 
 
 def classification_metrics(
@@ -134,14 +132,18 @@ def classification_metrics(
         space: a space, its name, or any scorer as for `nearkin.search.exact`; one without a mean has no centroids.
         seed: of the halves, a whole number from 0 up.
     """
-    scorer, ks = as_scorer(space), _vote_sizes(k)
+    if not (isinstance(k, Sequence) or (isinstance(k, np.ndarray) and k.ndim == 1)):
+        raise DataError(f"k must be a list of whole numbers, such as [1, 10], not {k!r}.")
+    scorer, ks = as_scorer(space), ascending_ks(k, "k-NN")
     check_whole(seed, "seed", 0)
     division = _divide(as_vectors(embeddings), labels, reference, reference_labels, int(seed))
     predicted: dict[str, np.ndarray] = {}
     distances = np.empty(0)
     notes = division.notes
     if isinstance(scorer, Space):
-        centroids = _centroids(scorer, division)
+        grouped = torch.from_numpy(np.argsort(division.codes, kind="stable"))
+        members = division.points[grouped].split(np.bincount(division.codes).tolist())
+        centroids = torch.stack([scorer.mean(points) for points in members])
         predicted[CENTROID] = exact(division.queries, centroids, 1, space=scorer)[1][:, 0].cpu().numpy()
         own = torch.from_numpy(division.truth).to(centroids.device)[:, None]
         distances = candidate_distances(scorer, division.queries, centroids, own)[:, 0].cpu().numpy()
@@ -157,29 +159,17 @@ def classification_metrics(
 
 
 class _Division(NamedTuple):
-    """Who is classified by whom; classes are numbered in the order in which the reference has them.
+    """Who is classified by whom; classes are numbered in the order in which the reference has them."""
 
-    Args:
-        queries: (q, d).
-        truth: their classes (q,) int64.
-        points: the reference (r, d).
-        codes: its classes (r,) int64.
-        labels: the label of each class (C,).
-        names: how these are spelt (C,).
-        rows: the place of each query among the embeddings (q,).
-        reference_rows: the place of each point among the embeddings, or in the reference that was given (r,).
-        notes: what was left out.
-    """
-
-    queries: Tensor
-    truth: np.ndarray
-    points: Tensor
-    codes: np.ndarray
-    labels: np.ndarray
-    names: list[str]
-    rows: np.ndarray
-    reference_rows: np.ndarray
-    notes: list[str]
+    queries: Tensor  # (q, d)
+    truth: np.ndarray  # their classes (q,) int64
+    points: Tensor  # the reference (r, d)
+    codes: np.ndarray  # its classes (r,) int64
+    labels: np.ndarray  # the label of each class (C,)
+    names: list[str]  # how these are spelt (C,)
+    rows: np.ndarray  # the place of each query among the embeddings (q,)
+    reference_rows: np.ndarray  # the place of each point among the embeddings, or in the reference that was given (r,)
+    notes: list[str]  # what was left out
 
 
 def _divide(vectors: Tensor, given: Any, reference: Any | None, reference_labels: Any | None, seed: int) -> _Division:
@@ -208,18 +198,10 @@ def _divide(vectors: Tensor, given: Any, reference: Any | None, reference_labels
     if codes.max() == 0:
         others = f" ({notes[0][:-1].lower()})" if notes and reference is None else ""
         raise DataError(f"Classification needs at least two classes, but the reference has one{others}.")
-    _, first = np.unique(codes, return_index=True)
-    return _Division(
-        vectors[torch.from_numpy(asked)],
-        truth,
-        points[torch.from_numpy(known)],
-        codes,
-        point_labels[known][first],
-        class_names(point_labels[known], codes),
-        asked,
-        known,
-        notes,
-    )
+    named = point_labels[known]
+    classes = named[np.unique(codes, return_index=True)[1]]
+    queries, points = vectors[torch.from_numpy(asked)], points[torch.from_numpy(known)]
+    return _Division(queries, truth, points, codes, classes, class_names(named, codes), asked, known, notes)
 
 
 def _halved(labels: np.ndarray, seed: int, notes: list[str]) -> tuple[np.ndarray, np.ndarray]:
@@ -245,13 +227,6 @@ def _by_appearance(truth: np.ndarray, codes: np.ndarray) -> tuple[np.ndarray, np
     return place[truth], place[codes]
 
 
-def _centroids(space: Space, division: _Division) -> Tensor:
-    """The mean of each class's reference items, (C, d)."""
-    order = np.argsort(division.codes, kind="stable")
-    members = np.split(order, np.cumsum(np.bincount(division.codes))[:-1])
-    return torch.stack([space.mean(division.points[torch.from_numpy(rows)]) for rows in members])
-
-
 def _votes(scorer: Scorer, division: _Division, ks: Sequence[int]) -> dict[str, np.ndarray]:
     """Classifier to the classes (q,) that most of the k nearest have: one search for all k."""
     known = len(division.codes)
@@ -262,16 +237,14 @@ def _votes(scorer: Scorer, division: _Division, ks: Sequence[int]) -> dict[str, 
         return {}
     _, near = exact(division.queries, division.points, max(ks), space=scorer)
     neighbours = division.codes[near.cpu().numpy()]
-    return {f"{k}-NN": _majority(neighbours[:, :k]) for k in ks}
-
-
-def _majority(neighbours: np.ndarray) -> np.ndarray:
-    """The commonest class (q,) among those of each query's neighbours (q, k), nearest first; the nearest of several."""
-    rows = np.arange(len(neighbours))[:, None]
-    cells = rows * (neighbours.max() + 1) + neighbours
-    _, place, counts = np.unique(cells, return_inverse=True, return_counts=True)
-    winner = counts[place.reshape(cells.shape)].argmax(axis=1)  # the first of the largest
-    return neighbours[rows[:, 0], winner]
+    rows = np.arange(len(neighbours))
+    votes = {}
+    for k in ks:
+        cells = rows[:, None] * (neighbours.max() + 1) + neighbours[:, :k]
+        _, place, counts = np.unique(cells, return_inverse=True, return_counts=True)
+        # The first of the commonest, which is the class of the nearest item.
+        votes[f"{k}-NN"] = neighbours[rows, counts[place.reshape(cells.shape)].argmax(axis=1)]
+    return votes
 
 
 def _result(division: _Division, predicted: dict[str, np.ndarray], distances: np.ndarray) -> ClassificationResult:
@@ -292,29 +265,11 @@ def _result(division: _Division, predicted: dict[str, np.ndarray], distances: np
         recall[classifier] = named(found / np.maximum(asked, 1))
         scores = (float(np.mean(list(f1[classifier].values()))), float((guesses == truth).mean()))
         values |= {f"{measure}, {classifier}": score for measure, score in zip(MEASURES, scores, strict=True)}
-    radii = np.bincount(truth, weights=distances, minlength=size) / np.maximum(asked, 1) if len(distances) else None
-    return ClassificationResult(
-        values,
-        f1,
-        precision,
-        recall,
-        {classifier: division.labels[guesses] for classifier, guesses in predicted.items()},
-        division.labels[truth],
-        division.rows,
-        division.reference_rows,
-        {} if radii is None else named(radii),
-        division.notes,
-    )
-
-
-def _vote_sizes(k: Any) -> list[int]:
-    """The numbers of neighbours, each once, ascending."""
-    listed = isinstance(k, Sequence) or (isinstance(k, np.ndarray) and k.ndim == 1)
-    if not listed:
-        raise DataError(f"k must be a list of whole numbers, such as [1, 10], not {k!r}.")
-    for size in k:
-        check_whole(size, "k", 1)
-    return sorted({int(size) for size in k})
+    means = np.bincount(truth, weights=distances, minlength=size) / np.maximum(asked, 1) if len(distances) else None
+    radii = {} if means is None else named(means)
+    guessed = {classifier: division.labels[guesses] for classifier, guesses in predicted.items()}
+    labels, rows, known = division.labels[truth], division.rows, division.reference_rows
+    return ClassificationResult(values, f1, precision, recall, guessed, labels, rows, known, radii, division.notes)
 
 
 def mean_corruption_error(errors: Any, reference: Any | None = None) -> float:

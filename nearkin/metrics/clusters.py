@@ -56,7 +56,9 @@ def cluster(points: np.ndarray, k: int, seed: int) -> np.ndarray:
         warnings.simplefilter("ignore", ConvergenceWarning)
         if points.size * k <= FULL_PASS:
             return KMeans(k, n_init=_STARTS, random_state=seed).fit_predict(points)
-        points = _standardised(points)
+        # Float32 around zero and within one, so that squares keep their digits; clusters do not change by it.
+        points = points - points.mean(axis=0, dtype=np.float64).astype(points.dtype)
+        points = (points / (np.abs(points).max() or 1)).astype(np.float32, copy=False)
         centres = points[spread_seeds(points, k, np.random.default_rng(seed))]
         if points.size * k <= BLOCKED_PASS:
             return blocked_passes(points, centres)
@@ -148,15 +150,6 @@ def _squared(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.maximum(products, 0, out=products)
 
 
-def _standardised(points: np.ndarray) -> np.ndarray:
-    """Float32 points around zero and within one, so that squares keep their digits; clusters do not change by it."""
-    centred = points - points.mean(axis=0, dtype=np.float64).astype(points.dtype)
-    scale = np.abs(centred).max()
-    if scale > 0:
-        centred /= scale
-    return centred.astype(np.float32, copy=False)
-
-
 def clustering_metrics(embeddings: Any, labels: Any, *, seed: int = 0) -> dict[str, float]:
     """NMI, AMI and pairwise F1 between the labels and k-means clusters, k the number of classes.
 
@@ -182,34 +175,28 @@ def clustering_metrics(embeddings: Any, labels: Any, *, seed: int = 0) -> dict[s
 
 def _agreement(codes: np.ndarray, clusters: np.ndarray) -> dict[str, float]:
     """NMI, AMI and F1 of classes (n,) and clusters (n,), from the sizes of classes, clusters and their overlaps."""
-    classes, class_sizes = np.unique(codes, return_inverse=True, return_counts=True)[1:]
-    groups, group_sizes = np.unique(clusters, return_inverse=True, return_counts=True)[1:]
-    # A cell is counted only where a class and a cluster meet, at most n times.
-    cells, overlaps = np.unique(classes.astype(np.int64) * len(group_sizes) + groups, return_counts=True)
-    if len(overlaps) == len(class_sizes) == len(group_sizes):  # each cluster is a class
+    from scipy.stats import entropy
+    from sklearn.metrics import mutual_info_score
+    from sklearn.metrics.cluster import contingency_matrix
+
+    table = contingency_matrix(codes, clusters, sparse=True)  # a cell only where a class and a cluster meet
+    class_sizes, group_sizes = (np.asarray(table.sum(axis=axis)).ravel() for axis in (1, 0))
+    if table.nnz == len(class_sizes) == len(group_sizes):  # each cluster is a class
         return {"NMI": 1.0, "AMI": 1.0, "F1": 1.0}
-    rows, columns = np.divmod(cells, len(group_sizes))
-    shares = overlaps / (class_sizes[rows] * (group_sizes[columns] / len(codes)))
-    mutual = max(0.0, float((overlaps / len(codes) * np.log(shares)).sum()))
-    entropy = (_entropy(class_sizes) + _entropy(group_sizes)) / 2
+    mutual = max(0.0, float(mutual_info_score(None, None, contingency=table)))
+    mean = float(entropy(class_sizes) + entropy(group_sizes)) / 2
     chance = _chance_information(class_sizes, group_sizes)
     alone = min(len(class_sizes), len(group_sizes)) == 1  # nothing to be informed of
     return {
-        "NMI": 0.0 if alone else mutual / entropy,
-        "AMI": 0.0 if alone else (mutual - chance) / max(entropy - chance, np.finfo(np.float64).eps),
-        "F1": 2 * _pairs(overlaps) / (_pairs(class_sizes) + _pairs(group_sizes)),
+        "NMI": 0.0 if alone else mutual / mean,
+        "AMI": 0.0 if alone else (mutual - chance) / max(mean - chance, np.finfo(np.float64).eps),
+        "F1": 2 * _pairs(table.data) / (_pairs(class_sizes) + _pairs(group_sizes)),
     }
 
 
 def _pairs(sizes: np.ndarray) -> int:
     """How many pairs lie inside groups of these sizes: a Python integer, exact however many."""
-    different, times = np.unique(sizes, return_counts=True)
-    return sum(size * (size - 1) // 2 * count for size, count in zip(different.tolist(), times.tolist(), strict=True))
-
-
-def _entropy(sizes: np.ndarray) -> float:
-    shares = sizes / sizes.sum()
-    return float(-(shares * np.log(shares)).sum())
+    return sum(size * (size - 1) // 2 for size in sizes.tolist())
 
 
 def _chance_information(class_sizes: np.ndarray, group_sizes: np.ndarray) -> float:

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from nearkin.data.samplers import whole_numbers
 from nearkin.errors import DataError
+from nearkin.metrics.checks import as_plain
 from nearkin.search import as_scorer
 from nearkin.spaces import Space, distance_ratio_scores
 from nearkin.spaces.space import Representation
@@ -64,7 +65,18 @@ def episode_dynamics(
     """
     space, before, after = _space(space), _points(before), _points(after)
     way, shot = whole_numbers(way=way, shot=shot)
-    _check(before, after, way, shot, representation)
+    if representation not in ("mean", "nearest"):
+        raise DataError(f"The representation must be 'mean' or 'nearest', not '{representation}'.")
+    if before.ndim != 2 or before.shape != after.shape:
+        raise DataError(
+            "The dynamics of an episode need the same points (n, d) before and after, "
+            f"not {tuple(before.shape)} and {tuple(after.shape)}."
+        )
+    if way < 1 or shot < 1 or len(before) % way or len(before) // way <= shot:
+        raise DataError(
+            f"{len(before)} points are no episode of {way} classes with {shot} support points and at least one query "
+            "each: give way * (shot + query) points, class by class."
+        )
     eps = torch.finfo(before.dtype).eps if before.is_floating_point() else 0.0
     before, after = before.double(), after.double()
     if not (before.norm() + after.norm()).isfinite():
@@ -104,21 +116,6 @@ def _points(given: Any) -> Tensor:
         ) from error
 
 
-def _check(before: Tensor, after: Tensor, way: int, shot: int, representation: str) -> None:
-    if representation not in ("mean", "nearest"):
-        raise DataError(f"The representation must be 'mean' or 'nearest', not '{representation}'.")
-    if before.ndim != 2 or before.shape != after.shape:
-        raise DataError(
-            "The dynamics of an episode need the same points (n, d) before and after, "
-            f"not {tuple(before.shape)} and {tuple(after.shape)}."
-        )
-    if way < 1 or shot < 1 or len(before) % way or len(before) // way <= shot:
-        raise DataError(
-            f"{len(before)} points are no episode of {way} classes with {shot} support points and at least one query "
-            "each: give way * (shot + query) points, class by class."
-        )
-
-
 def _scale_change(before: Tensor, after: Tensor, eps: float) -> tuple[float, float]:
     """Norm ratio and alpha of points (n, d); eps is the precision in which they were given."""
     rounding = eps * float(before.norm())
@@ -138,17 +135,16 @@ def _approach(
     space: Space, before: Tensor, after: Tensor, way: int, shot: int, representation: Representation
 ) -> tuple[Tensor, Tensor]:
     """Logarithms of psi_con and psi_div, scalars: mean log ratios of distances to the own class, and to the others."""
-    episodes = [points.unflatten(0, (way, -1)) for points in (before, after)]
-    support = [points[:, :shot] for points in episodes]
-    query = [points[:, shot:].flatten(0, 1) for points in episodes]
-    if representation == "mean":
-        distances = [space.distance(q, space.mean(s)) for q, s in zip(query, support, strict=True)]
-    else:
-        each = [
-            space.distance(q, s.flatten(0, 1)).unflatten(-1, (way, shot)) for q, s in zip(query, support, strict=True)
-        ]
-        nearest = each[0].argmin(dim=-1, keepdim=True)
-        distances = [d.gather(-1, nearest).squeeze(-1) for d in each]
+    distances = []
+    nearest: Tensor | None = None  # the support point of each class that was nearest before
+    for points in (before, after):
+        support, query = points.unflatten(0, (way, -1)).split([shot, len(points) // way - shot], dim=1)
+        if representation == "mean":
+            distances.append(space.distance(query.flatten(0, 1), space.mean(support)))
+            continue
+        each = space.distance(query.flatten(0, 1), support.flatten(0, 1)).unflatten(-1, (way, shot))
+        nearest = each.argmin(dim=-1, keepdim=True) if nearest is None else nearest
+        distances.append(each.gather(-1, nearest).squeeze(-1))
     # Scores with rho = 1 are -ln d, kept finite at d = 0.
     growth = distance_ratio_scores(distances[0], 1.0) - distance_ratio_scores(distances[1], 1.0)
     own = torch.eye(way, dtype=torch.bool, device=growth.device).repeat_interleave(len(growth) // way, dim=0)
@@ -227,7 +223,18 @@ class DynamicsComparison:
 
     def rows(self) -> list[list[list[str]]]:
         """The table: one row a measure, and of each cell its lines of text."""
-        return [_cells(name, found) for name, found in self.measures.items()]
+        return [
+            [
+                [_title(name)],
+                *(
+                    [_text(mean), *([] if math.isnan(share) else [f"{100 * share:.1f} % {_PROPER[name]}"])]
+                    for mean, share in zip(found.geometric_mean, found.proportion, strict=True)
+                ),
+                [_p_text(found.mann_whitney_p)],
+                [_p_text(found.fisher_p)],
+            ]
+            for name, found in self.measures.items()
+        ]
 
     def to_markdown(self) -> str:
         """The table and its notes."""
@@ -238,8 +245,7 @@ class DynamicsComparison:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON can hold it; what is not defined is None."""
-        plain: dict[str, Any] = _plain(asdict(self) | {"notes": self.notes()})
-        return plain
+        return as_plain(asdict(self) | {"notes": self.notes()})
 
 
 def compare_dynamics(
@@ -298,14 +304,12 @@ def _checkpoints(
     at = _numbers([[row.get("step")] for row in rows], name)[:, 0]
     values = _numbers([[row.get(key) for key in DYNAMICS] for row in rows], name)
     first, last = steps
-    kept = np.ones(len(at), dtype=bool)
-    if first is not None:
-        kept &= at >= first
-    if last is not None:
-        kept &= at <= last
+    kept = (first is None or at >= first) & (last is None or at <= last) & np.ones(len(at), dtype=bool)
     if not kept.any():
+        ends = [f"from step {first:,.0f} on"] if first is not None else []
+        ends += [f"up to step {last:,.0f}"] if last is not None else []
         raise DataError(
-            f"The log of {name} has no checkpoint {_range_text(first, last)}: "
+            f"The log of {name} has no checkpoint {' and '.join(ends)}: "
             + (f"its {len(at):,} lie at steps {_span_text(at)}." if np.isfinite(at).all() else "its rows have no step.")
         )
     return at[kept], values[kept]
@@ -320,11 +324,6 @@ def _span_text(at: np.ndarray | tuple[float, float]) -> str:
     return f"{min(at):,.0f} to {max(at):,.0f}"
 
 
-def _range_text(first: float | None, last: float | None) -> str:
-    ends = [f"from step {first:,.0f} on"] if first is not None else []
-    return " and ".join([*ends, f"up to step {last:,.0f}"] if last is not None else ends)
-
-
 def _numbers(rows: Sequence[Sequence[Any]], name: str) -> np.ndarray:
     try:
         return np.array([[math.nan if value is None else float(value) for value in row] for row in rows])
@@ -336,31 +335,21 @@ def _compare(measure: str, first: np.ndarray, second: np.ndarray) -> MeasureComp
     """One measure of checkpoints (n,) and (m,)."""
     from scipy.stats import fisher_exact, mannwhitneyu
 
-    both = [values[_is_defined(measure, values)] for values in (first, second)]
-    counts, means = [len(values) for values in both], [_geometric_mean(values) for values in both]
-    proper = [_count_proper(measure, values) for values in both]
+    nothing = measure == "norm_ratio"  # only that may be 0, of what did nothing but grow
+    both = [values[np.isfinite(values) & ((values > 0) | (nothing & (values == 0)))] for values in (first, second)]
+    counts = len(both[0]), len(both[1])
+    sides = [values > 1 if _PROPER.get(measure) == "above 1" else values < 1 for values in both]
+    table = [[int(side.sum()), int((~side).sum())] for side in sides]
     tested, asked = all(counts), measure in _PROPER
-    shares = [done / count if count and asked else math.nan for done, count in zip(proper, counts, strict=True)]
-    table = [[done, count - done] for done, count in zip(proper, counts, strict=True)]
+    shares = [row[0] / sum(row) if sum(row) and asked else math.nan for row in table]
     return MeasureComparison(
-        geometric_mean=(means[0], means[1]),
+        geometric_mean=(_geometric_mean(both[0]), _geometric_mean(both[1])),
         proportion=(shares[0], shares[1]),
-        checkpoints=(counts[0], counts[1]),
+        checkpoints=counts,
         undefined=(len(first) - counts[0], len(second) - counts[1]),
         mann_whitney_p=float(mannwhitneyu(*both).pvalue) if tested else math.nan,
         fisher_p=float(fisher_exact(table)[1]) if tested and asked else math.nan,
     )
-
-
-def _is_defined(measure: str, values: np.ndarray) -> np.ndarray:
-    """Which values (n,) count: only the norm ratio may be 0, of what did nothing but grow."""
-    return np.isfinite(values) & ((values >= 0) if measure == "norm_ratio" else (values > 0))
-
-
-def _count_proper(measure: str, values: np.ndarray) -> int:
-    """How many checkpoints learned properly."""
-    side = _PROPER.get(measure)
-    return int((values > 1).sum() if side == "above 1" else (values < 1).sum())
 
 
 def _geometric_mean(values: np.ndarray) -> float:
@@ -374,15 +363,6 @@ def _title(measure: str) -> str:
     return "Norm ratio" if measure == "norm_ratio" else f"{measure.replace('_', '-').capitalize()} ratio"
 
 
-def _cells(measure: str, found: MeasureComparison) -> list[list[str]]:
-    """A row of the table."""
-    runs = []
-    for mean, share in zip(found.geometric_mean, found.proportion, strict=True):
-        told = [f"{100 * share:.1f} % {_PROPER[measure]}"] if not math.isnan(share) else []
-        runs.append([_text(mean), *told])
-    return [[_title(measure)], *runs, [_p_text(found.mann_whitney_p)], [_p_text(found.fisher_p)]]
-
-
 def _text(value: float) -> str:
     return "–" if math.isnan(value) else f"{value:.5f}"
 
@@ -392,12 +372,3 @@ def _p_text(p: float) -> str:
     if 0 < p < 1e-5:
         return f"< 1e-{math.floor(-math.log10(p))}"
     return "< 1e-300" if p == 0 else _text(p)
-
-
-def _plain(value: Any) -> Any:
-    """The same value with None for what is not finite."""
-    if isinstance(value, dict):
-        return {key: _plain(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -89,17 +89,15 @@ class ClassMoments:
         intra = _settled((w @ self.spread) / total)
         between = inter / 2 + _ratio((w * (total[:, None] - w)) @ self.spread, pairs)
         share = 1 / len(self.sizes)
+        # Mean cosine distance of two items of a class: 1 - |mu|^2 = v is that of all n^2 pairs of a class.
+        alike = _ratio(w @ (self.spread * self.sizes**2), w @ (self.sizes * (self.sizes - 1.0)))
         return {
             "D_inter": inter,
             "D_intra": intra,
             "phi": _ratio(inter, intra),
-            "pi_ratio": _ratio(self._intra_cosine(w), self._inter_cosine(w, pairs)),
+            "pi_ratio": _ratio(_settled(alike), self._inter_cosine(w, pairs)),
             "R2": 1 - _ratio(intra, share * intra + (1 - share) * between),
         }
-
-    def _intra_cosine(self, w: np.ndarray) -> np.ndarray:
-        """Mean cosine distance (B,) of two items of a class: `1 - |mu|^2 = v` is that of all n^2 pairs of a class."""
-        return _settled(_ratio(w @ (self.spread * self.sizes**2), w @ (self.sizes * (self.sizes - 1.0))))
 
     def _inter_cosine(self, w: np.ndarray, pairs: np.ndarray) -> np.ndarray:
         """Mean cosine distance (B,) of two class means; one of length 0 is at a right angle to all."""
@@ -117,12 +115,8 @@ def class_moments(embeddings: Any, labels: Any) -> ClassMoments:
         embeddings: array or tensor (n, d), none of them zero.
         labels: n labels of any hashable kind; at least two classes, one of them with two items.
     """
-    points = as_vectors(embeddings)
-    codes = _class_codes(points, labels)
-    sizes = np.bincount(codes.numpy())
-    means = _means(points, codes, sizes, normalise=True)
-    # The same as 1 - |mu|^2, but by differences, where nothing cancels.
-    spread = _mean_squares(points, codes, sizes, means, 2.0, normalise=True)
+    # The spread is 1 - |mu|^2, but by differences, where nothing cancels.
+    sizes, means, spread = _moments(as_vectors(embeddings), labels, 2.0, normalise=True)
     return ClassMoments(sizes, means.numpy(), spread)
 
 
@@ -140,13 +134,8 @@ def class_separation(points: Any, labels: Any, *, norm: InputNorm = "l2", normal
         norm: "l2" or "linf".
         normalise: whether points are brought to length 1 (always by the l2 norm) first.
     """
-    if norm not in _NORMS:
-        raise DataError(f"The norm must be one of {', '.join(_NORMS)}, not {norm!r}.")
-    vectors = as_vectors(flattened(points), "points")
-    codes = _class_codes(vectors, labels)
-    sizes = np.bincount(codes.numpy())
-    means = _means(vectors, codes, sizes, normalise=normalise)
-    spread = _mean_squares(vectors, codes, sizes, means, _NORMS[norm], normalise=normalise)
+    order = _norm_order(norm)
+    _, means, spread = _moments(as_vectors(flattened(points), "points"), labels, order, normalise=normalise)
     inter, intra = _between(means, norm), float(spread.mean())
     return {"D_inter": inter, "D_intra": intra, "phi": float(_ratio(np.array(inter), np.array(intra)))}
 
@@ -176,34 +165,29 @@ def unit_blocks(points: Tensor, *, normalise: bool = True) -> Iterator[tuple[int
         start += len(rows)
 
 
-def _class_codes(points: Tensor, labels: Any) -> Tensor:
-    """The class (n,) of each point."""
-    (codes,) = label_codes(label_array(labels, len(points)))
-    sizes = np.bincount(codes)
+def _norm_order(norm: str) -> float:
+    if norm not in _NORMS:
+        raise DataError(f"The norm must be one of {', '.join(_NORMS)}, not {norm!r}.")
+    return _NORMS[norm]
+
+
+def _moments(points: Tensor, labels: Any, order: float, *, normalise: bool) -> tuple[np.ndarray, Tensor, np.ndarray]:
+    """Of each class the size (C,), the mean, float64 (C, d), and the mean squared distance to it by a norm (C,)."""
+    (numbers,) = label_codes(label_array(labels, len(points)))
+    sizes = np.bincount(numbers)
     if len(sizes) < 2:
         raise DataError(f"Separation needs at least two classes, but the labels have {len(sizes)}.")
     if sizes.max() < 2:
         raise DataError("No class has two items, so spread is undefined: add classes with at least two items.")
-    return torch.from_numpy(codes)
-
-
-def _means(points: Tensor, codes: Tensor, sizes: np.ndarray, *, normalise: bool) -> Tensor:
-    """The mean of each class, float64 (C, d)."""
-    sums = torch.zeros(len(sizes), points.shape[1], dtype=torch.float64)
+    codes = torch.from_numpy(numbers)
+    sums, squares = (torch.zeros(len(sizes), *width, dtype=torch.float64) for width in ((points.shape[1],), ()))
     for start, block in unit_blocks(points, normalise=normalise):
         sums.index_add_(0, codes[start : start + len(block)], block)
-    return sums / torch.from_numpy(sizes)[:, None]
-
-
-def _mean_squares(
-    points: Tensor, codes: Tensor, sizes: np.ndarray, means: Tensor, order: float, *, normalise: bool
-) -> np.ndarray:
-    """The mean squared distance (C,) of the points of each class to its mean (C, d)."""
-    sums = torch.zeros(len(sizes), dtype=torch.float64)
+    means = sums / torch.from_numpy(sizes)[:, None]
     for start, block in unit_blocks(points, normalise=normalise):
         own = codes[start : start + len(block)]
-        sums.index_add_(0, own, torch.linalg.vector_norm(block - means[own], order, dim=1).square())
-    return sums.numpy() / sizes
+        squares.index_add_(0, own, torch.linalg.vector_norm(block - means[own], order, dim=1).square())
+    return sizes, means, squares.numpy() / sizes
 
 
 def _between(means: Tensor, norm: InputNorm) -> float:
@@ -290,7 +274,6 @@ def mean_class_radius(embeddings: np.ndarray, labels: np.ndarray) -> float:
 
 
 _EUCLIDEAN = Euclidean()
-_ORDERS = {"l2": 2.0, "linf": torch.inf}
 _FEWEST = 3
 """Items: with two, each has one other and nothing can be ordered."""
 
@@ -361,10 +344,8 @@ def input_distances(inputs: Any, norm: InputNorm = "l2") -> np.ndarray:
     """Distances of inputs (N, ...) by a norm of their differences: float64 (N, N)."""
     from scipy.spatial.distance import squareform
 
-    if norm not in _ORDERS:
-        raise DataError(f"The norm must be one of {', '.join(_ORDERS)}, not {norm!r}.")
-    points = as_vectors(flattened(inputs), "inputs")
-    return squareform(torch.nn.functional.pdist(points.cpu(), _ORDERS[norm]).double().numpy())
+    order, points = _norm_order(norm), as_vectors(flattened(inputs), "inputs")
+    return squareform(torch.nn.functional.pdist(points.cpu(), order).double().numpy())
 
 
 def feature_distances(features: Any, space: Space = _EUCLIDEAN) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""How well classes and predictions follow a known class tree.
+"""How well classes, predictions and neighbours follow a known class tree.
 
 With d(a, b) the tree distance of two classes, y the class of an item and p_1, p_2, ... those predicted for it, the
 likeliest first:
@@ -10,12 +10,19 @@ likeliest first:
 - HP@k: the share of p_1 ... p_k that are among the classes nearest to y: the smallest neighbourhood of y that has at
   least k classes, y itself and all ties included (Frome et al. 2013).
 
+Retrieval against a class tree: how near in the tree are the classes of what lies near a query? The similarity of two
+classes at tree distance d is `s = 1 - T(d)^2 / 2` with `T(d) = sqrt(2) d / (1 + d)`: 1 for the same class, falling
+towards 0. With s_1, s_2, ... those of the query's neighbours, and b_1 >= b_2 >= ... those of all other items in the
+best order:
+
+- HS@k: `(s_1 + ... + s_k) / (b_1 + ... + b_k)` (Barz and Denzler 2019, as hierarchical precision);
+- AHS@K: the area under HS@1 ... HS@K by the trapezoid rule, over K - 1, so that the best order has 1.
+
 Reference: Kim 2023, article IV.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,11 +32,15 @@ import numpy as np
 import torch
 
 from nearkin.errors import DataError
-from nearkin.metrics.checks import as_array, ascending_ks, class_ids, square_matrix
+from nearkin.metrics.checks import as_plain, ascending_ks, class_ids, number_table, square_matrix, symmetric_distances
 from nearkin.metrics.intervals import Interval, class_bootstrap
 from nearkin.metrics.labels import class_names, label_array, label_codes
-from nearkin.search import as_vectors
+from nearkin.search import as_pair, as_scorer, as_vectors, memory_bytes
+from nearkin.search.brute_force import ordered_values, search_candidates
+from nearkin.search.order import Order
+from nearkin.search.tiles import key_scores
 from nearkin.spaces import Space, Sphere
+from nearkin.spaces.mds import chord_targets
 
 SEVERITY = "severity"
 
@@ -70,13 +81,8 @@ class HierarchicalResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values: the means, None for one that is undefined, and how many items they are of."""
-        values = {name: None if math.isnan(value) else value for name, value in self.values.items()}
-        return {
-            "values": values,
-            "items": len(self.labels),
-            "mistakes": len(self.mistakes),
-            "notes": list(self.notes),
-        }
+        counts = {"items": len(self.labels), "mistakes": len(self.mistakes)}
+        return as_plain({"values": self.values, **counts, "notes": self.notes})
 
 
 _SPHERE = Sphere()
@@ -132,17 +138,17 @@ def mean_correlation(first: Any, second: Any, *, diagonal: bool = False) -> Mean
     left = square_matrix(first, "first distances")
     right = square_matrix(second, "second distances", len(left))
     if not diagonal:
-        left, right = _without_diagonal(left), _without_diagonal(right)
+        others = ~np.eye(len(left), dtype=bool)
+        left, right = (matrix[others].reshape(len(matrix), -1) for matrix in (left, right))
     left, right = _tied(left), _tied(right)
     varied = (np.ptp(left, axis=1) > 0) & (np.ptp(right, axis=1) > 0) if left.shape[1] else np.zeros(len(left), bool)
     correlations = np.full(len(left), np.nan)
     if not varied.any():
         return MeanCorrelation(float("nan"), correlations, len(left), 0)
-    ranks, others = (rankdata(rows[varied], axis=1) for rows in (left, right))
-    ranks -= ranks.mean(axis=1, keepdims=True)
-    others -= others.mean(axis=1, keepdims=True)
-    scale = np.sqrt(np.einsum("ij,ij->i", ranks, ranks) * np.einsum("ij,ij->i", others, others))
-    found = np.clip(np.einsum("ij,ij->i", ranks, others) / scale, -1.0, 1.0)
+    ranks = [rankdata(rows[varied], axis=1) for rows in (left, right)]
+    x, y = (rank - rank.mean(axis=1, keepdims=True) for rank in ranks)
+    scale = np.sqrt(np.einsum("ij,ij->i", x, x) * np.einsum("ij,ij->i", y, y))
+    found = np.clip(np.einsum("ij,ij->i", x, y) / scale, -1.0, 1.0)
     correlations[varied] = found
     mean = np.tanh(np.arctanh(np.clip(found, -_LARGEST, _LARGEST)).mean())
     extreme = int((np.abs(found) >= _LARGEST).sum())
@@ -158,11 +164,6 @@ def _tied(rows: np.ndarray) -> np.ndarray:
     places = np.zeros(rows.shape, np.int64)
     np.put_along_axis(places, order[:, 1:], np.cumsum(apart, axis=1), axis=1)
     return places
-
-
-def _without_diagonal(matrix: np.ndarray) -> np.ndarray:
-    """A matrix (C, C) without its diagonal, (C, C - 1)."""
-    return matrix[~np.eye(len(matrix), dtype=bool)].reshape(len(matrix), -1)
 
 
 class ClassPrototypes(NamedTuple):
@@ -280,9 +281,7 @@ def rank_classes(scores: Any, k: int) -> np.ndarray:
 
     A k beyond the number of classes means all of them.
     """
-    table = as_array(scores, "class scores")
-    if table.ndim != 2 or 0 in table.shape:
-        raise DataError(f"The class scores must have the shape (items, classes), not {table.shape}.")
+    table = number_table(scores, "class scores", "(items, classes)")
     if np.isnan(table).any():
         row = int(np.argmax(np.isnan(table).any(axis=1)))
         raise DataError(f"The class scores hold NaN, first in row {row}: every class needs a score.")
@@ -329,18 +328,142 @@ def _first(ranking: Any, k: int) -> np.ndarray:
 
 def _as_ranking(ranking: Any, classes: int) -> np.ndarray:
     """Class numbers (n, k), none twice for an item."""
-    table = as_array(ranking, "ranked classes")
-    if table.ndim != 2 or 0 in table.shape or table.dtype.kind not in "iu":
-        raise DataError(
-            f"The ranked classes must be whole numbers of shape (items, k), not {table.dtype} of shape {table.shape}."
-        )
+    table = number_table(ranking, "ranked classes", "(items, k)", "iu")
     if table.min() < 0 or table.max() >= classes:
         raise DataError(
             f"The ranked classes go from {table.min()} to {table.max()}, but with distances between {classes} classes "
             f"they must be from 0 to {classes - 1}."
         )
-    ordered = np.sort(table, axis=1)
-    twice = (ordered[:, 1:] == ordered[:, :-1]).any(axis=1)
+    twice = (np.diff(np.sort(table, axis=1), axis=1) == 0).any(axis=1)
     if twice.any():
         raise DataError(f"A class is ranked twice for the item in row {int(np.argmax(twice))}: rank each once.")
     return table.astype(np.int64)
+
+
+_SPARE = 32  # candidates beyond those asked for that are looked at first
+
+
+def hierarchical_similarity(
+    embeddings: Any,
+    labels: Any,
+    distances: Any,
+    *,
+    at: Sequence[int] = (50, 250),
+    area: int | None = 250,
+    space: Any = _SPHERE,
+    class_names: Sequence[str] | None = None,
+    memory_mb: float = 512,
+) -> HierarchicalResult:
+    """HS@k and AHS@K of embeddings, each searched among all others.
+
+    A query is never its own neighbour, but its exact copies are. Equal distances go by the lower index. The score
+    matrix is never held. A k beyond the number of other items is left out, which a note says.
+
+    Args:
+        embeddings: points of the space (n, d), array or tensor.
+        labels: their classes (n,): whole numbers, rows of the distances, or labels spelt as in `class_names`.
+        distances: tree distances (C, C); classes without items do no harm.
+        at: the k of HS@k.
+        area: the K of AHS@K, from 2 up; None for none.
+        space: a space, its name, or any scorer, as for `nearkin.search.exact`.
+        class_names: the class of each row of the distances.
+        memory_mb: how much memory to take beside inputs and results, in MB (2^20 bytes).
+    """
+    scorer, memory = as_scorer(space), memory_bytes(memory_mb)
+    points, _ = as_pair(embeddings, None)
+    tree = symmetric_distances(distances, "tree distances")
+    codes = class_ids(labels, len(points), len(tree), class_names, "embeddings")
+    ks, span, notes = _depths(at, area, len(points) - 1)
+    similarities = 1 - np.square(chord_targets(tree)) / 2
+    order, rows = Order(points, points, scorer), np.arange(len(points))
+    curves = _Curves(order, codes, similarities, ks, span)
+    search_candidates(order, rows, np.full(len(rows), max([*ks, span or 0])), rows, curves.take, memory)
+    return HierarchicalResult(
+        {name: float(column.mean()) for name, column in curves.values.items()},
+        curves.values,
+        codes if class_names is None else np.asarray(class_names)[codes],
+        notes=notes,
+    )
+
+
+def best_sums(similarities: np.ndarray, counts: np.ndarray, depth: int) -> np.ndarray:
+    """The largest sums (C, depth) of the first 1, 2, ... similarities that a query of each class could reach.
+
+    Args:
+        similarities: of classes (C, C).
+        counts: how many items each class has (C,); a query of a class finds one less of its own.
+        depth: how many neighbours, fewer than there are items; 0 everywhere for a class without items.
+    """
+    sums = np.zeros((len(counts), depth))
+    for row in np.flatnonzero(counts):
+        others = counts.copy()
+        others[row] -= 1
+        order = np.argsort(-similarities[row], kind="stable")
+        # A class serves no more neighbours than are asked for: large ones need not be written out.
+        sums[row] = np.repeat(similarities[row, order], np.minimum(others[order], depth))[:depth].cumsum()
+    return sums
+
+
+class _Curves:
+    """The values of every query, filled in as its neighbours come."""
+
+    def __init__(
+        self, order: Order, codes: np.ndarray, similarities: np.ndarray, ks: Sequence[int], span: int | None
+    ) -> None:
+        self._order, self._codes, self._similarities = order, codes, similarities
+        self._ks, self._span = ks, span
+        self._depth = max([*ks, span or 0])
+        self._best = best_sums(similarities, np.bincount(codes, minlength=len(similarities)), self._depth)
+        self._weights = _area_weights(self._best[:, :span])
+        self._short_codes = codes.astype(np.int32)
+        self._starts = self._short_codes * np.int32(len(similarities))
+        names = [*(f"HS@{k}" for k in ks), *([] if span is None else [f"AHS@{span}"])]
+        self.values = {name: np.empty(len(codes)) for name in names}
+
+    def take(self, rows: np.ndarray, keys: np.ndarray) -> None:
+        """Candidates of some queries, from any thread."""
+        if len(rows) == 0:
+            return
+        few = keys[:, : self._depth + _SPARE]  # mostly enough to hold all that rounding confuses
+        last = key_scores(few[:, self._depth - 1 : self._depth])
+        if (key_scores(few[:, -1:]) >= last - self._order.doubt(rows)[:, None]).any():
+            few = keys
+        similar = ordered_values(self._order, rows, np.ascontiguousarray(few), self._depth, self._similar)
+        own = self._codes[rows]
+        for k in self._ks:
+            self.values[f"HS@{k}"][rows] = similar[:, :k].sum(axis=1) / self._best[own, k - 1]
+        if self._span is not None:
+            area = np.einsum("ij,ij->i", similar[:, : self._span], self._weights[own])
+            self.values[f"AHS@{self._span}"][rows] = area
+
+    def _similar(self, rows: np.ndarray, near: np.ndarray) -> np.ndarray:
+        """The similarity (b, c) of queries (b,) to the classes of items (b, c)."""
+        return self._similarities.take(self._starts[rows][:, None] + self._short_codes[near])
+
+
+def _area_weights(best: np.ndarray) -> np.ndarray:
+    """What (C, K) each neighbour's similarity adds to the area under HS@1 ... HS@K, given the best sums (C, K).
+
+    The area is linear in the similarities: neighbour i counts in HS@k for every k >= i.
+    """
+    rule = np.ones(best.shape[1])
+    rule[[0, -1]] /= 2
+    each = np.divide(rule, best, out=np.zeros_like(best), where=best > 0)
+    return each[:, ::-1].cumsum(axis=1)[:, ::-1] / max(best.shape[1] - 1, 1)
+
+
+def _depths(at: Sequence[int], area: int | None, others: int) -> tuple[list[int], int | None, list[str]]:
+    """The k of HS@k and the K of AHS@K that there are enough other items for, and a note on what is left out."""
+    asked, spans = ascending_ks(at, "HS@k"), [] if area is None else ascending_ks([area], "AHS@K")
+    if spans == [1]:
+        raise DataError("AHS@K is an area from 1 to K, so K must be 2 or more, not 1.")
+    ks, span = [k for k in asked if k <= others], next((k for k in spans if k <= others), None)
+    beyond = [*(f"HS@{k}" for k in asked if k > others), *(f"AHS@{k}" for k in spans if k > others)]
+    if not ks and span is None:
+        if not beyond:
+            raise DataError("No metric requested: pass a k of HS@k in `at`, or a K of AHS@K in `area`.")
+        raise DataError(
+            f"A query has only {max(others, 0):,} others to find, too few for {', '.join(beyond)}: give more items or "
+            "ask for fewer neighbours."
+        )
+    return ks, span, [f"Left out, as a query has only {others:,} others to find: {', '.join(beyond)}."] * bool(beyond)

@@ -48,32 +48,24 @@ def class_bootstrap(
         seed: the same seed gives the same interval.
     """
     check_resampling(resamples, level)
-    if not isinstance(values, Mapping):
-        return _intervals(_flat(values)[None], labels, resamples, level, seed)[0]
-    if not values:
+    rows = {}
+    for name, column in (values if isinstance(values, Mapping) else {"": values}).items():
+        rows[name] = np.asarray(column, dtype=np.float64)
+        if rows[name].ndim != 1 or len(rows[name]) == 0 or not np.isfinite(rows[name]).all():
+            raise DataError("An interval needs a non-empty, one-dimensional list of finite values, one per query.")
+    if not rows:
         return {}
-    rows = [_flat(row) for row in values.values()]
-    if len({len(row) for row in rows}) > 1:
-        counts = ", ".join(f"{name}: {len(row)}" for name, row in zip(values, rows, strict=True))
+    if len({len(row) for row in rows.values()}) > 1:
+        counts = ", ".join(f"{name}: {len(row)}" for name, row in rows.items())
         raise DataError(f"Metrics that share resamples need the same number of queries, not {counts}.")
-    return dict(zip(values, _intervals(np.stack(rows), labels, resamples, level, seed), strict=True))
-
-
-def _flat(values: Any) -> np.ndarray:
-    numbers = np.asarray(values, dtype=np.float64)
-    if numbers.ndim != 1 or len(numbers) == 0 or not np.isfinite(numbers).all():
-        raise DataError("An interval needs a non-empty, one-dimensional list of finite values, one per query.")
-    return numbers
-
-
-def _intervals(table: np.ndarray, labels: Any, resamples: int, level: float, seed: int) -> list[Interval]:
-    """The interval of each row of a table (metrics, n)."""
+    table = np.stack(list(rows.values()))
     (codes,) = label_codes(label_array(labels, table.shape[1]))
     means = np.empty((resamples, len(table)))
     for resample, drawn in enumerate(draw_queries(codes, resamples, seed)):
         # Summed along the memory of each metric, so that its mean does not depend on which others there are.
         means[resample] = table.take(drawn, axis=1).mean(axis=1)
-    return [percentile_interval(column, level) for column in means.T]
+    found = {name: percentile_interval(column, level) for name, column in zip(rows, means.T, strict=True)}
+    return found if isinstance(values, Mapping) else found[""]
 
 
 def check_resampling(resamples: int, level: float) -> None:

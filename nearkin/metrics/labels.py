@@ -9,6 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from nearkin.errors import DataError
+from nearkin.search import as_pair
 
 
 def label_array(labels: Any, expected: int, what: str = "labels", of: str = "embeddings") -> np.ndarray:
@@ -21,7 +22,14 @@ def label_array(labels: Any, expected: int, what: str = "labels", of: str = "emb
         labels = labels.detach().cpu().numpy()
     if isinstance(labels, str) or not isinstance(labels, Iterable):
         raise DataError(f"The {what} must be a list with one label per item, not {labels!r}.")
-    array = labels if isinstance(labels, np.ndarray) else _from_sequence(labels)
+    array = labels
+    if not isinstance(array, np.ndarray):
+        values = list(labels)
+        kinds = {type(value) for value in values}
+        array = np.empty(len(values), dtype=object)
+        array[:] = values
+        if len(kinds) == 1 and isinstance(values[0], (str, int, float, np.generic)):
+            array = np.array(values)
     if array.ndim != 1:
         raise DataError(f"The {what} must be one-dimensional, one per item, not of shape {array.shape}.")
     if len(array) != expected:
@@ -45,21 +53,29 @@ def label_codes(*arrays: np.ndarray) -> list[np.ndarray]:
         raise DataError(f"Labels must be strings, numbers or other hashable values ({error}).") from error
 
 
+def label_pair(
+    embeddings: Any, labels: Any, gallery: Any | None, gallery_labels: Any | None
+) -> tuple[Tensor, Tensor | None, np.ndarray, np.ndarray, np.ndarray | None]:
+    """Queries (q, d), gallery (n, d), the queries' labels (q,), and codes (q,) and (n,) of both from one code book.
+
+    Without a gallery, that and its codes are None.
+    """
+    if (gallery is None) != (gallery_labels is None):
+        raise DataError("gallery and gallery_labels go together: pass both or neither.")
+    queries, points = as_pair(embeddings, gallery)
+    names = label_array(labels, len(queries))
+    if points is None:
+        return queries, None, names, label_codes(names)[0], None
+    codes, point_codes = label_codes(names, label_array(gallery_labels, len(points), "gallery labels"))
+    return queries, points, names, codes, point_codes
+
+
 def class_names(labels: np.ndarray, codes: np.ndarray) -> list[str]:
     """How the classes of labels (n,) are spelt, in the order of their codes (n,), whole numbers with none left out."""
     _, first = np.unique(codes, return_index=True)
     spelt = [str(labels[row]) for row in first]
     # 1 and "1" are two classes: where spellings meet, quotes tell them apart.
     return spelt if len(set(spelt)) == len(spelt) else [repr(label) for label in labels[first].tolist()]
-
-
-def _from_sequence(labels: Iterable[Any]) -> np.ndarray:
-    values = list(labels)
-    if values and len({type(value) for value in values}) == 1 and isinstance(values[0], (str, int, float, np.generic)):
-        return np.array(values)
-    array = np.empty(len(values), dtype=object)
-    array[:] = values
-    return array
 
 
 def halves(labels: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -1,22 +1,32 @@
-"""Local features of classes: what average pooling does to them, and how much their hulls in the plane overlap.
+"""Local features and attributes: what average pooling does to them, how hulls overlap, what attributes tell of classes.
 
 What average pooling does to local features: nearly a convex combination of prototypes that cover them.
 Each local feature goes to its nearest prototype with mass 1/n: the histogram operator. The prototypes weighted by that
 histogram (PCC) lie no farther from the mean (GAP) than the features lie from their prototypes, because
 |PCC - GAP| = |mean of (v_j - x_j)| <= mean of |v_j - x_j| <= max of |v_j - x_j|.
 Reference: Gürbüz 2022, chapter 4; there the square of the left side is bounded, and only in the unit ball.
+
+Zero-shot transfer of attributes: do they say of classes never seen where their embeddings lie? With Z (M, h) the
+attribute vectors and Y (d, h) the mean embeddings of one half of the classes, the linear map
+`A = Y (Z^T Z + ridge I)^-1 Z^T` predicts the mean embedding `A z` of a class of the other half from its attributes z.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from nearkin.checks import check_whole, is_real
 from nearkin.errors import DataError
+from nearkin.metrics.checks import as_plain
+from nearkin.metrics.intervals import Interval, percentile_interval
+from nearkin.metrics.labels import label_array, label_codes
+from nearkin.search import as_vectors
 from nearkin.spaces import euclidean_distance
 
 
@@ -220,7 +230,16 @@ def nearest_prototypes(features: Tensor, prototypes: Tensor) -> tuple[Tensor, Te
         features: (B, n, d).
         prototypes: (m, d).
     """
-    _check(features, prototypes)
+    if features.dim() != 3 or not features.shape[1] or not features.shape[2]:
+        raise DataError(
+            f"Local features must have the shape (images, features of one, dimensions), not {tuple(features.shape)}."
+        )
+    if prototypes.dim() != 2 or not len(prototypes) or prototypes.shape[1] != features.shape[2]:
+        raise DataError(
+            f"The prototypes must have the shape (m, {features.shape[2]}), m >= 1, not {tuple(prototypes.shape)}."
+        )
+    if not prototypes.isfinite().all():
+        raise DataError("The prototypes hold NaN or infinite values: pick them among finite features.")
     flat = features.reshape(-1, features.shape[2])
     centers = prototypes.double()
     rows = max(1, _BLOCK_BYTES // (8 * (flat.shape[1] + len(centers))))
@@ -282,14 +301,123 @@ def _shares(nearest: Tensor, count: int) -> Tensor:
     return counted.scatter_add_(1, nearest, torch.ones_like(nearest, dtype=torch.float64)) / size
 
 
-def _check(features: Tensor, prototypes: Tensor) -> None:
-    if features.dim() != 3 or not features.shape[1] or not features.shape[2]:
+_L2, _COSINE, _CHANCE = (f"attribute transfer, {name}" for name in ("l2", "cosine", "chance"))
+_FEWEST = 4
+_LEVEL = 0.95
+_SPLIT_ENTRIES = 2**22  # float64 numbers that the splits of a block need: 32 MB
+
+
+@dataclass(frozen=True, eq=False)
+class AttributeTransfer:
+    """How often the attributes of unseen classes lead to the right mean embedding.
+
+    Attributes:
+        values: "attribute transfer, l2" and "attribute transfer, cosine" (higher is better), the share of classes whose
+            prediction is nearest to their own mean, averaged over splits; "attribute transfer, chance", what attributes
+            that say nothing reach.
+        intervals: (low, high) that hold the middle 95 % of the splits' accuracies. They say how much depends on which
+            classes are seen. They do not shrink with more splits, and are no confidence intervals of the mean.
+        classes: how many there are.
+        splits: how many random halves were tried, each in both directions.
+    """
+
+    values: dict[str, float]
+    intervals: dict[str, Interval]
+    classes: int
+    splits: int
+
+    primary = _L2
+    higher_is_better = True
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return as_plain(vars(self))
+
+
+@torch.no_grad()
+def attribute_transfer(
+    attributes: Any, embeddings: Any, labels: Any, *, splits: int = 1000, ridge: float = 0.05, seed: int = 0
+) -> AttributeTransfer:
+    """Fit attributes to mean embeddings on half of the classes, name the other half by it; both ways, many splits.
+
+    A class is represented by the mean of its items' attributes and the mean of its items' embeddings. Each split puts
+    the classes into two halves at random, the first one class smaller if their number is odd. The map fitted on a half
+    predicts the means of the other, and a prediction is right if of all true means of that other half its own is the
+    nearest. A split's accuracy is the share of all classes that were predicted rightly, so chance is 2 / classes, the
+    inverse of a half.
+
+    Reference: Gürbüz 2022, section 5.3.3.
+
+    Args:
+        attributes: (n, M), array or tensor: how much of each of M things an item has, as poolings with attributes give
+            it. Rows that sum to 1 suit the default ridge.
+        embeddings: (n, d), array or tensor, in the space in which they are compared.
+        labels: n labels of any hashable kind, of at least four classes.
+        splits: how many random halves to try.
+        ridge: what is added to the diagonal; above 0.
+        seed: the same seed gives the same splits.
+
+    Raises:
+        DataError: if there are fewer than four classes, the numbers of rows differ, or a value is not finite.
+    """
+    given, vectors = as_vectors(attributes, "attributes"), as_vectors(embeddings)
+    if len(given) != len(vectors):
+        raise DataError(f"There are {len(given)} rows of attributes for {len(vectors)} embeddings: pass one for each.")
+    (codes,) = label_codes(label_array(labels, len(vectors)))
+    classes = len(np.unique(codes))
+    if classes < _FEWEST:
         raise DataError(
-            f"Local features must have the shape (images, features of one, dimensions), not {tuple(features.shape)}."
+            f"Attribute transfer needs at least {_FEWEST} classes, two in each half, and there are {classes}: "
+            "add more classes."
         )
-    if prototypes.dim() != 2 or not len(prototypes) or prototypes.shape[1] != features.shape[2]:
-        raise DataError(
-            f"The prototypes must have the shape (m, {features.shape[2]}), m >= 1, not {tuple(prototypes.shape)}."
-        )
-    if not prototypes.isfinite().all():
-        raise DataError("The prototypes hold NaN or infinite values: pick them among finite features.")
+    check_whole(splits, "splits", 1)
+    if not is_real(ridge) or not 0 < ridge < float("inf"):
+        raise DataError(f"The ridge must be a finite number above 0, not {ridge!r}.")
+    sizes = torch.from_numpy(np.bincount(codes)).unsqueeze(1)
+    z, y = (_span_coordinates(rows, torch.from_numpy(codes), sizes) for rows in (given, vectors))
+    vanishing = torch.finfo(z.dtype).eps * float(z.square().sum())
+    if ridge <= vanishing:
+        raise DataError(f"The ridge {ridge:g} is negligible for these attributes: raise it above {vanishing:.1g}.")
+    blocks = [_accuracies(z, y, order, float(ridge)) for order in _orders(z, y, int(splits), seed)]
+    found = np.concatenate(blocks, axis=1)
+    values, intervals = {}, {}
+    for name, accuracies in zip((_L2, _COSINE), found, strict=True):
+        values[name], intervals[name] = float(accuracies.mean()), percentile_interval(accuracies, _LEVEL)
+    return AttributeTransfer(values | {_CHANCE: 2 / classes}, intervals, classes, int(splits))
+
+
+def _span_coordinates(rows: Tensor, codes: Tensor, sizes: Tensor) -> Tensor:
+    """Class means of rows (n, k), float64, in a basis of the space they span, (c, min(c, k)): inner products stay."""
+    sums = torch.zeros(len(sizes), rows.shape[1], dtype=torch.float64)
+    means = sums.index_add_(0, codes, rows.detach().cpu().double()) / sizes
+    return torch.linalg.qr(means.T, mode="r").R.T
+
+
+def _orders(z: Tensor, y: Tensor, splits: int, seed: int) -> Iterator[Tensor]:
+    """Random orders of the classes, (b, c) in blocks that memory holds; the first half of an order is one half."""
+    classes, m = z.shape
+    size = max(1, _SPLIT_ENTRIES // (m * m + classes * (m + y.shape[1] + classes)))
+    rng = np.random.default_rng(seed)
+    for start in range(0, splits, size):
+        rows = min(size, splits - start)
+        yield torch.from_numpy(rng.permuted(np.tile(np.arange(classes), (rows, 1)), axis=1))
+
+
+def _accuracies(z: Tensor, y: Tensor, orders: Tensor, ridge: float) -> np.ndarray:
+    """The accuracy by l2 and by cosine, (2, b), of the splits that orders (b, c) of the classes make."""
+    half = orders.shape[1] // 2
+    first, second = orders[:, :half], orders[:, half:]
+    right = torch.zeros(2, len(orders), dtype=torch.float64)
+    for seen, unseen in ((first, second), (second, first)):
+        known, target = z[seen], y[unseen]
+        # The same map as in the print, with the smaller system where there are more classes than attributes.
+        system = known.mT @ known + ridge * torch.eye(known.shape[2], dtype=z.dtype)
+        predicted = z[unseen] @ torch.linalg.solve(system, known.mT @ y[seen])
+        products = predicted @ target.mT  # (b, prediction, true mean)
+        squares = target.square().sum(dim=2).unsqueeze(1)
+        own = torch.arange(unseen.shape[1])
+        # What is left of |p - y|^2 and of cos(p, y) when the prediction's own length, equal for all y, is taken out.
+        right[0] += ((squares - 2 * products).argmin(dim=2) == own).sum(dim=1)
+        lengths = squares.sqrt().clamp_min(torch.finfo(torch.float64).tiny)
+        right[1] += ((products / lengths).argmax(dim=2) == own).sum(dim=1)
+    return (right / orders.shape[1]).numpy()

@@ -7,13 +7,13 @@ With K known and U unknown queries, a threshold t accepts scores from t on: `TPR
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from numbers import Real
 from typing import Any
 
 import numpy as np
 
+from nearkin.checks import is_real
 from nearkin.errors import DataError
-from nearkin.metrics.checks import flag_column, number_column
+from nearkin.metrics.checks import as_plain, flag_column, number_column
 from nearkin.metrics.intervals import Interval, draw_queries, percentile_interval
 from nearkin.metrics.labels import label_array, label_codes
 from nearkin.metrics.trade_off import TradeOff
@@ -53,14 +53,7 @@ class OpenSetResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
-        return {
-            "values": dict(self.values),
-            "intervals": {name: list(interval) for name, interval in self.intervals.items()},
-            "threshold": self.threshold,
-            "known": self.known,
-            "unknown": self.unknown,
-            "curve": {name: rates.tolist() for name, rates in self.curve.items()},
-        }
+        return as_plain(vars(self))
 
 
 def open_set_metrics(
@@ -104,7 +97,7 @@ def open_set_metrics(
     Raises:
         DataError: if there are only known or only unknown queries, lengths differ, or a score is not finite.
     """
-    if isinstance(tpr, bool) or not (isinstance(tpr, Real) and 0 < tpr <= 1):
+    if not (is_real(tpr) and 0 < tpr <= 1):
         raise DataError(f"The TPR must be above 0 and at most 1, not {tpr!r}.")
     distances = -number_column(scores, "scores").astype(np.float64)
     inside = flag_column(known, "known", len(distances))
@@ -122,7 +115,7 @@ def open_set_metrics(
         if inside[rows].any() and not inside[rows].all():
             part = _measure(distances[rows], inside[rows], None if named is None else named[rows], tpr)
             drawn.append(list(part.values.values()))
-    columns = zip(*drawn or [found.values.values()], strict=True)
+    columns = zip(*drawn or [list(found.values.values())], strict=True)
     intervals = {name: percentile_interval(column, level) for name, column in zip(found.values, columns, strict=True)}
     return replace(found, intervals=intervals)
 
@@ -137,20 +130,13 @@ def _measure(distances: np.ndarray, inside: np.ndarray, named: np.ndarray | None
     if named is not None:
         right = np.searchsorted(np.sort(distances[named]), trade_off.thresholds, side="right")
         rates["CCR"] = right / friends
-        values["OSCR"] = _twice_area(trade_off.impostors, right) / 2 / friends / strangers
+        # Twice the area under the counts from (0, 0) on: whole numbers, so it is exact.
+        twice = int(np.dot(np.diff(trade_off.impostors, prepend=0), right + np.concatenate([[0], right[:-1]])))
+        values["OSCR"] = twice / 2 / friends / strangers
         values["closed accuracy"] = int(named.sum()) / friends
-    chosen = _spread(rates["FPR"] + rates["TPR"])
+    length = rates["FPR"] + rates["TPR"]  # of the curve up to each threshold: too many are spread evenly over it
+    chosen = np.arange(len(length))
+    if len(length) >= _POINTS:
+        chosen = np.unique(np.searchsorted(length, np.linspace(0, length[-1], _POINTS - 1)))
     curve = {name: np.concatenate([[0.0], rate[chosen]]) for name, rate in rates.items()}
     return OpenSetResult(values, -float(trade_off.thresholds[point]), friends, strangers, curve)
-
-
-def _twice_area(across: np.ndarray, up: np.ndarray) -> int:
-    """Twice the area under the counts `up` (u,) against `across` (u,) from (0, 0) on; whole numbers, so it is exact."""
-    return int(np.dot(np.diff(across, prepend=0), up + np.concatenate([[0], up[:-1]])))
-
-
-def _spread(length: np.ndarray) -> np.ndarray:
-    """Which thresholds to draw: all, or if there are too many, evenly spread over the curve's ascending length (u,)."""
-    if len(length) < _POINTS:
-        return np.arange(len(length))
-    return np.unique(np.searchsorted(length, np.linspace(0, length[-1], _POINTS - 1)))

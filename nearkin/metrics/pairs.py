@@ -51,19 +51,13 @@ class Pairs:
         self._rows, self._row_codes = points, codes
         self._columns = points if gallery is None else gallery
         self._column_codes = codes if gallery_codes is None else gallery_codes
-        self._space = space
-        self._bytes = memory_mb * 2**20 // 2
+        self._space, self._bytes = space, memory_mb * 2**20 // 2
         self._populations = _populations(codes, None if gallery is None else gallery_codes)
 
     @property
-    def genuine(self) -> int:
-        """How many pairs there are of one class."""
-        return self._populations[0].total
-
-    @property
-    def impostors(self) -> int:
-        """How many pairs there are of two classes."""
-        return self._populations[1].total
+    def totals(self) -> tuple[int, int]:
+        """How many pairs there are of one class, and of two."""
+        return self._populations[0].total, self._populations[1].total
 
     def all(self) -> Iterator[Distances]:
         """Distances float32 of all genuine (g,) and impostor (i,) pairs, a tile of pairs at a time."""
@@ -87,7 +81,7 @@ class Pairs:
         """
         step = max(1, self._bytes // (self._vector_bytes + _ENTRY_BYTES))
         for genuine, population in zip((True, False), self._populations, strict=True):
-            numbers = _distinct(population.total, min(most, population.total), rng)
+            numbers = population.draw(most, rng)
             for start in range(0, len(numbers), step):
                 rows, columns = population.pairs(numbers[start : start + step])
                 # One by one pair as a batch of 1 x 1 matrices.
@@ -107,22 +101,6 @@ class Pairs:
         if not distances.isfinite().all():
             raise DataError("Some distances are not finite numbers: scale the embeddings so that they do not overflow.")
         return distances
-
-
-def drawn_pairs(
-    codes: np.ndarray, gallery_codes: np.ndarray | None, most: int, rng: np.random.Generator
-) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
-    """Which pairs `Pairs.sample` compares, genuine and impostors: rows (k,) and columns (k,) of each kind.
-
-    Args:
-        codes: class numbers (n,).
-        gallery_codes: class numbers (m,) of the same code book; None: the points are paired among themselves.
-        most: how many of each kind; of a kind with no more than that, all.
-        rng: draws them.
-    """
-    genuine, impostors = _populations(codes, gallery_codes)
-    first = genuine.pairs(_distinct(genuine.total, min(most, genuine.total), rng))
-    return first, impostors.pairs(_distinct(impostors.total, min(most, impostors.total), rng))
 
 
 def _populations(codes: np.ndarray, gallery_codes: np.ndarray | None) -> tuple[_Population, _Population]:
@@ -157,6 +135,10 @@ class _Population:
         self._rows, self._columns, self._first = rows, columns, first
         self._starts = np.cumsum(counts) - counts
         self.total = int(counts.sum())
+
+    def draw(self, most: int, rng: np.random.Generator) -> np.ndarray:
+        """Numbers (k,) of at most so many pairs, ascending."""
+        return _distinct(self.total, min(most, self.total), rng)
 
     def pairs(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Indices (k,) and (k,) of the two points of the pairs with these numbers (k,)."""
@@ -209,9 +191,13 @@ class Trials:
     @property
     def notes(self) -> list[str]:
         """What a reader must know: which pairs are a sample."""
-        counts = (int(self.same.sum()), int((~self.same).sum()))
-        kinds = zip(("genuine", "impostor"), counts, self.total, strict=True)
-        return [f"{held:,} of {all_:,} {kind} pairs were drawn at random." for kind, held, all_ in kinds if held < all_]
+        return sample_notes((int(self.same.sum()), int((~self.same).sum())), self.total)
+
+
+def sample_notes(held: tuple[int, int], total: tuple[int, int]) -> list[str]:
+    """Which of the genuine and the impostor pairs are a sample."""
+    kinds = zip(("genuine", "impostor"), held, total, strict=True)
+    return [f"{some:,} of {every:,} {kind} pairs were drawn at random." for kind, some, every in kinds if some < every]
 
 
 def draw_trials(codes: np.ndarray, gallery_codes: np.ndarray | None = None, *, most: int, seed: int = 0) -> Trials:
@@ -227,7 +213,8 @@ def draw_trials(codes: np.ndarray, gallery_codes: np.ndarray | None = None, *, m
         seed: of the draw.
     """
     rng = np.random.default_rng(seed)
-    kinds = drawn_pairs(codes, gallery_codes, most, rng)
+    populations = _populations(codes, gallery_codes)
+    kinds = [one.pairs(one.draw(most, rng)) for one in populations]
     if not all(len(rows) for rows, _ in kinds):
         raise DataError("Verification needs genuine and impostor pairs: pass two classes, one of them with two items.")
     queries, enrolled = (np.concatenate([kind[side] for kind in kinds]) for side in (0, 1))
@@ -235,7 +222,7 @@ def draw_trials(codes: np.ndarray, gallery_codes: np.ndarray | None = None, *, m
     if gallery_codes is None:
         swapped = rng.random(len(queries)) < 0.5
         queries, enrolled = np.where(swapped, enrolled, queries), np.where(swapped, queries, enrolled)
-    return Trials(enrolled, queries, same, _totals(codes, gallery_codes))
+    return Trials(enrolled, queries, same, (populations[0].total, populations[1].total))
 
 
 def resampled_equal_errors(
@@ -275,16 +262,6 @@ def resampled_equal_errors(
         for name, (genuine, impostors) in tables.items():
             found[name].append(_equal_errors(genuine @ weights, impostors @ weights))
     return {name: np.concatenate(parts) for name, parts in found.items()}
-
-
-def _totals(codes: np.ndarray, gallery_codes: np.ndarray | None) -> tuple[int, int]:
-    sizes = np.bincount(codes).astype(np.int64)
-    if gallery_codes is None:
-        genuine, every = int((sizes * (sizes - 1) // 2).sum()), len(codes) * (len(codes) - 1) // 2
-    else:
-        known = np.bincount(gallery_codes, minlength=len(sizes))[: len(sizes)]
-        genuine, every = int((sizes * known).sum()), len(codes) * len(gallery_codes)
-    return genuine, every - genuine
 
 
 def _tables(scores: np.ndarray, same: np.ndarray, pair: np.ndarray, pairs: int) -> tuple[sparse.csr_array, ...]:

@@ -1,4 +1,4 @@
-"""Retrieval: is what lies near a query of its class?
+"""Retrieval: is what lies near a query of its class, and what is left of it when embeddings are cut short?
 
 With R the number of items of the query's class that it can find, and hit_i whether its i-th neighbour is one of them:
 `P@k = 1/k sum_{i<=k} hit_i`, `R-precision = P@R`, `MAP@R = 1/R sum_{i<=R} P@i hit_i`,
@@ -15,13 +15,20 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from nearkin.checks import check_whole
+from nearkin.checks import check_range, check_whole
 from nearkin.errors import DataError, suggestion
-from nearkin.metrics.labels import class_names, label_array, label_codes
-from nearkin.search import Reranker, as_exclude, as_pair, as_reranker, as_scorer, exact, memory_bytes
-from nearkin.search.brute_force import Order, first_ranks, key_indices, key_scores, resolve_ties, search_candidates
+from nearkin.metrics.checks import as_plain
+from nearkin.metrics.intervals import Interval, class_bootstrap
+from nearkin.metrics.labels import class_names, label_array, label_codes, label_pair
+from nearkin.progress import Progress
+from nearkin.search import Reranker, as_exclude, as_reranker, as_scorer, exact, memory_bytes
+from nearkin.search.brute_force import first_ranks, ordered_values, search_candidates
+from nearkin.search.order import Order
+from nearkin.search.tiles import key_indices
 from nearkin.spaces import Sphere
+from nearkin.spaces.principal import check_turnable
 
 MRR = "MRR"
 
@@ -71,35 +78,36 @@ def _several(given: Any) -> list[Any]:
 
 
 def _metric(name: str, knn: int) -> HitMetric:
-    fixed = {
-        "R-precision": HitMetric(name, lambda total: total, _r_precision),
-        "MAP@R": HitMetric(name, lambda total: total, _map_at_r),
-        MRR: HitMetric(name, np.ones_like, _reciprocal_rank),
-        "kNN-Acc": HitMetric(
-            name, lambda total: np.full_like(total, knn), lambda hits, _, there: _majority(hits, np.minimum(there, knn))
+    at = re.fullmatch(r"(P@|MAP@|Recall@)([1-9][0-9]*)", str(name))
+    k = min(int(at[2]), np.iinfo(np.int32).max) if at else knn if name == "kNN-Acc" else 1
+
+    def own(total: np.ndarray) -> np.ndarray:
+        return total
+
+    def first(total: np.ndarray) -> np.ndarray:
+        return np.full_like(total, k)
+
+    kinds: dict[str, tuple[Callable[[np.ndarray], np.ndarray], Compute]] = {
+        "R-precision": (own, lambda hits, total, _: _count(_within(hits, total)) / total),
+        "MAP@R": (own, lambda hits, total, _: _average_precision(_within(hits, total), total)),
+        MRR: (first, _reciprocal_rank),
+        "kNN-Acc": (
+            first,
+            lambda hits, _, there: _count(_within(hits, np.minimum(there, k))) > np.minimum(there, k) // 2,
         ),
+        "P@": (first, lambda hits, _, there: _count(hits[:, :k]) / np.minimum(there, k)),
+        "MAP@": (first, lambda hits, total, _: _average_precision(hits[:, :k], np.minimum(total, k))),
+        "Recall@": (first, lambda hits, *_: _count(hits[:, :k]) > 0),
     }
-    if name in fixed:
-        return fixed[name]
-    at = re.fullmatch(r"(P|MAP|Recall)@([1-9][0-9]*)", str(name))
-    if at is None:
-        known = ["P@1", *fixed, "MAP@10", "Recall@1"]
+    kind = at[1] if at else name
+    if kind not in kinds or (kind.endswith("@") and at is None):
+        known = ["P@1", "R-precision", "MAP@R", MRR, "kNN-Acc", "MAP@10", "Recall@1"]
         raise DataError(f"There is no retrieval metric '{name}'.{suggestion(str(name), known)}")
-    k = min(int(at[2]), np.iinfo(np.int32).max)
-    compute: dict[str, Compute] = {
-        "P": lambda hits, _, there: np.count_nonzero(hits[:, :k], axis=1) / np.minimum(there, k),
-        "MAP": lambda hits, total, _: _average_precision(hits[:, :k], np.minimum(total, k)),
-        "Recall": lambda hits, *_: np.count_nonzero(hits[:, :k], axis=1) > 0,
-    }
-    return HitMetric(name, lambda total: np.full_like(total, k), compute[at[1]])
+    return HitMetric(name, *kinds[kind])
 
 
-def _r_precision(hits: np.ndarray, total: np.ndarray, _: np.ndarray) -> np.ndarray:
-    return np.count_nonzero(_within(hits, total), axis=1) / total
-
-
-def _map_at_r(hits: np.ndarray, total: np.ndarray, _: np.ndarray) -> np.ndarray:
-    return _average_precision(_within(hits, total), total)
+def _count(hits: np.ndarray) -> np.ndarray:
+    return np.count_nonzero(hits, axis=1)
 
 
 def _within(hits: np.ndarray, total: np.ndarray) -> np.ndarray:
@@ -117,11 +125,6 @@ def _average_precision(hits: np.ndarray, divisor: np.ndarray) -> np.ndarray:
 def _reciprocal_rank(hits: np.ndarray, *_: np.ndarray) -> np.ndarray:
     """Zero where none of the neighbours is a hit."""
     return np.where(hits.any(axis=1), 1 / (hits.argmax(axis=1) + 1), 0.0)
-
-
-def _majority(hits: np.ndarray, voters: np.ndarray) -> np.ndarray:
-    votes = hits & (np.arange(hits.shape[1]) < voters[:, None])
-    return np.count_nonzero(votes, axis=1) > voters // 2
 
 
 def over_classes(metric: str) -> str:
@@ -166,12 +169,9 @@ class RetrievalResult:
 
     def to_dict(self, per_query: bool = True) -> dict[str, Any]:
         """Plain JSON values; without `per_query` only the means and counts."""
-        plain: dict[str, Any] = {"values": dict(self.values), "dropped": self.dropped, "queries": len(self.kept)}
-        if per_query:
-            plain["kept"] = self.kept.tolist()
-            plain["labels"] = self.labels.tolist()
-            plain["per_query"] = {name: values.tolist() for name, values in self.per_query.items()}
-        return plain
+        names = ("kept", "labels", "per_query") if per_query else ()
+        plain = {"values": self.values, "dropped": self.dropped, "queries": len(self.kept)}
+        return as_plain(plain | {name: getattr(self, name) for name in names})
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> RetrievalResult:
@@ -187,9 +187,7 @@ class RetrievalResult:
 
 
 _SPHERE = Sphere()
-_PAIRS = 2**22
-_SHARE = 50
-_CLOSE, _FEW_CLOSE = 4, 1024
+_PAIRS, _SHARE = 2**22, 50
 
 
 def retrieval_metrics(
@@ -238,16 +236,9 @@ def retrieval_metrics(
     chosen = choose_metrics(metrics, recall_at, map_at, knn)
     scorer, memory = as_scorer(space), memory_bytes(memory_mb)
     reranker = None if rerank is None else as_reranker(rerank)
-    if (gallery is None) != (gallery_labels is None):
-        raise DataError("gallery and gallery_labels go together: pass both or neither.")
-    queries, points = as_pair(embeddings, gallery)
+    queries, points, query_labels, codes, point_codes = label_pair(embeddings, labels, gallery, gallery_labels)
     hidden = as_exclude(exclude, len(queries), len(queries if points is None else points), leave_one_out=points is None)
-    query_labels = label_array(labels, len(queries))
-    if points is None:
-        (codes,) = (point_codes,) = label_codes(query_labels)
-    else:
-        codes, point_codes = label_codes(query_labels, label_array(gallery_labels, len(points), "gallery labels"))
-    classes = _Classes(codes, point_codes, hidden)
+    classes = _Classes(codes, codes if point_codes is None else point_codes, hidden)
     kept = np.flatnonzero(classes.total > 0)
     if len(kept) == 0:
         raise DataError(
@@ -312,7 +303,7 @@ class _Scorecard:
         deepest = np.max([metric.depth(classes.total[kept]) for metric in metrics], axis=0)
         self._depth, self._available = np.minimum(deepest, available), available
         pairs = len(kept) * len(order.gallery)
-        self._careful = order.by_product and self._depth.sum() <= max(_PAIRS, pairs // _SHARE)
+        self._careful = self._depth.sum() <= max(_PAIRS, pairs // _SHARE)
         # Written in place: small results kept between large blocks would leave the allocator holes it cannot fill.
         self.values = {metric.name: np.empty(len(kept)) for metric in metrics}
 
@@ -344,27 +335,151 @@ class _Scorecard:
         """Candidates of some queries, from any thread."""
         if len(rows) == 0:
             return
-        near = key_indices(keys)
-        hits = self._classes.hits(rows, near)
+        depth = self._depth[self._place[rows]]
         if self._careful:
-            close = self._close(rows, keys)
-            matters = close & (hits[:, :-1] != hits[:, 1:])
-            # Of a model that maps everything to one point all is close: that is not worth a second look.
-            depth = self._depth[self._place[rows]]
-            matters &= (np.count_nonzero(close, axis=1) <= _CLOSE * depth + _FEW_CLOSE)[:, None]
-            if matters.any():
-                near = near.copy()
-                resolve_ties(self._order, rows, near, close, matters)
-                hits = self._classes.hits(rows, near)
-        self._write(rows, hits[:, : self._depth[self._place[rows]].max()])
-
-    def _close(self, rows: np.ndarray, keys: np.ndarray) -> np.ndarray:
-        """Whether (b, c - 1) an item and the next may have changed places through rounding."""
-        doubt = 2 * self._order.tolerance(torch.from_numpy(rows).to(self._order.queries.device)).cpu().numpy()
-        scores = key_scores(keys)
-        return (scores[:, :-1] <= scores[:, 1:] + doubt[:, None]) & (scores[:, 1:] > -np.inf)
+            hits = ordered_values(self._order, rows, keys, depth, self._classes.hits)
+        else:
+            hits = self._classes.hits(rows, key_indices(keys))
+        self._write(rows, hits[:, : depth.max()])
 
     def _write(self, rows: np.ndarray, hits: np.ndarray) -> None:
         total, place = self._classes.total[rows], self._place[rows]
         for metric in self._metrics:
             self.values[metric.name][place] = metric.compute(hits, total, self._available[place])
+
+
+@dataclass(frozen=True, eq=False)
+class SizeCurve:
+    """Metrics of the first dimensions of embeddings, by how many.
+
+    Attributes:
+        sizes: how many dimensions, ascending; the last is the whole embedding.
+        results: the retrieval of each size.
+        intervals: metric to the 95 % interval of each size, with classes and queries drawn anew.
+        losses: metric to what each size loses against the whole: the difference and its interval, from the same
+            queries; below zero the shorter embedding is better.
+    """
+
+    sizes: tuple[int, ...]
+    results: tuple[RetrievalResult, ...]
+    intervals: dict[str, tuple[Interval, ...]]
+    losses: dict[str, tuple[tuple[float, float, float], ...]]
+
+    primary = "MAP@R"
+
+    @property
+    def values(self) -> dict[str, tuple[float, ...]]:
+        """Metric to the value of each size."""
+        return {name: tuple(result.values[name] for result in self.results) for name in self.intervals}
+
+    def smallest_within(self, loss: float = 0.01, metric: str = "MAP@R") -> int:
+        """The smallest size that loses no more than this, nor do the larger ones, by the upper ends of the intervals.
+
+        Args:
+            loss: of a share of 1; 0.01 is a point.
+            metric: by which.
+        """
+        chosen = self.sizes[-1]
+        for size, (_, _, high) in reversed(list(zip(self.sizes, self.losses[metric], strict=True))):
+            if high > loss:
+                break
+            chosen = size
+        return chosen
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        plain = {"sizes": self.sizes, "values": self.values, "intervals": self.intervals}
+        return as_plain(plain | {"loss against the whole": self.losses})
+
+
+def size_curve(
+    embeddings: Any,
+    labels: Any,
+    sizes: Sequence[int] | None = None,
+    *,
+    gallery: Any | None = None,
+    gallery_labels: Any | None = None,
+    metrics: Sequence[str] = ("MAP@R", "P@1"),
+    space: Any = _SPHERE,
+    resamples: int = 1000,
+    seed: int = 0,
+    progress: bool = False,
+) -> SizeCurve:
+    """Retrieval by the first dimensions of embeddings, for several sizes, each against what the whole gives.
+
+    For PCA, give what `PrincipalRotation.transform` makes of the embeddings, fitted on other classes: then the first
+    dimensions are principal components.
+
+    Example:
+        >>> import numpy as np
+        >>> labels = np.repeat(np.arange(20), 5)
+        >>> points = np.eye(20)[labels] + 0.1 * np.random.default_rng(0).normal(size=(100, 20))
+        >>> curve = size_curve(points, labels, [10])
+        >>> curve.sizes
+        (10, 20)
+        >>> short, whole = curve.values["MAP@R"]
+        >>> short < whole
+        True
+
+    Args:
+        embeddings: points of the space (q, d), array or tensor; also raw ones on the sphere.
+        labels: q labels of any hashable kind.
+        sizes: how many dimensions, from 1 to d; the whole is added. None: d and its halves down to 4.
+        gallery: points (n, d) to search instead of the other embeddings; needs `gallery_labels`.
+        gallery_labels: n labels.
+        metrics: which to compute, as for `retrieval_metrics`.
+        space: the sphere or Euclidean space.
+        resamples: of the intervals.
+        seed: of the intervals.
+        progress: whether to show a bar.
+    """
+    check_turnable(space)
+    points = _as_matrix(embeddings, "embeddings")
+    others = None if gallery is None else _as_matrix(gallery, "gallery")
+    dimension = points.shape[1]
+    sizes = halved_sizes(dimension) if sizes is None else sizes
+    for size in sizes:
+        check_range(size, "sizes", 1, dimension)
+    if len(set(sizes)) < len(sizes):
+        raise DataError(f"A size is named twice: {', '.join(map(str, sizes))}.")
+    chosen = tuple(sorted({*map(int, sizes), dimension}))
+    results = []
+    with Progress("Measuring sizes", len(chosen), progress) as bar:
+        for size in chosen:
+            near = None if others is None else space.project(others[:, :size])
+            results.append(
+                retrieval_metrics(
+                    space.project(points[:, :size]),
+                    labels,
+                    gallery=near,
+                    gallery_labels=gallery_labels,
+                    metrics=metrics,
+                    space=space,
+                )
+            )
+            bar.advance(1)
+    labels_kept, options = results[-1].labels, {"resamples": resamples, "seed": seed}
+    intervals: dict[str, tuple[Interval, ...]] = {}
+    losses: dict[str, tuple[tuple[float, float, float], ...]] = {}
+    for name, whole in results[-1].per_query.items():
+        values = {str(size): result.per_query[name] for size, result in zip(chosen, results, strict=True)}
+        lost = {size: whole.astype(np.float64) - value for size, value in values.items()}
+        intervals[name] = tuple(class_bootstrap(values, labels_kept, **options).values())
+        of_losses = class_bootstrap(lost, labels_kept, **options)
+        losses[name] = tuple((float(lost[size].mean()), *of_losses[size]) for size in lost)
+    return SizeCurve(chosen, tuple(results), intervals, losses)
+
+
+def halved_sizes(dimension: int, smallest: int = 4) -> list[int]:
+    """A dimension and its halves, rounded down, as long as these are not below `smallest`; ascending."""
+    return [*(halved_sizes(dimension // 2, smallest) if dimension // 2 >= smallest else []), dimension]
+
+
+def _as_matrix(given: Any, what: str) -> Tensor:
+    try:
+        matrix = torch.as_tensor(given).detach().cpu()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DataError(f"The {what} must be a matrix of numbers, one row for each item ({error}).") from error
+    if matrix.ndim != 2 or matrix.shape[1] == 0:
+        raise DataError(f"The {what} must have the shape (items, dimensions), not {tuple(matrix.shape)}.")
+    return matrix if matrix.is_floating_point() else matrix.float()

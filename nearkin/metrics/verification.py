@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from numbers import Real
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
+from nearkin.checks import check_whole, is_real
 from nearkin.errors import DataError
-from nearkin.metrics.labels import label_array, label_codes
-from nearkin.metrics.pairs import Pairs
+from nearkin.metrics.checks import as_plain, flag_column, number_column
+from nearkin.metrics.labels import label_pair
+from nearkin.metrics.pairs import Pairs, sample_notes
 from nearkin.metrics.trade_off import BinnedDistances, HeldDistances, TradeOff
-from nearkin.search import as_pair
 from nearkin.search.scorers import Scorer, as_scorer
 from nearkin.spaces import Sphere
 
@@ -58,15 +57,7 @@ class VerificationResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
-        return {
-            "values": dict(self.values),
-            "threshold": self.threshold,
-            "genuine": self.genuine,
-            "impostors": self.impostors,
-            "det": {"fpr": self.det[0].tolist(), "fnr": self.det[1].tolist()},
-            "sampled": self.sampled,
-            "notes": list(self.notes),
-        }
+        return as_plain(vars(self) | {"det": {"fpr": self.det[0], "fnr": self.det[1]}})
 
 
 @torch.no_grad()
@@ -110,29 +101,30 @@ def verification_metrics(
         memory_mb: megabytes to work in.
     """
     settings = _Settings(fpr, p_target, cost_miss, cost_false)
-    if not (isinstance(memory_mb, Real) and memory_mb >= 1):
+    if not (is_real(memory_mb) and memory_mb >= 1):
         raise DataError(f"memory_mb must be a number of at least 1, not {memory_mb!r}.")
     if pairs is not None:
-        if isinstance(pairs, bool) or not isinstance(pairs, Real) or pairs < 1 or pairs != int(pairs):
-            raise DataError(f"pairs must be a whole number of at least 1, not {pairs!r}.")
-        pairs = int(pairs)
+        pairs = int(pairs) if is_real(pairs) and pairs % 1 == 0 else pairs
+        check_whole(pairs, "pairs", 1)
     memory_mb = int(memory_mb)
-    population = _population(embeddings, labels, gallery, gallery_labels, as_scorer(space), memory_mb)
-    genuine, impostors = population.genuine, population.impostors
-    sampled = pairs is not None and pairs < max(genuine, impostors)
-    blocks = population.all()
-    notes = []
-    if sampled:
-        assert pairs is not None
+    points, others, _, codes, gallery_codes = label_pair(embeddings, labels, gallery, gallery_labels)
+    population = Pairs(points, codes, others, gallery_codes, as_scorer(space), memory_mb)
+    advice = "give two classes or more, one of them with two items or more"
+    if others is not None:
+        advice = "give a gallery that has items of the queries' classes and of others"
+    _refuse_one_kind(*population.totals, advice)
+    counts, blocks = population.totals, population.all()
+    sampled = pairs is not None and pairs < max(counts)
+    if pairs is not None and sampled:
         blocks = population.sample(pairs, np.random.default_rng(seed))
-        notes += _sample_notes(pairs, genuine, impostors)
-        genuine, impostors = min(pairs, genuine), min(pairs, impostors)
-    settings.check(impostors)
-    held = (genuine + impostors) <= min(_HELD_PAIRS, memory_mb * 2**20 // _HELD_BYTES)
-    tally: HeldDistances | BinnedDistances = HeldDistances(genuine, impostors) if held else BinnedDistances()
+        counts = min(pairs, counts[0]), min(pairs, counts[1])
+    settings.check(counts[1])
+    held = sum(counts) <= min(_HELD_PAIRS, memory_mb * 2**20 // _HELD_BYTES)
+    tally: HeldDistances | BinnedDistances = HeldDistances(*counts) if held else BinnedDistances()
     for block in blocks:
         tally.add(*block)
-    return settings.result(tally.trade_off(), sampled, [*notes, *tally.notes()])
+    notes = [*sample_notes(counts, population.totals), *tally.notes()]
+    return settings.result(tally.trade_off(), sampled, notes)
 
 
 def verification_from_scores(
@@ -157,20 +149,12 @@ def verification_from_scores(
         cost_false: the cost of accepting an impostor pair.
     """
     settings = _Settings(fpr, p_target, cost_miss, cost_false)
-    numbers = np.asarray(scores.detach().cpu() if isinstance(scores, Tensor) else scores)
-    truth = np.asarray(same.detach().cpu() if isinstance(same, Tensor) else same)
-    if numbers.ndim != 1 or numbers.dtype.kind not in "fiub" or not np.isfinite(numbers).all():
-        raise DataError("The scores must be a one-dimensional list of finite numbers, one per pair.")
-    if truth.shape != numbers.shape or truth.dtype.kind not in "iubf" or not np.isin(truth, (0, 1)).all():
-        raise DataError(f"'same' must be True or False for each of the {len(numbers)} pairs.")
-    truth = truth.astype(bool)
-    distances = -numbers.astype(np.float64)
+    distances = -number_column(scores, "scores").astype(np.float64)
+    truth = flag_column(same, "same", len(distances))
     _refuse_one_kind(int(truth.sum()), int((~truth).sum()), "give scores of both")
     settings.check(int((~truth).sum()))
     result = settings.result(TradeOff.of_sorted(np.sort(distances[truth]), np.sort(distances[~truth])), False, [])
-    return VerificationResult(
-        result.values, -result.threshold, result.genuine, result.impostors, result.det, notes=result.notes
-    )
+    return replace(result, threshold=-result.threshold)
 
 
 @dataclass(frozen=True)
@@ -219,31 +203,7 @@ class _Settings:
         return [rate for rate in self.fpr if rate < 1 / impostors]
 
 
-def _population(
-    embeddings: Any, labels: Any, gallery: Any | None, gallery_labels: Any | None, space: Scorer, memory_mb: int
-) -> Pairs:
-    """The checked pairs of embeddings with themselves or with a gallery."""
-    if (gallery is None) != (gallery_labels is None):
-        raise DataError("gallery and gallery_labels go together: pass both or neither.")
-    points, others = as_pair(embeddings, gallery)
-    arrays = [label_array(labels, len(points))]
-    if others is not None:
-        arrays.append(label_array(gallery_labels, len(others), "gallery labels"))
-    codes = label_codes(*arrays)
-    found = Pairs(points, codes[0], others, codes[1] if others is not None else None, space, memory_mb)
-    what = "two classes or more, one of them with two items or more"
-    if others is not None:
-        what = "a gallery that has items of the queries' classes and of others"
-    _refuse_one_kind(found.genuine, found.impostors, f"give {what}")
-    return found
-
-
 def _refuse_one_kind(genuine: int, impostors: int, advice: str) -> None:
     for count, kind in ((genuine, "genuine pair (of one class)"), (impostors, "impostor pair (of two classes)")):
         if count == 0:
             raise DataError(f"There is no {kind}, and verification needs both kinds: {advice}.")
-
-
-def _sample_notes(pairs: int, genuine: int, impostors: int) -> list[str]:
-    kinds = (("genuine", genuine), ("impostor", impostors))
-    return [f"{pairs:,} of {total:,} {kind} pairs were drawn at random." for kind, total in kinds if total > pairs]

@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
 
 from nearkin.checks import check_whole
 from nearkin.errors import DataError, require, suggestion
 from nearkin.search.exact import exact
-from nearkin.search.order import candidate_distances
+from nearkin.search.order import EuclideanForm, ProductForm, UnitForm, candidate_distances
 from nearkin.search.rerank import Reranker, as_reranker
 from nearkin.search.scorers import Cosine, InnerProduct, Scorer, as_exclude, as_pair, as_scorer, as_vectors, check_k
 from nearkin.spaces import Euclidean, EuclideanOrder, LipschitzBall, Sphere
@@ -25,22 +24,14 @@ _DEFAULT_BITS = 8
 _UNITS = {"": 1, "k": 1024, "M": 1024**2}
 _CELLS = re.compile(r"^IVF(\d+)([kM]?)")
 _GRID = re.compile(r"^IMI\d+x(\d+)")
+_COMPRESSED = re.compile(r"[PSR]Q|PCA|LSH|ITQ|RaBitQ")
+"""Of an index that holds less than the vectors, so that its own order is an estimate."""
 _CODES = re.compile(r"(?:(?<![A-Z])PQ|RQ|LSQ)\d+(?:x(\d+))?")
 
 
 def centroids(factory: str) -> int:
     """The size of the largest codebook of a factory string; 0 if it learns none."""
     return max(map(_centroids, factory.split(",")))
-
-
-def compresses(factory: str) -> bool:
-    """Whether the index holds less than the vectors, so that its own order is an estimate."""
-    return re.search(r"[PSR]Q|PCA|LSH|ITQ|RaBitQ", factory) is not None
-
-
-def training_size(factory: str, size: int) -> int:
-    """How many of `size` points to train on: all, or as many as its codebooks can use."""
-    return min(size, _MOST * (centroids(factory) or 2**_DEFAULT_BITS))
 
 
 def check_size(factory: str, size: int) -> None:
@@ -91,7 +82,16 @@ def build(kit: Any, factory: str, dimensions: int, by_product: bool, seed: int) 
         raise DataError(
             f"faiss cannot build '{factory}' for vectors of {dimensions} dimensions: {reason(error)}"
         ) from error
-    _prepare(kit, index, seed)
+    inner = _inner(kit, index)
+    if hasattr(inner, "hnsw"):
+        inner.hnsw.rng = kit.RandomGenerator(seed)
+        inner = kit.downcast_index(inner.storage)
+    if hasattr(inner, "do_polysemous_training"):
+        # Annealing for a filter that is off by default takes most of the training time.
+        inner.do_polysemous_training = False
+    for learner in (inner, getattr(inner, "pq", inner)):
+        if hasattr(learner, "cp"):
+            learner.cp.seed = seed  # of the k-means of cells and codes
     return index
 
 
@@ -114,20 +114,6 @@ def knobs_of(kit: Any, index: Any) -> dict[str, int]:
     if isinstance(inner, kit.IndexIVF):
         return {"nprobe": inner.nlist}
     return {"efSearch": 0} if isinstance(inner, kit.IndexHNSW) else {}
-
-
-def _prepare(kit: Any, index: Any, seed: int) -> None:
-    """Seed the k-means of cells and codes and the levels of a graph; leave out training that no search here uses."""
-    inner = _inner(kit, index)
-    if hasattr(inner, "hnsw"):
-        inner.hnsw.rng = kit.RandomGenerator(seed)
-        inner = kit.downcast_index(inner.storage)
-    if hasattr(inner, "do_polysemous_training"):
-        # Annealing for a filter that is off by default takes most of the training time.
-        inner.do_polysemous_training = False
-    for learner in [inner, *([inner.pq] if hasattr(inner, "pq") else [])]:
-        if hasattr(learner, "cp"):
-            learner.cp.seed = seed
 
 
 @contextmanager
@@ -166,57 +152,42 @@ class Coordinates:
 
     def __init__(self, gallery: Tensor, space: Scorer) -> None:
         self.by_product = isinstance(space, Cosine | InnerProduct)
-        if not (self.by_product or _unweighted(space, gallery[:1])):
+        unweighted = isinstance(space, EuclideanOrder) and space.as_euclidean(gallery[:1])[1] is None
+        if not (self.by_product or unweighted):
             raise DataError(
                 f"faiss cannot search {_name(space)}: it knows the sphere, Euclidean space, the Lipschitz ball, cosine "
                 "and inner product; use nearkin.search.exact instead."
             )
         self._space = space
-        self._origin, self._scale = torch.zeros_like(gallery[0], dtype=torch.float64), 1.0
-        blocks = gallery.split(_ROWS)
-        if not self.by_product:
-            self._origin = torch.stack([self._flatten(block).sum(dim=0) for block in blocks]).sum(dim=0) / len(gallery)
-        reach = max(float((self._flatten(block) - self._origin).abs().amax()) for block in blocks)
-        self._scale = 2.0 ** -float(np.frexp(reach)[1])
-        self._longest = max(float(torch.linalg.vector_norm(self._enter(block), dim=1).amax()) for block in blocks)
+        self._form: UnitForm | ProductForm | EuclideanForm = UnitForm()
+        if isinstance(space, EuclideanOrder):
+            self._form = EuclideanForm(gallery, gallery, space)
+        elif isinstance(space, InnerProduct):
+            self._form = ProductForm(gallery, gallery)
 
     def enter(self, points: Tensor) -> np.ndarray:
         """Coordinates (n, d) in float32 of points (n, d)."""
-        parts = [self._enter(block).cpu().numpy() for block in points.split(_ROWS)]
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+        width = points.shape[1]
+        parts = [self._form.sides(block)[0][:, :width].cpu().numpy() for block in points.split(_ROWS)]
+        return np.ascontiguousarray(parts[0] if len(parts) == 1 else np.concatenate(parts))
 
     def rounding(self, coordinates: np.ndarray) -> np.ndarray:
         """By how much (q,) faiss's numbers for these queries (q, d) can be off."""
-        lengths = np.linalg.norm(coordinates, axis=1) + self._longest
+        lengths = np.linalg.norm(coordinates, axis=1) + self._form.longest
         return (coordinates.shape[1] + 8) * np.finfo(np.float32).eps * lengths**2
 
     def distances(self, scores: np.ndarray) -> np.ndarray:
         """Distances of the space from faiss's squared distances or products, of any shape."""
         if isinstance(self._space, InnerProduct):
-            return -scores / self._scale**2
+            return -scores / self._form.scale**2
         if isinstance(self._space, Cosine):
-            return 1 - scores / self._scale**2
-        lengths = np.sqrt(np.maximum(scores, 0)) / self._scale
+            return 1 - scores
+        lengths = np.sqrt(np.maximum(scores, 0)) / self._form.scale
         if isinstance(self._space, Sphere) and self._space.metric == "angle":
             return 2 * np.arcsin(np.minimum(lengths / 2, 1))
         if isinstance(self._space, Sphere | Euclidean | LipschitzBall):
             return lengths
         raise DataError(f"The distances of {_name(self._space)} need the vectors: keep exact_distances=True.")
-
-    def _flatten(self, points: Tensor) -> Tensor:
-        points = points.double()
-        if isinstance(self._space, Cosine):
-            return normalize(points, dim=1)
-        if isinstance(self._space, EuclideanOrder):
-            return self._space.as_euclidean(points)[0]
-        return points
-
-    def _enter(self, points: Tensor) -> Tensor:
-        return ((self._flatten(points) - self._origin) * self._scale).float()
-
-
-def _unweighted(space: Scorer, points: Tensor) -> bool:
-    return isinstance(space, EuclideanOrder) and space.as_euclidean(points)[1] is None
 
 
 def _name(space: Any) -> str:
@@ -265,9 +236,8 @@ def faiss(
 
     def search(x: Tensor, points: Tensor, k: int, exclude: Tensor | None) -> tuple[Tensor, Tensor]:
         if not (fitted and fitted[-1][0] is points):  # a re-ranker searches more than once, mostly the same gallery
-            fitted[:] = [
-                (points, FaissIndex(factory, space, seed=seed, search_parameters=search_parameters).fit(points))
-            ]
+            index = FaissIndex(factory, space, seed=seed, search_parameters=search_parameters)
+            fitted[:] = [(points, index.fit(points))]
         return fitted[-1][1].search(x, k, exclude=exclude)
 
     skip = None if hidden is None else torch.from_numpy(hidden)
@@ -329,9 +299,23 @@ class FaissIndex:
         coordinates = Coordinates(points, scorer)
         index = build(kit, self.factory, points.shape[1], coordinates.by_product, self.seed)
         self._knobs = knobs_of(kit, index)
-        _check_parameters(self.factory, self.search_parameters or {}, [*self._knobs, "candidates"])
+        for name, value in (self.search_parameters or {}).items():
+            known = [*self._knobs, "candidates"]
+            if name not in known:
+                raise DataError(f"'{self.factory}' has no search parameter '{name}'.{suggestion(name, known)}")
+            check_whole(value, name, 1)
         if not index.is_trained:
-            self._train(index, coordinates, points)
+            # All points, or as many as the codebooks can use.
+            generator, most = (
+                torch.Generator().manual_seed(self.seed),
+                _MOST * (centroids(self.factory) or 2**_DEFAULT_BITS),
+            )
+            sample = torch.randperm(len(points), generator=generator)[:most]
+            try:
+                index.train(coordinates.enter(points[sample.to(points.device)]))
+            except RuntimeError as error:
+                message = f"faiss cannot train '{self.factory}' on {len(points)} items: {reason(error)}"
+                raise DataError(message) from error
         with reproducible(kit):
             for block in points.split(_ADDED):
                 index.add(coordinates.enter(block))
@@ -366,14 +350,6 @@ class FaissIndex:
             distances[rows], indices[rows] = self._search_block(x[rows], k, banned[rows])
         return distances, indices
 
-    def _train(self, index: Any, coordinates: Coordinates, points: Tensor) -> None:
-        generator = torch.Generator().manual_seed(self.seed)
-        sample = torch.randperm(len(points), generator=generator)[: training_size(self.factory, len(points))]
-        try:
-            index.train(coordinates.enter(points[sample.to(points.device)]))
-        except RuntimeError as error:
-            raise DataError(f"faiss cannot train '{self.factory}' on {len(points)} items: {reason(error)}") from error
-
     def _search_block(self, x: Tensor, k: int, banned: np.ndarray) -> tuple[Tensor, Tensor]:
         """Neighbours of a block: candidates by faiss, order by true distance, what faiss cannot settle in full."""
         entered = self.coordinates_.enter(x)
@@ -400,7 +376,7 @@ class FaissIndex:
     def _propose(self, entered: np.ndarray, k: int, banned: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Scores and candidates (q, m) of queries (q, d), -1 where faiss has none; short lists are searched wider."""
         given = self.search_parameters or {}
-        wide = given.get("candidates", 4 * k + 16 if compresses(self.factory) else k + k // 4 + 16)
+        wide = given.get("candidates", 4 * k + 16 if _COMPRESSED.search(self.factory) else k + k // 4 + 16)
         wide = min(self.size_, max(wide, k + 1))
         knobs = {"efSearch": max(64, 2 * wide), "nprobe": max(8, self._knobs.get("nprobe", 0) // 16), **given}
         scores = np.empty((len(entered), wide), dtype=np.float32)
@@ -430,13 +406,6 @@ class FaissIndex:
         distances, indices = exact(entered, decoded, k, space=space, exclude=banned)
         scores = (-distances if by_product else distances.square()).cpu().numpy()
         return torch.from_numpy(self.coordinates_.distances(scores)).float().to(x.device), indices
-
-
-def _check_parameters(factory: str, given: Mapping[str, int], known: list[str]) -> None:
-    for name, value in given.items():
-        if name not in known:
-            raise DataError(f"'{factory}' has no search parameter '{name}'.{suggestion(name, known)}")
-        check_whole(value, name, 1)
 
 
 def _available(size: int, hidden: np.ndarray | None) -> int:

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from nearkin.errors import DataError, suggestion
-from nearkin.search.brute_force import Order, search_candidates, true_order
+from nearkin.search.brute_force import search_candidates, true_order
+from nearkin.search.order import Order
 from nearkin.search.rerank import Reranker, as_reranker
 from nearkin.search.scorers import Scorer, as_exclude, as_pair, as_scorer, as_vectors, check_k, memory_bytes
 from nearkin.spaces import Sphere

@@ -9,16 +9,18 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from nearkin.errors import DataError
 from nearkin.search.scan import PARALLEL, UNDERFLOW, round_noise
-from nearkin.search.scorers import CERTAINTY, ROUNDING, Cosine, Factorised, Factors, InnerProduct, Scorer
+from nearkin.search.scorers import CERTAINTY, ROUNDING, Cosine, Factorised, Factors, InnerProduct, Scorer, slices
 from nearkin.spaces import EuclideanOrder, Sphere
 
 _CHUNK_ENTRIES = 2**19
 _GATHERED_ENTRIES = 2**18  # in float64, and a scorer makes several copies: about 10 MB for each worker
+_TABLE_ENTRIES = 2**20  # distances in double precision that a worker holds
 _DENSE = 4
 _SAMPLED = 1000
 _CONCENTRATED = 0.9  # length of the mean direction
@@ -47,11 +49,11 @@ class Order:
             self._form = _directions(queries, gallery, scorer)
             self._noise = PARALLEL if isinstance(scorer, Sphere) else PARALLEL**2
         elif isinstance(scorer, InnerProduct) and _is_own_distance(scorer):
-            self._form = _ProductForm(queries, gallery)
+            self._form = ProductForm(queries, gallery)
         elif isinstance(scorer, Factorised) and _is_own_distance(scorer):
             self._factors = Factors(gallery, scorer)
         elif isinstance(scorer, EuclideanOrder) and _is_own_distance(scorer):
-            self._form = _EuclideanForm(queries, gallery, scorer)
+            self._form = EuclideanForm(queries, gallery, scorer)
         else:
             self.by_product = False
         if self.by_product:
@@ -112,79 +114,94 @@ class Order:
             return torch.zeros(len(rows), device=self.queries.device)
         if self._factors is not None:
             return self._factors.tolerance(self.queries[rows])
-        if isinstance(self._form, _UnitForm):
-            return torch.full((len(rows),), self._form.rounding(self.queries.shape[1]), device=self.queries.device)
         return self._form.tolerance(self.queries[rows])
+
+    def doubt(self, rows: np.ndarray) -> np.ndarray:
+        """By how much (b,) rounding may move the scores of two items apart, for queries (b,): twice the tolerance."""
+        return 2 * self.tolerance(torch.from_numpy(rows).to(self.queries.device)).cpu().numpy()
 
     def distances(self, rows: Tensor, near: Tensor) -> Tensor:
         """True distances (b, c), float64, of queries (b,) to chosen gallery items (b, c)."""
-        if self._factors is not None:
-            return self._factors.distances(self.queries[rows], near)
+        factors, size = self._factors, len(self.gallery)
         distances = torch.empty(near.shape, dtype=torch.float64, device=near.device)
-        dense = _DENSE * near.shape[1] >= len(self.gallery) > 1
-        a_row = len(self.gallery) if dense else near.shape[1] * self.queries.shape[1]
-        step = max(1, _GATHERED_ENTRIES // max(1, a_row))
-        for start in range(0, len(rows), step):
-            some = slice(start, start + step)
-            x = self.queries[rows[some]].double()
+        dense = _DENSE * near.shape[1] >= size > 1
+        width = self.queries.shape[1] if factors is None else factors.width
+        entries = _TABLE_ENTRIES if dense and factors is not None else _GATHERED_ENTRIES
+        for some in slices(len(rows), max(1, entries // max(1, size if dense else near.shape[1] * width))):
+            x = self.queries[rows[some]]
+            x = x.double() if factors is None else factors.exact.of_queries(x)
             if dense:  # most of the gallery: no need to gather it for every query
-                chunks = self.gallery.split(max(1, _GATHERED_ENTRIES // self.queries.shape[1]))
-                table = torch.cat([self.scorer.distance(x, part.double()) for part in chunks], dim=1)
-                distances[some] = table.gather(1, near[some])
+                table = distances.new_empty(len(x), size)
+                for part in slices(size, max(1, _GATHERED_ENTRIES // width)):
+                    table[:, part] = self._pairs(x, self.gallery[part])
+                found = table.gather(1, near[some])
             else:
-                distances[some] = self.scorer.distance(x.unsqueeze(1), self.gallery[near[some]].double())[:, 0]
-        if self._noise:
-            distances[distances < self._noise] = 0  # vectors of one direction are one point, whatever their lengths
+                found = self._pairs(x.unsqueeze(1), self.gallery[near[some]])[:, 0]
+            if factors is not None:
+                found = factors.without_noise(found, x)
+            # vectors of one direction are one point, whatever their lengths
+            distances[some] = torch.where(found < self._noise, 0.0, found) if self._noise else found
         return distances
 
+    def _pairs(self, x: Tensor, points: Tensor) -> Tensor:
+        """Distances in float64 of what `distances` has made of queries, to items as they are."""
+        if self._factors is None:
+            return self.scorer.distance(x, points.double())
+        return -self._factors.exact.scores(x, self._factors.exact.of_enrolled(points))
 
-class _UnitForm:
+
+class UnitForm:
     """Directions: the product of unit vectors is their cosine."""
 
     more_columns = 0
+    scale, longest = 1.0, 1.0
 
     def sides(self, points: Tensor) -> tuple[Tensor, Tensor]:
+        """Both sides (n, width) of the product, float32, of points (n, d)."""
         unit = Sphere().as_euclidean(points.double())[0].float()
         return unit, unit
 
-    def rounding(self, dimensions: int) -> float:
-        return (CERTAINTY * math.sqrt(dimensions) + 2) * ROUNDING
+    def tolerance(self, queries: Tensor) -> Tensor:
+        """By how much (b,) rounding may move the scores of queries (b, d)."""
+        rounding = (CERTAINTY * math.sqrt(queries.shape[1]) + 2) * ROUNDING
+        return torch.full((len(queries),), rounding, device=queries.device)
 
 
-class _UnitOrZeroForm(_UnitForm):
+class _UnitOrZeroForm(UnitForm):
     """Directions and zero vectors, which are at a right angle to every direction and at none to each other."""
 
     more_columns = 1
 
     def sides(self, points: Tensor) -> tuple[Tensor, Tensor]:
+        """Both sides (n, width) of the product, float32, of points (n, d)."""
         unit, _ = super().sides(points)
         marked = torch.cat([unit, (unit == 0).all(dim=1, keepdim=True).float()], dim=1)
         return marked, marked
 
 
-class _ProductForm:
+class ProductForm:
     """Inner products, scaled by powers of two so that they neither overflow nor vanish."""
 
     more_columns = 0
 
     def __init__(self, queries: Tensor, gallery: Tensor) -> None:
-        self._scale = _power_of_two(max(_largest(queries), _largest(gallery)))
-        self._longest = max(float(part.norm(dim=1).amax()) for part in self._chunks(gallery))
+        self.scale = _power_of_two(max(_largest(queries), _largest(gallery)))
+        chunks = gallery.split(_chunk_rows(gallery))
+        self.longest = max(float((part.double() * self.scale).norm(dim=1).amax()) for part in chunks)
 
     def sides(self, points: Tensor) -> tuple[Tensor, Tensor]:
-        scaled = (points.double() * self._scale).float()
+        """Both sides (n, width) of the product, float32, of points (n, d)."""
+        scaled = (points.double() * self.scale).float()
         return scaled, scaled
 
     def tolerance(self, queries: Tensor) -> Tensor:
-        length = (queries.double() * self._scale).norm(dim=1).float()
+        """By how much (b,) rounding may move the scores of queries (b, d)."""
+        length = (queries.double() * self.scale).norm(dim=1).float()
         root = math.sqrt(queries.shape[1])
-        return CERTAINTY * root * ROUNDING * (self._longest * length + UNDERFLOW * root)
-
-    def _chunks(self, points: Tensor) -> Any:
-        return (part.double() * self._scale for part in points.split(_chunk_rows(points)))
+        return CERTAINTY * root * ROUNDING * (self.longest * length + UNDERFLOW * root)
 
 
-class _EuclideanForm:
+class EuclideanForm:
     """Negative halves of squared Euclidean distances, over the weights of both points where the space has weights."""
 
     more_columns = 2
@@ -195,17 +212,14 @@ class _EuclideanForm:
         reach = spread
         for part in queries.split(_chunk_rows(queries)):
             reach = max(reach, float((space.as_euclidean(part.double())[0] - self._origin).abs().amax()))
-        self._scale = _power_of_two(reach)
-        self._longest, self._lightest = 0.0, math.inf
-        for part in gallery.split(_chunk_rows(gallery)):
-            points, weights = self._placed(part)
-            self._longest = max(self._longest, float(points.norm(dim=1).amax()))
-            if weights is not None:
-                self._lightest = min(self._lightest, float(weights.amin()))
-        if self._lightest == math.inf:
-            self._lightest = 1.0
+        self.scale = _power_of_two(reach)
+        self.longest, self._lightest = 0.0, math.inf
+        for points, weights in map(self._placed, gallery.split(_chunk_rows(gallery))):
+            self.longest = max(self.longest, float(points.norm(dim=1).amax()))
+            self._lightest = min(self._lightest, 1.0 if weights is None else float(weights.amin()))
 
     def sides(self, points: Tensor) -> tuple[Tensor, Tensor]:
+        """Both sides (n, width) of the product, float32, of points (n, d)."""
         placed, weights = self._placed(points)
         half = placed.square().sum(dim=1, keepdim=True) / 2
         left = torch.cat([placed, -half, torch.ones_like(half)], dim=1)
@@ -215,16 +229,17 @@ class _EuclideanForm:
         return left.float(), right.float()
 
     def tolerance(self, queries: Tensor) -> Tensor:
+        """By how much (b,) rounding may move the scores of queries (b, d)."""
         placed, weights = self._placed(queries)
         root = math.sqrt(queries.shape[1] + 2)
-        largest = (placed.norm(dim=1) + self._longest).square() / 2 + UNDERFLOW * root
+        largest = (placed.norm(dim=1) + self.longest).square() / 2 + UNDERFLOW * root
         if weights is not None:
             largest = largest / weights / self._lightest
         return (CERTAINTY * root * ROUNDING * largest).float()
 
     def _placed(self, points: Tensor) -> tuple[Tensor, Tensor | None]:
         flat, weights = self._space.as_euclidean(points.double())
-        return (flat - self._origin) * self._scale, weights
+        return (flat - self._origin) * self.scale, weights
 
     def _round_centre(self, gallery: Tensor) -> tuple[Tensor, float]:
         """A round point (d,) near the mean, subtracting which does not spoil exact ties, and the largest difference.
@@ -250,18 +265,18 @@ def _is_own_distance(scorer: Scorer) -> bool:
     return kinds.index(order) <= kinds.index(distance)
 
 
-def _directions(queries: Tensor, gallery: Tensor, scorer: Sphere | Cosine) -> _UnitForm | _EuclideanForm:
+def _directions(queries: Tensor, gallery: Tensor, scorer: Sphere | Cosine) -> UnitForm | EuclideanForm:
     """Cosines; or, where all directions are much the same, distances between them, which lose fewer digits."""
     sets = [queries] if queries is gallery else [queries, gallery]
     chunks = [part for points in sets for part in points.split(_chunk_rows(points))]
     if any(bool((torch.linalg.vector_norm(part, torch.inf, dim=1) == 0).any()) for part in chunks):
         # A zero vector is at chord 1 and at a right angle to all directions, and its cosine is 0.
         if isinstance(scorer, Sphere):
-            return _UnitOrZeroForm() if scorer.metric == "angle" else _EuclideanForm(queries, gallery, scorer)
-        return _UnitForm()
+            return _UnitOrZeroForm() if scorer.metric == "angle" else EuclideanForm(queries, gallery, scorer)
+        return UnitForm()
     sample = gallery[:: max(1, len(gallery) // _SAMPLED)].double()
     mean = Sphere().as_euclidean(sample)[0].mean(dim=0)
-    return _EuclideanForm(queries, gallery, Sphere()) if float(mean.norm()) > _CONCENTRATED else _UnitForm()
+    return EuclideanForm(queries, gallery, Sphere()) if float(mean.norm()) > _CONCENTRATED else UnitForm()
 
 
 def _chunk_rows(points: Tensor) -> int:

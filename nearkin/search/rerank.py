@@ -31,45 +31,6 @@ _ROUNDING = -1e-6
 _DENSE = 8
 
 
-def reciprocal_ranking(
-    search: Search,
-    queries: Tensor,
-    gallery: Tensor,
-    k: int,
-    *,
-    exclude: Tensor | None,
-    space: Scorer,
-    k1: int,
-    k2: int,
-    weight: float,
-) -> tuple[Tensor, Tensor]:
-    """The k first gallery items of every query, as `KReciprocal.rank` returns them."""
-    banned = torch.full((len(queries),), -1) if exclude is None else exclude.long()
-    banned = banned.to(queries.device)
-    items, node, hidden = _union(queries, gallery, banned)
-    first, chains = _neighbours(search, queries, gallery, items, hidden, k, k1, banned)
-    farthest = _farthest(items, space)
-    codes = _encode(items, chains, farthest, space)
-    if k2 > 1:
-        codes = (_adjacency(chains[:, :k2]) @ codes) / min(k2, chains.shape[1])
-    of_queries, by_feature = codes[node].tocsr(), codes[: len(gallery)].tocsc()
-    farthest = farthest[node]
-    distances = np.empty((len(queries), k), dtype=np.float32)
-    indices = np.empty((len(queries), k), dtype=np.int64)
-    for rows in _blocks(of_queries, by_feature):
-        shared = _shared(of_queries[rows], by_feature)  # (b, n), most of it zero
-        row, column = _candidates(shared, first[rows], banned[rows].cpu().numpy())
-        original = _pair_distances(space, queries[rows], gallery, row, column)
-        common = shared[row, column]
-        jaccard = np.maximum(1 - common / (2 - common), 0)
-        final = ((1 - weight) * jaccard + weight * _relative(original, farthest[rows][row])).astype(np.float32)
-        order = np.lexsort((column, original, final, row))
-        start = np.searchsorted(row[order], np.arange(len(shared)))
-        best = order[start[:, None] + np.arange(k)]
-        distances[rows], indices[rows] = final[best], column[best]
-    return torch.from_numpy(distances).to(queries.device), torch.from_numpy(indices).to(queries.device)
-
-
 def _union(queries: Tensor, gallery: Tensor, banned: Tensor) -> tuple[Tensor, np.ndarray, Tensor]:
     """All items (N, d), the item (q,) that each query is, and the item (N,) that each must not count, -1 for none.
 
@@ -375,6 +336,29 @@ class KReciprocal:
         """As `Reranker.rank`."""
         if not len(queries):
             return search(queries, gallery, k, exclude)
-        return reciprocal_ranking(
-            search, queries, gallery, k, exclude=exclude, space=space, k1=self.k1, k2=self.k2, weight=self.weight
-        )
+        banned = torch.full((len(queries),), -1) if exclude is None else exclude.long()
+        banned = banned.to(queries.device)
+        items, node, hidden = _union(queries, gallery, banned)
+        first, chains = _neighbours(search, queries, gallery, items, hidden, k, self.k1, banned)
+        farthest = _farthest(items, space)
+        codes = _encode(items, chains, farthest, space)
+        if self.k2 > 1:
+            codes = (_adjacency(chains[:, : self.k2]) @ codes) / min(self.k2, chains.shape[1])
+        of_queries, by_feature = codes[node].tocsr(), codes[: len(gallery)].tocsc()
+        farthest = farthest[node]
+        distances = np.empty((len(queries), k), dtype=np.float32)
+        indices = np.empty((len(queries), k), dtype=np.int64)
+        for rows in _blocks(of_queries, by_feature):
+            shared = _shared(of_queries[rows], by_feature)  # (b, n), most of it zero
+            row, column = _candidates(shared, first[rows], banned[rows].cpu().numpy())
+            original = _pair_distances(space, queries[rows], gallery, row, column)
+            common = shared[row, column]
+            jaccard = np.maximum(1 - common / (2 - common), 0)
+            final = ((1 - self.weight) * jaccard + self.weight * _relative(original, farthest[rows][row])).astype(
+                np.float32
+            )
+            order = np.lexsort((column, original, final, row))
+            start = np.searchsorted(row[order], np.arange(len(shared)))
+            best = order[start[:, None] + np.arange(k)]
+            distances[rows], indices[rows] = final[best], column[best]
+        return torch.from_numpy(distances).to(queries.device), torch.from_numpy(indices).to(queries.device)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -34,30 +34,6 @@ _LENGTHS = (1e-15, 1e15)  # beyond, scores do
 _ZERO_CHORD = 0.5  # the cosine whose chord is 1, which is the zero vector's distance to all directions
 
 
-class ScoreForm(Protocol):
-    """Scores of one space."""
-
-    def extra(self, lengths: np.ndarray) -> np.ndarray:
-        """What (n,) float32 to keep of vectors with these lengths, float64 (n,)."""
-        ...
-
-    def fits(self, lengths: np.ndarray) -> np.ndarray:
-        """Whether (n,) vectors of these lengths can be scored in float32."""
-        ...
-
-    def queries(self, queries: np.ndarray) -> np.ndarray:
-        """The left side (q, d) float32 of the product."""
-        ...
-
-    def finish(self, products: np.ndarray, extra: np.ndarray) -> None:
-        """Turn products (n, q) into scores, in place; `extra` (n,)."""
-        ...
-
-    def tolerance(self, lengths: np.ndarray, longest: float, dimension: int) -> np.ndarray:
-        """By how much (q,) the scores of queries with these lengths may be off; `longest` is of the stored vectors."""
-        ...
-
-
 class _Directions:
     """Cosines, whatever the lengths."""
 
@@ -65,16 +41,20 @@ class _Directions:
         self._zero = zero  # score of a zero vector
 
     def extra(self, lengths: np.ndarray) -> np.ndarray:
+        """What (n,) float32 to keep of vectors with these lengths, float64 (n,)."""
         return np.divide(1, lengths, out=np.zeros(len(lengths)), where=lengths > 0).astype(np.float32)
 
     def fits(self, lengths: np.ndarray) -> np.ndarray:
+        """Whether (n,) vectors of these lengths can be scored in float32."""
         return (lengths == 0) | ((lengths > _LENGTHS[0]) & (lengths < _LENGTHS[1]))
 
     def queries(self, queries: np.ndarray) -> np.ndarray:
+        """The left side (q, d) float32 of the product."""
         wide = queries.astype(np.float64)
         return (wide / np.linalg.norm(wide, axis=1, keepdims=True)).astype(np.float32)
 
     def finish(self, products: np.ndarray, extra: np.ndarray) -> None:
+        """Turn products (n, q) into scores, in place; `extra` (n,)."""
         products *= extra[:, None]
         if self._zero:
             lost = extra == 0
@@ -82,12 +62,13 @@ class _Directions:
                 products[lost] = self._zero
 
     def tolerance(self, lengths: np.ndarray, longest: float, dimension: int) -> np.ndarray:
+        """By how much (q,) the scores of queries with these lengths may be off; `longest` is of the stored vectors."""
         # the product's error, half as much again for that of 1 / |y|, and a few roundings
         return np.full(len(lengths), (1.5 * CERTAINTY * math.sqrt(dimension) + 5) * ROUNDING, np.float32)
 
 
 class _HalfSquares:
-    """Negative halves of squared distances, but for the query's own."""
+    """Negative halves of squared distances, but for the query's own; methods as of `_Directions`."""
 
     def extra(self, lengths: np.ndarray) -> np.ndarray:
         with np.errstate(over="ignore"):  # such lengths do not fit, so it is never used
@@ -106,6 +87,10 @@ class _HalfSquares:
         root = math.sqrt(dimension) + 2
         largest = lengths * longest + longest**2 / 2 + UNDERFLOW * root
         return (CERTAINTY * root * ROUNDING * largest).astype(np.float32)
+
+
+ScoreForm: TypeAlias = _Directions | _HalfSquares
+"""Scores of one space."""
 
 
 def score_form(space: Space) -> ScoreForm | None:
@@ -327,7 +312,7 @@ class CandidatePool:
         self._raise(np.partition(groups, place, axis=0)[place])
 
     def _raise(self, sure: np.ndarray) -> None:
-        """Raise the limits: at least k slots have these scores (q,)."""
+        """At least k slots have these scores (q,)."""
         np.maximum(self._limits, np.maximum(sure - self._margin, _NONE), out=self._limits)
 
     def _cut(self) -> None:

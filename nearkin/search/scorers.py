@@ -115,8 +115,6 @@ CERTAINTY = 6.0
 """A product of d terms errs by less than 6 sqrt(d) roundings but once in 10^7 (Higham and Mary 2019, theorem 2.4)."""
 
 _CHUNK_ENTRIES = 2**18
-_TABLE_ENTRIES = 2**20  # distances in double precision that a worker holds
-_DENSE = 4
 _NOISE = 2.0**-44
 """Times the size of its terms, what float64 cannot tell of a score: sums of hundreds of terms err by less."""
 
@@ -133,7 +131,7 @@ class Factors:
         self._gallery = gallery
         self._name = type(scorer).__name__
         self._sides = scorer.sides(torch.float32)
-        self._exact = scorer.sides(torch.float64)
+        self.exact = scorer.sides(torch.float64)
         self.width = self._sides.width
         self._reach = 0.0
         self._unseen = torch.ones(len(gallery), dtype=torch.bool, device=gallery.device)
@@ -164,37 +162,20 @@ class Factors:
         self._checked(sizes)
         return CERTAINTY * math.sqrt(self.width) * ROUNDING * (sizes + self._largest())
 
-    def distances(self, queries: Tensor, near: Tensor) -> Tensor:
-        """True distances (b, c), float64, of queries (b, d) to items (b, c); what is equal but for rounding is equal.
-
-        They are computed without what is random in training, whatever state the scorer is in, as scores are.
-        """
-        distances = torch.empty(near.shape, dtype=torch.float64, device=near.device)
-        size, columns = len(self._gallery), near.shape[1]
-        dense = _DENSE * columns >= size > 1
-        a_row = size if dense else columns * self.width
-        noise = torch.empty(len(queries), dtype=torch.float64, device=near.device)
-        step = max(1, (_TABLE_ENTRIES if dense else _CHUNK_ENTRIES) // max(1, a_row))
-        for some in slices(len(queries), step):
-            left = self._exact.of_queries(queries[some])
-            noise[some] = _NOISE * (self._exact.sizes(left) + self._largest())
-            if dense:  # most of the gallery: no need to gather it for every query
-                table = torch.empty(len(left), size, dtype=torch.float64, device=near.device)
-                for part in self._parts():
-                    self._exact.scores(left, self._exact.of_enrolled(self._gallery[part]), table[:, part])
-                distances[some] = -table.gather(1, near[some])
-            else:
-                right = self._exact.of_enrolled(self._gallery[near[some]])
-                distances[some] = -self._exact.scores(left.unsqueeze(1), right)[:, 0]
-        return _without_noise(distances, noise.unsqueeze(1))
-
-    def _parts(self) -> Iterator[slice]:
-        return slices(len(self._gallery), max(1, _CHUNK_ENTRIES // self.width))
+    def without_noise(self, distances: Tensor, left: Tensor) -> Tensor:
+        """Distances (b, c), float64, those of a row within rounding of the next made equal; `left` (b, width)."""
+        noise = (_NOISE * (self.exact.sizes(left) + self._largest())).unsqueeze(1)
+        if distances.shape[1] == 1:  # a single one is rounded to a grid
+            grid = torch.exp2(torch.ceil(torch.log2(4 * noise)))
+            return torch.where(grid > 0, (distances / grid).round() * grid, distances)
+        ascending, place = distances.sort(dim=1)
+        ascending[:, 1:].masked_fill_(ascending.diff(dim=1) <= noise, -torch.inf)
+        return torch.empty_like(distances).scatter_(1, place, ascending.cummax(dim=1).values)
 
     def _largest(self) -> float:
         """The largest size of all gallery items; those that no search has prepared yet are looked at now."""
         if not self._all_seen:
-            for part in self._parts():
+            for part in slices(len(self._gallery), max(1, _CHUNK_ENTRIES // self.width)):
                 if bool(self._unseen[part].any()):
                     self.right(part)
             self._all_seen = True
@@ -208,19 +189,6 @@ class Factors:
                 "not overflow."
             )
         return largest
-
-
-def _without_noise(distances: Tensor, noise: Tensor) -> Tensor:
-    """Distances (b, c) of which those of a row that lie within noise (b, 1) of the next become the same number.
-
-    A single one is rounded to a grid.
-    """
-    if distances.shape[1] == 1:
-        grid = torch.exp2(torch.ceil(torch.log2(4 * noise)))
-        return torch.where(grid > 0, (distances / grid).round() * grid, distances)
-    ascending, place = distances.sort(dim=1)
-    ascending[:, 1:].masked_fill_(ascending.diff(dim=1) <= noise, -torch.inf)
-    return torch.empty_like(distances).scatter_(1, place, ascending.cummax(dim=1).values)
 
 
 def slices(size: int, step: int) -> Iterator[slice]:

@@ -17,6 +17,8 @@ from torch import Tensor
 from nearkin.search.order import Order
 from nearkin.search.workers import Queue, even_height, run_workers, worker_count
 
+TILE = 1024
+PAD = 16
 _CHUNK = 4096
 _CHUNK_ENTRIES = 2**21
 
@@ -24,10 +26,10 @@ Consume = Callable[[np.ndarray, np.ndarray], None]
 """Takes queries (b,) and the keys of their candidates (b, c), nearest first, EMPTY where there are fewer."""
 
 
-def prepared(side: Callable[[slice], Tensor], size: int, pad: int = 16) -> Tensor:
+def prepared(side: Callable[[slice], Tensor], size: int) -> Tensor:
     """One side of the product (size padded, width), filled up with copies of the last point: any scorer can take it."""
     first = side(slice(0, 1))
-    whole = torch.empty(-(-size // pad) * pad, first.shape[1], dtype=first.dtype, device=first.device)
+    whole = torch.empty(-(-size // PAD) * PAD, first.shape[1], dtype=first.dtype, device=first.device)
     step = min(_CHUNK, max(1, _CHUNK_ENTRIES // first.shape[1]))
     for start in range(0, size, step):
         whole[start : min(start + step, size)] = side(slice(start, min(start + step, size)))
@@ -35,16 +37,37 @@ def prepared(side: Callable[[slice], Tensor], size: int, pad: int = 16) -> Tenso
     return whole
 
 
-def prepared_gallery(order: Order, memory: int, pad: int = 16) -> Tensor | None:
-    """The right side of the product in one piece, or None if it takes more memory than given."""
-    size = len(order.gallery)
-    return None if (size + pad) * order.width * 4 > memory else prepared(order.right, size, pad)
+class GallerySide:
+    """The right side of the product: in one piece where that takes no more memory than given, else tile by tile.
 
+    Args:
+        order: what scores.
+        memory: bytes.
+        items: the gallery's items in another order (n,).
+    """
 
-def padded(points: Tensor, pad: int = 16) -> Tensor:
-    """Points (m, d) with copies of the last up to a multiple of `pad`."""
-    missing = -len(points) % pad
-    return torch.cat([points, points[-1:].expand(missing, -1)]) if missing else points
+    def __init__(self, order: Order, memory: int, items: np.ndarray | None = None) -> None:
+        self._order, self._items, self._size = order, items, len(order.gallery)
+        self.whole = prepared(self._side, self._size) if (self._size + PAD) * order.width * 4 <= memory else None
+
+    def tile(self, first: int) -> Tensor:
+        """The tile (m padded, width) from item `first` on."""
+        if self.whole is not None:
+            return self.whole[first : first + TILE]
+        points = self._side(slice(first, min(first + TILE, self._size)))
+        missing = -len(points) % PAD
+        return torch.cat([points, points[-1:].expand(missing, -1)]) if missing else points
+
+    def scores(self, left: Tensor, first: int, right: Tensor, hidden: np.ndarray | None, out: Tensor) -> Tensor:
+        """Scores (b, m padded) of the tile from `first` on, into `out`; padding and hidden items (b,) get -inf."""
+        self._order.scores(left, right, out)
+        out[:, self._size - first :] = -torch.inf
+        if hidden is not None:
+            hide(out, hidden - first)
+        return out
+
+    def _side(self, places: slice) -> Tensor:
+        return self._order.right(places if self._items is None else torch.from_numpy(self._items[places]))
 
 
 def hide(scores: Tensor, columns: np.ndarray) -> None:
@@ -78,16 +101,24 @@ def key_scores(keys: np.ndarray) -> np.ndarray:
 
 def key_indices(keys: np.ndarray) -> np.ndarray:
     """The indices of keys, int32, of any shape (a view); -1 for an EMPTY one."""
-    return keys.view(np.int32).reshape(*keys.shape, 2)[..., _LOW] if keys.flags.c_contiguous else _low_half(keys)
-
-
-def _low_half(keys: np.ndarray) -> np.ndarray:
+    if keys.flags.c_contiguous:
+        return keys.view(np.int32).reshape(*keys.shape, 2)[..., _LOW]
     return (keys & 0xFFFFFFFF).astype(np.uint32).view(np.int32)
 
 
 def fill_rows(table: np.ndarray, counts: np.ndarray, values: np.ndarray) -> None:
     """Write values (c,) into the first `counts` (b,) places of the rows of a table (b, w), in order."""
     table[np.arange(table.shape[1]) < counts[:, None]] = values
+
+
+def sorted_keys(scores: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+    """Keys (b, c) of the chosen (b, n) among contiguous scores (b, n), nearest first, EMPTY where there are fewer."""
+    found, starts = np.flatnonzero(chosen), np.arange(len(scores)) * scores.shape[1]
+    counts = np.diff(np.searchsorted(found, starts), append=len(found))
+    keys = np.full((len(scores), counts.max()), EMPTY)
+    fill_rows(keys, counts, to_keys(scores.reshape(-1)[found], found - np.repeat(starts, counts)))
+    keys.sort(axis=1)
+    return keys
 
 
 class Reservoir:
@@ -158,7 +189,6 @@ def _places(query: np.ndarray, counts: np.ndarray) -> np.ndarray:
     return np.arange(len(query)) - (np.cumsum(counts) - counts)[query]
 
 
-_TILE = 1024
 _TALL = 4  # tiles that share one preparation of their items, where the gallery cannot be prepared as a whole
 _STRIP_ENTRIES = 2**22  # of the left sides of these tiles
 _SLACK = 32
@@ -167,39 +197,27 @@ _SLACK = 32
 def search_tiles(
     order: Order, rows: np.ndarray, wanted: int, exclude: np.ndarray | None, consume: Consume, memory: int
 ) -> None:
-    """Find the `wanted` nearest items of the queries `rows`, strip by strip.
-
-    Args:
-        order: what scores.
-        rows: which queries (r,).
-        wanted: how many items.
-        exclude: the item (q,) that a query must not find, or -1.
-        consume: called by the workers with the queries and keys of a strip.
-        memory: bytes to stay within.
-    """
+    """Find the `wanted` nearest items of the queries `rows`, strip by strip; arguments as of `search_candidates`."""
     size = len(order.gallery)
-    whole = prepared_gallery(order, memory // 2)
-    height = _TILE if whole is not None else _TILE * max(1, min(_TALL, _STRIP_ENTRIES // (_TILE * order.width)))
+    gallery = GallerySide(order, memory // 2)
+    height = TILE if gallery.whole is not None else TILE * max(1, min(_TALL, _STRIP_ENTRIES // (TILE * order.width)))
     if order.factorised:  # scores cost far more than sides: all workers share even a few queries
         height = even_height(len(rows), height, order.queries.device)
     strips = Queue(range(0, len(rows), height))
 
     def work(_: int) -> None:
-        buffer = torch.empty(_TILE * _TILE)
+        buffer = torch.empty(TILE * TILE)
         for start in strips:
             strip = rows[start : start + height]
             left = order.left(torch.from_numpy(strip))
             reservoir = Reservoir(len(strip), wanted, _SLACK)
-            for first in range(0, size, _TILE):
-                items = slice(first, min(first + _TILE, size))
-                right = padded(order.right(items)) if whole is None else whole[first : first + _TILE]
-                for top in range(0, len(strip), _TILE):
-                    some = slice(top, min(top + _TILE, len(strip)))
-                    scores = _scores(order, left[some], right, buffer)
-                    scores[:, items.stop - first :] = -torch.inf
-                    if exclude is not None:
-                        hide(scores, exclude[strip[some]] - first)
-                    _offer(reservoir, some, scores, first)
+            for first in range(0, size, TILE):
+                right = gallery.tile(first)
+                for top in range(0, len(strip), TILE):
+                    some = slice(top, min(top + TILE, len(strip)))
+                    hidden = None if exclude is None else exclude[strip[some]]
+                    out = buffer[: (some.stop - top) * len(right)].view(-1, len(right))
+                    _offer(reservoir, some, gallery.scores(left[some], first, right, hidden, out), first)
             consume(strip, reservoir.keys(slice(0, len(strip))))
 
     run_workers(work, order.queries.device)
@@ -208,7 +226,7 @@ def search_tiles(
 def fits_symmetric(order: Order, wanted: int, memory: int) -> bool:
     """Whether `search_symmetric` can hold everything it needs."""
     a_row = (1 if order.one_side else 2) * order.width * 4 + (wanted + _SLACK) * 8 + 16
-    buffers = worker_count(order.queries.device) * _TILE * _TILE * 8
+    buffers = worker_count(order.queries.device) * TILE * TILE * 8
     return order.symmetric and len(order.queries) * a_row + buffers <= memory
 
 
@@ -218,21 +236,18 @@ def search_symmetric(order: Order, wanted: int, consume: Consume) -> None:
     right = prepared(order.right, size)
     left = right if order.one_side else prepared(order.left, size)
     reservoir = Reservoir(len(left), wanted, _SLACK)
-    strips = [slice(first, min(first + _TILE, len(left))) for first in range(0, len(left), _TILE)]
+    strips = [slice(first, min(first + TILE, len(left))) for first in range(0, len(left), TILE)]
     wave = _Wave(len(strips))
 
     def look(_: int) -> None:
-        buffer = torch.empty(_TILE * _TILE)
+        buffer = torch.empty(TILE * TILE)
         with wave:
             for across in to_look_at:
                 queries = strips[across]
                 for down in range(across, len(strips)):
                     wave.wait(across, down)
                     items = strips[down]
-                    scores = _scores(order, left[queries], right[items], buffer)
-                    scores[:, max(0, size - items.start) :] = -torch.inf
-                    if down == across:
-                        scores.fill_diagonal_(-torch.inf)
+                    scores = own_scores(order, left[queries], right[items], queries.start, items.start, buffer)
                     _offer(reservoir, queries, scores, items.start)
                     if down != across:
                         _offer(reservoir, items, scores.T, queries.start)
@@ -285,7 +300,8 @@ def _offer(reservoir: Reservoir, rows: slice, scores: Tensor, first: int) -> Non
     A transposed tile is read as it lies in memory.
     """
     height, width = scores.shape
-    size = _group_size(reservoir.wanted)
+    # How many items share a maximum: fewer where more of them are wanted, so that groups stay apart.
+    size = 16 if reservoir.wanted <= 24 else 8 if reservoir.wanted <= 56 else 4
     groups = width // size
     if scores.is_contiguous():
         maxima = scores.unflatten(1, (size, -1)).amax(dim=1)
@@ -308,17 +324,13 @@ def _offer(reservoir: Reservoir, rows: slice, scores: Tensor, first: int) -> Non
     reservoir.offer(rows, query[which], members.reshape(-1)[near], group[which] + place * groups + first)
 
 
-def _group_size(wanted: int) -> int:
-    """How many items share a maximum: fewer where more of them are wanted, so that groups stay apart."""
-    return 16 if wanted <= 24 else 8 if wanted <= 56 else 4
+def own_scores(order: Order, left: Tensor, right: Tensor, top: int, first: int, buffer: Tensor) -> Tensor:
+    """Scores (b, m padded) among the queries: from number `top` on to those from `first` on, none for itself."""
+    scores = order.scores(left, right, buffer[: len(left) * len(right)].view(-1, len(right)))
+    scores[:, max(0, len(order.queries) - first) :] = -torch.inf
+    return scores.fill_diagonal_(-torch.inf) if top == first else scores
 
 
-def _scores(order: Order, left: Tensor, right: Tensor, buffer: Tensor) -> Tensor:
-    return order.scores(left, right, buffer[: len(left) * len(right)].view(len(left), len(right)))
-
-
-_STRIP_TILE = 1024
-_PAD = 16
 _HEIGHT = 1024
 _GROUP = 8
 _ENOUGH = 0.55  # share of the groups that may be neighbours: with more, the threshold is loose
@@ -327,28 +339,22 @@ _SORTED_ENTRIES = 2**20
 
 def strip_height(order: Order, memory: int) -> int:
     """How many rows of scores a worker can hold."""
-    a_row = 7 * (len(order.gallery) + _STRIP_TILE)  # scores, and the maxima of groups, which may be pairs
+    a_row = 7 * (len(order.gallery) + TILE)  # scores, and the maxima of groups, which may be pairs
     return min(_HEIGHT, memory // 2 // worker_count(order.queries.device) // a_row)
 
 
 def search_strips(
     order: Order, rows: np.ndarray, depth: np.ndarray, exclude: np.ndarray | None, consume: Consume, memory: int
 ) -> None:
-    """Find the nearest items of the queries `rows`, strip by strip.
+    """Find the nearest items of the queries `rows`, best by ascending depth; arguments as of `search_candidates`.
 
-    Args:
-        order: what scores.
-        rows: which queries (r,), best by ascending depth.
-        depth: how many items (r,) each needs; all that rounding could put among them come along.
-        exclude: the item (q,) that a query must not find, or -1.
-        consume: called by the workers with queries and their keys.
-        memory: bytes to stay within.
+    All items that rounding could put among the nearest come along.
     """
     deep = np.zeros(len(order.queries), np.int64)
     deep[rows] = depth
 
     def select(some: np.ndarray, strip: ScoreStrip) -> None:
-        limit = strip.limits(deep[some]) - 2 * order.tolerance(torch.from_numpy(some)).numpy()
+        limit = strip.limits(deep[some]) - order.doubt(some)
         for part, keys in strip.keys(limit):
             consume(some[part], keys)
 
@@ -364,11 +370,11 @@ def for_each_strip(
 ) -> None:
     """Compute the scores of the queries `rows`, strip by strip, and let the workers look at each strip."""
     height = even_height(len(rows), strip_height(order, memory), order.queries.device)
-    whole = prepared_gallery(order, memory // 4)
+    gallery = GallerySide(order, memory // 4)
     starts = Queue(range(0, len(rows), height))
 
     def work(_: int) -> None:
-        strip = ScoreStrip(order, height, whole)
+        strip = ScoreStrip(order, height, gallery)
         for start in starts:
             some = rows[start : start + height]
             strip.fill(some, None if exclude is None else exclude[some])
@@ -380,34 +386,26 @@ def for_each_strip(
 class ScoreStrip:
     """One worker's rows of scores (b, n padded) and the maxima of their groups (b, groups)."""
 
-    def __init__(self, order: Order, height: int, whole: Tensor | None) -> None:
-        self._order = order
-        self._whole = whole
-        width = -(-len(order.gallery) // _PAD) * _PAD
+    def __init__(self, order: Order, height: int, gallery: GallerySide) -> None:
+        self._order, self._gallery = order, gallery
+        width = -(-len(order.gallery) // PAD) * PAD
         self._scores = torch.empty(height, width)
         self._maxima = torch.empty(height, width // _GROUP)
         self._rows = 0
 
     @property
     def scores(self) -> np.ndarray:
-        """The scores (b, n)."""
-        return self._scores[: self._rows, : len(self._order.gallery)].numpy()
+        """The scores (b, n padded)."""
+        return self._scores[: self._rows].numpy()
 
     def fill(self, rows: np.ndarray, exclude: np.ndarray | None) -> None:
         """Compute the scores of some queries."""
-        self._rows, size = len(rows), len(self._order.gallery)
-        chosen = torch.from_numpy(rows)
-        whole = self._whole
+        self._rows, chosen, whole = len(rows), torch.from_numpy(rows), self._gallery.whole
         left = self._order.left(chosen) if whole is None or not self._order.one_side else whole[chosen]
-        for first in range(0, size, _STRIP_TILE):
-            items = slice(first, min(first + _STRIP_TILE, size))
-            right = padded(self._order.right(items), _PAD) if whole is None else whole[first : first + _STRIP_TILE]
-            scores = self._scores[: len(rows), first : first + _STRIP_TILE]
-            self._order.scores(left, right, scores)
-            scores[:, items.stop - first :] = -torch.inf
-            if exclude is not None:
-                hide(scores, exclude - first)
-            maxima = self._maxima[: len(rows), first // _GROUP : (first + _STRIP_TILE) // _GROUP]
+        for first in range(0, len(self._order.gallery), TILE):
+            scores = self._scores[: len(rows), first : first + TILE]
+            self._gallery.scores(left, first, self._gallery.tile(first), exclude, scores)
+            maxima = self._maxima[: len(rows), first // _GROUP : (first + TILE) // _GROUP]
             torch.amax(scores.unflatten(1, (_GROUP, -1)), dim=1, out=maxima)
 
     def limits(self, depth: np.ndarray) -> np.ndarray:
@@ -424,19 +422,11 @@ class ScoreStrip:
 
     def keys(self, limit: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
         """Parts of the strip with the keys (b, c) of all items that reach the limit, nearest first."""
-        width = self._scores.shape[1]
         limit = np.maximum(limit, np.finfo(np.float32).min)
-        height = max(1, _SORTED_ENTRIES // width)
+        height = max(1, _SORTED_ENTRIES // self._scores.shape[1])
         for start in range(0, self._rows, height):
             part = slice(start, min(start + height, self._rows))
-            scores = self._scores[part].numpy()
-            found = np.flatnonzero(scores >= limit[part, None])
-            starts = np.arange(len(scores)) * width
-            counts = np.diff(np.searchsorted(found, starts), append=len(found))
-            keys = np.full((len(scores), counts.max()), EMPTY)
-            fill_rows(keys, counts, to_keys(scores.reshape(-1)[found], found - np.repeat(starts, counts)))
-            keys.sort(axis=1)
-            yield part, keys
+            yield part, sorted_keys(self.scores[part], self.scores[part] >= limit[part, None])
 
 
 _ROWS = 4096
@@ -445,7 +435,7 @@ _ROWS = 4096
 def search_rows(
     order: Order, rows: np.ndarray, depth: np.ndarray, exclude: np.ndarray | None, consume: Consume, memory: int
 ) -> None:
-    """Find the nearest items of the queries `rows`, best by ascending depth; arguments as for `search_strips`."""
+    """Find the nearest items of the queries `rows`, best by ascending depth; arguments as of `search_candidates`."""
     device, size = order.queries.device, len(order.gallery)
     height = max(1, min(_ROWS, memory // (size * 24)))  # scores, and the selection's values, indices and scratch
     right = order.right(slice(0, size))

@@ -41,11 +41,11 @@ from nearkin.data.dataset import Dataset
 from nearkin.data.hierarchy import Hierarchy, load_hierarchy
 from nearkin.data.sources import open_data
 from nearkin.data.splits import resolve_split
-from nearkin.metrics.hierarchical_similarity import hierarchical_similarity
 from nearkin.metrics.hierarchy import (
     class_distance_matrix,
     class_prototypes,
     hierarchical_metrics,
+    hierarchical_similarity,
     mean_correlation,
 )
 from nearkin.models import build_embedder

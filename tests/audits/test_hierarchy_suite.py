@@ -16,8 +16,13 @@ from nearkin.audits.class_tree import InferredTree, distances_of_items, distance
 from nearkin.audits.hierarchy import Untrained, hierarchy_suite
 from nearkin.data.hierarchy import Hierarchy
 from nearkin.errors import DataError, NearkinError
-from nearkin.metrics.hierarchical_similarity import hierarchical_similarity
-from nearkin.metrics.hierarchy import class_distance_matrix, class_prototypes, mean_correlation, ranking_metrics
+from nearkin.metrics.hierarchy import (
+    class_distance_matrix,
+    class_prototypes,
+    hierarchical_similarity,
+    mean_correlation,
+    ranking_metrics,
+)
 from nearkin.metrics.labels import halves
 from nearkin.models.build import build_embedder
 from nearkin.models.section import ModelSection

@@ -192,7 +192,7 @@ def test_attributes_are_transferred_with_attention_too(patterns):
 
 
 def test_attributes_are_transferred_where_the_pooling_gives_some(patterns):
-    from nearkin.metrics.attributes import attribute_transfer
+    from nearkin.metrics.local_features import attribute_transfer
 
     given = subject(model(pooling="gsp", local_dimension=8, dimension=None), patterns)
     section = AuditSection(pooling_classes=6, pooling_items=4, pooling_prototypes=6)

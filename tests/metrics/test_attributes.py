@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from sklearn.linear_model import Ridge
 
 from nearkin.errors import DataError
-from nearkin.metrics import attributes as attributes_module
-from nearkin.metrics.attributes import AttributeTransfer, attribute_transfer
+from nearkin.metrics import local_features
+from nearkin.metrics.local_features import AttributeTransfer, attribute_transfer
 
 L2, COSINE, CHANCE = "attribute transfer, l2", "attribute transfer, cosine", "attribute transfer, chance"
 
@@ -129,7 +129,7 @@ def test_order_of_items_rotation_and_scale_of_embeddings_do_not_matter(seed, cla
 def test_blocks_do_not_matter(monkeypatch):
     attributes, embeddings, labels = items(9, 5, 4)
     found = attribute_transfer(attributes, embeddings, labels, splits=23)
-    monkeypatch.setattr(attributes_module, "_BLOCK_ENTRIES", 700)
+    monkeypatch.setattr(local_features, "_SPLIT_ENTRIES", 700)
     again = attribute_transfer(attributes, embeddings, labels, splits=23)
     assert (again.values, again.intervals) == (found.values, found.intervals)
 

@@ -12,9 +12,8 @@ from sklearn.neighbors import KNeighborsClassifier, NearestCentroid
 
 from nearkin.data.samplers import EpisodeSampler
 from nearkin.errors import DataError
-from nearkin.metrics import class_choice
-from nearkin.metrics.class_choice import VotingRule
-from nearkin.metrics.fewshot import REPRESENTATIONS, fewshot_accuracy
+from nearkin.metrics import fewshot
+from nearkin.metrics.fewshot import REPRESENTATIONS, VotingRule, fewshot_accuracy
 from nearkin.spaces import Euclidean, PoincareBall, Sphere
 
 SPACES = {"euclidean": Euclidean(), "chord": Sphere(), "angle": Sphere("angle"), "poincare": PoincareBall()}
@@ -101,9 +100,9 @@ def test_blocks_and_doubt_do_not_change_anything(kind, representation, monkeypat
     given = {"shot": 2, "representation": representation, "space": SPACES[kind], **SMALL}
     whole = fewshot_accuracy(points, labels, **given).per_episode
     monkeypatch.setattr("nearkin.metrics.fewshot._DRAWN", 1)
-    monkeypatch.setattr(class_choice, "_ENTRIES", 200)
+    monkeypatch.setattr(fewshot, "_ENTRIES", 200)
     np.testing.assert_array_equal(fewshot_accuracy(points, labels, **given).per_episode, whole)
-    monkeypatch.setattr(class_choice, "_CERTAINTY", 1e9)  # everything goes to the space's own distances
+    monkeypatch.setattr(fewshot, "_CERTAINTY", 1e9)  # everything goes to the space's own distances
     np.testing.assert_array_equal(fewshot_accuracy(points, labels, **given).per_episode, whole)
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from nearkin.data.hierarchy import Hierarchy
 from nearkin.errors import DataError
-from nearkin.metrics.hierarchical_similarity import best_sums, hierarchical_similarity
+from nearkin.metrics.hierarchy import best_sums, hierarchical_similarity
 from nearkin.metrics.intervals import class_bootstrap
 from nearkin.search import InnerProduct
 from nearkin.spaces import Euclidean, LipschitzBall, PoincareBall, Sphere

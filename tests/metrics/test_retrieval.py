@@ -98,7 +98,7 @@ def test_gallery_matches_naive_loops(seed, n, m, whole):
 @pytest.mark.parametrize("separate", [False, True])
 def test_every_way_of_searching_agrees_with_naive_loops(monkeypatch, way, whole, separate):
     monkeypatch.setattr("nearkin.search.brute_force._FEW", {"tiles": 10**6, "strips": 0, "mixed": 32}[way])
-    for name, size in (("tiles._TILE", 64), ("tiles._SLACK", 4), ("tiles._STRIP_TILE", 32), ("tiles._HEIGHT", 7)):
+    for name, size in (("tiles.TILE", 64), ("tiles._SLACK", 4), ("tiles._HEIGHT", 7)):
         monkeypatch.setattr(f"nearkin.search.{name}", size)
     rng = np.random.default_rng(0)
     labels = np.repeat(np.arange(20), rng.integers(1, 30, 20))

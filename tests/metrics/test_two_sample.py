@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from nearkin.errors import DataError
-from nearkin.metrics import GaussianKernel, LearnedKernel, kernel_matrix, kernels, mmd_squared, mmd_test, two_sample
+from nearkin.metrics import GaussianKernel, LearnedKernel, kernel_matrix, kernels, mmd_squared, mmd_test
 from nearkin.models.similarity import LearnedSpace, PairSimilarity
 from nearkin.spaces import make_space
 
@@ -53,10 +53,10 @@ def symmetric(size, seed=0):
 @pytest.mark.parametrize("entries", [1, 25, 10_000])
 def test_every_permutation_is_what_a_loop_gives(m, n, entries, monkeypatch):
     monkeypatch.setattr(kernels, "_BLOCK_ENTRIES", entries)
-    monkeypatch.setattr(two_sample, "_COLUMNS", 7)
+    monkeypatch.setattr(kernels, "_COLUMNS", 7)
     values = symmetric(m + n)
     found = table_test(values, m, permutations=20, seed=3)
-    divisions = two_sample._divisions(m, n, 20, 3)
+    divisions = kernels._divisions(m, n, 20, 3)
     assert divisions.sum(axis=0).tolist() == [m] * 21
     wanted = [naive_mmd(values, divisions[:, i]) for i in range(21)]
     np.testing.assert_allclose([found.statistic, *found.null], wanted, rtol=1e-10, atol=1e-12)
@@ -157,8 +157,8 @@ def test_a_two_sided_p_of_ties_is_one():
     [((3, 3), False, 0.1), ((2, 5), False, 1 / 21), ((2, 5), True, 2 / 21), ((3, 3), True, 0.2), ((2, 2), True, 2 / 3)],
 )
 def test_few_points_cannot_give_a_small_p(sizes, two_sided, p):
-    assert two_sample.reachable_p(*sizes, two_sided=two_sided) == pytest.approx(p)
-    assert two_sample.reachable_p(100_000, 100_000) < 1e-30
+    assert kernels.reachable_p(*sizes, two_sided=two_sided) == pytest.approx(p)
+    assert kernels.reachable_p(100_000, 100_000) < 1e-30
 
 
 @pytest.mark.parametrize("kernel", ["gaussian", GaussianKernel("euclidean", 2.0)])

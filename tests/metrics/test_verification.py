@@ -371,10 +371,10 @@ def test_pairs_drawn_one_by_one_have_the_distances_of_the_tiles(space, gallery):
     whole = [np.sort(np.concatenate(group)) for group in zip(*pairs.all(), strict=True)]
     every = pairs.sample(10**6, np.random.default_rng(0))
     np.testing.assert_allclose(np.sort(np.concatenate(next(iter(every)))), whole[0], rtol=1e-6)
-    genuine, impostors = zip(*pairs.sample(pairs.impostors - 1, np.random.default_rng(0)), strict=True)
+    genuine, impostors = zip(*pairs.sample(pairs.totals[1] - 1, np.random.default_rng(0)), strict=True)
     np.testing.assert_allclose(np.sort(np.concatenate(genuine)), whole[0], rtol=1e-6)
     found = np.concatenate(impostors)
-    assert len(found) == pairs.impostors - 1
+    assert len(found) == pairs.totals[1] - 1
     assert np.isclose(found[:, None], whole[1], rtol=1e-6).any(axis=1).all()
 
 
@@ -465,12 +465,12 @@ def test_bad_input(x, labels, options, message):
     ("scores", "same", "message"),
     [
         ([0.1, np.nan], [1, 0], "finite"),
-        ([[0.1, 0.2]], [1, 0], "list"),
-        (["a", "b"], [1, 0], "list"),
-        ([0.1, 0.2], [1], "pairs"),
+        ([[0.1, 0.2]], [1, 0], "dimensional"),
+        (["a", "b"], [1, 0], "numbers"),
+        ([0.1, 0.2], [1], "same"),
         ([0.1, 0.2], [1, 2], "True"),
         ([0.1, 0.2], [1, 1], "impostor"),
-        ([], [], "genuine"),
+        ([], [], "scores"),
     ],
 )
 def test_bad_scores(scores, same, message):

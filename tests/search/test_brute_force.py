@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nearkin.search import InnerProduct, sieve, tiles
+from nearkin.search import InnerProduct, brute_force, tiles
 from nearkin.search.brute_force import Order, first_ranks, key_indices, search_candidates
 from nearkin.search.tiles import search_rows
 from nearkin.spaces import Euclidean, PoincareBall, Sphere
@@ -19,16 +19,13 @@ MEMORY = 2**26
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
     """Several tiles, strips and samples with a few hundred items."""
-    monkeypatch.setattr(tiles, "_TILE", 64)
+    monkeypatch.setattr(tiles, "TILE", 64)
     monkeypatch.setattr(tiles, "_SLACK", 5)
-    monkeypatch.setattr(tiles, "_STRIP_TILE", 48)
     monkeypatch.setattr(tiles, "_HEIGHT", 30)
     monkeypatch.setattr(tiles, "_SORTED_ENTRIES", 4000)
-    for room in (sieve, sieve):
-        monkeypatch.setattr(room, "TILE", 64)
-    monkeypatch.setattr(sieve, "_HEIGHT", 50)
-    monkeypatch.setattr(sieve, "_LARGEST_SAMPLE", 128)
-    monkeypatch.setattr(sieve, "_CONSUMED_ENTRIES", 500)
+    monkeypatch.setattr(brute_force, "_HEIGHT", 50)
+    monkeypatch.setattr(brute_force, "_LARGEST_SAMPLE", 128)
+    monkeypatch.setattr(brute_force, "_CONSUMED_ENTRIES", 500)
 
 
 def draw(kind, n, seed):
@@ -125,12 +122,12 @@ def test_sieves_serve_or_hand_back(kind, depth):
     deep = np.full(413, depth)
     for alone in (True, False):
         order, exclude, consumer = setting(kind, Euclidean(), 413, 500, alone)
-        left = sieve.search_sieve(order, rows, deep, exclude, consumer, MEMORY)
+        left = brute_force.search_sieve(order, rows, deep, exclude, consumer, MEMORY)
         consumer.check(rows, deep, left.tolist())
         if kind in ("random", "clustered"):
             assert len(left) < 60  # it does most of the work
     order, _, consumer = setting(kind, Sphere(), 413, 0, True)
-    left = sieve.search_mirror(order, rows, deep, consumer)
+    left = brute_force.search_mirror(order, rows, deep, consumer)
     consumer.check(rows, deep, left.tolist())
 
 
@@ -138,7 +135,7 @@ def test_a_mirror_looks_for_some_queries_only():
     order, _, consumer = setting("random", Euclidean(), 300, 0, True)
     rows = np.arange(0, 300, 3)
     deep = np.full(len(rows), 30)
-    left = sieve.search_mirror(order, rows, deep, consumer)
+    left = brute_force.search_mirror(order, rows, deep, consumer)
     consumer.check(rows, deep, left.tolist())
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from nearkin.search import InnerProduct, exact, order, sieve, tiles
+from nearkin.search import InnerProduct, brute_force, exact, order, tiles
 from nearkin.search.brute_force import EMPTY, Order, _CertainCandidates, key_indices, search_candidates
 from nearkin.search.tiles import search_rows
 from nearkin.spaces import Euclidean, PoincareBall, Sphere
@@ -23,9 +23,9 @@ class Manhattan:
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
     """Several tiles, strips, samples and chunks with a few hundred items."""
-    small = {"tiles._TILE": 32, "tiles._SLACK": 3, "tiles._STRIP_TILE": 32, "tiles._HEIGHT": 7, "tiles._ROWS": 19}
-    small |= {"sieve.TILE": 32, "sieve._HEIGHT": 24, "sieve._LARGEST_SAMPLE": 64}
-    small |= {"sieve._CONSUMED_ENTRIES": 512, "tiles._SORTED_ENTRIES": 1024, "tiles._CHUNK": 48}
+    small = {"tiles.TILE": 32, "tiles._SLACK": 3, "tiles._HEIGHT": 7, "tiles._ROWS": 19}
+    small |= {"brute_force._HEIGHT": 24, "brute_force._LARGEST_SAMPLE": 64}
+    small |= {"brute_force._CONSUMED_ENTRIES": 512, "tiles._SORTED_ENTRIES": 1024, "tiles._CHUNK": 48}
     for name, value in small.items():
         monkeypatch.setattr(f"nearkin.search.{name}", value)
 
@@ -74,9 +74,9 @@ def run(way, made, rows, depth, exclude, memory):
             tiles.search_symmetric(made, wanted, checked)
         left = checked.doubtful()[0]
     elif way == "sieve":
-        left = sieve.search_sieve(made, rows, depth, exclude, taken, memory)
+        left = brute_force.search_sieve(made, rows, depth, exclude, taken, memory)
     elif way == "mirror":
-        left = sieve.search_mirror(made, rows, depth, taken)
+        left = brute_force.search_mirror(made, rows, depth, taken)
     else:
         search = {"strips": tiles.search_strips, "rows": search_rows, "candidates": search_candidates}[way]
         search(made, rows, depth, exclude, taken, memory)
@@ -144,7 +144,7 @@ def test_all_that_rounding_could_confuse_come_along(monkeypatch, threads, way, k
 def test_sieves_hand_back_what_is_enough_only_within_rounding(monkeypatch, roundings):
     """Thresholds told by a sample too high leave the last of the nearest among those that rounding lets pass."""
     monkeypatch.setattr(order, "CERTAINTY", roundings)
-    monkeypatch.setattr(sieve, "_MARGIN", 0.0)  # every other threshold is too high
+    monkeypatch.setattr(brute_force, "_MARGIN", 0.0)  # every other threshold is too high
     x = draw("random", 400, 0)
     rows, depth = np.arange(400), np.full(400, 40)
     for way, made in (("mirror", Order(x, x, Euclidean())), ("sieve", Order(x, draw("random", 500, 1), Euclidean()))):

@@ -54,7 +54,6 @@ TIGHT = ("tight", Euclidean())  # for the others these differ by less than the d
 @pytest.mark.parametrize("alone", [True, False])
 def test_first_ranks_count_all_that_come_before(monkeypatch, kind, scorer, alone):
     for name, value in {
-        "tiles._STRIP_TILE": 32,
         "tiles._HEIGHT": 9,
         "brute_force._ROWS": 4,
         "tiles._CHUNK": 48,

@@ -28,13 +28,13 @@ def true_scores(order, x, y):
     form, scorer = order._form, order.scorer
     x, y = x.double(), y.double()
     if isinstance(scorer, InnerProduct):
-        return x @ y.T * form._scale**2
+        return x @ y.T * form.scale**2
     if isinstance(scorer, Cosine | Sphere) and not hasattr(form, "_space"):
         zero = (x == 0).all(dim=1)[:, None] & (y == 0).all(dim=1)
         cosine = torch.nn.functional.normalize(x, eps=1e-300) @ torch.nn.functional.normalize(y, eps=1e-300).T
         return cosine + zero if scorer == Sphere("angle") else cosine
     (x, wx), (y, wy) = form._space.as_euclidean(x), form._space.as_euclidean(y)
-    scores = -((x[:, None] - y).square().sum(dim=2)) / 2 * form._scale**2
+    scores = -((x[:, None] - y).square().sum(dim=2)) / 2 * form.scale**2
     return scores if wx is None else scores / wx[:, None] / wy
 
 
