@@ -7,7 +7,7 @@ and besides items that chose its weights; what trained it is only ever found, ne
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
@@ -26,6 +26,7 @@ from nearkin.audits.domain_pool import (
     DomainPool,
     domain_interval,
 )
+from nearkin.audits.result import resampling
 from nearkin.audits.subject import Subject
 from nearkin.audits.suites import SuiteResult, suites
 from nearkin.recipe import AuditSection
@@ -34,53 +35,107 @@ from nearkin.report.matrix import draw_domain_matrix
 from nearkin.search import exact
 from nearkin.spaces import Sphere
 
-_KINDS = {"cross-domain": "in others", "in-domain": "in itself"}
+_KINDS = {ACROSS: "in others", WITHIN: "in itself"}
+_PARTS = (HELD_OUT, TRAINED, NOT_TRAINED)
+NEAREST = "P@1"
+GAP = "gap"
+_PER_DOMAIN = (NEAREST, "MAP@R")
+"""What the table has of every single domain; the details have all."""
 
 Plain = Mapping[str, Any]
 """Queries, values and intervals of one kind of search, as the details keep them."""
+AnswersByDomain = Mapping[str, Mapping[str, DomainAnswers]]
+"""Domain to "cross-domain", "in-domain" and "gap", to the answers of its queries."""
+Own = Mapping[str, Mapping[str, DomainAnswers]]
+"""Classifier to domain to the answers of its queries."""
 
 
-def draw_domains(
-    figures: Mapping[str, Mapping[str, Plain]], roles: Mapping[str, str], metrics: Sequence[str]
-) -> Figure:
-    """Each domain searched for in the others and in itself.
+@suites.register("domains")
+def domains_suite(subject: Subject, section: AuditSection) -> SuiteResult:
+    """P@1, MAP@R, R-precision and accuracies across domains and within them, and the gap between the two.
 
-    Args:
-        figures: domain to kind of search to what was found.
-        roles: domain to what training had to do with it.
-        metrics: one panel each.
+    Of a model with held-out domains: theirs beside those of the trained domains, and the accuracy of its own classes.
     """
+    pool, trained = DomainPool.of(subject), subject.trained_domains
+    roles = {name: UNKNOWN if trained is None else trained.role(name) for name in pool.names}
+    held_out = HELD_OUT in roles.values()
+    found = _search(pool, pool.embeddings, subject.space, section)
+    own = _own_answers(subject, pool) if held_out else {}
+    result = SuiteResult()
+    for name, metric, answers in [*_own_means(own, roles), *_means(found, roles)]:
+        values, labels = [one.values[metric] for one in answers], [one.labels for one in answers]
+        interval = domain_interval(values, labels, **resampling(section))
+        result.add(name, _mean(metric, answers), interval, _by_class(np.concatenate(values), np.concatenate(labels)))
+    if pool.baseline is not None:
+        untrained = _search(pool, pool.baseline, Sphere(), section)
+        result.baseline = {name: _mean(metric, answers) for name, metric, answers in _means(untrained, roles)}
+    matrix = pool.matrix(subject.space, NEAREST)
+
+    def plain(by_name: Mapping[str, DomainAnswers]) -> dict[str, Plain]:
+        return {name: one.to_dict(**resampling(section)) for name, one in by_name.items()}
+
+    figures = {name: plain(kinds) for name, kinds in found.items()}
+    own_classes = {by: plain(answers) for by, answers in own.items()}
+    result.details["domains"] = {
+        "roles": roles,
+        "queries": {name: len(pool.queries(name)) for name in pool.names},
+        "gallery": {name: len(pool.gallery(name, WITHIN)) for name in pool.names},
+        "figures": figures,
+        "own classes": own_classes,
+        NEAREST: {
+            "domains": pool.names,
+            "matrix": [[None if np.isnan(value) else value for value in row] for row in matrix.tolist()],
+        },
+    }
+    result.notes.extend(_notes(subject, pool, roles, section))
+    if held_out:
+        result.notes.extend(_classifier_notes(subject, own))
+    _show_domains(result, figures, roles)
+    _show_matrix(result, matrix, pool.names, roles)
+    if own:
+        result.drawings.append(partial(draw_accuracies, own_classes, roles))
+    # A gap is no aim: a model that is bad in its own domain as well has a small one.
+    result.primary = _primary(result.values, held_out)
+    return result
+
+
+def _show_domains(result: SuiteResult, figures: Mapping[str, Mapping[str, Plain]], roles: Mapping[str, str]) -> None:
+    """Each domain searched for in the others and in itself."""
     bars = [
         Bar(
             model=told,
-            values={metric: _value(figures[name][kind], metric) for metric in metrics},
+            values={metric: _value(figures[name][kind], metric) for metric in _PER_DOMAIN},
             part=f"{name} ({roles[name]})",
             label=told,
         )
         for name in _ordered(figures, roles)
         for kind, told in _KINDS.items()
     ]
-    return Figure(
+    result.show(
         "Across domains and within",
         "Items of each domain are searched for among those of the other domains, and among the others of its own. Bars "
         "are means, lines 95 % intervals over classes and items; in brackets, what training had to do with the domain.",
-        draw_bars(bars, list(metrics)),
         "Bars of retrieval metrics for each domain, across domains and within",
+        draw_bars,
+        bars,
+        list(_PER_DOMAIN),
     )
 
 
-def draw_matrix(matrix: np.ndarray, names: Sequence[str], roles: Mapping[str, str], metric: str) -> Figure:
-    """A metric (D, D) of each domain's queries in each domain's gallery, in the order of the bars."""
+def _show_matrix(result: SuiteResult, matrix: np.ndarray, names: list[str], roles: Mapping[str, str]) -> None:
+    """P@1 (D, D) of each domain's queries in each domain's gallery, in the order of the bars."""
     order = _ordered(roles, roles)
-    places = [list(names).index(name) for name in order]
-    return Figure(
+    places = [names.index(name) for name in order]
+    result.show(
         "Each domain in each",
-        f"{metric} of the items of a domain (row) when items of a single domain (column) are searched; on the diagonal "
-        "its own, without the item itself.",
-        draw_domain_matrix(
-            matrix[np.ix_(places, places)], [f"{name} ({roles[name]})" for name in order], order, metric
-        ),
-        f"Heat map of {metric} by the domain of the queries and of the gallery",
+        f"{NEAREST} of the items of a domain (row) when items of a single domain (column) are searched; on the "
+        "diagonal its own, without the item itself.",
+        f"Heat map of {NEAREST} by the domain of the queries and of the gallery",
+        draw_domain_matrix,
+        matrix[np.ix_(places, places)],
+        [f"{name} ({roles[name]})" for name in order],
+        order,
+        NEAREST,
     )
 
 
@@ -128,65 +183,15 @@ def _value(found: Plain, metric: str) -> tuple[float, float, float]:
     return found["values"][metric], low, high
 
 
-_PARTS = (HELD_OUT, TRAINED, NOT_TRAINED)
-NEAREST = "P@1"
-GAP = "gap"
-_PER_DOMAIN = (NEAREST, "MAP@R")
-"""What the table has of every single domain; the details have all."""
-
-AnswersByDomain = Mapping[str, Mapping[str, DomainAnswers]]
-"""Domain to "cross-domain", "in-domain" and "gap", to the answers of its queries."""
-Own = Mapping[str, Mapping[str, DomainAnswers]]
-"""Classifier to domain to the answers of its queries."""
-
-
-@suites.register("domains")
-def domains_suite(subject: Subject, section: AuditSection) -> SuiteResult:
-    """P@1, MAP@R, R-precision and accuracies across domains and within them, and the gap between the two.
-
-    Of a model with held-out domains: theirs beside those of the trained domains, and the accuracy of its own classes.
-    """
-    pool = DomainPool.of(subject)
-    roles = _roles(subject, pool.names)
-    held_out = HELD_OUT in roles.values()
-    found = _search(pool, pool.embeddings, subject.space, section)
-    own = _own_answers(subject, pool) if held_out else {}
-    result = SuiteResult({})
-    for name, metric, answers in [*_own_means(own, roles), *_means(found, roles)]:
-        values, labels = [one.values[metric] for one in answers], [one.labels for one in answers]
-        result.values[name] = _mean(metric, answers)
-        result.intervals[name] = domain_interval(values, labels, resamples=section.resamples, seed=section.seed)
-        result.per_class[name] = _by_class(np.concatenate(values), np.concatenate(labels))
-    if pool.baseline is not None:
-        untrained = _search(pool, pool.baseline, Sphere(), section)
-        result.baseline.update({name: _mean(metric, answers) for name, metric, answers in _means(untrained, roles)})
-    matrix = pool.matrix(subject.space, NEAREST)
-    details = _details(pool, roles, found, own, matrix, section)
-    result.details["domains"] = details
-    result.notes.extend(_notes(subject, pool, roles, section))
-    if held_out:
-        result.notes.extend(_classifier_notes(subject, own))
-    result.drawings.append(partial(draw_domains, details["figures"], roles, _PER_DOMAIN))
-    result.drawings.append(partial(draw_matrix, matrix, pool.names, roles, NEAREST))
-    if own:
-        result.drawings.append(partial(draw_accuracies, details["own classes"], roles))
-    # A gap is no aim: a model that is bad in its own domain as well has a small one.
-    return replace(result, primary=_primary(result.values, held_out))
-
-
-def _roles(subject: Subject, names: list[str]) -> dict[str, str]:
-    """What training had to do with each domain."""
-    known = subject.trained_domains
-    return {name: UNKNOWN if known is None else known.role(name) for name in names}
-
-
 def _search(pool: DomainPool, features: np.ndarray, space: Any, section: AuditSection) -> AnswersByDomain:
     """Answers of every domain's queries, in its own gallery and in the others', and how far these are apart."""
     found = {}
     for name in pool.names:
-        across = pool.retrieve(features, space, name, ACROSS)
-        within = pool.retrieve(features, space, name, WITHIN)
-        named = across.joined(pool.classify(features, space, name, section.classification_k))
+        asked, others = pool.queries(name), pool.gallery(name, ACROSS)
+        across = pool.retrieve(features, space, asked, others)
+        within = pool.retrieve(features, space, asked, pool.gallery(name, WITHIN))
+        accuracies = pool.classify(features, space, asked, others, section.classification_k)
+        named = replace(across, values={**across.values, **accuracies})
         found[name] = {ACROSS: named, WITHIN: within, GAP: within.minus(across)}
     return found
 
@@ -264,30 +269,6 @@ def _primary(values: Mapping[str, float], held_out: bool) -> str:
     accuracies = [name for name in values if name.startswith("accuracy ") and name.endswith(f" {HELD_OUT}")]
     across = f"{NEAREST}, {HELD_OUT}, {ACROSS}" if held_out else f"{NEAREST}, {ACROSS}"
     return next((name for name in [*accuracies, across] if name in values), "")
-
-
-def _details(
-    pool: DomainPool,
-    roles: Mapping[str, str],
-    found: AnswersByDomain,
-    own: Own,
-    matrix: np.ndarray,
-    section: AuditSection,
-) -> dict[str, Any]:
-    def plain(by_name: Mapping[str, DomainAnswers]) -> dict[str, Any]:
-        return {name: one.to_dict(section.resamples, section.seed) for name, one in by_name.items()}
-
-    return {
-        "roles": dict(roles),
-        "queries": {name: len(pool.queries(name)) for name in pool.names},
-        "gallery": {name: len(pool.gallery(name, WITHIN)) for name in pool.names},
-        "figures": {name: plain(kinds) for name, kinds in found.items()},
-        "own classes": {by: plain(answers) for by, answers in own.items()},
-        NEAREST: {
-            "domains": list(pool.names),
-            "matrix": [[None if np.isnan(value) else value for value in row] for row in matrix.tolist()],
-        },
-    }
 
 
 def _notes(subject: Subject, pool: DomainPool, roles: Mapping[str, str], section: AuditSection) -> list[str]:

@@ -145,29 +145,19 @@ class DriftResult:
     def rows(self) -> list[MetricRow]:
         """The table of the page."""
         test = self.test
-        return [
-            MetricRow(
-                "p-value",
-                test.p_value,
-                percent=False,
-                note=f"drift at {self.alpha:g} or below{'; two-sided' if test.two_sided else ''}",
-            ),
-            MetricRow("MMD²", test.statistic, percent=False, note=f"kernel: {test.kernel}"),
-            MetricRow("MMD² against chance", test.deviations, percent=False, note="in standard deviations"),
-            MetricRow("alike within the reference", test.within_x, percent=False),
-            MetricRow("alike within the new data", test.within_y, percent=False),
-            MetricRow("alike across", test.between, percent=False),
-            MetricRow("novel items", self.novel_share, note=f"of the new data, p ≤ {NOVEL:g}"),
-            *(
-                MetricRow(
-                    f"p-value, {one.name}",
-                    one.corrected_p,
-                    percent=False,
-                    note=f"after Holm; {one.reference:,} and {one.new:,} items",
-                )
-                for one in self.classes
-            ),
+        rows = [
+            ("p-value", test.p_value, f"drift at {self.alpha:g} or below{'; two-sided' if test.two_sided else ''}"),
+            ("MMD²", test.statistic, f"kernel: {test.kernel}"),
+            ("MMD² against chance", test.deviations, "in standard deviations"),
+            ("alike within the reference", test.within_x, ""),
+            ("alike within the new data", test.within_y, ""),
+            ("alike across", test.between, ""),
+            ("novel items", self.novel_share, f"of the new data, p ≤ {NOVEL:g}"),
         ]
+        for one in self.classes:
+            note = f"after Holm; {one.reference:,} and {one.new:,} items"
+            rows.append((f"p-value, {one.name}", one.corrected_p, note))
+        return [MetricRow(name, value, percent=name == "novel items", note=note) for name, value, note in rows]
 
     def to_dict(self) -> dict[str, Any]:
         """The numbers, as JSON can hold them."""
