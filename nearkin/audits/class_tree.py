@@ -191,9 +191,8 @@ class ClassDistances:
 
 def distances_of_proxies(names: tuple[str, ...], vectors: np.ndarray, space: Space) -> ClassDistances:
     """Between the proxies (C, d) of training classes."""
-    return ClassDistances(
-        names, class_distance_matrix(vectors, space), "proxies", "those of the weights that were chosen"
-    )
+    distances = class_distance_matrix(vectors, space)
+    return ClassDistances(names, distances, "proxies", "those of the weights that were chosen")
 
 
 def distances_of_items(subject: Subject, source: TreeSource, seed: int = 0) -> ClassDistances:
@@ -216,17 +215,11 @@ def distances_of_items(subject: Subject, source: TreeSource, seed: int = 0) -> C
     if len(asked) < 2:
         raise DataError("Confusions need items of two classes beside the references: add items to each class.")
     # What is taken for a class without items to ask still counts, but there is no row to compare.
+    empty = np.setdiff1d(np.arange(len(counts)), asked)
+    counts[empty, empty] = 1
+    shares = confusion_distances(counts)[np.ix_(asked, asked)]
     told = f"what {len(known.asked):,} items are taken for by the nearest of {len(known.names):,} prototypes"
-    shares = _between_rows(counts, asked)
     return ClassDistances(tuple(known.names[code] for code in asked), shares, "confusions", told)
-
-
-def _between_rows(counts: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Distances (r, r) between some rows of confusion counts (C, C), over all columns."""
-    filled = counts.copy()
-    empty = np.setdiff1d(np.arange(len(counts)), rows)
-    filled[empty, empty] = 1
-    return confusion_distances(filled)[np.ix_(rows, rows)]
 
 
 @dataclass(frozen=True, eq=False)

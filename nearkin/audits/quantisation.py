@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
@@ -182,15 +181,9 @@ def _speed(encoders: list[OnnxEncoder], embedder: Embedder) -> float:
     width = spec.size if spec.kind == "image" else encoders[0].description.preprocessing["frames"]
     batch = torch.rand(_BATCH, spec.channels, spec.size, width, generator=torch.Generator().manual_seed(0))
     times: list[list[float]] = [[], []]
-    for number in range(_ROUNDS + 1):
-        for place, encoder in enumerate(encoders):
-            seconds = _timed(lambda encoder=encoder: encoder(batch))  # type: ignore[misc]
-            if number:
-                times[place].append(seconds)
-    return median(times[0]) / median(times[1])
-
-
-def _timed(run: Callable[[], Any]) -> float:
-    began = time.perf_counter()
-    run()
-    return time.perf_counter() - began
+    for _ in range(_ROUNDS + 1):
+        for taken, encoder in zip(times, encoders, strict=True):
+            began = time.perf_counter()
+            encoder(batch)
+            taken.append(time.perf_counter() - began)
+    return median(times[0][1:]) / median(times[1][1:])  # the first round warms up

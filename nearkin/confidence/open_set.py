@@ -11,7 +11,7 @@ import torch
 
 from nearkin.checks import all_or_nothing, check_between, check_whole
 from nearkin.confidence.conformal import covering_rank, needed_points
-from nearkin.confidence.estimator import FIT_POINTS, SHOWN, NeighbourEstimator, Support
+from nearkin.confidence.estimator import FIT_POINTS, SHOWN, NeighbourEstimator, Support, blocks
 from nearkin.confidence.ned import NED
 from nearkin.confidence.probabilities import Prediction
 from nearkin.confidence.targets import Target
@@ -71,7 +71,8 @@ def _without_large(
         others = np.flatnonzero(support.codes != code)
         width = int(widths[code])
         gallery = support.points[torch.from_numpy(others)]
-        for some in _parts(places, width):
+        for part in blocks(len(places), width, _BLOCK):
+            some = places[part]
             points = support.points[torch.from_numpy(rows[some])]
             near = [part.cpu().numpy() for part in exact(points, gallery, width, space=support.scorer)]
             yield some, near[0], others[near[1]]
@@ -87,7 +88,8 @@ def _deeper(
     places = places[np.argsort(sizes[own[places]], kind="stable")]
     if not len(places):
         return
-    for some in _parts(places, k + int(sizes[own[places[-1]]])):
+    for part in blocks(len(places), k + int(sizes[own[places[-1]]]), _BLOCK):
+        some = places[part]
         depth = min(k + int(sizes[own[some[-1]]]), len(support)) - 1
         points = support.points[torch.from_numpy(rows[some])]
         distances, indices = (part.cpu().numpy() for part in support.search(points, depth, rows[some]))
@@ -98,12 +100,6 @@ def _deeper(
             kept = order[alike, :width]
             near = (np.take_along_axis(part[alike], kept, axis=1) for part in (distances, indices))
             yield some[alike], *near
-
-
-def _parts(places: np.ndarray, width: int) -> Iterator[np.ndarray]:
-    size = max(1, _BLOCK // max(1, width))
-    for start in range(0, len(places), size):
-        yield places[start : start + size]
 
 
 _FEW_CLASSES = 10
@@ -218,27 +214,24 @@ class UnknownRejector:
             source: what made the embeddings, such as `model.fingerprint()`; `predict` then refuses those of another.
         """
         with all_or_nothing(self):
-            self._fit(support, labels, source)
+            score = self._checked_score()
+            fitted = self.estimator_ = replace(self.estimator).fit(support, labels, source=source)
+            self.notes_ = list(fitted.notes_)
+            codes, sizes = fitted.support_.codes, np.bincount(fitted.support_.codes)
+            rows = fitted.support_.draw(self.points, self.seed)
+            known = sizes[codes[rows]] > 1
+            self._check_count(int(known.sum()), len(rows), len(sizes))
+            rows, found = fitted.leave_one_out(points=self.points, seed=self.seed)
+            self.known_scores_ = score(fitted, found)[known]
+            self.unknown_scores_ = self._simulate(score, rows, found)
+            right = (found.probabilities.best == codes[rows])[known]
+            self._learn(codes[rows[known]], codes[rows[: len(self.unknown_scores_)]])
+            self._forecast(right)
+            if not known.all():
+                self.notes_.append(
+                    f"{int((~known).sum()):,} points are alone in their class: left out, they are unknown queries."
+                )
         return self
-
-    def _fit(self, support: Any, labels: Any, source: str | None) -> None:
-        score = self._checked_score()
-        fitted = self.estimator_ = replace(self.estimator).fit(support, labels, source=source)
-        self.notes_ = list(fitted.notes_)
-        codes, sizes = fitted.support_.codes, np.bincount(fitted.support_.codes)
-        rows = fitted.support_.draw(self.points, self.seed)
-        known = sizes[codes[rows]] > 1
-        self._check_count(int(known.sum()), len(rows), len(sizes))
-        rows, found = fitted.leave_one_out(points=self.points, seed=self.seed)
-        self.known_scores_ = score(fitted, found)[known]
-        self.unknown_scores_ = self._simulate(score, rows, found)
-        right = (found.probabilities.best == codes[rows])[known]
-        self._learn(codes[rows[known]], codes[rows[: len(self.unknown_scores_)]])
-        self._forecast(right)
-        if not known.all():
-            self.notes_.append(
-                f"{int((~known).sum()):,} points are alone in their class: left out, they are unknown queries."
-            )
 
     def predict(self, queries: Any, *, source: str | None = None) -> OpenPrediction:
         """Labels, scores and which queries (q, d) count as known."""
