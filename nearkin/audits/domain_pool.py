@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Any, Literal
@@ -101,38 +101,8 @@ WITHIN: SearchSide = "in-domain"
 METRICS = ("P@1", "R-precision", "MAP@R")
 
 
-@dataclass(frozen=True, eq=False)
-class DomainAnswers:
-    """Values of the queries of one domain.
-
-    Args:
-        labels: of the queries (q,).
-        values: metric to the value (q,) of each query.
-        rows: of the queries in the pool (q,), to pair them by.
-    """
-
-    labels: np.ndarray
-    values: dict[str, np.ndarray]
-    rows: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64), repr=False)
-
-    def minus(self, other: DomainAnswers) -> DomainAnswers:
-        """Differences of the queries that both have."""
-        rows, mine, theirs = np.intersect1d(self.rows, other.rows, return_indices=True)
-        shared = [metric for metric in self.values if metric in other.values]
-        return DomainAnswers(
-            self.labels[mine], {name: self.values[name][mine] - other.values[name][theirs] for name in shared}, rows
-        )
-
-    def to_dict(self, resamples: int, seed: int) -> dict[str, Any]:
-        """Means, and intervals over classes and queries, as JSON can hold them."""
-        if not len(self.labels):
-            return {"queries": 0, "values": {}, "intervals": {}}
-        intervals = class_bootstrap(self.values, self.labels, resamples=resamples, seed=seed)
-        return {
-            "queries": len(self.labels),
-            "values": {name: float(values.mean()) for name, values in self.values.items()},
-            "intervals": {name: list(pair) for name, pair in intervals.items()},
-        }
+Answers = dict[str, np.ndarray]
+"""Metric to its value for each item of a pool (n,), NaN for those that are not asked."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,7 +195,7 @@ class DomainPool:
 
     def retrieve(
         self, features: np.ndarray, space: Any, asked: np.ndarray, known: np.ndarray, metrics: Sequence[str] = METRICS
-    ) -> DomainAnswers:
+    ) -> Answers:
         """Metrics of queries among searched items; a query never finds itself.
 
         Args:
@@ -237,7 +207,7 @@ class DomainPool:
         """
         asked = asked[self._has_partner(asked, known)]
         if not len(asked):
-            return DomainAnswers(self.labels[asked], {name: np.empty(0) for name in metrics}, asked)
+            return self._spread(asked, {name: np.empty(0) for name in metrics})
         result = retrieval_metrics(
             features[asked],
             self.labels[asked],
@@ -247,12 +217,12 @@ class DomainPool:
             space=space,
             exclude=_places(asked, known),
         )
-        return DomainAnswers(result.labels, {name: result.per_query[name].astype(float) for name in metrics}, asked)
+        return self._spread(asked, {name: result.per_query[name] for name in metrics})
 
     def classify(
         self, features: np.ndarray, space: Any, asked: np.ndarray, known: np.ndarray, k: Sequence[int]
-    ) -> dict[str, np.ndarray]:
-        """Whether (q,) the nearest centroid, and votes of k, name the queries rightly that `retrieve` answers."""
+    ) -> Answers:
+        """Whether the nearest centroid, and votes of k, name the queries rightly that `retrieve` answers."""
         asked = asked[self._has_partner(asked, known)]
         if not len(asked):
             return {}
@@ -264,18 +234,42 @@ class DomainPool:
             k=k,
             space=space,
         )
+        right = {f"accuracy, {name}": chosen == result.labels for name, chosen in result.predictions.items()}
+        return self._spread(asked, right)
+
+    def _spread(self, rows: np.ndarray, values: Mapping[str, np.ndarray]) -> Answers:
+        """Values (r,) of some items as answers."""
+        found = {name: np.full(len(self.labels), np.nan) for name in values}
+        for name, column in values.items():
+            found[name][rows] = column
+        return found
+
+    def asked_only(self, column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The values (q,) of the items that are asked, and their labels (q,)."""
+        kept = ~np.isnan(column)
+        return column[kept], self.labels[kept]
+
+    def told(self, answers: Answers, resamples: int, seed: int) -> dict[str, Any]:
+        """Means, and intervals over classes and queries, as JSON can hold them; no answer has other queries."""
+        values = {name: self.asked_only(column)[0] for name, column in answers.items()}
+        _, labels = self.asked_only(next(iter(answers.values())))
+        if not len(labels):
+            return {"queries": 0, "values": {}, "intervals": {}}
+        intervals = class_bootstrap(values, labels, resamples=resamples, seed=seed)
         return {
-            f"accuracy, {name}": (chosen == result.labels).astype(float) for name, chosen in result.predictions.items()
+            "queries": len(labels),
+            "values": {name: float(column.mean()) for name, column in values.items()},
+            "intervals": {name: list(pair) for name, pair in intervals.items()},
         }
 
     def matrix(self, space: Any, metric: str = "P@1") -> np.ndarray:
         """The metric (D, D) of each domain's queries (rows) in each gallery; NaN where there is nothing to find."""
         values = np.full((len(self.names), len(self.names)), np.nan)
-        for (row, asked), (column, searched) in product(enumerate(self.names), repeat=2):
+        for (row, asked), (place, searched) in product(enumerate(self.names), repeat=2):
             sides = self.queries(asked), self.gallery(searched, WITHIN)
-            found = self.retrieve(self.embeddings, space, *sides, (metric,))
-            if len(found.labels):
-                values[row, column] = found.values[metric].mean()
+            column, _ = self.asked_only(self.retrieve(self.embeddings, space, *sides, (metric,))[metric])
+            if len(column):
+                values[row, place] = column.mean()
         return values
 
     def _has_partner(self, asked: np.ndarray, known: np.ndarray) -> np.ndarray:

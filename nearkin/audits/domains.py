@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
@@ -22,7 +21,7 @@ from nearkin.audits.domain_pool import (
     TRAINED,
     UNKNOWN,
     WITHIN,
-    DomainAnswers,
+    Answers,
     DomainPool,
     domain_interval,
 )
@@ -44,9 +43,9 @@ _PER_DOMAIN = (NEAREST, "MAP@R")
 
 Plain = Mapping[str, Any]
 """Queries, values and intervals of one kind of search, as the details keep them."""
-AnswersByDomain = Mapping[str, Mapping[str, DomainAnswers]]
+AnswersByDomain = Mapping[str, Mapping[str, Answers]]
 """Domain to "cross-domain", "in-domain" and "gap", to the answers of its queries."""
-Own = Mapping[str, Mapping[str, DomainAnswers]]
+Own = Mapping[str, Mapping[str, Answers]]
 """Classifier to domain to the answers of its queries."""
 
 
@@ -62,17 +61,18 @@ def domains_suite(subject: Subject, section: AuditSection) -> SuiteResult:
     found = _search(pool, pool.embeddings, subject.space, section)
     own = _own_answers(subject, pool) if held_out else {}
     result = SuiteResult()
-    for name, metric, answers in [*_own_means(own, roles), *_means(found, roles)]:
-        values, labels = [one.values[metric] for one in answers], [one.labels for one in answers]
+    for name, columns in [*_own_means(own, roles), *_means(found, roles)]:
+        values, labels = zip(*(pool.asked_only(column) for column in columns), strict=True)
         interval = domain_interval(values, labels, **resampling(section))
-        result.add(name, _mean(metric, answers), interval, _by_class(np.concatenate(values), np.concatenate(labels)))
+        per_class = _by_class(np.concatenate(values), np.concatenate(labels))
+        result.add(name, _mean(pool, columns), interval, per_class)
     if pool.baseline is not None:
         untrained = _search(pool, pool.baseline, Sphere(), section)
-        result.baseline = {name: _mean(metric, answers) for name, metric, answers in _means(untrained, roles)}
+        result.baseline = {name: _mean(pool, columns) for name, columns in _means(untrained, roles)}
     matrix = pool.matrix(subject.space, NEAREST)
 
-    def plain(by_name: Mapping[str, DomainAnswers]) -> dict[str, Plain]:
-        return {name: one.to_dict(**resampling(section)) for name, one in by_name.items()}
+    def plain(by_name: Mapping[str, Answers]) -> dict[str, Plain]:
+        return {name: pool.told(answers, **resampling(section)) for name, answers in by_name.items()}
 
     figures = {name: plain(kinds) for name, kinds in found.items()}
     own_classes = {by: plain(answers) for by, answers in own.items()}
@@ -191,13 +191,13 @@ def _search(pool: DomainPool, features: np.ndarray, space: Any, section: AuditSe
         across = pool.retrieve(features, space, asked, others)
         within = pool.retrieve(features, space, asked, pool.gallery(name, WITHIN))
         accuracies = pool.classify(features, space, asked, others, section.classification_k)
-        named = replace(across, values={**across.values, **accuracies})
-        found[name] = {ACROSS: named, WITHIN: within, GAP: within.minus(across)}
+        gap = {metric: within[metric] - across[metric] for metric in within}
+        found[name] = {ACROSS: across | accuracies, WITHIN: within, GAP: gap}
     return found
 
 
-def _means(found: AnswersByDomain, roles: Mapping[str, str]) -> Iterator[tuple[str, str, list[DomainAnswers]]]:
-    """What the table tells: name, metric, and the answers of the domains that the mean is over.
+def _means(found: AnswersByDomain, roles: Mapping[str, str]) -> Iterator[tuple[str, list[np.ndarray]]]:
+    """What the table tells: name, and the answers of the domains that the mean is over.
 
     With held-out domains: theirs, and those of the other ones. Otherwise: of all domains, and of each.
     """
@@ -208,23 +208,23 @@ def _means(found: AnswersByDomain, roles: Mapping[str, str]) -> Iterator[tuple[s
     for before, names in groups.items():
         alone = not before or HELD_OUT in roles.values()
         for kind in (ACROSS, WITHIN, GAP):
-            answers = [found[name][kind] for name in names if len(found[name][kind].labels)]
-            for metric in answers[0].values if answers else ():
+            answers = [found[name][kind] for name in names if not np.isnan(found[name][kind][NEAREST]).all()]
+            for metric in answers[0] if answers else ():
                 if metric == NEAREST or (kind != GAP and (alone or metric in _PER_DOMAIN)):
-                    yield f"{metric}, {before}{kind}", metric, answers
+                    yield f"{metric}, {before}{kind}", [one[metric] for one in answers]
 
 
-def _own_means(own: Own, roles: Mapping[str, str]) -> Iterator[tuple[str, str, list[DomainAnswers]]]:
+def _own_means(own: Own, roles: Mapping[str, str]) -> Iterator[tuple[str, list[np.ndarray]]]:
     """Likewise of the model's own classes."""
     for by, found in own.items():
         for title in _PARTS:
-            answers = [one for name, one in found.items() if roles[name] == title]
-            if answers:
-                yield f"accuracy {by}, {title}", "accuracy", answers
+            columns = [one["accuracy"] for name, one in found.items() if roles[name] == title]
+            if columns:
+                yield f"accuracy {by}, {title}", columns
 
 
-def _mean(metric: str, answers: list[DomainAnswers]) -> float:
-    return float(np.mean([one.values[metric].mean() for one in answers]))
+def _mean(pool: DomainPool, columns: list[np.ndarray]) -> float:
+    return float(np.mean([pool.asked_only(column)[0].mean() for column in columns]))
 
 
 def _by_class(values: np.ndarray, labels: np.ndarray) -> dict[str, float]:
@@ -234,17 +234,13 @@ def _by_class(values: np.ndarray, labels: np.ndarray) -> dict[str, float]:
 
 def _own_answers(subject: Subject, pool: DomainPool) -> Own:
     """Whether the model's own classes are right, by classifier and domain."""
-    points, labels, domains = pool.embeddings[pool.asked], pool.labels[pool.asked], pool.domains[pool.asked]
-    return {
-        by: {
-            name: DomainAnswers(
-                labels[domains == name], {"accuracy": (chosen == labels)[domains == name].astype(float)}
-            )
-            for name in pool.names
-            if (domains == name).any()
-        }
-        for by, chosen in _predicted(subject, points).items()
-    }
+    found: dict[str, dict[str, Answers]] = {}
+    for by, chosen in _predicted(subject, pool.embeddings[pool.asked]).items():
+        right = np.full(len(pool.labels), np.nan)
+        right[pool.asked] = chosen == pool.labels[pool.asked]
+        names = [name for name in pool.names if len(pool.queries(name))]
+        found[by] = {name: {"accuracy": np.where(pool.domains == name, right, np.nan)} for name in names}
+    return found
 
 
 def _predicted(subject: Subject, points: np.ndarray) -> dict[str, np.ndarray]:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from nearkin.audits.learned_similarity import SIM
+from nearkin.audits.result import gap_text
 from nearkin.audits.subject import Subject
 from nearkin.audits.suites import SuiteResult, suites
 from nearkin.errors import DataError
@@ -189,10 +190,7 @@ def _add_distance(found: SuiteResult, results: TaskResults, by_distance: TaskRes
         found.add(f"{metric}, {space} distance", result.accuracy, result.interval, result.per_class())
         ahead = results[task][_PLAIN].minus(result)
         found.details["fewshot"][metric][f"above {space} distance"] = [ahead.difference, *ahead.interval]
-        low, high = ahead.interval
-        told.append(
-            f"{metric} {100 * ahead.difference:+.1f} points, 95 % interval {100 * low:+.1f} to {100 * high:+.1f}"
-        )
+        told.append(f"{metric} {gap_text(ahead.difference, *ahead.interval)}")
     found.notes.append(
         "Few-shot is by the learned similarity, the mean of the known items in the place of a prototype. It is ahead "
         f"of the {space} distance to that mean, on the same episodes, by: {'; '.join(told)}."

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from nearkin.audits.result import resampling
+from nearkin.audits.result import gap_text, resampling
 from nearkin.audits.subject import Subject, asked_and_searched, leave_classes_out
 from nearkin.audits.suites import SuiteResult, suites
 from nearkin.errors import DataError
@@ -77,12 +77,10 @@ class Reweighting:
 
     def note(self) -> str:
         """The effect in a sentence."""
-        low, high = self.interval
         return (
             f"with principal directions re-weighted by the power {self.chosen:g}, the best of {len(POWERS)} on "
             f"{self.classes[0]:,} of the classes, MAP@R of the other {self.classes[1]:,} changes by "
-            f"{100 * self.gain:+.1f} points, 95 % interval {100 * low:+.1f} to {100 * high:+.1f} with classes and "
-            "queries drawn anew."
+            f"{gap_text(self.gain, *self.interval)} with classes and queries drawn anew."
         )
 
 

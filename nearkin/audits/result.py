@@ -47,6 +47,12 @@ def resampling(section: AuditSection) -> dict[str, Any]:
     return {"resamples": section.resamples, "seed": section.seed}
 
 
+def gap_text(gap: float, low: float, high: float, digits: int = 1) -> str:
+    """A difference of shares with its interval, in words."""
+    signed = f"+.{digits}f"
+    return f"{100 * gap:{signed}} points, 95 % interval {100 * low:{signed}} to {100 * high:{signed}}"
+
+
 def draw_subject(subject: Subject) -> list[Figure]:
     """Every picture the subject allows."""
     figures = [] if subject.picture is None else [_neighbours(subject)]

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from nearkin.audits.learned_similarity import COSINE, FUSED, SIM, ScoredTrials, score_trials
-from nearkin.audits.result import AuditResult, SuiteResult, resampling
+from nearkin.audits.result import AuditResult, SuiteResult, gap_text, resampling
 from nearkin.audits.subject import Subject, asked_and_searched, check_labels, shown
 from nearkin.metrics import (
     RetrievalResult,
@@ -145,11 +145,9 @@ def _add_cosine(found: SuiteResult, ours: RetrievalResult, theirs: RetrievalResu
         for name, interval in class_bootstrap(gaps, ours.labels, **resampling(section)).items()
     }
     found.details["retrieval"] = {"above cosine": ahead}
-    difference, low, high = (100 * share for share in ahead["MAP@R"])
     found.notes.append(
         "Retrieval is by the learned similarity, except where a metric says cosine: that of the same embeddings. "
-        f"In MAP@R the learned similarity is ahead by {difference:+.1f} points, 95 % interval {low:+.1f} to "
-        f"{high:+.1f}, with classes and queries drawn anew."
+        f"In MAP@R the learned similarity is ahead by {gap_text(*ahead['MAP@R'])}, with classes and queries drawn anew."
     )
 
 
@@ -202,10 +200,7 @@ def verification_suite(subject: Subject, section: AuditSection) -> SuiteResult:
 def _by_scores(trials: ScoredTrials) -> SuiteResult:
     """What the learned similarity decides as plain metrics, and what the other scores do as metrics that name them."""
     first = trials.results[SIM]
-    gaps = "; ".join(
-        f"{name} {100 * gap:+.2f} points, 95 % interval {100 * low:+.2f} to {100 * high:+.2f}"
-        for name, (gap, low, high) in trials.ahead.items()
-    )
+    gaps = "; ".join(f"{name} {gap_text(*ahead, digits=2)}" for name, ahead in trials.ahead.items())
     notes = [
         f"Verification compares {first.genuine:,} genuine and {first.impostors:,} impostor pairs by the learned "
         f"similarity ({SIM}), by the cosine, and by the mean of sigmoid({SIM}) and (1 + cosine) / 2 ({FUSED}). One "
