@@ -24,7 +24,6 @@ from nearkin.attacks import (
     classifier_of_similarity,
 )
 from nearkin.attacks.library import SQUARE, published_attack
-from nearkin.attacks.norms import Norm
 from nearkin.attacks.region import Unit
 from nearkin.attacks.voronoi import RobustnessCurves, adversarial_accuracy
 from nearkin.audits.calibration import OURS, divided, draw_rows, fit_estimators, tables_of
@@ -146,7 +145,9 @@ def attack_cells(scene: Scene, known: list[Tensor]) -> RobustnessCurves | None:
     room = max(len(scene.rows), min(section.voronoi_items, _NUMBERS // scene.pixels[0].numel()))
     more = np.random.default_rng(section.seed).permutation(scene.others)[: room - len(scene.rows)]
     pixels = torch.cat([scene.pixels, subject.pixels(more)]) if len(more) else scene.pixels
-    gap = _typical_gap(pixels, scene.norm)
+    # The median distance of an item to the nearest other one that differs from it; inf if all are the same.
+    distances = scene.norm.distances(pixels.flatten(1), pixels.flatten(1))
+    gap = float(distances.masked_fill(distances == 0, torch.inf).amin(dim=1).median())
     return adversarial_accuracy(
         scene.targets[OURS],
         pixels,
@@ -160,14 +161,6 @@ def attack_cells(scene: Scene, known: list[Tensor]) -> RobustnessCurves | None:
         batch_size=_BATCH,
         progress=subject.progress,
     )
-
-
-def _typical_gap(pixels: Tensor, norm: Norm) -> float:
-    """The median distance of an item to the nearest other one that differs from it; inf if all are the same."""
-    flat = pixels.flatten(1)
-    distances = norm.distances(flat, flat)
-    nearest = distances.masked_fill(distances == 0, torch.inf).amin(dim=1)
-    return float(nearest.median())
 
 
 @dataclass(eq=False)
@@ -284,8 +277,11 @@ def attack_neighbours(scene: Scene) -> tuple[np.ndarray, dict[float, np.ndarray]
     gallery = torch.from_numpy(np.ascontiguousarray(subject.embeddings[scene.support]))
     codes, own = (torch.from_numpy(part) for part in label_codes(subject.labels[scene.support], scene.truth))
     shape = tuple(scene.pixels.shape[1:])
+    # A random item of another class for each query.
+    draws = torch.rand(len(own), len(codes), generator=torch.Generator().manual_seed(section.seed))
+    strangers = draws.masked_fill(own.unsqueeze(1) == codes, -1.0).argmax(dim=1)
     push = PushAway(scene.embed, gallery, codes, own, subject.space, shape)
-    pull = PullTo(scene.embed, gallery, _strangers(codes, own, section.seed), subject.space, shape)
+    pull = PullTo(scene.embed, gallery, strangers, subject.space, shape)
     options: dict[str, Any] = {"norm": scene.norm, "batch_size": _BATCH}
     right = ~attack(push, scene.pixels, 0.0, steps=1, **options).reached
     options |= {"steps": section.attack_steps, "seed": section.seed}
@@ -299,10 +295,3 @@ def attack_neighbours(scene: Scene) -> tuple[np.ndarray, dict[float, np.ndarray]
                 bar.advance()
             pushed[eps], pulled[eps] = ~reached[push].numpy(), reached[pull].numpy()
     return right.numpy(), pushed, pulled
-
-
-def _strangers(codes: Tensor, own: Tensor, seed: int) -> Tensor:
-    """A random gallery item of another class for each query (q,)."""
-    generator = torch.Generator().manual_seed(seed)
-    draws = torch.rand(len(own), len(codes), generator=generator)
-    return draws.masked_fill(own.unsqueeze(1) == codes, -1.0).argmax(dim=1)

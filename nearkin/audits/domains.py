@@ -64,7 +64,8 @@ def domains_suite(subject: Subject, section: AuditSection) -> SuiteResult:
     for name, columns in [*_own_means(own, roles), *_means(found, roles)]:
         values, labels = zip(*(pool.asked_only(column) for column in columns), strict=True)
         interval = domain_interval(values, labels, **resampling(section))
-        per_class = _by_class(np.concatenate(values), np.concatenate(labels))
+        every, names = np.concatenate(values), np.concatenate(labels).astype(str)
+        per_class = {label: float(every[names == label].mean()) for label in np.unique(names).tolist()}
         result.add(name, _mean(pool, columns), interval, per_class)
     if pool.baseline is not None:
         untrained = _search(pool, pool.baseline, Sphere(), section)
@@ -88,14 +89,24 @@ def domains_suite(subject: Subject, section: AuditSection) -> SuiteResult:
         },
     }
     result.notes.extend(_notes(subject, pool, roles, section))
-    if held_out:
-        result.notes.extend(_classifier_notes(subject, own))
+    if held_out and not own:
+        result.notes.append(
+            "Domains: there is no accuracy of the model's own classes, as nothing that stands for them was kept: audit "
+            "the run of a loss that classifies."
+        )
+    elif held_out and subject.learned is None:
+        result.notes.append(
+            "Domains: accuracies are by the nearest proxy, which is not how a linear classifier (softmax) decides."
+        )
     _show_domains(result, figures, roles)
     _show_matrix(result, matrix, pool.names, roles)
     if own:
         result.drawings.append(partial(draw_accuracies, own_classes, roles))
-    # A gap is no aim: a model that is bad in its own domain as well has a small one.
-    result.primary = _primary(result.values, held_out)
+    # The held-out accuracy of the model's own classes, else the nearest neighbour across domains. A gap is no aim: a
+    # model that is bad in its own domain as well has a small one.
+    best = [f"accuracy {by}, {HELD_OUT}" for by in own]
+    best.append(f"{NEAREST}, {HELD_OUT}, {ACROSS}" if held_out else f"{NEAREST}, {ACROSS}")
+    result.primary = next((name for name in best if name in result.values), "")
     return result
 
 
@@ -146,15 +157,15 @@ def draw_accuracies(own: Mapping[str, Mapping[str, Plain]], roles: Mapping[str, 
         own: classifier to domain to what was found.
         roles: domain to what training had to do with it.
     """
-    domains = {name: None for found in own.values() for name in found}
+    queries = {name: found[name]["queries"] for found in own.values() for name in found}
     bars = [
         Bar(
             model=roles[name],
             values={f"accuracy {by}": _value(found.get(name, {}), "accuracy") for by, found in own.items()},
             part=roles[name],
-            label=f"{name} ({_items(own, name)})",
+            label=f"{name} ({queries[name]:,} item{'' if queries[name] == 1 else 's'})",
         )
-        for name in _ordered(domains, roles)
+        for name in _ordered(queries, roles)
     ]
     return Figure(
         "The model's own classes, held out and trained on",
@@ -164,11 +175,6 @@ def draw_accuracies(own: Mapping[str, Mapping[str, Plain]], roles: Mapping[str, 
         draw_bars(bars, [f"accuracy {by}" for by in own]),
         "Bars of accuracy for held-out domains and for those that were trained on",
     )
-
-
-def _items(own: Mapping[str, Mapping[str, Plain]], name: str) -> str:
-    count = max(found[name]["queries"] for found in own.values() if name in found)
-    return f"{count:,} item{'' if count == 1 else 's'}"
 
 
 def _ordered(names: Mapping[str, Any], roles: Mapping[str, str]) -> list[str]:
@@ -227,11 +233,6 @@ def _mean(pool: DomainPool, columns: list[np.ndarray]) -> float:
     return float(np.mean([pool.asked_only(column)[0].mean() for column in columns]))
 
 
-def _by_class(values: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    names = np.array([str(label) for label in labels])
-    return {name: float(values[names == name].mean()) for name in np.unique(names).tolist()}
-
-
 def _own_answers(subject: Subject, pool: DomainPool) -> Own:
     """Whether the model's own classes are right, by classifier and domain."""
     found: dict[str, dict[str, Answers]] = {}
@@ -258,13 +259,6 @@ def _predicted(subject: Subject, points: np.ndarray) -> dict[str, np.ndarray]:
         _, near = exact(points, proxies, 1, space=subject.space)
         return {"nearest proxy": np.array(names, dtype=object)[near[:, 0].cpu().numpy()]}
     return {}
-
-
-def _primary(values: Mapping[str, float], held_out: bool) -> str:
-    """The held-out accuracy of the model's own classes, else the nearest neighbour across domains."""
-    accuracies = [name for name in values if name.startswith("accuracy ") and name.endswith(f" {HELD_OUT}")]
-    across = f"{NEAREST}, {HELD_OUT}, {ACROSS}" if held_out else f"{NEAREST}, {ACROSS}"
-    return next((name for name in [*accuracies, across] if name in values), "")
 
 
 def _notes(subject: Subject, pool: DomainPool, roles: Mapping[str, str], section: AuditSection) -> list[str]:
@@ -295,14 +289,3 @@ def _notes(subject: Subject, pool: DomainPool, roles: Mapping[str, str], section
         f"all others, so compare {NEAREST} across and within domains rather than MAP@R."
     )
     return notes
-
-
-def _classifier_notes(subject: Subject, own: Own) -> list[str]:
-    if not own:
-        return [
-            "Domains: there is no accuracy of the model's own classes, as nothing that stands for them was kept: audit "
-            "the run of a loss that classifies."
-        ]
-    if subject.learned is None:
-        return ["Domains: accuracies are by the nearest proxy, which is not how a linear classifier (softmax) decides."]
-    return []

@@ -201,7 +201,13 @@ class DriftResult:
         for name, figure in figures.items():
             with replacing(out / f"{name}.png") as temporary:
                 temporary.write_bytes(figure.png)
-        self._write_items(out / "items.csv")
+        columns = self.new.dataset.manifest.paths, self.new.labels, self.novelty, self.novelty_p, self.test.witness_y
+        with replacing(out / "items.csv") as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(["path", "label", "novelty", "p_value", "witness"])
+            for row in self.most_novel(len(self.new)):
+                item, label, *numbers = (column[row] for column in columns)
+                writer.writerow([item, label, *(f"{number:.6g}" for number in numbers)])
         page = Report(
             title=f"{self.new.dataset.name} against {self.reference.dataset.name}",
             verdict=f"{self.verdict()} {self.novelty_verdict()}",
@@ -217,15 +223,6 @@ class DriftResult:
         write_report(page, out / "drift.html")
         write_json(out / "drift.json", self.to_dict())
         return out / "drift.html"
-
-    def _write_items(self, path: Path) -> None:
-        columns = self.new.dataset.manifest.paths, self.new.labels, self.novelty, self.novelty_p, self.test.witness_y
-        with replacing(path) as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file)
-            writer.writerow(["path", "label", "novelty", "p_value", "witness"])
-            for row in self.most_novel(len(self.new)):
-                item, label, *numbers = (column[row] for column in columns)
-                writer.writerow([item, label, *(f"{number:.6g}" for number in numbers)])
 
     def _null_figure(self) -> Figure:
         test = self.test

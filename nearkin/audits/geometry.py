@@ -95,7 +95,9 @@ def reweigh(subject: Subject, section: AuditSection) -> Reweighting:
     if found < _CLASSES:
         raise DataError(f"Fitting on some classes and measuring on others needs {_CLASSES}, not {found}: add some.")
     known = leave_classes_out(codes, np.arange(len(codes)), section.seed)
-    space = _flat_space(subject.space)
+    # By their distance if that is how embeddings are compared now, else by angles.
+    flat = isinstance(_distance_space(subject.space), Euclidean | LipschitzBall)
+    space = Euclidean() if flat else Sphere()
     ours, theirs = _Half(subject, known, space), _Half(subject, ~known, space)
     changes = [PrincipalReweighting(power).fit(ours.embeddings) for power in POWERS]
     fitted = [ours.retrieval(change.transform(ours.embeddings)).values["MAP@R"] for change in changes]
@@ -132,12 +134,6 @@ class _Half:
         result = self.retrieval(embeddings)
         values = result.values | geometry_metrics(embeddings, self.labels)
         return result, {name: values[name] for name in (*RETRIEVAL, *SHAPE)}
-
-
-def _flat_space(space: Any) -> Space:
-    """Where re-weighted embeddings are compared: by their distance if that is how it is done now, else by angles."""
-    own = getattr(space, "base", space)
-    return Euclidean() if isinstance(own, Euclidean | LipschitzBall) else Sphere()
 
 
 NORMS: tuple[InputNorm, ...] = ("l2", "linf")

@@ -8,7 +8,6 @@ from functools import partial
 
 import numpy as np
 import torch
-from PIL import Image
 
 from nearkin.audits.class_tree import References, draw_distances, draw_trees, references
 from nearkin.audits.result import resampling
@@ -76,7 +75,8 @@ class Untrained:
         means: dict[str, list[torch.Tensor]] = {INPUT: [], NORMALISED: []}
         # Class by class: the pixels of all items together may not fit in memory.
         for rows in track(groups, "Averaging pixels", len(groups), self._progress):
-            pixels = torch.from_numpy(np.stack([_pixels(self._dataset.image(int(row))) for row in rows]))
+            images = [self._dataset.image(int(row)).convert("RGB").resize((_PIXEL_SIDE, _PIXEL_SIDE)) for row in rows]
+            pixels = torch.from_numpy(np.stack([np.asarray(image, np.float32).ravel() / 255.0 for image in images]))
             means[INPUT].append(Euclidean().mean(pixels))
             means[NORMALISED].append(Sphere().mean(pixels))
         return {name: torch.stack(found).numpy() for name, found in means.items()}
@@ -85,11 +85,6 @@ class Untrained:
         """Embeddings (r, d) of items by the model's architecture with weights drawn by a seed."""
         network = assemble(self._embedder.architecture(), pretrained=False, seed=seed)
         return network.eval().encode(self._dataset.select(rows), progress=self._progress)
-
-
-def _pixels(image: Image.Image) -> np.ndarray:
-    small = image.convert("RGB").resize((_PIXEL_SIDE, _PIXEL_SIDE))
-    return np.asarray(small, dtype=np.float32).ravel() / 255.0
 
 
 _PROTOTYPES, _PROXIES = "prototypes", "proxies"
@@ -109,14 +104,14 @@ def hierarchy_suite(subject: Subject, section: AuditSection) -> SuiteResult:
     findings = _Findings(hierarchy, known, section)
     space, asked = subject.space, subject.embeddings[known.asked]
     points = {_PROTOTYPES: known.prototypes(known.embeddings, space)}
-    proxies = _proxies(subject, known)
-    if proxies is not None:
-        points[_PROXIES] = proxies
+    names, proxies = ((), None) if subject.proxies is None else subject.proxies
+    if proxies is not None and set(names) >= set(known.names):
+        points[_PROXIES] = proxies[[names.index(name) for name in known.names]]
     learned = {name: class_distance_matrix(vectors, space) for name, vectors in points.items()}
     for name, matrix in learned.items():
         findings.correlate(name, matrix)
     findings.correlate_untrained(subject)
-    if proxies is not None:
+    if _PROXIES in points:
         findings.notes.append(
             "figures that end in proxies are by the nearest proxy, which is not how a linear classifier (softmax) "
             "decides."
@@ -160,15 +155,6 @@ def needed_tree(hierarchy: Hierarchy | None) -> Hierarchy:
             "The hierarchy suite needs a tree of the classes: pass one with --tree FILE, or tree= in Python."
         )
     return hierarchy
-
-
-def _proxies(subject: Subject, known: References) -> np.ndarray | None:
-    """The proxies (C, d) in the order of the references' classes, if all of these have one."""
-    if subject.proxies is None:
-        return None
-    names, vectors = subject.proxies
-    places = {name: place for place, name in enumerate(names)}
-    return vectors[[places[name] for name in known.names]] if places.keys() >= set(known.names) else None
 
 
 def _baseline(subject: Subject, known: References, section: AuditSection, wanted: set[str]) -> dict[str, float]:

@@ -204,7 +204,9 @@ def pooling_suite(subject: Subject, section: AuditSection) -> SuiteResult:
             "overlap of classes vanish by themselves."
         )
     view = LocalView.of(local.features.numpy(), prototypes.numpy(), bound.nearest.numpy(), codes)
-    _show_pictures(found, view, bound.distance.numpy(), local.grid, _pictures(subject.local, rows), active, classes)
+    encoder = subject.local
+    pictures = (lambda place: encoder.view(int(rows[place]))) if encoder.dataset.kind == "image" else None
+    _show_pictures(found, view, bound.distance.numpy(), local.grid, pictures, active, classes)
     found.drawings.append(partial(draw_looks, subject.local.embedder, subject.local.dataset, rows, seed=section.seed))
     if local.attributes is not None:
         _add_transfer(found, local.attributes, subject.embeddings[rows], subject.labels[rows], section)
@@ -266,11 +268,6 @@ def _note(encoder: LocalEncoder, local: LocalFeatures, classes: int, prototypes:
 
 PictureOf = Callable[[int], Image.Image]
 """From the place of an image to what the model sees of it."""
-
-
-def _pictures(encoder: LocalEncoder, rows: np.ndarray) -> PictureOf | None:
-    """The images `rows` (r,) by their place; None when there is nothing to look at."""
-    return (lambda place: encoder.view(int(rows[place]))) if encoder.dataset.kind == "image" else None
 
 
 def _show_pictures(

@@ -37,6 +37,8 @@ TREE_FACT = "tree"
 """Where the facts of a subject say which tree it is judged by."""
 
 _PRETRAINED = "pretrained features"
+_SIDE = 28
+"""Of the images whose raw pixels are a baseline."""
 
 
 class Subject:
@@ -496,7 +498,9 @@ def untrained_features(
         return _PRETRAINED, _pretrained_features(embedder, dataset, cache_directory, progress)
     if dataset.kind != "image":
         return "", None
-    return "raw pixels", np.stack([_pixels(dataset.image(index)) for index in range(len(dataset))])
+    images = [dataset.image(index).convert("L").resize((_SIDE, _SIDE)) for index in range(len(dataset))]
+    grey = np.stack([np.asarray(image, dtype=np.float32).ravel() / 255.0 for image in images])
+    return "raw pixels", grey - grey.mean(axis=1, keepdims=True)
 
 
 def _pretrained_features(embedder: Embedder, dataset: Dataset, cache_directory: Path, progress: bool) -> np.ndarray:
@@ -532,11 +536,6 @@ def _kept_features(
 ) -> FeatureCache:
     at, dtype = place
     return FeatureCache.build(embedder, dataset, at=at, directory=directory, dtype=dtype, progress=progress)
-
-
-def _pixels(image: Image.Image, side: int = 28) -> np.ndarray:
-    grey = np.asarray(image.convert("L").resize((side, side)), dtype=np.float32).ravel() / 255.0
-    return grey - grey.mean()
 
 
 def divide(subject: Subject, seed: int) -> tuple[np.ndarray, np.ndarray]:
