@@ -80,14 +80,7 @@ def metric_name(task: FewShotTask, representation: str) -> str:
 
 
 def _show_tasks(found: SuiteResult, results: TaskResults, beside: Mapping[str, TaskResults], *, learned: bool) -> None:
-    """Accuracy against shots, one panel for each number of ways.
-
-    Args:
-        found: what gets the picture.
-        results: of the model, one line a representation.
-        beside: more lines by their names, of means.
-        learned: whether the model's are by a learned similarity.
-    """
+    """Accuracy against shots, one panel for each number of ways; `beside` are more lines by their names, of means."""
     lines = [(f"{name}, {SIM}" if learned else name, name, results) for name in map(str, REPRESENTATIONS)]
     lines += [(name, _PLAIN, others) for name, others in beside.items()]
     series: dict[str, Any] = {}

@@ -245,7 +245,7 @@ class Subject:
     @cached_property
     def corrupted(self) -> Corrupted | None:
         """From a corruption, a severity and rows (r,) to embeddings (r, d) of corrupted items; None without images."""
-        return None if self.model is None else self._corrupted(self.model)
+        return self._corrupted(self.model)
 
     @cached_property
     def corrupted_baseline(self) -> Corrupted | None:
@@ -254,8 +254,8 @@ class Subject:
             return None
         return self._corrupted(pretrained_baseline(self.model))
 
-    def _corrupted(self, model: Embedder) -> Corrupted | None:
-        if self.items is None or self.cache_directory is None or self.items.kind != "image":
+    def _corrupted(self, model: Embedder | None) -> Corrupted | None:
+        if model is None or self.items is None or self.cache_directory is None or self.items.kind != "image":
             return None
         from nearkin.audits.corruption import CorruptedEncoder
 

@@ -227,14 +227,7 @@ def _by_scores(trials: ScoredTrials) -> SuiteResult:
 
 
 def _show_errors(found: SuiteResult, results: dict[str, VerificationResult], what: str, threshold: float) -> None:
-    """Both errors of verification against each other, of the model and what it is compared with.
-
-    Args:
-        found: what gets the picture.
-        results: by name, the model's first.
-        what: the model decides by, a distance or a similarity.
-        threshold: at which its errors are equal.
-    """
+    """Both errors of verification against each other, of the model, which comes first, and what it is compared with."""
     name, first = next(iter(results.items()))
     found.show(
         "Errors of verification",
