@@ -179,7 +179,8 @@ def measure_drift(
         for name in names:
             rows = np.flatnonzero(reference.labels == name), np.flatnonzero(new.labels == name)
             one = test(*rows, taken)
-            classes.append(ClassDrift(name, *map(len, rows), one.statistic, one.p_value, 1.0, one.reachable_p))
+            sizes = len(rows[0]), len(rows[1])
+            classes.append(ClassDrift(name, *sizes, one.statistic, one.p_value, 1.0, one.reachable_p))
         corrected = holm([one.p_value for one in classes])
         classes = [replace(one, corrected_p=float(p)) for one, p in zip(classes, corrected, strict=True)]
         told += _class_notes(classes, alpha, permutations, taken, needed)
@@ -212,7 +213,7 @@ def shared_classes(reference: np.ndarray, new: np.ndarray) -> list[str]:
     for labels in (reference, new):
         names, counts = np.unique(labels.astype(str), return_counts=True)
         common.append(names[counts >= LEAST_ITEMS])
-    shared = np.intersect1d(*common).tolist()
+    shared = np.intersect1d(common[0], common[1]).tolist()
     if not shared:
         raise DataError(
             "No class has at least two items in both data sets, so classes cannot be tested one by one: omit by_class."

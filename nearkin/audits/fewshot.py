@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from nearkin.audits.learned_similarity import SIM
 from nearkin.audits.result import gap_text
@@ -171,8 +172,11 @@ def _measure(
 
 def _similarity_to_mean(space: LearnedSpace) -> Similarity:
     """What scores classes by the similarity of a query to the mean of their known items."""
-    # (E, C, K, d) and (E, Q, d) to (E, Q, C)
-    return lambda support, query: -space.distance(query, space.mean(support))
+
+    def similarity_to_mean(support: Tensor, query: Tensor) -> Tensor:  # (E, C, K, d) and (E, Q, d) to (E, Q, C)
+        return -space.distance(query, space.mean(support))
+
+    return similarity_to_mean
 
 
 def _add_distance(found: SuiteResult, results: TaskResults, by_distance: TaskResults, space: str) -> None:

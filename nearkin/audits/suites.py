@@ -23,7 +23,6 @@ from nearkin.metrics.retrieval import over_classes
 from nearkin.recipe import AuditSection
 from nearkin.registry import Registry
 from nearkin.report import draw_det
-from nearkin.search.rerank import make_reranker
 from nearkin.spaces import Space, Sphere
 
 Suite = Callable[[Subject, AuditSection], SuiteResult]
@@ -249,12 +248,11 @@ def _verification(subject: Subject, embeddings: np.ndarray, space: Space, sectio
 def _retrieval(
     subject: Subject, embeddings: np.ndarray, space: Space, section: AuditSection, rerank: str | None
 ) -> RetrievalResult:
-    options = {} if rerank is None else {"rerank": make_reranker(rerank)}
     return retrieval_metrics(
         **asked_and_searched(embeddings, subject.labels, subject.gallery),
         recall_at=tuple(section.recall_at),
         map_at=tuple(section.map_at),
         knn=section.knn,
         space=space,
-        **options,
+        rerank=rerank,
     )
