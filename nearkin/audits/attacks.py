@@ -26,10 +26,10 @@ from nearkin.attacks import (
 from nearkin.attacks.library import SQUARE, published_attack
 from nearkin.attacks.region import Unit
 from nearkin.attacks.voronoi import RobustnessCurves, adversarial_accuracy
-from nearkin.audits.calibration import OURS, divided, draw_rows, fit_estimators, tables_of
+from nearkin.audits.calibration import OURS, divided, fit_estimators, tables_of
 from nearkin.audits.learned_similarity import DOL, SIM
 from nearkin.audits.result import resampling
-from nearkin.audits.subject import Subject
+from nearkin.audits.subject import Subject, draw_rows
 from nearkin.errors import DataError
 from nearkin.metrics.calibration import accuracy_and_ece, class_table, mean_intervals
 from nearkin.metrics.labels import label_codes

@@ -40,13 +40,6 @@ _SHOWN = ("accuracy", "ECE")
 """What is told of the estimators that NED is compared with; the rest is in the details."""
 
 
-def draw_rows(queries: np.ndarray, size: int, seed: int) -> np.ndarray:
-    """At most `size` of the queries, ascending; the same for the same seed."""
-    if len(queries) <= size:
-        return queries
-    return np.sort(np.random.default_rng(seed).choice(queries, size, replace=False))
-
-
 def tables_of(fitted: Mapping[str, Estimator], queries: np.ndarray, truth: np.ndarray) -> dict[str, np.ndarray]:
     """Every estimator's answers to queries as a class table (C, bins, 3)."""
     (codes,) = label_codes(np.asarray(truth))

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from nearkin.audits.calibration import OURS, divided, draw_rows, fit_estimators, tables_of
+from nearkin.audits.calibration import OURS, divided, fit_estimators, tables_of
 from nearkin.audits.result import resampling
-from nearkin.audits.subject import Subject
+from nearkin.audits.subject import Subject, draw_rows
 from nearkin.audits.suites import SuiteResult, suites
 from nearkin.confidence import NED, Estimator
 from nearkin.data.corruptions import CORRUPTIONS, CorruptedDataset

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from nearkin.audits.drift_result import ClassDrift, DriftResult, Side
-from nearkin.audits.subject import embed_items, seen_classes
+from nearkin.audits.subject import draw_rows, embed_items, seen_classes
 from nearkin.confidence import Novelty
 from nearkin.data.dataset import Dataset, drop_bad
 from nearkin.data.decode import AUDIO_SUFFIXES, IMAGE_SUFFIXES
@@ -115,7 +115,7 @@ def drift(
             raise DataError(f"No item of the {name} has {_words(only[place])}: check the columns of its manifest.")
         if limit is not None and len(taken) > limit:
             notes.append(f"Of the {name}, {limit:,} of {len(taken):,} items were drawn.")
-            taken = taken.select(np.sort(np.random.default_rng((seed, place)).choice(len(taken), limit, replace=False)))
+            taken = taken.select(draw_rows(np.arange(len(taken)), limit, (seed, place)))
         chosen.append(taken)
     _check_sizes(chosen, by_class)
     for place, name in enumerate(_NAMES):

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nearkin.audits.subject import leave_classes_out, unseen_items
+from nearkin.audits.subject import draw_rows, leave_classes_out, unseen_items
 from nearkin.data.dataset import Dataset
 from nearkin.errors import DataError
 from nearkin.metrics import class_bootstrap, retrieval_metrics
@@ -106,11 +106,11 @@ def divide_for_int8(dataset: Dataset, card: Card, seed: int = 0) -> Int8Division
             "The data has no items of the model's training classes to calibrate on, and calibrating on the measured "
             "items would flatter the result: use data that has both."
         )
-    drawn = np.random.default_rng(seed).choice(known, min(CALIBRATION_ITEMS, len(known)), replace=False)
+    drawn = draw_rows(known, CALIBRATION_ITEMS, seed)
     measured = np.setdiff1d(measured, drawn)
     if not len(measured):
         raise DataError("No items are left to measure the 8-bit model on: add items of untrained classes.")
-    return Int8Division(np.sort(drawn), measured, list(notes))
+    return Int8Division(drawn, measured, list(notes))
 
 
 def calibration_batches(

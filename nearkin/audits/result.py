@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from nearkin.audits.subject import Subject, shown
+from nearkin.audits.subject import Subject, draw_rows, shown
 from nearkin.recipe import AuditSection
 from nearkin.report import (
     Figure,
@@ -120,10 +120,7 @@ def _distances(subject: Subject) -> Figure:
 
 def draw_embedding_map(subject: Subject) -> Figure:
     """Items in the plane, and the centroids of their classes, which are projected with them."""
-    items = len(subject.embeddings)
-    kept = np.arange(items)
-    if items > _TSNE_POINTS:
-        kept = np.sort(np.random.default_rng(_SEED).choice(items, _TSNE_POINTS, replace=False))
+    kept = draw_rows(np.arange(len(subject.embeddings)), _TSNE_POINTS, _SEED)
     centroids = _centroids(subject)
     both = np.concatenate([subject.embeddings[kept], centroids])
     points, _ = project_2d(both, method="tsne", seed=_SEED, max_points=len(both))

@@ -545,6 +545,11 @@ def divide(subject: Subject, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return halves(subject.labels, seed)
 
 
+def draw_rows(rows: np.ndarray, most: int, seed: int | tuple[int, int]) -> np.ndarray:
+    """At most so many of the rows, ascending; the same for the same seed."""
+    return rows if len(rows) <= most else np.sort(np.random.default_rng(seed).choice(rows, most, replace=False))
+
+
 def leave_classes_out(labels: np.ndarray, rows: np.ndarray, seed: int) -> np.ndarray:
     """Which of `rows` (r,) are of a random half of their classes, rounded up, bool (r,): the known half."""
     names = np.unique(labels[rows])

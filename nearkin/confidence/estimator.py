@@ -31,7 +31,7 @@ class Support:
         codes: class of each point as an index into `classes`, int32 (n,).
         classes: the names of the classes (C,), sorted if they are strings or whole numbers.
         scorer: how two points are compared.
-        source: what made the embeddings, such as a model's fingerprint; None: nobody said.
+        source: what made the embeddings, such as a model's fingerprint; None if unknown.
     """
 
     points: Tensor = field(repr=False)
@@ -234,7 +234,7 @@ class NeighbourEstimator(Estimator):
         return self.weights(distances.double(), codes).clamp_min(_TINY).log()
 
     def _learn(self, neighbours: Neighbours | None) -> None:
-        """Nothing but whether there are k points."""
+        """Check that the support has k points: there is nothing else to learn."""
         self._count(len(self.support_))
 
     def with_k(self, k: K) -> Self:
