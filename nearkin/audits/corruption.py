@@ -111,8 +111,8 @@ def _add_reference(
     missing = [name for name, value in values.items() if not np.isfinite(value)]
     if missing:
         found.notes.append(
-            f"{' and '.join(missing)} cannot be told: under one of the corruptions the reference makes no errors, or "
-            "none beyond those on clean images, that ours could be a share of."
+            f"{' and '.join(missing)} cannot be computed: under one of the corruptions the reference makes no errors, "
+            "or none beyond those on clean images."
         )
     found.notes.append(
         f"mCE is the error of {OURS} under each corruption as a share of that of {OURS} over "

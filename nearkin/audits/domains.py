@@ -1,4 +1,4 @@
-"""The domains suite: is a class recognised where it looks as another domain shows it?
+"""The domains suite: are classes recognised across domains?
 
 Items of one domain are searched for among those of all others. A model with held-out domains is asked items of these,
 and besides items that chose its weights; what trained it is only ever found, never asked.
@@ -91,7 +91,7 @@ def domains_suite(subject: Subject, section: AuditSection) -> SuiteResult:
     result.notes.extend(_notes(subject, pool, roles, section))
     if held_out and not own:
         result.notes.append(
-            "Domains: there is no accuracy of the model's own classes, as nothing that stands for them was kept: audit "
+            "Domains: there is no accuracy of the model's own classes, as none of their proxies were kept: audit "
             "the run of a loss that classifies."
         )
     elif held_out and subject.learned is None:
@@ -277,9 +277,7 @@ def _notes(subject: Subject, pool: DomainPool, roles: Mapping[str, str], section
             "domains are the training items, and these are never asked."
         )
     elif TRAINED in roles.values() and not subject.own_data:
-        notes.append(
-            "Domains: domains of these names trained the model, and nobody knows whether some of these items did."
-        )
+        notes.append("Domains: the model was trained on domains of these names, possibly on some of these items.")
     if pool.dropped:
         notes.append(f"Domains: {pool.dropped:,} items without a domain are left out.")
     if section.rerank is not None:

@@ -32,7 +32,7 @@ LEAST_ITEMS = 2
 """Items of each side that a test needs."""
 
 MOST_PERMUTATIONS = 20_000
-"""Random divisions of the test of a class, unless more are asked for."""
+"""Most random divisions in the test of a class, unless more are requested."""
 
 _NAMED = 5
 
@@ -44,7 +44,7 @@ DriftSource = str | Path | Dataset
 SideFilters = tuple[Mapping[str, str], Mapping[str, str]]
 
 LIMIT = 2000
-"""Items of each side that are taken unless it is said how many: pairs grow with the square."""
+"""Default number of items drawn from each side: pairs grow with its square."""
 
 
 def drift(

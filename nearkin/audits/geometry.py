@@ -212,7 +212,7 @@ def _add_inputs(found: SuiteResult, subject: Subject, section: AuditSection) -> 
     )
     found.show(
         "Distances of pixels and of embeddings",
-        "Each pair of sampled items: the darker, the more pairs. A line that rises tells that the embedding keeps "
+        "Each pair of sampled items: the darker, the more pairs. A rising line means that the embedding keeps "
         "distances of pixels, as models that withstand small changes of them do; MC is the mean rank correlation.",
         "Feature distances against input distances of pairs of items, by norm",
         draw_distance_pairs,

@@ -208,7 +208,7 @@ def _add_checks(found: SuiteResult, classes: AttackedClasses) -> None:
         f"{' and '.join(stronger)} find{'s' if len(stronger) == 1 else ''} more, so the accuracies above are too good "
         "to be believed"
         if stronger
-        else "none finds much more, so nothing speaks for masked gradients"
+        else "none finds much more, so there is no sign of masked gradients"
     )
     found.notes.append(f"Are gradients masked? Accuracy of {OURS} at {classes.checked_eps:.3g}: {told}; {verdict}.")
 
