@@ -91,7 +91,7 @@ def domains_suite(subject: Subject, section: AuditSection) -> SuiteResult:
     result.notes.extend(_notes(subject, pool, roles, section))
     if held_out and not own:
         result.notes.append(
-            "Domains: there is no accuracy of the model's own classes, as none of their proxies were kept: audit "
+            "Domains: there is no accuracy of the model's own classes, because no proxies of them were saved: audit "
             "the run of a loss that classifies."
         )
     elif held_out and subject.learned is None:
