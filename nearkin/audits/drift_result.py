@@ -189,7 +189,26 @@ class DriftResult:
 
     def figures(self) -> dict[str, Figure]:
         """The pictures by the names of their files; where items are no images, without these."""
-        found = {"null": self._null_figure(), "map": self._map_figure()}
+        test = self.test
+        where = "from the hill, on either side (two-sided test)," if test.two_sided else "right of the hill,"
+        both = np.concatenate([self.reference.embeddings, self.new.embeddings])
+        points, kept = project_2d(both, seed=_MAP_SEED, max_points=_MAP_POINTS)
+        found = {
+            "null": Figure(
+                "Chance, and these two sets",
+                "How far two sets of these sizes differ when all items are divided at random, and how far the "
+                f"reference and the new data do: the farther {where} the less it can be chance.",
+                draw_null(test.null, test.statistic, test.p_value, test.two_sided),
+                "Histogram of the discrepancies of random divisions, with that of the two sets marked",
+            ),
+            "map": Figure(
+                "Map of both sets",
+                f"t-SNE of {len(kept):,} items: near in the map means near in the embedding; far apart means little. "
+                "Where nothing has shifted, the two are mixed everywhere.",
+                draw_map(points, np.where(kept < len(self.reference), "reference", "new")),
+                "Two-dimensional map of the embeddings, the reference and the new data in two colours",
+            ),
+        }
         if self.new.dataset.kind == self.reference.dataset.kind == "image":
             found["novel"] = self._novel_figure()
         return found
@@ -224,40 +243,21 @@ class DriftResult:
         write_json(out / "drift.json", self.to_dict())
         return out / "drift.html"
 
-    def _null_figure(self) -> Figure:
-        test = self.test
-        where = "from the hill, on either side (two-sided test)," if test.two_sided else "right of the hill,"
-        return Figure(
-            "Chance, and these two sets",
-            "How far two sets of these sizes differ when all items are divided at random, and how far the reference "
-            f"and the new data do: the farther {where} the less it can be chance.",
-            draw_null(test.null, test.statistic, test.p_value, test.two_sided),
-            "Histogram of the discrepancies of random divisions, with that of the two sets marked",
-        )
-
-    def _map_figure(self) -> Figure:
-        both = np.concatenate([self.reference.embeddings, self.new.embeddings])
-        points, kept = project_2d(both, seed=_MAP_SEED, max_points=_MAP_POINTS)
-        names = np.where(kept < len(self.reference), "reference", "new")
-        return Figure(
-            "Map of both sets",
-            f"t-SNE of {len(kept):,} items: near in the map means near in the embedding; far apart means little. Where "
-            "nothing has shifted, the two are mixed everywhere.",
-            draw_map(points, names),
-            "Two-dimensional map of the embeddings, the reference and the new data in two colours",
-        )
-
     def _novel_figure(self) -> Figure:
         chosen = self.most_novel(_STRIPS)
         size = min(_NEAREST, len(self.reference))
         distances, indices = exact(
             torch.from_numpy(self.new.embeddings[chosen]), self.reference.embeddings, size, space=self.space
         )
+
+        def thumb(side: Side, row: int) -> Thumb:
+            return Thumb(thumbnail(side.dataset.image(row), _THUMBNAIL), str(side.labels[row]))
+
         rows = [
             NeighbourRow(
-                _thumb(self.new, row),
+                thumb(self.new, row),
                 [
-                    (_thumb(self.reference, int(other)), float(shown(self.space, away)), False)
+                    (thumb(self.reference, int(other)), float(shown(self.space, away)), False)
                     for other, away in zip(indices[place], distances[place], strict=True)
                 ],
             )
@@ -271,7 +271,3 @@ class DriftResult:
             draw_novel(rows, scores, compared_by(self.space)),
             "Rows of new items with their nearest items in the reference",
         )
-
-
-def _thumb(side: Side, row: int) -> Thumb:
-    return Thumb(thumbnail(side.dataset.image(row), _THUMBNAIL), str(side.labels[row]))
