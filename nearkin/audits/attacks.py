@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -25,13 +24,12 @@ from nearkin.attacks import (
     classifier_of_similarity,
 )
 from nearkin.attacks.library import SQUARE, published_attack
-from nearkin.attacks.norms import Norm
 from nearkin.attacks.region import Unit
 from nearkin.attacks.voronoi import RobustnessCurves, adversarial_accuracy
-from nearkin.audits.calibration import OURS, divided, draw_rows, fit_estimators, tables_of
+from nearkin.audits.calibration import OURS, divided, fit_estimators, tables_of
 from nearkin.audits.learned_similarity import DOL, SIM
-from nearkin.audits.subject import Subject
-from nearkin.confidence import Estimator
+from nearkin.audits.result import resampling
+from nearkin.audits.subject import Subject, draw_rows
 from nearkin.errors import DataError
 from nearkin.metrics.calibration import accuracy_and_ece, class_table, mean_intervals
 from nearkin.metrics.labels import label_codes
@@ -40,12 +38,27 @@ from nearkin.recipe import AuditSection
 
 PROTOTYPES = "prototypes (softmax)"
 SOFTMAX = "softmax"
-_EMBED_BATCH = 64
+VOTES = ("1NN", "kNN", "WkNN (Dudani)", "WkNN (Gou)")
+"""What NED is compared with: they meet what it was attacked with."""
+
+_BATCH, _EMBED_BATCH = 32, 64
+_NUMBERS = 2**25
+"""Of all items together, at the most: 256 MB in float64."""
+_SHARES = (0.25, 0.5, 1.0)
+"""Of the median distance to the nearest other item, as further epsilons: where cells begin to matter."""
+_RESTARTS, _QUERIES, _MORE = 3, 300, 4
+"""Of the checks: random starts, questions of Square, and how many times more steps."""
+
+AttackCell = tuple[str, float]
+"""An attack and an epsilon."""
 
 
-@dataclass(frozen=True, eq=False)
 class Scene:
-    """Queries to attack and who answers them.
+    """Queries to attack and who answers them; refuses what has no pixels to change.
+
+    Args:
+        subject: what is audited.
+        section: how.
 
     Attributes:
         rows: the attacked queries, as rows of the subject (q,).
@@ -54,100 +67,93 @@ class Scene:
         pixels: of the attacked queries (q, C, H, W).
         truth: their labels (q,).
         fitted: estimators by name, fitted to the support.
+        votes: those of them that have no gradient.
         targets: classifiers by name, each attacked for itself.
         embed: pixels to points of the model's space.
         unit: of the epsilons.
+        norm: of the perturbations, in that unit: what is checked is then what the model sees.
     """
 
-    rows: np.ndarray
-    others: np.ndarray
-    support: np.ndarray
-    pixels: Tensor
-    truth: np.ndarray
-    fitted: dict[str, Estimator]
-    targets: dict[str, Classifier]
-    embed: PixelEmbedder
-    unit: Unit
+    def __init__(self, subject: Subject, section: AuditSection) -> None:
+        if subject.model is None or subject.pixels is None:
+            raise DataError(
+                "The robustness suite changes images and embeds them again, so it needs a model and image data, not "
+                "embeddings or audio."
+            )
+        self.subject, self.section = subject, section
+        self.support, queries = divided(subject, section.seed)
+        known = np.isin(subject.labels, subject.labels[self.support])
+        self.rows = draw_rows(queries[known[queries]], section.attacked_queries, section.seed)
+        self.others = np.setdiff1d(np.flatnonzero(known), self.rows)
+        self.pixels, self.truth = subject.pixels(self.rows), subject.labels[self.rows]
+        self.fitted = fit_estimators(subject.embeddings[self.support], subject.labels[self.support], subject.space)
+        self.votes = {name: self.fitted[name] for name in VOTES if name in self.fitted}
+        self.embed = PixelEmbedder(subject.model)
+        self.targets = self._targets(subject)
+        self.unit = Unit.of(section.attack_unit, subject.model.spec)
+        self.norm = self.unit.measured(section.attack_norm, tuple(self.pixels.shape[1:]))
+
+    def _targets(self, subject: Subject) -> dict[str, Classifier]:
+        embed, named = self.embed, set(self.truth.tolist())
+        targets = {
+            name: classifier_of_estimator(embed, self.fitted[name], name)
+            for name in (OURS, PROTOTYPES)
+            if name in self.fitted
+        }
+        learned = subject.learned
+        if learned is not None and named <= set(learned.classes):
+            targets[SIM] = classifier_of_similarity(embed, "sim")
+            if learned.dense is not None:
+                targets[DOL] = classifier_of_similarity(embed, "dol")
+        elif subject.class_scores is not None and named <= set(subject.class_scores.names):
+            own = subject.class_scores
+            targets[SOFTMAX] = classifier_of_scores(embed, own.scores, own.names, SOFTMAX)
+        return targets
 
     def codes(self, target: str) -> Tensor:
         """True classes (q,) as the columns of a target."""
         return class_codes(self.targets[target].classes, self.truth)
 
-    def smoothed(self, section: AuditSection) -> np.ndarray:
+    @property
+    def smoothed(self) -> np.ndarray:
         """Places of the queries that smoothing certifies, drawn from all of them."""
-        return draw_rows(np.arange(len(self.rows)), section.smoothed_queries, section.seed)
+        return draw_rows(np.arange(len(self.rows)), self.section.smoothed_queries, self.section.seed)
 
     @torch.no_grad()
     def embedded(self, pixels: Tensor) -> np.ndarray:
         """Embeddings (n, d) of pixels (n, C, H, W)."""
         return torch.cat([self.embed(part) for part in pixels.split(_EMBED_BATCH)]).numpy()
 
+    @torch.no_grad()
+    def table(self, name: str, pixels: Tensor) -> np.ndarray:
+        """How sure and how right a target is of pixels (q, C, H, W), as a class table (C, bins, 3)."""
+        best = torch.cat([self.targets[name](part) for part in pixels.split(_BATCH)]).max(dim=1)
+        (codes,) = label_codes(self.truth)
+        return class_table(best.values.exp().float().numpy(), (best.indices == self.codes(name)).numpy(), codes)
 
-def make_scene(subject: Subject, section: AuditSection) -> Scene:
-    """Choose queries and fit who answers them; refuse what has no pixels to change."""
-    if subject.model is None or subject.pixels is None:
-        raise DataError(
-            "The robustness suite changes images and embeds them again, so it needs a model and image data, not "
-            "embeddings or audio."
-        )
-    support, queries = divided(subject, section.seed)
-    queries = queries[np.isin(subject.labels[queries], subject.labels[support])]
-    rows = draw_rows(queries, section.attacked_queries, section.seed)
-    fitted = fit_estimators(subject.embeddings[support], subject.labels[support], subject.space)
-    embed = PixelEmbedder(subject.model)
-    targets = {
-        name: classifier_of_estimator(embed, fitted[name], name) for name in (OURS, PROTOTYPES) if name in fitted
-    }
-    truth = subject.labels[rows]
-    named = set(truth.tolist())
-    learned = subject.learned
-    if learned is not None and named <= set(learned.classes):
-        targets[SIM] = classifier_of_similarity(embed, "sim")
-        if learned.dense is not None:
-            targets[DOL] = classifier_of_similarity(embed, "dol")
-    elif subject.class_scores is not None and named <= set(subject.class_scores.names):
-        own = subject.class_scores
-        targets[SOFTMAX] = classifier_of_scores(embed, own.scores, own.names, SOFTMAX)
-    return Scene(
-        rows,
-        np.setdiff1d(np.flatnonzero(np.isin(subject.labels, subject.labels[support])), rows),
-        support,
-        subject.pixels(rows),
-        truth,
-        fitted,
-        targets,
-        embed,
-        Unit.of(section.attack_unit, subject.model.spec),
-    )
+    def vote_tables(self, pixels: Tensor) -> dict[str, np.ndarray]:
+        """Likewise of the votes."""
+        return tables_of(self.votes, self.embedded(pixels), self.truth)
 
 
-_NUMBERS = 2**25
-"""Of all items together, at the most: 256 MB in float64."""
-_SHARES = (0.25, 0.5, 1.0)
-"""Of the median distance to the nearest other item, as further epsilons: where cells begin to matter."""
-_BATCH = 32
-
-
-def attack_cells(
-    subject: Subject, scene: Scene, section: AuditSection, known: Sequence[torch.Tensor] = ()
-) -> RobustnessCurves | None:
+def attack_cells(scene: Scene, known: list[Tensor]) -> RobustnessCurves | None:
     """Attack NED on the attacked queries, among the cells of these and of other items; None if not asked for."""
+    subject, section = scene.subject, scene.section
     if section.voronoi_items < 2:
         return None
     assert subject.pixels is not None
-    size = scene.pixels[0].numel()
-    room = max(len(scene.rows), min(section.voronoi_items, _NUMBERS // size))
+    room = max(len(scene.rows), min(section.voronoi_items, _NUMBERS // scene.pixels[0].numel()))
     more = np.random.default_rng(section.seed).permutation(scene.others)[: room - len(scene.rows)]
     pixels = torch.cat([scene.pixels, subject.pixels(more)]) if len(more) else scene.pixels
-    # In pixels, measured by the unit: what is checked is then what the model sees.
-    norm = scene.unit.measured(section.attack_norm, tuple(pixels.shape[1:]))
-    gap = _typical_gap(pixels, norm)
+    # The median distance of an item to the nearest other one that differs from it; inf if all are the same.
+    distances = scene.norm.distances(pixels.flatten(1), pixels.flatten(1))
+    gap = float(distances.masked_fill(distances == 0, torch.inf).amin(dim=1).median())
     return adversarial_accuracy(
         scene.targets[OURS],
         pixels,
         np.concatenate([scene.truth, subject.labels[more]]),
         [*section.attack_epsilons, *(share * gap for share in _SHARES if gap < torch.inf)],
-        norm=norm,
+        norm=scene.norm,
         attacked=np.arange(len(scene.rows)),
         candidates=known,
         steps=section.attack_steps,
@@ -155,23 +161,6 @@ def attack_cells(
         batch_size=_BATCH,
         progress=subject.progress,
     )
-
-
-def _typical_gap(pixels: torch.Tensor, norm: Norm) -> float:
-    """The median distance of an item to the nearest other one that differs from it; inf if all are the same."""
-    flat = pixels.flatten(1)
-    distances = norm.distances(flat, flat)
-    nearest = distances.masked_fill(distances == 0, torch.inf).amin(dim=1)
-    return float(nearest.median())
-
-
-_RESTARTS, _QUERIES, _MORE = 3, 300, 4
-"""Of the checks: random starts, questions of Square, and how many times more steps."""
-
-VOTES = ("1NN", "kNN", "WkNN (Dudani)", "WkNN (Gou)")
-"""What NED is compared with: they meet what it was attacked with."""
-AttackCell = tuple[str, float]
-"""An attack and an epsilon."""
 
 
 @dataclass(eq=False)
@@ -198,25 +187,38 @@ class AttackedClasses:
         return accuracy_of(self.tables[name][cell])
 
 
-def attack_classes(scene: Scene, section: AuditSection, progress: bool) -> AttackedClasses:
+def attack_classes(scene: Scene) -> AttackedClasses:
     """Attack every target by every attack at every epsilon, and NED by some more at one epsilon."""
-    votes = {name: scene.fitted[name] for name in VOTES if name in scene.fitted}
-    found = AttackedClasses(_tables(scene, scene.pixels, votes))
+    section, progress = scene.section, scene.subject.progress
+    clean = {name: scene.table(name, scene.pixels) for name in scene.targets}
+    found = AttackedClasses(clean | scene.vote_tables(scene.pixels))
     cells = [(attack, eps) for attack in section.attacks for eps in section.attack_epsilons]
-    found.tables = {name: {} for name in (*scene.targets, *votes)}
+    found.tables = {name: {} for name in found.clean}
     with Progress("Attacking", len(cells) * len(scene.targets) * len(scene.rows), progress) as bar:
-        for name in scene.targets:
+        for name, target in scene.targets.items():
             found.pixels[name] = {}
             for attack, eps in cells:
-                pixels = _published(scene, name, attack, eps, section, bar.advance)
-                found.tables[name][attack, eps] = _table(scene, name, pixels)
+                pixels = published_attack(
+                    attack,
+                    target,
+                    scene.pixels,
+                    scene.codes(name),
+                    eps,
+                    norm=section.attack_norm,
+                    unit=scene.unit,
+                    steps=section.attack_steps if attack == "pgd" else None,
+                    seed=section.seed,
+                    batch_size=_BATCH,
+                    advance=bar.advance,
+                ).pixels
+                found.tables[name][attack, eps] = scene.table(name, pixels)
                 if attack == section.attacks[-1]:
                     found.pixels[name][eps] = pixels
                 if name == OURS:
-                    for vote, table in tables_of(votes, scene.embedded(pixels), scene.truth).items():
+                    for vote, table in scene.vote_tables(pixels).items():
                         found.tables[vote][attack, eps] = table
     with Progress("Checking for masked gradients", 1, progress) as bar:
-        _check(found, scene, section)
+        _check(found, scene)
         bar.advance()
     return found
 
@@ -226,132 +228,70 @@ def accuracy_of(table: np.ndarray) -> float:
     return float(accuracy_and_ece(table.sum(axis=0))[0])
 
 
-def _published(
-    scene: Scene, name: str, attack: str, eps: float, section: AuditSection, advance: Callable[[int], None]
-) -> Tensor:
-    """What an attack makes of the queries (q, C, H, W)."""
-    steps = section.attack_steps if attack == "pgd" else None
-    return published_attack(
-        attack,
-        scene.targets[name],
-        scene.pixels,
-        scene.codes(name),
-        eps,
-        norm=section.attack_norm,
-        unit=scene.unit,
-        steps=steps,
-        seed=section.seed,
-        batch_size=_BATCH,
-        advance=advance,
-    ).pixels
-
-
-def _check(found: AttackedClasses, scene: Scene, section: AuditSection) -> None:
+def _check(found: AttackedClasses, scene: Scene) -> None:
     """Look for what gradients may have hidden: another loss, restarts, more steps, no gradient, another's points."""
+    section, target, codes = scene.section, scene.targets[OURS], scene.codes(OURS)
 
     def strongest(eps: float) -> str:
         return min(section.attacks, key=lambda attack: found.accuracy(OURS, (attack, eps)))
 
+    def held(wrong: Tensor) -> float:
+        return float((~wrong).double().mean())
+
     # The smallest epsilon may break everything already; where something holds, there is something to check.
-    held = [eps for eps in section.attack_epsilons if found.accuracy(OURS, (strongest(eps), eps)) > 0]
-    eps = held[-1] if held else section.attack_epsilons[0]
-    target, codes = scene.targets[OURS], scene.codes(OURS)
-    ours = partial(
-        attack_classifier,
-        target,
-        scene.pixels,
-        codes,
-        eps,
-        norm=scene.unit.measured(section.attack_norm, tuple(scene.pixels.shape[1:])),
-        seed=section.seed,
-        batch_size=_BATCH,
-    )
+    hard = [eps for eps in section.attack_epsilons if found.accuracy(OURS, (strongest(eps), eps)) > 0]
+    eps = hard[-1] if hard else section.attack_epsilons[0]
+    options: dict[str, Any] = {"norm": scene.norm, "seed": section.seed, "batch_size": _BATCH}
+    ours = partial(attack_classifier, target, scene.pixels, codes, eps, **options)
     steps, last = section.attack_steps, section.attacks[-1]
+    margin = ours(raised="margin", steps=steps, restarts=_RESTARTS)
     found.checked_eps = eps
-    found.checks[f"{strongest(eps)}, as above"] = found.accuracy(OURS, (strongest(eps), eps))
-    found.checks[f"PGD on the margin, {_RESTARTS} restarts"] = _held(
-        ours(raised="margin", steps=steps, restarts=_RESTARTS).reached
-    )
-    found.checks[f"PGD, {_MORE} times the steps"] = _held(ours(steps=_MORE * steps).reached)
+    found.checks = {
+        f"{strongest(eps)}, as above": found.accuracy(OURS, (strongest(eps), eps)),
+        f"PGD on the margin, {_RESTARTS} restarts": held(margin.reached),
+        f"PGD, {_MORE} times the steps": held(ours(steps=_MORE * steps).reached),
+    }
     if section.attack_norm == "linf":
         square = published_attack(
             SQUARE, target, scene.pixels, codes, eps, unit=scene.unit, steps=_QUERIES, seed=section.seed
         )
-        found.checks[f"Square, {_QUERIES} queries, no gradient"] = _held(square.wrong)
+        found.checks[f"Square, {_QUERIES} queries, no gradient"] = held(square.wrong)
     for name, pixels in found.pixels.items():
         if name != OURS:
-            found.checks[f"{last} on {name}, transferred"] = accuracy_of(_table(scene, OURS, pixels[eps]))
-
-
-def _held(wrong: Tensor) -> float:
-    return float((~wrong).double().mean())
-
-
-def _tables(scene: Scene, pixels: Tensor, votes: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    own = {name: _table(scene, name, pixels) for name in scene.targets}
-    return own | tables_of(votes, scene.embedded(pixels), scene.truth)
-
-
-@torch.no_grad()
-def _table(scene: Scene, name: str, pixels: Tensor) -> np.ndarray:
-    """How sure and how right a target is of pixels (q, C, H, W), as a class table (C, bins, 3)."""
-    target = scene.targets[name]
-    best = torch.cat([target(part) for part in pixels.split(_BATCH)]).max(dim=1)
-    (codes,) = label_codes(scene.truth)
-    return class_table(best.values.exp().float().numpy(), (best.indices == scene.codes(name)).numpy(), codes)
+            found.checks[f"{last} on {name}, transferred"] = accuracy_of(scene.table(OURS, pixels[eps]))
 
 
 def interval_of(table: np.ndarray, section: AuditSection) -> dict[str, tuple[float, tuple[float, float]]]:
     """Accuracy and ECE of a class table, each with its interval over classes."""
-    return mean_intervals(table[None], resamples=section.resamples, seed=section.seed)
+    return mean_intervals(table[None], **resampling(section))
 
 
-@dataclass(frozen=True, eq=False)
-class AttackedNeighbours:
-    """What attacks on retrieval did, by epsilon.
+def attack_neighbours(scene: Scene) -> tuple[np.ndarray, dict[float, np.ndarray], dict[float, np.ndarray]]:
+    """Push each query away from its class, and pull it to a random support item of another class.
 
-    Attributes:
-        right: whether the nearest neighbour of a query is of its class (q,), unattacked.
-        pushed: the same once it was pushed away from its class.
-        pulled: whether the chosen item became the nearest (q,).
+    Returns:
+        Whether the nearest neighbour of a query is of its class (q,), the same by epsilon once it was pushed away, and
+        by epsilon whether the chosen item became the nearest (q,).
     """
-
-    right: np.ndarray
-    pushed: dict[float, np.ndarray]
-    pulled: dict[float, np.ndarray]
-
-
-def attack_neighbours(subject: Subject, scene: Scene, section: AuditSection) -> AttackedNeighbours:
-    """Push each query away from its class, and pull it to a random support item of another class."""
+    subject, section = scene.subject, scene.section
     gallery = torch.from_numpy(np.ascontiguousarray(subject.embeddings[scene.support]))
     codes, own = (torch.from_numpy(part) for part in label_codes(subject.labels[scene.support], scene.truth))
     shape = tuple(scene.pixels.shape[1:])
-    norm = scene.unit.measured(section.attack_norm, shape)
+    # A random item of another class for each query.
+    draws = torch.rand(len(own), len(codes), generator=torch.Generator().manual_seed(section.seed))
+    strangers = draws.masked_fill(own.unsqueeze(1) == codes, -1.0).argmax(dim=1)
     push = PushAway(scene.embed, gallery, codes, own, subject.space, shape)
-    pull = PullTo(scene.embed, gallery, _strangers(codes, own, section.seed), subject.space, shape)
-    right = ~attack(push, scene.pixels, 0.0, norm=norm, steps=1, batch_size=_BATCH).reached
+    pull = PullTo(scene.embed, gallery, strangers, subject.space, shape)
+    options: dict[str, Any] = {"norm": scene.norm, "batch_size": _BATCH}
+    right = ~attack(push, scene.pixels, 0.0, steps=1, **options).reached
+    options |= {"steps": section.attack_steps, "seed": section.seed}
     pushed, pulled = {}, {}
     reached: dict[Goal, Tensor] = {goal: torch.zeros(len(scene.rows), dtype=torch.bool) for goal in (push, pull)}
     with Progress("Attacking neighbours", 2 * len(section.attack_epsilons), subject.progress) as bar:
         for eps in section.attack_epsilons:
             for goal in (push, pull):
-                found = attack(
-                    goal,
-                    scene.pixels,
-                    eps,
-                    norm=norm,
-                    steps=section.attack_steps,
-                    seed=section.seed,
-                    batch_size=_BATCH,
-                )
-                reached[goal] = reached[goal] | found.reached  # what a smaller ball holds, a larger one does
+                # What a smaller ball holds, a larger one does.
+                reached[goal] = reached[goal] | attack(goal, scene.pixels, eps, **options).reached
                 bar.advance()
             pushed[eps], pulled[eps] = ~reached[push].numpy(), reached[pull].numpy()
-    return AttackedNeighbours(right.numpy(), pushed, pulled)
-
-
-def _strangers(codes: Tensor, own: Tensor, seed: int) -> Tensor:
-    """A random gallery item of another class for each query (q,)."""
-    generator = torch.Generator().manual_seed(seed)
-    draws = torch.rand(len(own), len(codes), generator=generator)
-    return draws.masked_fill(own.unsqueeze(1) == codes, -1.0).argmax(dim=1)
+    return right.numpy(), pushed, pulled

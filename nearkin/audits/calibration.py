@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from nearkin.audits.result import resampling
 from nearkin.audits.subject import Subject, divide, leave_classes_out
 from nearkin.audits.suites import SuiteResult, suites
 from nearkin.confidence import (
@@ -31,23 +31,13 @@ from nearkin.metrics import CalibrationResult, OpenSetResult, open_set_metrics
 from nearkin.metrics.calibration import class_table
 from nearkin.metrics.labels import label_codes
 from nearkin.recipe import AuditSection
-from nearkin.report import (
-    Figure,
-    draw_corruption,
-    draw_rejection,
-    draw_reliability,
-    draw_risk_coverage,
-    draw_sensitivity,
-    draw_shift,
-)
+from nearkin.report import draw_rejection, draw_reliability, draw_risk_coverage, draw_sensitivity
 from nearkin.spaces import Space, Sphere
 
-
-def draw_rows(queries: np.ndarray, size: int, seed: int) -> np.ndarray:
-    """At most `size` of the queries, ascending; the same for the same seed."""
-    if len(queries) <= size:
-        return queries
-    return np.sort(np.random.default_rng(seed).choice(queries, size, replace=False))
+OURS = "NED"
+_NUMBERS = ("NLL", "Brier")
+_SHOWN = ("accuracy", "ECE")
+"""What is told of the estimators that NED is compared with; the rest is in the details."""
 
 
 def tables_of(fitted: Mapping[str, Estimator], queries: np.ndarray, truth: np.ndarray) -> dict[str, np.ndarray]:
@@ -60,102 +50,6 @@ def tables_of(fitted: Mapping[str, Estimator], queries: np.ndarray, truth: np.nd
     return found
 
 
-Results = Mapping[str, CalibrationResult]
-Sweep = Mapping[str, Mapping[int, CalibrationResult]]
-
-
-def draw_reliabilities(results: Results) -> Figure:
-    """A reliability diagram of each estimator."""
-    curves = {name: result.reliability for name, result in results.items()}
-    return Figure(
-        "Reliability",
-        "Queries in bins of like confidence: how often the answer is right beside how sure it was. On the diagonal a "
-        "confidence of 80 % means right in 80 of 100; below, the share of queries in each "
-        "bin, each panel on its own scale.",
-        draw_reliability(
-            {name: (curve.edges, curve.counts, curve.confidence, curve.accuracy) for name, curve in curves.items()},
-            errors={name: result.values["ECE"] for name, result in results.items()},
-        ),
-        "Reliability diagrams of all estimators",
-    )
-
-
-def draw_risk(results: Results) -> Figure:
-    """Risk against coverage of all estimators."""
-    return Figure(
-        "Risk and coverage",
-        "If only the surest answers are given, how many of them are wrong: the lower a curve stays, the better its "
-        "confidence orders right before wrong.",
-        draw_risk_coverage(
-            {name: result.risk_coverage for name, result in results.items()},
-            areas={name: result.values["AURC"] for name, result in results.items()},
-        ),
-        "Error among the answered queries against the share of queries answered",
-    )
-
-
-def draw_sweep(sweep: Sweep) -> Figure:
-    """Accuracy and ECE of all estimators over neighbours, against k."""
-    ks = sorted({k for found in sweep.values() for k in found})
-    values = {
-        metric: {
-            name: np.array([found[k].values[metric] if k in found else np.nan for k in ks])
-            for name, found in sweep.items()
-        }
-        for metric in ("accuracy", "ECE")
-    }
-    return Figure(
-        "Sensitivity to k",
-        "Accuracy and calibration error with ever more neighbours; NED's temperature is fitted anew for each k.",
-        draw_sensitivity(ks, values["accuracy"], values["ECE"]),
-        "Accuracy and ECE of the estimators against the number of neighbours",
-    )
-
-
-def draw_strangers(results: Mapping[str, OpenSetResult]) -> Figure:
-    """Known accepted against unknown accepted, for each score."""
-    first = next(iter(results.values()))
-    return Figure(
-        "Unknown classes",
-        f"Half of the classes have no support. For every threshold on a score, how many of {first.known:,} queries of "
-        f"known classes it accepts and how many of {first.unknown:,} of unknown ones.",
-        draw_rejection(
-            {name: (result.curve["FPR"], result.curve["TPR"]) for name, result in results.items()},
-            areas={name: result.values["AUROC"] for name, result in results.items()},
-        ),
-        "Share of known queries accepted against share of unknown queries accepted",
-    )
-
-
-def draw_cells(
-    names: Sequence[str], severities: Sequence[int], cells: Mapping[str, np.ndarray], clean: Mapping[str, float]
-) -> Figure:
-    """Every corruption at every severity, of NED."""
-    return Figure(
-        "Corrupted queries",
-        "Accuracy and calibration error of NED when queries are corrupted, the darker, the worse; support and "
-        "temperature are the clean ones.",
-        draw_corruption(names, severities, cells, clean=clean, lower_is_better=("ECE",)),
-        "Accuracy and ECE of each corruption and severity",
-    )
-
-
-def draw_severities(severities: Sequence[int], lines: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> Figure:
-    """The means over corruptions against the severity, of all estimators."""
-    return Figure(
-        "Corruption by severity",
-        "Means over all corruptions; severity 0 is clean. The votes keep the k that did best on the clean support.",
-        draw_shift(severities, lines),
-        "Accuracy and ECE of the estimators against the severity of corruption",
-    )
-
-
-OURS = "NED"
-_NUMBERS = ("NLL", "Brier")
-_SHOWN = ("accuracy", "ECE")
-"""What is told of the estimators that NED is compared with; the rest is in the details."""
-
-
 @suites.register("calibration")
 def calibration_suite(subject: Subject, section: AuditSection) -> SuiteResult:
     """Accuracy, ECE, NLL and more of NED, beside votes and prototypes; AUROC of telling unknown classes.
@@ -166,29 +60,70 @@ def calibration_suite(subject: Subject, section: AuditSection) -> SuiteResult:
     fitted = fit_estimators(subject.embeddings[support], subject.labels[support], subject.space)
     x, truth = subject.embeddings[queries], subject.labels[queries]
     predicted = {name: estimator.predict(x) for name, estimator in fitted.items()}
-    results = {
-        name: evaluate(prediction, truth, resamples=section.resamples, seed=section.seed)
-        for name, prediction in predicted.items()
-    }
+    results = {name: evaluate(prediction, truth, **resampling(section)) for name, prediction in predicted.items()}
     correct = predicted[OURS].labels == truth
     found = SuiteResult(
-        {},
         notes=_notes(fitted, len(support), len(queries)),
         numbers=tuple(f"{metric}, {OURS}" for metric in _NUMBERS),
         lower_is_better=tuple(f"{metric}, {name}" for name in results for metric in CalibrationResult.lower_is_better),
         per_class={f"accuracy, {OURS}": {str(name): float(correct[truth == name].mean()) for name in np.unique(truth)}},
         details={"calibration": {name: _without_curves(result) for name, result in results.items()}},
     )
-    _add_results(found, results)
-    _add_strangers(found, tell_strangers(subject, support, queries, section.seed, section.resamples))
+    for name in sorted(results, key=lambda name: name != OURS):
+        for metric, value in results[name].values.items():
+            if name == OURS or metric in _SHOWN:
+                found.add(f"{metric}, {name}", value, results[name].intervals[metric])
     if subject.baseline is not None:
         ned = NED(space=Sphere()).fit(subject.baseline[support], subject.labels[support])
         values = evaluate(ned.predict(subject.baseline[queries]), truth).values
         found.baseline.update({f"{metric}, {OURS}": value for metric, value in values.items()})
     neighbours = {name: chosen for name, chosen in fitted.items() if isinstance(chosen, NeighbourEstimator)}
     sweep = sweep_k(neighbours, subject.embeddings[support], subject.labels[support], x, truth)
-    found.drawings[:0] = [partial(draw_reliabilities, results), partial(draw_risk, results), partial(draw_sweep, sweep)]
+    _show_results(found, results, sweep)
+    _add_strangers(found, tell_strangers(subject, support, queries, section.seed, section.resamples))
     return found
+
+
+def _show_results(
+    found: SuiteResult,
+    results: Mapping[str, CalibrationResult],
+    sweep: Mapping[str, Mapping[int, CalibrationResult]],
+) -> None:
+    """Pictures of all estimators: reliability, risk against coverage, and what k does to them."""
+    curves = {name: result.reliability for name, result in results.items()}
+    found.show(
+        "Reliability",
+        "Queries in bins of like confidence: how often the answer is right beside how sure it was. On the diagonal a "
+        "confidence of 80 % means right in 80 of 100; below, the share of queries in each "
+        "bin, each panel on its own scale.",
+        "Reliability diagrams of all estimators",
+        draw_reliability,
+        {name: (curve.edges, curve.counts, curve.confidence, curve.accuracy) for name, curve in curves.items()},
+        errors={name: result.values["ECE"] for name, result in results.items()},
+    )
+    found.show(
+        "Risk and coverage",
+        "If only the surest answers are given, how many of them are wrong: the lower a curve stays, the better its "
+        "confidence orders right before wrong.",
+        "Error among the answered queries against the share of queries answered",
+        draw_risk_coverage,
+        {name: result.risk_coverage for name, result in results.items()},
+        areas={name: result.values["AURC"] for name, result in results.items()},
+    )
+    ks = sorted({k for by_k in sweep.values() for k in by_k})
+    accuracy, ece = (
+        {name: np.array([by_k[k].values[metric] if k in by_k else np.nan for k in ks]) for name, by_k in sweep.items()}
+        for metric in ("accuracy", "ECE")
+    )
+    found.show(
+        "Sensitivity to k",
+        "Accuracy and calibration error with ever more neighbours; NED's temperature is fitted anew for each k.",
+        "Accuracy and ECE of the estimators against the number of neighbours",
+        draw_sensitivity,
+        ks,
+        accuracy,
+        ece,
+    )
 
 
 def divided(subject: Subject, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -240,24 +175,16 @@ def tell_strangers(
     ned = NED(space=subject.space).fit(subject.embeddings[kept], subject.labels[kept])
     predicted = ned.predict(subject.embeddings[queries])
     correct = predicted.labels == truth
-    options: dict[str, Any] = {"labels": truth, "resamples": resamples, "seed": seed}
     names = list(unknown_scores)
     if len(ned.classes_) == 1:  # nothing to be sure of one class against
         names = [name for name in names if name not in ("probability", "ratio")]
     return {
-        name: open_set_metrics(unknown_scores.get(name)(ned, predicted), known, correct, **options)
+        name: open_set_metrics(
+            unknown_scores.get(name)(ned, predicted), known, correct, labels=truth, resamples=resamples, seed=seed
+        )
         for name in names
         if name != "ratio" or predicted.distances.min() >= 0
     }
-
-
-def _add_results(found: SuiteResult, results: dict[str, CalibrationResult]) -> None:
-    """All values of NED, then the main ones of the others."""
-    for name in sorted(results, key=lambda name: name != OURS):
-        for metric, value in results[name].values.items():
-            if name == OURS or metric in _SHOWN:
-                found.values[f"{metric}, {name}"] = value
-                found.intervals[f"{metric}, {name}"] = results[name].intervals[metric]
 
 
 def _add_strangers(found: SuiteResult, strangers: dict[str, OpenSetResult]) -> None:
@@ -265,18 +192,26 @@ def _add_strangers(found: SuiteResult, strangers: dict[str, OpenSetResult]) -> N
         found.notes.append("Unknown classes are not measured: too few classes have several items.")
         return
     for name, result in strangers.items():
-        found.values[f"unknown AUROC, {name}"] = result.values["AUROC"]
-        found.intervals[f"unknown AUROC, {name}"] = result.intervals["AUROC"]
+        found.add(f"unknown AUROC, {name}", result.values["AUROC"], result.intervals["AUROC"])
     found.details["unknown"] = {name: _without_curves(result) for name, result in strangers.items()}
     found.notes.append("Unknown classes: a random half of the classes has no support; their queries should be refused.")
-    found.drawings.append(partial(draw_strangers, strangers))
+    first = next(iter(strangers.values()))
+    found.show(
+        "Unknown classes",
+        f"Half of the classes have no support. For every threshold on a score, how many of {first.known:,} queries of "
+        f"known classes it accepts and how many of {first.unknown:,} of unknown ones.",
+        "Share of known queries accepted against share of unknown queries accepted",
+        draw_rejection,
+        {name: (result.curve["FPR"], result.curve["TPR"]) for name, result in strangers.items()},
+        areas={name: result.values["AUROC"] for name, result in strangers.items()},
+    )
 
 
 def _notes(fitted: dict[str, Estimator], support: int, queries: int) -> list[str]:
     ned = fitted[OURS]
     assert isinstance(ned, NED)
-    votes = {name: vote for name, vote in fitted.items() if type(vote) in (KNNVote, DudaniVote, GouVote)}
-    ks = ", ".join(f"{name} {vote.k}" for name, vote in votes.items() if isinstance(vote, NeighbourEstimator))
+    votes = {name: vote for name, vote in fitted.items() if isinstance(vote, (KNNVote, DudaniVote)) and name != "1NN"}
+    ks = ", ".join(f"{name} {vote.k}" for name, vote in votes.items())
     return [
         f"Calibration: {support:,} support items, {queries:,} queries of the same classes; NED has the temperature "
         f"{ned.temperature_:.4g}, fitted on the support alone, and the votes the k that does best there ({ks}).",

@@ -141,31 +141,15 @@ def draw_distances(
 def draw_trees(known: Hierarchy, names: Sequence[str], learned: Mapping[str, np.ndarray]) -> Figure:
     """The known tree beside one inferred from the first of learned distances (C, C) by average linkage."""
     source, distances = next(iter(learned.items()))
-    inferred = infer_tree(distances, names)
+    inferred = InferredTree.of(ClassDistances(tuple(names), distances, source, ""), "average", known)
     return Figure(
         "Known tree and inferred tree",
         f"The inferred tree joins the classes whose {source} are nearest, then groups by the mean distance of their "
         "classes; branches are as long as the distances say. Colours are groups of the known tree: a branch of one "
         "colour holds one group only.",
-        draw_dendrograms([known_dendrogram(known), inferred_dendrogram(inferred, source, known)]),
+        inferred.picture(),
         "Dendrograms of the known and of the inferred class tree, side by side",
     )
-
-
-def known_dendrogram(tree: Hierarchy) -> Dendrogram:
-    """The known tree; its own branch lengths, where it has some, are not comparable and are not drawn."""
-    groups = len(tree.clades())
-    note = f"{len(tree.classes):,} classes, {groups:,} group{'' if groups == 1 else 's'}"
-    return Dendrogram(tree.parents, tree.names, title="Known tree", note=note)
-
-
-def inferred_dendrogram(tree: Hierarchy, source: str, known: Hierarchy | None) -> Dendrogram:
-    """The inferred tree with its branch lengths, and how many groups of the known one it has."""
-    note = f"of {source}"
-    if known is not None and known.clades():
-        recovered = recovered_clades(known, tree)
-        note += f": {len(recovered.found):,} of {len(known.clades()):,} groups recovered"
-    return Dendrogram(tree.parents, tree.names, tree.lengths, title="Inferred tree", note=note)
 
 
 TreeSource = Literal["prototypes", "proxies", "confusions"]
@@ -185,15 +169,14 @@ class ClassDistances:
 
     names: tuple[str, ...]
     values: np.ndarray = field(repr=False)
-    source: TreeSource
+    source: str
     told: str
 
 
 def distances_of_proxies(names: tuple[str, ...], vectors: np.ndarray, space: Space) -> ClassDistances:
     """Between the proxies (C, d) of training classes."""
-    return ClassDistances(
-        names, class_distance_matrix(vectors, space), "proxies", "those of the weights that were chosen"
-    )
+    distances = class_distance_matrix(vectors, space)
+    return ClassDistances(names, distances, "proxies", "those of the weights that were chosen")
 
 
 def distances_of_items(subject: Subject, source: TreeSource, seed: int = 0) -> ClassDistances:
@@ -216,17 +199,11 @@ def distances_of_items(subject: Subject, source: TreeSource, seed: int = 0) -> C
     if len(asked) < 2:
         raise DataError("Confusions need items of two classes beside the references: add items to each class.")
     # What is taken for a class without items to ask still counts, but there is no row to compare.
+    empty = np.setdiff1d(np.arange(len(counts)), asked)
+    counts[empty, empty] = 1
+    shares = confusion_distances(counts)[np.ix_(asked, asked)]
     told = f"what {len(known.asked):,} items are taken for by the nearest of {len(known.names):,} prototypes"
-    shares = _between_rows(counts, asked)
     return ClassDistances(tuple(known.names[code] for code in asked), shares, "confusions", told)
-
-
-def _between_rows(counts: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Distances (r, r) between some rows of confusion counts (C, C), over all columns."""
-    filled = counts.copy()
-    empty = np.setdiff1d(np.arange(len(counts)), rows)
-    filled[empty, empty] = 1
-    return confusion_distances(filled)[np.ix_(rows, rows)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -278,5 +255,15 @@ class InferredTree:
 
     def picture(self) -> bytes:
         """PNG bytes: the tree, beside the known one if there is any."""
-        inferred = inferred_dendrogram(self.tree, self.distances.source, self.known)
-        return draw_dendrograms([inferred] if self.known is None else [known_dendrogram(self.known), inferred])
+        note, known, trees = f"of {self.distances.source}", self.known, []
+        if known is not None:
+            groups = len(known.clades())
+            if groups:
+                note += f": {len(recovered_clades(known, self.tree).found):,} of {groups:,} groups recovered"
+            told = f"{len(known.classes):,} classes, {groups:,} group{'' if groups == 1 else 's'}"
+            # Its own branch lengths, where it has some, are not comparable and are not drawn.
+            trees.append(Dendrogram(known.parents, known.names, title="Known tree", note=told))
+        tree = self.tree
+        return draw_dendrograms(
+            [*trees, Dendrogram(tree.parents, tree.names, tree.lengths, title="Inferred tree", note=note)]
+        )

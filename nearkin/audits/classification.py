@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from nearkin.audits.learned_similarity import own_classifiers
+from nearkin.audits.result import resampling
 from nearkin.audits.subject import Subject, asked_and_searched
 from nearkin.audits.suites import SuiteResult, suites
 from nearkin.metrics import class_bootstrap
 from nearkin.metrics.classification import MEASURES, ClassificationResult, Confusion, classification_metrics
-from nearkin.models.similarity_model import SimilarityModel
 from nearkin.recipe import AuditSection
 from nearkin.report import Figure
 from nearkin.report.bars import draw_f1
@@ -22,19 +21,6 @@ from nearkin.spaces import Space, Sphere
 
 _PAIRS = 10
 _THUMBNAIL = 224
-
-
-def draw_class_scores(result: ClassificationResult) -> Figure:
-    """The F1 of each class, of all classifiers."""
-    first, *others = result.classifiers
-    told = f"{first} in black, {', '.join(others)} in grey" if others else first
-    return Figure(
-        "F1 by class",
-        f"How well the items of each class are named ({told}), classes sorted. F1 is high only if the class's items "
-        "are found and no others are taken for them.",
-        draw_f1(result.f1),
-        "F1 of each class as dots, by classifier",
-    )
 
 
 def draw_confused(subject: Subject, result: ClassificationResult) -> Figure:
@@ -72,9 +58,14 @@ def classification_suite(subject: Subject, section: AuditSection) -> SuiteResult
     learned similarity that was trained on these classes also names that half by its own prototypes and dense layer.
     """
     result = _classify(subject, subject.embeddings, subject.space, section)
+    # Of the macro F1 classes are drawn, of the accuracy classes and then their items.
+    options = resampling(section)
+    right = {f"{_ACCURACY}, {name}": chosen == result.labels for name, chosen in result.predictions.items()}
+    scores = {f"{_MACRO}, {name}": list(values.values()) for name, values in result.f1.items()}
+    classes = list(next(iter(result.f1.values())))
     found = SuiteResult(
         dict(result.values),
-        _intervals(result, section),
+        class_bootstrap(scores, classes, **options) | class_bootstrap(right, result.labels, **options),
         notes=_notes(subject, result),
         details={"classification": {**result.to_dict(), "seen": dict(subject.seen)}},
     )
@@ -85,40 +76,32 @@ def classification_suite(subject: Subject, section: AuditSection) -> SuiteResult
     if subject.baseline is not None:
         found.baseline.update(_classify(subject, subject.baseline, Sphere(), section).values)
     if subject.learned is not None:
-        _add_own(found, subject, subject.learned, result, section)
-    found.drawings.extend([partial(draw_class_scores, result), partial(draw_confused, subject, result)])
+        found.include(own_classifiers(subject, subject.learned, result, section))
+    first, *others = result.classifiers
+    told = f"{first} in black, {', '.join(others)} in grey" if others else first
+    found.show(
+        "F1 by class",
+        f"How well the items of each class are named ({told}), classes sorted. F1 is high only if the class's items "
+        "are found and no others are taken for them.",
+        "F1 of each class as dots, by classifier",
+        draw_f1,
+        result.f1,
+    )
+    found.drawings.append(partial(draw_confused, subject, result))
     return found
 
 
 def _classify(subject: Subject, embeddings: np.ndarray, space: Space, section: AuditSection) -> ClassificationResult:
-    options: dict[str, Any] = {"k": section.classification_k, "space": space, "seed": section.seed}
     sides = asked_and_searched(embeddings, subject.labels, subject.gallery)
-    known = {"reference": sides.pop("gallery", None), "reference_labels": sides.pop("gallery_labels", None)}
-    return classification_metrics(**sides, **known, **options)
-
-
-def _add_own(
-    found: SuiteResult,
-    subject: Subject,
-    learned: SimilarityModel,
-    result: ClassificationResult,
-    section: AuditSection,
-) -> None:
-    """What the model's own classifiers say of the same items, beside the nearest mean; nothing of unseen classes."""
-    own = own_classifiers(subject, learned, result, section)
-    found.values.update(own.values)
-    found.intervals.update(own.intervals)
-    found.per_class.update(own.per_class)
-    found.notes.extend(own.notes)
-
-
-def _intervals(result: ClassificationResult, section: AuditSection) -> dict[str, tuple[float, float]]:
-    """Of the macro F1 classes are drawn, of the accuracy classes and then their items."""
-    options: dict[str, Any] = {"resamples": section.resamples, "seed": section.seed}
-    right = {f"{_ACCURACY}, {name}": found == result.labels for name, found in result.predictions.items()}
-    scores = {f"{_MACRO}, {name}": list(values.values()) for name, values in result.f1.items()}
-    classes = list(next(iter(result.f1.values())))
-    return class_bootstrap(scores, classes, **options) | class_bootstrap(right, result.labels, **options)
+    return classification_metrics(
+        sides["embeddings"],
+        sides["labels"],
+        reference=sides.get("gallery"),
+        reference_labels=sides.get("gallery_labels"),
+        k=section.classification_k,
+        space=space,
+        seed=section.seed,
+    )
 
 
 def _notes(subject: Subject, result: ClassificationResult) -> list[str]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from nearkin.audits.calibration import OURS, divided, draw_cells, draw_rows, draw_severities, fit_estimators, tables_of
-from nearkin.audits.subject import Subject
+from nearkin.audits.calibration import OURS, divided, fit_estimators, tables_of
+from nearkin.audits.result import resampling
+from nearkin.audits.subject import Subject, draw_rows
 from nearkin.audits.suites import SuiteResult, suites
 from nearkin.confidence import NED, Estimator
 from nearkin.data.corruptions import CORRUPTIONS, CorruptedDataset
@@ -22,6 +22,7 @@ from nearkin.metrics.classification import mean_corruption_error, relative_corru
 from nearkin.models import Embedder, Encoder
 from nearkin.progress import Progress
 from nearkin.recipe import AuditSection
+from nearkin.report import draw_corruption, draw_shift
 from nearkin.spaces import Sphere
 from nearkin.storage import replacing
 
@@ -43,7 +44,6 @@ def corruption_suite(subject: Subject, section: AuditSection) -> SuiteResult:
     clean = tables_of(fitted, subject.embeddings[rows], truth)
     tables = corrupted_tables(subject, fitted, rows, section.severities)
     found = _result(clean, tables, section, len(rows))
-    _add_errors(found, clean, tables)
     if section.corruption_reference:
         _add_reference(found, subject, support, rows, section)
     return found
@@ -86,16 +86,6 @@ class CorruptedEncoder:
         return np.load(path)
 
 
-def _add_errors(found: SuiteResult, clean: dict[str, np.ndarray], tables: dict[str, np.ndarray]) -> None:
-    """The mean corruption error of every estimator, without a reference, and that of each corruption."""
-    for name, table in tables.items():
-        errors = 1 - accuracy_and_ece(table.sum(axis=2))[0]
-        found.values[f"mean corruption error, {name}"] = mean_corruption_error(errors)
-        found.details["corruption"].setdefault("errors", {})[name] = dict(
-            zip(CORRUPTIONS, errors.mean(axis=1).tolist(), strict=True)
-        )
-
-
 def _add_reference(
     found: SuiteResult, subject: Subject, support: np.ndarray, rows: np.ndarray, section: AuditSection
 ) -> None:
@@ -121,8 +111,8 @@ def _add_reference(
     missing = [name for name, value in values.items() if not np.isfinite(value)]
     if missing:
         found.notes.append(
-            f"{' and '.join(missing)} cannot be told: under one of the corruptions the reference makes no errors, or "
-            "none beyond those on clean images, that ours could be a share of."
+            f"{' and '.join(missing)} cannot be computed: under one of the corruptions the reference makes no errors, "
+            "or none beyond those on clean images."
         )
     found.notes.append(
         f"mCE is the error of {OURS} under each corruption as a share of that of {OURS} over "
@@ -136,64 +126,73 @@ def corrupted_tables(
 ) -> dict[str, np.ndarray]:
     """Every estimator's answers for corrupted queries `rows` as class tables (corruptions, severities, C, bins, 3)."""
     assert subject.corrupted is not None
-    found: dict[str, list[list[np.ndarray]]] = {name: [] for name in fitted}
+    found: list[list[dict[str, np.ndarray]]] = []
     with Progress("Corrupting", len(CORRUPTIONS) * len(severities), subject.progress) as bar:
         for corruption in CORRUPTIONS:
-            for name in fitted:
-                found[name].append([])
+            found.append([])
             for severity in severities:
                 embeddings = subject.corrupted(corruption, severity, rows)
-                for name, table in tables_of(fitted, embeddings, subject.labels[rows]).items():
-                    found[name][-1].append(table)
+                found[-1].append(tables_of(fitted, embeddings, subject.labels[rows]))
                 bar.advance(1, corruption)
-    return {name: np.array(cells) for name, cells in found.items()}
+    return {name: np.array([[tables[name] for tables in row] for row in found]) for name in fitted}
 
 
 def _result(
     clean: dict[str, np.ndarray], tables: dict[str, np.ndarray], section: AuditSection, queries: int
 ) -> SuiteResult:
-    lower = (
-        f"ECE, same queries clean, {OURS}",
-        *(f"ECE, corrupted, {name}" for name in tables),
-        *(f"mean corruption error, {name}" for name in tables),
-        f"mCE, {OURS}",
-        f"relative mCE, {OURS}",
-    )
-    found = SuiteResult({}, lower_is_better=lower)
+    """What class tables of clean and of corrupted queries say, in numbers and pictures."""
+    errors = [f"mean corruption error, {name}" for name in tables]
+    lower = [f"ECE, same queries clean, {OURS}", *(f"ECE, corrupted, {name}" for name in tables), *errors]
+    found = SuiteResult(lower_is_better=(*lower, f"mCE, {OURS}", f"relative mCE, {OURS}"))
     cells = {name: accuracy_and_ece(table.sum(axis=2)) for name, table in tables.items()}
-    before = {name: accuracy_and_ece(table.sum(axis=0)) for name, table in clean.items()}
-    _add(found, f"same queries clean, {OURS}", clean[OURS][None], section)
+    before = {name: accuracy_and_ece(clean[name].sum(axis=0)) for name in tables}
+    means = {f"same queries clean, {OURS}": clean[OURS][None]}
     for name in sorted(tables, key=lambda name: name != OURS):
-        _add(found, f"corrupted, {name}", tables[name].reshape(-1, *tables[name].shape[2:]), section)
+        means[f"corrupted, {name}"] = tables[name].reshape(-1, *tables[name].shape[2:])
+    for name, table in means.items():
+        for metric, (value, interval) in mean_intervals(table, **resampling(section)).items():
+            found.add(f"{metric}, {name}", value, interval)
+    wrong = {name: 1 - accuracy for name, (accuracy, _) in cells.items()}
+    for name, share in wrong.items():
+        found.add(f"mean corruption error, {name}", mean_corruption_error(share))
     found.details["corruption"] = {
         "corruptions": list(CORRUPTIONS),
         "severities": list(section.severities),
-        "clean": {name: _by_metric(before[name]) for name in tables},
-        "cells": {name: _by_metric(cells[name]) for name in tables},
+        "clean": {name: _by_metric(pair) for name, pair in before.items()},
+        "cells": {name: _by_metric(pair) for name, pair in cells.items()},
+        "errors": {
+            name: dict(zip(CORRUPTIONS, share.mean(axis=1).tolist(), strict=True)) for name, share in wrong.items()
+        },
     }
     found.notes.append(
         f"Corruption: {queries:,} queries, {len(CORRUPTIONS)} corruptions, severities "
         f"{', '.join(map(str, section.severities))}; support and temperature stay clean."
     )
-    lines = {name: (_line(before[name][0], cells[name][0]), _line(before[name][1], cells[name][1])) for name in tables}
-    shown = dict(zip(_METRICS, cells[OURS], strict=True))
-    usual = {metric: float(value) for metric, value in zip(_METRICS, before[OURS], strict=True)}
-    found.drawings.append(partial(draw_cells, CORRUPTIONS, section.severities, shown, usual))
-    found.drawings.append(partial(draw_severities, section.severities, lines))
+    found.show(
+        "Corrupted queries",
+        "Accuracy and calibration error of NED when queries are corrupted, the darker, the worse; support and "
+        "temperature are the clean ones.",
+        "Accuracy and ECE of each corruption and severity",
+        draw_corruption,
+        CORRUPTIONS,
+        section.severities,
+        dict(zip(_METRICS, cells[OURS], strict=True)),
+        clean={metric: float(value) for metric, value in zip(_METRICS, before[OURS], strict=True)},
+        lower_is_better=("ECE",),
+    )
+    found.show(
+        "Corruption by severity",
+        "Means over all corruptions; severity 0 is clean. The votes keep the k that did best on the clean support.",
+        "Accuracy and ECE of the estimators against the severity of corruption",
+        draw_shift,
+        section.severities,
+        {
+            name: tuple(np.append(usual, worse.mean(axis=0)) for usual, worse in zip(before[name], pair, strict=True))
+            for name, pair in cells.items()
+        },
+    )
     return found
 
 
 def _by_metric(pair: tuple[np.ndarray, np.ndarray]) -> dict[str, Any]:
     return {metric: values.tolist() for metric, values in zip(_METRICS, pair, strict=True)}
-
-
-def _line(clean: np.ndarray, cells: np.ndarray) -> np.ndarray:
-    """The mean over corruptions at every severity, the clean value first (s + 1,)."""
-    return np.append(clean, cells.mean(axis=0))
-
-
-def _add(found: SuiteResult, name: str, tables: np.ndarray, section: AuditSection) -> None:
-    """The means over class tables (cells, C, bins, 3), with intervals."""
-    for metric, (value, interval) in mean_intervals(tables, resamples=section.resamples, seed=section.seed).items():
-        found.values[f"{metric}, {name}"] = value
-        found.intervals[f"{metric}, {name}"] = interval

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any, Literal
 
 import numpy as np
@@ -97,45 +98,11 @@ SearchSide = Literal["cross-domain", "in-domain"]
 ACROSS: SearchSide = "cross-domain"
 WITHIN: SearchSide = "in-domain"
 
-_METRICS = ("P@1", "R-precision", "MAP@R")
+METRICS = ("P@1", "R-precision", "MAP@R")
 
 
-@dataclass(frozen=True, eq=False)
-class DomainAnswers:
-    """Values of the queries of one domain.
-
-    Args:
-        labels: of the queries (q,).
-        values: metric to the value (q,) of each query.
-        rows: of the queries in the pool (q,), to pair them by.
-    """
-
-    labels: np.ndarray
-    values: dict[str, np.ndarray]
-    rows: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64), repr=False)
-
-    def minus(self, other: DomainAnswers) -> DomainAnswers:
-        """Differences of the queries that both have."""
-        rows, mine, theirs = np.intersect1d(self.rows, other.rows, return_indices=True)
-        shared = [metric for metric in self.values if metric in other.values]
-        return DomainAnswers(
-            self.labels[mine], {name: self.values[name][mine] - other.values[name][theirs] for name in shared}, rows
-        )
-
-    def joined(self, values: Mapping[str, np.ndarray]) -> DomainAnswers:
-        """These, with more values of the same queries."""
-        return DomainAnswers(self.labels, {**self.values, **values}, self.rows)
-
-    def to_dict(self, resamples: int, seed: int) -> dict[str, Any]:
-        """Means, and intervals over classes and queries, as JSON can hold them."""
-        if not len(self.labels):
-            return {"queries": 0, "values": {}, "intervals": {}}
-        intervals = class_bootstrap(self.values, self.labels, resamples=resamples, seed=seed)
-        return {
-            "queries": len(self.labels),
-            "values": {name: float(values.mean()) for name, values in self.values.items()},
-            "intervals": {name: list(pair) for name, pair in intervals.items()},
-        }
+Answers = dict[str, np.ndarray]
+"""Metric to its value for each item of a pool (n,), NaN for those that are not asked."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,19 +146,16 @@ class DomainPool:
             return cls._with_training(subject, trained.train, trained.validation)
         domains = np.array([str(name).strip() for name in subject.domains], dtype=object)
         rows = np.flatnonzero(domains != "")
-        gallery = np.zeros(len(domains), dtype=bool) if subject.gallery is None else subject.gallery
-        searched = np.ones(len(domains), dtype=bool) if subject.gallery is None else subject.gallery
+        everything = np.ones(len(rows), dtype=bool)
         leave_one_domain_out(domains[rows])  # refuses fewer than two
-        baseline = None if subject.baseline is None else subject.baseline[rows]
         return cls(
             subject.embeddings[rows],
             subject.labels[rows],
             domains[rows],
-            ~gallery[rows],
-            searched[rows],
-            None,
-            baseline,
-            len(domains) - len(rows),
+            everything if subject.gallery is None else ~subject.gallery[rows],
+            everything if subject.gallery is None else subject.gallery[rows],
+            baseline=None if subject.baseline is None else subject.baseline[rows],
+            dropped=len(domains) - len(rows),
         )
 
     @classmethod
@@ -229,23 +193,36 @@ class DomainPool:
         others = [name for name in (self.names if self.known is None else self.known) if name != domain]
         return np.flatnonzero(self.searched & np.isin(self.domains, others))
 
-    def retrieve(self, features: np.ndarray, space: Any, domain: str, where: SearchSide) -> DomainAnswers:
-        """P@1, R-precision and MAP@R of a domain's queries; a query never finds itself.
+    def retrieve(
+        self, features: np.ndarray, space: Any, asked: np.ndarray, known: np.ndarray, metrics: Sequence[str] = METRICS
+    ) -> Answers:
+        """Metrics of queries among searched items; a query never finds itself.
 
         Args:
             features: (n, F) of all items.
             space: how they are compared.
-            domain: whose items are asked.
-            where: what is searched.
+            asked: rows of the queries (q,); those of classes that are not searched are left out.
+            known: rows of the searched items, ascending.
+            metrics: which.
         """
-        return self._found(features, space, self.queries(domain), self.gallery(domain, where), _METRICS)
+        asked = asked[self._has_partner(asked, known)]
+        if not len(asked):
+            return self._spread(asked, {name: np.empty(0) for name in metrics})
+        result = retrieval_metrics(
+            features[asked],
+            self.labels[asked],
+            gallery=features[known],
+            gallery_labels=self.labels[known],
+            metrics=list(metrics),
+            space=space,
+            exclude=_places(asked, known),
+        )
+        return self._spread(asked, {name: result.per_query[name] for name in metrics})
 
-    def classify(self, features: np.ndarray, space: Any, domain: str, k: Sequence[int]) -> dict[str, np.ndarray]:
-        """Whether (q,) the nearest centroid, and votes of k, of the other domains name the queries rightly.
-
-        The queries are those that `retrieve` answers across domains.
-        """
-        asked, known = self.queries(domain), self.gallery(domain, ACROSS)
+    def classify(
+        self, features: np.ndarray, space: Any, asked: np.ndarray, known: np.ndarray, k: Sequence[int]
+    ) -> Answers:
+        """Whether the nearest centroid, and votes of k, name the queries rightly that `retrieve` answers."""
         asked = asked[self._has_partner(asked, known)]
         if not len(asked):
             return {}
@@ -257,38 +234,43 @@ class DomainPool:
             k=k,
             space=space,
         )
+        right = {f"accuracy, {name}": chosen == result.labels for name, chosen in result.predictions.items()}
+        return self._spread(asked, right)
+
+    def _spread(self, rows: np.ndarray, values: Mapping[str, np.ndarray]) -> Answers:
+        """Values (r,) of some items as answers."""
+        found = {name: np.full(len(self.labels), np.nan) for name in values}
+        for name, column in values.items():
+            found[name][rows] = column
+        return found
+
+    def asked_only(self, column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The values (q,) of the items that are asked, and their labels (q,)."""
+        kept = ~np.isnan(column)
+        return column[kept], self.labels[kept]
+
+    def told(self, answers: Answers, resamples: int, seed: int) -> dict[str, Any]:
+        """Means, and intervals over classes and queries, as JSON can hold them; no answer has other queries."""
+        values = {name: self.asked_only(column)[0] for name, column in answers.items()}
+        _, labels = self.asked_only(next(iter(answers.values())))
+        if not len(labels):
+            return {"queries": 0, "values": {}, "intervals": {}}
+        intervals = class_bootstrap(values, labels, resamples=resamples, seed=seed)
         return {
-            f"accuracy, {name}": (chosen == result.labels).astype(float) for name, chosen in result.predictions.items()
+            "queries": len(labels),
+            "values": {name: float(column.mean()) for name, column in values.items()},
+            "intervals": {name: list(pair) for name, pair in intervals.items()},
         }
 
     def matrix(self, space: Any, metric: str = "P@1") -> np.ndarray:
         """The metric (D, D) of each domain's queries (rows) in each gallery; NaN where there is nothing to find."""
         values = np.full((len(self.names), len(self.names)), np.nan)
-        for row, asked in enumerate(self.names):
-            for column, searched in enumerate(self.names):
-                found = self._found(
-                    self.embeddings, space, self.queries(asked), self.gallery(searched, WITHIN), (metric,)
-                )
-                if len(found.labels):
-                    values[row, column] = found.values[metric].mean()
+        for (row, asked), (place, searched) in product(enumerate(self.names), repeat=2):
+            sides = self.queries(asked), self.gallery(searched, WITHIN)
+            column, _ = self.asked_only(self.retrieve(self.embeddings, space, *sides, (metric,))[metric])
+            if len(column):
+                values[row, place] = column.mean()
         return values
-
-    def _found(
-        self, features: np.ndarray, space: Any, asked: np.ndarray, known: np.ndarray, metrics: Sequence[str]
-    ) -> DomainAnswers:
-        asked = asked[self._has_partner(asked, known)]
-        if not len(asked):
-            return DomainAnswers(self.labels[asked], {name: np.empty(0) for name in metrics}, asked)
-        result = retrieval_metrics(
-            features[asked],
-            self.labels[asked],
-            gallery=features[known],
-            gallery_labels=self.labels[known],
-            metrics=list(metrics),
-            space=space,
-            exclude=_places(asked, known),
-        )
-        return DomainAnswers(result.labels, {name: result.per_query[name].astype(float) for name in metrics}, asked)
 
     def _has_partner(self, asked: np.ndarray, known: np.ndarray) -> np.ndarray:
         """Whether (q,) other items of the same class are searched for a query."""

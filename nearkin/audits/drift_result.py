@@ -145,29 +145,19 @@ class DriftResult:
     def rows(self) -> list[MetricRow]:
         """The table of the page."""
         test = self.test
-        return [
-            MetricRow(
-                "p-value",
-                test.p_value,
-                percent=False,
-                note=f"drift at {self.alpha:g} or below{'; two-sided' if test.two_sided else ''}",
-            ),
-            MetricRow("MMD²", test.statistic, percent=False, note=f"kernel: {test.kernel}"),
-            MetricRow("MMD² against chance", test.deviations, percent=False, note="in standard deviations"),
-            MetricRow("alike within the reference", test.within_x, percent=False),
-            MetricRow("alike within the new data", test.within_y, percent=False),
-            MetricRow("alike across", test.between, percent=False),
-            MetricRow("novel items", self.novel_share, note=f"of the new data, p ≤ {NOVEL:g}"),
-            *(
-                MetricRow(
-                    f"p-value, {one.name}",
-                    one.corrected_p,
-                    percent=False,
-                    note=f"after Holm; {one.reference:,} and {one.new:,} items",
-                )
-                for one in self.classes
-            ),
+        rows = [
+            ("p-value", test.p_value, f"drift at {self.alpha:g} or below{'; two-sided' if test.two_sided else ''}"),
+            ("MMD²", test.statistic, f"kernel: {test.kernel}"),
+            ("MMD² against chance", test.deviations, "in standard deviations"),
+            ("alike within the reference", test.within_x, ""),
+            ("alike within the new data", test.within_y, ""),
+            ("alike across", test.between, ""),
+            ("novel items", self.novel_share, f"of the new data, p ≤ {NOVEL:g}"),
         ]
+        for one in self.classes:
+            note = f"after Holm; {one.reference:,} and {one.new:,} items"
+            rows.append((f"p-value, {one.name}", one.corrected_p, note))
+        return [MetricRow(name, value, percent=name == "novel items", note=note) for name, value, note in rows]
 
     def to_dict(self) -> dict[str, Any]:
         """The numbers, as JSON can hold them."""
@@ -199,7 +189,26 @@ class DriftResult:
 
     def figures(self) -> dict[str, Figure]:
         """The pictures by the names of their files; where items are no images, without these."""
-        found = {"null": self._null_figure(), "map": self._map_figure()}
+        test = self.test
+        where = "from the hill, on either side (two-sided test)," if test.two_sided else "right of the hill,"
+        both = np.concatenate([self.reference.embeddings, self.new.embeddings])
+        points, kept = project_2d(both, seed=_MAP_SEED, max_points=_MAP_POINTS)
+        found = {
+            "null": Figure(
+                "Chance, and these two sets",
+                "How far two sets of these sizes differ when all items are divided at random, and how far the "
+                f"reference and the new data do: the farther {where} the less it can be chance.",
+                draw_null(test.null, test.statistic, test.p_value, test.two_sided),
+                "Histogram of the discrepancies of random divisions, with that of the two sets marked",
+            ),
+            "map": Figure(
+                "Map of both sets",
+                f"t-SNE of {len(kept):,} items: near in the map means near in the embedding; far apart means little. "
+                "Where nothing has shifted, the two are mixed everywhere.",
+                draw_map(points, np.where(kept < len(self.reference), "reference", "new")),
+                "Two-dimensional map of the embeddings, the reference and the new data in two colours",
+            ),
+        }
         if self.new.dataset.kind == self.reference.dataset.kind == "image":
             found["novel"] = self._novel_figure()
         return found
@@ -211,7 +220,13 @@ class DriftResult:
         for name, figure in figures.items():
             with replacing(out / f"{name}.png") as temporary:
                 temporary.write_bytes(figure.png)
-        self._write_items(out / "items.csv")
+        columns = self.new.dataset.manifest.paths, self.new.labels, self.novelty, self.novelty_p, self.test.witness_y
+        with replacing(out / "items.csv") as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(["path", "label", "novelty", "p_value", "witness"])
+            for row in self.most_novel(len(self.new)):
+                item, label, *numbers = (column[row] for column in columns)
+                writer.writerow([item, label, *(f"{number:.6g}" for number in numbers)])
         page = Report(
             title=f"{self.new.dataset.name} against {self.reference.dataset.name}",
             verdict=f"{self.verdict()} {self.novelty_verdict()}",
@@ -228,49 +243,21 @@ class DriftResult:
         write_json(out / "drift.json", self.to_dict())
         return out / "drift.html"
 
-    def _write_items(self, path: Path) -> None:
-        columns = self.new.dataset.manifest.paths, self.new.labels, self.novelty, self.novelty_p, self.test.witness_y
-        with replacing(path) as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file)
-            writer.writerow(["path", "label", "novelty", "p_value", "witness"])
-            for row in self.most_novel(len(self.new)):
-                item, label, *numbers = (column[row] for column in columns)
-                writer.writerow([item, label, *(f"{number:.6g}" for number in numbers)])
-
-    def _null_figure(self) -> Figure:
-        test = self.test
-        where = "from the hill, on either side (two-sided test)," if test.two_sided else "right of the hill,"
-        return Figure(
-            "Chance, and these two sets",
-            "How far two sets of these sizes differ when all items are divided at random, and how far the reference "
-            f"and the new data do: the farther {where} the less it can be chance.",
-            draw_null(test.null, test.statistic, test.p_value, test.two_sided),
-            "Histogram of the discrepancies of random divisions, with that of the two sets marked",
-        )
-
-    def _map_figure(self) -> Figure:
-        both = np.concatenate([self.reference.embeddings, self.new.embeddings])
-        points, kept = project_2d(both, seed=_MAP_SEED, max_points=_MAP_POINTS)
-        names = np.where(kept < len(self.reference), "reference", "new")
-        return Figure(
-            "Map of both sets",
-            f"t-SNE of {len(kept):,} items: near in the map means near in the embedding; far apart means little. Where "
-            "nothing has shifted, the two are mixed everywhere.",
-            draw_map(points, names),
-            "Two-dimensional map of the embeddings, the reference and the new data in two colours",
-        )
-
     def _novel_figure(self) -> Figure:
         chosen = self.most_novel(_STRIPS)
         size = min(_NEAREST, len(self.reference))
         distances, indices = exact(
             torch.from_numpy(self.new.embeddings[chosen]), self.reference.embeddings, size, space=self.space
         )
+
+        def thumb(side: Side, row: int) -> Thumb:
+            return Thumb(thumbnail(side.dataset.image(row), _THUMBNAIL), str(side.labels[row]))
+
         rows = [
             NeighbourRow(
-                _thumb(self.new, row),
+                thumb(self.new, row),
                 [
-                    (_thumb(self.reference, int(other)), float(shown(self.space, away)), False)
+                    (thumb(self.reference, int(other)), float(shown(self.space, away)), False)
                     for other, away in zip(indices[place], distances[place], strict=True)
                 ],
             )
@@ -284,7 +271,3 @@ class DriftResult:
             draw_novel(rows, scores, compared_by(self.space)),
             "Rows of new items with their nearest items in the reference",
         )
-
-
-def _thumb(side: Side, row: int) -> Thumb:
-    return Thumb(thumbnail(side.dataset.image(row), _THUMBNAIL), str(side.labels[row]))

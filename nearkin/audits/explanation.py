@@ -21,7 +21,6 @@ from nearkin.data.dataset import Dataset
 from nearkin.data.decode import IMAGE_SUFFIXES, decode_image
 from nearkin.errors import DataError, ModelError
 from nearkin.models import Embedder
-from nearkin.models.embedder import Features
 from nearkin.models.explanations import explanations, usual_explanation
 from nearkin.models.items import ItemLoader, batches
 from nearkin.progress import Progress, track
@@ -193,7 +192,8 @@ class Explanation:
     def seen(self) -> Image.Image:
         """What the model saw of the image: the centre square, or the image with its padding."""
         picture, box = self._view.frame(self.image)
-        return picture.resize(_square(picture), Image.Resampling.LANCZOS, box=box)
+        side = min(512, *picture.size)
+        return picture.resize((side, side), Image.Resampling.LANCZOS, box=box)
 
     def overlay(self, scale: ColourScale | None = None) -> Image.Image:
         """The whole image, and its padding, with the map where it belongs; without a scale, on one of its own."""
@@ -234,11 +234,13 @@ def explain_images(
             if what is None or measure is None:
                 what = usual_explanation(embedder, x)
                 measure = explanations.get(what)
-            maps = _by_stage(measure(embedder, x))
+            maps = measure(embedder, x)
+            by_stage = [(None, maps)] if isinstance(maps, Tensor) else maps.items()  # None is the map that is pooled
+            arrays = {stage: values.float().cpu().numpy() for stage, values in by_stage}
             for row, source in enumerate(islice(rest, len(batch))):
                 found += [
                     Explanation(source.name, what, values[row], stage, source.picture, view)
-                    for stage, values in maps.items()
+                    for stage, values in arrays.items()
                 ]
             bar.advance(len(batch))
     return found
@@ -324,12 +326,6 @@ def _told(maps: Sequence[Explanation]) -> str:
     return f"{grid}. {reading}".strip()
 
 
-def _by_stage(maps: Features) -> dict[str | None, np.ndarray]:
-    """Maps as float32 arrays (B, ...) by stage; None is the map that is pooled."""
-    named = [(None, maps)] if isinstance(maps, Tensor) else maps.items()
-    return {stage: values.float().cpu().numpy() for stage, values in named}
-
-
 def _of_different_classes(labels: np.ndarray, rows: np.ndarray, count: int, seed: int) -> np.ndarray:
     """At most `count` of the rows, drawn at random, a second one of a class only after one of each."""
     drawn = np.random.default_rng(seed).permutation(rows)
@@ -339,8 +335,3 @@ def _of_different_classes(labels: np.ndarray, rows: np.ndarray, count: int, seed
     turn = np.empty(len(drawn), dtype=np.int64)
     turn[order] = np.arange(len(drawn)) - starts
     return drawn[np.argsort(turn, kind="stable")][:count]
-
-
-def _square(image: Image.Image) -> tuple[int, int]:
-    side = min(512, *image.size)
-    return side, side

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from nearkin.audits.learned_similarity import SIM
+from nearkin.audits.result import gap_text
 from nearkin.audits.subject import Subject
 from nearkin.audits.suites import SuiteResult, suites
 from nearkin.errors import DataError
@@ -17,7 +17,7 @@ from nearkin.metrics.fewshot import REPRESENTATIONS, FewShotRepresentation, FewS
 from nearkin.metrics.labels import label_codes
 from nearkin.models.similarity import LearnedSpace
 from nearkin.recipe import AuditSection
-from nearkin.report import Figure, draw_sweep
+from nearkin.report import draw_sweep
 from nearkin.spaces import Space, Sphere
 
 _PLAIN: FewShotRepresentation = "mean"
@@ -45,15 +45,13 @@ def fewshot_suite(subject: Subject, section: AuditSection) -> SuiteResult:
     elif isinstance(subject.space, LearnedSpace):
         chosen = (_PLAIN,)
     results = _measure(subject.embeddings, subject.labels, subject.space, tasks, chosen, section)
-    first = metric_name(next(iter(results)), chosen[0])
-    found = SuiteResult({}, notes=[_note(results, section), *notes], primary=first)
+    found = SuiteResult(notes=[_note(results, section), *notes], primary=metric_name(next(iter(results)), chosen[0]))
+    details = found.details["fewshot"] = {}
     for task, by_name in results.items():
         for name, result in by_name.items():
             metric = metric_name(task, name)
-            found.values[metric] = result.accuracy
-            found.intervals[metric] = result.interval
-            found.per_class[metric] = result.per_class()
-            found.details.setdefault("fewshot", {})[metric] = result.to_dict(per_episode=False)
+            found.add(metric, result.accuracy, result.interval, result.per_class())
+            details[metric] = result.to_dict(per_episode=False)
     beside: dict[str, TaskResults] = {}
     if isinstance(subject.space, LearnedSpace):
         base = subject.space.base
@@ -62,10 +60,15 @@ def fewshot_suite(subject: Subject, section: AuditSection) -> SuiteResult:
         beside[f"{_PLAIN}, {base.name} distance"] = by_distance
     if subject.baseline is not None:
         untrained = _measure(subject.baseline, subject.labels, Sphere(), tasks, chosen, section)
-        _add_baseline(found, results, untrained)
         beside[f"{_PLAIN}, {subject.baseline_name or 'baseline'}"] = untrained
+        for task, by_name in untrained.items():
+            for name, result in by_name.items():
+                metric = metric_name(task, name)
+                found.baseline[metric] = result.accuracy
+                ahead = results[task][name].minus(result)
+                details[metric]["above baseline"] = [ahead.difference, *ahead.interval]
     if len({shot for _, shot in results}) > 1:
-        found.drawings.append(partial(draw_tasks, results, beside, learned=isinstance(subject.space, LearnedSpace)))
+        _show_tasks(found, results, beside, learned=isinstance(subject.space, LearnedSpace))
     return found
 
 
@@ -76,35 +79,35 @@ def metric_name(task: FewShotTask, representation: str) -> str:
     return plain if shot == 1 or representation == _PLAIN else f"{plain}, {representation}"
 
 
-def draw_tasks(results: TaskResults, beside: Mapping[str, TaskResults], *, learned: bool = False) -> Figure:
-    """Accuracy against shots, one panel for each number of ways.
-
-    Args:
-        results: of the model, one line a representation.
-        beside: more lines by their names, of means.
-        learned: whether the model's are by a learned similarity.
-    """
+def _show_tasks(found: SuiteResult, results: TaskResults, beside: Mapping[str, TaskResults], *, learned: bool) -> None:
+    """Accuracy against shots, one panel for each number of ways; `beside` are more lines by their names, of means."""
     lines = [(f"{name}, {SIM}" if learned else name, name, results) for name in map(str, REPRESENTATIONS)]
     lines += [(name, _PLAIN, others) for name, others in beside.items()]
     series: dict[str, Any] = {}
     intervals: dict[str, Any] = {}
     for way in sorted({way for way, _ in results}):
         panel = f"{way}-way accuracy"
-        for line, name, found in lines:
-            points = _along_shots(found, way, name)
+        for line, name, measured in lines:
+            points = _along_shots(measured, way, name)
             if any(shot > 1 for shot in points):
-                low, high = zip(*(one.interval for one in points.values()), strict=True)
                 series.setdefault(panel, {})[line] = (list(points), [one.accuracy for one in points.values()])
-                intervals.setdefault(panel, {})[line] = (low, high)
+                intervals.setdefault(panel, {})[line] = tuple(
+                    zip(*(one.interval for one in points.values()), strict=True)
+                )
     by = "these items, by the nearest of them, or by the votes of all (distance-ratio)"
     if learned:
         by = f"these items: by the learned similarity to it ({SIM}), or by the distance"
-    return Figure(
+    found.show(
         "Few shots",
         "How often a query is given to its class, of which as many items are known as there are shots, by the mean of "
         f"{by}. Bars: 95 % interval over episodes of these classes.",
-        draw_sweep(series, intervals=intervals, of="unseen classes", across="shots", best_at=_with_shots),
         "Few-shot accuracy against the number of shots",
+        draw_sweep,
+        series,
+        intervals=intervals,
+        of="unseen classes",
+        across="shots",
+        best_at=lambda shots: f"with {shots:g} shot{'' if shots == 1 else 's'}",
     )
 
 
@@ -115,10 +118,6 @@ def _along_shots(results: TaskResults, way: int, representation: str) -> dict[in
         for (ways, shot), by_name in results.items()
         if ways == way and (shot == 1 or representation in by_name)
     }
-
-
-def _with_shots(shots: float) -> str:
-    return f"with {shots:g} shot{'' if shots == 1 else 's'}"
 
 
 def _possible(labels: np.ndarray, section: AuditSection) -> tuple[list[FewShotTask], list[str]]:
@@ -184,29 +183,14 @@ def _add_distance(found: SuiteResult, results: TaskResults, by_distance: TaskRes
     told = []
     for task, by_name in by_distance.items():
         metric, result = metric_name(task, _PLAIN), by_name[_PLAIN]
-        beside = f"{metric}, {space} distance"
-        found.values[beside], found.intervals[beside] = result.accuracy, result.interval
-        found.per_class[beside] = result.per_class()
+        found.add(f"{metric}, {space} distance", result.accuracy, result.interval, result.per_class())
         ahead = results[task][_PLAIN].minus(result)
         found.details["fewshot"][metric][f"above {space} distance"] = [ahead.difference, *ahead.interval]
-        low, high = ahead.interval
-        told.append(
-            f"{metric} {100 * ahead.difference:+.1f} points, 95 % interval {100 * low:+.1f} to {100 * high:+.1f}"
-        )
+        told.append(f"{metric} {gap_text(ahead.difference, *ahead.interval)}")
     found.notes.append(
         "Few-shot is by the learned similarity, the mean of the known items in the place of a prototype. It is ahead "
         f"of the {space} distance to that mean, on the same episodes, by: {'; '.join(told)}."
     )
-
-
-def _add_baseline(found: SuiteResult, results: TaskResults, untrained: TaskResults) -> None:
-    """The baseline's values, and how far the model is ahead of it on the same episodes."""
-    for task, by_name in untrained.items():
-        for name, result in by_name.items():
-            metric = metric_name(task, name)
-            found.baseline[metric] = result.accuracy
-            ahead = results[task][name].minus(result)
-            found.details["fewshot"][metric]["above baseline"] = [ahead.difference, *ahead.interval]
 
 
 def _note(results: TaskResults, section: AuditSection) -> str:

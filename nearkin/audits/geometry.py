@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 
+from nearkin.audits.result import gap_text, resampling
 from nearkin.audits.subject import Subject, asked_and_searched, leave_classes_out
 from nearkin.audits.suites import SuiteResult, suites
 from nearkin.errors import DataError
@@ -29,7 +28,6 @@ from nearkin.metrics.geometry import (
 from nearkin.metrics.labels import label_codes
 from nearkin.models.similarity import LearnedSpace
 from nearkin.recipe import AuditSection
-from nearkin.report import Figure
 from nearkin.report.geometry import correlation_title, draw_distance_pairs, draw_reweighting, draw_spectra
 from nearkin.spaces import Euclidean, LipschitzBall, PrincipalReweighting, Space, Sphere
 
@@ -79,12 +77,10 @@ class Reweighting:
 
     def note(self) -> str:
         """The effect in a sentence."""
-        low, high = self.interval
         return (
             f"with principal directions re-weighted by the power {self.chosen:g}, the best of {len(POWERS)} on "
             f"{self.classes[0]:,} of the classes, MAP@R of the other {self.classes[1]:,} changes by "
-            f"{100 * self.gain:+.1f} points, 95 % interval {100 * low:+.1f} to {100 * high:+.1f} with classes and "
-            "queries drawn anew."
+            f"{gap_text(self.gain, *self.interval)} with classes and queries drawn anew."
         )
 
 
@@ -99,27 +95,23 @@ def reweigh(subject: Subject, section: AuditSection) -> Reweighting:
     if found < _CLASSES:
         raise DataError(f"Fitting on some classes and measuring on others needs {_CLASSES}, not {found}: add some.")
     known = leave_classes_out(codes, np.arange(len(codes)), section.seed)
-    space = _flat_space(subject.space)
+    # By their distance if that is how embeddings are compared now, else by angles.
+    flat = isinstance(_distance_space(subject.space), Euclidean | LipschitzBall)
+    space = Euclidean() if flat else Sphere()
     ours, theirs = _Half(subject, known, space), _Half(subject, ~known, space)
     changes = [PrincipalReweighting(power).fit(ours.embeddings) for power in POWERS]
     fitted = [ours.retrieval(change.transform(ours.embeddings)).values["MAP@R"] for change in changes]
-    plain = theirs.retrieval(theirs.embeddings)
-    unchanged = theirs.measures(theirs.embeddings, plain)
+    plain, unchanged = theirs.measured(theirs.embeddings)
+    results, rows = zip(*(theirs.measured(change.transform(theirs.embeddings)) for change in changes), strict=True)
     best = int(np.argmax(fitted))
-    rows = []
-    for place, change in enumerate(changes):
-        points = change.transform(theirs.embeddings)
-        result = theirs.retrieval(points)
-        rows.append(theirs.measures(points, result))
-        if place == best:
-            gains = result.per_query["MAP@R"].astype(np.float64) - plain.per_query["MAP@R"]
+    gains = results[best].per_query["MAP@R"].astype(np.float64) - plain.per_query["MAP@R"]
     return Reweighting(
-        {name: [row[name] for row in rows] for name in (*RETRIEVAL, *SHAPE)},
+        {name: [row[name] for row in rows] for name in unchanged},
         unchanged,
         fitted,
         POWERS[best],
         float(gains.mean()),
-        class_bootstrap(gains, plain.labels, resamples=section.resamples, seed=section.seed),
+        class_bootstrap(gains, plain.labels, **resampling(section)),
         (ours.classes, theirs.classes),
         space,
     )
@@ -129,65 +121,19 @@ class _Half:
     """Some of the items, by a mask (n,)."""
 
     def __init__(self, subject: Subject, mask: np.ndarray, space: Space) -> None:
-        self.embeddings = subject.embeddings[mask]
-        self.labels = subject.labels[mask]
+        self.embeddings, self.labels, self.space = subject.embeddings[mask], subject.labels[mask], space
         self.gallery = None if subject.gallery is None else subject.gallery[mask]
-        self.space = space
-        self.classes = int(label_codes(self.labels)[0].max()) + 1
+        self.classes = len(np.unique(label_codes(self.labels)[0]))
 
     def retrieval(self, embeddings: np.ndarray) -> RetrievalResult:
         points = self.space.project(torch.from_numpy(np.ascontiguousarray(embeddings))).numpy()
         asked = asked_and_searched(points, self.labels, self.gallery)
         return retrieval_metrics(**asked, metrics=RETRIEVAL, space=self.space)
 
-    def measures(self, embeddings: np.ndarray, result: RetrievalResult) -> dict[str, float]:
-        shape = geometry_metrics(embeddings, self.labels)
-        return {name: (result.values | shape)[name] for name in (*RETRIEVAL, *SHAPE)}
-
-
-def _flat_space(space: Any) -> Space:
-    """Where re-weighted embeddings are compared: by their distance if that is how it is done now, else by angles."""
-    own = getattr(space, "base", space)
-    return Euclidean() if isinstance(own, Euclidean | LipschitzBall) else Sphere()
-
-
-def draw_spectrum(spectra: Mapping[str, np.ndarray]) -> Figure:
-    """The singular values of the model's embeddings, and of the baseline's."""
-    return Figure(
-        "Directions of variance",
-        "Singular values of the embeddings, as multiples of their average. The flatter the line, the more directions "
-        "carry something; d_DoV counts those above the average, rho tells how far the line is from flat.",
-        draw_spectra(spectra),
-        "Singular values against directions on a log axis, model and baseline, with their average",
-    )
-
-
-def draw_kept_distances(structures: Mapping[str, DistanceStructure]) -> Figure:
-    """Distances of embeddings against those of pixels, by norm."""
-    panels = {}
-    for norm, structure in structures.items():
-        above = np.triu_indices(len(structure.inputs), 1)
-        title = correlation_title(f"Pixels by {norm}", structure.correlation().value)
-        panels[title] = (structure.inputs[above], structure.features[above])
-    return Figure(
-        "Distances of pixels and of embeddings",
-        "Each pair of sampled items: the darker, the more pairs. A line that rises tells that the embedding keeps "
-        "distances of pixels, as models that withstand small changes of them do; MC is the mean rank correlation.",
-        draw_distance_pairs(panels),
-        "Feature distances against input distances of pairs of items, by norm",
-    )
-
-
-def draw_powers(result: Reweighting) -> Figure:
-    """What re-weighting does to retrieval and geometry, by power."""
-    fitted, measured = result.classes
-    return Figure(
-        "Principal directions re-weighted",
-        f"Mean and directions are found on {fitted:,} classes, and all is measured on the other {measured:,}. At power "
-        "0 embeddings are only centred, at 1 all directions vary alike.",
-        draw_reweighting(POWERS, result.measures, unchanged=result.unchanged, shares=RETRIEVAL, chosen=result.chosen),
-        "MAP@R, P@1, phi, rho and d_DoV against the power of the re-weighting",
-    )
+    def measured(self, embeddings: np.ndarray) -> tuple[RetrievalResult, dict[str, float]]:
+        result = self.retrieval(embeddings)
+        values = result.values | geometry_metrics(embeddings, self.labels)
+        return result, {name: values[name] for name in (*RETRIEVAL, *SHAPE)}
 
 
 NORMS: tuple[InputNorm, ...] = ("l2", "linf")
@@ -202,62 +148,61 @@ def geometry_suite(subject: Subject, section: AuditSection) -> SuiteResult:
     re-weighting of principal directions does is told in the notes, the details and a picture.
     """
     embeddings, labels = subject.embeddings, subject.labels
+    items, dimension = embeddings.shape
     found = SuiteResult(
         geometry_metrics(embeddings, labels),
-        separation_intervals(class_moments(embeddings, labels), resamples=section.resamples, seed=section.seed),
-        notes=_notes(embeddings),
+        separation_intervals(class_moments(embeddings, labels), **resampling(section)),
         details={"geometry": {}},
-        primary="phi",
     )
-    spectra = {THIS: singular_spectrum(embeddings)}
-    if subject.baseline is not None:
-        _add_baseline(found, spectra, subject, subject.baseline)
-    found.details["geometry"]["spectra"] = {name: spectrum.tolist() for name, spectrum in spectra.items()}
-    found.drawings.append(partial(draw_spectrum, spectra))
-    if subject.pixels is not None:
-        _add_inputs(found, subject, section)
-    _add_reweighting(found, subject, section)
-    return _finite(found)
-
-
-def _notes(embeddings: np.ndarray) -> list[str]:
-    items, dimension = embeddings.shape
-    notes = [
+    found.notes.append(
         f"Geometry: the measures are of all {items:,} embeddings, brought to length 1; their intervals draw classes "
         "anew. None of them is good or bad by itself."
-    ]
+    )
     if items < dimension:
-        notes.append(
+        found.notes.append(
             f"Geometry: there are fewer items ({items:,}) than dimensions ({dimension:,}), which alone bounds rho and "
             "d_DoV."
         )
-    return notes
-
-
-def _add_baseline(found: SuiteResult, spectra: dict[str, np.ndarray], subject: Subject, untrained: np.ndarray) -> None:
-    """The same of the baseline, unless it has an item without a direction, such as an image of one colour."""
-    name = subject.baseline_name or "baseline"
-    try:
-        found.baseline.update(geometry_metrics(untrained, subject.labels))
-        spectra[name] = singular_spectrum(untrained)
-    except DataError as error:
-        found.notes.append(f"Geometry: there are no measures of {name}. {error}")
+    spectra = {THIS: singular_spectrum(embeddings)}
+    if subject.baseline is not None:
+        name = subject.baseline_name or "baseline"
+        try:
+            found.baseline.update(geometry_metrics(subject.baseline, labels))
+            spectra[name] = singular_spectrum(subject.baseline)
+        except DataError as error:  # an item without a direction, such as an image of one colour
+            found.notes.append(f"Geometry: there are no measures of {name}. {error}")
+    found.details["geometry"]["spectra"] = {name: spectrum.tolist() for name, spectrum in spectra.items()}
+    found.show(
+        "Directions of variance",
+        "Singular values of the embeddings, as multiples of their average. The flatter the line, the more directions "
+        "carry something; d_DoV counts those above the average, rho tells how far the line is from flat.",
+        "Singular values against directions on a log axis, model and baseline, with their average",
+        draw_spectra,
+        spectra,
+    )
+    if subject.pixels is not None and len(labels) >= 3:
+        _add_inputs(found, subject, section)
+    _add_reweighting(found, subject, section)
+    _drop_infinite(found)
+    found.numbers = tuple(dict.fromkeys([*found.values, *found.baseline]))
+    found.primary = "phi" if "phi" in found.values else next(iter(found.values), "")
+    return found
 
 
 def _add_inputs(found: SuiteResult, subject: Subject, section: AuditSection) -> None:
     """How far distances of embeddings, and of the baseline, follow those of the pixels that the model sees."""
     assert subject.pixels is not None
-    if len(subject.labels) < 3:
-        return
     rows = sampled_rows(len(subject.labels), section.geometry_items, section.seed)
     pixels = subject.pixels(rows)
     features = feature_distances(subject.embeddings[rows], _distance_space(subject.space))
     untrained = None if subject.baseline is None else feature_distances(subject.baseline[rows], Sphere())
-    structures: dict[str, DistanceStructure] = {}
+    panels = {}
+    above = np.triu_indices(len(rows), 1)
     for norm in NORMS:
         inputs = input_distances(pixels, norm)
-        structures[norm] = DistanceStructure(inputs, features)
-        found.values[f"MC, input {norm}"] = structures[norm].correlation().value
+        value = DistanceStructure(inputs, features).correlation().value
+        panels[correlation_title(f"Pixels by {norm}", value)] = (inputs[above], features[above])
+        found.add(f"MC, input {norm}", value)
         if untrained is not None:
             found.baseline[f"MC, input {norm}"] = DistanceStructure(inputs, untrained).correlation().value
     found.details["geometry"]["compared items"] = len(rows)
@@ -265,10 +210,18 @@ def _add_inputs(found: SuiteResult, subject: Subject, section: AuditSection) -> 
         f"Geometry: MC is the mean rank correlation of an item's distances to the others between embeddings and pixels "
         f"({' x '.join(map(str, pixels.shape[1:]))}, in [0, 1]), of {len(rows):,} items."
     )
-    found.drawings.append(partial(draw_kept_distances, structures))
+    found.show(
+        "Distances of pixels and of embeddings",
+        "Each pair of sampled items: the darker, the more pairs. A rising line means that the embedding keeps "
+        "distances of pixels, as models that withstand small changes of them do; MC is the mean rank correlation.",
+        "Feature distances against input distances of pairs of items, by norm",
+        draw_distance_pairs,
+        panels,
+    )
 
 
 def _add_reweighting(found: SuiteResult, subject: Subject, section: AuditSection) -> None:
+    """What re-weighting does to retrieval and geometry, by power."""
     try:
         result = reweigh(subject, section)
     except DataError as error:
@@ -276,7 +229,19 @@ def _add_reweighting(found: SuiteResult, subject: Subject, section: AuditSection
         return
     found.details["geometry"]["re-weighting"] = result.to_dict()
     found.notes.append(f"Geometry: {result.note()}")
-    found.drawings.append(partial(draw_powers, result))
+    fitted, measured = result.classes
+    found.show(
+        "Principal directions re-weighted",
+        f"Mean and directions are found on {fitted:,} classes, and all is measured on the other {measured:,}. At power "
+        "0 embeddings are only centred, at 1 all directions vary alike.",
+        "MAP@R, P@1, phi, rho and d_DoV against the power of the re-weighting",
+        draw_reweighting,
+        POWERS,
+        result.measures,
+        unchanged=result.unchanged,
+        shares=RETRIEVAL,
+        chosen=result.chosen,
+    )
 
 
 def _distance_space(space: Any) -> Space:
@@ -286,15 +251,12 @@ def _distance_space(space: Any) -> Space:
     return space if isinstance(space, Space) else Sphere()
 
 
-def _finite(found: SuiteResult) -> SuiteResult:
-    """The result without values that are no numbers, which a note tells."""
+def _drop_infinite(found: SuiteResult) -> None:
+    """Leave out values that are no numbers, which a note tells."""
     lost = [name for name, value in found.values.items() if not math.isfinite(value)]
     for name in lost:
         del found.values[name]
         found.intervals.pop(name, None)
-    for name in [name for name, value in found.baseline.items() if not math.isfinite(value)]:
-        del found.baseline[name]
+    found.baseline = {name: value for name, value in found.baseline.items() if math.isfinite(value)}
     if lost:
         found.notes.append(f"Geometry: left out, as they are not finite: {', '.join(lost)}.")
-    primary = "phi" if "phi" in found.values else next(iter(found.values), "")
-    return replace(found, numbers=tuple(dict.fromkeys([*found.values, *found.baseline])), primary=primary)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
 
 from nearkin.audits.class_tree import References, draw_distances, draw_trees, references
+from nearkin.audits.result import resampling
 from nearkin.audits.subject import TREE_FACT, Subject
 from nearkin.audits.suites import SuiteResult, suites
 from nearkin.data.dataset import Dataset
@@ -77,7 +75,8 @@ class Untrained:
         means: dict[str, list[torch.Tensor]] = {INPUT: [], NORMALISED: []}
         # Class by class: the pixels of all items together may not fit in memory.
         for rows in track(groups, "Averaging pixels", len(groups), self._progress):
-            pixels = torch.from_numpy(np.stack([_pixels(self._dataset.image(int(row))) for row in rows]))
+            images = [self._dataset.image(int(row)).convert("RGB").resize((_PIXEL_SIDE, _PIXEL_SIDE)) for row in rows]
+            pixels = torch.from_numpy(np.stack([np.asarray(image, np.float32).ravel() / 255.0 for image in images]))
             means[INPUT].append(Euclidean().mean(pixels))
             means[NORMALISED].append(Sphere().mean(pixels))
         return {name: torch.stack(found).numpy() for name, found in means.items()}
@@ -86,11 +85,6 @@ class Untrained:
         """Embeddings (r, d) of items by the model's architecture with weights drawn by a seed."""
         network = assemble(self._embedder.architecture(), pretrained=False, seed=seed)
         return network.eval().encode(self._dataset.select(rows), progress=self._progress)
-
-
-def _pixels(image: Image.Image) -> np.ndarray:
-    small = image.convert("RGB").resize((_PIXEL_SIDE, _PIXEL_SIDE))
-    return np.asarray(small, dtype=np.float32).ravel() / 255.0
 
 
 _PROTOTYPES, _PROXIES = "prototypes", "proxies"
@@ -107,17 +101,17 @@ def hierarchy_suite(subject: Subject, section: AuditSection) -> SuiteResult:
     """
     hierarchy = needed_tree(subject.hierarchy)
     known = references(subject, section.seed)
-    findings = _Findings(hierarchy, known, section, subject.facts.get(TREE_FACT, ""))
+    findings = _Findings(hierarchy, known, section)
     space, asked = subject.space, subject.embeddings[known.asked]
     points = {_PROTOTYPES: known.prototypes(known.embeddings, space)}
-    proxies = _proxies(subject, known)
-    if proxies is not None:
-        points[_PROXIES] = proxies
+    names, proxies = ((), None) if subject.proxies is None else subject.proxies
+    if proxies is not None and set(names) >= set(known.names):
+        points[_PROXIES] = proxies[[names.index(name) for name in known.names]]
     learned = {name: class_distance_matrix(vectors, space) for name, vectors in points.items()}
     for name, matrix in learned.items():
         findings.correlate(name, matrix)
     findings.correlate_untrained(subject)
-    if proxies is not None:
+    if _PROXIES in points:
         findings.notes.append(
             "figures that end in proxies are by the nearest proxy, which is not how a linear classifier (softmax) "
             "decides."
@@ -125,8 +119,29 @@ def hierarchy_suite(subject: Subject, section: AuditSection) -> SuiteResult:
     for name, vectors in points.items():
         findings.rank(asked, vectors, space, "" if name == _PROTOTYPES else f", {name}")
     findings.similar(subject, subject.embeddings, space)
-    found = findings.result()
-    found.baseline.update(_baseline(subject, known, section, set(found.values)))
+    found = findings.found
+    tree_name = subject.facts.get(TREE_FACT, "")
+    found.notes.append(
+        f"Hierarchy: {len(known.asked):,} items are given to the nearest of {len(known.names):,} prototypes, the means "
+        f"of {len(known.rows):,} references ({known.told}). The tree is {tree_name or 'without a name'}, its distance "
+        f"{section.tree_distance}; the diagonal (a class's distance to itself) "
+        f"{'counts' if section.diagonal else 'does not count'} in MC."
+    )
+    if known.dropped:
+        found.notes.append(f"Hierarchy: {known.dropped:,} items are of classes without references and not asked.")
+    found.notes += [f"Hierarchy: {note}" for note in dict.fromkeys(findings.notes)]
+    correlations = [name for name in found.values if name.startswith("MC, ")]
+    found.lower_is_better = tuple(name for name in found.values if name.startswith(("AHD@", SEVERITY)))
+    found.numbers = (*found.lower_is_better, *correlations)
+    found.primary = next(iter([*correlations, *found.values]))
+    found.details["hierarchy"] = {
+        "tree name": tree_name,
+        "tree": findings.tree.to_newick(),
+        "tree distance": section.tree_distance,
+        "diagonal": section.diagonal,
+        "references": known.told,
+    }
+    found.baseline = _baseline(subject, known, section, set(found.values))
     titles = {name: f"MC {value_text(found.values.get(f'MC, {name}', math.nan), False)}" for name in learned}
     found.drawings.append(partial(draw_distances, findings.tree, findings.distances, known.names, learned, titles))
     found.drawings.append(partial(draw_trees, findings.tree, known.names, learned))
@@ -140,17 +155,6 @@ def needed_tree(hierarchy: Hierarchy | None) -> Hierarchy:
             "The hierarchy suite needs a tree of the classes: pass one with --tree FILE, or tree= in Python."
         )
     return hierarchy
-
-
-def _proxies(subject: Subject, known: References) -> np.ndarray | None:
-    """The proxies (C, d) in the order of the references' classes, if all of these have one."""
-    if subject.proxies is None:
-        return None
-    names, vectors = subject.proxies
-    places = {name: place for place, name in enumerate(names)}
-    if not all(name in places for name in known.names):
-        return None
-    return vectors[[places[name] for name in known.names]]
 
 
 def _baseline(subject: Subject, known: References, section: AuditSection, wanted: set[str]) -> dict[str, float]:
@@ -168,32 +172,24 @@ def _baseline(subject: Subject, known: References, section: AuditSection, wanted
     findings.correlate(_PROTOTYPES, class_distance_matrix(prototypes, space))
     findings.rank(subject.baseline[known.asked], prototypes, space, "")
     findings.similar(subject, subject.baseline, space)
-    return {name: value for name, value in findings.values.items() if name in wanted}
+    return {name: value for name, value in findings.found.values.items() if name in wanted}
 
 
-@dataclass
 class _Findings:
-    """What was measured so far.
+    """What was measured so far, and what a reader must know of it.
 
     Args:
         hierarchy: the tree.
         known: the classes.
         section: how to measure.
-        tree_name: what to call the tree; empty if nobody named it.
     """
 
-    hierarchy: Hierarchy
-    known: References
-    section: AuditSection
-    tree_name: str = ""
-    values: dict[str, float] = field(default_factory=dict)
-    intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
-    per_class: dict[str, dict[str, float]] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.tree = self.hierarchy.restricted(self.known.names)
-        self.distances = self.hierarchy.distances(self.known.names, self.section.tree_distance)
+    def __init__(self, hierarchy: Hierarchy, known: References, section: AuditSection) -> None:
+        self.hierarchy, self.known, self.section = hierarchy, known, section
+        self.found = SuiteResult()
+        self.notes: list[str] = []
+        self.tree = hierarchy.restricted(known.names)
+        self.distances = hierarchy.distances(known.names, section.tree_distance)
 
     def correlate(self, name: str, learned: np.ndarray) -> None:
         """The mean correlation of the tree with distances (C, C) between what stands for the classes."""
@@ -202,9 +198,8 @@ class _Findings:
         if math.isnan(found.value):
             self.notes.append(f"{metric} is left out, as no class has others at different distances.")
             return
-        self.values[metric] = found.value
         rows = list(zip(self.known.names, found.per_class.tolist(), strict=True))
-        self.per_class[metric] = {label: value for label, value in rows if not math.isnan(value)}
+        self.found.add(metric, found.value, per_class={name: value for name, value in rows if not math.isnan(value)})
         if found.extreme:
             agree = "class agrees" if found.extreme == 1 else "classes agree"
             decide = "decides" if found.extreme == 1 else "decide"
@@ -239,17 +234,16 @@ class _Findings:
         _, ranking = exact(asked, vectors, min(_RANKED, len(vectors)), space=space)
         names = self.known.names
         self._add(ranking_metrics(ranking.numpy(), self.known.truth, self.distances), names, suffix)
-        if len(names) >= _RANKED and self._ranked_are_all_near():
+        if len(names) < _RANKED:
+            return
+        # Whether the neighbourhood of every asked class that has as many classes as are ranked has all of them.
+        distances = self.distances[np.unique(self.known.truth)]
+        at_rank = np.partition(distances, _RANKED - 1, axis=1)[:, _RANKED - 1]
+        if np.isclose(at_rank, distances.max(axis=1)).all():
             self.notes.append(
                 f"HP@{_RANKED} is 100 % whatever the model does: in this tree the {_RANKED} classes nearest to any "
                 f"are, with ties, all {len(names):,}."
             )
-
-    def _ranked_are_all_near(self) -> bool:
-        """Whether the neighbourhood of every asked class that has as many classes as are ranked has all of them."""
-        distances = self.distances[np.unique(self.known.truth)]
-        at_rank = np.partition(distances, _RANKED - 1, axis=1)[:, _RANKED - 1]
-        return bool(np.isclose(at_rank, distances.max(axis=1)).all())
 
     def similar(self, subject: Subject, embeddings: np.ndarray, space: Space) -> None:
         """HS@k and AHS@k of all audited items (n, d) among themselves."""
@@ -263,54 +257,17 @@ class _Findings:
         result = hierarchical_similarity(embeddings, codes, distances, at=at, area=at[-1], space=space)
         self._add(result, names, "")
 
-    def result(self) -> SuiteResult:
-        """All of it."""
-        lower = tuple(name for name in self.values if name.startswith(("AHD@", SEVERITY)))
-        correlations = tuple(name for name in self.values if name.startswith("MC, "))
-        first = (
-            f"Hierarchy: {len(self.known.asked):,} items are given to the nearest of {len(self.known.names):,} "
-            f"prototypes, the means of {len(self.known.rows):,} references ({self.known.told}). The tree is "
-            f"{self.tree_name or 'without a name'}, its distance {self.section.tree_distance}; the diagonal (a class's "
-            f"distance to itself) {'counts' if self.section.diagonal else 'does not count'} in MC."
-        )
-        more = [f"Hierarchy: {note}" for note in self.notes]
-        if self.known.dropped:
-            more.insert(0, f"Hierarchy: {self.known.dropped:,} items are of classes without references and not asked.")
-        return SuiteResult(
-            self.values,
-            self.intervals,
-            per_class=self.per_class,
-            notes=[first, *dict.fromkeys(more)],
-            lower_is_better=lower,
-            numbers=(*lower, *correlations),
-            details={"hierarchy": self._details()},
-            primary=next((name for name in self.values if name.startswith("MC, ")), next(iter(self.values))),
-        )
-
-    def _details(self) -> dict[str, Any]:
-        return {
-            "tree name": self.tree_name,
-            "tree": self.tree.to_newick(),
-            "tree distance": self.section.tree_distance,
-            "diagonal": self.section.diagonal,
-            "references": self.known.told,
-        }
-
     def _add(self, result: HierarchicalResult, names: Sequence[str], suffix: str) -> None:
-        whole = {name: value for name, value in result.values.items() if not math.isnan(value)}
-        if len(whole) < len(result.values):
+        if any(math.isnan(value) for value in result.values.values()):
             self.notes.append(f"there is no {SEVERITY}{suffix}, as no item was given to a wrong class.")
-        intervals = result.intervals(resamples=self.section.resamples, seed=self.section.seed)
-        self.values |= {f"{name}{suffix}": value for name, value in whole.items()}
-        self.intervals |= {f"{name}{suffix}": pair for name, pair in intervals.items()}
-        self.per_class |= {
-            f"{name}{suffix}": _by_class(values, result.labels, names) for name, values in result.per_query.items()
-        }
-        for note in result.notes:
-            self.notes.append(f"{note[0].lower()}{note[1:]}")
-
-
-def _by_class(values: np.ndarray, codes: np.ndarray, names: Sequence[str]) -> dict[str, float]:
-    """The mean of values (n,) in each class that has any."""
-    sums, sizes = np.bincount(codes, weights=values), np.bincount(codes)
-    return {names[code]: float(sums[code] / sizes[code]) for code in np.flatnonzero(sizes).tolist()}
+        intervals = result.intervals(**resampling(self.section))
+        sizes = np.bincount(result.labels)
+        for name, value in result.values.items():
+            if not math.isnan(value):
+                self.found.add(f"{name}{suffix}", value, intervals.get(name))
+        for name, values in result.per_query.items():
+            sums = np.bincount(result.labels, weights=values)
+            self.found.per_class[f"{name}{suffix}"] = {
+                names[code]: float(sums[code] / sizes[code]) for code in np.flatnonzero(sizes).tolist()
+            }
+        self.notes += [f"{note[0].lower()}{note[1:]}" for note in result.notes]

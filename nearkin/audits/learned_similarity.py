@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from nearkin.audits.result import SuiteResult
+from nearkin.audits.result import SuiteResult, resampling
 from nearkin.audits.subject import Subject
 from nearkin.errors import DataError
 from nearkin.metrics import VerificationResult, class_bootstrap
@@ -72,27 +72,19 @@ def score_trials(subject: Subject, learned: SimilarityModel, section: AuditSecti
     # Of the two that there are, as `pair_scores` would give it: comparing is what takes the time.
     scores[FUSED] = (1 / (1 + np.exp(-scores[SIM])) + (1 + scores[COSINE]) / 2) / 2
     results = {name: verification_from_scores(values, trials.same) for name, values in scores.items()}
-    drawn = resampled_equal_errors(
-        scores, trials.same, (codes[enrolled], codes[queries]), resamples=section.resamples, seed=section.seed
-    )
+    drawn = resampled_equal_errors(scores, trials.same, (codes[enrolled], codes[queries]), **resampling(section))
     baseline = ""
     if subject.baseline is not None:
         baseline = subject.baseline_name or "baseline"
         results[baseline] = verification_from_scores(_cosines(subject.baseline, enrolled, queries), trials.same)
-    return ScoredTrials(
-        results,
-        {name: percentile_interval(values) for name, values in drawn.items()},
-        {
-            name: (
-                results[name].values["EER"] - results[COSINE].values["EER"],
-                *percentile_interval(values - drawn[COSINE]),
-            )
-            for name, values in drawn.items()
-            if name != COSINE
-        },
-        trials,
-        baseline,
-    )
+    usual = results[COSINE].values["EER"]
+    ahead = {
+        name: (results[name].values["EER"] - usual, *percentile_interval(values - drawn[COSINE]))
+        for name, values in drawn.items()
+        if name != COSINE
+    }
+    intervals = {name: percentile_interval(values) for name, values in drawn.items()}
+    return ScoredTrials(results, intervals, ahead, trials, baseline)
 
 
 def own_classifiers(
@@ -106,7 +98,6 @@ def own_classifiers(
     truth = result.labels.astype(str)
     if not set(truth) <= set(learned.classes):
         return SuiteResult(
-            {},
             notes=[
                 f"Classification by the model's own prototypes ({SIM}) and dense layer ({DOL}) is left out: these know "
                 "the training classes, and not all audited classes are among them."
@@ -138,21 +129,17 @@ def own_classifiers(
 
 def _measured(truth: np.ndarray, named: dict[str, np.ndarray], section: AuditSection) -> SuiteResult:
     """Accuracies with intervals over classes and their items, macro F1 with intervals over classes."""
-    options: dict[str, Any] = {"resamples": section.resamples, "seed": section.seed}
-    classes = np.unique(truth)
-    result = SuiteResult({})
+    options, result = resampling(section), SuiteResult()
     for name, found in named.items():
-        right = found == truth
-        recall = {str(one): float(right[truth == one].mean()) for one in classes}
-        f1 = {
-            str(one): 2 * int(right[truth == one].sum()) / int((truth == one).sum() + (found == one).sum())
-            for one in classes
-        }
-        macro, accuracy = f"macro F1, {name}", f"accuracy, {name}"
-        result.values.update({macro: float(np.mean(list(f1.values()))), accuracy: float(right.mean())})
-        result.intervals[macro] = class_bootstrap(list(f1.values()), list(f1), **options)
-        result.intervals[accuracy] = class_bootstrap(right.astype(np.float64), truth, **options)
-        result.per_class.update({macro: f1, accuracy: recall})
+        right, f1, recall = found == truth, {}, {}
+        for one in np.unique(truth):
+            ours, hits = truth == one, int((right & (truth == one)).sum())
+            recall[str(one)] = float(right[ours].mean())
+            f1[str(one)] = 2 * hits / int(ours.sum() + (found == one).sum())
+        shares = list(f1.values())
+        result.add(f"macro F1, {name}", float(np.mean(shares)), class_bootstrap(shares, list(f1), **options), f1)
+        interval = class_bootstrap(right.astype(np.float64), truth, **options)
+        result.add(f"accuracy, {name}", float(right.mean()), interval, recall)
     return result
 
 
@@ -160,13 +147,17 @@ def _score(
     learned: SimilarityModel, vectors: np.ndarray, enrolled: np.ndarray, queries: np.ndarray, by: PairScore
 ) -> np.ndarray:
     """Scores (t,) of the rows (t,) of enrolled items with those (t,) of queries."""
-    step = max(1, _ENTRIES // max(vectors.shape[1], learned.network.hidden))
-    parts = [slice(first, first + step) for first in range(0, len(enrolled), step)]
+    parts = _parts(len(enrolled), max(vectors.shape[1], learned.network.hidden))
     return np.concatenate([learned.pair_scores(vectors[enrolled[at]], vectors[queries[at]], by) for at in parts])
 
 
 def _cosines(vectors: np.ndarray, enrolled: np.ndarray, queries: np.ndarray) -> np.ndarray:
     points = torch.nn.functional.normalize(torch.from_numpy(np.ascontiguousarray(vectors, dtype=np.float32)))
-    step = max(1, _ENTRIES // points.shape[1])
-    parts = [slice(first, first + step) for first in range(0, len(enrolled), step)]
+    parts = _parts(len(enrolled), points.shape[1])
     return np.concatenate([(points[enrolled[at]] * points[queries[at]]).sum(dim=1).numpy() for at in parts])
+
+
+def _parts(trials: int, width: int) -> list[slice]:
+    """Trials in parts whose embeddings can be gathered at once."""
+    step = max(1, _ENTRIES // width)
+    return [slice(first, first + step) for first in range(0, trials, step)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -18,7 +18,6 @@ from nearkin.data.dataset import Dataset
 from nearkin.errors import DataError
 from nearkin.metrics.labels import label_codes
 from nearkin.metrics.local_features import (
-    BoundCheck,
     active_prototypes,
     attribute_transfer,
     check_bound,
@@ -30,7 +29,6 @@ from nearkin.models import Embedder, Encoder
 from nearkin.models.items import ItemLoader
 from nearkin.progress import Progress
 from nearkin.recipe import AuditSection
-from nearkin.report import Figure
 from nearkin.report.chance_constrained import evenly_spaced
 from nearkin.report.local_features import (
     MOST_IMAGES,
@@ -138,103 +136,6 @@ class LocalEncoder:
         return Image.fromarray(pixels if pixels.shape[2] == 3 else pixels[:, :, 0])
 
 
-PictureOf = Callable[[int], Image.Image]
-"""From the place of an image to what the model sees of it."""
-
-_PATCH = 2.5
-"""Side of a part of an image around a position, in positions: a position sees far beyond its own place."""
-
-
-def draw_cells(view: LocalView, distances: np.ndarray, grid: tuple[int, int], pictures: PictureOf | None) -> Figure:
-    """Local features by prototype, and what the prototypes with the most of them look like.
-
-    Args:
-        view: local features and prototypes.
-        distances: (B, n) of the local features to their prototypes.
-        grid: rows and columns of positions, n in all.
-        pictures: gives the images, or None when there is nothing to look at.
-    """
-    patches = {} if pictures is None else _patches(view, distances, grid, pictures)
-    below = " Below, the parts of images nearest to the prototypes that hold most features." if patches else ""
-    return Figure(
-        "Local features and prototypes",
-        "Each dot is a local feature, what the model has of one place of an image, in the colour of its nearest "
-        f"prototype; boxes are prototypes. No feature is farther from its prototype than the covering radius.{below}"
-        f"{_plane(view)}",
-        draw_prototypes(view, patches),
-        "Local features in the plane, coloured by their nearest prototype",
-    )
-
-
-def draw_hulls(view: LocalView, active: np.ndarray, classes: Sequence[str], least: float) -> Figure:
-    """The hulls of the active prototypes (C, m) of each class; `least` is the share of its features that one needs."""
-    return Figure(
-        "Hulls of classes",
-        "Average pooling puts an image near the hull of its prototypes: no farther away than |PCC - GAP|, which is at "
-        f"most the covering radius, {value_text(view.radius, False)}. A class has the hull of the prototypes that are "
-        f"active in it; those with at most {100 * least:g} % of its features are dropped, so images with rare parts "
-        "may lie farther out. Where hulls overlap, images of different classes can come to lie together. With a large "
-        f"radius or in many dimensions, hulls tell little. A ring marks a hull without area.{_plane(view)}",
-        draw_class_hulls(view, active, classes),
-        "Convex hulls of the active prototypes of each class, with pooled images",
-    )
-
-
-def draw_examples(view: LocalView, classes: Sequence[str], pictures: PictureOf | None) -> Figure:
-    """For images of different classes, their mean and the convex combination of their prototypes."""
-    shown = _typical(view, evenly_spaced(len(classes), MOST_IMAGES))
-    names = [classes[view.labels[image]] for image in shown]
-    thumbs = [None if pictures is None else pictures(image) for image in shown]
-    circle = " Distances can only shrink in the plane, the circle does not." if view.dimensions > 2 else ""
-    return Figure(
-        "Average pooling of single images",
-        "The mean of an image's local features (GAP) beside the prototypes weighted by how many features fall to each "
-        "(PCC): the two are never farther apart than the covering radius of the prototypes over the image's own "
-        f"features, the circle.{circle}{_plane(view)}",
-        draw_pooled(view, shown, names, thumbs),
-        "Local features of single images with their prototypes, mean and convex combination",
-    )
-
-
-def _plane(view: LocalView) -> str:
-    if view.dimensions <= 2:
-        return ""
-    return f" The plane is that of the largest variance of the local features, which have {view.dimensions} dimensions."
-
-
-def _typical(view: LocalView, classes: Sequence[int]) -> list[int]:
-    """Of each class the image whose error is the median."""
-    chosen = []
-    for place in classes:
-        mine = np.flatnonzero(view.labels == place)
-        chosen.append(int(mine[np.argsort(view.errors[mine], kind="stable")[len(mine) // 2]]))
-    return chosen
-
-
-def _patches(
-    view: LocalView, distances: np.ndarray, grid: tuple[int, int], pictures: PictureOf
-) -> dict[int, list[Image.Image]]:
-    """Parts of images nearest to the prototypes with the most features, each of another image."""
-    mass = np.bincount(view.nearest.ravel(), minlength=len(view.prototypes))
-    found = {}
-    for prototype in np.argsort(-mass, kind="stable")[:MOST_STRIPS]:
-        away = np.where(view.nearest == prototype, distances, np.inf)
-        images = np.argsort(away.min(axis=1), kind="stable")[:MOST_PATCHES]
-        images = images[np.isfinite(away[images].min(axis=1))]
-        found[int(prototype)] = [_part(pictures(int(i)), int(away[i].argmin()), grid) for i in images]
-    return found
-
-
-def _part(image: Image.Image, position: int, grid: tuple[int, int]) -> Image.Image:
-    """The square of an image around a position of its map."""
-    rows, columns = grid
-    row, column = divmod(position, columns)
-    side = round(min(_PATCH * max(image.height / rows, image.width / columns), image.height, image.width))
-    left = round(float(np.clip((column + 0.5) * image.width / columns - side / 2, 0, image.width - side)))
-    top = round(float(np.clip((row + 0.5) * image.height / rows - side / 2, 0, image.height - side)))
-    return image.crop((left, top, left + side, top + side))
-
-
 _MOST_VALUES = 2**26
 """Numbers that all local features together may have: a quarter of a gigabyte."""
 
@@ -243,6 +144,13 @@ _ACTIVE = 0.005
 
 _MOST_PROTOTYPES = 0.25
 """Share of the local features that may be prototypes: if all were, every radius would be 0 and no class overlap."""
+
+_PATCH = 2.5
+"""Side of a part of an image around a position, in positions: a position sees far beyond its own place."""
+
+_RADIUS, _MEAN, _LARGEST = "covering radius", "|PCC - GAP|, mean", "|PCC - GAP|, largest"
+_ACTIVE_MEAN = "active prototypes, mean of classes"
+_OVERLAPS = ("class overlap, shared mass", "class overlap, hulls")
 
 _FEWEST_CLASSES = 4
 """With fewer, the transfer of attributes has no halves to speak of."""
@@ -258,77 +166,51 @@ def pooling_suite(subject: Subject, section: AuditSection) -> SuiteResult:
         )
     rows, notes = _sample(subject, subject.local, section)
     local = subject.local(rows, progress=subject.progress)
-    case = _examine(local, subject.labels[rows], section.pooling_prototypes)
+    prototypes = _scaled_prototypes(local.features, section.pooling_prototypes)
+    bound = check_bound(local.features, prototypes)
+    names, codes = np.unique(subject.labels[rows].astype(str), return_inverse=True)
+    classes = names.tolist()
+    histograms = class_histograms(bound.histogram, torch.from_numpy(codes))
+    active, shared = active_prototypes(histograms, _ACTIVE).numpy(), shared_mass(histograms).numpy()
+    anywhere, several = active.any(axis=0), active.sum(axis=0) > 1
     found = SuiteResult(
-        case.values(),
-        notes=[_note(subject.local, local, case), *notes, *_fewer_prototypes(local, case, section.pooling_prototypes)],
+        {
+            _RADIUS: bound.covering_radius,
+            _MEAN: float(bound.error.mean()),
+            _LARGEST: float(bound.error.max()),
+            "images within the bound": float(bound.holds.double().mean()),
+            _ACTIVE_MEAN: float(active.sum(axis=1).mean()),
+            "active prototypes, in several classes": float(several.sum() / anywhere.sum()) if anywhere.any() else 0.0,
+            _OVERLAPS[0]: _mean_of_pairs(shared),
+        },
+        notes=notes,
         lower_is_better=_OVERLAPS,
-        numbers=_NUMBERS,
-        details={"pooling": case.details()},
+        numbers=(_RADIUS, _MEAN, _LARGEST, _ACTIVE_MEAN),
     )
-    _add_pictures(found, case, local, subject.local, rows)
+    details = found.details["pooling"] = {
+        "classes": classes,
+        "active prototypes": active.sum(axis=1).tolist(),
+        "shared mass": shared.tolist(),
+    }
+    if local.features.shape[2] == 2:
+        overlap = hull_overlap([prototypes[row].double().numpy() for row in active])
+        found.add(_OVERLAPS[1], _mean_of_pairs(overlap))
+        details["hulls"] = overlap.tolist()
+    found.notes.insert(0, _note(subject.local, local, len(classes), len(prototypes)))
+    if len(prototypes) < section.pooling_prototypes:
+        found.notes.append(
+            f"Pooling: {len(prototypes)} prototypes instead of {section.pooling_prototypes}, a quarter of the "
+            f"{local.features.shape[:2].numel():,} local features that there are: more would make the radius and the "
+            "overlap of classes vanish by themselves."
+        )
+    view = LocalView.of(local.features.numpy(), prototypes.numpy(), bound.nearest.numpy(), codes)
+    encoder = subject.local
+    pictures = (lambda place: encoder.view(int(rows[place]))) if encoder.dataset.kind == "image" else None
+    _show_pictures(found, view, bound.distance.numpy(), local.grid, pictures, active, classes)
     found.drawings.append(partial(draw_looks, subject.local.embedder, subject.local.dataset, rows, seed=section.seed))
     if local.attributes is not None:
         _add_transfer(found, local.attributes, subject.embeddings[rows], subject.labels[rows], section)
     return found
-
-
-_RADIUS, _MEAN, _LARGEST, _WITHIN = (
-    "covering radius",
-    "|PCC - GAP|, mean",
-    "|PCC - GAP|, largest",
-    "images within the bound",
-)
-_ACTIVE_MEAN, _ACTIVE_SHARED = "active prototypes, mean of classes", "active prototypes, in several classes"
-_OVERLAPS = ("class overlap, shared mass", "class overlap, hulls")
-_NUMBERS = (_RADIUS, _MEAN, _LARGEST, _ACTIVE_MEAN)
-
-
-@dataclass(frozen=True, eq=False)
-class _Case:
-    """Local features with prototypes, and what was found.
-
-    Args:
-        prototypes: (m, d).
-        bound: pooling of each image.
-        classes: (C,) names.
-        codes: (B,) class of each image, as its place among the classes.
-        active: (C, m) which prototypes are active in each class.
-        shared: (C, C) mass that two classes put on the same prototypes.
-        overlap: (C, C) of the hulls, in two dimensions.
-    """
-
-    prototypes: Tensor
-    bound: BoundCheck
-    classes: list[str]
-    codes: np.ndarray
-    active: np.ndarray
-    shared: np.ndarray
-    overlap: np.ndarray | None
-
-    def values(self) -> dict[str, float]:
-        """The findings in a few numbers."""
-        anywhere = self.active.any(axis=0)
-        several = self.active.sum(axis=0) > 1
-        found = {
-            _RADIUS: self.bound.covering_radius,
-            _MEAN: float(self.bound.error.mean()),
-            _LARGEST: float(self.bound.error.max()),
-            _WITHIN: float(self.bound.holds.double().mean()),
-            _ACTIVE_MEAN: float(self.active.sum(axis=1).mean()),
-            _ACTIVE_SHARED: float(several.sum() / anywhere.sum()) if anywhere.any() else 0.0,
-            _OVERLAPS[0]: _mean_of_pairs(self.shared),
-        }
-        return found if self.overlap is None else {**found, _OVERLAPS[1]: _mean_of_pairs(self.overlap)}
-
-    def details(self) -> dict[str, object]:
-        """The findings class by class, as JSON can hold them."""
-        return {
-            "classes": self.classes,
-            "active prototypes": self.active.sum(axis=1).tolist(),
-            "shared mass": self.shared.tolist(),
-            **({} if self.overlap is None else {"hulls": self.overlap.tolist()}),
-        }
 
 
 def sample_items(labels: np.ndarray, classes: int, items: int, seed: int) -> np.ndarray:
@@ -355,9 +237,8 @@ def _sample(subject: Subject, local: LocalEncoder, section: AuditSection) -> tup
     return fewer, [f"Local features of more than {items} items of a class would not fit into memory."]
 
 
-def _examine(local: LocalFeatures, labels: np.ndarray, count: int) -> _Case:
-    """Pick prototypes among the local features, which are scaled in place, and measure."""
-    features = local.features
+def _scaled_prototypes(features: Tensor, count: int) -> Tensor:
+    """Prototypes (m, d) among local features (r, n, d), which are scaled in place."""
     if not features.isfinite().all():
         raise DataError("The model gives local features that are NaN or infinite: check its training.")
     largest = float(features.norm(dim=2).max())
@@ -365,21 +246,7 @@ def _examine(local: LocalFeatures, labels: np.ndarray, count: int) -> _Case:
         features.div_(largest)
     flat = features.view(1, -1, features.shape[2])
     count = min(count, max(1, int(_MOST_PROTOTYPES * flat.shape[1])))
-    prototypes = flat[0, kcenter(flat, count)[0]]
-    bound = check_bound(features, prototypes)
-    classes, codes = np.unique(labels.astype(str), return_inverse=True)
-    histograms = class_histograms(bound.histogram, torch.from_numpy(codes))
-    active = active_prototypes(histograms, _ACTIVE).numpy()
-    groups = [prototypes[row].double().numpy() for row in active]
-    return _Case(
-        prototypes,
-        bound,
-        classes.tolist(),
-        codes,
-        active,
-        shared_mass(histograms).numpy(),
-        hull_overlap(groups) if features.shape[2] == 2 else None,
-    )
+    return flat[0, kcenter(flat, count)[0]]
 
 
 def _mean_of_pairs(table: np.ndarray) -> float:
@@ -388,37 +255,111 @@ def _mean_of_pairs(table: np.ndarray) -> float:
     return float(upper.mean()) if len(upper) else 0.0
 
 
-def _note(encoder: LocalEncoder, local: LocalFeatures, case: _Case) -> str:
+def _note(encoder: LocalEncoder, local: LocalFeatures, classes: int, prototypes: int) -> str:
     height, width = local.grid
     behind = "the pooling and the head" if encoder.embedder.attention is None else "the pooling, attention and head"
     place = "in the coordinates of the embedding" if encoder.in_coordinates else f"before {behind}"
     return (
-        f"Pooling: {len(case.codes):,} items of {len(case.classes)} classes, each with {height} x {width} local "
-        f"features {place}, scaled so that the largest norm is 1; {len(case.prototypes)} of all these features are "
+        f"Pooling: {len(local.features):,} items of {classes} classes, each with {height} x {width} local "
+        f"features {place}, scaled so that the largest norm is 1; {prototypes} of all these features are "
         f"prototypes (greedy k-center). GAP is their mean, whatever the model's own pooling, here {encoder.pooling}."
     )
 
 
-def _fewer_prototypes(local: LocalFeatures, case: _Case, asked: int) -> list[str]:
-    """What to say if there are fewer prototypes than asked for."""
-    if len(case.prototypes) >= asked:
-        return []
-    features = local.features.shape[0] * local.features.shape[1]
-    return [
-        f"Pooling: {len(case.prototypes)} prototypes instead of {asked}, a quarter of the {features:,} local features "
-        "that there are: more would make the radius and the overlap of classes vanish by themselves."
-    ]
+PictureOf = Callable[[int], Image.Image]
+"""From the place of an image to what the model sees of it."""
 
 
-def _add_pictures(
-    found: SuiteResult, case: _Case, local: LocalFeatures, encoder: LocalEncoder, rows: np.ndarray
+def _show_pictures(
+    found: SuiteResult,
+    view: LocalView,
+    distances: np.ndarray,
+    grid: tuple[int, int],
+    pictures: PictureOf | None,
+    active: np.ndarray,
+    classes: list[str],
 ) -> None:
-    nearest = case.bound.nearest.numpy()
-    view = LocalView.of(local.features.numpy(), case.prototypes.numpy(), nearest, case.codes)
-    pictures = (lambda place: encoder.view(int(rows[place]))) if encoder.dataset.kind == "image" else None
-    found.drawings.append(partial(draw_cells, view, case.bound.distance.numpy(), local.grid, pictures))
-    found.drawings.append(partial(draw_hulls, view, case.active, case.classes, _ACTIVE))
-    found.drawings.append(partial(draw_examples, view, case.classes, pictures))
+    """Local features by prototype, hulls of classes, and single images.
+
+    Args:
+        found: what gets the pictures.
+        view: local features and prototypes.
+        distances: (B, n) of the local features to their prototypes.
+        grid: rows and columns of positions, n in all.
+        pictures: gives the images.
+        active: which prototypes are active in each class (C, m).
+        classes: (C,) names.
+    """
+    plane = circle = ""
+    if view.dimensions > 2:
+        whose = f"the local features, which have {view.dimensions} dimensions"
+        plane = f" The plane is that of the largest variance of {whose}."
+        circle = " Distances can only shrink in the plane, the circle does not."
+    below = " Below, the parts of images nearest to the prototypes that hold most features." if pictures else ""
+    found.show(
+        "Local features and prototypes",
+        "Each dot is a local feature, what the model has of one place of an image, in the colour of its nearest "
+        f"prototype; boxes are prototypes. No feature is farther from its prototype than the covering radius.{below}"
+        f"{plane}",
+        "Local features in the plane, coloured by their nearest prototype",
+        lambda: draw_prototypes(view, _patches(view, distances, grid, pictures)),
+    )
+    found.show(
+        "Hulls of classes",
+        "Average pooling puts an image near the hull of its prototypes: no farther away than |PCC - GAP|, which is at "
+        f"most the covering radius, {value_text(view.radius, False)}. A class has the hull of the prototypes that are "
+        f"active in it; those with at most {100 * _ACTIVE:g} % of its features are dropped, so images with rare parts "
+        "may lie farther out. Where hulls overlap, images of different classes can come to lie together. With a large "
+        f"radius or in many dimensions, hulls tell little. A ring marks a hull without area.{plane}",
+        "Convex hulls of the active prototypes of each class, with pooled images",
+        draw_class_hulls,
+        view,
+        active,
+        classes,
+    )
+    shown = []
+    for code in evenly_spaced(len(classes), MOST_IMAGES):  # of each class the image whose error is the median
+        mine = np.flatnonzero(view.labels == code)
+        shown.append(int(mine[np.argsort(view.errors[mine], kind="stable")[len(mine) // 2]]))
+    found.show(
+        "Average pooling of single images",
+        "The mean of an image's local features (GAP) beside the prototypes weighted by how many features fall to each "
+        "(PCC): the two are never farther apart than the covering radius of the prototypes over the image's own "
+        f"features, the circle.{circle}{plane}",
+        "Local features of single images with their prototypes, mean and convex combination",
+        lambda: draw_pooled(
+            view,
+            shown,
+            [classes[view.labels[image]] for image in shown],
+            [None if pictures is None else pictures(image) for image in shown],
+        ),
+    )
+
+
+def _patches(
+    view: LocalView, distances: np.ndarray, grid: tuple[int, int], pictures: PictureOf | None
+) -> dict[int, list[Image.Image]]:
+    """Parts of images nearest to the prototypes with the most features, each of another image."""
+    if pictures is None:
+        return {}
+    mass = np.bincount(view.nearest.ravel(), minlength=len(view.prototypes))
+    found = {}
+    for prototype in np.argsort(-mass, kind="stable")[:MOST_STRIPS]:
+        away = np.where(view.nearest == prototype, distances, np.inf)
+        images = np.argsort(away.min(axis=1), kind="stable")[:MOST_PATCHES]
+        images = images[np.isfinite(away[images].min(axis=1))]
+        found[int(prototype)] = [_part(pictures(int(i)), int(away[i].argmin()), grid) for i in images]
+    return found
+
+
+def _part(image: Image.Image, position: int, grid: tuple[int, int]) -> Image.Image:
+    """The square of an image around a position of its map."""
+    rows, columns = grid
+    row, column = divmod(position, columns)
+    side = round(min(_PATCH * max(image.height / rows, image.width / columns), image.height, image.width))
+    left = round(float(np.clip((column + 0.5) * image.width / columns - side / 2, 0, image.width - side)))
+    top = round(float(np.clip((row + 0.5) * image.height / rows - side / 2, 0, image.height - side)))
+    return image.crop((left, top, left + side, top + side))
 
 
 def _add_transfer(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
@@ -18,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nearkin.audits.subject import leave_classes_out, unseen_items
+from nearkin.audits.subject import draw_rows, leave_classes_out, unseen_items
 from nearkin.data.dataset import Dataset
 from nearkin.errors import DataError
 from nearkin.metrics import class_bootstrap, retrieval_metrics
@@ -107,11 +106,11 @@ def divide_for_int8(dataset: Dataset, card: Card, seed: int = 0) -> Int8Division
             "The data has no items of the model's training classes to calibrate on, and calibrating on the measured "
             "items would flatter the result: use data that has both."
         )
-    drawn = np.random.default_rng(seed).choice(known, min(CALIBRATION_ITEMS, len(known)), replace=False)
+    drawn = draw_rows(known, CALIBRATION_ITEMS, seed)
     measured = np.setdiff1d(measured, drawn)
     if not len(measured):
         raise DataError("No items are left to measure the 8-bit model on: add items of untrained classes.")
-    return Int8Division(np.sort(drawn), measured, list(notes))
+    return Int8Division(drawn, measured, list(notes))
 
 
 def calibration_batches(
@@ -182,15 +181,9 @@ def _speed(encoders: list[OnnxEncoder], embedder: Embedder) -> float:
     width = spec.size if spec.kind == "image" else encoders[0].description.preprocessing["frames"]
     batch = torch.rand(_BATCH, spec.channels, spec.size, width, generator=torch.Generator().manual_seed(0))
     times: list[list[float]] = [[], []]
-    for number in range(_ROUNDS + 1):
-        for place, encoder in enumerate(encoders):
-            seconds = _timed(lambda encoder=encoder: encoder(batch))  # type: ignore[misc]
-            if number:
-                times[place].append(seconds)
-    return median(times[0]) / median(times[1])
-
-
-def _timed(run: Callable[[], Any]) -> float:
-    began = time.perf_counter()
-    run()
-    return time.perf_counter() - began
+    for _ in range(_ROUNDS + 1):
+        for taken, encoder in zip(times, encoders, strict=True):
+            began = time.perf_counter()
+            encoder(batch)
+            taken.append(time.perf_counter() - began)
+    return median(times[0][1:]) / median(times[1][1:])  # the first round warms up

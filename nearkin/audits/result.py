@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from nearkin.audits.subject import Subject, shown
+from nearkin.audits.subject import Subject, draw_rows, shown
+from nearkin.recipe import AuditSection
 from nearkin.report import (
     Figure,
     MetricRow,
@@ -41,14 +42,21 @@ _THUMBNAIL = 112
 _SEED = 0
 
 
+def resampling(section: AuditSection) -> dict[str, Any]:
+    """The arguments of everything that is resampled: how often, and by which seed."""
+    return {"resamples": section.resamples, "seed": section.seed}
+
+
+def gap_text(gap: float, low: float, high: float, digits: int = 1) -> str:
+    """A difference of shares with its interval, in words."""
+    signed = f"+.{digits}f"
+    return f"{100 * gap:{signed}} points, 95 % interval {100 * low:{signed}} to {100 * high:{signed}}"
+
+
 def draw_subject(subject: Subject) -> list[Figure]:
     """Every picture the subject allows."""
-    figures = []
-    if subject.picture is not None:
-        figures.append(_neighbours(subject))
-    figures.append(_distances(subject))
-    figures.append(draw_embedding_map(subject))
-    return figures
+    figures = [] if subject.picture is None else [_neighbours(subject)]
+    return [*figures, _distances(subject), draw_embedding_map(subject)]
 
 
 def _neighbours(subject: Subject) -> Figure:
@@ -60,12 +68,16 @@ def _neighbours(subject: Subject) -> Figure:
     rng = np.random.default_rng(_SEED)
     by_success = np.lexsort((rng.permutation(len(hits)), -hits.sum(1)))
     chosen = [by_success[int(place * (len(by_success) - 1))] for place in _PLACES]
+
+    def thumb(item: int) -> Thumb:
+        return Thumb(subject.thumbnail(item, _THUMBNAIL), str(subject.labels[item]))
+
     rows = [
         NeighbourRow(
-            _thumb(subject, query),
+            thumb(query),
             [
-                (_thumb(subject, found[query, rank]), float(values[query, rank]), bool(hits[query, rank]))
-                for rank in range(size)
+                (thumb(item), float(value), bool(hit))
+                for item, value, hit in zip(found[query], values[query], hits[query], strict=True)
             ],
         )
         for query in dict.fromkeys(chosen)
@@ -79,10 +91,7 @@ def _neighbours(subject: Subject) -> Figure:
     )
 
 
-def _thumb(subject: Subject, index: int) -> Thumb:
-    return Thumb(subject.thumbnail(index, _THUMBNAIL), str(subject.labels[index]))
-
-
+@torch.no_grad()
 def _distances(subject: Subject) -> Figure:
     """Distances of sampled pairs of the same class and of different classes."""
     rng = np.random.default_rng(_SEED)
@@ -92,9 +101,13 @@ def _distances(subject: Subject) -> Figure:
     starts, sizes = np.searchsorted(codes[order], np.arange(codes.max() + 1)), np.bincount(codes)
     mate = order[starts[codes[first]] + rng.integers(0, sizes[codes[first]])]
     other = rng.integers(len(codes), size=_PAIRS)
-    same = _pair_distances(subject, first[mate != first], mate[mate != first])
-    apart = codes[first] != codes[other]
-    different = _pair_distances(subject, first[apart], other[apart])
+    points = torch.from_numpy(np.ascontiguousarray(subject.embeddings))
+
+    def between(second: np.ndarray, kept: np.ndarray) -> np.ndarray:
+        distance = subject.space.distance(points[first[kept]][:, None], points[second[kept]][:, None])
+        return shown(subject.space, distance[:, 0, 0]).numpy()
+
+    same, different = between(mate, mate != first), between(other, codes[first] != codes[other])
     what = {"similarity": "similarities"}.get(subject.compared_by, "distances")
     return Figure(
         what.capitalize(),
@@ -105,18 +118,12 @@ def _distances(subject: Subject) -> Figure:
     )
 
 
-@torch.no_grad()
-def _pair_distances(subject: Subject, left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    points = torch.from_numpy(np.ascontiguousarray(subject.embeddings))
-    distance = subject.space.distance(points[left][:, None], points[right][:, None])
-    return shown(subject.space, distance[:, 0, 0]).numpy()
-
-
 def draw_embedding_map(subject: Subject) -> Figure:
     """Items in the plane, and the centroids of their classes, which are projected with them."""
-    kept, centroids = _sample(len(subject.embeddings)), _centroids(subject)
-    together = np.concatenate([subject.embeddings[kept], centroids])
-    points, _ = project_2d(together, method="tsne", seed=_SEED, max_points=len(together))
+    kept = draw_rows(np.arange(len(subject.embeddings)), _TSNE_POINTS, _SEED)
+    centroids = _centroids(subject)
+    both = np.concatenate([subject.embeddings[kept], centroids])
+    points, _ = project_2d(both, method="tsne", seed=_SEED, max_points=len(both))
     told = ", black crosses are the centroids of classes" if len(centroids) else ""
     return Figure(
         "Map of the embedding",
@@ -124,13 +131,6 @@ def draw_embedding_map(subject: Subject) -> Figure:
         draw_map(points[: len(kept)], subject.labels[kept].astype(str), title="", crosses=points[len(kept) :]),
         "Two-dimensional map of the embedding, coloured by class",
     )
-
-
-def _sample(items: int) -> np.ndarray:
-    """Which items the map shows, ascending."""
-    if items <= _TSNE_POINTS:
-        return np.arange(items)
-    return np.sort(np.random.default_rng(_SEED).choice(items, _TSNE_POINTS, replace=False))
 
 
 def _centroids(subject: Subject) -> np.ndarray:
@@ -143,7 +143,7 @@ def _centroids(subject: Subject) -> np.ndarray:
     return torch.stack(means).numpy()
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class SuiteResult:
     """One suite's findings.
 
@@ -160,7 +160,7 @@ class SuiteResult:
         primary: what to judge by if nothing better was measured; empty: nothing of this suite.
     """
 
-    values: dict[str, float]
+    values: dict[str, float] = field(default_factory=dict)
     intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
     baseline: dict[str, float] = field(default_factory=dict)
     per_class: dict[str, dict[str, float]] = field(default_factory=dict)
@@ -171,18 +171,48 @@ class SuiteResult:
     drawings: list[Callable[[], Figure]] = field(default_factory=list, repr=False)
     primary: str = ""
 
+    def add(
+        self,
+        name: str,
+        value: float,
+        interval: tuple[float, float] | None = None,
+        per_class: dict[str, float] | None = None,
+    ) -> None:
+        """Take a metric, and of its interval and class means what it has."""
+        self.values[name] = value
+        if interval is not None:
+            self.intervals[name] = interval
+        if per_class is not None:
+            self.per_class[name] = per_class
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+    def show(self, title: str, caption: str, alt: str, draw: Callable[..., bytes], *given: Any, **options: Any) -> None:
+        """Take a picture, which `draw(*given, **options)` makes as PNG bytes when a report is written."""
+        self.drawings.append(lambda: Figure(title, caption, draw(*given, **options), alt))
+
+    def include(self, other: SuiteResult) -> None:
+        """Take all that another result has, but for what to judge it by."""
+        for part in ("values", "intervals", "baseline", "per_class", "details"):
+            getattr(self, part).update(getattr(other, part))
+        self.notes += other.notes
+        self.drawings += other.drawings
+        self.lower_is_better += other.lower_is_better
+        self.numbers += other.numbers
+
+
+@dataclass(eq=False, kw_only=True)
 class AuditResult(SuiteResult):
     """All that the suites found; `result["MAP@R"]` works, and `result.report("audit.html")` draws everything.
 
     Args:
         subject: what was audited.
-        higher_is_better: the direction of the primary metric.
     """
 
     subject: Subject
-    higher_is_better: bool = True
+
+    @property
+    def higher_is_better(self) -> bool:
+        """The direction of the primary metric."""
+        return self.primary not in self.lower_is_better
 
     def __getitem__(self, name: str) -> float:
         return self.values[name]
@@ -192,12 +222,11 @@ class AuditResult(SuiteResult):
 
     def rows(self) -> list[MetricRow]:
         """The metric table."""
-        missing = (math.nan, math.nan)
         return [
             MetricRow(
                 name,
                 value,
-                *self.intervals.get(name, missing),
+                *self.intervals.get(name, (math.nan, math.nan)),
                 percent=name not in self.numbers,
                 baseline=self.baseline.get(name),
                 lower_is_better=name in self.lower_is_better,

@@ -37,6 +37,8 @@ TREE_FACT = "tree"
 """Where the facts of a subject say which tree it is judged by."""
 
 _PRETRAINED = "pretrained features"
+_SIDE = 28
+"""Of the images whose raw pixels are a baseline."""
 
 
 class Subject:
@@ -243,7 +245,7 @@ class Subject:
     @cached_property
     def corrupted(self) -> Corrupted | None:
         """From a corruption, a severity and rows (r,) to embeddings (r, d) of corrupted items; None without images."""
-        return None if self.model is None else self._corrupted(self.model)
+        return self._corrupted(self.model)
 
     @cached_property
     def corrupted_baseline(self) -> Corrupted | None:
@@ -252,8 +254,8 @@ class Subject:
             return None
         return self._corrupted(pretrained_baseline(self.model))
 
-    def _corrupted(self, model: Embedder) -> Corrupted | None:
-        if self.items is None or self.cache_directory is None or self.items.kind != "image":
+    def _corrupted(self, model: Embedder | None) -> Corrupted | None:
+        if model is None or self.items is None or self.cache_directory is None or self.items.kind != "image":
             return None
         from nearkin.audits.corruption import CorruptedEncoder
 
@@ -340,7 +342,7 @@ def subject_of_model(
             )
     embeddings = embed_items(embedder, part, cache_directory, progress)
     facts = {
-        "data": _data_name(part, dataset, card),
+        "data": ", ".join(filter(None, [part.name, _held_out_domains(dataset, card)])),
         "classes": str(len(part.classes)),
         "items": str(len(part)),
         "backbone": embedder.backbone_name,
@@ -394,10 +396,10 @@ def unseen_items(dataset: Dataset, card: Card) -> tuple[np.ndarray, list[str]]:
     """
     labels = dataset.labels
     divided = item_split(dataset, card)
-    if divided is not None and card.recipe["data"]["split"] == "domains":
-        absent = _named_domains(card)
+    domains = _held_out_domains(dataset, card)
+    if divided is not None and domains:
         return divided.test, [
-            f"Every class of this data was trained on, but no item of {absent}, and these are all of it: the figures "
+            f"Every class of this data was trained on, but no item of {domains}, and these are all of it: the figures "
             "say how known classes are told apart where they look otherwise, not how the model does on unseen ones."
         ]
     if divided is not None and len(divided.test):
@@ -423,16 +425,10 @@ def unseen_items(dataset: Dataset, card: Card) -> tuple[np.ndarray, list[str]]:
     ]
 
 
-def _data_name(part: Dataset, dataset: Dataset, card: Card) -> str:
-    """The data's name, with the domains that an audit of held-out ones is of: two such audits are of different data."""
-    divided = item_split(dataset, card)
-    if divided is None or card.recipe["data"]["split"] != "domains":
-        return part.name
-    return f"{part.name}, {_named_domains(card)}"
-
-
-def _named_domains(card: Card) -> str:
-    """The held-out domains of a model, in words."""
+def _held_out_domains(dataset: Dataset, card: Card) -> str:
+    """The held-out domains that an audit is of, in words; empty: it is not of domains."""
+    if item_split(dataset, card) is None or card.recipe["data"]["split"] != "domains":
+        return ""
     names = card.recipe["data"]["test_domains"]
     return f"domain{'' if len(names) == 1 else 's'} {', '.join(names)}"
 
@@ -488,7 +484,7 @@ def asked_and_searched(embeddings: np.ndarray, labels: np.ndarray, gallery: np.n
 
 def embed_items(embedder: Embedder, dataset: Dataset, cache_directory: Path, progress: bool) -> np.ndarray:
     """Embeddings (n, d), from cached features where the whole backbone is frozen."""
-    place = _kept_place(embedder)
+    place = _cache_place(embedder)
     if place is None:
         return embedder.encode(dataset, progress=progress)
     return _kept_features(embedder, dataset, place, cache_directory, progress).encode(embedder, np.arange(len(dataset)))
@@ -502,13 +498,15 @@ def untrained_features(
         return _PRETRAINED, _pretrained_features(embedder, dataset, cache_directory, progress)
     if dataset.kind != "image":
         return "", None
-    return "raw pixels", np.stack([_pixels(dataset.image(index)) for index in range(len(dataset))])
+    images = [dataset.image(index).convert("L").resize((_SIDE, _SIDE)) for index in range(len(dataset))]
+    grey = np.stack([np.asarray(image, dtype=np.float32).ravel() / 255.0 for image in images])
+    return "raw pixels", grey - grey.mean(axis=1, keepdims=True)
 
 
 def _pretrained_features(embedder: Embedder, dataset: Dataset, cache_directory: Path, progress: bool) -> np.ndarray:
     """What the backbone gave before training, (n, F)."""
-    place, rows = _kept_place(embedder), np.arange(len(dataset))
-    if place == POOLING:
+    place, rows = _cache_place(embedder), np.arange(len(dataset))
+    if place is not None and place[0] == POOLING:
         pooled = _kept_features(embedder, dataset, place, cache_directory, progress).gather(rows)
         return (pooled[POOLING] if isinstance(pooled, dict) else pooled).numpy()
     baseline = pretrained_baseline(embedder)  # before anything is encoded: its weights may be missing
@@ -517,37 +515,27 @@ def _pretrained_features(embedder: Embedder, dataset: Dataset, cache_directory: 
     return _kept_features(embedder, dataset, place, cache_directory, progress).encode(baseline, rows)
 
 
-def _kept_place(embedder: Embedder) -> str | None:
-    """Where the features of a frozen backbone are cached; None: it is not frozen, or only maps could be kept unasked.
+CachePlace = tuple[str, Literal["float32", "float16"]]
 
-    Maps take much room: they are kept only for a model that was trained on cached ones.
+
+def _cache_place(embedder: Embedder) -> CachePlace | None:
+    """Where the features of a frozen backbone are cached, and how precisely; None if they are not.
+
+    Maps take much room: they are kept only for a model that was trained on cached ones, as precisely as those.
     """
     if embedder.frozen_upto != ALL:
         return None
-    at = cache_point(embedder)
-    return None if _keeps_maps(embedder, at) and not _asked(embedder).get("cache") else at
+    at, asked = cache_point(embedder), embedder.card.recipe.get("model", {})
+    if at == POOLING and not embedder.attended_stages:
+        return at, "float32"
+    return (at, asked["cache_dtype"]) if asked.get("cache") else None
 
 
 def _kept_features(
-    embedder: Embedder, dataset: Dataset, at: str, cache_directory: Path, progress: bool
+    embedder: Embedder, dataset: Dataset, place: CachePlace, directory: Path, progress: bool
 ) -> FeatureCache:
-    """The cached features of a frozen backbone; maps as precise as those that it was trained on."""
-    dtype: Literal["float32", "float16"] = _asked(embedder)["cache_dtype"] if _keeps_maps(embedder, at) else "float32"
-    return FeatureCache.build(embedder, dataset, at=at, directory=cache_directory, dtype=dtype, progress=progress)
-
-
-def _keeps_maps(embedder: Embedder, at: str) -> bool:
-    return at != POOLING or bool(embedder.attended_stages)
-
-
-def _asked(embedder: Embedder) -> dict[str, Any]:
-    """The model section of the recipe that a model was trained by; empty if there was none."""
-    return dict(embedder.card.recipe.get("model", {}))
-
-
-def _pixels(image: Image.Image, side: int = 28) -> np.ndarray:
-    grey = np.asarray(image.convert("L").resize((side, side)), dtype=np.float32).ravel() / 255.0
-    return grey - grey.mean()
+    at, dtype = place
+    return FeatureCache.build(embedder, dataset, at=at, directory=directory, dtype=dtype, progress=progress)
 
 
 def divide(subject: Subject, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -555,6 +543,11 @@ def divide(subject: Subject, seed: int) -> tuple[np.ndarray, np.ndarray]:
     if subject.gallery is not None:
         return np.flatnonzero(subject.gallery), np.flatnonzero(~subject.gallery)
     return halves(subject.labels, seed)
+
+
+def draw_rows(rows: np.ndarray, most: int, seed: int | tuple[int, int]) -> np.ndarray:
+    """At most so many of the rows, ascending; the same for the same seed."""
+    return rows if len(rows) <= most else np.sort(np.random.default_rng(seed).choice(rows, most, replace=False))
 
 
 def leave_classes_out(labels: np.ndarray, rows: np.ndarray, seed: int) -> np.ndarray:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
 
 from nearkin.audits.learned_similarity import COSINE, FUSED, SIM, ScoredTrials, score_trials
-from nearkin.audits.result import AuditResult, SuiteResult
+from nearkin.audits.result import AuditResult, SuiteResult, gap_text, resampling
 from nearkin.audits.subject import Subject, asked_and_searched, check_labels, shown
 from nearkin.metrics import (
     RetrievalResult,
@@ -24,8 +22,7 @@ from nearkin.metrics import (
 from nearkin.metrics.retrieval import over_classes
 from nearkin.recipe import AuditSection
 from nearkin.registry import Registry
-from nearkin.report import Figure, draw_det
-from nearkin.search.rerank import make_reranker
+from nearkin.report import draw_det
 from nearkin.spaces import Space, Sphere
 
 Suite = Callable[[Subject, AuditSection], SuiteResult]
@@ -70,24 +67,12 @@ def run_suites(subject: Subject, section: AuditSection, names: Sequence[str] | N
     if section.rerank is not None:
         subject.facts["re-ranking"] = section.rerank
     found = [suite(subject, section) for suite in chosen]
-    values = {name: value for part in found for name, value in part.values.items()}
-    lower_is_better = tuple(name for part in found for name in part.lower_is_better)
-    named = [*(name for name in _PRIMARY if name in values), *(part.primary for part in found if part.primary)]
-    primary = named[0] if named else _PRIMARY[0]
-    return AuditResult(
-        values=values,
-        intervals={name: pair for part in found for name, pair in part.intervals.items()},
-        baseline={name: value for part in found for name, value in part.baseline.items()},
-        per_class={name: values for part in found for name, values in part.per_class.items()},
-        subject=subject,
-        notes=[*subject.notes, *(note for part in found for note in part.notes)],
-        primary=primary,
-        higher_is_better=primary not in lower_is_better,
-        lower_is_better=lower_is_better,
-        numbers=tuple(name for part in found for name in part.numbers),
-        details={name: detail for part in found for name, detail in part.details.items()},
-        drawings=[drawing for part in found for drawing in part.drawings],
-    )
+    result = AuditResult(subject=subject, notes=list(subject.notes))
+    for part in found:
+        result.include(part)
+    named = [name for name in _PRIMARY if name in result.values] + [part.primary for part in found if part.primary]
+    result.primary = named[0] if named else _PRIMARY[0]
+    return result
 
 
 _PER_CLASS_METRICS = ("MAP@R", "P@1", "R-precision")
@@ -105,85 +90,64 @@ def retrieval_suite(subject: Subject, section: AuditSection) -> SuiteResult:
     With re-ranking, these are of the re-ranked order, and the main ones of the plain order stand beside them. Of a
     learned similarity, those of the cosine of the same embeddings do.
     """
+    options = resampling(section)
     result = _retrieval(subject, subject.embeddings, subject.space, section, section.rerank)
     found = SuiteResult(
         dict(result.values),
-        class_bootstrap(result.per_query, result.labels, resamples=section.resamples, seed=section.seed),
+        class_bootstrap(result.per_query, result.labels, **options),
         per_class={name: result.per_class(name) for name in _PER_CLASS_METRICS},
     )
-    _add_class_means(found.values, result)
+    # Papers report the mean over classes beside that over queries, which the plain names stand for.
     for name in _CLASS_MEANS:
         means = found.per_class[name]
-        found.intervals[over_classes(name)] = class_bootstrap(
-            list(means.values()), list(means), resamples=section.resamples, seed=section.seed
-        )
+        found.add(over_classes(name), _mean(means), class_bootstrap(list(means.values()), list(means), **options))
     if subject.baseline is not None:
         untrained = _retrieval(subject, subject.baseline, Sphere(), section, section.rerank)
         found.baseline.update(untrained.values)
-        _add_class_means(found.baseline, untrained)
+        found.baseline.update({over_classes(name): _mean(untrained.per_class(name)) for name in _CLASS_MEANS})
     if result.dropped:
         found.notes.append(f"{result.dropped} queries have no other item of their class and were left out.")
+    plain = result
     if section.rerank is not None:
-        _add_plain_order(found, subject, section)
+        plain = _retrieval(subject, subject.embeddings, subject.space, section, None)
+        _add_beside(found, plain, "not re-ranked", section)
+        if subject.baseline is not None:
+            values = _retrieval(subject, subject.baseline, Sphere(), section, None).values
+            found.baseline.update({f"{name}, not re-ranked": values[name] for name in _PER_CLASS_METRICS})
+        found.notes.append(
+            f"Retrieval of model and baseline is measured on the order that {section.rerank} re-ranked, except where a "
+            "metric says: not re-ranked."
+        )
     if subject.learned is not None:
-        plain = result
-        if section.rerank is not None:
-            plain = _retrieval(subject, subject.embeddings, subject.space, section, None)
-        _add_cosine(found, subject, section, plain)
+        _add_cosine(found, plain, _retrieval(subject, subject.embeddings, Sphere(), section, None), section)
     return found
 
 
-def _add_class_means(values: dict[str, float], result: RetrievalResult) -> None:
-    """The mean over classes beside that over queries, which papers report and the plain names stand for."""
-    for name in _CLASS_MEANS:
-        means = result.per_class(name).values()
-        values[over_classes(name)] = math.fsum(means) / len(means)
+def _mean(of_classes: dict[str, float]) -> float:
+    return math.fsum(of_classes.values()) / len(of_classes)
 
 
-def _add_plain_order(found: SuiteResult, subject: Subject, section: AuditSection) -> None:
-    """The main metrics of the order that was not re-ranked, under names that say so."""
-    result = _retrieval(subject, subject.embeddings, subject.space, section, None)
+def _add_beside(found: SuiteResult, result: RetrievalResult, what: str, section: AuditSection) -> None:
+    """The main metrics of another way to search, under names that say which."""
     main = {name: result.per_query[name] for name in _PER_CLASS_METRICS}
-    intervals = class_bootstrap(main, result.labels, resamples=section.resamples, seed=section.seed)
-    found.values.update({_plain(name): result.values[name] for name in main})
-    found.intervals.update({_plain(name): interval for name, interval in intervals.items()})
-    if subject.baseline is not None:
-        values = _retrieval(subject, subject.baseline, Sphere(), section, None).values
-        found.baseline.update({_plain(name): values[name] for name in main})
-    found.notes.append(
-        f"Retrieval of model and baseline is measured on the order that {section.rerank} re-ranked, except where a "
-        "metric says: not re-ranked."
-    )
+    for name, interval in class_bootstrap(main, result.labels, **resampling(section)).items():
+        found.add(f"{name}, {what}", result.values[name], interval)
 
 
-def _add_cosine(found: SuiteResult, subject: Subject, section: AuditSection, ours: RetrievalResult) -> None:
+def _add_cosine(found: SuiteResult, ours: RetrievalResult, theirs: RetrievalResult, section: AuditSection) -> None:
     """The main metrics by the cosine of the same embeddings, and how far the learned similarity is ahead of it."""
-    theirs = _retrieval(subject, subject.embeddings, Sphere(), section, None)
-    options: dict[str, Any] = {"resamples": section.resamples, "seed": section.seed}
-    main = {name: theirs.per_query[name] for name in _PER_CLASS_METRICS}
-    for name, interval in class_bootstrap(main, theirs.labels, **options).items():
-        metric = f"{name}, {COSINE}"
-        found.values[metric], found.intervals[metric] = theirs.values[name], interval
-        found.per_class[metric] = theirs.per_class(name)
-    gaps = {name: ours.per_query[name] - theirs.per_query[name] for name in main}
+    _add_beside(found, theirs, COSINE, section)
+    found.per_class.update({f"{name}, {COSINE}": theirs.per_class(name) for name in _PER_CLASS_METRICS})
+    gaps = {name: ours.per_query[name] - theirs.per_query[name] for name in _PER_CLASS_METRICS}
     ahead = {
         name: [ours.values[name] - theirs.values[name], *interval]
-        for name, interval in class_bootstrap(gaps, ours.labels, **options).items()
+        for name, interval in class_bootstrap(gaps, ours.labels, **resampling(section)).items()
     }
     found.details["retrieval"] = {"above cosine": ahead}
     found.notes.append(
         "Retrieval is by the learned similarity, except where a metric says cosine: that of the same embeddings. "
-        f"In MAP@R the learned similarity is {_points(*ahead['MAP@R'])} with classes and queries drawn anew."
+        f"In MAP@R the learned similarity is ahead by {gap_text(*ahead['MAP@R'])}, with classes and queries drawn anew."
     )
-
-
-def _points(difference: float, low: float, high: float) -> str:
-    """A difference of shares in words."""
-    return f"ahead by {100 * difference:+.1f} points, 95 % interval {100 * low:+.1f} to {100 * high:+.1f},"
-
-
-def _plain(metric: str) -> str:
-    return f"{metric}, not re-ranked"
 
 
 @suites.register("clustering")
@@ -217,89 +181,78 @@ def verification_suite(subject: Subject, section: AuditSection) -> SuiteResult:
         name = subject.baseline_name or "baseline"
         results[name] = _verification(subject, subject.baseline, Sphere(), section)
     result, *others = results.values()
+    threshold = shown(subject.space, result.threshold)
     note = (
         f"Verification compares {result.genuine:,} genuine and {result.impostors:,} impostor pairs; "
-        f"both errors are equal at the {subject.compared_by} {shown(subject.space, result.threshold):.3g}."
+        f"both errors are equal at the {subject.compared_by} {threshold:.3g}."
     )
-    return SuiteResult(
+    found = SuiteResult(
         result.values,
         baseline=others[0].values if others else {},
         notes=[note, *result.notes],
         lower_is_better=result.lower_is_better,
-        drawings=[partial(draw_errors, results, subject.compared_by, shown(subject.space, result.threshold))],
     )
+    _show_errors(found, results, subject.compared_by, threshold)
+    return found
 
 
-def _by_scores(found: ScoredTrials) -> SuiteResult:
+def _by_scores(trials: ScoredTrials) -> SuiteResult:
     """What the learned similarity decides as plain metrics, and what the other scores do as metrics that name them."""
-    first = found.results[SIM]
-    values, lower = dict(first.values), list(first.lower_is_better)
-    intervals = {"EER": found.intervals[SIM]}
-    for name in (COSINE, FUSED):
-        for metric in _TRIAL_METRICS:
-            values[f"{metric}, {name}"] = found.results[name].values[metric]
-        intervals[f"EER, {name}"] = found.intervals[name]
-        lower += [f"{metric}, {name}" for metric in first.lower_is_better]
+    first = trials.results[SIM]
+    gaps = "; ".join(f"{name} {gap_text(*ahead, digits=2)}" for name, ahead in trials.ahead.items())
     notes = [
         f"Verification compares {first.genuine:,} genuine and {first.impostors:,} impostor pairs by the learned "
         f"similarity ({SIM}), by the cosine, and by the mean of sigmoid({SIM}) and (1 + cosine) / 2 ({FUSED}). One "
         "item of a pair is enrolled and the other asks: that of the gallery is enrolled, and without a gallery a coin "
         f"says which. Both errors of {SIM} are equal at the similarity {first.threshold:.3g}.",
         "Intervals of the EER draw classes anew, the same for all scores. Below zero a score makes fewer errors than "
-        "the cosine: "
-        + "; ".join(
-            f"{name} {100 * gap:+.2f} points, 95 % interval {100 * low:+.2f} to {100 * high:+.2f}"
-            for name, (gap, low, high) in found.ahead.items()
-        )
-        + ".",
+        f"the cosine: {gaps}.",
     ]
-    return SuiteResult(
-        values,
-        intervals,
-        baseline=dict(found.results[found.baseline].values) if found.baseline else {},
-        notes=[*notes, *found.trials.notes, *first.notes],
-        lower_is_better=tuple(lower),
-        details={"verification": found.to_dict()},
-        drawings=[partial(draw_errors, found.results, "similarity", first.threshold)],
+    found = SuiteResult(
+        dict(first.values),
+        {"EER": trials.intervals[SIM]},
+        baseline=dict(trials.results[trials.baseline].values) if trials.baseline else {},
+        notes=[*notes, *trials.trials.notes, *first.notes],
+        lower_is_better=first.lower_is_better,
+        details={"verification": trials.to_dict()},
     )
+    for name in (COSINE, FUSED):
+        for metric in _TRIAL_METRICS:
+            found.add(f"{metric}, {name}", trials.results[name].values[metric])
+        found.intervals[f"EER, {name}"] = trials.intervals[name]
+        found.lower_is_better += tuple(f"{metric}, {name}" for metric in first.lower_is_better)
+    _show_errors(found, trials.results, "similarity", first.threshold)
+    return found
 
 
-def draw_errors(results: dict[str, VerificationResult], what: str, threshold: float) -> Figure:
-    """Both errors of verification against each other, of the model and what it is compared with.
-
-    Args:
-        results: by name, the model's first.
-        what: the model decides by, a distance or a similarity.
-        threshold: at which its errors are equal.
-    """
+def _show_errors(found: SuiteResult, results: dict[str, VerificationResult], what: str, threshold: float) -> None:
+    """Both errors of verification against each other, of the model, which comes first, and what it is compared with."""
     name, first = next(iter(results.items()))
-    return Figure(
+    found.show(
         "Errors of verification",
         f"For every threshold on the {what}, how many of {first.impostors:,} impostor pairs it accepts and how many "
         f"of {first.genuine:,} genuine pairs it refuses: the nearer to the lower left corner, the better. The marks "
         f"are where both errors are equal, for {name} at the {what} {threshold:.3g}.",
-        draw_det(
-            {name: result.det for name, result in results.items()},
-            equal_errors={name: result.values["EER"] for name, result in results.items()},
-        ),
         "DET curve: false negative rate against false positive rate on normal-deviate axes",
+        draw_det,
+        {name: result.det for name, result in results.items()},
+        equal_errors={name: result.values["EER"] for name, result in results.items()},
     )
 
 
 def _verification(subject: Subject, embeddings: np.ndarray, space: Space, section: AuditSection) -> VerificationResult:
-    options: dict[str, Any] = {"space": space, "pairs": _PAIRS, "seed": section.seed}
-    return verification_metrics(**asked_and_searched(embeddings, subject.labels, subject.gallery), **options)
+    sides = asked_and_searched(embeddings, subject.labels, subject.gallery)
+    return verification_metrics(**sides, space=space, pairs=_PAIRS, seed=section.seed)
 
 
 def _retrieval(
     subject: Subject, embeddings: np.ndarray, space: Space, section: AuditSection, rerank: str | None
 ) -> RetrievalResult:
-    options: dict[str, Any] = {
-        "recall_at": tuple(section.recall_at),
-        "map_at": tuple(section.map_at),
-        "knn": section.knn,
-        "space": space,
-    }
-    if rerank is not None:
-        options["rerank"] = make_reranker(rerank)
-    return retrieval_metrics(**asked_and_searched(embeddings, subject.labels, subject.gallery), **options)
+    return retrieval_metrics(
+        **asked_and_searched(embeddings, subject.labels, subject.gallery),
+        recall_at=tuple(section.recall_at),
+        map_at=tuple(section.map_at),
+        knn=section.knn,
+        space=space,
+        rerank=rerank,
+    )

@@ -100,8 +100,27 @@ def proxy_panels(
     most: int = MOST_PANELS,
 ) -> list[ProxyPanel]:
     """At most `most` of the snapshots as panels of a picture; arguments as of `draw_geometry`."""
-    reached = _reached(history)
-    return [_panel(snapshots[place], reached, space) for place in evenly_spaced(len(snapshots), most)]
+    reached, panels = _reached(history), []
+    for place in evenly_spaced(len(snapshots), most):
+        snapshot = snapshots[place]
+        instance = int(snapshot["instance"])
+        with torch.no_grad():
+            points, converged, upcoming = (
+                space.project(snapshot[part].float()).numpy() for part in ("points", "converged", "next")
+            )
+        log = reached.get(instance, {})
+        panels.append(
+            ProxyPanel(
+                points,
+                np.searchsorted(snapshot["classes"].numpy(), snapshot["labels"].numpy()),
+                converged,
+                upcoming,
+                f"instance {instance}",
+                log.get("instance_MAP@R", math.nan),
+                log.get("instance_covering_radius", math.nan),
+            )
+        )
+    return panels
 
 
 def absent_snapshots(snapshots: Sequence[Mapping[str, Tensor]], history: Sequence[Mapping[str, float]]) -> list[int]:
@@ -112,25 +131,6 @@ def absent_snapshots(snapshots: Sequence[Mapping[str, Tensor]], history: Sequenc
 def _reached(history: Sequence[Mapping[str, float]]) -> dict[int, Mapping[str, float]]:
     """The rows of the log that tell of an instance, by its number."""
     return {int(row["instance"]): row for row in history if row.get("instance") is not None}
-
-
-def _panel(snapshot: Mapping[str, Tensor], log: Mapping[int, Mapping[str, float]], space: Space) -> ProxyPanel:
-    """A snapshot in the model's space, with what the log says of its instance."""
-    instance = int(snapshot["instance"])
-    reached = log.get(instance, {})
-    with torch.no_grad():
-        points, converged, upcoming = (
-            space.project(snapshot[part].float()).numpy() for part in ("points", "converged", "next")
-        )
-    return ProxyPanel(
-        points,
-        np.searchsorted(snapshot["classes"].numpy(), snapshot["labels"].numpy()),
-        converged,
-        upcoming,
-        f"instance {instance}",
-        reached.get("instance_MAP@R", math.nan),
-        reached.get("instance_covering_radius", math.nan),
-    )
 
 
 _NAME = "class-adversary"
@@ -214,33 +214,27 @@ def draw_watched_clusters(clusters: Clusters | None, objective: ObjectiveSection
     """
     if clusters is None:
         return []
-    picture = draw_clusters(
-        clusters.steps,
-        clusters.radii,
-        clusters.drift,
-        clusters.accuracy,
-        class_names=clusters.class_names,
-        marks=_grown(objective, int(clusters.steps[-1])),
-    )
+    marks = {}
+    if objective.loss == "growing-triplet":  # not from the log, whose rows have the margin of their last step
+        stages = objective.parameters.get("margins") or MARGINS
+        marks = {step: f"margin {margin:g}" for step, margin in stages if 0 < step < int(clusters.steps[-1])}
     return [
         Figure(
             "Clusters during training",
             "Training classes at each validation: the mean distance of a class's items to their centroid, how far "
             "centroids moved since the validation before, and the share of items nearest to their own centroid. Thin "
             "lines are classes, the thick line is their mean.",
-            picture,
+            draw_clusters(
+                clusters.steps,
+                clusters.radii,
+                clusters.drift,
+                clusters.accuracy,
+                class_names=clusters.class_names,
+                marks=marks,
+            ),
             "Cluster radii, centroid drift and centroid accuracy against training steps",
         )
     ]
-
-
-def _grown(objective: ObjectiveSection, last: int) -> dict[int, str]:
-    """The steps after which a margin grew in a run of `last` steps, and to what."""
-    if objective.loss != "growing-triplet":
-        return {}
-    # Not from the log, whose rows have the margin of their last step.
-    stages = objective.parameters.get("margins") or MARGINS
-    return {step: f"margin {margin:g}" for step, margin in stages if 0 < step < last}
 
 
 def draw_correlations(history: Sequence[Mapping[str, Any]]) -> Figure:

@@ -1,19 +1,25 @@
 """How sure: class probabilities from neighbours, their temperature, thresholds, and "I don't know"."""
 
 from nearkin.confidence.conformal import ConformalSets, PredictionSets
-from nearkin.confidence.estimator import Estimator, NeighbourEstimator, estimators
+from nearkin.confidence.estimator import (
+    DudaniVote,
+    Estimator,
+    GouVote,
+    KNNVote,
+    NearestNeighbour,
+    NeighbourEstimator,
+    estimators,
+)
 from nearkin.confidence.evaluation import best_k, evaluate, sweep_k
 from nearkin.confidence.ned import NED, BandwidthComparison
 from nearkin.confidence.novelty import Novelty
-from nearkin.confidence.open_set import OpenPrediction, UnknownRejector
+from nearkin.confidence.open_set import OpenPrediction, UnknownRejector, unknown_scores
 from nearkin.confidence.probabilities import ClassProbabilities, Prediction
 from nearkin.confidence.prototypes import PrototypeEstimator, PrototypeRatio, PrototypeSoftmax
 from nearkin.confidence.sharp_ned import SharpNED
 from nearkin.confidence.targets import EqualErrorRate, FalseAcceptRate, FBeta, Precision, Target, as_target
 from nearkin.confidence.temperature import TemperatureFit, fit_temperature
 from nearkin.confidence.thresholds import Threshold, choose_threshold
-from nearkin.confidence.unknown_scores import unknown_scores
-from nearkin.confidence.votes import DudaniVote, GouVote, KNNVote, NearestNeighbour
 
 __all__ = [
     "NED",

@@ -18,7 +18,7 @@ import torch
 from nearkin.checks import all_or_nothing, check_between, check_whole
 from nearkin.confidence.estimator import NeighbourEstimator, Support
 from nearkin.confidence.ned import NED
-from nearkin.confidence.probabilities import ClassProbabilities, Prediction
+from nearkin.confidence.probabilities import Prediction
 from nearkin.confidence.prototypes import PrototypeEstimator
 from nearkin.errors import DataError, suggestion
 
@@ -84,8 +84,7 @@ class PredictionSets:
         wanted = replace(self.prediction.probabilities, classes=self.classes).find(labels)
         counts = np.diff(self.offsets)
         found = self.everything & (wanted >= 0)
-        matches = self.codes == np.repeat(wanted, counts)
-        found[np.repeat(np.arange(len(self)), counts)[matches]] = True
+        found[np.repeat(np.arange(len(self)), counts)[self.codes == np.repeat(wanted, counts)]] = True
         return found
 
 
@@ -153,26 +152,27 @@ class ConformalSets:
             source: what made the embeddings, such as `model.fingerprint()`; `predict` then refuses those of another.
         """
         with all_or_nothing(self):
-            self._learn(support, labels, source)
+            self._check_settings()
+            whole = Support.of(support, labels, self.estimator.space, source)
+            aside = _SPLITS[self.split](whole.codes, self.calibration, np.random.default_rng(self.seed))
+            self._check_count(int(aside.sum()), len(whole))
+            names = whole.classes[whole.codes]
+            points = whole.points[torch.from_numpy(~aside)]
+            try:
+                self.estimator_ = replace(self.estimator).fit(points, names[~aside], source=source)
+            except DataError as error:
+                raise DataError(
+                    f"With {aside.sum():,} points set aside, the other {len(points):,} are too few: {error}"
+                ) from None
+            self.rows_ = np.flatnonzero(aside)
+            missing = np.setdiff1d(np.arange(len(whole.classes)), whole.codes[~aside])
+            self.classes_ = np.concatenate([self.estimator_.classes_, whole.classes[missing]])
+            found = self.estimator_.predict(whole.points[torch.from_numpy(aside)]).probabilities
+            # Probabilities are compared, not nonconformities: 1 - p would round the small ones away.
+            own = found.of(names[aside])
+            self.least_ = float(np.sort(own)[::-1][covering_rank(len(own), self.coverage) - 1])
+            self.notes_ = [*self.estimator_.notes_, *self._notes(own, np.bincount(whole.codes), len(missing))]
         return self
-
-    def _learn(self, support: Any, labels: Any, source: str | None) -> None:
-        self._check_settings()
-        whole = Support.of(support, labels, self.estimator.space, source)
-        aside = _SPLITS[self.split](whole.codes, self.calibration, np.random.default_rng(self.seed))
-        self._check_count(int(aside.sum()), len(whole))
-        names = whole.classes[whole.codes]
-        self.estimator_ = self._fitted_to(
-            whole.points[torch.from_numpy(~aside)], names[~aside], source, int(aside.sum())
-        )
-        self.rows_ = np.flatnonzero(aside)
-        missing = np.setdiff1d(np.arange(len(whole.classes)), whole.codes[~aside])
-        self.classes_ = np.concatenate([self.estimator_.classes_, whole.classes[missing]])
-        found = self.estimator_.predict(whole.points[torch.from_numpy(aside)]).probabilities
-        # Probabilities are compared, not nonconformities: 1 - p would round the small ones away.
-        own = found.of(names[aside])
-        self.least_ = float(np.sort(own)[::-1][covering_rank(len(own), self.coverage) - 1])
-        self.notes_ = [*self.estimator_.notes_, *self._notes(own, np.bincount(whole.codes), len(missing))]
 
     @property
     def threshold_(self) -> float:
@@ -186,29 +186,18 @@ class ConformalSets:
         except AttributeError:
             raise DataError("This ConformalSets has no support yet: call fit(embeddings, labels).") from None
         found = estimator.predict(queries, source=source)
-        probabilities = found.probabilities
-        counts = np.diff(probabilities.offsets)
-        everything = self._everything(probabilities, counts)
-        rows = np.repeat(np.arange(len(found)), counts)
-        inside = np.flatnonzero((probabilities.values >= self.least_) & ~everything[rows])
-        order = inside[np.lexsort((probabilities.codes[inside], -probabilities.values[inside], rows[inside]))]
+        listed = found.probabilities
+        rows = listed.rows
+        # Every class is in a set in which even one that is not listed does well enough. Unlisted classes are no
+        # likelier than the listed ones but by rounding; a set of them all holds these too, which only raises coverage.
+        everything = np.full(len(found), self.least_ == 0)
+        if self.least_ > 0 and listed.rest is not None:
+            everything = (len(listed.classes) > listed.counts) & (listed.unlisted >= self.least_)
+        inside = np.flatnonzero((listed.values >= self.least_) & ~everything[rows])
+        order = inside[np.lexsort((listed.codes[inside], -listed.values[inside], rows[inside]))]
         offsets = np.zeros(len(found) + 1, np.int64)
         np.cumsum(np.bincount(rows[inside], minlength=len(found)), out=offsets[1:])
-        return PredictionSets(
-            self.classes_, offsets, probabilities.codes[order], everything, float(self.coverage), found
-        )
-
-    def _everything(self, probabilities: ClassProbabilities, counts: np.ndarray) -> np.ndarray:
-        """Which queries' sets hold every class (q,): those in which even a class that is not listed does well enough.
-
-        Unlisted classes share evenly what is left. They are no likelier than the listed ones but by rounding; a set
-        that holds them all holds the listed ones as well, which can only raise the coverage.
-        """
-        if self.least_ == 0 or probabilities.rest is None:
-            return np.full(len(counts), self.least_ == 0)
-        others = len(probabilities.classes) - counts
-        share = (probabilities.rest / np.maximum(others, 1)).astype(np.float32)
-        return (others > 0) & (share >= self.least_)
+        return PredictionSets(self.classes_, offsets, listed.codes[order], everything, float(self.coverage), found)
 
     def _check_settings(self) -> None:
         if not isinstance(self.estimator, (NeighbourEstimator, PrototypeEstimator)):
@@ -227,16 +216,6 @@ class ConformalSets:
                 f"calibration={self.calibration:g} sets aside {aside:,} of {points:,}: give more points, a lower "
                 "coverage, or another share."
             )
-
-    def _fitted_to(
-        self, points: torch.Tensor, names: np.ndarray, source: str | None, aside: int
-    ) -> NeighbourEstimator | PrototypeEstimator:
-        try:
-            return replace(self.estimator).fit(points, names, source=source)
-        except DataError as error:
-            raise DataError(
-                f"With {aside:,} points set aside, the other {len(points):,} are too few: {error}"
-            ) from None
 
     def _notes(self, own: np.ndarray, sizes: np.ndarray, missing: int) -> list[str]:
         notes = []

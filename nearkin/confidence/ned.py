@@ -1,10 +1,10 @@
 """NED: calibrated class probabilities from exponentials of squared distances, with bandwidths for all or each class.
 
-A bandwidth for each class: eq. 18 of the paper on NED, and whether it is worth it.
-The kernel around a point of class c is `exp(-e/T_c) / T_c^(d/2)` in d dimensions; a wide kernel is a low one.
-
 `p(c) = sum_{i in kNN, y_i = c} exp(-d_i^2 / T) / sum_{i in kNN} exp(-d_i^2 / T)`: a Gaussian kernel estimate of each
 class's density, turned into a probability by Bayes' rule. Derivation: docs/methods/ned.md.
+
+With a bandwidth for each class (eq. 18 of the paper on NED), the kernel around a point of class c is
+`exp(-e/T_c) / T_c^(d/2)` in d dimensions; a wide kernel is a low one.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -112,6 +113,23 @@ class ClassProbabilities:
     def __len__(self) -> int:
         return len(self.best)
 
+    @cached_property
+    def counts(self) -> np.ndarray:
+        """How many classes each query lists, int64 (q,)."""
+        return np.diff(self.offsets)
+
+    @cached_property
+    def rows(self) -> np.ndarray:
+        """The query of each entry, int64 (e,)."""
+        return np.repeat(np.arange(len(self)), self.counts)
+
+    @property
+    def unlisted(self) -> np.ndarray:
+        """The probability of each class that a query does not list, float32 (q,)."""
+        if self.rest is None:
+            return np.zeros(len(self), np.float32)
+        return (self.rest / np.maximum(len(self.classes) - self.counts, 1)).astype(np.float32)
+
     @property
     def labels(self) -> np.ndarray:
         """The likeliest class of each query by name (q,)."""
@@ -128,13 +146,9 @@ class ClassProbabilities:
 
     def of_codes(self, codes: np.ndarray) -> np.ndarray:
         """The same by index into `classes`; -1 is a class that is not among them."""
-        counts = np.diff(self.offsets)
-        found = np.zeros(len(self), np.float32)
-        if self.rest is not None:
-            others = np.maximum(len(self.classes) - counts, 1)
-            found = np.where(codes >= 0, self.rest / others, 0).astype(np.float32)
-        matches = self.codes == np.repeat(codes, counts)
-        found[np.repeat(np.arange(len(self)), counts)[matches]] = self.values[matches]
+        found = np.where(codes >= 0, self.unlisted, np.float32(0))
+        matches = self.codes == np.repeat(codes, self.counts)
+        found[self.rows[matches]] = self.values[matches]
         return found
 
     def find(self, labels: Any) -> np.ndarray:
@@ -148,20 +162,17 @@ class ClassProbabilities:
 
     def squares(self) -> np.ndarray:
         """The sum of squared probabilities over all classes, float64 (q,), as the Brier score needs it."""
-        counts = np.diff(self.offsets)
-        rows = np.repeat(np.arange(len(self)), counts)
-        found = np.bincount(rows, weights=self.values.astype(np.float64) ** 2, minlength=len(self))
+        found = np.bincount(self.rows, weights=self.values.astype(np.float64) ** 2, minlength=len(self))
         if self.rest is not None:
-            found += self.rest.astype(np.float64) ** 2 / np.maximum(len(self.classes) - counts, 1)
+            found += self.rest.astype(np.float64) ** 2 / np.maximum(len(self.classes) - self.counts, 1)
         return found
 
     def top(self, n: int) -> tuple[np.ndarray, np.ndarray]:
         """The n likeliest listed classes of each query: indices (q, n), -1 where there are fewer, and values (q, n)."""
         check_whole(n, "n", 1)
-        counts = np.diff(self.offsets)
-        rows = np.repeat(np.arange(len(self)), counts)
-        order = np.lexsort((self.codes, -self.values, self.codes != np.repeat(self.best, counts), rows))
-        rank = np.arange(len(order)) - np.repeat(self.offsets[:-1], counts)
+        rows = self.rows
+        order = np.lexsort((self.codes, -self.values, self.codes != np.repeat(self.best, self.counts), rows))
+        rank = np.arange(len(order)) - np.repeat(self.offsets[:-1], self.counts)
         kept = rank < n
         codes = np.full((len(self), n), -1, np.int64)
         values = np.zeros((len(self), n), np.float32)
@@ -171,8 +182,7 @@ class ClassProbabilities:
 
     def shortened(self, n: int) -> ClassProbabilities:
         """The same with the n likeliest classes of each query listed; the others share what is left evenly."""
-        counts = np.diff(self.offsets)
-        if not len(self) or counts.max() <= n:
+        if not len(self) or self.counts.max() <= n:
             return self
         codes, values = self.top(n)
         kept = codes >= 0
@@ -201,11 +211,8 @@ class ClassProbabilities:
 
     def dense(self) -> np.ndarray:
         """All probabilities, float32 (q, C): as large as it says."""
-        counts = np.diff(self.offsets)
-        table = np.zeros((len(self), len(self.classes)), np.float32)
-        if self.rest is not None:
-            table += (self.rest / np.maximum(len(self.classes) - counts, 1))[:, None]
-        table[np.repeat(np.arange(len(self)), counts), self.codes] = self.values
+        table = np.repeat(self.unlisted[:, None], len(self.classes), axis=1)
+        table[self.rows, self.codes] = self.values
         return table
 
 

@@ -7,7 +7,7 @@ and 1/rho are its temperature. Definitions: docs/methods/ned.md.
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -93,15 +93,20 @@ class PrototypeEstimator(Estimator):
         """Labels, confidence and class probabilities of queries (q, d); at most 200 classes are listed for each."""
         support = self._fitted()
         points = support.check_queries(queries, source)
-        shown = min(SHOWN, len(support.classes))
-        parts = []
+        classes = len(support.classes)
+        shown, parts = min(SHOWN, classes), []
         precision = torch.promote_types(points.dtype, self.prototypes_.dtype)
         points, prototypes = points.to(precision), self.prototypes_.to(precision)
-        for rows in blocks(len(points), len(support.classes), _BLOCK):
+        for rows in blocks(len(points), classes, _BLOCK):
             near, indices = self.scorer.distance(points[rows], prototypes).sort(dim=1, stable=True)
             table = self._log_softmax(near).exp().float()[:, :shown].cpu().numpy()
             best = indices[:, :shown].cpu().numpy()
-            parts.append(Prediction(self._listed(table, best), near[:, :shown].float().cpu().numpy(), best))
+            found = ClassProbabilities.of_neighbours(self.classes_, best, table)
+            if shown < classes:  # what is missing to 1 is that of the other classes
+                shares = table.sum(axis=1)
+                values = found.values * np.repeat(shares, found.counts)
+                found = replace(found, values=values, rest=np.maximum(0, 1 - shares))
+            parts.append(Prediction(found, near[:, :shown].float().cpu().numpy(), best))
         return Prediction.joined(parts)
 
     def predict_proba(self, distances: Any, indices: Any) -> ClassProbabilities:
@@ -142,21 +147,6 @@ class PrototypeEstimator(Estimator):
     def _linear(self) -> bool:
         """Whether one point can be taken out of a mean; that of a learned similarity is its base's."""
         return isinstance(getattr(self.scorer, "base", self.scorer), _LINEAR)
-
-    def _listed(self, table: np.ndarray, indices: np.ndarray) -> ClassProbabilities:
-        """Probabilities (q, m) of the likeliest classes (q, m); what is missing to 1 is the rest."""
-        found = ClassProbabilities.of_neighbours(self.classes_, indices, table)
-        if table.shape[1] == len(self.classes_):
-            return found
-        shares = table.sum(axis=1)
-        return ClassProbabilities(
-            found.classes,
-            found.offsets,
-            found.codes,
-            found.values * np.repeat(shares, np.diff(found.offsets)),
-            found.best,
-            np.maximum(0, 1 - shares),
-        )
 
     def _means(self) -> Tensor:
         points, codes = self.support_.points, torch.from_numpy(self.support_.codes).long()

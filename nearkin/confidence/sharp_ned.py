@@ -197,11 +197,12 @@ class _Profile:
         """Mean negative log-likelihood and sharpness at log T."""
         kernels = np.exp(np.maximum(self.gaps * -math.exp(-logarithm), _LEAST_EXPONENT))
         found = sum_by_class(self.codes, kernels * self.weights)
-        options = {"bounds": _SHARPNESS, "method": "bounded", "options": {"xatol": _TOLERANCE / 4}}
-        best = minimize_scalar(lambda power: self._loss(found, math.exp(power)), **options)
-        return float(best.fun), math.exp(float(best.x))
-
-    def _loss(self, found: ClassSums, power: float) -> float:
-        shares = powered(found.sums, found.offsets, power)
         own = found.codes == np.repeat(self.own, np.diff(found.offsets))
-        return -float(np.log(np.maximum(shares[own], FLOOR)).mean(dtype=np.float64))
+
+        def loss(power: float) -> float:
+            shares = powered(found.sums, found.offsets, math.exp(power))
+            return -float(np.log(np.maximum(shares[own], FLOOR)).mean(dtype=np.float64))
+
+        options = {"bounds": _SHARPNESS, "method": "bounded", "options": {"xatol": _TOLERANCE / 4}}
+        best = minimize_scalar(loss, **options)
+        return float(best.fun), math.exp(float(best.x))

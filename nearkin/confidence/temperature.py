@@ -1,6 +1,5 @@
 """The temperature of `exp(-energy / T)` that makes the support likeliest, one point left out at a time.
 
-The temperature that makes the support likeliest, one point left out at a time.
 With energies e (squared distances), `p_i = sum_{j of i's class} exp(-e_ij/T) / sum_j exp(-e_ij/T)`, and T minimises the
 mean of `-log p_i` over the points that have a neighbour of their class. Derivation: docs/methods/ned.md.
 """
@@ -37,23 +36,14 @@ _STEPS = 5
 def end_of_plateau(curve: Curve, places: list[float], least: float) -> float:
     """The last place of the run of places with at least so large a value that begins with the first."""
     inside = places[0]
-    for place in places[1:]:
-        if curve(place)[0] < least:
-            return float(_bisected(curve, inside, place, least))
-        inside = place
-    return inside
-
-
-def _bisected(curve: Curve, inside: float, outside: float, least: float) -> float:
-    while abs(outside - inside) > _TOLERANCE:
-        middle = (inside + outside) / 2
-        inside, outside = (middle, outside) if curve(middle)[0] >= least else (inside, middle)
-    return inside
-
-
-def bend_at(curve: Curve, place: float) -> float:
-    """The second derivative."""
-    return (curve(place + _NEAR)[1] - curve(place - _NEAR)[1]) / (2 * _NEAR)
+    for outside in places[1:]:
+        if curve(outside)[0] < least:
+            while abs(outside - inside) > _TOLERANCE:
+                middle = (inside + outside) / 2
+                inside, outside = (middle, outside) if curve(middle)[0] >= least else (inside, middle)
+            break
+        inside = outside
+    return float(inside)
 
 
 def secant(curve: Curve, start: float, bend: float) -> tuple[float, float] | None:
@@ -176,7 +166,13 @@ def fit_temperature(
         FitError: if no point has a neighbour of its class.
         DataError: if the energies are not finite numbers.
     """
-    _check(energies, positive)
+    shapes = [np.shape(part) for part in (energies, positive)]
+    if not (isinstance(energies, np.ndarray) and isinstance(positive, np.ndarray)) or positive.dtype != bool:
+        raise DataError("Fitting a temperature needs an array of energies (n, k) and one of bools (n, k).")
+    if shapes[0] != shapes[1] or len(shapes[0]) != 2 or 0 in shapes[0]:
+        raise DataError(f"Energies and bools must have the same shape (n, k), not {shapes[0]} and {shapes[1]}.")
+    if energies.dtype.kind != "f":
+        raise DataError(f"The energies must be floating-point numbers, not {energies.dtype}.")
     counted = np.asarray(positive.any(axis=1))
     left_out = len(counted) - int(counted.sum())
     if left_out == len(counted):
@@ -197,16 +193,6 @@ def fit_temperature(
         notes.append(note)
     temperature = math.exp(logarithm) * likelihood.scale
     return TemperatureFit(temperature, value, used, left_out, tuple(notes))
-
-
-def _check(energies: np.ndarray, positive: np.ndarray) -> None:
-    shapes = [np.shape(part) for part in (energies, positive)]
-    if not (isinstance(energies, np.ndarray) and isinstance(positive, np.ndarray)) or positive.dtype != bool:
-        raise DataError("Fitting a temperature needs an array of energies (n, k) and one of bools (n, k).")
-    if shapes[0] != shapes[1] or len(shapes[0]) != 2 or 0 in shapes[0]:
-        raise DataError(f"Energies and bools must have the same shape (n, k), not {shapes[0]} and {shapes[1]}.")
-    if energies.dtype.kind != "f":
-        raise DataError(f"The energies must be floating-point numbers, not {energies.dtype}.")
 
 
 @dataclass(frozen=True)
@@ -321,7 +307,8 @@ def _maximise(likelihood: Likelihood) -> tuple[float, float, str]:
     top = max((top_between(scout, *hill) for hill in hills), key=lambda place: scout(place)[0])
     value = summit = scout(top)[0]
     if not few:
-        top, value = secant(everyone, top, bend_at(scout, top)) or climb(everyone, top, low, high)
+        bend = (scout(top + _NEAR)[1] - scout(top - _NEAR)[1]) / (2 * _NEAR)
+        top, value = secant(everyone, top, bend) or climb(everyone, top, low, high)
     for places, note in ((grid, _SEPARATED), (grid[::-1], _ALIKE)):
         if scout(places[0])[0] > summit - _HINT and everyone(places[0])[0] > value - _PLATEAU:
             end = end_of_plateau(everyone, places, max(value, everyone(places[0])[0]) - _PLATEAU)

@@ -176,15 +176,12 @@ class Threshold:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values; an infinite end of the interval, always the high one, is None."""
-        return {
-            "value": self.value,
-            "interval": [self.interval[0], self.interval[1] if math.isfinite(self.interval[1]) else None],
+        low, high = self.interval
+        return {part.name: getattr(self, part.name) for part in fields(self)} | {
+            "interval": [low, high if math.isfinite(high) else None],
             "rates": dict(self.rates),
             "intervals": {name: list(ends) for name, ends in self.intervals.items()},
             "target": self.target.text,
-            "correct": self.correct,
-            "wrong": self.wrong,
-            "level": self.level,
             "notes": list(self.notes),
         }
 
@@ -251,18 +248,25 @@ def choose_threshold(
         DataError: if the data cannot support the target; the sentence says how much would, and what these support.
     """
     wanted = as_target(target)
-    _check_settings(resamples, level, seed)
+    check_whole(resamples, "resamples", 1)
+    check_between(level, "level")
+    check_whole(seed, "seed", 0)
     given, truth = scored_items(scores, correct)
     points, cells = OperatingPoints.of(given, truth)
     wanted.check(points.right, points.wrong)
     place = int(wanted.pick(points.right, points.wrong))
 
-    codes = np.zeros(len(truth), np.int64) if groups is None else _group_codes(groups, len(truth))
+    if isinstance(groups, np.ma.MaskedArray):
+        raise DataError("The groups are a masked array: fill or remove the masked values.")
+    codes = np.zeros(len(truth), np.int64)
+    if groups is not None:
+        (codes,) = label_codes(label_array(groups, len(truth), "groups", "scores"))
     kept, merged = points.around(place, _MOST_POINTS)
     values, rates = _bootstrap(
         wanted, kept, int(merged[place]), resampled(merged[cells], truth, codes, resamples, seed)
     )
     value = float(points.value(np.array([place]), np.array([place]))[0])
+    grouped = None if groups is None else int(codes.max()) + 1
     totals = int(points.right[-1]), int(points.wrong[-1])
     counts = _counts(int(points.right[place]), int(points.wrong[place]), *totals)
     exact = {name: part / whole for name, (part, whole) in counts.items()}
@@ -275,10 +279,7 @@ def choose_threshold(
         correct=totals[0],
         wrong=totals[1],
         level=float(level),
-        notes=(
-            *_notes(points, place, float(np.isinf(values).mean()), exact),
-            *_resampling_notes(len(points.right), len(kept.right), None if groups is None else int(codes.max()) + 1),
-        ),
+        notes=tuple(_notes(points, kept, place, float(np.isinf(values).mean()), exact, grouped)),
     )
 
 
@@ -334,9 +335,17 @@ def _percentiles(drawn: np.ndarray, centre: float, level: float) -> Interval:
     return min(low, centre), max(high, centre)
 
 
-def _notes(points: OperatingPoints, place: int, unreached: float, rates: Mapping[str, float]) -> list[str]:
-    notes = []
-    if place == len(points.right) - 1:
+def _notes(
+    points: OperatingPoints,
+    kept: OperatingPoints,
+    place: int,
+    unreached: float,
+    rates: Mapping[str, float],
+    groups: int | None,
+) -> list[str]:
+    """What a reader must know of a threshold at `place`, whose resamples tell apart the points that were kept."""
+    notes, distinct, told = [], len(points.right), len(kept.right)
+    if place == distinct - 1:
         notes.append("The threshold accepts every one of these items.")
     if unreached:
         notes.append(
@@ -349,30 +358,12 @@ def _notes(points: OperatingPoints, place: int, unreached: float, rates: Mapping
             f"The {' and '.join(certain)} {verb} 0 or 1 on these items, which resampling cannot vary: the other end of "
             "the interval is the exact binomial one for independent items."
         )
-    return notes
-
-
-def _resampling_notes(points: int, kept: int, groups: int | None) -> list[str]:
-    notes = []
-    if kept < points:
-        share = 100 * (points ** (2 / _MOST_POINTS) - 1)
+    if told < distinct:
+        share = 100 * (distinct ** (2 / _MOST_POINTS) - 1)
         notes.append(
-            f"The resamples tell apart {kept:,} of the {points:,} distinct scores: an end of the interval is exact to "
-            f"{share:.1f} % of the number of scores between it and the threshold."
+            f"The resamples tell apart {told:,} of the {distinct:,} distinct scores: an end of the interval is exact "
+            f"to {share:.1f} % of the number of scores between it and the threshold."
         )
     if groups is not None and groups < _FEW_GROUPS:
         notes.append(f"With {groups} group{'' if groups == 1 else 's'} the intervals are too narrow; ten is a minimum.")
     return notes
-
-
-def _group_codes(groups: Any, items: int) -> np.ndarray:
-    if isinstance(groups, np.ma.MaskedArray):
-        raise DataError("The groups are a masked array: fill or remove the masked values.")
-    labels = label_array(groups, items, "groups", "scores")
-    return label_codes(labels)[0]
-
-
-def _check_settings(resamples: Any, level: Any, seed: Any) -> None:
-    check_whole(resamples, "resamples", 1)
-    check_between(level, "level")
-    check_whole(seed, "seed", 0)

@@ -24,9 +24,9 @@ import numpy as np
 
 from nearkin.api import fit_run
 from nearkin.audits import Subject, subject_of_model
-from nearkin.audits.calibration import OURS, draw_rows, fit_estimators, tables_of, tell_strangers
+from nearkin.audits.calibration import OURS, fit_estimators, tables_of, tell_strangers
 from nearkin.audits.corruption import corrupted_tables
-from nearkin.audits.subject import divide
+from nearkin.audits.subject import divide, draw_rows
 from nearkin.confidence import NED, NeighbourEstimator, evaluate, sweep_k
 from nearkin.confidence.evaluation import USUAL_KS
 from nearkin.data.catalogue import cache_directory

@@ -14,7 +14,7 @@ import nearkin as nk
 from nearkin.attacks import PixelEmbedder, class_codes, classifier_of_estimator
 from nearkin.attacks.library import published_attack
 from nearkin.audits import Subject, run_suites, subject_of_model
-from nearkin.audits.attacks import VOTES, AttackedClasses, make_scene
+from nearkin.audits.attacks import VOTES, AttackedClasses, Scene
 from nearkin.audits.calibration import OURS, divided, fit_estimators
 from nearkin.audits.robustness import _add_checks, robustness_suite
 from nearkin.audits.suites import SuiteResult
@@ -60,7 +60,7 @@ def found(subject):
 
 def test_accuracies_are_those_of_attacks_run_by_hand(subject, found, model):
     support, _ = divided(subject, 0)
-    scene = make_scene(subject, QUICK)
+    scene = Scene(subject, QUICK)
     assert len(scene.rows) == 12
     fitted = fit_estimators(subject.embeddings[support], subject.labels[support], subject.space)
     embed = PixelEmbedder(model)
@@ -86,7 +86,7 @@ def test_larger_perturbations_do_more(found):
 
 
 def test_first_neighbours_are_right_as_often_as_a_search_says(subject, found):
-    scene = make_scene(subject, QUICK)
+    scene = Scene(subject, QUICK)
     _, near = nk.search.exact(subject.embeddings[scene.rows], subject.embeddings[scene.support], 1, space=subject.space)
     hits = subject.labels[scene.support][near[:, 0].numpy()] == subject.labels[scene.rows]
     assert found.values["P@1, unattacked"] == pytest.approx(hits.mean())
@@ -119,16 +119,14 @@ def test_what_it_says_can_be_kept_and_drawn(found, subject):
 
 
 def test_certified_queries_are_drawn_from_all(subject):
-    scene = make_scene(subject, QUICK)
-    section = QUICK.model_copy(update={"smoothed_queries": 4})
-    places = scene.smoothed(section)
+    places = Scene(subject, QUICK.model_copy(update={"smoothed_queries": 4})).smoothed
     assert len(set(places.tolist())) == 4
     assert places.tolist() != [0, 1, 2, 3]
-    assert len(scene.smoothed(QUICK.model_copy(update={"smoothed_queries": 99}))) == 12
+    assert len(Scene(subject, QUICK.model_copy(update={"smoothed_queries": 99})).smoothed) == 12
 
 
 def test_cells_are_of_support_and_queries(subject, found):
-    scene = make_scene(subject, QUICK)
+    scene = Scene(subject, QUICK)
     assert set(scene.others) == set(range(len(subject.labels))) - set(scene.rows)
     assert set(scene.support) <= set(scene.others)
     assert found.details["robustness"]["cells"]["cells"] == 20
@@ -173,7 +171,7 @@ def test_parts_can_be_left_out(subject):
 
 
 def test_normalised_units_are_other_sizes(subject):
-    scene = make_scene(subject, QUICK.model_copy(update={"attack_unit": "normalised"}))
+    scene = Scene(subject, QUICK.model_copy(update={"attack_unit": "normalised"}))
     moved = published_attack(
         "fgsm", scene.targets[OURS], scene.pixels, scene.codes(OURS), 0.1, unit=scene.unit
     )  # fmt: skip

@@ -9,10 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
-from nearkin.confidence import NED, DudaniVote, KNNVote, NearestNeighbour, Prediction, PrototypeSoftmax
+from nearkin.confidence import NED, DudaniVote, KNNVote, NearestNeighbour, Prediction, PrototypeSoftmax, unknown_scores
 from nearkin.confidence import open_set as left_out_module
 from nearkin.confidence.open_set import OpenPrediction, UnknownRejector, class_left_out
-from nearkin.confidence.unknown_scores import unknown_scores
 from nearkin.errors import DataError, UnknownNameError
 from nearkin.metrics.open_set import open_set_metrics
 
