@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from nearkin.errors import MissingWeightsError, ModelError
 from nearkin.storage import cache_directory
@@ -45,19 +45,33 @@ class PublishedWeights:
         file = next((file for file in files if (folder / file.name).is_file()), None)
         if file is None:
             address = f"{files[0].address}/{files[0].name}"
+            others = "".join(f"; {file.name} will do, too" for file in files[1:])
             raise MissingWeightsError(
                 f"The pretrained weights of {backbone} are not here: download {address} (sha256 {files[0].digits}…"
-                f"{_others(files[1:])}) into {folder}, or set model.pretrained to false."
+                f"{others}) into {folder}, or set model.pretrained to false."
             )
         self._path = folder / file.name
         self._tensors = self._read(file)
 
-    def take(self, name: str, like: Tensor) -> Tensor:
-        """A tensor by its published name, in the shape of ours; vectors may be rows (1, C) there."""
-        found = self._tensors.get(name)
-        if not isinstance(found, Tensor) or found.shape not in (like.shape, (1, *like.shape)):
-            raise self._damaged()
-        return found.reshape(like.shape)
+    def renamed(self, network: nn.Module, published_name: Callable[[str], str]) -> dict[str, Tensor]:
+        """The tensors of a network's convolutions and batch norms by their names there, in its shapes.
+
+        Args:
+            network: what they are for; vectors of it may be rows (1, C) in the file.
+            published_name: of a layer, from its name in the network.
+        """
+        found = {}
+        for ours, layer in network.named_modules():
+            if not isinstance(layer, nn.Conv2d | nn.BatchNorm2d):
+                continue
+            for key, wanted in layer.state_dict().items():
+                if key == "num_batches_tracked":  # younger than some of the files
+                    continue
+                tensor = self._tensors.get(f"{published_name(ours)}.{key}")
+                if not isinstance(tensor, Tensor) or tensor.shape not in (wanted.shape, (1, *wanted.shape)):
+                    raise self._damaged()
+                found[f"{ours}.{key}"] = tensor.reshape(wanted.shape)
+        return found
 
     def _read(self, file: PublishedFile) -> dict[str, Tensor]:
         if not hashlib.sha256(self._path.read_bytes()).hexdigest().startswith(file.digits):
@@ -75,7 +89,3 @@ class PublishedWeights:
             f"{self._path.name} in {self._path.parent} is not the published file of {self.backbone}, or is damaged: "
             "download it again, or set model.pretrained to false."
         )
-
-
-def _others(files: Sequence[PublishedFile]) -> str:
-    return "".join(f"; {file.name} will do, too" for file in files)

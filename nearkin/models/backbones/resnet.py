@@ -87,9 +87,7 @@ def _chain(
             incoming = width * block.expansion
         stages[f"stage{number}"] = nn.Sequential(*blocks)
         channels[f"stage{number}"] = incoming
-    backbone = Backbone(spec, stages, channels)
-    initialise(backbone)
-    return backbone
+    return initialise(Backbone(spec, stages, channels))
 
 
 _TORCHVISION = "https://download.pytorch.org/models"
@@ -108,14 +106,7 @@ def load_torchvision_weights(backbone: Backbone, name: str) -> None:
             f"four: raise model.size ({backbone.spec.size}), or set model.pretrained to false."
         )
     published = PublishedWeights(name, [PublishedFile(file, _TORCHVISION) for file in _FILES[name]])
-    renamed = {}
-    for ours, layer in backbone.named_modules():
-        if not isinstance(layer, nn.Conv2d | nn.BatchNorm2d):
-            continue
-        for key, wanted in layer.state_dict().items():
-            if key != "num_batches_tracked":  # younger than some of the files
-                renamed[f"{ours}.{key}"] = published.take(f"{_published_name(ours)}.{key}", wanted)
-    backbone.load_state_dict(renamed, strict=False)
+    backbone.load_state_dict(published.renamed(backbone, _published_name), strict=False)
 
 
 def _published_name(ours: str) -> str:
