@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from nearkin.errors import ModelError
 from nearkin.models.pooling.base import Pooling, doubled, pick_centers, poolings
 from nearkin.registry import Count, Positive, Share
 from nearkin.spaces import LipschitzBall
@@ -139,12 +138,7 @@ class GeneralizedSumPooling(Pooling):
 
     def __init__(self, channels: int, prototypes: Count = 64, budget: Share = 0.3, sharpness: Positive = 5.0) -> None:
         super().__init__(channels)
-        if prototypes < 1:
-            raise ModelError(f"GSP needs at least one prototype, not {prototypes}.")
-        if not 0 < budget <= 1:
-            raise ModelError(f"The budget of GSP is a share in (0, 1], where 1 is average pooling, not {budget}.")
-        if not 0 < sharpness < math.inf:
-            raise ModelError(f"The sharpness of GSP must be a positive number, not {sharpness}.")
+        self._check(prototypes=prototypes, budget=budget, sharpness=sharpness)
         self.budget = float(budget)
         self.sharpness = float(sharpness)
         self.prototypes = nn.Parameter(torch.randn(prototypes, channels) / math.sqrt(channels))

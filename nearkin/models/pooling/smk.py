@@ -45,8 +45,7 @@ class MatchKernelPooling(Pooling):
         width = channels if dimension is None else dimension
         if not 1 <= width <= channels:
             raise ModelError(f"The dimension of SMK pooling must be from 1 to the {channels} channels, got {width}.")
-        if window < 1 or window % 2 == 0:
-            raise ModelError(f"The window of SMK pooling must be odd and positive, got {window}.")
+        self._check(window=window)
         super().__init__(channels, width)
         self.window = window
         self.whitening = nn.Linear(channels, width)
