@@ -138,14 +138,19 @@ def open_collection(items: Items) -> Items:
     return items
 
 
+def check_kind(dataset: Dataset, spec: InputSpec) -> None:
+    """Refuse data of another kind than a model takes."""
+    if dataset.kind != spec.kind:
+        raise DataError(
+            f"The model takes {spec.kind}, but the data is {dataset.kind}: use other data or another model."
+        )
+
+
 def open_items(items: Items, spec: InputSpec) -> Samples:
     """Recognise what the user gave; see `Embedder.encode` for what may be given."""
     items = open_collection(items)
     if isinstance(items, Dataset):
-        if items.kind != spec.kind:
-            raise DataError(
-                f"The model takes {spec.kind}, but the data is {items.kind}: use other data or another model."
-            )
+        check_kind(items, spec)
         return _ItemList(spec, items)
     if isinstance(items, np.ndarray):
         return _open_array(items, spec)
@@ -168,11 +173,12 @@ class ItemLoader:
 
     def __call__(self, item: Item, name: str) -> Tensor:
         """The sample of a path, the bytes of a file, an image, an array or a tensor; `name` is for errors."""
-        if isinstance(item, Tensor) or (isinstance(item, np.ndarray) and _is_float_image(item, self.spec)):
-            if isinstance(item, np.ndarray) and item.ndim not in (2, 3):
+        if isinstance(item, np.ndarray) and _is_float_image(item, self.spec):
+            if item.ndim not in (2, 3):
                 raise DataError(f"{name} must be an image (H, W) or (H, W, C), not an array {item.shape}.")
-            tensor = item if isinstance(item, Tensor) else _channels_first(item[None])[0]
-            return _fitted(tensor[None], self.spec, name)[0]
+            item = _channels_first(item[None])[0]
+        if isinstance(item, Tensor):
+            return _fitted(item[None], self.spec, name)[0]
         return self.transform(self.decoded(item, name, self.hint))
 
     def of_dataset(self, dataset: Dataset, index: int) -> Tensor:
@@ -188,9 +194,9 @@ class ItemLoader:
             hint: the short side needed, as of `decode_image`; None: decode at full size.
         """
         if isinstance(item, str | Path):
-            return self._from_file(read_file(Path(item)), str(item), hint)
+            return self.decoded(_read_file(Path(item)), str(item), hint)
         if isinstance(item, bytes):
-            return self._from_file(item, name, hint)
+            return decode_audio(item, name) if self.spec.kind == "audio" else decode_image(item, name, hint)
         if self.spec.kind == "audio":
             if isinstance(item, np.ndarray) and item.ndim == 1 and np.issubdtype(item.dtype, np.floating):
                 return item
@@ -204,9 +210,6 @@ class ItemLoader:
                 raise DataError(f"{name} is an image that could not be decoded ({error}).") from error
         raise DataError(f"{name} is a {type(item).__name__}: give a path, a PIL image, an array of pixels or a tensor.")
 
-    def _from_file(self, raw: bytes, name: str, hint: int | None) -> Image.Image | np.ndarray:
-        return decode_audio(raw, name) if self.spec.kind == "audio" else decode_image(raw, name, hint)
-
 
 class _ItemList:
     """Items loaded one by one in threads: a data set, or a list of paths, images, arrays or tensors."""
@@ -219,10 +222,9 @@ class _ItemList:
         return len(self.items)
 
     def batches(self, batch_size: int, workers: int) -> Iterator[Tensor]:
-        return batches(self.load, len(self), batch_size, workers)
+        return batches(self._load, len(self), batch_size, workers)
 
-    def load(self, index: int) -> Tensor:
-        """The sample (C, H, W) of one item."""
+    def _load(self, index: int) -> Tensor:
         if isinstance(self.items, Dataset):
             return self.loader.of_dataset(self.items, index)
         return self.loader(self.items[index], f"Item {index}")
@@ -288,7 +290,7 @@ def _fitted(batch: Tensor, spec: InputSpec, name: str) -> Tensor:
     if batch.shape[2:] != (spec.size, spec.size):
         if spec.fit == "pad":
             return _padded(batch, spec.size)
-        batch = _resized(batch if batch.is_floating_point() else batch / 255.0, spec.size)
+        return _resized(_as_unit(batch), spec.size)
     return batch
 
 
@@ -308,8 +310,12 @@ def _with_channels(batch: Tensor, channels: int, name: str) -> Tensor:
         return batch.expand(-1, channels, -1, -1)
     if batch.shape[1] != 3:
         raise DataError(f"{name} has {batch.shape[1]} channels: give 1 (grey) or 3 (colour).")
-    unit = batch if batch.is_floating_point() else batch / 255.0
+    unit = _as_unit(batch)
     return torch.einsum("bchw,c->bhw", unit, unit.new_tensor(_LUMINANCE))[:, None]
+
+
+def _as_unit(batch: Tensor) -> Tensor:
+    return batch if batch.is_floating_point() else batch / 255.0
 
 
 def _resized(batch: Tensor, size: int) -> Tensor:
@@ -324,8 +330,7 @@ def _padded(batch: Tensor, size: int) -> Tensor:
     """The images (B, C, H, W), each whole in the middle of (C, size, size) as `padded` puts it there."""
     width, height = fitting(batch.shape[3], batch.shape[2], size)
     if (height, width) != batch.shape[2:]:
-        unit = batch if batch.is_floating_point() else batch / 255.0
-        batch = F.interpolate(unit, size=(height, width), mode="bilinear", antialias=True)
+        batch = F.interpolate(_as_unit(batch), size=(height, width), mode="bilinear", antialias=True)
     rows, inner = batch[:, :, :: max(1, height - 1)], batch[:, :, 1:-1]
     border = torch.cat([rows.flatten(2), inner[..., :: max(1, width - 1)].flatten(2)], dim=2)
     # Of an even number of values torch takes the lower middle one, as `border_colour` does.
@@ -335,7 +340,7 @@ def _padded(batch: Tensor, size: int) -> Tensor:
     return square
 
 
-def read_file(path: Path) -> bytes:
+def _read_file(path: Path) -> bytes:
     """The bytes of an item's file."""
     try:
         return path.read_bytes()
