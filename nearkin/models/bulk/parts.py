@@ -333,9 +333,11 @@ def _complete(folder: Folder) -> list[str]:
 
 def _of_one_work(folder: Folder, names: list[str]) -> list[Facts]:
     """What each part says of itself; all must be by one model, of one data set."""
-    told = [_facts(folder, name) for name in names]
-    for name, facts in zip(names, told, strict=True):
-        difference = facts.difference(told[0])
+    told: list[Facts] = []
+    for name in names:
+        with _whole(folder, name):
+            told.append(read_facts(folder, name))
+        difference = told[-1].difference(told[0])
         if difference is not None:
             raise DataError(
                 f"{folder.place(name)} is of {difference}, unlike {names[0]}: keep each in a folder of its own."
@@ -343,20 +345,16 @@ def _of_one_work(folder: Folder, names: list[str]) -> list[Facts]:
     return told
 
 
-def _facts(folder: Folder, name: str) -> Facts:
-    try:
-        return read_facts(folder, name)
-    except (FileNotFoundError, DamagedError) as error:
-        raise _damaged(folder, name, error) from error
-
-
 def _batches(folder: Folder, names: list[str]) -> Iterator[Batch]:
     for name in names:
-        try:
+        with _whole(folder, name):
             yield from read_part(folder, name)
-        except (FileNotFoundError, DamagedError) as error:
-            raise _damaged(folder, name, error) from error
 
 
-def _damaged(folder: Folder, name: str, error: Exception) -> DataError:
-    return DataError(f"{folder.place(name)} is damaged ({error}): remove it and embed that shard again.")
+@contextmanager
+def _whole(folder: Folder, name: str) -> Iterator[None]:
+    """Say what to do about a part that the block finds damaged."""
+    try:
+        yield
+    except (FileNotFoundError, DamagedError) as error:
+        raise DataError(f"{folder.place(name)} is damaged ({error}): remove it and embed that shard again.") from error
