@@ -116,8 +116,9 @@ class SameConv2d(nn.Conv2d):
     def plain(self, height: int, width: int) -> nn.Conv2d:
         """The same for maps of one size only: a plain convolution whose kernel holds the zeros."""
         weight, padding = self._padded(height, width)
-        sizes: Any = weight.shape[2:], self.stride, padding, self.dilation
-        twin = nn.Conv2d(self.in_channels, self.out_channels, *sizes, self.groups, bias=self.bias is not None)
+        settings = {"stride": self.stride, "dilation": self.dilation, "groups": self.groups}
+        sizes: dict[str, Any] = {"kernel_size": tuple(weight.shape[2:]), "padding": padding, **settings}
+        twin = nn.Conv2d(self.in_channels, self.out_channels, bias=self.bias is not None, **sizes)
         twin.load_state_dict(self.state_dict() | {"weight": weight})
         return twin.requires_grad_(False)
 

@@ -7,6 +7,7 @@ beside the caches.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Mapping
 
 import torch
 import torch.nn.functional as F
@@ -113,7 +114,7 @@ def bn_inception(spec: InputSpec) -> Backbone:
     return initialise(Backbone(spec, stages, widths))
 
 
-def _chain(layers: dict[str, nn.Module]) -> nn.Sequential:
+def _chain(layers: Mapping[str, nn.Module]) -> nn.Sequential:
     return nn.Sequential(OrderedDict(layers))
 
 

@@ -45,8 +45,7 @@ class PathDraws:
         """A number in [0, 1) for each of the rows (rows,) that pass a block."""
         places = self.offset + (self.first + np.arange(rows)) % max(self.items, 1)
         draws = np.random.default_rng([self.seed, self.step, block, _STREAM]).random(int(places.max()) + 1)
-        chosen: np.ndarray = draws[places]
-        return chosen
+        return draws[places]
 
 
 class DropPath:

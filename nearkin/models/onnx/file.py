@@ -81,8 +81,7 @@ def with_properties(graph: Any, description: Description) -> bytes:
     onnx = require("onnx", "onnx")
     onnx.helper.set_model_props(graph, description.properties())
     graph.producer_name = "nearkin"
-    content: bytes = graph.SerializeToString()
-    return content
+    return graph.SerializeToString()
 
 
 def check_parity(embedder: Embedder, content: bytes) -> float:
@@ -134,7 +133,8 @@ def cached_encoder(embedder: Embedder) -> OnnxEncoder:
     A model that has no fingerprint, because it cannot be saved, is translated every time.
     """
     require("onnxruntime", "onnx")
-    place = _cached_file(embedder)
+    fingerprint = fingerprint_of(embedder)
+    place = None if fingerprint is None else cache_directory() / "onnx" / f"{fingerprint}.v{VERSION}.onnx"
     if place is not None and place.exists():
         try:
             return OnnxEncoder(place)
@@ -147,11 +147,6 @@ def cached_encoder(embedder: Embedder) -> OnnxEncoder:
         with suppress(StorageError), replacing(place) as temporary:
             temporary.write_bytes(content)
     return OnnxEncoder(content)
-
-
-def _cached_file(embedder: Embedder) -> Path | None:
-    fingerprint = fingerprint_of(embedder)
-    return None if fingerprint is None else cache_directory() / "onnx" / f"{fingerprint}.v{VERSION}.onnx"
 
 
 _PARTS = ("backbone.", "local/")
@@ -183,13 +178,16 @@ def quantise(content: bytes, description: Description, batches: Iterable[Tensor]
         # Constants are folded first: only of an activation whose limits are constants it is seen that the convolution
         # before it need not represent what lies beyond them.
         quantization.quant_pre_process(source, simple, skip_symbolic_shape=True)
-        chosen = [node for node in onnx.load(simple).graph.node if _is_quantised(node)]
+        nodes = onnx.load(simple).graph.node
+        chosen = [node for node in nodes if node.op_type in _OPERATORS and node.name.startswith(_PARTS)]
         if not any(node.op_type == "Conv" for node in chosen):
             raise ModelError("The model's backbone has no convolutions, which alone are quantised: keep it in float32.")
+        given = _given(batches)
+        reader = type("Reader", (quantization.CalibrationDataReader,), {"get_next": lambda _: next(given, None)})()
         quantization.quantize_static(
             simple,
             target,
-            _reader(quantization, batches),
+            reader,
             quant_format=quantization.QuantFormat.QDQ,
             op_types_to_quantize=list(_OPERATORS),
             nodes_to_quantize=[node.name for node in chosen],
@@ -202,22 +200,8 @@ def quantise(content: bytes, description: Description, batches: Iterable[Tensor]
     return with_properties(small, told), told
 
 
-def _is_quantised(node: Any) -> bool:
-    return node.op_type in _OPERATORS and node.name.startswith(_PARTS)
-
-
-def _reader(quantization: Any, batches: Iterable[Tensor]) -> Any:
-    """Samples as the calibration asks for them."""
-    given = _given(batches)
-
-    class Reader(quantization.CalibrationDataReader):
-        def get_next(self) -> dict[str, np.ndarray] | None:
-            return next(given, None)
-
-    return Reader()
-
-
 def _given(batches: Iterable[Tensor]) -> Iterator[dict[str, np.ndarray]]:
+    """Samples as the calibration takes them."""
     count = 0
     for batch in batches:
         count += len(batch)

@@ -28,8 +28,7 @@ TOLERANCE = 1e-12
 
 def soft_minimum(costs: Tensor, sharpness: float) -> Tensor:
     """Scores (..., N) of positions from their costs (..., N, M) to M prototypes: logsumexp_i(-sharpness c_i)."""
-    scores: Tensor = _SoftMinimum.apply(costs, sharpness)
-    return scores
+    return _SoftMinimum.apply(costs, sharpness)
 
 
 def spend(scores: Tensor, budget: float) -> Tensor:

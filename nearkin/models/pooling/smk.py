@@ -68,8 +68,7 @@ class MatchKernelPooling(Pooling):
         """Pool a map (B, C, H, W) to (B, dimension)."""
         # The whitening is affine and the weights sum to 1, so it may come after the sum, where it is one row an item.
         pooled = (self.weights(features).unsqueeze(1) * self._smooth(features)).sum(dim=(2, 3))
-        whitened: Tensor = self.whitening(pooled.to(features.dtype))
-        return whitened
+        return self.whitening(pooled.to(features.dtype))
 
     @torch.no_grad()
     def init_from(self, features: Tensor, seed: int = 0) -> None:
