@@ -147,7 +147,7 @@ def conv_norm(
 
 PREFIX = "timm/"
 
-_COLOUR = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+COLOUR = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 _GREY = ((0.5,), (0.5,))
 
 
@@ -168,7 +168,7 @@ class BackboneEntry:
     size: int
     smallest: int
     kind: Literal["image", "audio"] = "image"
-    statistics: tuple[tuple[float, ...], tuple[float, ...]] = _COLOUR
+    statistics: tuple[tuple[float, ...], tuple[float, ...]] = COLOUR
     load_weights: Callable[[Backbone], None] | None = None
 
     def spec(self, channels: int | None, size: int | None) -> InputSpec:

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from nearkin.data.inputs import InputSpec
 from nearkin.models.backbones.base import Backbone, BackboneEntry, backbones, conv_norm, initialise
-from nearkin.models.backbones.published import PublishedFile, PublishedWeights
+from nearkin.models.backbones.published import PublishedWeights
 
-_FILES = (PublishedFile("bn_inception-52deb4733.pth", "http://data.lip6.fr/cadene/pretrainedmodels"),)
+_FILE = ("http://data.lip6.fr/cadene/pretrainedmodels", ["bn_inception-52deb4733.pth"])
 _FIRST = "stages.stem.conv1_7x7_s2.0.weight"
 
 
@@ -27,7 +27,7 @@ def load_published_weights(backbone: Backbone) -> None:
     Every layer is a convolution and a batch norm, `inception_3a_3x3` and `inception_3a_3x3_bn`. The network was trained
     on blue, green, red; its first convolution is turned round to take ours.
     """
-    renamed = PublishedWeights("bn-inception", _FILES).renamed(backbone, _published_name)
+    renamed = PublishedWeights("bn-inception", *_FILE).renamed(backbone, _published_name)
     renamed[_FIRST] = renamed[_FIRST].flip(1)
     backbone.load_state_dict(renamed)
 

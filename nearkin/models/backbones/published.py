@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -13,45 +12,27 @@ from nearkin.errors import MissingWeightsError, ModelError
 from nearkin.storage import cache_directory
 
 
-@dataclass(frozen=True)
-class PublishedFile:
-    """A weight file as its publisher offers it.
-
-    Args:
-        name: its name, which ends in the first digits of its sha256.
-        address: the folder it is downloaded from.
-    """
-
-    name: str
-    address: str
-
-    @property
-    def digits(self) -> str:
-        """The first digits of its sha256."""
-        return self.name.rpartition("-")[2].partition(".")[0]
-
-
 class PublishedWeights:
     """The tensors of one of several published files of a backbone, read by name.
 
     Args:
         backbone: its name, for messages.
-        files: the files that will do; the first that is there is taken.
+        address: the folder that the files are downloaded from.
+        files: names of the files that will do, of which the first that is there is taken.
     """
 
-    def __init__(self, backbone: str, files: Sequence[PublishedFile]) -> None:
+    def __init__(self, backbone: str, address: str, files: Sequence[str]) -> None:
         self.backbone = backbone
         folder = cache_directory() / "weights"
-        file = next((file for file in files if (folder / file.name).is_file()), None)
+        file = next((file for file in files if (folder / file).is_file()), None)
         if file is None:
-            address = f"{files[0].address}/{files[0].name}"
-            others = "".join(f"; {file.name} will do, too" for file in files[1:])
+            others = "".join(f"; {other} will do, too" for other in files[1:])
             raise MissingWeightsError(
-                f"The pretrained weights of {backbone} are not here: download {address} (sha256 {files[0].digits}…"
-                f"{others}) into {folder}, or set model.pretrained to false."
+                f"The pretrained weights of {backbone} are not here: download {address}/{files[0]} (sha256 "
+                f"{digits(files[0])}…{others}) into {folder}, or set model.pretrained to false."
             )
-        self._path = folder / file.name
-        self._tensors = self._read(file)
+        self._path = folder / file
+        self._tensors = self._read()
 
     def renamed(self, network: nn.Module, published_name: Callable[[str], str]) -> dict[str, Tensor]:
         """The tensors of a network's convolutions and batch norms by their names there, in its shapes.
@@ -73,8 +54,8 @@ class PublishedWeights:
                 found[f"{ours}.{key}"] = tensor.reshape(wanted.shape)
         return found
 
-    def _read(self, file: PublishedFile) -> dict[str, Tensor]:
-        if not hashlib.sha256(self._path.read_bytes()).hexdigest().startswith(file.digits):
+    def _read(self) -> dict[str, Tensor]:
+        if not hashlib.sha256(self._path.read_bytes()).hexdigest().startswith(digits(self._path.name)):
             raise self._damaged()
         try:
             published = torch.load(self._path, map_location="cpu", weights_only=True)
@@ -89,3 +70,8 @@ class PublishedWeights:
             f"{self._path.name} in {self._path.parent} is not the published file of {self.backbone}, or is damaged: "
             "download it again, or set model.pretrained to false."
         )
+
+
+def digits(file: str) -> str:
+    """The first digits of a file's sha256, in which its name ends."""
+    return file.rpartition("-")[2].partition(".")[0]

@@ -11,7 +11,7 @@ from nearkin.data.inputs import InputSpec
 from nearkin.errors import ModelError
 from nearkin.models.backbones.base import Backbone, BackboneEntry, backbones, conv_norm, initialise
 from nearkin.models.backbones.drop_path import ResidualBlock
-from nearkin.models.backbones.published import PublishedFile, PublishedWeights
+from nearkin.models.backbones.published import PublishedWeights
 
 # Up to this side a stem that divides it by four would leave too few positions.
 _SMALL = 64
@@ -105,7 +105,7 @@ def load_torchvision_weights(backbone: Backbone, name: str) -> None:
             f"The published weights of {name} are for inputs of more than {_SMALL} pixels, whose stem divides them by "
             f"four: raise model.size ({backbone.spec.size}), or set model.pretrained to false."
         )
-    published = PublishedWeights(name, [PublishedFile(file, _TORCHVISION) for file in _FILES[name]])
+    published = PublishedWeights(name, _TORCHVISION, _FILES[name])
     backbone.load_state_dict(published.renamed(backbone, _published_name), strict=False)
 
 

@@ -22,7 +22,8 @@ from nearkin.models.similarity_model import SimilarityModel
 
 def preprocessing(spec: InputSpec) -> dict[str, Any]:
     """The steps from a file to a sample, in order, JSON-safe."""
-    return _audio(spec) if spec.kind == "audio" else _image(spec)
+    steps = _audio(spec) if spec.kind == "audio" else _image(spec)
+    return steps | {"dtype": "float32", "in_graph": {"mean": list(spec.mean), "std": list(spec.std)}}
 
 
 def _image(spec: InputSpec) -> dict[str, Any]:
@@ -44,8 +45,6 @@ def _image(spec: InputSpec) -> dict[str, Any]:
         "padding": "median of the border" if spec.fit == "pad" else None,
         "divide_by": 255,
         "layout": "NCHW",
-        "dtype": "float32",
-        "in_graph": {"mean": list(spec.mean), "std": list(spec.std)},
     }
 
 
@@ -67,8 +66,6 @@ def _audio(spec: InputSpec) -> dict[str, Any]:
         "centre": "each band over time",
         "frames": frames,
         "layout": "(batch, 1, bands, frames)",
-        "dtype": "float32",
-        "in_graph": {"mean": list(spec.mean), "std": list(spec.std)},
     }
 
 
