@@ -24,6 +24,7 @@ from torch.nn import functional
 
 from nearkin._moved import renamed
 from nearkin.errors import ModelError
+from nearkin.spaces.space import widen
 
 Score = Literal["additive", "multiplicative", "multi-dimensional", "average"]
 Fusion = Literal["concatenate", "sum"]
@@ -106,7 +107,7 @@ class StageAttention(nn.Module):
 
     def _weights(self, stage: str, map_: Tensor, u: Tensor) -> Tensor:
         """Weights (B, 1, n), or (B, C, n) with one for each channel."""
-        return _precise(self.scores[stage](map_, u).flatten(2)).softmax(dim=2)
+        return widen(self.scores[stage](map_, u).flatten(2)).softmax(dim=2)
 
     def _attended(self, stage: str, map_: Tensor, u: Tensor) -> Tensor:
         weights, vectors = self._weights(stage, map_, u), map_.flatten(2)
@@ -149,8 +150,8 @@ class _Multiplicative(nn.Module):
         """Scores (B, 1, H, W) of a map (B, C, H, W) and vectors (B, l)."""
         # In single precision: long vectors multiply to more than half precision can hold.
         with torch.autocast(map_.device.type, enabled=False):
-            asked = self.inner(_precise(self.outer(_precise(u)))).unsqueeze(1)
-            return (asked @ _precise(map_).flatten(2)).unflatten(2, map_.shape[2:])
+            asked = self.inner(widen(self.outer(widen(u)))).unsqueeze(1)
+            return (asked @ widen(map_).flatten(2)).unflatten(2, map_.shape[2:])
 
 
 class _Average(nn.Module):
@@ -180,10 +181,6 @@ def check_options(score: str, matrices: int, hidden: int | None) -> None:
             "With one matrix, vectors are compared at the size of the last one, which is fixed: set "
             "model.attention.matrices to 2, or remove model.attention.hidden."
         )
-
-
-def _precise(vectors: Tensor) -> Tensor:
-    return vectors.float() if vectors.dtype in (torch.float16, torch.bfloat16) else vectors
 
 
 def default_stages(names: list[str]) -> list[str]:

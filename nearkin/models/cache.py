@@ -12,6 +12,7 @@ import json
 import math
 import os
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -76,13 +77,13 @@ class ItemViews:
         return stacked(shown)
 
 
+@dataclass(frozen=True)
 class RowMaker:
     """What a frozen part gives at the places of a cache, as rows of it."""
 
-    def __init__(self, encoder: Encoder, at: str, dtype: np.dtype) -> None:
-        self.encoder = encoder
-        self.at = at
-        self.dtype = dtype
+    encoder: Encoder
+    at: str
+    dtype: np.dtype
 
     def __call__(self, batch: Tensor) -> np.ndarray:
         """Rows (B, V, C'), (B, V, H, W, C') or, of several places, (B, V, values), of all views (B, V, C, H, W)."""

@@ -417,6 +417,7 @@ def check_version(path: str | Path, version: str, ours: int, otherwise: str) -> 
 _BATCH = 64
 
 
+@dataclass(frozen=True, eq=False)
 class PixelReader:
     """Gives items of a data set as a model takes them, before they are normalised.
 
@@ -425,9 +426,8 @@ class PixelReader:
         dataset: the images.
     """
 
-    def __init__(self, embedder: Embedder, dataset: Dataset) -> None:
-        self.embedder = embedder
-        self.dataset = dataset
+    embedder: Embedder
+    dataset: Dataset
 
     def __call__(self, rows: Sequence[int] | np.ndarray) -> Tensor:
         """Pixels float32 (r, C, H, W) in [0, 1] of the items `rows` (r,)."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,8 +24,8 @@ from nearkin.data.sources import open_data
 from nearkin.data.stores import is_url
 from nearkin.errors import DataError
 
-# Batches being decoded or waiting while one is computed.
 _AHEAD = 2
+"""Batches being decoded or waiting while one is computed."""
 
 
 def batches(load: Callable[[int], Tensor], count: int, batch_size: int, workers: int) -> Iterator[Tensor]:
@@ -119,16 +119,6 @@ def check_pixels(item: Any, kind: str, name: str) -> None:
     )
 
 
-class Samples(Protocol):
-    """Items on their way into a model."""
-
-    def __len__(self) -> int: ...
-
-    def batches(self, batch_size: int, workers: int) -> Iterator[Tensor]:
-        """Yield (B, C, H, W), uint8 or float in [0, 1], for audio log-mel values; not normalised."""
-        ...
-
-
 def open_collection(items: Items) -> Items:
     """A folder, zip or manifest as the data set it is, a URL as that of a manifest; anything else as it was given."""
     if isinstance(items, str) and is_url(items):
@@ -146,15 +136,33 @@ def check_kind(dataset: Dataset, spec: InputSpec) -> None:
         )
 
 
-def open_items(items: Items, spec: InputSpec) -> Samples:
-    """Recognise what the user gave; see `Embedder.encode` for what may be given."""
+def open_items(items: Items, spec: InputSpec) -> _ItemList | _Tensors:
+    """Recognise what the user gave; see `Embedder.encode` for what may be given.
+
+    Both kinds have a length, and `batches` of (B, C, H, W), uint8 or float in [0, 1], for audio log-mel values; not
+    normalised.
+    """
     items = open_collection(items)
     if isinstance(items, Dataset):
         check_kind(items, spec)
         return _ItemList(spec, items)
     if isinstance(items, np.ndarray):
-        return _open_array(items, spec)
+        if spec.kind == "audio":
+            return _ItemList(spec, items if items.ndim == 2 else [items])
+        stack = items[None] if items.ndim == 2 or (items.ndim == 3 and items.shape[2] == 3) else items
+        if stack.ndim not in (3, 4):
+            raise DataError(
+                "An array of images must have the shape (H, W), (H, W, 3), (n, H, W) or (n, H, W, 3), not "
+                f"{items.shape}."
+            )
+        return (
+            _Tensors(_channels_first(stack), spec, "The array")
+            if _is_float_image(stack, spec)
+            else _ItemList(spec, stack)
+        )
     if isinstance(items, Tensor):
+        if items.ndim not in (3, 4):
+            raise DataError(f"The tensor must have the shape (n, C, H, W) or (C, H, W), not {tuple(items.shape)}.")
         return _Tensors(items if items.ndim == 4 else items[None], spec, "The tensor")
     return _ItemList(spec, several(items))
 
@@ -230,37 +238,20 @@ class _ItemList:
         return self.loader(self.items[index], f"Item {index}")
 
 
+@dataclass(frozen=True)
 class _Tensors:
     """Samples (n, C, H, W) that are there already."""
 
-    def __init__(self, tensor: Tensor, spec: InputSpec, name: str) -> None:
-        if tensor.ndim != 4:
-            raise DataError(f"{name} must have the shape (n, C, H, W) or (C, H, W), not {tuple(tensor.shape)}.")
-        self.tensor = tensor
-        self.spec = spec
-        self.name = name
+    tensor: Tensor
+    spec: InputSpec
+    name: str
 
     def __len__(self) -> int:
         return len(self.tensor)
 
     def batches(self, batch_size: int, workers: int) -> Iterator[Tensor]:
-        fit = partial(_fitted, spec=self.spec, name=self.name)
-        return (fit(self.tensor[first : first + batch_size]) for first in range(0, len(self), batch_size))
-
-
-def _open_array(array: np.ndarray, spec: InputSpec) -> Samples:
-    """One or several images, or for audio waveforms, in an array."""
-    if spec.kind == "audio":
-        return _ItemList(spec, array if array.ndim == 2 else [array])
-    single = array.ndim == 2 or (array.ndim == 3 and array.shape[2] == 3)
-    stack = array[None] if single else array
-    if stack.ndim not in (3, 4):
-        raise DataError(
-            f"An array of images must have the shape (H, W), (H, W, 3), (n, H, W) or (n, H, W, 3), not {array.shape}."
-        )
-    if _is_float_image(stack, spec):
-        return _Tensors(_channels_first(stack), spec, "The array")
-    return _ItemList(spec, stack)
+        starts = range(0, len(self), batch_size)
+        return (_fitted(self.tensor[first : first + batch_size], self.spec, self.name) for first in starts)
 
 
 def _is_float_image(array: np.ndarray, spec: InputSpec) -> bool:

@@ -348,6 +348,7 @@ class SimilarityParts:
         return self.network.table(points, self.prototypes.points.to(points.dtype), at_rest=at_rest)
 
 
+@dataclass(eq=False, repr=False)
 class LearnedSpace:
     """Points of another space, compared by a learned similarity: the distance is `-S(y, x)`, x the query.
 
@@ -362,9 +363,8 @@ class LearnedSpace:
     name: ClassVar[str] = "learned"
     similarity: ClassVar[bool] = True
 
-    def __init__(self, base: Space, network: PairSimilarity) -> None:
-        self.base = base
-        self.network = network
+    base: Space
+    network: PairSimilarity
 
     def __repr__(self) -> str:
         return f"LearnedSpace({self.base!r}, similarity {id(self.network):x})"

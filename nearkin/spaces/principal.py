@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
@@ -94,6 +95,7 @@ class _LinearMap:
         return self.fit(embeddings).transform(embeddings)
 
 
+@dataclass(eq=False)
 class PrincipalReweighting(_LinearMap):
     """Weigh the principal directions of embeddings, by given weights or by a power of how much they vary.
 
@@ -122,17 +124,12 @@ class PrincipalReweighting(_LinearMap):
         weights_: of the directions (d,).
     """
 
-    mean_: np.ndarray
-    components_: np.ndarray
-    singular_values_: np.ndarray
-    weights_: np.ndarray
-
-    def __init__(self, power: float = 0.5, weights: Sequence[float] | np.ndarray | None = None) -> None:
-        self.power = power
-        self.weights = weights
-
-    def __repr__(self) -> str:
-        return f"PrincipalReweighting(power={self.power!r}, weights={self.weights!r})"
+    power: float = 0.5
+    weights: Sequence[float] | np.ndarray | None = None
+    mean_: np.ndarray = field(init=False, repr=False)
+    components_: np.ndarray = field(init=False, repr=False)
+    singular_values_: np.ndarray = field(init=False, repr=False)
+    weights_: np.ndarray = field(init=False, repr=False)
 
     def fit(self, embeddings: Any) -> Self:
         """Find mean, directions and weights of embeddings (n, d), array or tensor, at least two."""
@@ -195,9 +192,7 @@ def _blocks(points: np.ndarray) -> Iterator[slice]:
     return (slice(start, start + count) for start in range(0, len(points), count))
 
 
-_SPHERE = Sphere()
-
-
+@dataclass(eq=False)
 class PrincipalRotation(_LinearMap):
     """Turn embeddings onto their principal directions, those that vary most first; the first k are PCA to k.
 
@@ -220,16 +215,11 @@ class PrincipalRotation(_LinearMap):
         items_: how many points were fitted; directions beyond their number are arbitrary.
     """
 
-    centre_: np.ndarray
-    components_: np.ndarray
-    kept_: np.ndarray
-    items_: int
-
-    def __init__(self, space: Any = _SPHERE) -> None:
-        self.space = space
-
-    def __repr__(self) -> str:
-        return f"PrincipalRotation(space={self.space!r})"
+    space: Any = Sphere()  # noqa: RUF009 - frozen, so it may be shared
+    centre_: np.ndarray = field(init=False, repr=False)
+    components_: np.ndarray = field(init=False, repr=False)
+    kept_: np.ndarray = field(init=False, repr=False)
+    items_: int = field(init=False, repr=False)
 
     def fit(self, embeddings: Any) -> Self:
         """Find the directions of embeddings (n, d), array or tensor, at least two."""

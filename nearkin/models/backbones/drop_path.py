@@ -48,6 +48,7 @@ class PathDraws:
         return draws[places]
 
 
+@dataclass
 class DropPath:
     """Drops samples of a branch, and scales the others up so that the mean stays.
 
@@ -57,10 +58,9 @@ class DropPath:
         draws: where training stands.
     """
 
-    def __init__(self, rate: float, block: int, draws: PathDraws) -> None:
-        self.rate = rate
-        self.block = block
-        self.draws = draws
+    rate: float
+    block: int
+    draws: PathDraws
 
     def __call__(self, branch: Tensor) -> Tensor:
         """A branch (B, C, H, W) with some of the samples zero."""

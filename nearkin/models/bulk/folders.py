@@ -10,6 +10,7 @@ import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -56,6 +57,7 @@ def parsed_part(name: str) -> tuple[int, int] | None:
 _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 
 
+@dataclass(frozen=True)
 class LocalFolder:
     """A folder of this machine, or of a disk that it shares; files are one level deep.
 
@@ -63,8 +65,7 @@ class LocalFolder:
         root: its path.
     """
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    root: Path
 
     def names(self) -> list[str]:
         """What is in it, sorted; nothing if it is not there."""

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from nearkin.models.pooling.base import Pooling, poolings
 from nearkin.registry import Count
+from nearkin.spaces.space import widen
 
 # Below this, log softplus(s) is s to double precision, while softplus(s) itself goes on to underflow.
 _LINEAR_BELOW = -30.0
@@ -51,8 +52,7 @@ class AttentivePooling(Pooling):
 
     def weights(self, features: Tensor) -> Tensor:
         """The weight (B, H, W) of each position, summing to 1."""
-        scores = self.score(features)[:, 0]
-        scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+        scores = widen(self.score(features)[:, 0])
         # Softplus over its sum, through logarithms: very low scores everywhere would be 0 / 0.
         logarithms = torch.where(scores < _LINEAR_BELOW, scores, F.softplus(scores.clamp(min=_LINEAR_BELOW)).log())
         return logarithms.flatten(1).softmax(dim=1).view_as(scores)

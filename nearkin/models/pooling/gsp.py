@@ -18,6 +18,7 @@ from torch.nn import functional
 from nearkin.models.pooling.base import Pooling, doubled, pick_centers, poolings
 from nearkin.registry import Count, Positive, Share
 from nearkin.spaces import LipschitzBall
+from nearkin.spaces.space import widen
 
 STEPS = 100
 """Far more than it takes: half a dozen steps are usual, and bisection alone would need about sixty."""
@@ -211,8 +212,7 @@ def local_costs(features: Tensor, prototypes: Tensor) -> Tensor:
     distance zero.
     """
     with torch.autocast(features.device.type, enabled=False):
-        points = _local(features)
-        points = points if points.dtype == torch.float64 else points.float()
+        points = widen(_local(features))
         centers = LipschitzBall().project(prototypes.to(points.dtype))
         # The long ones among the points are shortened by a factor on their products, not one by one.
         norms = points.square().sum(2, keepdim=True)
