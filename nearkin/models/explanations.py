@@ -195,7 +195,7 @@ def _slope(embedder: Embedder, local: Tensor, attended: dict[str, Tensor]) -> tu
         if slope is None and _gradient(embedder.pooling(features).sum(), features) is None:
             raise ModelError(
                 f"No gradient passes the pooling '{_name(embedder)}', so neither contributions nor Grad-CAM can be "
-                "told: ask for 'weights' instead."
+                "computed: ask for 'weights' instead."
             )
     # Attention that averages, without the last vector beside it, takes no notice of the pooled map.
     return torch.zeros_like(local) if slope is None else slope, raw.detach()

@@ -92,7 +92,7 @@ def several(items: Any) -> Sequence[Any]:
     if isinstance(items, Iterable) and not isinstance(items, dict | set | frozenset):
         return items if isinstance(items, list | tuple) else list(items)
     raise DataError(
-        f"Items are a folder, a file, a data set, an image or a list of images, not a {type(items).__name__}."
+        f"Pass a folder, a file, a data set, an image or a list of images as items, not a {type(items).__name__}."
     )
 
 
@@ -155,11 +155,9 @@ def open_items(items: Items, spec: InputSpec) -> _ItemList | _Tensors:
                 "An array of images must have the shape (H, W), (H, W, 3), (n, H, W) or (n, H, W, 3), not "
                 f"{items.shape}."
             )
-        return (
-            _Tensors(_channels_first(stack), spec, "The array")
-            if _is_float_image(stack, spec)
-            else _ItemList(spec, stack)
-        )
+        if _is_float_image(stack, spec):
+            return _Tensors(_channels_first(stack), spec, "The array")
+        return _ItemList(spec, stack)
     if isinstance(items, Tensor):
         if items.ndim not in (3, 4):
             raise DataError(f"The tensor must have the shape (n, C, H, W) or (C, H, W), not {tuple(items.shape)}.")

@@ -210,7 +210,7 @@ class SimilarityModel(Embedder):
     @torch.no_grad()
     def pair_scores(self, a: np.ndarray, b: np.ndarray, by: PairScore = "cosine+sim") -> np.ndarray:
         """The same of embeddings (n, d) and (n, d)."""
-        _check_name(by, _PAIR_SCORES, "pairs are not scored")
+        _check_name(by, _PAIR_SCORES, "score pairs")
         left, right = (torch.from_numpy(self._vectors(points)).to(self._device) for points in (a, b))
         if len(left) != len(right):
             raise DataError(
@@ -259,7 +259,7 @@ class SimilarityModel(Embedder):
             why = "that is all there are" if available == len(there) else "a query does not find its own file"
         if isinstance(k, int) and k > available:
             raise DataError(
-                f"There are not {k} items to be found but {available} ({why}): ask for fewer, or give more items."
+                f"k is {k}, but only {available} items can be found ({why}): ask for fewer, or pass more items."
             )
         most = max(map(len, same), default=0)
         distances, indices = exact(*points, k + most, space=self.space, exclude=exclude)
@@ -282,7 +282,7 @@ class SimilarityModel(Embedder):
         return self.prototypes.points.device
 
     def _classifier(self, by: Classifier) -> Classifier:
-        _check_name(by, _CLASSIFIERS, "items are not classified")
+        _check_name(by, _CLASSIFIERS, "classify items")
         if by == "dol" and self.dense is None:
             raise ModelError("The model has no dense layer for these classes: classify by 'sim'.")
         return by
@@ -315,7 +315,7 @@ class SimilarityModel(Embedder):
 
 def _check_name(given: str, known: Sequence[str], what: str) -> None:
     if given not in known:
-        raise ModelError(f"With this model {what} by '{given}'.{suggestion(str(given), known)}")
+        raise ModelError(f"This model cannot {what} by '{given}'.{suggestion(str(given), known)}")
 
 
 def _checked_labels(labels: Sequence[Any], items: int) -> np.ndarray:

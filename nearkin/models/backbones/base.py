@@ -141,8 +141,8 @@ def conv_norm(
 
     The activation may work in place: batch norm does not need its output to go backward.
     """
-    layers: list[nn.Module] = [conv, nn.BatchNorm2d(conv.out_channels, eps=eps, momentum=momentum)]
-    return nn.Sequential(*layers, *([activation] if activation is not None else []))
+    norm = nn.BatchNorm2d(conv.out_channels, eps=eps, momentum=momentum)
+    return nn.Sequential(conv, norm) if activation is None else nn.Sequential(conv, norm, activation)
 
 
 PREFIX = "timm/"

@@ -108,7 +108,7 @@ def embed_shards(
     for shard in chosen:
         check_shard(shard, shards)
     if chunk < 1:
-        raise DataError(f"A chunk has at least one item, not {chunk}.")
+        raise DataError(f"chunk must be at least 1 item, not {chunk}.")
     folder = open_folder(out)
     there = check_division(folder, shards)
     facts = Facts.of(model, dataset, shards, name)

@@ -33,7 +33,7 @@ def shard_rows(shard: int, shards: int, items: int) -> range:
 def check_shard(shard: int, shards: int) -> None:
     """Refuse a number of shards, or of one, that there cannot be."""
     if not 1 <= shards <= MAX_SHARDS:
-        raise DataError(f"Data is embedded in 1 to {MAX_SHARDS:,} shards, not {shards}.")
+        raise DataError(f"shards must be a number from 1 to {MAX_SHARDS:,}, not {shards}.")
     if not 0 <= shard < shards:
         raise DataError(f"There is no shard {shard} of {shards}: shards are numbered from 0 to {shards - 1}.")
 
