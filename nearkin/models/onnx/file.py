@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from nearkin.errors import CheckpointError, ModelError, StorageError, require
+from nearkin.models.engines import Encoder
 from nearkin.models.onnx.description import VERSION, Description, describe, fingerprint_of
 from nearkin.models.onnx.encoder import ERRORS_ONLY, OnnxEncoder, as_samples
 from nearkin.models.onnx.graph import INPUT, build_graph, example
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 
 TOLERANCE = 1e-4
-"""Largest difference of a coordinate between the file's vectors and the model's, as `largest_difference` counts it."""
+"""Largest difference of a coordinate between the file's vectors and the model's, as `check_parity` counts it."""
 
 _BATCH = 3
 _SEED = 0
@@ -42,7 +43,7 @@ class Exported:
 
     Attributes:
         path: the file.
-        difference: the largest difference of a coordinate to the model's vectors, as `largest_difference` counts it.
+        difference: the largest difference of a coordinate to the model's vectors, as `check_parity` counts it.
         description: what the file says of itself.
     """
 
@@ -84,34 +85,26 @@ def with_properties(graph: Any, description: Description) -> bytes:
     return graph.SerializeToString()
 
 
+@torch.no_grad()
 def check_parity(embedder: Embedder, content: bytes) -> float:
-    """The largest difference between a file's vectors and the model's.
+    """The largest difference of a coordinate between a file's vectors and the model's, on random samples.
+
+    Of vectors longer than one it counts relative to their length: single precision has seven digits.
 
     Raises:
         ModelError: it is too large.
     """
-    difference = largest_difference(embedder, OnnxEncoder(content))
+    shape = (_BATCH, *example(embedder.spec).shape[1:])
+    samples = torch.rand(shape, generator=torch.Generator().manual_seed(_SEED))
+    ours = Encoder(embedder)(samples).float().cpu().numpy()
+    lengths = np.linalg.norm(ours, axis=1, keepdims=True)
+    difference = float((np.abs(ours - OnnxEncoder(content)(samples).numpy()) / np.maximum(lengths, 1)).max())
     if not difference <= TOLERANCE:
         raise ModelError(
             f"The exported model gives other vectors than the model (they differ by up to {difference:.2g}, at most "
             f"{TOLERANCE:g} is allowed): nothing was written; run the model with the engine 'torch'."
         )
     return difference
-
-
-@torch.no_grad()
-def largest_difference(embedder: Embedder, encoder: OnnxEncoder) -> float:
-    """The largest difference of a coordinate between two ways to run a model, on random samples.
-
-    Of vectors longer than one it counts relative to their length: single precision has seven digits.
-    """
-    from nearkin.models.engines import Encoder
-
-    shape = (_BATCH, *example(embedder.spec).shape[1:])
-    samples = torch.rand(shape, generator=torch.Generator().manual_seed(_SEED))
-    ours = Encoder(embedder)(samples).float().cpu().numpy()
-    lengths = np.linalg.norm(ours, axis=1, keepdims=True)
-    return float((np.abs(ours - encoder(samples).numpy()) / np.maximum(lengths, 1)).max())
 
 
 def sidecar(path: Path) -> Path:
