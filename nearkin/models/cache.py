@@ -63,10 +63,7 @@ class ItemViews:
 
     def __call__(self, index: int) -> Tensor:
         """The views (V, C, H, W) of an item."""
-        try:
-            sample = self.dataset.load(index, self.hint)
-        except OSError as error:
-            raise DataError(f"{self.dataset.manifest.paths[index]} could not be read ({error}).") from error
+        sample = self.dataset.load(index, self.hint)
         shown = [self.plain(sample)]
         if self.views.flip:
             shown.append(shown[0].flip(-1))
