@@ -247,21 +247,20 @@ class SimilarityModel(Embedder):
         """
         gallery = open_collection(gallery)
         there = self._points(gallery, 32, progress)
-        same: list[list[int]] = []
         if queries is None or queries is gallery:
             points: tuple[Any, Any] = there, None
+            most, same = 0, []
             available, why = len(there) - (exclude is None), "each item is looked for among the others"
         else:
             queries = open_collection(queries)
-            same = _same_file_positions(queries, gallery) if exclude is None else []
             points = self._points(queries, 32, progress), there
-            available = len(there) - max(map(len, same), default=0)
-            why = "that is all there are" if available == len(there) else "a query does not find its own file"
+            same = _same_file_positions(queries, gallery) if exclude is None else []
+            most = max(map(len, same), default=0)
+            available, why = len(there) - most, "a query does not find its own file" if most else "that is all"
         if isinstance(k, int) and k > available:
             raise DataError(
                 f"k is {k}, but only {available} items can be found ({why}): ask for fewer, or pass more items."
             )
-        most = max(map(len, same), default=0)
         distances, indices = exact(*points, k + most, space=self.space, exclude=exclude)
         found, places = -distances.cpu().numpy(), indices.cpu().numpy()
         if most:
