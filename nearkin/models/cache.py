@@ -63,7 +63,10 @@ class ItemViews:
 
     def __call__(self, index: int) -> Tensor:
         """The views (V, C, H, W) of an item."""
-        sample = self.dataset.load(index, self.hint)
+        try:
+            sample = self.dataset.load(index, self.hint)
+        except OSError as error:
+            raise DataError(f"{self.dataset.manifest.paths[index]} could not be read ({error}).") from error
         shown = [self.plain(sample)]
         if self.views.flip:
             shown.append(shown[0].flip(-1))
