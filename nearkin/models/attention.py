@@ -24,6 +24,7 @@ from torch.nn import functional
 
 from nearkin._moved import renamed
 from nearkin.errors import ModelError
+from nearkin.spaces.space import widen
 
 Score = Literal["additive", "multiplicative", "multi-dimensional", "average"]
 Fusion = Literal["concatenate", "sum"]
@@ -65,14 +66,8 @@ class StageAttention(nn.Module):
         self.append = append
         self.normalise = normalise
         self.out_channels = last if fusion == "sum" else sum(widths.values()) + (last if append else 0)
-        self._options = {
-            "score": score,
-            "matrices": matrices,
-            "fusion": fusion,
-            "append": append,
-            "hidden": hidden,
-            "normalise": normalise,
-        }
+        compared = {"score": score, "matrices": matrices, "hidden": hidden}
+        self._options = {**compared, "fusion": fusion, "append": append, "normalise": normalise}
         size = last if hidden is None else hidden
         kind = {"multiplicative": _Multiplicative, "average": _Average}.get(score, _Additive)
         self.scores = nn.ModuleDict()
@@ -112,18 +107,15 @@ class StageAttention(nn.Module):
 
     def _weights(self, stage: str, map_: Tensor, u: Tensor) -> Tensor:
         """Weights (B, 1, n), or (B, C, n) with one for each channel."""
-        scores: Tensor = self.scores[stage](map_, u)
-        return _precise(scores.flatten(2)).softmax(dim=2)
+        return widen(self.scores[stage](map_, u).flatten(2)).softmax(dim=2)
 
     def _attended(self, stage: str, map_: Tensor, u: Tensor) -> Tensor:
         weights, vectors = self._weights(stage, map_, u), map_.flatten(2)
         if weights.shape[1] == 1:
-            attended = (vectors @ weights.transpose(1, 2).to(vectors.dtype)).squeeze(2)
+            attended = self._scaled((vectors @ weights.mT.to(vectors.dtype)).squeeze(2))
         else:
-            attended = (weights * vectors).sum(2)
-        attended = self._scaled(attended)
-        projected: Tensor = self.projections[stage](attended) if self.fusion == "sum" else attended
-        return projected
+            attended = self._scaled((weights * vectors).sum(2))
+        return self.projections[stage](attended) if self.fusion == "sum" else attended
 
     def _scaled(self, vectors: Tensor) -> Tensor:
         return functional.layer_norm(vectors, vectors.shape[1:]) if self.normalise else vectors
@@ -142,9 +134,7 @@ class _Additive(nn.Module):
     def forward(self, map_: Tensor, u: Tensor) -> Tensor:
         """Scores (B, outputs, H, W) of a map (B, C, H, W) and vectors (B, l)."""
         # In place: what is compared is the largest tensor of the module, and only its tanh is needed again.
-        compared = self.inner(map_).add_(self.outer(u)[:, :, None, None]).tanh_()
-        scores: Tensor = self.score(compared)
-        return scores
+        return self.score(self.inner(map_).add_(self.outer(u)[:, :, None, None]).tanh_())
 
 
 class _Multiplicative(nn.Module):
@@ -160,8 +150,8 @@ class _Multiplicative(nn.Module):
         """Scores (B, 1, H, W) of a map (B, C, H, W) and vectors (B, l)."""
         # In single precision: long vectors multiply to more than half precision can hold.
         with torch.autocast(map_.device.type, enabled=False):
-            asked = self.inner(_precise(self.outer(_precise(u)))).unsqueeze(1)
-            return (asked @ _precise(map_).flatten(2)).unflatten(2, map_.shape[2:])
+            asked = self.inner(widen(self.outer(widen(u)))).unsqueeze(1)
+            return (asked @ widen(map_).flatten(2)).unflatten(2, map_.shape[2:])
 
 
 class _Average(nn.Module):
@@ -191,10 +181,6 @@ def check_options(score: str, matrices: int, hidden: int | None) -> None:
             "With one matrix, vectors are compared at the size of the last one, which is fixed: set "
             "model.attention.matrices to 2, or remove model.attention.hidden."
         )
-
-
-def _precise(vectors: Tensor) -> Tensor:
-    return vectors.float() if vectors.dtype in (torch.float16, torch.bfloat16) else vectors
 
 
 def default_stages(names: list[str]) -> list[str]:

@@ -25,6 +25,7 @@ from nearkin.models.similarity_model import SimilarityModel
 from nearkin.spaces import make_space
 
 _MODEL_OF_A_RUN = "model.safetensors"
+_ALL_PARTS = ("backbone", "local", "pooling", "attention", "head")
 
 
 def build_embedder(
@@ -43,36 +44,24 @@ def build_embedder(
         classes: names of the training classes; only a model with a learned similarity must know.
         dense: whether such a model has a dense layer besides.
     """
-    saved = None if section.start is None else _read_saved(section.start, section.weights_sha256)
+    path, saved = _read_saved(section)
     dimension = DEFAULT_DIMENSION if section.dimension == AUTO else section.dimension
-    if saved is not None and section.dimension == AUTO:
+    if saved is not None and section.start is not None and section.dimension == AUTO:
         dimension = saved.dimension if isinstance(saved.head, nn.Linear) else None
-    similarity = None
-    if section.similarity is not None:
-        similarity = section.similarity.model_dump() | {"classes": list(classes), "dense": dense}
-    architecture = {
-        "backbone": {
-            "name": section.backbone,
-            "pretrained": section.pretrained,
-            "channels": section.channels,
-            "size": section.size,
-        },
-        "local_dimension": section.local_dimension,
+    architecture = section.model_dump(
+        include={"local_dimension", "attention", "similarity", "freeze", "frozen_batch_norm"}
+    ) | {
+        "backbone": {"name": section.backbone, **section.model_dump(include={"pretrained", "channels", "size"})},
         "pooling": {"name": section.pooling, "parameters": section.pooling_parameters},
-        "attention": None if section.attention is None else section.attention.model_dump(),
         "dimension": dimension,
         "space": {"name": section.space, **section.space_parameters},
-        "similarity": similarity,
-        "freeze": section.freeze,
-        "frozen_batch_norm": section.frozen_batch_norm,
     }
+    if section.similarity is not None:
+        architecture["similarity"] |= {"classes": list(classes), "dense": dense}
     embedder = assemble(architecture, pretrained=section.pretrained, seed=seed)
-    if section.weights is not None:
-        saved = _read_saved(section.weights, section.weights_sha256)
-        _take(embedder, saved, section.weights, ("backbone",))
-    elif section.start is not None and saved is not None:
-        _take(embedder, saved, section.start, _ALL_PARTS)
-        if embedder.backbone.config is not None:
+    if saved is not None:
+        _take(embedder, saved, path, _ALL_PARTS if section.start is not None else ("backbone",))
+        if section.start is not None and embedder.backbone.config is not None:
             embedder.backbone.config["pretrained"] = saved.pretrained
     if section.drop_path:
         embedder.backbone.drop_paths(section.drop_path)
@@ -102,18 +91,13 @@ def assemble(architecture: dict[str, Any], *, pretrained: bool, seed: int = 0) -
     wanted = architecture["backbone"]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        backbone = make_backbone(
-            wanted["name"], pretrained=pretrained, channels=wanted["channels"], size=wanted["size"]
-        )
+        backbone = make_backbone(**wanted | {"pretrained": pretrained})
         local_dimension = architecture.get("local_dimension")
         local = None if local_dimension is None else nn.Conv2d(backbone.channels, local_dimension, 1)
-        pooling = make_pooling(
-            architecture["pooling"]["name"],
-            backbone.channels if local_dimension is None else local_dimension,
-            **architecture["pooling"]["parameters"],
-        )
+        kind, parameters = architecture["pooling"]["name"], architecture["pooling"]["parameters"]
+        pooling = make_pooling(kind, local_dimension or backbone.channels, **parameters)
         if pooling.needs_map_size:
-            pooling.set_map_size(*_map_size(backbone, architecture["pooling"]["name"]))
+            pooling.set_map_size(*_map_size(backbone, kind))
         attention = _attention(architecture.get("attention"), backbone, pooling.out_channels)
         features = pooling.out_channels if attention is None else attention.out_channels
         dimension = architecture["dimension"]
@@ -124,18 +108,12 @@ def assemble(architecture: dict[str, Any], *, pretrained: bool, seed: int = 0) -
             backbone.spec = InputSpec.from_dict(architecture["input"])
         space = make_space(**architecture["space"])
         embedder = Embedder(backbone, pooling, head, space, local=local, attention=attention)
-        embedder = _with_similarity(embedder, architecture.get("similarity"))
+        if similarity := architecture.get("similarity"):
+            options = {key: value for key, value in similarity.items() if key not in ("classes", "dense")}
+            network = PairSimilarity(embedder.dimension, **options)
+            embedder = SimilarityModel(embedder, network, similarity["classes"], similarity["dense"])
     embedder.freeze(architecture["freeze"], architecture["frozen_batch_norm"])
     return embedder
-
-
-def _with_similarity(embedder: Embedder, wanted: dict[str, Any] | None) -> Embedder:
-    """The embedder with the learned similarity that a description asks for."""
-    if wanted is None:
-        return embedder
-    options = {key: value for key, value in wanted.items() if key not in ("classes", "dense")}
-    network = PairSimilarity(embedder.dimension, **options)
-    return SimilarityModel(embedder, network, wanted["classes"], wanted["dense"])
 
 
 @torch.no_grad()
@@ -175,38 +153,36 @@ def _attention(wanted: dict[str, Any] | None, backbone: Backbone, last: int) -> 
     return StageAttention(widths, last, **{key: value for key, value in wanted.items() if key != "stages"})
 
 
-_ALL_PARTS = ("backbone", "local", "pooling", "attention", "head")
-
-
-def _model_file(given: str) -> Path:
-    path = Path(given)
-    return path / _MODEL_OF_A_RUN if path.is_dir() else path
-
-
-def _read_saved(given: str, sha256: str | None) -> Embedder:
-    """The model in a file or a run."""
-    path = _model_file(given)
+def _read_saved(section: ModelSection) -> tuple[Path, Embedder | None]:
+    """The file, perhaps of a run, that a model is to begin from, and the model in it."""
+    path, sha256 = Path(section.start or section.weights or ""), section.weights_sha256
+    if section.start is None and section.weights is None:
+        return path, None
+    path = path / _MODEL_OF_A_RUN if path.is_dir() else path
     if sha256 is not None and path.exists() and hashlib.sha256(path.read_bytes()).hexdigest() != sha256:
         raise CheckpointError(
             f"{path} is not the file that model.weights_sha256 names ({sha256[:12]}…): restore it or change the recipe."
         )
-    return Embedder.load(path)
+    return path, Embedder.load(path)
 
 
-def _take(embedder: Embedder, saved: Embedder, given: str, parts: tuple[str, ...]) -> None:
+def _take(embedder: Embedder, saved: Embedder, path: Path, parts: tuple[str, ...]) -> None:
     """Give a model parts of a saved one, statistics included; its other parts stay fresh.
 
     The card says which classes the saved model knew, from its own training and from what it started from.
     """
-    path = _model_file(given)
     if len(parts) > 1 and isinstance(saved, SimilarityModel):
         raise ModelError(
             f"{path} holds a learned similarity, which model.start cannot go on from: set model.weights to it, which "
             "takes the backbone alone."
         )
     if saved.backbone_name != embedder.backbone_name or _shapes(saved.backbone) != _shapes(embedder.backbone):
+        there, wanted = (
+            f"'{one.backbone_name}' of {one.spec.channels} input channels at {one.spec.size} px"
+            for one in (saved, embedder)
+        )
         raise ModelError(
-            f"{path} holds the backbone {_described(saved)} but the recipe asks for {_described(embedder)}: set "
+            f"{path} holds the backbone {there} but the recipe asks for {wanted}: set "
             f"backbone, channels and size of the model section as in the file, or choose another."
         )
     for name in parts[1:]:
@@ -242,7 +218,3 @@ def _unlike(path: Path, name: str, saved: Embedder, embedder: Embedder) -> Model
         f"The {known} of {path} is not shaped as the recipe's: set it as in the file, or take the backbone alone by "
         "model.weights in place of model.start."
     )
-
-
-def _described(embedder: Embedder) -> str:
-    return f"'{embedder.backbone_name}' of {embedder.spec.channels} input channels at {embedder.spec.size} px"

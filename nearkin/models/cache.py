@@ -12,6 +12,7 @@ import json
 import math
 import os
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,7 +26,7 @@ from nearkin.data.inputs import InputSpec
 from nearkin.errors import DataError, ModelError, StorageError
 from nearkin.models.embedder import POOLING, Embedder, Features, hash_tensors, to_device
 from nearkin.models.engines import Encoder
-from nearkin.models.items import batches, stacked
+from nearkin.models.items import batches, check_kind, stacked
 from nearkin.models.section import CacheViews
 from nearkin.models.speed import inference_copy
 from nearkin.progress import Progress
@@ -46,10 +47,7 @@ class ItemViews:
     """All views of an item, not normalised: (V, C, H, W)."""
 
     def __init__(self, dataset: Dataset, spec: InputSpec, views: CacheViews, seed: int) -> None:
-        if dataset.kind != spec.kind:
-            raise DataError(
-                f"The model takes {spec.kind}, but the data is {dataset.kind}: use other data or another model."
-            )
+        check_kind(dataset, spec)
         if spec.kind == "audio" and views.flip:
             raise ModelError("Audio cannot be mirrored: set model.cache_views.flip to false.")
         self.dataset = dataset
@@ -79,13 +77,13 @@ class ItemViews:
         return stacked(shown)
 
 
+@dataclass(frozen=True)
 class RowMaker:
     """What a frozen part gives at the places of a cache, as rows of it."""
 
-    def __init__(self, encoder: Encoder, at: str, dtype: np.dtype) -> None:
-        self.encoder = encoder
-        self.at = at
-        self.dtype = dtype
+    encoder: Encoder
+    at: str
+    dtype: np.dtype
 
     def __call__(self, batch: Tensor) -> np.ndarray:
         """Rows (B, V, C'), (B, V, H, W, C') or, of several places, (B, V, values), of all views (B, V, C, H, W)."""
@@ -231,26 +229,30 @@ class FeatureCache:
             progress: show a bar.
         """
         views = CacheViews() if views is None else views
-        _check_frozen(embedder, at)
+        point = cache_point(embedder)
+        if at != point and at not in embedder.frozen_stages:
+            if at != POOLING:
+                embedder.backbone.position(at)
+            raise ModelError(
+                f"The model learns before '{at}', so its features change there: cache at '{point}' or freeze more."
+            )
         facts = _facts(embedder, dataset, at, views, dtype, seed)
         key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
         path = Path(directory) / f"{key[:32]}.npy"
-        channels = _channels(embedder, at)
-        found = _open(path, key, channels)
-        if found is not None:
+        widths = embedder.backbone.widths | {POOLING: embedder.pooling.out_channels}
+        channels = {place: widths[place] for place in embedder.places(at)}
+        if (found := _open(path, key, channels)) is not None:
             return cls(*found, key, reused=True)
         samples = ItemViews(dataset, embedder.spec, views, seed)
         with in_turn(path.with_suffix(".lock")):
-            found = _open(path, key, channels)  # which another process may have made meanwhile
-            if found is not None:
+            if (found := _open(path, key, channels)) is not None:  # another process made it meanwhile
                 return cls(*found, key, reused=True)
             shape, layout = write_rows(path, RowMaker(Encoder(embedder), at, np.dtype(dtype)), samples, progress)
             made_of = {"key": key, "shape": shape, "dtype": dtype, "facts": facts}
             write_json(path.with_suffix(".json"), made_of | ({"layout": layout} if len(layout) > 1 else {}))
-        made = _open(path, key, channels)
-        if made is None:
+        if (found := _open(path, key, channels)) is None:
             raise StorageError(f"The feature cache {path} vanished or changed while it was written: run again.")
-        return cls(*made, key, reused=False)
+        return cls(*found, key, reused=False)
 
     def gather(self, indices: np.ndarray, views: np.ndarray | int = 0) -> Features:
         """Features of some items, float32: vectors (B, C') or maps (B, C', H, W) with the channels innermost.
@@ -299,21 +301,10 @@ def cache_point(embedder: Embedder) -> str:
     return POOLING if whole and not learned else frozen[-1]
 
 
-def _check_frozen(embedder: Embedder, at: str) -> None:
-    """Refuse a place that training would change: the cache would go stale."""
-    point = cache_point(embedder)
-    if at == point or at in embedder.frozen_stages:
-        return
-    if at != POOLING:
-        embedder.backbone.position(at)
-    raise ModelError(
-        f"The model learns before '{at}', so its features change there: cache at '{point}' or freeze more."
-    )
-
-
 def _facts(embedder: Embedder, dataset: Dataset, at: str, views: CacheViews, dtype: str, seed: int) -> dict[str, Any]:
     """All that decides the content of a cache."""
     transform = transform_for(embedder.spec, None, train=False)
+    drawn = {"crop_scale": list(views.crop_scale), "seed": seed} if views.crops else {}
     places = embedder.places(at)
     return {
         "format": _FORMAT,
@@ -322,13 +313,9 @@ def _facts(embedder: Embedder, dataset: Dataset, at: str, views: CacheViews, dty
         "at": at if len(places) == 1 else places,
         "trunk": _trunk_hash(embedder, at),
         "transform": {name: getattr(transform, name) for name in ("resize", "frames") if hasattr(transform, name)},
-        "views": {"flip": views.flip, "crops": views.crops, **(_crop_facts(views, seed) if views.crops else {})},
+        "views": {"flip": views.flip, "crops": views.crops, **drawn},
         "dtype": dtype,
     }
-
-
-def _crop_facts(views: CacheViews, seed: int) -> dict[str, Any]:
-    return {"crop_scale": list(views.crop_scale), "seed": seed}
 
 
 def _trunk_hash(embedder: Embedder, at: str) -> str:
@@ -341,12 +328,6 @@ def _trunk_hash(embedder: Embedder, at: str) -> str:
         prefixes.append("pooling.")
     weights = {name: value for name, value in embedder.state_dict().items() if name.startswith(tuple(prefixes))}
     return hash_tensors(weights, facts)
-
-
-def _channels(embedder: Embedder, at: str) -> dict[str, int]:
-    """How many channels each of the places of a row has, in their order."""
-    widths = embedder.backbone.widths | {POOLING: embedder.pooling.out_channels}
-    return {place: widths[place] for place in embedder.places(at)}
 
 
 def _open(path: Path, key: str, channels: dict[str, int]) -> tuple[np.ndarray, RowLayout] | None:

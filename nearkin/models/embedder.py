@@ -240,9 +240,8 @@ class Embedder(nn.Module):
     @property
     def frozen_stages(self) -> list[str]:
         """The frozen stages, first to last."""
-        if self.frozen_upto is None:
-            return []
-        return self.backbone.between(None, None if self.frozen_upto == ALL else self.frozen_upto)
+        upto = self.frozen_upto
+        return [] if upto is None else self.backbone.between(None, None if upto == ALL else upto)
 
     def frozen_prefixes(self) -> list[str]:
         """What the names of all weights and buffers that training never changes begin with."""
@@ -253,10 +252,9 @@ class Embedder(nn.Module):
         super().train(mode)
         for name in self.frozen_stages:
             self.backbone.stages[name].eval()
-        if self.frozen_batch_norm:
-            for module in self.backbone.modules():
-                if isinstance(module, nn.modules.batchnorm._BatchNorm):
-                    module.eval()
+        for module in self.backbone.modules() if self.frozen_batch_norm else ():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                module.eval()
         return self
 
     def encode(
@@ -328,9 +326,7 @@ class Embedder(nn.Module):
     def fingerprint(self) -> str:
         """A sha256, in hex, of what decides the embeddings: architecture and weights, not the card or frozen stages."""
         architecture = self.architecture()
-        for key in ("freeze", "frozen_batch_norm"):
-            del architecture[key]
-        del architecture["backbone"]["pretrained"]
+        del architecture["freeze"], architecture["frozen_batch_norm"], architecture["backbone"]["pretrained"]
         return hash_tensors(self.state_dict(), architecture)
 
     def save(self, path: str | Path) -> None:
@@ -352,7 +348,16 @@ class Embedder(nn.Module):
         """
         from nearkin.models.build import assemble
 
-        metadata, weights = _read_model(Path(path))
+        path = Path(path)
+        if not path.is_file():
+            raise CheckpointError(f"There is no model file {path}: check the path.")
+        try:
+            metadata, weights = read_tensors(path)
+        except (SafetensorError, OSError) as error:
+            raise CheckpointError(f"{path} is not a model file of nearkin, or it is damaged ({error}).") from error
+        if metadata.get("format") != _FORMAT:
+            raise CheckpointError(f"{path} is a safetensors file, but not a model that nearkin saved.")
+        check_version(path, metadata.get("version", ""), _VERSION, "train the model again")
         try:
             architecture, card = json.loads(metadata["architecture"]), Card.from_dict(json.loads(metadata["card"]))
             embedder = assemble(architecture, pretrained=False)
@@ -399,34 +404,20 @@ def read_tensors(path: str | Path) -> tuple[dict[str, str], dict[str, Tensor]]:
         return file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
 
 
-def _read_model(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
-    """Metadata and tensors of a file that says it is an embedder of this version."""
-    if not path.is_file():
-        raise CheckpointError(f"There is no model file {path}: check the path.")
-    try:
-        metadata, weights = read_tensors(path)
-    except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"{path} is not a model file of nearkin, or it is damaged ({error}).") from error
-    _check_format(path, metadata)
-    return metadata, weights
-
-
-def _check_format(path: Path, metadata: dict[str, str]) -> None:
-    if metadata.get("format") != _FORMAT:
-        raise CheckpointError(f"{path} is a safetensors file, but not a model that nearkin saved.")
-    version = metadata.get("version", "")
-    if version == str(_VERSION):
-        return
-    if version.isdecimal() and int(version) > _VERSION:
-        raise CheckpointError(f"{path} was made by a newer nearkin (format {version}): upgrade nearkin to read it.")
-    raise CheckpointError(
-        f"{path} has the format version '{version}', but this nearkin reads version {_VERSION}: train the model again."
-    )
+def check_version(path: str | Path, version: str, ours: int, otherwise: str) -> None:
+    """Refuse a file whose version is not ours: a newer one asks for an upgrade, any other for what is said."""
+    if version != str(ours):
+        newer = version.isdecimal() and int(version) > ours
+        raise CheckpointError(
+            f"{path} has the format version '{version}', but this nearkin reads version {ours}: "
+            f"{'upgrade to a newer nearkin' if newer else otherwise}."
+        )
 
 
 _BATCH = 64
 
 
+@dataclass(frozen=True, eq=False)
 class PixelReader:
     """Gives items of a data set as a model takes them, before they are normalised.
 
@@ -435,9 +426,8 @@ class PixelReader:
         dataset: the images.
     """
 
-    def __init__(self, embedder: Embedder, dataset: Dataset) -> None:
-        self.embedder = embedder
-        self.dataset = dataset
+    embedder: Embedder
+    dataset: Dataset
 
     def __call__(self, rows: Sequence[int] | np.ndarray) -> Tensor:
         """Pixels float32 (r, C, H, W) in [0, 1] of the items `rows` (r,)."""

@@ -25,69 +25,53 @@ class BatchEncoder(Protocol):
 
     Attributes:
         spec: what the model takes.
+        dimension: size of a vector.
+        device: where it computes.
+        divides: whether parts of a batch are best run by several threads of the caller, each with one of torch's.
+        fills: whether a last, smaller batch is filled up: the network would be compiled again for another shape.
     """
 
     spec: InputSpec
-
-    @property
-    def divides(self) -> bool:
-        """Whether parts of a batch are best run by several threads of the caller, each with one of torch's."""
-        ...
-
-    @property
-    def dimension(self) -> int:
-        """Size of a vector."""
-        ...
-
-    @property
-    def device(self) -> torch.device:
-        """Where it computes."""
-        ...
+    dimension: int
+    device: torch.device
+    divides: bool
+    fills: bool = False
 
     def __call__(self, batch: Tensor) -> Tensor:
         """Vectors (B, d) of samples (B, C, H, W) as loaded: uint8 or float in [0, 1], for audio log-mel values."""
         ...
 
     def encode(self, items: Items, *, batch_size: int = 32, progress: bool = True, workers: int = 2) -> np.ndarray:
-        """Vectors float32 (n, d) of anything that `Embedder.encode` takes."""
-        ...
+        """Vectors float32 (n, d) of anything that `Embedder.encode` takes; maps (n, C, H, W) of an encoder of a stage.
+
+        Args:
+            items: what to encode, decoded ahead in threads.
+            batch_size: samples that go through the network together.
+            progress: show a bar.
+            workers: threads that decode.
+        """
+        if batch_size < 1 or workers < 0:
+            raise ModelError(
+                f"Encoding needs a batch size of at least 1 and workers of at least 0, not {batch_size}, {workers}."
+            )
+        samples = open_items(items, self.spec)
+        rows = np.empty((len(samples), self.dimension), dtype=np.float32)
+        done = 0
+        with Progress("Encoding", len(samples), progress) as bar:
+            for batch in samples.batches(batch_size, workers):
+                count = len(batch)
+                missing = batch_size - count if self.fills else 0
+                whole = torch.cat([batch, batch[:1].expand(missing, -1, -1, -1)]) if missing else batch
+                features = self(whole)[:count].float().cpu().numpy()
+                if done == 0:
+                    rows = np.empty((len(samples), *features.shape[1:]), dtype=np.float32)
+                rows[done : done + count] = features
+                done += count
+                bar.advance(count)
+        return rows
 
 
-def encode_items(
-    encoder: BatchEncoder, items: Items, *, batch_size: int, progress: bool, workers: int, padded: bool = False
-) -> np.ndarray:
-    """What an encoder gives for items, float32 (n, ...), decoded ahead in threads.
-
-    Args:
-        encoder: what runs the network.
-        items: anything that `Embedder.encode` takes.
-        batch_size: samples that go through the network together.
-        progress: show a bar.
-        workers: threads that decode.
-        padded: fill up a last, smaller batch, for a network that would be compiled again for another shape.
-    """
-    if batch_size < 1 or workers < 0:
-        raise ModelError(
-            f"Encoding needs a batch size of at least 1 and workers of at least 0, not {batch_size}, {workers}."
-        )
-    samples = open_items(items, encoder.spec)
-    rows = np.empty((len(samples), encoder.dimension), dtype=np.float32)
-    done = 0
-    with Progress("Encoding", len(samples), progress) as bar:
-        for batch in samples.batches(batch_size, workers):
-            count = len(batch)
-            missing = batch_size - count if padded else 0
-            whole = torch.cat([batch, batch[:1].expand(missing, -1, -1, -1)]) if missing else batch
-            features = encoder(whole)[:count].float().cpu().numpy()
-            if done == 0:
-                rows = np.empty((len(samples), *features.shape[1:]), dtype=np.float32)
-            rows[done : done + count] = features
-            done += count
-            bar.advance(count)
-    return rows
-
-
-class Encoder:
+class Encoder(BatchEncoder):
     """The embedder as it is now, copied for speed: later training does not reach the copy, nor the copy the embedder.
 
     `Embedder.encode` makes one for each call; keep one to answer many small queries.
@@ -99,27 +83,17 @@ class Encoder:
     """
 
     def __init__(self, embedder: Embedder, *, at: str | None = None, compile: bool = False) -> None:
-        self.spec = embedder.spec
+        self.spec, self.dimension, self.device = embedder.spec, embedder.dimension, embedder.normalise.mean.device
+        self.divides = self.device.type == "cpu"  # within one batch torch's threads wait for each other
+        self.fills = compile
         self.embedder = inference_copy(embedder)
         self.at = at
-        self.compile = compile
-        self._scale, self._shift = _normalisation(self.spec, embedder.normalise.mean.device)
+        # (x - mean) / std is x * scale + shift: (1, C, 1, 1), or, which is faster, one value where all channels agree.
+        mean, std = (torch.tensor(values, device=self.device) for values in (self.spec.mean, self.spec.std))
+        if len(set(self.spec.mean)) == len(set(self.spec.std)) == 1:
+            mean, std = mean[:1], std[:1]
+        self._scale, self._shift = (1.0 / std).view(1, -1, 1, 1), (-mean / std).view(1, -1, 1, 1)
         self._run: Callable[[Tensor], Tensor] = compiled(self._features) if compile else self._features
-
-    @property
-    def dimension(self) -> int:
-        """Size of an embedding."""
-        return self.embedder.dimension
-
-    @property
-    def divides(self) -> bool:
-        """Whether parts of a batch are best run by several threads: within one batch torch's wait for each other."""
-        return self.device.type == "cpu"
-
-    @property
-    def device(self) -> torch.device:
-        """Where it computes."""
-        return self._scale.device
 
     @torch.inference_mode()
     def __call__(self, batch: Tensor) -> Tensor:
@@ -131,10 +105,6 @@ class Encoder:
         """All that `Embedder.forward` needs to go on from `at`, by name, for samples as of a call."""
         return self.embedder.cut(self._normalised(batch.to(self.device)), at)
 
-    def encode(self, items: Items, *, batch_size: int = 32, progress: bool = True, workers: int = 2) -> np.ndarray:
-        """Encode anything that `Embedder.encode` takes: float32 (n, d), or maps (n, C, H, W) if `at` is a stage."""
-        return encode_items(self, items, batch_size=batch_size, progress=progress, workers=workers, padded=self.compile)
-
     def _features(self, batch: Tensor) -> Tensor:
         x = self._normalised(batch)
         return self.embedder.embed(x) if self.at is None else self.embedder.features(x, self.at)
@@ -142,14 +112,6 @@ class Encoder:
     def _normalised(self, batch: Tensor) -> Tensor:
         scale = self._scale / 255.0 if batch.dtype == torch.uint8 else self._scale
         return as_channels_last(batch).to(torch.float32, copy=True).mul_(scale).add_(self._shift)
-
-
-def _normalisation(spec: InputSpec, device: torch.device) -> tuple[Tensor, Tensor]:
-    """(x - mean) / std as x * scale + shift: (1, C, 1, 1), or, which is faster, one value where all channels agree."""
-    mean, std = torch.tensor(spec.mean, device=device), torch.tensor(spec.std, device=device)
-    if len(set(spec.mean)) == len(set(spec.std)) == 1:
-        mean, std = mean[:1], std[:1]
-    return (1.0 / std).view(1, -1, 1, 1), (-mean / std).view(1, -1, 1, 1)
 
 
 TORCH = "torch"
@@ -184,9 +146,7 @@ def list_engines() -> list[str]:
     return engines.names()
 
 
-@engines.register(TORCH)
-def _torch(embedder: Embedder) -> BatchEncoder:
-    return Encoder(embedder)
+engines.register(TORCH)(Encoder)
 
 
 @engines.register("onnx")

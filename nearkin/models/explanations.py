@@ -147,15 +147,13 @@ def usual_explanation(embedder: Embedder, x: Tensor) -> str:
         local, attended = embedder.maps(x)
         weights = embedder.pooling.weights(local)
         given = {} if embedder.attention is None else embedder.attention.weights(attended, embedder.pooling(local))
-    if any(map(_differ, given.values())):
+
+    def differ(weights: Tensor | None) -> bool:  # (B, h, w) that sum to 1, from those of average pooling
+        return weights is not None and bool(((weights * weights[0].numel() - 1).abs() > _EVEN).any())
+
+    if any(map(differ, given.values())):
         return "attention"
-    return "contribution" if weights is None or not _differ(weights) else "weights"
-
-
-def _differ(weights: Tensor) -> bool:
-    """Whether weights (B, h, w) that sum to 1 are not those of average pooling."""
-    relative = weights * weights[0].numel()
-    return bool(((relative - 1).abs() > _EVEN).any())
+    return "weights" if differ(weights) else "contribution"
 
 
 @contextmanager
@@ -180,8 +178,7 @@ def _own_maps(embedder: Embedder, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]
 
 def _embedded(embedder: Embedder, local: Tensor, attended: dict[str, Tensor]) -> Tensor:
     """Raw embeddings (B, d) of what `Embedder.maps` gives."""
-    raw: Tensor = embedder.head(embedder.merge(local, attended))
-    return raw
+    return embedder.head(embedder.merge(local, attended))
 
 
 def _slope(embedder: Embedder, local: Tensor, attended: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
@@ -198,7 +195,7 @@ def _slope(embedder: Embedder, local: Tensor, attended: dict[str, Tensor]) -> tu
         if slope is None and _gradient(embedder.pooling(features).sum(), features) is None:
             raise ModelError(
                 f"No gradient passes the pooling '{_name(embedder)}', so neither contributions nor Grad-CAM can be "
-                "told: ask for 'weights' instead."
+                "computed: ask for 'weights' instead."
             )
     # Attention that averages, without the last vector beside it, takes no notice of the pooled map.
     return torch.zeros_like(local) if slope is None else slope, raw.detach()
@@ -217,7 +214,9 @@ def _left_out(embedder: Embedder, local: Tensor, attended: dict[str, Tensor]) ->
     positions = local.flatten(2)
     batch, channels, n = positions.shape
     if n == 1:
-        change = ((raw - _of_nothing(embedder, batch, attended)).unsqueeze(1) * own_way).sum(2)
+        nothing = embedder.normalise.mean.new_zeros(batch, embedder.pooling.out_channels)
+        features = nothing if embedder.attention is None else embedder.attention(attended, nothing)
+        change = ((raw - embedder.head(features)).unsqueeze(1) * own_way).sum(2)
     else:
         places = torch.arange(n, device=local.device)
         others = places.expand(n, n)[places[:, None] != places].view(n, n - 1)
@@ -232,13 +231,6 @@ def _left_out(embedder: Embedder, local: Tensor, attended: dict[str, Tensor]) ->
             dim=1,
         )
     return _without_rounding(change.view(batch, *local.shape[2:]), raw, _NOTHING_LEFT_OUT)
-
-
-def _of_nothing(embedder: Embedder, batch: int, attended: dict[str, Tensor]) -> Tensor:
-    """Raw embeddings (B, d) where the pooled vector is zero."""
-    u = embedder.normalise.mean.new_zeros(batch, embedder.pooling.out_channels)
-    raw: Tensor = embedder.head(u if embedder.attention is None else embedder.attention(attended, u))
-    return raw
 
 
 def _of_sets(embedder: Embedder, sets: Tensor, attended: dict[str, Tensor]) -> Tensor:

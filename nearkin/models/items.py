@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,8 +24,8 @@ from nearkin.data.sources import open_data
 from nearkin.data.stores import is_url
 from nearkin.errors import DataError
 
-# Batches being decoded or waiting while one is computed.
 _AHEAD = 2
+"""Batches being decoded or waiting while one is computed."""
 
 
 def batches(load: Callable[[int], Tensor], count: int, batch_size: int, workers: int) -> Iterator[Tensor]:
@@ -92,7 +92,7 @@ def several(items: Any) -> Sequence[Any]:
     if isinstance(items, Iterable) and not isinstance(items, dict | set | frozenset):
         return items if isinstance(items, list | tuple) else list(items)
     raise DataError(
-        f"Items are a folder, a file, a data set, an image or a list of images, not a {type(items).__name__}."
+        f"Pass a folder, a file, a data set, an image or a list of images as items, not a {type(items).__name__}."
     )
 
 
@@ -119,16 +119,6 @@ def check_pixels(item: Any, kind: str, name: str) -> None:
     )
 
 
-class Samples(Protocol):
-    """Items on their way into a model."""
-
-    def __len__(self) -> int: ...
-
-    def batches(self, batch_size: int, workers: int) -> Iterator[Tensor]:
-        """Yield (B, C, H, W), uint8 or float in [0, 1], for audio log-mel values; not normalised."""
-        ...
-
-
 def open_collection(items: Items) -> Items:
     """A folder, zip or manifest as the data set it is, a URL as that of a manifest; anything else as it was given."""
     if isinstance(items, str) and is_url(items):
@@ -138,18 +128,39 @@ def open_collection(items: Items) -> Items:
     return items
 
 
-def open_items(items: Items, spec: InputSpec) -> Samples:
-    """Recognise what the user gave; see `Embedder.encode` for what may be given."""
+def check_kind(dataset: Dataset, spec: InputSpec) -> None:
+    """Refuse data of another kind than a model takes."""
+    if dataset.kind != spec.kind:
+        raise DataError(
+            f"The model takes {spec.kind}, but the data is {dataset.kind}: use other data or another model."
+        )
+
+
+def open_items(items: Items, spec: InputSpec) -> _ItemList | _Tensors:
+    """Recognise what the user gave; see `Embedder.encode` for what may be given.
+
+    Both kinds have a length, and `batches` of (B, C, H, W), uint8 or float in [0, 1], for audio log-mel values; not
+    normalised.
+    """
     items = open_collection(items)
     if isinstance(items, Dataset):
-        if items.kind != spec.kind:
-            raise DataError(
-                f"The model takes {spec.kind}, but the data is {items.kind}: use other data or another model."
-            )
+        check_kind(items, spec)
         return _ItemList(spec, items)
     if isinstance(items, np.ndarray):
-        return _open_array(items, spec)
+        if spec.kind == "audio":
+            return _ItemList(spec, items if items.ndim == 2 else [items])
+        stack = items[None] if items.ndim == 2 or (items.ndim == 3 and items.shape[2] == 3) else items
+        if stack.ndim not in (3, 4):
+            raise DataError(
+                "An array of images must have the shape (H, W), (H, W, 3), (n, H, W) or (n, H, W, 3), not "
+                f"{items.shape}."
+            )
+        if _is_float_image(stack, spec):
+            return _Tensors(_channels_first(stack), spec, "The array")
+        return _ItemList(spec, stack)
     if isinstance(items, Tensor):
+        if items.ndim not in (3, 4):
+            raise DataError(f"The tensor must have the shape (n, C, H, W) or (C, H, W), not {tuple(items.shape)}.")
         return _Tensors(items if items.ndim == 4 else items[None], spec, "The tensor")
     return _ItemList(spec, several(items))
 
@@ -168,11 +179,12 @@ class ItemLoader:
 
     def __call__(self, item: Item, name: str) -> Tensor:
         """The sample of a path, the bytes of a file, an image, an array or a tensor; `name` is for errors."""
-        if isinstance(item, Tensor) or (isinstance(item, np.ndarray) and _is_float_image(item, self.spec)):
-            if isinstance(item, np.ndarray) and item.ndim not in (2, 3):
+        if isinstance(item, np.ndarray) and _is_float_image(item, self.spec):
+            if item.ndim not in (2, 3):
                 raise DataError(f"{name} must be an image (H, W) or (H, W, C), not an array {item.shape}.")
-            tensor = item if isinstance(item, Tensor) else _channels_first(item[None])[0]
-            return _fitted(tensor[None], self.spec, name)[0]
+            item = _channels_first(item[None])[0]
+        if isinstance(item, Tensor):
+            return _fitted(item[None], self.spec, name)[0]
         return self.transform(self.decoded(item, name, self.hint))
 
     def of_dataset(self, dataset: Dataset, index: int) -> Tensor:
@@ -188,9 +200,9 @@ class ItemLoader:
             hint: the short side needed, as of `decode_image`; None: decode at full size.
         """
         if isinstance(item, str | Path):
-            return self._from_file(read_file(Path(item)), str(item), hint)
+            return self.decoded(_read_file(Path(item)), str(item), hint)
         if isinstance(item, bytes):
-            return self._from_file(item, name, hint)
+            return decode_audio(item, name) if self.spec.kind == "audio" else decode_image(item, name, hint)
         if self.spec.kind == "audio":
             if isinstance(item, np.ndarray) and item.ndim == 1 and np.issubdtype(item.dtype, np.floating):
                 return item
@@ -204,9 +216,6 @@ class ItemLoader:
                 raise DataError(f"{name} is an image that could not be decoded ({error}).") from error
         raise DataError(f"{name} is a {type(item).__name__}: give a path, a PIL image, an array of pixels or a tensor.")
 
-    def _from_file(self, raw: bytes, name: str, hint: int | None) -> Image.Image | np.ndarray:
-        return decode_audio(raw, name) if self.spec.kind == "audio" else decode_image(raw, name, hint)
-
 
 class _ItemList:
     """Items loaded one by one in threads: a data set, or a list of paths, images, arrays or tensors."""
@@ -219,46 +228,28 @@ class _ItemList:
         return len(self.items)
 
     def batches(self, batch_size: int, workers: int) -> Iterator[Tensor]:
-        return batches(self.load, len(self), batch_size, workers)
+        return batches(self._load, len(self), batch_size, workers)
 
-    def load(self, index: int) -> Tensor:
-        """The sample (C, H, W) of one item."""
+    def _load(self, index: int) -> Tensor:
         if isinstance(self.items, Dataset):
             return self.loader.of_dataset(self.items, index)
         return self.loader(self.items[index], f"Item {index}")
 
 
+@dataclass(frozen=True)
 class _Tensors:
     """Samples (n, C, H, W) that are there already."""
 
-    def __init__(self, tensor: Tensor, spec: InputSpec, name: str) -> None:
-        if tensor.ndim != 4:
-            raise DataError(f"{name} must have the shape (n, C, H, W) or (C, H, W), not {tuple(tensor.shape)}.")
-        self.tensor = tensor
-        self.spec = spec
-        self.name = name
+    tensor: Tensor
+    spec: InputSpec
+    name: str
 
     def __len__(self) -> int:
         return len(self.tensor)
 
     def batches(self, batch_size: int, workers: int) -> Iterator[Tensor]:
-        fit = partial(_fitted, spec=self.spec, name=self.name)
-        return (fit(self.tensor[first : first + batch_size]) for first in range(0, len(self), batch_size))
-
-
-def _open_array(array: np.ndarray, spec: InputSpec) -> Samples:
-    """One or several images, or for audio waveforms, in an array."""
-    if spec.kind == "audio":
-        return _ItemList(spec, array if array.ndim == 2 else [array])
-    single = array.ndim == 2 or (array.ndim == 3 and array.shape[2] == 3)
-    stack = array[None] if single else array
-    if stack.ndim not in (3, 4):
-        raise DataError(
-            f"An array of images must have the shape (H, W), (H, W, 3), (n, H, W) or (n, H, W, 3), not {array.shape}."
-        )
-    if _is_float_image(stack, spec):
-        return _Tensors(_channels_first(stack), spec, "The array")
-    return _ItemList(spec, stack)
+        starts = range(0, len(self), batch_size)
+        return (_fitted(self.tensor[first : first + batch_size], self.spec, self.name) for first in starts)
 
 
 def _is_float_image(array: np.ndarray, spec: InputSpec) -> bool:
@@ -288,7 +279,7 @@ def _fitted(batch: Tensor, spec: InputSpec, name: str) -> Tensor:
     if batch.shape[2:] != (spec.size, spec.size):
         if spec.fit == "pad":
             return _padded(batch, spec.size)
-        batch = _resized(batch if batch.is_floating_point() else batch / 255.0, spec.size)
+        return _resized(_as_unit(batch), spec.size)
     return batch
 
 
@@ -308,8 +299,12 @@ def _with_channels(batch: Tensor, channels: int, name: str) -> Tensor:
         return batch.expand(-1, channels, -1, -1)
     if batch.shape[1] != 3:
         raise DataError(f"{name} has {batch.shape[1]} channels: give 1 (grey) or 3 (colour).")
-    unit = batch if batch.is_floating_point() else batch / 255.0
+    unit = _as_unit(batch)
     return torch.einsum("bchw,c->bhw", unit, unit.new_tensor(_LUMINANCE))[:, None]
+
+
+def _as_unit(batch: Tensor) -> Tensor:
+    return batch if batch.is_floating_point() else batch / 255.0
 
 
 def _resized(batch: Tensor, size: int) -> Tensor:
@@ -324,8 +319,7 @@ def _padded(batch: Tensor, size: int) -> Tensor:
     """The images (B, C, H, W), each whole in the middle of (C, size, size) as `padded` puts it there."""
     width, height = fitting(batch.shape[3], batch.shape[2], size)
     if (height, width) != batch.shape[2:]:
-        unit = batch if batch.is_floating_point() else batch / 255.0
-        batch = F.interpolate(unit, size=(height, width), mode="bilinear", antialias=True)
+        batch = F.interpolate(_as_unit(batch), size=(height, width), mode="bilinear", antialias=True)
     rows, inner = batch[:, :, :: max(1, height - 1)], batch[:, :, 1:-1]
     border = torch.cat([rows.flatten(2), inner[..., :: max(1, width - 1)].flatten(2)], dim=2)
     # Of an even number of values torch takes the lower middle one, as `border_colour` does.
@@ -335,7 +329,7 @@ def _padded(batch: Tensor, size: int) -> Tensor:
     return square
 
 
-def read_file(path: Path) -> bytes:
+def _read_file(path: Path) -> bytes:
     """The bytes of an item's file."""
     try:
         return path.read_bytes()

@@ -84,12 +84,11 @@ class AttentionSection(BaseModel):
     @model_validator(mode="after")
     def _check(self) -> AttentionSection:
         check_options(self.score, self.matrices, self.hidden)
-        stages = self.stages
-        if stages is not None and not stages:
+        stages = self.stages or []
+        if self.stages is not None and not stages:
             raise RecipeError("model.attention.stages is empty: name stages before the last, or set it to null.")
-        for name in stages or []:
-            if (stages or []).count(name) > 1:
-                raise RecipeError(f"The stage '{name}' is named twice in model.attention.stages: keep one.")
+        if twice := [name for name in stages if stages.count(name) > 1]:
+            raise RecipeError(f"The stage '{twice[0]}' is named twice in model.attention.stages: keep one.")
         return self
 
 

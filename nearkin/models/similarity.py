@@ -69,17 +69,18 @@ class PairSimilarity(nn.Module):
 
     def to_dict(self) -> dict[str, Any]:
         """The arguments, so that `PairSimilarity(dimension, **similarity.to_dict())` builds it again."""
-        return {
-            "hidden": self.hidden,
-            "slope": self.slope,
-            "dropout": self.dropout.p,
-            "symmetric": self.symmetric,
-        }
+        shape: dict[str, Any] = {"hidden": self.hidden, "slope": self.slope}
+        return shape | {"dropout": self.dropout.p, "symmetric": self.symmetric}
 
     def forward(self, enrolled: Tensor, queries: Tensor) -> Tensor:
         """Similarities (...) of pairs: enrolled (..., d) with queries (..., d), one to one."""
-        scores = self._one_way(enrolled, queries)
-        return scores if self.symmetric is None else self._both(scores, self._one_way(queries, enrolled))
+
+        def one_way(left: Tensor, right: Tensor) -> Tensor:
+            hidden = functional.leaky_relu(self.first(torch.cat([left, right], dim=-1)), self.slope)
+            return self.second(self.dropout(hidden)).squeeze(-1)
+
+        scores = one_way(enrolled, queries)
+        return scores if self.symmetric is None else self._both(scores, one_way(queries, enrolled))
 
     def table(self, queries: Tensor, enrolled: Tensor, *, at_rest: bool = False) -> Tensor:
         """Similarities (..., q, n) of queries (..., q, d) to enrolled items (..., n, d), each with each.
@@ -107,10 +108,6 @@ class PairSimilarity(nn.Module):
         """
         return SimilaritySides(self, dtype)
 
-    def _one_way(self, enrolled: Tensor, queries: Tensor) -> Tensor:
-        hidden = functional.leaky_relu(self.first(torch.cat([enrolled, queries], dim=-1)), self.slope)
-        return self.second(self.dropout(hidden)).squeeze(-1)
-
     def _held_table(self, queries: Tensor, enrolled: Tensor, dropout: float) -> Tensor:
         """The table with the hidden values of all pairs of some queries held at a time."""
         weight, bias = self.first.weight.to(queries.dtype), self.first.bias.to(queries.dtype)
@@ -127,8 +124,7 @@ class PairSimilarity(nn.Module):
         for some in queries.split(step, dim=-2):
             scores = one_way(some @ of_queries.T, enrolled @ of_enrolled.T + bias)
             if self.symmetric is not None:
-                back = one_way(some @ of_enrolled.T + bias, enrolled @ of_queries.T)
-                scores = self._both(scores, back)
+                scores = self._both(scores, one_way(some @ of_enrolled.T + bias, enrolled @ of_queries.T))
             strips.append(scores)
         return torch.cat(strips, dim=-2) if len(strips) != 1 else strips[0]
 
@@ -348,11 +344,11 @@ class SimilarityParts:
             at_rest: drop nothing out, even in training mode.
         """
         if by == "dol" and self.dense is not None:
-            scores: Tensor = self.dense(points)
-            return scores
+            return self.dense(points)
         return self.network.table(points, self.prototypes.points.to(points.dtype), at_rest=at_rest)
 
 
+@dataclass(eq=False, repr=False)
 class LearnedSpace:
     """Points of another space, compared by a learned similarity: the distance is `-S(y, x)`, x the query.
 
@@ -367,9 +363,8 @@ class LearnedSpace:
     name: ClassVar[str] = "learned"
     similarity: ClassVar[bool] = True
 
-    def __init__(self, base: Space, network: PairSimilarity) -> None:
-        self.base = base
-        self.network = network
+    base: Space
+    network: PairSimilarity
 
     def __repr__(self) -> str:
         return f"LearnedSpace({self.base!r}, similarity {id(self.network):x})"
@@ -382,9 +377,8 @@ class LearnedSpace:
         """Negative similarities (..., n, m) of queries (..., n, d) to enrolled points (..., m, d)."""
         if x.dtype in (torch.float16, torch.bfloat16) or y.dtype in (torch.float16, torch.bfloat16):
             x, y = x.float(), y.float()
-        if x.requires_grad or y.requires_grad:
-            return -self.network.table(x, y, at_rest=True)
-        with torch.no_grad():  # the network's weights learn by its loss, and a graph would hold every pair
+        # The network's weights learn by its loss alone, and a graph would hold every pair.
+        with torch.set_grad_enabled(torch.is_grad_enabled() and (x.requires_grad or y.requires_grad)):
             return -self.network.table(x, y, at_rest=True)
 
     def mean(self, xs: Tensor) -> Tensor:

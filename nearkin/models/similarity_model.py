@@ -24,7 +24,7 @@ from nearkin.search import exact
 from nearkin.spaces import Space
 
 
-def file_identities(items: Any) -> list[str] | None:
+def _file_identities(items: Any) -> list[str] | None:
     """What tells files apart, one for each item; None where items are no files."""
     if isinstance(items, Dataset):
         store = items.store
@@ -40,11 +40,11 @@ def file_identities(items: Any) -> list[str] | None:
     return None
 
 
-def same_file_positions(queries: Any, gallery: Any) -> list[list[int]] | None:
-    """The places in the gallery that hold the same file as each query; None where either are no files."""
-    asked, there = file_identities(queries), file_identities(gallery)
+def _same_file_positions(queries: Any, gallery: Any) -> list[list[int]]:
+    """The places in the gallery that hold the same file as each query; none at all where either are no files."""
+    asked, there = _file_identities(queries), _file_identities(gallery)
     if asked is None or there is None:
-        return None
+        return []
     places: dict[str, list[int]] = {}
     for place, file in enumerate(there):
         places.setdefault(file, []).append(place)
@@ -94,15 +94,8 @@ class SimilarityModel(Embedder):
     space: LearnedSpace
 
     def __init__(self, encoder: Embedder, network: PairSimilarity, classes: Sequence[str], dense: bool = True) -> None:
-        super().__init__(
-            encoder.backbone,
-            encoder.pooling,
-            encoder.head,
-            encoder.space,
-            encoder.card,
-            encoder.local,
-            encoder.attention,
-        )
+        parts = encoder.local, encoder.attention
+        super().__init__(encoder.backbone, encoder.pooling, encoder.head, encoder.space, encoder.card, *parts)
         if network.dimension != self.dimension:
             raise ModelError(
                 f"The similarity takes embeddings of {network.dimension} dimensions, but the model's have "
@@ -217,7 +210,7 @@ class SimilarityModel(Embedder):
     @torch.no_grad()
     def pair_scores(self, a: np.ndarray, b: np.ndarray, by: PairScore = "cosine+sim") -> np.ndarray:
         """The same of embeddings (n, d) and (n, d)."""
-        _check_name(by, _PAIR_SCORES, "pairs are not scored")
+        _check_name(by, _PAIR_SCORES, "score pairs")
         left, right = (torch.from_numpy(self._vectors(points)).to(self._device) for points in (a, b))
         if len(left) != len(right):
             raise DataError(
@@ -255,20 +248,23 @@ class SimilarityModel(Embedder):
         gallery = open_collection(gallery)
         there = self._points(gallery, 32, progress)
         if queries is None or queries is gallery:
-            _check_enough(k, len(there) - (exclude is None), "each item is looked for among the others")
-            distances, indices = exact(there, None, k, space=self.space, exclude=exclude)
-            return -distances.cpu().numpy(), indices.cpu().numpy()
-        queries = open_collection(queries)
-        same = same_file_positions(queries, gallery) if exclude is None else None
-        most = 0 if same is None else max(map(len, same), default=0)
-        asked = self._points(queries, 32, progress)
-        _check_enough(k, len(there) - most, "a query does not find its own file" if most else "that is all there are")
-        distances, indices = exact(asked, there, k + most, space=self.space, exclude=exclude)
-        found, places = -distances.cpu().numpy(), indices.cpu().numpy()
-        if same is not None and most:
-            own = np.array([np.isin(row, hidden) for row, hidden in zip(places, same, strict=True)]).reshape(
-                places.shape
+            points: tuple[Any, Any] = there, None
+            most, same = 0, []
+            available, why = len(there) - (exclude is None), "each item is looked for among the others"
+        else:
+            queries = open_collection(queries)
+            points = self._points(queries, 32, progress), there
+            same = _same_file_positions(queries, gallery) if exclude is None else []
+            most = max(map(len, same), default=0)
+            available, why = len(there) - most, "a query does not find its own file" if most else "that is all"
+        if isinstance(k, int) and k > available:
+            raise DataError(
+                f"k is {k}, but only {available} items can be found ({why}): ask for fewer, or pass more items."
             )
+        distances, indices = exact(*points, k + most, space=self.space, exclude=exclude)
+        found, places = -distances.cpu().numpy(), indices.cpu().numpy()
+        if most:
+            own = np.array([np.isin(row, hidden) for row, hidden in zip(places, same, strict=True)])
             kept = np.argsort(own, axis=1, kind="stable")[:, :k]
             found, places = np.take_along_axis(found, kept, axis=1), np.take_along_axis(places, kept, axis=1)
         return found, places
@@ -284,11 +280,11 @@ class SimilarityModel(Embedder):
     def _device(self) -> torch.device:
         return self.prototypes.points.device
 
-    def _classifier(self, by: str) -> Classifier:
-        _check_name(by, _CLASSIFIERS, "items are not classified")
+    def _classifier(self, by: Classifier) -> Classifier:
+        _check_name(by, _CLASSIFIERS, "classify items")
         if by == "dol" and self.dense is None:
             raise ModelError("The model has no dense layer for these classes: classify by 'sim'.")
-        return "dol" if by == "dol" else "sim"
+        return by
 
     def _points(self, items: Items, batch_size: int, progress: bool) -> np.ndarray:
         """Embeddings float32 (n, d) of items, or of what are embeddings already: every matrix of floats."""
@@ -318,7 +314,7 @@ class SimilarityModel(Embedder):
 
 def _check_name(given: str, known: Sequence[str], what: str) -> None:
     if given not in known:
-        raise ModelError(f"With this model {what} by '{given}'.{suggestion(str(given), known)}")
+        raise ModelError(f"This model cannot {what} by '{given}'.{suggestion(str(given), known)}")
 
 
 def _checked_labels(labels: Sequence[Any], items: int) -> np.ndarray:
@@ -330,10 +326,3 @@ def _checked_labels(labels: Sequence[Any], items: int) -> np.ndarray:
         if label is None or label != label or str(label) == "":
             raise DataError(f"Item {place} of the support has no label: add one, or remove the item.")
     return np.array([str(label) for label in labels], dtype=object)
-
-
-def _check_enough(k: int, available: int, why: str) -> None:
-    if isinstance(k, int) and k > available:
-        raise DataError(
-            f"There are not {k} items to be found but {available} ({why}): ask for fewer, or give more items."
-        )

@@ -52,22 +52,17 @@ def fold_batch_norm(module: M) -> M:
             continue
         for before, after in pairwise(list(parent._modules)):
             conv, norm = parent._modules[before], parent._modules[after]
-            if isinstance(conv, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d) and _merge(conv, norm):
-                parent._modules[after] = nn.Identity()
+            if not isinstance(conv, nn.Conv2d) or not isinstance(norm, nn.BatchNorm2d):
+                continue
+            mean, variance = norm.running_mean, norm.running_var
+            if mean is None or variance is None:
+                continue
+            if norm.training:
+                raise ModelError("Batch norm can only be folded in eval mode: call .eval() first.")
+            statistics = mean, variance, norm.eps, norm.weight, norm.bias
+            conv.weight, conv.bias = fuse_conv_bn_weights(conv.weight, conv.bias, *statistics)
+            parent._modules[after] = nn.Identity()
     return module
-
-
-def _merge(conv: nn.Conv2d, norm: nn.BatchNorm2d) -> bool:
-    """Put a batch norm into the convolution before it; False if it has no running statistics."""
-    mean, variance = norm.running_mean, norm.running_var
-    if mean is None or variance is None:
-        return False
-    if norm.training:
-        raise ModelError("Batch norm can only be folded in eval mode: call .eval() first.")
-    conv.weight, conv.bias = fuse_conv_bn_weights(
-        conv.weight, conv.bias, mean, variance, norm.eps, norm.weight, norm.bias
-    )
-    return True
 
 
 def inference_copy(module: M) -> M:

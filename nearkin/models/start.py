@@ -192,7 +192,8 @@ def _choose(
 def _check_arguments(
     class_ids: np.ndarray, kind: str, dimension: Dimension, ridge: float | None, space: Space, seed: int
 ) -> None:
-    if class_ids.ndim != 1 or class_ids.dtype.kind not in "iu" or not _is_complete(class_ids):
+    found = np.unique(class_ids)
+    if class_ids.ndim != 1 or class_ids.dtype.kind not in "iu" or not np.array_equal(found, np.arange(len(found))):
         raise ModelError("class_ids must be whole numbers 0 ... C - 1 without gaps, one for each item.")
     if kind not in ("whitened", "pca"):
         raise ModelError(f"kind must be 'whitened' or 'pca', not {kind!r}.")
@@ -208,12 +209,6 @@ def _check_arguments(
         raise ModelError(f"ridge must be a finite number from 0, not {ridge!r}.")
     if not is_whole(seed) or seed < 0:
         raise ModelError(f"seed must be a whole number from 0, not {seed!r}.")
-
-
-def _is_complete(class_ids: np.ndarray) -> bool:
-    """Whether every class 0 ... C - 1 has an item."""
-    found = np.unique(class_ids)
-    return len(found) == 0 or bool(found[0] == 0 and found[-1] == len(found) - 1)
 
 
 def _ridges(kind: Kind, ridge: float | None, fewer_items: bool) -> tuple[float | None, ...]:
@@ -249,9 +244,14 @@ def _trials(summed: FeaturePass, sizes: list[int], ridges: tuple[float | None, .
         if ridges != (None,) and not others.can_whiten:
             continue  # nothing to whiten by
         for key, embedded in _embeddings(summed.sample[rows], others, sizes, ridges, dampings):
-            result = retrieval_metrics(_in(space, embedded), labels, space=space)
+            scaled = torch.from_numpy(embedded / _length(embedded, space))
+            result = retrieval_metrics(space.project(scaled).numpy(), labels, space=space)
             found.setdefault(key, []).append((result.values["P@1"], result.values["MAP@R"], len(result.labels)))
-    trials = [Trial(*key, *_mean(rows)) for key, rows in found.items()]
+    trials = []
+    for key, folds in found.items():
+        table = np.array(folds)
+        precision, map_at_r = np.average(table[:, :2], axis=0, weights=table[:, 2])
+        trials.append(Trial(*key, float(precision), float(map_at_r), int(table[:, 2].sum())))
     return tuple(_best([trial for trial in trials if trial.dimension == size]) for size in sizes if trials)
 
 
@@ -341,21 +341,10 @@ def _smallest(trials: Sequence[Trial]) -> Trial:
     return near[0] if near else _best(list(trials))
 
 
-def _in(space: Space, points: np.ndarray) -> np.ndarray:
-    """Points of the space, scaled to fit."""
-    return space.project(torch.from_numpy(points / _length(points, space))).numpy()
-
-
 def _length(points: np.ndarray, space: Space) -> float:
     """What points (n, d) are divided by: their mean norm, or the largest where longer ones would be clipped."""
     norms = np.linalg.norm(points, axis=1)
     return max(float(norms.max() if isinstance(space, LipschitzBall) else norms.mean()), 1e-12)
-
-
-def _mean(rows: list[tuple[float, float, int]]) -> tuple[float, float, int]:
-    table = np.array(rows)
-    precision, map_at_r = np.average(table[:, :2], axis=0, weights=table[:, 2])
-    return float(precision), float(map_at_r), int(table[:, 2].sum())
 
 
 def _layer(summed: FeaturePass, chosen: Trial, size: int, space: Space) -> tuple[Tensor, Tensor, list[str]]:

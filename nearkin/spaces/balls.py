@@ -10,22 +10,23 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from nearkin.errors import ModelError
-from nearkin.spaces.space import euclidean_distance, spaces, widen
+from nearkin.spaces.space import StraightSpace, euclidean_distance, spaces, widen
 
 
 @spaces.register("lipschitz-ball")
 @dataclass(frozen=True)
-class LipschitzBall:
+class LipschitzBall(StraightSpace):
     """The closed unit ball with Euclidean distance, entered by a map that never stretches.
 
     `project(f) = f` if `|f| <= 1`, else `f / |f|`. Its gradient is the identity inside and the tangent projection over
-    `|f|` outside, so losses on it stay Lipschitz, which plain normalisation does not give.
+    `|f|` outside, so losses on it stay Lipschitz, which plain normalisation does not give. The ball is convex: means
+    stay inside.
 
     Reference: Gürbüz 2022, section 3.2.4.
     """
@@ -38,29 +39,13 @@ class LipschitzBall:
         norm = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
         return (wide / torch.where(norm <= 1, torch.ones_like(norm), norm)).to(f.dtype)
 
-    def distance(self, x: Tensor, y: Tensor) -> Tensor:
-        """Distances (..., n, m) between points (..., n, d) and (..., m, d)."""
-        return euclidean_distance(x, y)
-
-    def mean(self, xs: Tensor) -> Tensor:
-        """The arithmetic mean (..., d) of points (..., n, d); a ball is convex, so it stays inside."""
-        return widen(xs).mean(dim=-2).to(xs.dtype)
-
-    def as_euclidean(self, points: Tensor) -> tuple[Tensor, Tensor | None]:
-        """The points themselves, unweighted."""
-        return points, None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Name and parameters."""
-        return {"name": self.name}
-
 
 _RIM = 1 - 1e-5
 
 
 @spaces.register("poincare-ball")
 @dataclass(frozen=True)
-class PoincareBall:
+class PoincareBall(StraightSpace):
     """The ball `tau |x|^2 < 1` with the geodesic distance `2/sqrt(tau) artanh(sqrt(tau) |-x (+) y|)`.
 
     Norms are kept within `(1 - 1e-5)/sqrt(tau)`.
@@ -116,10 +101,6 @@ class PoincareBall:
         """The points, weighted by `1 - tau |y|^2`."""
         inside = self._inside(points)
         return inside, self._room(inside)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Name and parameters."""
-        return {"name": self.name, "curvature": self.curvature}
 
     def _inside(self, x: Tensor) -> Tensor:
         """Pull points (..., d) back from the rim, where the distance is infinite."""

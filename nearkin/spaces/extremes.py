@@ -70,7 +70,13 @@ def where_largest(
         best[places[gains]] = found[gains]
         # Longer again after a gain: a step that was halved too early would crawl.
         steps[places] = (steps[places] * torch.where(gains, 2.0, 0.5).to(steps)).clamp(max=step)
-    return _distinct(space, space.project(raw), best, step)
+    points, order = space.project(raw), best.argsort(descending=True, stable=True)
+    left = points[order[best[order] >= best.max() - _ALIKE]]
+    kept = []
+    while len(left):
+        kept.append(left[:1])
+        left = left[space.distance(left, left[:1])[:, 0] > step]
+    return torch.cat(kept), float(best.max())
 
 
 def _checked(value: Callable[[Tensor], Tensor], points: Tensor) -> Tensor:
@@ -81,15 +87,3 @@ def _checked(value: Callable[[Tensor], Tensor], points: Tensor) -> Tensor:
             f"The value of {len(points)} points must be as many numbers, but got shape {tuple(found.shape)} or NaN."
         )
     return found.double()
-
-
-def _distinct(space: Space, points: Tensor, values: Tensor, step: float) -> tuple[Tensor, float]:
-    """Those of points (s, d) with the largest of values (s,), the best first, none within a step of another."""
-    order = values.argsort(descending=True, stable=True)
-    largest = values[order[0]]
-    left = points[order[values[order] >= largest - _ALIKE]]
-    kept = []
-    while len(left):
-        kept.append(left[:1])
-        left = left[space.distance(left, left[:1])[:, 0] > step]
-    return torch.cat(kept), float(largest)

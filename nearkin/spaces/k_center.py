@@ -6,7 +6,6 @@ where the space of the model asks for it.
 
 from __future__ import annotations
 
-import operator
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nearkin.checks import is_whole
 from nearkin.errors import DataError
 from nearkin.spaces.space import euclidean_distance, widen
 
@@ -38,7 +38,8 @@ def kcenter(points: Tensor, k: int, seeds: Tensor | None = None, mask: Tensor | 
         mask: (G, N), False for padding, which may hold anything.
     """
     valid = _valid(points, mask)
-    k = _whole(k)
+    if not is_whole(k):
+        raise DataError(f"k must be a whole number, not {k!r}.")
     fewest = int(valid.sum(dim=1).min()) if len(points) else k
     if not 1 <= k <= fewest:
         raise DataError(f"Cannot pick {k} centers: the smallest group holds {fewest} points; choose k from 1 to that.")
@@ -168,7 +169,7 @@ def _average_radius(points: Tensor, valid: Tensor) -> Tensor:
     for start in range(0, groups, at_once):
         some = slice(start, start + at_once)
         distances = _Distances(points[some], valid[some])
-        nearest = distances.to(distances.best_centers())
+        nearest = distances.to(distances.best_centers)
         total = nearest.amax(dim=1).sqrt()
         for _ in range(size - 1):  # more picks than points add nothing
             nearest = torch.minimum(nearest, distances.to(nearest.argmax(dim=1)))
@@ -203,11 +204,9 @@ class _Distances:
         # Within the budget all are kept; a group too large for it asks again for those to each pick.
         self.every = next(parts) if rows >= size else None
         kept = [self.every] if self.every is not None else parts
-        self.farthest = torch.cat([part.amax(dim=2) for part in kept], dim=1)
-
-    def best_centers(self) -> Tensor:
+        farthest = torch.cat([part.amax(dim=2) for part in kept], dim=1)
+        self.best_centers = farthest.masked_fill(self.padding, torch.inf).argmin(dim=1)
         """The places (G,) of the points whose farthest point is nearest."""
-        return self.farthest.masked_fill(self.padding, torch.inf).argmin(dim=1)
 
     def to(self, places: Tensor) -> Tensor:
         """(G, N) from every point to the one at its group's place (G,)."""
@@ -250,14 +249,6 @@ def _valid(points: Tensor, mask: Tensor | None) -> Tensor:
     if mask.shape != points.shape[:2]:
         raise DataError(f"The mask has the shape {tuple(mask.shape)}; the points need {tuple(points.shape[:2])}.")
     return mask.bool()
-
-
-def _whole(k: Any) -> int:
-    """A number of centers, if it is a whole one."""
-    try:
-        return operator.index(k)
-    except TypeError as error:
-        raise DataError(f"k must be a whole number, not {k!r}.") from error
 
 
 def _check_tensor(value: Any, what: str) -> None:

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from nearkin.checks import check_whole
+from nearkin.checks import check_whole, is_real, is_whole
 from nearkin.errors import DataError
 from nearkin.spaces.space import Euclidean, Space, Sphere
 
@@ -48,12 +47,13 @@ def chord_targets(distances: np.ndarray, beta: float = 1.0) -> np.ndarray:
         distances: any shape, such as those of a class tree (C, C).
         beta: the distance that becomes half of the largest chord.
     """
-    if not _is_positive(beta):
-        raise DataError(f"beta must be a positive number, not {beta!r}.")
+    _check_positive(beta, "beta")
     wide = _numbers(distances, "The distances")
     return math.sqrt(2) * wide / (beta + wide)
 
 
+@torch.inference_mode(False)  # whoever asks may be building a model where gradients are switched off
+@torch.enable_grad()
 def multidimensional_scaling(
     targets: np.ndarray,
     dimension: int,
@@ -77,15 +77,12 @@ def multidimensional_scaling(
         lr: its learning rate.
         seed: of the start.
     """
-    _check_settings(dimension, steps, lr, seed)
-    checked = _checked_targets(targets)
-    # Whoever asks may be building a model where gradients are switched off.
-    with torch.inference_mode(False), torch.enable_grad():
-        return _descend(torch.from_numpy(checked).float(), dimension, space, steps, lr, seed)
-
-
-def _descend(wanted: Tensor, dimension: int, space: Space, steps: int, lr: float, seed: int) -> Scaling:
-    """Points for the distances wanted (C, C)."""
+    check_whole(dimension, "dimension", 1)
+    check_whole(steps, "steps", 1)
+    if not is_whole(seed):
+        raise DataError(f"seed must be a whole number, not {seed!r}.")
+    _check_positive(lr, "lr")
+    wanted = torch.from_numpy(_checked_targets(targets)).float()
     generator = torch.Generator().manual_seed(int(seed))
     start = torch.randn(len(wanted), dimension, generator=generator, dtype=torch.float32)
     # Steps of Adam have one size, which is to be small against the vectors and yet bring them anywhere: at length one.
@@ -146,14 +143,6 @@ def _numbers(values: np.ndarray, what: str) -> np.ndarray:
     return wide
 
 
-def _check_settings(dimension: Any, steps: Any, lr: Any, seed: Any) -> None:
-    check_whole(dimension, "dimension", 1)
-    check_whole(steps, "steps", 1)
-    if not isinstance(seed, Integral):
-        raise DataError(f"seed must be a whole number, not {seed!r}.")
-    if not _is_positive(lr):
-        raise DataError(f"lr must be a positive number, not {lr!r}.")
-
-
-def _is_positive(value: Any) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool) and 0 < float(value) < math.inf
+def _check_positive(value: Any, name: str) -> None:
+    if not is_real(value) or not 0 < float(value) < math.inf:
+        raise DataError(f"{name} must be a positive number, not {value!r}.")

@@ -18,14 +18,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from numbers import Real
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from nearkin.checks import is_real
 from nearkin.errors import DataError
 from nearkin.spaces.space import Euclidean, Sphere
 
@@ -48,37 +48,55 @@ _BLOCK = 2**22
 """Numbers that are held in double precision at a time."""
 
 
-@dataclass(frozen=True, eq=False)
-class PrincipalDirections:
-    """In which directions points lie away from their mean.
-
-    Attributes:
-        mean: (d,).
-        components: the unit principal directions (d, d), one a row, those that vary most first.
-        singular_values: of the points minus the mean (d,), descending; 0 beyond their number.
-    """
-
-    mean: np.ndarray
-    components: np.ndarray
-    singular_values: np.ndarray
-
-
-def principal_directions(embeddings: Any) -> PrincipalDirections:
-    """The principal directions of embeddings (n, d), array or tensor, at least two."""
-    points = as_points(embeddings)
+def _principal_directions(points: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The mean (d,) of points (n, d), their unit directions (d, d), those that vary most first, and singular values."""
     if len(points) < 2:
         raise DataError(f"Principal directions need at least two embeddings, but there are {len(points)}: add more.")
     dimension = points.shape[1]
     mean = points.mean(axis=0, dtype=np.float64)
-    factor = triangular_factor(block - mean for block in _blocks(points))
+    factor = triangular_factor(points[rows].astype(np.float64) - mean for rows in _blocks(points))
     _, values, directions = np.linalg.svd(factor, full_matrices=True)
     values = np.append(values, np.zeros(dimension - len(values)))
     if values[0] <= _SAME * math.sqrt(len(points)) * np.abs(mean).max():
         raise DataError("All embeddings are identical, so there are no principal directions: fit others.")
-    return PrincipalDirections(mean, _signed(directions), values)
+    # The largest entry of each is positive: a direction has no sign of its own.
+    largest = np.abs(directions).argmax(axis=1)
+    signs = np.where(directions[np.arange(dimension), largest] < 0, -1.0, 1.0)
+    return mean, directions * signs[:, None], values
 
 
-class PrincipalReweighting:
+class _LinearMap:
+    """A linear map of embeddings that is learned from some."""
+
+    components_: np.ndarray
+
+    def fit(self, embeddings: Any) -> Self:
+        """Learn from embeddings (n, d), array or tensor, at least two."""
+        raise NotImplementedError
+
+    def _matrix(self) -> tuple[np.ndarray, np.ndarray]:
+        """What is taken off (d,), and what embeddings are then multiplied by (d, d)."""
+        raise NotImplementedError
+
+    def transform(self, embeddings: Any) -> np.ndarray:
+        """Embeddings (n, d), mapped, in the precision they were given in."""
+        if not hasattr(self, "components_"):
+            raise DataError(f"This {type(self).__name__} is not fitted: call fit(embeddings) first.")
+        points, (centre, matrix) = _as_points(embeddings), self._matrix()
+        if points.shape[1] != len(centre):
+            raise DataError(f"The embeddings have {points.shape[1]} dimensions, but those fitted had {len(centre)}.")
+        found = np.empty(points.shape, dtype=np.float32 if points.dtype == np.float32 else np.float64)
+        for rows in _blocks(points):
+            found[rows] = (points[rows].astype(np.float64) - centre) @ matrix
+        return found
+
+    def fit_transform(self, embeddings: Any) -> np.ndarray:
+        """Fit embeddings (n, d), and give them mapped."""
+        return self.fit(embeddings).transform(embeddings)
+
+
+@dataclass(eq=False)
+class PrincipalReweighting(_LinearMap):
     """Weigh the principal directions of embeddings, by given weights or by a power of how much they vary.
 
     With a power, `w_i = c s_i^(-power)`, s_i being the singular value of direction i: 0 leaves the points as they are
@@ -106,40 +124,27 @@ class PrincipalReweighting:
         weights_: of the directions (d,).
     """
 
-    mean_: np.ndarray
-    components_: np.ndarray
-    singular_values_: np.ndarray
-    weights_: np.ndarray
-
-    def __init__(self, power: float = 0.5, weights: Sequence[float] | np.ndarray | None = None) -> None:
-        self.power = power
-        self.weights = weights
-
-    def __repr__(self) -> str:
-        return f"PrincipalReweighting(power={self.power!r}, weights={self.weights!r})"
+    power: float = 0.5
+    weights: Sequence[float] | np.ndarray | None = None
+    mean_: np.ndarray = field(init=False, repr=False)
+    components_: np.ndarray = field(init=False, repr=False)
+    singular_values_: np.ndarray = field(init=False, repr=False)
+    weights_: np.ndarray = field(init=False, repr=False)
 
     def fit(self, embeddings: Any) -> Self:
         """Find mean, directions and weights of embeddings (n, d), array or tensor, at least two."""
-        found = principal_directions(embeddings)
-        self.mean_, self.components_, self.singular_values_ = found.mean, found.components, found.singular_values
-        self.weights_ = self._weights()
+        mean, components, values = _principal_directions(_as_points(embeddings))
+        self.weights_ = self._weights(values)
+        self.mean_, self.components_, self.singular_values_ = mean, components, values
         return self
 
-    def transform(self, embeddings: Any) -> np.ndarray:
-        """Embeddings (n, d) with their directions weighed, around zero; in the precision they were given in."""
-        if not hasattr(self, "weights_"):
-            raise DataError("This re-weighting is not fitted: call fit(embeddings) first.")
-        return moved(embeddings, self.mean_, (self.components_.T * self.weights_) @ self.components_)
+    def _matrix(self) -> tuple[np.ndarray, np.ndarray]:
+        return self.mean_, (self.components_.T * self.weights_) @ self.components_
 
-    def fit_transform(self, embeddings: Any) -> np.ndarray:
-        """Fit embeddings (n, d), and give them weighed."""
-        return self.fit(embeddings).transform(embeddings)
-
-    def _weights(self) -> np.ndarray:
-        values = self.singular_values_
+    def _weights(self, values: np.ndarray) -> np.ndarray:
         if self.weights is not None:
             return _as_weights(self.weights, len(values))
-        if isinstance(self.power, bool) or not isinstance(self.power, Real) or not math.isfinite(self.power):
+        if not is_real(self.power) or not math.isfinite(self.power):
             raise DataError(
                 f"power must be a finite number, such as 0 (no change) or 1 (whitening), not {self.power!r}."
             )
@@ -151,20 +156,7 @@ class PrincipalReweighting:
         return weights * math.sqrt(np.square(values[held]).sum() / np.square(weights * values).sum())
 
 
-def moved(embeddings: Any, centre: np.ndarray, change: np.ndarray) -> np.ndarray:
-    """Embeddings (n, d) minus a centre (d,), times a matrix (d, d); in the precision they were given in."""
-    points = as_points(embeddings)
-    if points.shape[1] != len(centre):
-        raise DataError(f"The embeddings have {points.shape[1]} dimensions, but those fitted had {len(centre)}.")
-    found = np.empty(points.shape, dtype=np.float32 if points.dtype == np.float32 else np.float64)
-    start = 0
-    for block in _blocks(points):
-        found[start : start + len(block)] = (block - centre) @ change
-        start += len(block)
-    return found
-
-
-def as_points(embeddings: Any) -> np.ndarray:
+def _as_points(embeddings: Any) -> np.ndarray:
     """Embeddings (n, d) as an array of finite numbers."""
     given = embeddings.detach().cpu() if isinstance(embeddings, Tensor) else embeddings
     given = given.float() if isinstance(given, Tensor) and given.dtype is torch.bfloat16 else given
@@ -194,24 +186,15 @@ def _as_weights(weights: Any, dimension: int) -> np.ndarray:
     return given
 
 
-def _blocks(points: np.ndarray) -> Iterator[np.ndarray]:
-    """Points (n, d), some rows at a time, in double precision."""
-    rows = max(1, _BLOCK // points.shape[1])
-    for start in range(0, len(points), rows):
-        yield points[start : start + rows].astype(np.float64)
+def _blocks(points: np.ndarray) -> Iterator[slice]:
+    """Which rows of points (n, d) to take to double precision at a time."""
+    count = max(1, _BLOCK // points.shape[1])
+    return (slice(start, start + count) for start in range(0, len(points), count))
 
 
-def _signed(directions: np.ndarray) -> np.ndarray:
-    """Directions (d, d), the largest entry of each positive: none has a sign of its own."""
-    largest = np.abs(directions).argmax(axis=1)
-    return directions * np.where(directions[np.arange(len(directions)), largest] < 0, -1.0, 1.0)[:, None]
-
-
-_SPHERE = Sphere()
-
-
-class PrincipalRotation:
-    """Turn embeddings onto their principal directions, those that vary most first.
+@dataclass(eq=False)
+class PrincipalRotation(_LinearMap):
+    """Turn embeddings onto their principal directions, those that vary most first; the first k are PCA to k.
 
     Example:
         >>> import numpy as np
@@ -232,40 +215,27 @@ class PrincipalRotation:
         items_: how many points were fitted; directions beyond their number are arbitrary.
     """
 
-    centre_: np.ndarray
-    components_: np.ndarray
-    kept_: np.ndarray
-    items_: int
-
-    def __init__(self, space: Any = _SPHERE) -> None:
-        self.space = space
-
-    def __repr__(self) -> str:
-        return f"PrincipalRotation(space={self.space!r})"
+    space: Any = Sphere()  # noqa: RUF009 - frozen, so it may be shared
+    centre_: np.ndarray = field(init=False, repr=False)
+    components_: np.ndarray = field(init=False, repr=False)
+    kept_: np.ndarray = field(init=False, repr=False)
+    items_: int = field(init=False, repr=False)
 
     def fit(self, embeddings: Any) -> Self:
         """Find the directions of embeddings (n, d), array or tensor, at least two."""
         check_turnable(self.space)
-        points = as_points(embeddings)
+        points = _as_points(embeddings)
         on_sphere = isinstance(self.space, Sphere)
         if on_sphere:
             points = self.space.project(torch.from_numpy(np.asarray(points, dtype=np.float64))).numpy()
-        found = principal_directions(points)
-        self.centre_ = np.zeros_like(found.mean) if on_sphere else found.mean
-        self.components_, self.items_ = found.components, len(points)
-        squares = np.square(found.singular_values)
+        mean, self.components_, values = _principal_directions(points)
+        self.centre_, self.items_ = np.zeros_like(mean) if on_sphere else mean, len(points)
+        squares = np.square(values)
         self.kept_ = np.cumsum(squares) / squares.sum()
         return self
 
-    def transform(self, embeddings: Any) -> np.ndarray:
-        """Embeddings (n, d), turned, in the precision they were given in; the first k dimensions are PCA to k."""
-        if not hasattr(self, "components_"):
-            raise DataError("This rotation is not fitted: call fit(embeddings) first.")
-        return moved(embeddings, self.centre_, self.components_.T)
-
-    def fit_transform(self, embeddings: Any) -> np.ndarray:
-        """Fit embeddings (n, d), and give them turned."""
-        return self.fit(embeddings).transform(embeddings)
+    def _matrix(self) -> tuple[np.ndarray, np.ndarray]:
+        return self.centre_, self.components_.T
 
 
 def check_turnable(space: Any) -> None:

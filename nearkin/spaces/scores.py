@@ -9,12 +9,12 @@ What they look like on a sphere: docs/methods/distance-ratio.md.
 from __future__ import annotations
 
 import math
-import operator
 from numbers import Real
 
 import torch
 from torch import Tensor
 
+from nearkin.checks import is_whole
 from nearkin.errors import DataError
 from nearkin.spaces.space import widen
 
@@ -59,13 +59,20 @@ def sphereface_probabilities(
         margin: m, a whole number: what the angle is multiplied by.
         segments: how many segments to tell apart, 1 to m; the last one reaches to 180 degrees. None: all of them.
     """
-    margin = _whole(margin, "margin", 1, None)
-    segments = margin if segments is None else _whole(segments, "number of segments", 1, margin)
+    segments = margin if segments is None else segments
+    for value, what, most in ((margin, "margin", None), (segments, "number of segments", margin)):
+        if not is_whole(value) or value < 1 or (most is not None and value > most):
+            limits = "of 1 or more" if most is None else f"from 1 to {most}"
+            raise DataError(f"The {what} of SphereFace must be a whole number {limits}, not {value!r}.")
     cosines = widen(cosines)
     segment = torch.zeros_like(cosines)
     for k in range(1, segments):
         segment += cosines <= math.cos(k * math.pi / margin)
-    own = torch.where(segment % 2 == 0, 1.0, -1.0) * _chebyshev(cosines, margin) - 2 * segment
+    # cos(margin * angle) as a polynomial of the cosine (Chebyshev's), smooth where the angle itself is not.
+    before, multiple = torch.ones_like(cosines), cosines
+    for _ in range(margin - 1):
+        before, multiple = multiple, 2 * cosines * multiple - before
+    own = torch.where(segment % 2 == 0, 1.0, -1.0) * multiple - 2 * segment
     return _target_probabilities(cosines, own, scale)
 
 
@@ -91,7 +98,10 @@ def arcface_probabilities(cosines: Tensor, scale: float | Tensor, margin: float)
     if not isinstance(margin, Real) or not 0 <= margin <= math.pi:
         raise DataError(f"The margin of ArcFace must be an angle in radians from 0 to pi, not {margin!r}.")
     cosines = widen(cosines)
-    added = math.cos(margin) * cosines - math.sin(margin) * _sine(cosines)
+    square = 1 - cosines.square()
+    some = square > 0
+    sines = torch.where(some, torch.where(some, square, 1.0).sqrt(), 0.0)  # without a gradient where they are zero
+    added = math.cos(margin) * cosines - math.sin(margin) * sines
     own = torch.where(cosines >= -math.cos(margin), added, cosines - margin * math.sin(margin))
     return _target_probabilities(cosines, own, scale)
 
@@ -104,30 +114,3 @@ def _target_probabilities(cosines: Tensor, own: Tensor, scale: float | Tensor) -
     rows = cosines.unsqueeze(-2).expand(*cosines.shape, cosines.shape[-1])
     logits = scale * rows.diagonal_scatter(own, dim1=-2, dim2=-1)
     return logits.softmax(dim=-1).diagonal(dim1=-2, dim2=-1)
-
-
-def _chebyshev(cosines: Tensor, degree: int) -> Tensor:
-    """`cos(degree * angle)` as a polynomial of the cosine, smooth where the angle itself is not."""
-    before, now = torch.ones_like(cosines), cosines
-    for _ in range(degree - 1):
-        before, now = now, 2 * cosines * now - before
-    return now
-
-
-def _sine(cosines: Tensor) -> Tensor:
-    """`sin(angle)`, without a gradient where it is zero."""
-    square = 1 - cosines.square()
-    some = square > 0
-    return torch.where(some, torch.where(some, square, 1.0).sqrt(), 0.0)
-
-
-def _whole(number: int, what: str, least: int, most: int | None) -> int:
-    """A whole number within its limits."""
-    try:
-        whole = operator.index(number)
-    except TypeError:
-        whole = least - 1
-    if whole < least or (most is not None and whole > most):
-        limits = f"from {least} to {most}" if most is not None else f"of {least} or more"
-        raise DataError(f"The {what} of SphereFace must be a whole number {limits}, not {number!r}.")
-    return whole

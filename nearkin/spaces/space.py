@@ -45,8 +45,9 @@ def euclidean_distance(x: Tensor, y: Tensor) -> Tensor:
 class Space(Protocol):
     """How two vectors are compared.
 
-    All methods are differentiable and work on leading batch dimensions. Equal points are at distance
-    zero, with zero gradient.
+    All methods are differentiable and work on leading batch dimensions. Equal points are at distance zero, with zero
+    gradient.
+
     Half-precision inputs are computed in float32: `project` and `mean` give back the input's type, `distance` float32.
     """
 
@@ -109,19 +110,10 @@ def class_distances(space: Space, support: Tensor, query: Tensor, representation
     return each.unflatten(-1, support.shape[-3:-1]).amin(dim=-1)
 
 
-@spaces.register("euclidean")
-@dataclass(frozen=True)
-class Euclidean:
-    """The whole of R^d with `d(x, y) = |x - y|`.
+class StraightSpace:
+    """Base of spaces: points are compared along straight lines, unless a space says otherwise."""
 
-    Reference: Kim 2023, section 2.3.
-    """
-
-    name: ClassVar[str] = "euclidean"
-
-    def project(self, f: Tensor) -> Tensor:
-        """Return the embeddings (..., d) unchanged."""
-        return f
+    name: ClassVar[str]
 
     def distance(self, x: Tensor, y: Tensor) -> Tensor:
         """Distances (..., n, m) between points (..., n, d) and (..., m, d)."""
@@ -137,7 +129,22 @@ class Euclidean:
 
     def to_dict(self) -> dict[str, Any]:
         """Name and parameters."""
-        return {"name": self.name}
+        return {"name": self.name, **vars(self)}
+
+
+@spaces.register("euclidean")
+@dataclass(frozen=True)
+class Euclidean(StraightSpace):
+    """The whole of R^d with `d(x, y) = |x - y|`.
+
+    Reference: Kim 2023, section 2.3.
+    """
+
+    name: ClassVar[str] = "euclidean"
+
+    def project(self, f: Tensor) -> Tensor:
+        """Return the embeddings (..., d) unchanged."""
+        return f
 
 
 _STABILITY = 1e-6
@@ -145,7 +152,7 @@ _STABILITY = 1e-6
 
 @spaces.register("sphere")
 @dataclass(frozen=True)
-class Sphere:
+class Sphere(StraightSpace):
     """Directions, compared by chord `|x - y|` or by angle.
 
     Distances are those of directions, so raw vectors may be given as well. The mean projects its inputs again.
@@ -188,10 +195,6 @@ class Sphere:
     def as_euclidean(self, points: Tensor) -> tuple[Tensor, Tensor | None]:
         """The directions: chord and angle grow together."""
         return _direction(widen(points)), None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Name and parameters."""
-        return {"name": self.name, "metric": self.metric}
 
 
 def _direction(x: Tensor) -> Tensor:

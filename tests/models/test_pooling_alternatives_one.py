@@ -406,7 +406,7 @@ def test_gsop_weights_channels_by_covariance_alone():
         ("cbam", 4, {"kernel": 4}, "kernel"),
         ("cbam", 4, {"kernel": -1}, "kernel"),
         ("delf", 4, {"hidden": 0}, "hidden"),
-        ("gsop", 4, {"reduced": 0}, "GSoP"),
+        ("gsop", 4, {"reduced": 0}, "reduced"),
     ],
 )
 def test_what_cannot_be_built_says_why(name, channels, parameters, word):

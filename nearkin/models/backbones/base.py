@@ -89,14 +89,15 @@ class Backbone(nn.Module):
         return self.stage_names.index(stage)
 
 
-def initialise(module: nn.Module) -> None:
-    """Draw the weights of all convolutions by He's rule over their outputs: variance 2 / (k^2 out / groups)."""
-    for layer in module.modules():
+def initialise(backbone: Backbone) -> Backbone:
+    """Draw all convolutions anew by He's rule over their outputs, variance 2 / (k^2 out / groups), in place."""
+    for layer in backbone.modules():
         if isinstance(layer, nn.Conv2d):
             fan = layer.kernel_size[0] * layer.kernel_size[1] * layer.out_channels // layer.groups
             nn.init.normal_(layer.weight, 0.0, math.sqrt(2.0 / fan))
             if layer.bias is not None:
                 nn.init.zeros_(layer.bias)
+    return backbone
 
 
 class SameConv2d(nn.Conv2d):
@@ -115,25 +116,17 @@ class SameConv2d(nn.Conv2d):
     def plain(self, height: int, width: int) -> nn.Conv2d:
         """The same for maps of one size only: a plain convolution whose kernel holds the zeros."""
         weight, padding = self._padded(height, width)
-        twin = nn.Conv2d(
-            self.in_channels,
-            self.out_channels,
-            weight.shape[2:],  # type: ignore[arg-type]
-            self.stride,  # type: ignore[arg-type]
-            padding,
-            self.dilation,  # type: ignore[arg-type]
-            self.groups,
-            bias=self.bias is not None,
-        ).requires_grad_(False)
-        twin.weight.copy_(weight)
-        if twin.bias is not None and self.bias is not None:
-            twin.bias.copy_(self.bias)
-        return twin
+        settings = {"stride": self.stride, "dilation": self.dilation, "groups": self.groups}
+        sizes: dict[str, Any] = {"kernel_size": tuple(weight.shape[2:]), "padding": padding, **settings}
+        twin = nn.Conv2d(self.in_channels, self.out_channels, bias=self.bias is not None, **sizes)
+        twin.load_state_dict(self.state_dict() | {"weight": weight})
+        return twin.requires_grad_(False)
 
     def _padded(self, height: int, width: int) -> tuple[Tensor, tuple[int, int]]:
         """The kernel for maps (H, W), and the zeros to add on either side of them."""
         rows, columns = (
-            _same_padding(length, self.kernel_size[i], self.stride[i]) for i, length in enumerate((height, width))
+            max((-(-length // stride) - 1) * stride + kernel - length, 0)  # zeros to add in total along an axis
+            for length, kernel, stride in zip((height, width), self.kernel_size, self.stride, strict=True)
         )
         weight = self.weight
         if rows % 2 or columns % 2:
@@ -141,25 +134,20 @@ class SameConv2d(nn.Conv2d):
         return weight, ((rows + 1) // 2, (columns + 1) // 2)
 
 
-def _same_padding(length: int, kernel: int, stride: int) -> int:
-    """Zeros to add in total along one axis."""
-    return max((-(-length // stride) - 1) * stride + kernel - length, 0)
-
-
 def conv_norm(
     conv: nn.Conv2d, activation: nn.Module | None = None, *, eps: float = 1e-5, momentum: float = 0.1
 ) -> nn.Sequential:
-    """Convolution, batch norm and, if given, an activation; `tuning.fold_batch_norm` makes it one convolution.
+    """Convolution, batch norm and, if given, an activation; `speed.fold_batch_norm` makes it one convolution.
 
     The activation may work in place: batch norm does not need its output to go backward.
     """
-    layers: list[nn.Module] = [conv, nn.BatchNorm2d(conv.out_channels, eps=eps, momentum=momentum)]
-    return nn.Sequential(*layers, *([activation] if activation is not None else []))
+    norm = nn.BatchNorm2d(conv.out_channels, eps=eps, momentum=momentum)
+    return nn.Sequential(conv, norm) if activation is None else nn.Sequential(conv, norm, activation)
 
 
 PREFIX = "timm/"
 
-_COLOUR = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+COLOUR = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 _GREY = ((0.5,), (0.5,))
 
 
@@ -180,7 +168,7 @@ class BackboneEntry:
     size: int
     smallest: int
     kind: Literal["image", "audio"] = "image"
-    statistics: tuple[tuple[float, ...], tuple[float, ...]] = _COLOUR
+    statistics: tuple[tuple[float, ...], tuple[float, ...]] = COLOUR
     load_weights: Callable[[Backbone], None] | None = None
 
     def spec(self, channels: int | None, size: int | None) -> InputSpec:
@@ -212,12 +200,8 @@ def make_backbone(
         backbone = timm_backbone(name, pretrained=pretrained, channels=channels, size=size)
     else:
         backbone = _own_backbone(name, pretrained, channels, size)
-    backbone.config = {
-        "name": name,
-        "pretrained": pretrained,
-        "channels": backbone.spec.channels,
-        "size": backbone.spec.size,
-    }
+    spec = backbone.spec
+    backbone.config = {"name": name, "pretrained": pretrained, "channels": spec.channels, "size": spec.size}
     return backbone
 
 

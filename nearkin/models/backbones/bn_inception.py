@@ -6,15 +6,18 @@ beside the caches.
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from collections.abc import Mapping
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nearkin.data.inputs import InputSpec
 from nearkin.models.backbones.base import Backbone, BackboneEntry, backbones, conv_norm, initialise
-from nearkin.models.backbones.published import PublishedFile, PublishedWeights
+from nearkin.models.backbones.published import PublishedWeights
 
-_FILES = (PublishedFile("bn_inception-52deb4733.pth", "http://data.lip6.fr/cadene/pretrainedmodels"),)
+_FILE = ("http://data.lip6.fr/cadene/pretrainedmodels", ["bn_inception-52deb4733.pth"])
 _FIRST = "stages.stem.conv1_7x7_s2.0.weight"
 
 
@@ -24,19 +27,14 @@ def load_published_weights(backbone: Backbone) -> None:
     Every layer is a convolution and a batch norm, `inception_3a_3x3` and `inception_3a_3x3_bn`. The network was trained
     on blue, green, red; its first convolution is turned round to take ours.
     """
-    published = PublishedWeights("bn-inception", _FILES)
-    renamed = {}
-    for ours, layer in backbone.named_modules():
-        if not isinstance(layer, nn.Conv2d | nn.BatchNorm2d):
-            continue
-        unit, place = ours.rsplit(".", 1)
-        _, stage, *_, name = unit.split(".")
-        theirs = (name if stage == "stem" else f"{stage}_{name}") + ("_bn" if place == "1" else "")
-        for key, wanted in layer.state_dict().items():
-            if key != "num_batches_tracked":  # younger than the file
-                renamed[f"{ours}.{key}"] = published.take(f"{theirs}.{key}", wanted)
+    renamed = PublishedWeights("bn-inception", *_FILE).renamed(backbone, _published_name)
     renamed[_FIRST] = renamed[_FIRST].flip(1)
     backbone.load_state_dict(renamed)
+
+
+def _published_name(ours: str) -> str:
+    _, stage, *_, name, place = ours.split(".")
+    return (name if stage == "stem" else f"{stage}_{name}") + ("_bn" if place == "1" else "")
 
 
 _STEM = 192
@@ -88,79 +86,47 @@ class _HalvingPool(nn.Module):
 
 def bn_inception(spec: InputSpec) -> Backbone:
     """A stem that divides the side by eight and ten inception modules, of which 3c and 4e halve the map."""
-    stages: dict[str, nn.Module] = {"stem": _stem(spec.channels)}
+    stem = {
+        "conv1_7x7_s2": _unit(spec.channels, 64, kernel=7, stride=2),
+        "pool1_3x3_s2": nn.MaxPool2d(3, 2, ceil_mode=True),
+        "conv2_3x3_reduce": _unit(64, 64),
+        "conv2_3x3": _unit(64, _STEM, kernel=3),
+        "pool2_3x3_s2": nn.MaxPool2d(3, 2, ceil_mode=True),
+    }
+    stages: dict[str, nn.Module] = {"stem": _chain(stem)}
     widths = {"stem": _STEM}
     incoming = _STEM
     for name in sorted(_INCEPTIONS | _REDUCTIONS):  # their names sort as they run
         if name in _REDUCTIONS:
-            stages[name] = _reduction(incoming, *_REDUCTIONS[name])
+            branches = _convolutions(incoming, *_REDUCTIONS[name], stride=2) | {"pool": _HalvingPool()}
             incoming += sum(outgoing for _, outgoing in _REDUCTIONS[name])
         else:
             point, single, double, pooled = _INCEPTIONS[name]
             # Only the last module takes the maximum of its neighbourhoods.
             pool = nn.MaxPool2d(3, 1, padding=1) if name == "inception_5b" else nn.AvgPool2d(3, 1, padding=1)
-            stages[name] = _inception(incoming, point, single, double, pooled, pool)
+            branches = {
+                "1x1": _chain({"1x1": _unit(incoming, point)}),
+                **_convolutions(incoming, single, double, stride=1),
+                "pool": _chain({"pool": pool, "pool_proj": _unit(incoming, pooled)}),
+            }
             incoming = point + single[1] + double[1] + pooled
-        widths[name] = incoming
-    backbone = Backbone(spec, stages, widths)
-    initialise(backbone)
-    return backbone
+        stages[name], widths[name] = _Branches(branches), incoming
+    return initialise(Backbone(spec, stages, widths))
 
 
-def _stem(channels: int) -> nn.Sequential:
-    layers = nn.Sequential()
-    layers.add_module("conv1_7x7_s2", _unit(channels, 64, kernel=7, stride=2))
-    layers.add_module("pool1_3x3_s2", nn.MaxPool2d(3, 2, ceil_mode=True))
-    layers.add_module("conv2_3x3_reduce", _unit(64, 64))
-    layers.add_module("conv2_3x3", _unit(64, _STEM, kernel=3))
-    layers.add_module("pool2_3x3_s2", nn.MaxPool2d(3, 2, ceil_mode=True))
-    return layers
+def _chain(layers: Mapping[str, nn.Module]) -> nn.Sequential:
+    return nn.Sequential(OrderedDict(layers))
 
 
-def _inception(
-    incoming: int, point: int, single: tuple[int, int], double: tuple[int, int], pooled: int, pool: nn.Module
-) -> _Branches:
-    """Four branches that keep the resolution."""
-    first, last = nn.Sequential(), nn.Sequential()
-    first.add_module("1x1", _unit(incoming, point))
-    last.add_module("pool", pool)
-    last.add_module("pool_proj", _unit(incoming, pooled))
-    return _Branches(
-        {
-            "1x1": first,
-            "3x3": _single(incoming, *single, stride=1),
-            "double_3x3": _double(incoming, *double, stride=1),
-            "pool": last,
-        }
-    )
-
-
-def _reduction(incoming: int, single: tuple[int, int], double: tuple[int, int]) -> _Branches:
-    """Three branches that halve the map; the pooled one passes all channels on."""
-    return _Branches(
-        {
-            "3x3": _single(incoming, *single, stride=2),
-            "double_3x3": _double(incoming, *double, stride=2),
-            "pool": _HalvingPool(),
-        }
-    )
-
-
-def _single(incoming: int, reduced: int, outgoing: int, stride: int) -> nn.Sequential:
-    """A 1x1 convolution to fewer channels, then a 3x3 one."""
-    layers = nn.Sequential()
-    layers.add_module("3x3_reduce", _unit(incoming, reduced))
-    layers.add_module("3x3", _unit(reduced, outgoing, kernel=3, stride=stride))
-    return layers
-
-
-def _double(incoming: int, reduced: int, outgoing: int, stride: int) -> nn.Sequential:
-    """A 1x1 convolution to fewer channels, then two 3x3 ones, which see 5x5 positions."""
-    layers = nn.Sequential()
-    layers.add_module("double_3x3_reduce", _unit(incoming, reduced))
-    layers.add_module("double_3x3_1", _unit(reduced, outgoing, kernel=3))
-    layers.add_module("double_3x3_2", _unit(outgoing, outgoing, kernel=3, stride=stride))
-    return layers
+def _convolutions(incoming: int, single: tuple[int, int], double: tuple[int, int], stride: int) -> dict[str, nn.Module]:
+    """A 1x1 convolution to fewer channels, then a 3x3 one, or two, which see 5x5 positions."""
+    twice = {
+        "double_3x3_reduce": _unit(incoming, double[0]),
+        "double_3x3_1": _unit(*double, kernel=3),
+        "double_3x3_2": _unit(double[1], double[1], kernel=3, stride=stride),
+    }
+    once = {"3x3_reduce": _unit(incoming, single[0]), "3x3": _unit(*single, kernel=3, stride=stride)}
+    return {"3x3": _chain(once), "double_3x3": _chain(twice)}
 
 
 def _unit(incoming: int, outgoing: int, kernel: int = 1, stride: int = 1) -> nn.Sequential:

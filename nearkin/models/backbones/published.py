@@ -3,32 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from nearkin.errors import MissingWeightsError, ModelError
 from nearkin.storage import cache_directory
-
-
-@dataclass(frozen=True)
-class PublishedFile:
-    """A weight file as its publisher offers it.
-
-    Args:
-        name: its name, which ends in the first digits of its sha256.
-        address: the folder it is downloaded from.
-    """
-
-    name: str
-    address: str
-
-    @property
-    def digits(self) -> str:
-        """The first digits of its sha256."""
-        return self.name.rpartition("-")[2].partition(".")[0]
 
 
 class PublishedWeights:
@@ -36,31 +17,45 @@ class PublishedWeights:
 
     Args:
         backbone: its name, for messages.
-        files: the files that will do; the first that is there is taken.
+        address: the folder that the files are downloaded from.
+        files: names of the files that will do, of which the first that is there is taken.
     """
 
-    def __init__(self, backbone: str, files: Sequence[PublishedFile]) -> None:
+    def __init__(self, backbone: str, address: str, files: Sequence[str]) -> None:
         self.backbone = backbone
         folder = cache_directory() / "weights"
-        file = next((file for file in files if (folder / file.name).is_file()), None)
+        file = next((file for file in files if (folder / file).is_file()), None)
         if file is None:
-            address = f"{files[0].address}/{files[0].name}"
+            others = "".join(f"; {other} will do, too" for other in files[1:])
             raise MissingWeightsError(
-                f"The pretrained weights of {backbone} are not here: download {address} (sha256 {files[0].digits}…"
-                f"{_others(files[1:])}) into {folder}, or set model.pretrained to false."
+                f"The pretrained weights of {backbone} are not here: download {address}/{files[0]} (sha256 "
+                f"{digits(files[0])}…{others}) into {folder}, or set model.pretrained to false."
             )
-        self._path = folder / file.name
-        self._tensors = self._read(file)
+        self._path = folder / file
+        self._tensors = self._read()
 
-    def take(self, name: str, like: Tensor) -> Tensor:
-        """A tensor by its published name, in the shape of ours; vectors may be rows (1, C) there."""
-        found = self._tensors.get(name)
-        if not isinstance(found, Tensor) or found.shape not in (like.shape, (1, *like.shape)):
-            raise self._damaged()
-        return found.reshape(like.shape)
+    def renamed(self, network: nn.Module, published_name: Callable[[str], str]) -> dict[str, Tensor]:
+        """The tensors of a network's convolutions and batch norms by their names there, in its shapes.
 
-    def _read(self, file: PublishedFile) -> dict[str, Tensor]:
-        if not hashlib.sha256(self._path.read_bytes()).hexdigest().startswith(file.digits):
+        Args:
+            network: what they are for; vectors of it may be rows (1, C) in the file.
+            published_name: of a layer, from its name in the network.
+        """
+        found = {}
+        for ours, layer in network.named_modules():
+            if not isinstance(layer, nn.Conv2d | nn.BatchNorm2d):
+                continue
+            for key, wanted in layer.state_dict().items():
+                if key == "num_batches_tracked":  # younger than some of the files
+                    continue
+                tensor = self._tensors.get(f"{published_name(ours)}.{key}")
+                if not isinstance(tensor, Tensor) or tensor.shape not in (wanted.shape, (1, *wanted.shape)):
+                    raise self._damaged()
+                found[f"{ours}.{key}"] = tensor.reshape(wanted.shape)
+        return found
+
+    def _read(self) -> dict[str, Tensor]:
+        if not hashlib.sha256(self._path.read_bytes()).hexdigest().startswith(digits(self._path.name)):
             raise self._damaged()
         try:
             published = torch.load(self._path, map_location="cpu", weights_only=True)
@@ -77,5 +72,6 @@ class PublishedWeights:
         )
 
 
-def _others(files: Sequence[PublishedFile]) -> str:
-    return "".join(f"; {file.name} will do, too" for file in files)
+def digits(file: str) -> str:
+    """The first digits of a file's sha256, in which its name ends."""
+    return file.rpartition("-")[2].partition(".")[0]

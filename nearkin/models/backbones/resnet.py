@@ -11,7 +11,7 @@ from nearkin.data.inputs import InputSpec
 from nearkin.errors import ModelError
 from nearkin.models.backbones.base import Backbone, BackboneEntry, backbones, conv_norm, initialise
 from nearkin.models.backbones.drop_path import ResidualBlock
-from nearkin.models.backbones.published import PublishedFile, PublishedWeights
+from nearkin.models.backbones.published import PublishedWeights
 
 # Up to this side a stem that divides it by four would leave too few positions.
 _SMALL = 64
@@ -87,9 +87,7 @@ def _chain(
             incoming = width * block.expansion
         stages[f"stage{number}"] = nn.Sequential(*blocks)
         channels[f"stage{number}"] = incoming
-    backbone = Backbone(spec, stages, channels)
-    initialise(backbone)
-    return backbone
+    return initialise(Backbone(spec, stages, channels))
 
 
 _TORCHVISION = "https://download.pytorch.org/models"
@@ -107,15 +105,8 @@ def load_torchvision_weights(backbone: Backbone, name: str) -> None:
             f"The published weights of {name} are for inputs of more than {_SMALL} pixels, whose stem divides them by "
             f"four: raise model.size ({backbone.spec.size}), or set model.pretrained to false."
         )
-    published = PublishedWeights(name, [PublishedFile(file, _TORCHVISION) for file in _FILES[name]])
-    renamed = {}
-    for ours, layer in backbone.named_modules():
-        if not isinstance(layer, nn.Conv2d | nn.BatchNorm2d):
-            continue
-        for key, wanted in layer.state_dict().items():
-            if key != "num_batches_tracked":  # younger than some of the files
-                renamed[f"{ours}.{key}"] = published.take(f"{_published_name(ours)}.{key}", wanted)
-    backbone.load_state_dict(renamed, strict=False)
+    published = PublishedWeights(name, _TORCHVISION, _FILES[name])
+    backbone.load_state_dict(published.renamed(backbone, _published_name), strict=False)
 
 
 def _published_name(ours: str) -> str:

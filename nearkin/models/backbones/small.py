@@ -10,14 +10,12 @@ from nearkin.models.backbones.base import Backbone, BackboneEntry, backbones, co
 
 def lenet(spec: InputSpec) -> Backbone:
     """Three 5x5 convolutions of 6, 16 and 120 channels (LeCun et al. 1998); a 28-pixel input ends as one position."""
-    stages: dict[str, nn.Module] = {
+    stages = {
         "conv1": nn.Sequential(nn.Conv2d(spec.channels, 6, 5, padding=2), nn.ReLU(inplace=True), nn.MaxPool2d(2)),
         "conv2": nn.Sequential(nn.Conv2d(6, 16, 5), nn.ReLU(inplace=True), nn.MaxPool2d(2)),
         "conv3": nn.Sequential(nn.Conv2d(16, 120, 5), nn.ReLU(inplace=True)),
     }
-    backbone = Backbone(spec, stages, {"conv1": 6, "conv2": 16, "conv3": 120})
-    initialise(backbone)
-    return backbone
+    return initialise(Backbone(spec, stages, {"conv1": 6, "conv2": 16, "conv3": 120}))
 
 
 backbones.register("lenet")(BackboneEntry(lenet, size=28, smallest=28))
@@ -34,9 +32,7 @@ def conv4(spec: InputSpec) -> Backbone:
         conv = nn.Conv2d(incoming, _WIDTH, 3, padding=1, bias=False)
         stages[f"block{number}"] = nn.Sequential(*conv_norm(conv, nn.ReLU(inplace=True)), nn.MaxPool2d(2))
         incoming = _WIDTH
-    backbone = Backbone(spec, stages, dict.fromkeys(stages, _WIDTH))
-    initialise(backbone)
-    return backbone
+    return initialise(Backbone(spec, stages, dict.fromkeys(stages, _WIDTH)))
 
 
 backbones.register("conv4")(BackboneEntry(conv4, size=84, smallest=16))
@@ -66,9 +62,7 @@ def tdnn(spec: InputSpec) -> Backbone:
         layer = conv_norm(conv, nn.ReLU(inplace=True))
         stages[f"frame{number}"] = nn.Sequential(_BandsAsChannels(), *layer) if number == 1 else layer
         incoming = width
-    backbone = Backbone(spec, stages, {name: layer[0] for name, layer in zip(stages, _LAYERS, strict=True)})
-    initialise(backbone)
-    return backbone
+    return initialise(Backbone(spec, stages, {name: layer[0] for name, layer in zip(stages, _LAYERS, strict=True)}))
 
 
 backbones.register("tdnn")(BackboneEntry(tdnn, size=MEL_BANDS, smallest=1, kind="audio"))

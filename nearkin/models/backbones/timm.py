@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from nearkin.data.inputs import InputSpec
 from nearkin.errors import ModelError, require
-from nearkin.models.backbones.base import PREFIX, Backbone
+from nearkin.models.backbones.base import COLOUR, PREFIX, Backbone
 
 # timm also takes addresses ("hf-hub:owner/model", "local-dir:/folder") and may unpickle what is there. A name can come
 # from a stranger's model file, so only names of models that timm itself has are passed on.
@@ -55,12 +55,12 @@ def timm_backbone(name: str, *, pretrained: bool, channels: int | None, size: in
         raise ModelError(
             f"timm could not make '{wanted}' ({reason}): check the name with timm.list_models()."
         ) from error
-    config = _pretrained_config(extractor)
+    config = getattr(extractor, "pretrained_cfg", None) or getattr(extractor, "default_cfg", None) or {}
     side = int(config.get("input_size", (3, 224, 224))[-1]) if size is None else size
-    mean, std = _statistics(config, channels)
-    spec = InputSpec(channels=channels, size=side, mean=mean, std=std)
-    stages, widths = _stages(extractor)
-    return Backbone(spec, stages, widths)
+    mean, std = tuple(config.get("mean", COLOUR[0])), tuple(config.get("std", COLOUR[1]))
+    if channels == 1:
+        mean, std = (sum(mean) / len(mean),), (sum(std) / len(std),)
+    return Backbone(InputSpec(channels=channels, size=side, mean=mean, std=std), *_stages(extractor))
 
 
 def _stages(extractor: Any) -> tuple[dict[str, nn.Module], dict[str, int]]:
@@ -78,16 +78,3 @@ def _stages(extractor: Any) -> tuple[dict[str, nn.Module], dict[str, int]]:
             stages[layer] = nn.Sequential(*waiting)
             waiting = []
     return stages, dict(zip(stages, channels, strict=True))
-
-
-def _pretrained_config(extractor: Any) -> dict[str, Any]:
-    config = getattr(extractor, "pretrained_cfg", None) or getattr(extractor, "default_cfg", None) or {}
-    return dict(config)
-
-
-def _statistics(config: dict[str, Any], channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    mean = tuple(config.get("mean", (0.485, 0.456, 0.406)))
-    std = tuple(config.get("std", (0.229, 0.224, 0.225)))
-    if channels == 1:
-        return (sum(mean) / len(mean),), (sum(std) / len(std),)
-    return mean, std

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Protocol
 
@@ -107,7 +108,7 @@ def embed_shards(
     for shard in chosen:
         check_shard(shard, shards)
     if chunk < 1:
-        raise DataError(f"A chunk has at least one item, not {chunk}.")
+        raise DataError(f"chunk must be at least 1 item, not {chunk}.")
     folder = open_folder(out)
     there = check_division(folder, shards)
     facts = Facts.of(model, dataset, shards, name)
@@ -141,7 +142,7 @@ class _ShardWorker:
         """The report of a shard whose part is there, or None."""
         name = part_name(shard, self.facts.shards)
         facts = self._kept(self.folder, name, self._expected(shard))
-        if facts is None or not _is_whole(self.folder, name):
+        if facts is None:
             return None
         if facts.left_out and not self.skip_bad:
             raise DataError(
@@ -168,23 +169,17 @@ class _ShardWorker:
         with Progress(title, rows.stop - rows.first, self.progress) as bar:
             for start in starts:
                 wanted = self.facts.over(shard, range(start, min(start + self.chunk, rows.stop)))
-                found = self._kept_chunk(wanted, chunks)
-                if found is not None:
+                found = self._kept(chunks, _chunk_name(start), wanted)
+                if found is None or (found.left_out and not self.skip_bad):
+                    found = self._encode_chunk(wanted, chunks, encoder, bar)
+                else:
                     bar.advance(found.stop - found.first)
-                told.append(found or self._encode_chunk(wanted, chunks, encoder, bar))
+                told.append(found)
         left_out = tuple(chain.from_iterable(facts.left_out for facts in told))
         facts = self.facts.over(shard, range(rows.first, rows.stop), left_out)
         batches = (_read_chunk(chunks, _chunk_name(start)) for start in starts)
         write_part(self.folder, name, facts, chain.from_iterable(batches))
         return ShardReport(self.folder.place(name), facts.rows, left_out, written=True)
-
-    def _kept_chunk(self, wanted: Facts, chunks: Folder) -> Facts | None:
-        """What a chunk says that was embedded before and is whole, or None."""
-        name = _chunk_name(wanted.first)
-        found = self._kept(chunks, name, wanted)
-        if found is None or (found.left_out and not self.skip_bad) or not _is_whole(chunks, name):
-            return None
-        return found
 
     def _encode_chunk(self, wanted: Facts, chunks: Folder, encoder: Encodes, bar: Progress) -> Facts:
         """Embed some rows and write them down."""
@@ -199,9 +194,7 @@ class _ShardWorker:
             ) from error
         good = np.array([row not in items.bad for row in range(len(items))], dtype=bool)
         kept = items.manifest.select(good)
-        facts = self.facts.over(
-            wanted.shard, range(wanted.first, wanted.stop), [items.bad[row] for row in sorted(items.bad)]
-        )
+        facts = replace(wanted, left_out=tuple(items.bad[row] for row in sorted(items.bad)))
         batch: Batch = (kept.paths.tolist(), kept.labels.tolist(), embeddings[good])
         write_part(chunks, _chunk_name(wanted.first), facts, [batch])
         return facts
@@ -213,27 +206,17 @@ class _ShardWorker:
         """What a file says if it is whole and what is wanted; None if it has to be made."""
         try:
             found = read_facts(folder, name)
+            difference = found.difference(wanted)
+            if difference is not None and not self.overwrite:
+                raise DataError(
+                    f"{folder.place(name)} is of {difference}: write to another folder, or replace it with --overwrite."
+                )
+            if (difference, found.shard, found.first, found.stop) != (None, wanted.shard, wanted.first, wanted.stop):
+                return None
+            deque(read_part(folder, name), maxlen=0)  # all pages have the checksums they were written with
         except (FileNotFoundError, DamagedError):
             return None
-        difference = found.difference(wanted)
-        if difference is not None:
-            if self.overwrite:
-                return None
-            raise DataError(
-                f"{folder.place(name)} is of {difference}: write to another folder, or replace it with --overwrite."
-            )
-        same = (found.shard, found.first, found.stop) == (wanted.shard, wanted.first, wanted.stop)
-        return found if same else None
-
-
-def _is_whole(folder: Folder, name: str) -> bool:
-    """Whether all pages of a part have the checksums they were written with."""
-    try:
-        for _ in read_part(folder, name):
-            pass
-    except (FileNotFoundError, DamagedError):
-        return False
-    return True
+        return found
 
 
 class _Lenient(Dataset):
@@ -251,18 +234,15 @@ class _Lenient(Dataset):
 
     def load(self, index: int, hint: int | None = None) -> Image.Image | np.ndarray:
         """Decode one item, or a blank one."""
-        bad = None
         try:
             return super().load(index, hint)
         except UnreadableError as error:
             if not self._skip_bad:
                 raise
-            bad = BadFile(error.path, error.reason)
+            self.bad[index] = BadFile(error.path, error.reason)
             return Image.new("RGB", (32, 32)) if self.kind == "image" else np.zeros(SAMPLE_RATE, dtype=np.float32)
         finally:
             with self._lock:
-                if bad is not None:
-                    self.bad[index] = bad
                 self._bar.advance()
 
 

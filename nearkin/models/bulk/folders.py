@@ -9,9 +9,10 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import BinaryIO
 
 from nearkin.data.stores import file_name, is_url, protocols, redacted, redacted_text
 from nearkin.data.url_store import check_protocols
@@ -32,7 +33,7 @@ def shard_rows(shard: int, shards: int, items: int) -> range:
 def check_shard(shard: int, shards: int) -> None:
     """Refuse a number of shards, or of one, that there cannot be."""
     if not 1 <= shards <= MAX_SHARDS:
-        raise DataError(f"Data is embedded in 1 to {MAX_SHARDS:,} shards, not {shards}.")
+        raise DataError(f"shards must be a number from 1 to {MAX_SHARDS:,}, not {shards}.")
     if not 0 <= shard < shards:
         raise DataError(f"There is no shard {shard} of {shards}: shards are numbered from 0 to {shards - 1}.")
 
@@ -56,67 +57,15 @@ def parsed_part(name: str) -> tuple[int, int] | None:
 _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 
 
-class Folder(Protocol):
-    """Where files are, one level deep."""
-
-    def names(self) -> list[str]:
-        """What is in it, sorted; nothing if it is not there."""
-        ...
-
-    def open(self, name: str) -> BinaryIO:
-        """A file to read from, at any position; an `OSError` if there is none."""
-        ...
-
-    def writing(self, name: str) -> Any:
-        """A context with a temporary local path, which becomes the file if the block succeeds."""
-        ...
-
-    def held(self) -> Any:
-        """A context in which no other process of this machine, or of a shared disk that has locks, writes here."""
-        ...
-
-    def below(self, name: str) -> Folder:
-        """A folder inside, which need not be there."""
-        ...
-
-    def discard(self) -> None:
-        """Remove the folder and all that is in it."""
-        ...
-
-    def place(self, name: str) -> str:
-        """What messages call a file."""
-        ...
-
-
-def open_folder(place: str | os.PathLike[str]) -> Folder:
-    """The folder at a path or URL; it is made when something is written."""
-    text = os.fspath(place)
-    if not is_url(text):
-        return LocalFolder(Path(text).expanduser())
-    return LocalFolder(Path(file_name(text))) if protocols(text) == ["file"] else UrlFolder(text)
-
-
-def check_division(folder: Folder, shards: int) -> list[str]:
-    """What is in a folder; refuse one whose parts are of another number of shards."""
-    names = folder.names()
-    others = {part[1] for part in map(parsed_part, names) if part is not None and part[1] != shards}
-    if others:
-        raise DataError(
-            f"{folder.place('')} holds parts of {min(others)} shards, not {shards}: pass that number, or write to "
-            f"another folder."
-        )
-    return names
-
-
+@dataclass(frozen=True)
 class LocalFolder:
-    """A folder of this machine, or of a disk that it shares.
+    """A folder of this machine, or of a disk that it shares; files are one level deep.
 
     Args:
         root: its path.
     """
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    root: Path
 
     def names(self) -> list[str]:
         """What is in it, sorted; nothing if it is not there."""
@@ -128,14 +77,12 @@ class LocalFolder:
             raise DataError(f"{self.root} is not a folder that can be read ({error.strerror}).") from error
 
     def open(self, name: str) -> BinaryIO:
-        """A file to read from."""
+        """A file to read from, at any position; an `OSError` if there is none."""
         return open(self.root / name, "rb")
 
-    @contextmanager
-    def writing(self, name: str) -> Iterator[Path]:
-        """A temporary path that is synced and renamed."""
-        with replacing(self.root / name) as temporary:
-            yield temporary
+    def writing(self, name: str) -> AbstractContextManager[Path]:
+        """A temporary path, which becomes the file if the block succeeds: it is synced and renamed."""
+        return replacing(self.root / name)
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -152,7 +99,7 @@ class LocalFolder:
             yield
 
     def below(self, name: str) -> LocalFolder:
-        """A folder inside."""
+        """A folder inside, which need not be there."""
         return LocalFolder(self.root / name)
 
     def discard(self) -> None:
@@ -190,7 +137,7 @@ class UrlFolder:
         return sorted(name for name in {path.rstrip("/").rpartition("/")[2] for path in found} if name)
 
     def open(self, name: str) -> BinaryIO:
-        """A file to read from."""
+        """A file to read from, at any position; an `OSError` if there is none."""
         try:
             return self._files.open(f"{self._root}/{name}", "rb")
         except OSError:
@@ -200,7 +147,7 @@ class UrlFolder:
 
     @contextmanager
     def writing(self, name: str) -> Iterator[Path]:
-        """A temporary path that is uploaded under another name and moved."""
+        """A temporary path, which becomes the file if the block succeeds: uploaded by another name and moved."""
         arriving = f"{self._root}/.{name}.{uuid.uuid4().hex[:8]}.tmp"
         with tempfile.TemporaryDirectory(prefix="nearkin-") as folder:
             temporary = Path(folder) / name
@@ -211,13 +158,12 @@ class UrlFolder:
                 self._files.put_file(str(temporary), arriving)
                 self._files.mv(arriving, f"{self._root}/{name}")
 
-    @contextmanager
-    def held(self) -> Iterator[None]:
+    def held(self) -> AbstractContextManager[None]:
         """Nothing is held."""
-        yield
+        return nullcontext()
 
     def below(self, name: str) -> UrlFolder:
-        """A folder inside."""
+        """A folder inside, which need not be there."""
         return UrlFolder(f"{self.url}/{name}")
 
     def discard(self) -> None:
@@ -230,6 +176,29 @@ class UrlFolder:
     def place(self, name: str) -> str:
         """The URL of a file, without secrets."""
         return f"{redacted(self.url)}/{name}"
+
+
+Folder = LocalFolder | UrlFolder
+
+
+def open_folder(place: str | os.PathLike[str]) -> Folder:
+    """The folder at a path or URL; it is made when something is written."""
+    text = os.fspath(place)
+    if not is_url(text):
+        return LocalFolder(Path(text).expanduser())
+    return LocalFolder(Path(file_name(text))) if protocols(text) == ["file"] else UrlFolder(text)
+
+
+def check_division(folder: Folder, shards: int) -> list[str]:
+    """What is in a folder; refuse one whose parts are of another number of shards."""
+    names = folder.names()
+    others = {part[1] for part in map(parsed_part, names) if part is not None and part[1] != shards}
+    if others:
+        raise DataError(
+            f"{folder.place('')} holds parts of {min(others)} shards, not {shards}: pass that number, or write to "
+            f"another folder."
+        )
+    return names
 
 
 @contextmanager

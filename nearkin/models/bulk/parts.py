@@ -275,16 +275,14 @@ def embedding_batches(place: str | os.PathLike[str]) -> tuple[list[Facts], Itera
     For what is too large to be held in memory; errors as of `read_embeddings`, damage perhaps only while reading.
     """
     folder = open_folder(place)
-    names = _complete(folder)
-    return _of_one_work(folder, names), _batches(folder, names)
+    told = _complete(folder)
+    return list(told.values()), _batches(folder, list(told))
 
 
 def part_files(folder: str | os.PathLike[str]) -> list[Path]:
     """The parts of a folder of this machine, in order, each a Parquet file; errors as of `read_embeddings`."""
     there = open_folder(folder)
-    names = _complete(there)
-    _of_one_work(there, names)
-    return [Path(there.place(name)) for name in names]
+    return [Path(there.place(name)) for name in _complete(there)]
 
 
 def shard_states(
@@ -311,8 +309,8 @@ def shard_states(
             yield ShardState(shard, "damaged", reason=str(error))
 
 
-def _complete(folder: Folder) -> list[str]:
-    """The names of all parts of a folder, in order; none may be missing."""
+def _complete(folder: Folder) -> dict[str, Facts]:
+    """What each part of a folder says of itself, in order; all must be there, by one model, of one data set."""
     found = [part for part in map(parsed_part, folder.names()) if part is not None]
     if not found:
         raise DataError(f"{folder.place('')} has no shards of embeddings: make them with  nearkin embed --shards.")
@@ -328,35 +326,29 @@ def _complete(folder: Folder) -> list[str]:
             f"{folder.place('')} lacks {len(missing)} of {counts[0]} shards ({named}): embed them with the command "
             f"used for the others."
         )
-    return [part_name(shard, counts[0]) for shard in range(counts[0])]
-
-
-def _of_one_work(folder: Folder, names: list[str]) -> list[Facts]:
-    """What each part says of itself; all must be by one model, of one data set."""
-    told = [_facts(folder, name) for name in names]
-    for name, facts in zip(names, told, strict=True):
-        difference = facts.difference(told[0])
+    told: dict[str, Facts] = {}
+    for name in (part_name(shard, counts[0]) for shard in range(counts[0])):
+        with _whole(folder, name):
+            told[name] = read_facts(folder, name)
+        first = next(iter(told))
+        difference = told[name].difference(told[first])
         if difference is not None:
             raise DataError(
-                f"{folder.place(name)} is of {difference}, unlike {names[0]}: keep each in a folder of its own."
+                f"{folder.place(name)} is of {difference}, unlike {first}: keep each in a folder of its own."
             )
     return told
 
 
-def _facts(folder: Folder, name: str) -> Facts:
-    try:
-        return read_facts(folder, name)
-    except (FileNotFoundError, DamagedError) as error:
-        raise _damaged(folder, name, error) from error
-
-
 def _batches(folder: Folder, names: list[str]) -> Iterator[Batch]:
     for name in names:
-        try:
+        with _whole(folder, name):
             yield from read_part(folder, name)
-        except (FileNotFoundError, DamagedError) as error:
-            raise _damaged(folder, name, error) from error
 
 
-def _damaged(folder: Folder, name: str, error: Exception) -> DataError:
-    return DataError(f"{folder.place(name)} is damaged ({error}): remove it and embed that shard again.")
+@contextmanager
+def _whole(folder: Folder, name: str) -> Iterator[None]:
+    """Say what to do about a part that the block finds damaged."""
+    try:
+        yield
+    except (FileNotFoundError, DamagedError) as error:
+        raise DataError(f"{folder.place(name)} is damaged ({error}): remove it and embed that shard again.") from error

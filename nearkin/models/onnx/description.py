@@ -9,22 +9,21 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nearkin.data.audio import FFT, HOP, WINDOW, LogMelTransform
 from nearkin.data.augment import REDUCING_GAP, EvalTransform
 from nearkin.data.dataset import SAMPLE_RATE
 from nearkin.data.inputs import InputSpec
 from nearkin.errors import CheckpointError, ModelError
+from nearkin.models.embedder import Embedder, check_version
 from nearkin.models.similarity_model import SimilarityModel
-
-if TYPE_CHECKING:
-    from nearkin.models.embedder import Embedder
 
 
 def preprocessing(spec: InputSpec) -> dict[str, Any]:
     """The steps from a file to a sample, in order, JSON-safe."""
-    return _audio(spec) if spec.kind == "audio" else _image(spec)
+    steps = _audio(spec) if spec.kind == "audio" else _image(spec)
+    return steps | {"dtype": "float32", "in_graph": {"mean": list(spec.mean), "std": list(spec.std)}}
 
 
 def _image(spec: InputSpec) -> dict[str, Any]:
@@ -46,8 +45,6 @@ def _image(spec: InputSpec) -> dict[str, Any]:
         "padding": "median of the border" if spec.fit == "pad" else None,
         "divide_by": 255,
         "layout": "NCHW",
-        "dtype": "float32",
-        "in_graph": {"mean": list(spec.mean), "std": list(spec.std)},
     }
 
 
@@ -69,8 +66,6 @@ def _audio(spec: InputSpec) -> dict[str, Any]:
         "centre": "each band over time",
         "frames": frames,
         "layout": "(batch, 1, bands, frames)",
-        "dtype": "float32",
-        "in_graph": {"mean": list(spec.mean), "std": list(spec.std)},
     }
 
 
@@ -122,17 +117,19 @@ class Description:
 
 def describe(embedder: Embedder) -> Description:
     """What the file of a model says of itself."""
-    learned = isinstance(embedder, SimilarityModel)
+    space, left_out = embedder.space, None
+    if isinstance(embedder, SimilarityModel):
+        space, left_out = embedder.base, "the learned similarity, its prototypes and its dense layer"
     method = embedder.card.recipe.get("name")
     return Description(
         name=f"{embedder.backbone_name} ({method})" if method else embedder.backbone_name,
         fingerprint=fingerprint_of(embedder),
         precision="float32",
         dimension=embedder.dimension,
-        space=(embedder.base if isinstance(embedder, SimilarityModel) else embedder.space).to_dict(),
+        space=space.to_dict(),
         input=embedder.spec.to_dict(),
         preprocessing=preprocessing(embedder.spec),
-        left_out="the learned similarity, its prototypes and its dense layer" if learned else None,
+        left_out=left_out,
     )
 
 
@@ -144,13 +141,7 @@ def described(path: str | Path, properties: Mapping[str, str]) -> Description:
     """
     if properties.get(f"{_PREFIX}format") != FORMAT:
         raise CheckpointError(f"{path} is an ONNX file, but not one that `nearkin export` wrote.")
-    version = properties.get(f"{_PREFIX}version", "")
-    if version != str(VERSION):
-        newer = version.isdecimal() and int(version) > VERSION
-        advice = "upgrade nearkin to read it" if newer else "export the model again"
-        raise CheckpointError(
-            f"{path} has the format {version or 'nothing'} but this nearkin reads {VERSION}: {advice}."
-        )
+    check_version(path, properties.get(f"{_PREFIX}version", ""), VERSION, "export the model again")
     try:
         fields = {name: _value(name, properties) for name in Description.__dataclass_fields__}
         description = Description(**fields)

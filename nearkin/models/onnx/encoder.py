@@ -13,8 +13,7 @@ from torch import Tensor
 
 from nearkin.data.inputs import InputSpec
 from nearkin.errors import CheckpointError, ModelError, first_line, require
-from nearkin.models.engines import encode_items
-from nearkin.models.items import Items
+from nearkin.models.engines import BatchEncoder
 from nearkin.models.onnx.description import Description, described
 from nearkin.search.workers import lone_threads
 
@@ -25,7 +24,7 @@ _SHARE = 4
 """Samples that one thread takes at a time: few enough for their maps to stay near the processor."""
 
 
-class OnnxEncoder:
+class OnnxEncoder(BatchEncoder):
     """Turns items into vectors with ONNX Runtime, on the CPU; safe to call from several threads.
 
     Args:
@@ -39,8 +38,7 @@ class OnnxEncoder:
         MissingExtraError: onnxruntime is not installed.
     """
 
-    divides = False
-    """It shares a batch among threads itself: parts of it need not be given to threads of the caller."""
+    divides = False  # it shares a batch among threads itself
 
     def __init__(self, file: str | Path | bytes) -> None:
         name = "The model" if isinstance(file, bytes) else str(file)
@@ -50,17 +48,13 @@ class OnnxEncoder:
         self.description: Description = described(name, self._session.get_modelmeta().custom_metadata_map)
         self.spec: InputSpec = self.description.spec
         self.dimension: int = self.description.dimension
+        self.device = torch.device("cpu")
         self._input = self._session.get_inputs()[0].name
 
     @property
     def fingerprint(self) -> str | None:
         """Of the model whose vectors these are; None where they are those of no model that has one, as with int8."""
         return self.description.fingerprint if self.description.precision == "float32" else None
-
-    @property
-    def device(self) -> torch.device:
-        """Where it computes."""
-        return torch.device("cpu")
 
     def __call__(self, batch: Tensor) -> Tensor:
         """Points of the space (B, d) of samples (B, C, H, W) as loaded: uint8 or float in [0, 1], or log-mel values."""
@@ -88,8 +82,7 @@ class OnnxEncoder:
 
     def _run(self, session: Any, samples: np.ndarray) -> np.ndarray:
         (points,) = session.run(None, {self._input: samples})
-        found: np.ndarray = points
-        return found
+        return points
 
     @cached_property
     def _lone_session(self) -> Any:
@@ -99,10 +92,6 @@ class OnnxEncoder:
     @cached_property
     def _threads(self) -> ThreadPoolExecutor:
         return lone_threads(self._count, "nearkin-onnx")
-
-    def encode(self, items: Items, *, batch_size: int = 32, progress: bool = True, workers: int = 2) -> np.ndarray:
-        """Encode anything that `Embedder.encode` takes: float32 (n, d), points of the space."""
-        return encode_items(self, items, batch_size=batch_size, progress=progress, workers=workers)
 
 
 def as_samples(batch: Tensor) -> np.ndarray:

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from nearkin.errors import CheckpointError, ModelError, StorageError, require
+from nearkin.models.engines import Encoder
 from nearkin.models.onnx.description import VERSION, Description, describe, fingerprint_of
 from nearkin.models.onnx.encoder import ERRORS_ONLY, OnnxEncoder, as_samples
 from nearkin.models.onnx.graph import INPUT, build_graph, example
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 
 TOLERANCE = 1e-4
-"""Largest difference of a coordinate between the file's vectors and the model's, as `largest_difference` counts it."""
+"""Largest difference of a coordinate between the file's vectors and the model's, as `check_parity` counts it."""
 
 _BATCH = 3
 _SEED = 0
@@ -42,7 +43,7 @@ class Exported:
 
     Attributes:
         path: the file.
-        difference: the largest difference of a coordinate to the model's vectors, as `largest_difference` counts it.
+        difference: the largest difference of a coordinate to the model's vectors, as `check_parity` counts it.
         description: what the file says of itself.
     """
 
@@ -81,38 +82,29 @@ def with_properties(graph: Any, description: Description) -> bytes:
     onnx = require("onnx", "onnx")
     onnx.helper.set_model_props(graph, description.properties())
     graph.producer_name = "nearkin"
-    content: bytes = graph.SerializeToString()
-    return content
+    return graph.SerializeToString()
 
 
+@torch.no_grad()
 def check_parity(embedder: Embedder, content: bytes) -> float:
-    """The largest difference between a file's vectors and the model's.
+    """The largest difference of a coordinate between a file's vectors and the model's, on random samples.
+
+    Of vectors longer than one it counts relative to their length: single precision has seven digits.
 
     Raises:
         ModelError: it is too large.
     """
-    difference = largest_difference(embedder, OnnxEncoder(content))
+    shape = (_BATCH, *example(embedder.spec).shape[1:])
+    samples = torch.rand(shape, generator=torch.Generator().manual_seed(_SEED))
+    ours = Encoder(embedder)(samples).float().cpu().numpy()
+    lengths = np.linalg.norm(ours, axis=1, keepdims=True)
+    difference = float((np.abs(ours - OnnxEncoder(content)(samples).numpy()) / np.maximum(lengths, 1)).max())
     if not difference <= TOLERANCE:
         raise ModelError(
             f"The exported model gives other vectors than the model (they differ by up to {difference:.2g}, at most "
             f"{TOLERANCE:g} is allowed): nothing was written; run the model with the engine 'torch'."
         )
     return difference
-
-
-@torch.no_grad()
-def largest_difference(embedder: Embedder, encoder: OnnxEncoder) -> float:
-    """The largest difference of a coordinate between two ways to run a model, on random samples.
-
-    Of vectors longer than one it counts relative to their length: single precision has seven digits.
-    """
-    from nearkin.models.engines import Encoder
-
-    shape = (_BATCH, *example(embedder.spec).shape[1:])
-    samples = torch.rand(shape, generator=torch.Generator().manual_seed(_SEED))
-    ours = Encoder(embedder)(samples).float().cpu().numpy()
-    lengths = np.linalg.norm(ours, axis=1, keepdims=True)
-    return float((np.abs(ours - encoder(samples).numpy()) / np.maximum(lengths, 1)).max())
 
 
 def sidecar(path: Path) -> Path:
@@ -134,7 +126,8 @@ def cached_encoder(embedder: Embedder) -> OnnxEncoder:
     A model that has no fingerprint, because it cannot be saved, is translated every time.
     """
     require("onnxruntime", "onnx")
-    place = _cached_file(embedder)
+    fingerprint = fingerprint_of(embedder)
+    place = None if fingerprint is None else cache_directory() / "onnx" / f"{fingerprint}.v{VERSION}.onnx"
     if place is not None and place.exists():
         try:
             return OnnxEncoder(place)
@@ -147,11 +140,6 @@ def cached_encoder(embedder: Embedder) -> OnnxEncoder:
         with suppress(StorageError), replacing(place) as temporary:
             temporary.write_bytes(content)
     return OnnxEncoder(content)
-
-
-def _cached_file(embedder: Embedder) -> Path | None:
-    fingerprint = fingerprint_of(embedder)
-    return None if fingerprint is None else cache_directory() / "onnx" / f"{fingerprint}.v{VERSION}.onnx"
 
 
 _PARTS = ("backbone.", "local/")
@@ -183,13 +171,16 @@ def quantise(content: bytes, description: Description, batches: Iterable[Tensor]
         # Constants are folded first: only of an activation whose limits are constants it is seen that the convolution
         # before it need not represent what lies beyond them.
         quantization.quant_pre_process(source, simple, skip_symbolic_shape=True)
-        chosen = [node for node in onnx.load(simple).graph.node if _is_quantised(node)]
+        nodes = onnx.load(simple).graph.node
+        chosen = [node for node in nodes if node.op_type in _OPERATORS and node.name.startswith(_PARTS)]
         if not any(node.op_type == "Conv" for node in chosen):
             raise ModelError("The model's backbone has no convolutions, which alone are quantised: keep it in float32.")
+        given = _given(batches)
+        reader = type("Reader", (quantization.CalibrationDataReader,), {"get_next": lambda _: next(given, None)})()
         quantization.quantize_static(
             simple,
             target,
-            _reader(quantization, batches),
+            reader,
             quant_format=quantization.QuantFormat.QDQ,
             op_types_to_quantize=list(_OPERATORS),
             nodes_to_quantize=[node.name for node in chosen],
@@ -202,22 +193,8 @@ def quantise(content: bytes, description: Description, batches: Iterable[Tensor]
     return with_properties(small, told), told
 
 
-def _is_quantised(node: Any) -> bool:
-    return node.op_type in _OPERATORS and node.name.startswith(_PARTS)
-
-
-def _reader(quantization: Any, batches: Iterable[Tensor]) -> Any:
-    """Samples as the calibration asks for them."""
-    given = _given(batches)
-
-    class Reader(quantization.CalibrationDataReader):
-        def get_next(self) -> dict[str, np.ndarray] | None:
-            return next(given, None)
-
-    return Reader()
-
-
 def _given(batches: Iterable[Tensor]) -> Iterator[dict[str, np.ndarray]]:
+    """Samples as the calibration takes them."""
     count = 0
     for batch in batches:
         count += len(batch)

@@ -17,7 +17,7 @@ from ast import literal_eval
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -63,14 +63,6 @@ _SAID = 160
 """Characters of a foreign message that a sentence repeats."""
 
 
-class _Failure(NamedTuple):
-    """A layer that cannot be exported by itself, its name in the model, and why."""
-
-    name: str
-    layer: nn.Module
-    error: Exception
-
-
 Export = Callable[[nn.Module, tuple[Any, ...]], Any]
 
 
@@ -83,37 +75,32 @@ def refusal(module: nn.Module, samples: Tensor, error: Exception, export: Export
         error: why it could not be exported.
         export: tries a part with its own inputs.
     """
-    found = _innermost(module, samples, error, export)
-    name = found.name.removeprefix(f"{_MODEL}.")
-    layer = "it as a whole" if name == _MODEL else f"its layer '{name}' ({type(found.layer).__name__})"
+    path, reason = _MODEL, error
+    calls = _calls(module, samples)
+    while (inner := _first_failure(path, module, calls, export)) is not None:
+        path, reason = inner
+    name, kind = path.removeprefix(f"{_MODEL}."), type(module.get_submodule(path)).__name__
+    layer = "it as a whole" if path == _MODEL else f"its layer '{name}' ({kind})"
     return ModelError(
-        f"The model cannot be exported to ONNX: {layer} uses {_reason(found.error)}: choose another layer there, or "
-        "run the model with the engine 'torch'."
+        f"The model cannot be exported to ONNX: {layer} uses {_reason(reason)}: choose another layer there, or run the "
+        "model with the engine 'torch'."
     )
 
 
-def _innermost(module: nn.Module, samples: Tensor, error: Exception, export: Export) -> _Failure:
-    """The innermost layer that fails by itself."""
-    calls = _calls(module, samples)
-    found = _Failure(_MODEL, module.get_submodule(_MODEL), error)
-    while (inner := _first_failure(found.name, found.layer, calls, export)) is not None:
-        found = inner
-    return found
-
-
-def _first_failure(name: str, layer: nn.Module, calls: dict[str, tuple[Any, ...]], export: Export) -> _Failure | None:
-    """The first layer inside another that fails by itself; looked for inside those that only hold others, too."""
-    for child, inner in sorted(layer.named_children(), key=lambda named: _is_usual(named[1])):
+def _first_failure(
+    name: str, module: nn.Module, calls: dict[str, tuple[Any, ...]], export: Export
+) -> tuple[str, Exception] | None:
+    """The first layer inside another that fails by itself, and why; those that only hold others are looked into."""
+    children = module.get_submodule(name).named_children()
+    for child, inner in sorted(children, key=lambda named: _is_usual(named[1])):
         path = f"{name}.{child}"
-        if path not in calls:
-            failure = _first_failure(path, inner, calls, export)
-            if failure is not None:
-                return failure
-            continue
-        try:
-            export(inner, calls[path])
-        except Exception as error:  # the exporter raises whatever its parts do
-            return _Failure(path, inner, error)
+        if path in calls:
+            try:
+                export(inner, calls[path])
+            except Exception as error:  # the exporter raises whatever its parts do
+                return path, error
+        elif (failure := _first_failure(path, module, calls, export)) is not None:
+            return failure
     return None
 
 
@@ -249,20 +236,10 @@ def _plain_convolutions(module: nn.Module, samples: Tensor) -> None:
 
     A graph that pads a kernel is correct, but ONNX Runtime takes that for padding of the map and fails.
     """
-    sizes: dict[str, tuple[int, int]] = {}
-
-    def note(name: str, _: nn.Module, inputs: tuple[Tensor]) -> None:
-        sizes[name] = (inputs[0].shape[2], inputs[0].shape[3])
-
-    found = {name: layer for name, layer in module.named_modules() if isinstance(layer, SameConv2d)}
-    hooks = [layer.register_forward_pre_hook(partial(note, name)) for name, layer in found.items()]
-    with torch.no_grad():
-        module(samples)
-    for hook in hooks:
-        hook.remove()
-    for name, size in sizes.items():
+    for name, (inputs, *_) in _calls(module, samples).items():
         parent, _, child = name.rpartition(".")
-        setattr(module.get_submodule(parent), child, found[name].plain(*size))
+        if isinstance(layer := module.get_submodule(name), SameConv2d):
+            setattr(module.get_submodule(parent), child, layer.plain(*inputs.shape[2:]))
 
 
 @torch.no_grad()

@@ -1,4 +1,4 @@
-"""The threshold of generalized sum pooling as ONNX operators: the solver of `pooling/_budget.py`, step by step.
+"""The threshold of generalized sum pooling as ONNX operators: the solver of `pooling/gsp.py`, step by step.
 
 An exporter that follows one run of the solver would keep the number of steps that this run took. Here they are a loop
 of the graph, which ends when every map of the batch has spent its budget. Imported only where a model is exported:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -40,6 +41,11 @@ class Pooling(nn.Module):
         self.out_channels = channels if out_channels is None else out_channels
         self.config: dict[str, Any] | None = None
         """Name and parameters that `make_pooling` was given; None if built by hand."""
+
+    def _check(self, **parameters: Any) -> None:
+        """Refuse parameters that the annotations of the constructor do not allow."""
+        kind = type(self)
+        check_parameters(kind, parameters, names=parameters, owner="pooling", key=kind.__name__, error=ModelError)
 
     def set_map_size(self, height: int, width: int) -> None:
         """Learn the size of the maps to come, where `out_channels` depends on it; nothing by default."""
@@ -154,8 +160,7 @@ class AveragePooling(Pooling):
 
     def weights(self, features: Tensor) -> Tensor:
         """Equal weights (B, H, W)."""
-        batch, _, height, width = features.shape
-        return features.new_full((batch, height, width), 1.0 / (height * width))
+        return torch.full_like(features[:, 0], 1.0 / math.prod(features.shape[2:]))
 
 
 @poolings.register("gmp")

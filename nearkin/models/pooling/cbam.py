@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nearkin.errors import ModelError
 from nearkin.models.pooling.base import Pooling, poolings
 from nearkin.registry import Count, OddCount
 
@@ -33,10 +32,7 @@ class BlockAttentionPooling(Pooling):
 
     def __init__(self, channels: int, reduction: Count = 16, kernel: OddCount = 7) -> None:
         super().__init__(channels)
-        if reduction < 1:
-            raise ModelError(f"The reduction of CBAM pooling must be at least 1, got {reduction}.")
-        if kernel < 1 or kernel % 2 == 0:
-            raise ModelError(f"The kernel of CBAM pooling must be odd and positive, got {kernel}.")
+        self._check(reduction=reduction, kernel=kernel)
         hidden = max(1, channels // reduction)
         self.channel = nn.Sequential(nn.Linear(channels, hidden), nn.ReLU(), nn.Linear(hidden, channels))
         self.spatial = nn.Conv2d(2, 1, kernel, padding=kernel // 2)

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Annotated
 
 import torch
@@ -46,10 +45,7 @@ class CrossDimensionalPooling(Pooling):
         super().__init__(channels)
         if channels < 2:
             raise ModelError(f"CroW pooling compares channels with each other and needs at least 2, got {channels}.")
-        if not 1 <= norm < math.inf or not 0 < root < math.inf:
-            raise ModelError(
-                f"CroW pooling needs a finite norm of at least 1 and a finite positive root, got {norm:g} and {root:g}."
-            )
+        self._check(norm=norm, root=root)
         self.norm = norm
         self.root = root
 

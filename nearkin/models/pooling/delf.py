@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nearkin.errors import ModelError
 from nearkin.models.pooling.base import Pooling, poolings
 from nearkin.registry import Count
+from nearkin.spaces.space import widen
 
 # Below this, log softplus(s) is s to double precision, while softplus(s) itself goes on to underflow.
 _LINEAR_BELOW = -30.0
@@ -38,8 +38,7 @@ class AttentivePooling(Pooling):
 
     def __init__(self, channels: int, hidden: Count = 512, normalise: bool = False) -> None:
         super().__init__(channels)
-        if hidden < 1:
-            raise ModelError(f"The network of DELF pooling needs at least 1 hidden unit, got {hidden}.")
+        self._check(hidden=hidden)
         self.normalise = normalise
         self.score = nn.Sequential(nn.Conv2d(channels, hidden, 1), nn.ReLU(), nn.Conv2d(hidden, 1, 1))
         for parameter in self.score[2].parameters():
@@ -53,12 +52,7 @@ class AttentivePooling(Pooling):
 
     def weights(self, features: Tensor) -> Tensor:
         """The weight (B, H, W) of each position, summing to 1."""
-        scores = self.score(features)[:, 0]
-        scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+        scores = widen(self.score(features)[:, 0])
         # Softplus over its sum, through logarithms: very low scores everywhere would be 0 / 0.
-        return _log_softplus(scores).flatten(1).softmax(dim=1).view_as(scores)
-
-
-def _log_softplus(scores: Tensor) -> Tensor:
-    """The logarithm of softplus, elementwise, finite for any finite score."""
-    return torch.where(scores < _LINEAR_BELOW, scores, F.softplus(scores.clamp(min=_LINEAR_BELOW)).log())
+        logarithms = torch.where(scores < _LINEAR_BELOW, scores, F.softplus(scores.clamp(min=_LINEAR_BELOW)).log())
+        return logarithms.flatten(1).softmax(dim=1).view_as(scores)

@@ -5,12 +5,9 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor, nn
 
-from nearkin.errors import ModelError
 from nearkin.models.pooling.base import Pooling, poolings
 from nearkin.registry import Positive
 
@@ -32,10 +29,7 @@ class GeneralisedMeanPooling(Pooling):
 
     def __init__(self, channels: int, p: Positive = 3.0, learn_p: bool = True, eps: Positive = 1e-6) -> None:
         super().__init__(channels)
-        if not (0 < p < math.inf and 0 < eps < math.inf):
-            raise ModelError(
-                f"The exponent p and eps of GeM pooling must be finite and positive, got {p:g} and {eps:g}."
-            )
+        self._check(p=p, eps=eps)
         self.eps = eps
         exponent = torch.tensor(float(p))
         if learn_p:

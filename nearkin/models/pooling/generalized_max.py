@@ -6,20 +6,17 @@ vector is `(Phi Phi^T + lambda I)^-1 Phi 1`; the smaller of the two systems is s
 
 from __future__ import annotations
 
-import math
 from typing import Annotated
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from nearkin.errors import ModelError
 from nearkin.models.pooling.base import Pooling, doubled, poolings
 
 # Added to the mean squared length of the local features: a map of zeros is divided by its length too.
 _FLOOR = 1e-12
-_SMALLEST_RIDGE = 1e-9
-_Ridge = Annotated[float, Field(ge=_SMALLEST_RIDGE, allow_inf_nan=False)]
+_Ridge = Annotated[float, Field(ge=1e-9, allow_inf_nan=False)]
 
 
 @poolings.register("generalized-max")
@@ -42,10 +39,7 @@ class GeneralizedMaxPooling(Pooling):
 
     def __init__(self, channels: int, ridge: _Ridge = 1.0) -> None:
         super().__init__(channels)
-        if not _SMALLEST_RIDGE <= ridge < math.inf:
-            raise ModelError(
-                f"The ridge of generalised max pooling must be finite and at least {_SMALLEST_RIDGE:g}, got {ridge:g}."
-            )
+        self._check(ridge=ridge)
         self.ridge = ridge
 
     def forward(self, features: Tensor) -> Tensor:

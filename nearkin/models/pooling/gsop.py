@@ -6,10 +6,12 @@ of K by itself.
 
 from __future__ import annotations
 
+import math
+
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nearkin.errors import ModelError
 from nearkin.models.pooling.base import Pooling, poolings
 from nearkin.registry import Count
 
@@ -37,8 +39,7 @@ class SecondOrderPooling(Pooling):
 
     def __init__(self, channels: int, reduced: Count = 128) -> None:
         super().__init__(channels)
-        if reduced < 1:
-            raise ModelError(f"GSoP pooling must reduce to at least 1 channel, got {reduced}.")
+        self._check(reduced=reduced)
         # A bias would shift every local feature alike, which no covariance sees.
         self.reduce = nn.Conv2d(channels, reduced, 1, bias=False)
         self.rows = nn.Conv1d(reduced, _ROW_FILTERS * reduced, reduced, groups=reduced)
@@ -52,8 +53,7 @@ class SecondOrderPooling(Pooling):
 
     def weights(self, features: Tensor) -> Tensor:
         """Equal weights (B, H, W): only channels are weighted."""
-        batch, _, height, width = features.shape
-        return features.new_full((batch, height, width), 1.0 / (height * width))
+        return torch.full_like(features[:, 0], 1.0 / math.prod(features.shape[2:]))
 
     def channel_weights(self, features: Tensor) -> Tensor:
         """The weight (B, C) of each channel of a map (B, C, H, W), between 0 and 1."""

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from nearkin.errors import ModelError
 from nearkin.models.pooling.base import Pooling, doubled, pick_centers, poolings
 from nearkin.registry import Count, Positive, Share
 from nearkin.spaces import LipschitzBall
+from nearkin.spaces.space import widen
 
 STEPS = 100
 """Far more than it takes: half a dozen steps are usual, and bisection alone would need about sixty."""
@@ -29,8 +29,7 @@ TOLERANCE = 1e-12
 
 def soft_minimum(costs: Tensor, sharpness: float) -> Tensor:
     """Scores (..., N) of positions from their costs (..., N, M) to M prototypes: logsumexp_i(-sharpness c_i)."""
-    scores: Tensor = _SoftMinimum.apply(costs, sharpness)
-    return scores
+    return _SoftMinimum.apply(costs, sharpness)
 
 
 def spend(scores: Tensor, budget: float) -> Tensor:
@@ -139,12 +138,7 @@ class GeneralizedSumPooling(Pooling):
 
     def __init__(self, channels: int, prototypes: Count = 64, budget: Share = 0.3, sharpness: Positive = 5.0) -> None:
         super().__init__(channels)
-        if prototypes < 1:
-            raise ModelError(f"GSP needs at least one prototype, not {prototypes}.")
-        if not 0 < budget <= 1:
-            raise ModelError(f"The budget of GSP is a share in (0, 1], where 1 is average pooling, not {budget}.")
-        if not 0 < sharpness < math.inf:
-            raise ModelError(f"The sharpness of GSP must be a positive number, not {sharpness}.")
+        self._check(prototypes=prototypes, budget=budget, sharpness=sharpness)
         self.budget = float(budget)
         self.sharpness = float(sharpness)
         self.prototypes = nn.Parameter(torch.randn(prototypes, channels) / math.sqrt(channels))
@@ -218,8 +212,7 @@ def local_costs(features: Tensor, prototypes: Tensor) -> Tensor:
     distance zero.
     """
     with torch.autocast(features.device.type, enabled=False):
-        points = _local(features)
-        points = points if points.dtype == torch.float64 else points.float()
+        points = widen(_local(features))
         centers = LipschitzBall().project(prototypes.to(points.dtype))
         # The long ones among the points are shortened by a factor on their products, not one by one.
         norms = points.square().sum(2, keepdim=True)

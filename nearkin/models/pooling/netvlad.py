@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from nearkin.errors import ModelError
 from nearkin.models.pooling.base import Pooling, pick_centers, poolings
 from nearkin.registry import Count, Positive
 from nearkin.spaces import Sphere, euclidean_distance
@@ -53,11 +52,8 @@ class NetVladPooling(Pooling):
     def __init__(
         self, channels: int, clusters: Count = 64, dimension: Count | None = None, alpha: Positive | None = None
     ) -> None:
+        self._check(clusters=clusters, dimension=dimension, alpha=alpha)
         width = channels if dimension is None else dimension
-        if min(clusters, width) < 1:
-            raise ModelError(f"Clusters and dimension of NetVLAD must be at least 1, got {clusters} and {width}.")
-        if alpha is not None and not 0 < alpha < math.inf:
-            raise ModelError(f"The alpha of NetVLAD must be finite and positive, got {alpha:g}.")
         super().__init__(channels, clusters * width)
         self.alpha = alpha
         self.reduction = nn.Identity() if dimension is None else nn.Conv2d(channels, width, 1, bias=False)

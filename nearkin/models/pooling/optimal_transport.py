@@ -10,7 +10,6 @@ import math
 import torch
 from torch import Tensor, nn
 
-from nearkin.errors import ModelError
 from nearkin.models.pooling.base import Pooling, pick_centers, poolings
 from nearkin.registry import Count, Positive
 from nearkin.spaces import Sphere
@@ -48,14 +47,8 @@ class OptimalTransportPooling(Pooling):
         regularisation: Positive = 0.1,
         iterations: Count = 10,
     ) -> None:
+        self._check(references=references, dimension=dimension, regularisation=regularisation, iterations=iterations)
         width = channels if dimension is None else dimension
-        if min(references, width, iterations) < 1:
-            raise ModelError(
-                "References, dimension and iterations of OT pooling must be at least 1, "
-                f"got {references}, {width} and {iterations}."
-            )
-        if not 0 < regularisation < math.inf:
-            raise ModelError(f"The regularisation of OT pooling must be finite and positive, got {regularisation:g}.")
         super().__init__(channels, references * width)
         self.regularisation = regularisation
         self.iterations = iterations

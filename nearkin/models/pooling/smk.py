@@ -45,8 +45,7 @@ class MatchKernelPooling(Pooling):
         width = channels if dimension is None else dimension
         if not 1 <= width <= channels:
             raise ModelError(f"The dimension of SMK pooling must be from 1 to the {channels} channels, got {width}.")
-        if window < 1 or window % 2 == 0:
-            raise ModelError(f"The window of SMK pooling must be odd and positive, got {window}.")
+        self._check(window=window)
         super().__init__(channels, width)
         self.window = window
         self.whitening = nn.Linear(channels, width)
@@ -69,8 +68,7 @@ class MatchKernelPooling(Pooling):
         """Pool a map (B, C, H, W) to (B, dimension)."""
         # The whitening is affine and the weights sum to 1, so it may come after the sum, where it is one row an item.
         pooled = (self.weights(features).unsqueeze(1) * self._smooth(features)).sum(dim=(2, 3))
-        whitened: Tensor = self.whitening(pooled.to(features.dtype))
-        return whitened
+        return self.whitening(pooled.to(features.dtype))
 
     @torch.no_grad()
     def init_from(self, features: Tensor, seed: int = 0) -> None:

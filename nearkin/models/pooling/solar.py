@@ -59,8 +59,7 @@ class SolarPooling(Pooling):
 
     def forward(self, features: Tensor) -> Tensor:
         """Pool a map (B, C, H, W) to (B, C)."""
-        pooled: Tensor = self.mean(self.attend(features))
-        return pooled
+        return self.mean(self.attend(features))
 
 
 def _rows(features: Tensor) -> Tensor:
