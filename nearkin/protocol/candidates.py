@@ -188,12 +188,7 @@ def check_trainable(candidate: Candidate, dataset: Dataset, splits: Iterable[Spl
             hierarchy = None if recipe.data.hierarchy is None else load_hierarchy(recipe.data.hierarchy)
             part = dataset.select(split.train)
             embedder, _, batch_classes = make_learner(
-                recipe,
-                dataset.kind,
-                len(part.classes),
-                validated=True,
-                class_names=part.classes,
-                hierarchy=hierarchy,
+                recipe, dataset.kind, len(part.classes), validated=True, class_names=part.classes, hierarchy=hierarchy
             )
             make_sampler(recipe, part.class_ids(), batch_classes)
             check_validation(recipe, dataset.labels[split.val])

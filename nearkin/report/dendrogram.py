@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nearkin.errors import DataError
-from nearkin.report.canvas import FAINT, HUES, INK, MUTED, WIDTH, drawing, place_axes, to_png
+from nearkin.report import canvas
+from nearkin.report.canvas import FAINT, HUES, INK, MUTED, WIDTH
 from nearkin.report.lines import fit_text, plain_numbers, text_width
 from nearkin.report.values import shorten
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 
 class Tree:
@@ -50,21 +50,19 @@ class Tree:
             if parent >= 0:
                 self.children[parent].append(node)
         self.root = roots[0]
-        self.walk = self._walk()
+        self._order()
         if len(self.walk) < len(self.parents):
             raise DataError("Some nodes of the tree are not below its root: their parents form a cycle.")
-        self.leaves = [node for node in self.walk if not self.children[node]]
         if len({self.names[leaf] for leaf in self.leaves}) < len(self.leaves):
             twice = Counter(self.names[leaf] for leaf in self.leaves).most_common(1)[0][0]
             raise DataError(f"Two leaves of the tree are called '{shorten(twice, 60)}': names must be unique.")
 
-    def _walk(self) -> list[int]:
-        walk, waiting = [], [self.root]
+    def _order(self) -> None:
+        self.walk, waiting = [], [self.root]
         while waiting:
-            node = waiting.pop()
-            walk.append(node)
-            waiting.extend(reversed(self.children[node]))
-        return walk
+            self.walk.append(waiting.pop())
+            waiting.extend(reversed(self.children[self.walk[-1]]))
+        self.leaves = [node for node in self.walk if not self.children[node]]
 
     @property
     def leaf_names(self) -> list[str]:
@@ -108,8 +106,7 @@ class Tree:
         means = np.where(counts > 0, sums / np.maximum(counts, 1), np.inf)
         turned = Tree(self.parents, self.names)
         turned.children = [sorted(children, key=lambda child: means[child]) for children in self.children]
-        turned.walk = turned._walk()
-        turned.leaves = [node for node in turned.walk if not turned.children[node]]
+        turned._order()
         return turned
 
 
@@ -170,22 +167,18 @@ def key_height(colours: Mapping[str, str], notes: Sequence[str]) -> float:
     return _KEY_ROW * (len(_key_lines(colours)) + len(notes)) + (10 if colours or notes else 0)
 
 
-def write_key(figure: Figure, colours: Mapping[str, str], notes: Sequence[str], height: float) -> None:
-    """Write groups and notes at the foot of a figure that is `height` CSS pixels high and has no layout engine."""
-    from matplotlib.patches import Rectangle
-
+def write_key(sheet: canvas.Sheet, colours: Mapping[str, str], notes: Sequence[str]) -> None:
+    """Write groups and notes at the foot of a sheet."""
     lines = _key_lines(colours)
-    top = _KEY_EDGE / 2 + _KEY_ROW * (len(lines) + len(notes))
-    for place, line in enumerate(lines):
-        middle = (top - _KEY_ROW * (place + 0.5)) / height
+    middle = sheet.height - _KEY_EDGE / 2 - _KEY_ROW * (len(lines) + len(notes) - 0.5)
+    for line in lines:
         for left, name in line:
-            corner = (left / WIDTH, middle - _BOX / 2 / height)
-            figure.add_artist(Rectangle(corner, _BOX / WIDTH, _BOX / height, color=colours[name], linewidth=0))
-            told = fit_text(name, _WIDEST, _KEY_TEXT)
-            figure.text((left + _BOX + 5) / WIDTH, middle, told, va="center", fontsize=_KEY_TEXT)
-    for place, note in enumerate(notes):
-        middle = (top - _KEY_ROW * (len(lines) + place + 0.5)) / height
-        figure.text(_KEY_EDGE / WIDTH, middle, note, va="center", fontsize=_KEY_TEXT, color=MUTED)
+            sheet.box(left, middle - _BOX / 2, _BOX, _BOX, colours[name])
+            sheet.write(left + _BOX + 5, middle, fit_text(name, _WIDEST, _KEY_TEXT), _KEY_TEXT)
+        middle += _KEY_ROW
+    for words in notes:
+        sheet.write(_KEY_EDGE, middle, words, _KEY_TEXT, color=MUTED)
+        middle += _KEY_ROW
 
 
 def _key_lines(colours: Mapping[str, str]) -> list[list[tuple[float, str]]]:
@@ -265,20 +258,19 @@ def draw_dendrograms(trees: Sequence[Dendrogram], groups: Mapping[str, str] | No
     notes = _notes(kinds, colours, len(drawn) if any(shared) else 0, most)
     key = key_height(colours, notes)
     height = _HEAD + row * most + key + _MARGIN
-    with drawing(WIDTH, height) as figure:
-        figure.set_layout_engine("none")
-        width = (WIDTH - 2 * _MARGIN - _GAP * (len(drawn) - 1)) / len(drawn)
-        for place, tree in enumerate(drawn):
-            left, tall = _MARGIN + place * (width + _GAP), row * len(tree.leaves)
-            axes = place_axes(figure, left, _HEAD, width, tall, frameon=False)
+    with canvas.drawing(WIDTH, height) as figure:
+        sheet, width = canvas.Sheet(figure), (WIDTH - 2 * _MARGIN - _GAP * (len(drawn) - 1)) / len(drawn)
+        for place, (tree, given) in enumerate(zip(drawn, trees, strict=True)):
+            left = _MARGIN + place * (width + _GAP)
+            axes = sheet.axes(left, _HEAD, width, row * len(tree.leaves), frameon=False)
             _draw_tree(axes, tree, depths[place], _leaf_colours(tree, kinds, colours), width, size)
-            _draw_shared(axes, tree, depths[place], shared[place])
-            words = ((trees[place].title, 11, "bold", 0.62), (trees[place].note, 8.5, "normal", 0.2))
-            for text, points, weight, up in words:
-                at = (left / WIDTH, 1 - (1 - up) * _HEAD / height)
-                figure.text(*at, fit_text(text, width, points, weight), fontsize=points, fontweight=weight, va="center")
-        write_key(figure, colours, notes, height)
-        return to_png(figure)
+            at, rows = shared[place], _rows(tree)
+            dot = 14 if len(tree.leaves) <= MOST_NAMED else 4
+            axes.scatter(depths[place][at], rows[at], s=dot, color=INK, linewidths=0, zorder=5)
+            for text, points, weight, up in ((given.title, 11, "bold", 0.62), (given.note, 8.5, "normal", 0.2)):
+                sheet.write(left, (1 - up) * _HEAD, fit_text(text, width, points, weight), points, fontweight=weight)
+        write_key(sheet, colours, notes)
+        return canvas.to_png(figure)
 
 
 def _row(leaves: int) -> tuple[float, float]:
@@ -351,10 +343,7 @@ def _draw_tree(axes: Axes, tree: Tree, depths: np.ndarray, colours: Sequence[str
         names = {leaf: fit_text(tree.names[leaf], room, size) for leaf in tree.leaves}
         room = max(text_width(name, size) for name in names.values()) + 6
         for leaf, name in names.items():
-            axes.annotate(
-                name, (1, rows[leaf]), xytext=(3, 0), textcoords="offset points", va="center_baseline", fontsize=size,
-                color=colours[leaf],
-            )  # fmt: skip
+            canvas.note(axes, name, (1, rows[leaf]), (3, 0), va="center_baseline", fontsize=size, color=colours[leaf])
     else:
         room = 2.0
     axes.set(xlim=(-0.01, width / max(width - room, 1.0)), ylim=(len(tree.leaves) - 0.5, -0.5), xticks=[], yticks=[])
@@ -369,13 +358,6 @@ def _rows(tree: Tree) -> np.ndarray:
         if children := tree.children[node]:
             rows[node] = (rows[children[0]] + rows[children[-1]]) / 2
     return rows
-
-
-def _draw_shared(axes: Axes, tree: Tree, depths: np.ndarray, nodes: Sequence[int]) -> None:
-    rows = _rows(tree)
-    axes.scatter(
-        depths[nodes], rows[nodes], s=14 if len(tree.leaves) <= MOST_NAMED else 4, color=INK, linewidths=0, zorder=5
-    )
 
 
 def _notes(groups: Mapping[str, str], colours: Mapping[str, str], sharing: int, leaves: int) -> list[str]:

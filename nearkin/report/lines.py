@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from nearkin.errors import DataError
-from nearkin.report.canvas import DASHES, MARKERS, MUTED, SERIES, WIDTH, percent_axis
-from nearkin.report.values import LOWER, MISSING, shorten, value_text
+from nearkin.report import canvas
+from nearkin.report.canvas import DASHES, MARKERS, MUTED, SERIES, WIDTH
+from nearkin.report.values import MISSING, shorten, value_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -47,6 +50,25 @@ def plain_numbers(values: Any, what: str) -> np.ndarray:
     return numbers.filled(np.nan) if isinstance(numbers, np.ma.MaskedArray) else numbers
 
 
+def shaped(values: Any, what: str, *sizes: int | str) -> np.ndarray:
+    """Finite numbers of a shape, such as `("m", 3)`, where a letter stands for any size.
+
+    Raises:
+        DataError: if they are no numbers, not finite, or of another shape.
+    """
+    array = plain_numbers(values, what)
+    check_shape(array, what, *sizes)
+    return array
+
+
+def check_shape(array: np.ndarray, what: str, *sizes: int | str) -> None:
+    """Raise DataError unless an array is finite and of a shape; a letter stands for any size."""
+    wanted = tuple(found if isinstance(size, str) else size for size, found in zip(sizes, array.shape, strict=False))
+    if len(wanted) < len(sizes) or array.shape != wanted or not np.isfinite(array).all():
+        told = f"({', '.join(map(str, sizes))}{',' if len(sizes) == 1 else ''})"
+        raise DataError(f"The {what} must be finite and of shape {told}, but got shape {array.shape} or other values.")
+
+
 def plain_parts(name: str, parts: Sequence[Any], *words: str) -> list[np.ndarray]:
     """The arrays that belong to a name, one for each word that says what it is."""
     if len(parts) != len(words):
@@ -63,10 +85,10 @@ def curve_points(name: str, curve: Sequence[Any], *words: str) -> tuple[np.ndarr
     return x[finite], y[finite]
 
 
-def line_style(place: int) -> dict[str, Any]:
+def line_style(place: int, colour: str = "") -> dict[str, Any]:
     """Colour, dash and marker of the line at a place; dash and marker alone distinguish twenty lines."""
     return {
-        "color": SERIES[place % len(SERIES)],
+        "color": colour or SERIES[place % len(SERIES)],
         "linestyle": DASHES[place % len(DASHES)],
         "linewidth": 2.0 if place == 0 else 1.6,
         "marker": MARKERS[place % len(MARKERS)],
@@ -77,18 +99,19 @@ def line_style(place: int) -> dict[str, Any]:
     }
 
 
-def draw_curve(axes: Axes, place: int, x: np.ndarray, y: np.ndarray, *, travelled: np.ndarray) -> None:
-    """A line through points (m,), with a few markers spread evenly over the way `travelled` (m,), ascending.
+def draw_curve(
+    axes: Axes, place: int, x: np.ndarray, y: np.ndarray, *, travelled: np.ndarray | None = None, colour: str = ""
+) -> None:
+    """A line through points (m,), with a few markers spread evenly over the way `travelled` (m,), ascending; else x.
 
     Each place begins its markers elsewhere, so that those of equal curves do not hide one another.
     """
     if not len(x):
         return
-    start = (place % len(MARKERS) + 0.5) / len(MARKERS)
-    shares = (np.arange(_MARKS) + start) / _MARKS
-    marked = np.searchsorted(travelled, travelled[0] + shares * (travelled[-1] - travelled[0]))
-    every = np.unique(np.minimum(marked, len(x) - 1)).tolist()
-    axes.plot(x, y, markevery=every, **line_style(place))
+    way = x if travelled is None else travelled
+    shares = (np.arange(_MARKS) + (place % len(MARKERS) + 0.5) / len(MARKERS)) / _MARKS
+    marked = np.searchsorted(way, way[0] + shares * (way[-1] - way[0]))
+    axes.plot(x, y, markevery=np.unique(np.minimum(marked, len(x) - 1)).tolist(), **line_style(place, colour))
 
 
 def text_width(text: str, size: float, weight: str = "normal") -> float:
@@ -129,21 +152,23 @@ def legend_height(labels: Sequence[str]) -> int:
     return 14 + _LEGEND_ROW * -(-len(labels) // _columns(labels))
 
 
-def legend_above(figure: Figure, labels: Sequence[str], *more: Line2D) -> None:
+def legend_above(figure: Figure, labels: Sequence[str], *more: Line2D, colours: Sequence[str] = ()) -> None:
     """A legend over the whole width, each label in the style of its place, in as many columns as fit."""
-    from matplotlib.lines import Line2D
-
-    lines = [Line2D([], [], label=label, **line_style(place)) for place, label in enumerate(labels)]
-    columns = _columns([*labels, *(str(line.get_label()) for line in more)])
-    figure.legend(
-        handles=[*lines, *more],
-        loc="outside upper left",
-        ncols=columns,
-        fontsize=_LEGEND_SIZE,
-        handlelength=2.8,
-        columnspacing=1.2,
-        borderpad=0.2,
+    looks = [line_style(place, colour) for place, colour in zip_longest(range(len(labels)), colours, fillvalue="")]
+    handles = [*(canvas.mark(label, **look) for label, look in zip(labels, looks, strict=True)), *more]
+    columns = _columns([str(handle.get_label()) for handle in handles])
+    canvas.draw_legend(
+        figure, handles, columns, fontsize=_LEGEND_SIZE, handlelength=2.8, columnspacing=1.2, borderpad=0.2
     )
+
+
+@contextmanager
+def chart(height: int, labels: Sequence[str], *more: Line2D) -> Iterator[tuple[Figure, Axes]]:
+    """A figure and its axes of a height, below a legend in the styles of lines."""
+    with canvas.drawing(WIDTH, height + legend_height([*labels, *(str(line.get_label()) for line in more)])) as figure:
+        axes = figure.add_subplot()
+        legend_above(figure, labels, *more)
+        yield figure, axes
 
 
 def _columns(labels: Sequence[str]) -> int:
@@ -209,55 +234,7 @@ def smooth(values: np.ndarray) -> np.ndarray:
     return np.convolve(values, kernel)[reach : reach + len(values)] / weight
 
 
-_PAIR_PANEL = 210  # height, in CSS pixels
 _NARROWEST = 0.04  # range of accuracies
-
-
-def value_line(name: str, values: np.ndarray, length: int, what: str) -> np.ndarray:
-    """The values of one line (m,), one for each place on its axis."""
-    line = plain_numbers(values, f"values of '{name}'")
-    if line.shape != (length,):
-        raise DataError(f"The line of '{name}' needs {length} values, one for each {what}, but got shape {line.shape}.")
-    return np.where(np.isfinite(line), line, np.nan)
-
-
-def has_values(*panels: Mapping[str, np.ndarray]) -> bool:
-    """Whether any line of any panel has a finite value."""
-    return any(np.isfinite(line).any() for lines in panels for line in lines.values())
-
-
-def panels_height(names: Sequence[str]) -> int:
-    """The height of both panels with their legend, in CSS pixels."""
-    return 40 + 2 * _PAIR_PANEL + legend_height(legend_labels(names))
-
-
-def draw_panels(
-    figure: Figure,
-    x: np.ndarray,
-    names: Sequence[str],
-    accuracy: Mapping[str, np.ndarray],
-    ece: Mapping[str, np.ndarray],
-) -> list[Axes]:
-    """Draw lines (m,) over x (m,), accuracy above ECE, with one legend; the place in `names` sets a line's look."""
-    upper, lower = figure.subplots(2, 1, sharex=True)
-    for axes, lines in ((upper, accuracy), (lower, ece)):
-        for place, name in enumerate(names):
-            if name in lines:
-                axes.plot(x, lines[name], **line_style(place))
-        percent_axis(axes, "y")
-    upper.set_title("Accuracy")
-    lower.set_title(f"Expected calibration error (ECE) {LOWER}")
-    upper.set_ylim(*share_limits(*_range(accuracy)))
-    top = max(_range(ece)[1], 0.01)
-    lower.set_ylim(-0.04 * top, 1.1 * top)  # errors from 0 on: an ECE twice as high is drawn twice as high
-    legend_above(figure, legend_labels(names))
-    return [upper, lower]
-
-
-def _range(lines: Mapping[str, np.ndarray]) -> tuple[float, float]:
-    values = np.concatenate([np.zeros(0), *lines.values()])
-    values = values[np.isfinite(values)]
-    return (float(values.min()), float(values.max())) if len(values) else (0.0, 1.0)
 
 
 def share_limits(low: float, high: float) -> tuple[float, float]:
@@ -315,35 +292,42 @@ def method_names(lines: Mapping[str, Mapping[str, MetricLine]]) -> list[str]:
     return list(dict.fromkeys(name for methods in lines.values() for name in methods))
 
 
-def picture_height(panels: int, labels: Sequence[str]) -> int:
-    """The height of a picture with its legend, in CSS pixels."""
-    return _METRIC_RIM + _METRIC_PANEL * panels + legend_height(legend_labels(labels))
-
-
-def metric_panels(
-    figure: Figure,
+@contextmanager
+def metric_picture(
     lines: Mapping[str, Mapping[str, MetricLine]],
     across: str,
+    *more: Line2D,
     beside: Mapping[str, Sequence[float]] | None = None,
-) -> dict[str, Axes]:
-    """Metric to its empty panel, of a height that holds all of its values, shares of 1.
+    colours: Sequence[str] = (),
+) -> Iterator[tuple[Figure, dict[str, Axes]]]:
+    """A figure with a legend of methods and, by metric, its empty panels, each as high as its values, shares of 1.
 
     Args:
-        figure: what the panels fill.
         lines: metric to method to its line.
         across: the name of what the lines run against.
+        more: what the legend explains besides.
         beside: metric to values that shall be in sight too.
+        colours: of the methods, in place of those of their places.
     """
-    grid = stacked_panels(figure, lines)
-    for metric, axes in grid.items():
-        parts = [part for line in lines[metric].values() for part in (line.y, line.low, line.high)]
-        values = np.concatenate([*parts, (beside or {}).get(metric, ())])
-        values = values[np.isfinite(values)]
-        axes.set_ylim(*share_limits(float(values.min()), float(values.max())))
-        axes.margins(x=0.02)
-        percent_axis(axes, "y")
-    grid[next(reversed(grid))].set_xlabel(across)
-    return grid
+    labels = legend_labels(method_names(lines))
+    height = legend_height([*labels, *(str(line.get_label()) for line in more)])
+    with canvas.drawing(WIDTH, _METRIC_RIM + _METRIC_PANEL * len(lines) + height) as figure:
+        grid = stacked_panels(figure, lines)
+        for metric, axes in grid.items():
+            parts = [part for line in lines[metric].values() for part in (line.y, line.low, line.high)]
+            fit_shares(axes, *parts, (beside or {}).get(metric, ()))
+            axes.margins(x=0.02)
+        axes.set_xlabel(across)
+        legend_above(figure, labels, *more, colours=colours)
+        yield figure, grid
+
+
+def fit_shares(axes: Axes, *parts: Any) -> None:
+    """Let an axis upwards, in percent, hold the finite of some shares of 1, and not much more; all if there is none."""
+    values = np.concatenate([np.zeros(0), *parts])
+    values = values[np.isfinite(values)] if np.isfinite(values).any() else np.array([0.0, 1.0])
+    axes.set_ylim(*share_limits(float(values.min()), float(values.max())))
+    canvas.percent_axis(axes, "y")
 
 
 def write_title(axes: Axes, title: str) -> None:

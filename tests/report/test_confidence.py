@@ -22,7 +22,9 @@ from nearkin.report.confidence import (
     draw_reliability,
     draw_risk_coverage,
     draw_sensitivity,
+    draw_shift,
 )
+from nearkin.report.heat import _DEPTHS, _draw_cells, _ink, _table, draw_corruption
 from nearkin.report.lines import (
     curve_points,
     fit_text,
@@ -32,7 +34,6 @@ from nearkin.report.lines import (
     share_limits,
     text_width,
 )
-from nearkin.report.robustness import _DEPTHS, _draw_cells, _ink, _table, draw_corruption, draw_shift
 
 NAN = math.nan
 NAMES = ["NED", "1NN", "kNN vote", "WkNN (Dudani)", "WkNN (Gou)", "prototype", "distance ratio", "per class"]
