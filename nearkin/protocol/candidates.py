@@ -235,13 +235,10 @@ def _content(recipe: Recipe) -> dict[str, Any]:
 def _counting(tree: dict[str, Any]) -> dict[str, Any]:
     """A recipe's content without the keys that do not matter; older books have some of them."""
     counting = dict(tree)
-    for section, idle in _IDLE.items():
-        if isinstance(counting.get(section), Mapping):
-            counting[section] = {key: value for key, value in counting[section].items() if key not in idle}
     for section, later in _LATER.items():
-        if isinstance(counting.get(section), Mapping):
-            kept = {key: value for key, value in counting[section].items() if key not in later or value != later[key]}
-            counting[section] = kept
+        if isinstance(given := counting.get(section), Mapping):
+            kept = {key: value for key, value in given.items() if key not in later or value != later[key]}
+            counting[section] = {key: value for key, value in kept.items() if key not in _IDLE.get(section, ())}
     return counting
 
 
@@ -281,18 +278,18 @@ class DataDivision:
 
 def protocol_named(name: str) -> ProtocolName:
     """The protocol of a name."""
-    for known in get_args(ProtocolName):
-        if name == known:
-            return known
-    raise UnknownNameError(f"There is no protocol '{name}'.{suggestion(name, get_args(ProtocolName))}")
+    return _named(name, "protocol", get_args(ProtocolName))
 
 
 def fold_order_named(name: str) -> FoldOrder:
     """The order of folds of a name."""
-    for known in get_args(FoldOrder):
-        if name == known:
-            return known
-    raise UnknownNameError(f"There is no fold order '{name}'.{suggestion(name, get_args(FoldOrder))}")
+    return _named(name, "fold order", get_args(FoldOrder))
+
+
+def _named(name: str, what: str, known: Sequence[Any]) -> Any:
+    if name not in known:
+        raise UnknownNameError(f"There is no {what} '{name}'.{suggestion(name, known)}")
+    return name
 
 
 def divide(

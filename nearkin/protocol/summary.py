@@ -96,7 +96,12 @@ class Summariser:
             finished=len(models),
             planned=contents.recipes[name]["seeds"] * contents.models,
             seconds=math.fsum(row["seconds"] for row in models),
-            ranges={kind: self._range(some) for kind, some in of_kind.items() if len(some) > 1 and self._further(some)},
+            ranges={
+                kind: (min(values), max(values))
+                for kind, some in of_kind.items()
+                if len(some) > 1 and self._further(some)
+                if (values := [self._ledger.rows[cell][CLUSTERED] for cell in some])
+            },
         )
 
     def _values(self, cells: Sequence[Cell]) -> Values:
@@ -121,11 +126,6 @@ class Summariser:
     def _further(self, cells: Sequence[Cell]) -> bool:
         """Whether all cells have Recall@k, kNN-Acc and NMI: a mean over some would be of other models than MAP@R's."""
         return all(self._ledger.has_further(cell) for cell in cells)
-
-    def _range(self, cells: Sequence[Cell]) -> tuple[float, float]:
-        """The least and the greatest NMI of the cells."""
-        values = [self._ledger.rows[cell][CLUSTERED] for cell in cells]
-        return min(values), max(values)
 
     def _spread(self, cells: Sequence[Cell]) -> float:
         """Standard deviation of MAP@R over the seeds, each the mean of its cells."""

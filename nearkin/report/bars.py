@@ -13,8 +13,8 @@ from nearkin.errors import DataError
 from nearkin.report import canvas
 from nearkin.report.canvas import BLACK, BLUE, FAINT, INK, MUTED, SERIES, VERMILION, WIDTH
 from nearkin.report.comparison import Column
-from nearkin.report.lines import fit_text, legend_height, legend_labels, plain_numbers
-from nearkin.report.values import LOWER, change_text, level_text, shorten, value_text
+from nearkin.report.lines import legend_height, legend_labels
+from nearkin.report.values import LOWER, change_text, level_text, plain_numbers, shorten, value_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -111,7 +111,7 @@ def draw_bars(bars: Sequence[Bar], columns: Sequence[Column | str], *, level: fl
         ):
             _draw_panel(axes, rows, column)
             axes.locator_params(axis="x", nbins=6 - across)
-            title = fit_text(column.metric, (WIDTH - _NAMES) / across - _NUMBER, _TITLE_SIZE, "bold")
+            title = canvas.fit_text(column.metric, (WIDTH - _NAMES) / across - _NUMBER, _TITLE_SIZE, "bold")
             axes.set_title(f"{title} {LOWER if column.lower_is_better else HIGHER}", fontsize=_TITLE_SIZE)
             if place % across == 0:
                 rows.write_names(axes)
@@ -149,7 +149,7 @@ class _BarRows:
         names = [(top, bar.name, "normal") for top, bar, _ in self.bars]
         names += [(top, part, "bold") for top, part in self.heads]
         axes.tick_params(axis="y", labelleft=True)
-        labels = [fit_text(name, _NAMES, _NAME_SIZE, weight) for _, name, weight in names]
+        labels = [canvas.fit_text(name, _NAMES, _NAME_SIZE, weight) for _, name, weight in names]
         axes.set_yticks([top for top, *_ in names], labels, color=INK, fontsize=_NAME_SIZE)
         for tick, (_, _, weight) in zip(axes.get_yticklabels(), names, strict=True):
             tick.set_fontweight(weight)
@@ -349,7 +349,7 @@ def _draw_named(axes: Axes, names: Sequence[str], lines: Sequence[np.ndarray], r
     axes.hlines(heights, np.min(lines, axis=0), np.max(lines, axis=0), color=FAINT, linewidth=1.2, zorder=2)
     for place, line in enumerate(lines):
         axes.plot(line, heights, **_classifier_look(place))
-    canvas.name_rows(axes, [fit_text(name, _NAME_WIDTH, 8) for name in names], 8)
+    canvas.name_rows(axes, [canvas.fit_text(name, _NAME_WIDTH, 8) for name in names], 8)
     axes.grid(axis="y", visible=True)
     axes.set(
         xlim=(-0.03, 1.03), ylim=(rows - 0.4, -0.6), xlabel="F1"

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nearkin.report.values import shorten
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure, SubFigure
@@ -39,6 +41,7 @@ DASHES = ("-", "--", "-.", ":")
 WIDTH = 720  # on the page; the PNG has twice as many pixels, for screens that have them
 _DPI = 200
 _PIXELS_PER_INCH = 100
+_THINNEST = 2  # CSS pixels a letter takes at least; what could not fit anyhow is not even measured
 
 _STYLE: Any = {
     "font.family": "DejaVu Sans",
@@ -205,6 +208,29 @@ class Sheet:
 
     def _box(self, left: float, top: float, width: float, height: float) -> tuple[float, float, float, float]:
         return left / self.width, 1 - (top + height) / self.height, width / self.width, height / self.height
+
+
+def text_width(text: str, size: float, weight: str = "normal") -> float:
+    """Width of a line of text in CSS pixels, at a size in points."""
+    from matplotlib.font_manager import FontProperties
+    from matplotlib.textpath import text_to_path
+
+    # All is said here: what is left out of a FontProperties comes from the user's settings.
+    look: Any = {"style": "normal", "variant": "normal", "stretch": "normal", "math_fontfamily": "dejavusans"}
+    font = FontProperties(family="DejaVu Sans", weight=weight, size=size, **look)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="(?s)Glyph .* missing from")
+        return _PIXELS_PER_INCH / 72 * float(text_to_path.get_text_width_height_descent(text, font, ismath=False)[0])
+
+
+def fit_text(text: str, width: float, size: float, weight: str = "normal") -> str:
+    """A clean line no wider than `width` CSS pixels, an ellipsis standing for the rest."""
+    line = shorten(text, max(1, int(width // _THINNEST)))
+    for limit in range(len(line), 0, -1):
+        line = shorten(text, limit)
+        if text_width(line, size, weight) <= width:
+            break
+    return line
 
 
 # Ten classes want ten hues, as a small mark does not tell its shape; black is the edge of marks and so none of them.

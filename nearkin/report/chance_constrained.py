@@ -12,8 +12,8 @@ import numpy as np
 from nearkin.errors import DataError
 from nearkin.report import canvas
 from nearkin.report.canvas import BLUE, FAINT, GREEN, HUES, INK, VERMILION, WIDTH
-from nearkin.report.lines import fit_text, mark_places, plain_numbers, shaped, stacked_panels, text_width
-from nearkin.report.values import LOWER, course_text, value_text
+from nearkin.report.lines import mark_places, stacked_panels
+from nearkin.report.values import LOWER, course_text, plain_numbers, shaped, value_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,10 +38,10 @@ def draw_instances(history: Sequence[Mapping[str, float]]) -> bytes:
     """
     rows = {int(row["instance"]): row for row in history if row.get("instance") is not None}
     instances = np.array(sorted(rows))
-    values = {
-        key: np.array([_number(rows[instance].get(key)) for instance in instances])
-        for key in (*(key for key, _, _ in _LINES), _STEPS)
-    }
+    values = {}
+    for key in (*(key for key, _, _ in _LINES), _STEPS):
+        line = np.array([rows[instance].get(key) for instance in instances], dtype=np.float64)  # None becomes NaN
+        values[key] = np.where(np.isfinite(line), line, np.nan)
     keys = [key for key, line in values.items() if np.isfinite(line).any()]
     if not keys:
         return b""
@@ -51,7 +51,9 @@ def draw_instances(history: Sequence[Mapping[str, float]]) -> bytes:
         grid = stacked_panels(figure, keys)
         for key, colour, marker in _LINES:
             if key in grid:
-                _draw_line(grid[key], instances, values[key], colour, marker)
+                look = {"color": colour, "marker": marker if len(instances) <= _MOST_MARKED else ""}
+                grid[key].plot(instances, values[key], linewidth=1.6, markersize=4, zorder=3, **look)
+                grid[key].margins(y=0.15)
         _write_titles(grid, instances, values)
         if _STEPS in grid:
             grid[_STEPS].bar(instances, np.nan_to_num(values[_STEPS]), width=0.7, color=FAINT)
@@ -60,17 +62,6 @@ def draw_instances(history: Sequence[Mapping[str, float]]) -> bytes:
         last.set_xlim(instances[0] - 0.6, instances[-1] + 0.6)
         last.xaxis.set_major_locator(MaxNLocator(nbins=20, integer=True, min_n_ticks=1))
         return canvas.to_png(figure)
-
-
-def _number(value: float | None) -> float:
-    """A finite number, or NaN."""
-    return float(value) if value is not None and math.isfinite(value) else math.nan
-
-
-def _draw_line(axes: Axes, x: np.ndarray, y: np.ndarray, colour: str, marker: str) -> None:
-    shown = marker if len(x) <= _MOST_MARKED else ""
-    axes.plot(x, y, color=colour, linewidth=1.6, marker=shown, markersize=4, zorder=3)
-    axes.margins(y=0.15)
 
 
 def _write_titles(grid: Mapping[str, Axes], instances: np.ndarray, values: Mapping[str, np.ndarray]) -> None:
@@ -155,7 +146,7 @@ def draw_proxies(panels: Sequence[ProxyPanel], classes: Sequence[str]) -> bytes:
     plane = canvas.Plane(np.concatenate([panel.points for panel in shown]))
     # From here on everything is in the plane: points (n, 2), proxies (c, K, 2) and (c, M, 2).
     drawn = [replace(panel, **{part: plane(getattr(panel, part)) for part in _PARTS}) for panel in shown]
-    names = [fit_text(name.lstrip("_"), _NAME_WIDTH, _TEXT) for name in classes[: len(HUES)]]
+    names = [canvas.fit_text(name.lstrip("_"), _NAME_WIDTH, _TEXT) for name in classes[: len(HUES)]]
     if more := len(classes) - len(names):
         names.append(f"{more:,} more")
     columns = _COLUMNS[len(drawn)]
@@ -168,7 +159,7 @@ def draw_proxies(panels: Sequence[ProxyPanel], classes: Sequence[str]) -> bytes:
             values = {"MAP@R": (panel.map_at_r, True), "radius": (panel.radius, False)}
             told = [f"{name} {value_text(*value)}" for name, value in values.items() if math.isfinite(value[0])]
             canvas.heading(
-                axes, fit_text(panel.title, WIDTH // columns - 24, 10, "bold"), ", ".join(told), fontsize=_TEXT
+                axes, canvas.fit_text(panel.title, WIDTH // columns - 24, 10, "bold"), ", ".join(told), fontsize=_TEXT
             )
             axes.set(**limits, xticks=[], yticks=[], aspect="equal", anchor="S")
             axes.spines[:].set_visible(True)
@@ -244,6 +235,6 @@ def _write_legends(figure: Figure, names: Sequence[str], grey: bool, circles: bo
 
 
 def _legend_columns(names: Sequence[str]) -> int:
-    widest = max((text_width(name, _TEXT) for name in names), default=1.0)
+    widest = max((canvas.text_width(name, _TEXT) for name in names), default=1.0)
     most = max(1, int(WIDTH // (widest + _HANDLE_WIDTH)))
     return -(-len(names) // -(-len(names) // most))  # rows of nearly one length

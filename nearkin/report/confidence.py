@@ -15,16 +15,13 @@ from nearkin.report.lines import (
     curve_points,
     draw_curve,
     fit_shares,
-    fit_text,
     legend_above,
     legend_height,
     legend_labels,
     line_style,
-    plain_numbers,
-    plain_parts,
     stacked_panels,
 )
-from nearkin.report.values import LOWER, value_text
+from nearkin.report.values import LOWER, plain_numbers, plain_parts, value_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -75,7 +72,7 @@ def draw_reliability(curves: Mapping[str, Bins], *, errors: Mapping[str, float] 
             upper, lower = grid[2 * row, column], grid[2 * row + 1, column]
             _draw_accuracy(upper, curve)
             _draw_shares(lower, curve)
-            title = fit_text(name, _TITLE_WIDTHS[columns], _TITLE_SIZE, "bold")
+            title = canvas.fit_text(name, _TITLE_WIDTHS[columns], _TITLE_SIZE, "bold")
             told = f"ECE {value_text(float(errors[name]), True)}" if errors and name in errors else ""
             canvas.heading(upper, title, told, size=_TITLE_SIZE, fontsize=9.5)
             if column == 0:
@@ -239,18 +236,13 @@ def draw_sensitivity(ks: Sequence[int], accuracy: Mapping[str, np.ndarray], ece:
     def finish(axes: Axes) -> None:
         ticks = np.sort(at)
         axes.set_xscale("log")
-        axes.set_xlim(*_limits(at))
+        room = max(at.max() / at.min(), 10.0) ** 0.03  # a little beyond both ends; a single k stands in the middle
+        axes.set_xlim(at.min() / room, at.max() * room)
         axes.set_xticks(ticks, _tick_labels(ticks))
         axes.set_xticks([], minor=True)
         axes.set_xlabel("neighbours asked (k)")
 
     return _accuracy_above_ece(at, accuracy, ece, "k", finish)
-
-
-def _limits(ks: np.ndarray) -> tuple[float, float]:
-    """A little beyond both ends; a single k stands in the middle."""
-    room = max(ks.max() / ks.min(), 10.0) ** 0.03
-    return ks.min() / room, ks.max() * room
 
 
 def _tick_labels(ks: np.ndarray) -> list[str]:

@@ -167,19 +167,24 @@ def draw_metric_curves(
     colours = [SERIES[(alike or {}).get(name, place) % len(SERIES)] for place, name in enumerate(names)]
     with metric_picture(lines, across, colours=colours) as (figure, grid):
         for metric, axes in grid.items():
-            for name, line in lines[metric].items():
-                place = names.index(name)
-                colour = colours[place]
-                axes.fill_between(line.x, line.low, line.high, color=colour, alpha=0.16, linewidth=0, zorder=2)
-                if len(line.x) <= _MARKED:
-                    axes.plot(line.x, line.y, **line_style(place, colour))
-                else:
-                    draw_curve(axes, place, line.x, line.y, colour=colour)
+            _draw_bands(axes, lines[metric], names, colours)
             write_title(axes, f"{metric} on {of}")
             if metric in plain:
                 canvas.plain_axis(axes, "y")
         tick_whole_numbers(axes, across)
         return canvas.to_png(figure)
+
+
+def _draw_bands(axes: Axes, lines: Mapping[str, MetricLine], names: Sequence[str], colours: Sequence[str]) -> None:
+    """Draw each line with its intervals as a band."""
+    for name, line in lines.items():
+        place = names.index(name)
+        colour = colours[place % len(colours)]
+        axes.fill_between(line.x, line.low, line.high, color=colour, alpha=0.16, linewidth=0, zorder=2)
+        if len(line.x) <= _MARKED:
+            axes.plot(line.x, line.y, **line_style(place, colour))
+        else:
+            draw_curve(axes, place, line.x, line.y, colour=colour)
 
 
 _BASE = "base"
@@ -221,7 +226,9 @@ def draw_sweep(
     with metric_picture(lines, across, *more, beside=levels) as (figure, grid):
         for metric, axes in grid.items():
             _draw_lines(axes, names, lines[metric])
-            words = f"{metric} on {of}: best {_best_text(lines[metric], told)}"
+            best = max(lines[metric].values(), key=lambda line: float(line.y.max()))
+            place = int(np.argmax(best.y))
+            words = f"{metric} on {of}: best {value_text(best.y[place], True)} {told(float(best.x[place]))}"
             if metric in levels:
                 value, low, high = levels[metric]
                 axes.axhspan(low, high, color=MUTED, alpha=0.14, linewidth=0, zorder=1)
@@ -263,13 +270,6 @@ def _draw_lines(axes: Axes, names: Sequence[str], lines: Mapping[str, MetricLine
         axes.plot(x, line.y, **style)
 
 
-def _best_text(lines: Mapping[str, MetricLine], told: Callable[[float], str]) -> str:
-    """The highest value of all methods and where it is reached."""
-    best = max(lines.values(), key=lambda line: float(line.y.max()))
-    place = int(np.argmax(best.y))
-    return f"{value_text(best.y[place], True)} {told(float(best.x[place]))}"
-
-
 _SIZE_TICK_GAP = 0.06  # of the axis
 
 
@@ -291,10 +291,7 @@ def draw_sizes(series: Pairs, *, intervals: Pairs | None = None, of: str = "unse
     with metric_picture(lines, "dimensions") as (figure, grid):
         for metric, axes in grid.items():
             axes.set_xscale("log", base=2)
-            for name, line in lines[metric].items():
-                style = line_style(names.index(name))
-                axes.fill_between(line.x, line.low, line.high, color=style["color"], alpha=0.13, linewidth=0, zorder=2)
-                axes.plot(line.x, line.y, **style)
+            _draw_bands(axes, lines[metric], names, SERIES)
             write_title(axes, f"{metric} on {of}")
         ticks = _apart(_places(lines))
         axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])

@@ -13,8 +13,7 @@ import numpy as np
 from nearkin.errors import DataError
 from nearkin.report import canvas
 from nearkin.report.canvas import FAINT, HUES, INK, MUTED, WIDTH
-from nearkin.report.lines import fit_text, plain_numbers, text_width
-from nearkin.report.values import shorten
+from nearkin.report.values import plain_numbers, shorten
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -126,7 +125,11 @@ def leaf_groups(parents: Sequence[int], names: Sequence[str]) -> dict[str, str]:
         finer = [
             below
             for group in groups
-            for below in (tree.children[group] if len(groups) == 1 or _all_inner(tree, group) else [group])
+            for below in (
+                tree.children[group]
+                if len(groups) == 1 or all(tree.children[child] for child in tree.children[group])
+                else [group]
+            )
             if tree.children[below]
         ]
         if finer in ([], groups) or (len(finer) > MOST_GROUPS and len(groups) > 1):
@@ -135,10 +138,6 @@ def leaf_groups(parents: Sequence[int], names: Sequence[str]) -> dict[str, str]:
     told = _distinct([tree.names[node] for node in groups])
     owner = {name: told[place] for place, node in enumerate(groups) for name in tree.clades[node]}
     return {name: owner[name] for name in tree.leaf_names if name in owner}
-
-
-def _all_inner(tree: Tree, node: int) -> bool:
-    return all(tree.children[child] for child in tree.children[node])
 
 
 def _distinct(names: Sequence[str]) -> list[str]:
@@ -174,7 +173,7 @@ def write_key(sheet: canvas.Sheet, colours: Mapping[str, str], notes: Sequence[s
     for line in lines:
         for left, name in line:
             sheet.box(left, middle - _BOX / 2, _BOX, _BOX, colours[name])
-            sheet.write(left + _BOX + 5, middle, fit_text(name, _WIDEST, _KEY_TEXT), _KEY_TEXT)
+            sheet.write(left + _BOX + 5, middle, canvas.fit_text(name, _WIDEST, _KEY_TEXT), _KEY_TEXT)
         middle += _KEY_ROW
     for words in notes:
         sheet.write(_KEY_EDGE, middle, words, _KEY_TEXT, color=MUTED)
@@ -186,7 +185,7 @@ def _key_lines(colours: Mapping[str, str]) -> list[list[tuple[float, str]]]:
     lines: list[list[tuple[float, str]]] = []
     left = float(WIDTH)
     for name in colours:
-        wide = _BOX + 5 + text_width(fit_text(name, _WIDEST, _KEY_TEXT), _KEY_TEXT) + _SPACE
+        wide = _BOX + 5 + canvas.text_width(canvas.fit_text(name, _WIDEST, _KEY_TEXT), _KEY_TEXT) + _SPACE
         if left + wide > WIDTH - _KEY_EDGE:
             lines.append([])
             left = _KEY_EDGE
@@ -268,7 +267,9 @@ def draw_dendrograms(trees: Sequence[Dendrogram], groups: Mapping[str, str] | No
             dot = 14 if len(tree.leaves) <= MOST_NAMED else 4
             axes.scatter(depths[place][at], rows[at], s=dot, color=INK, linewidths=0, zorder=5)
             for text, points, weight, up in ((given.title, 11, "bold", 0.62), (given.note, 8.5, "normal", 0.2)):
-                sheet.write(left, (1 - up) * _HEAD, fit_text(text, width, points, weight), points, fontweight=weight)
+                sheet.write(
+                    left, (1 - up) * _HEAD, canvas.fit_text(text, width, points, weight), points, fontweight=weight
+                )
         write_key(sheet, colours, notes)
         return canvas.to_png(figure)
 
@@ -340,8 +341,8 @@ def _draw_tree(axes: Axes, tree: Tree, depths: np.ndarray, colours: Sequence[str
     if size:
         axes.add_collection(LineCollection(guides, colors=FAINT, linewidths=0.5, linestyles=(0, (1, 2)), zorder=0))
         room = _NAME_SHARE * width
-        names = {leaf: fit_text(tree.names[leaf], room, size) for leaf in tree.leaves}
-        room = max(text_width(name, size) for name in names.values()) + 6
+        names = {leaf: canvas.fit_text(tree.names[leaf], room, size) for leaf in tree.leaves}
+        room = max(canvas.text_width(name, size) for name in names.values()) + 6
         for leaf, name in names.items():
             canvas.note(axes, name, (1, rows[leaf]), (3, 0), va="center_baseline", fontsize=size, color=colours[leaf])
     else:

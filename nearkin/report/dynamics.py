@@ -6,7 +6,7 @@ classifier, above zero it confuses it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -21,24 +21,20 @@ from nearkin.report.lines import (
     draw_curve,
     draw_noisy,
     fit_shares,
-    fit_text,
     line_style,
     mark_places,
     method_names,
     metric_lines,
     metric_picture,
-    plain_numbers,
     stacked_panels,
     step_series,
-    text_width,
     tick_whole_numbers,
     write_title,
 )
-from nearkin.report.values import LOWER, change_text, course_text, value_text
+from nearkin.report.values import LOWER, change_text, course_text, plain_numbers, value_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.lines import Line2D
 
 
 Logs: TypeAlias = Mapping[str, Sequence[Mapping[str, Any]]]
@@ -50,8 +46,6 @@ _TITLES = {
     "div_alpha": "Div-alpha ratio: above 1, queries leave the other classes",
     "con_div": "Con-div ratio: below 1, the own class gains on the others",
 }
-_ACCURACIES = {"accuracy": "Accuracy on training episodes", "val_accuracy": "Accuracy on validation episodes"}
-_ACROSS = "training episode"
 _FEW = 10  # points; a shorter line is drawn as it is
 _WINDOW = 0.1  # of a line: what a running median is taken over
 _SHOWN = 0.005  # of the points at either end, which may lie beyond the panel
@@ -73,20 +67,14 @@ def draw_dynamics(logs: Logs, *, measures: Sequence[str] = tuple(_TITLES)) -> by
     for measure in measures:
         if measure not in _TITLES:
             raise DataError(f"Unknown measure '{measure}': choose from {', '.join(_TITLES)}.")
-    lines = _lines(logs, measures)
-    if not lines:
-        return b""
     from matplotlib.ticker import ScalarFormatter
 
-    with metric_picture(lines, _ACROSS, *_keys(lines)) as (figure, grid):
-        for measure, axes in grid.items():
-            _draw_lines(axes, method_names(lines), lines[measure])
-            axes.axhline(1, color=INK, linewidth=0.9, zorder=2)
-            axes.set_ylim(*_limits(lines[measure]))
-            axes.yaxis.set_major_formatter(ScalarFormatter(useOffset=False))
-            write_title(axes, _TITLES[measure])
-        _tick_episodes(axes)
-        return canvas.to_png(figure)
+    def finish(axes: Axes, lines: Mapping[str, MetricLine]) -> None:
+        axes.axhline(1, color=INK, linewidth=0.9, zorder=2)
+        axes.set_ylim(*_limits(lines))
+        axes.yaxis.set_major_formatter(ScalarFormatter(useOffset=False))
+
+    return _draw_logs(logs, {measure: _TITLES[measure] for measure in measures}, finish)
 
 
 def draw_accuracies(logs: Logs) -> bytes:
@@ -101,14 +89,27 @@ def draw_accuracies(logs: Logs) -> bytes:
     Returns:
         PNG bytes, or empty bytes when there is no point.
     """
-    lines = _lines(logs, tuple(_ACCURACIES))
+    titles = {"accuracy": "Accuracy on training episodes", "val_accuracy": "Accuracy on validation episodes"}
+    return _draw_logs(logs, titles, lambda *_: None)
+
+
+def _draw_logs(
+    logs: Logs, titles: Mapping[str, str], finish: Callable[[Axes, Mapping[str, MetricLine]], None]
+) -> bytes:
+    """One panel a key of the logs, called by its title; where there are many points, they lie below strong lines."""
+    lines = metric_lines({key: {name: step_series(log, key) for name, log in logs.items()} for key in titles}, None)
     if not lines:
         return b""
-    with metric_picture(lines, _ACROSS, *_keys(lines)) as (figure, grid):
-        for measure, axes in grid.items():
-            _draw_lines(axes, method_names(lines), lines[measure])
-            write_title(axes, _ACCURACIES[measure])
-        _tick_episodes(axes)
+    many = any(len(line.x) >= _FEW for panel in lines.values() for line in panel.values())
+    keys = (("single values", {"alpha": 0.5, **_POINT}), ("running median", {"linewidth": 1.8})) if many else ()
+    marks = [canvas.mark(word, color=MUTED, **look) for word, look in keys]
+    with metric_picture(lines, "training episode", *marks) as (figure, grid):
+        for key, axes in grid.items():
+            _draw_lines(axes, method_names(lines), lines[key])
+            write_title(axes, titles[key])
+            finish(axes, lines[key])
+        tick_whole_numbers(axes, "training episode")
+        axes.xaxis.set_major_formatter(lambda step, _: f"{step:,.0f}")
         return canvas.to_png(figure)
 
 
@@ -118,11 +119,6 @@ def running_median(values: np.ndarray) -> np.ndarray:
     padded = np.pad(values, reach, constant_values=np.nan)
     median: np.ndarray = np.nanmedian(np.lib.stride_tricks.sliding_window_view(padded, 2 * reach + 1), axis=1)
     return median
-
-
-def _lines(logs: Logs, keys: Sequence[str]) -> dict[str, dict[str, MetricLine]]:
-    """Key to run to its line."""
-    return metric_lines({key: {name: step_series(log, key) for name, log in logs.items()} for key in keys}, None)
 
 
 def _running_course(line: MetricLine) -> np.ndarray:
@@ -150,21 +146,6 @@ def _limits(lines: Mapping[str, MetricLine]) -> tuple[float, float]:
     low, high = float(seen.min()), float(seen.max())
     room = 0.06 * (high - low) or 0.01
     return low - room, high + room
-
-
-def _tick_episodes(axes: Axes) -> None:
-    tick_whole_numbers(axes, _ACROSS)
-    axes.xaxis.set_major_formatter(lambda step, _: f"{step:,.0f}")
-
-
-def _keys(lines: Mapping[str, Mapping[str, MetricLine]]) -> list[Line2D]:
-    """What the legend says of points and lines, where there are both."""
-    if all(len(line.x) < _FEW for panel in lines.values() for line in panel.values()):
-        return []
-    return [
-        canvas.mark("single values", color=MUTED, alpha=0.5, **_POINT),
-        canvas.mark("running median", color=MUTED, linewidth=1.8),
-    ]
 
 
 _PANEL, _RIM = 175, 40  # CSS pixels: the height of a panel, and of what the axis below adds
@@ -216,13 +197,23 @@ def draw_clusters(
         grid = list(stacked_panels(figure, map(str, range(panels))).values())
         _draw_classes(grid[0], at, wide, BLUE, bool(shown))
         grid[0].set_title(f"Cluster radius {LOWER}: mean {course_text(wide.mean(axis=1))}")
-        if len(class_names):
-            _name_widest(grid[0], wide[-1], class_names)
+        if len(class_names):  # below the panel: inside it words would cover lines
+            widest = int(np.argmax(wide[-1]))
+            name, radius = (
+                canvas.fit_text(class_names[widest], _NAME_WIDTH, _TEXT),
+                value_text(float(wide[-1, widest]), False),
+            )
+            grid[0].set_xlabel(f"widest at the end: {name}, {radius}", loc="right", fontsize=_TEXT)
         if panels == 3:
             _draw_classes(grid[1], at[1:], moved, VERMILION, False)
             grid[1].set_title(f"Centroid drift {LOWER}: mean {course_text(moved.mean(axis=1))}")
-        _draw_accuracy(grid[-1], at, told)
-        _write_marks(grid, shown, at)
+        marker = "o" if len(at) <= _MOST_MARKED else ""
+        grid[-1].plot(at, told, color=GREEN, linewidth=2.0, marker=marker, markersize=4, zorder=3)
+        fit_shares(grid[-1], told)
+        grid[-1].set_title(f"Items nearest to their own centroid: {course_text(told, percent=True)}")
+        grid[-1].margins(x=0.02)
+        mark_places(grid, *shown)
+        _write_marks(grid[0], shown, min(at[0], *shown) if shown else at[0], at[-1])
         tick_whole_numbers(grid[-1], "step")
         return canvas.to_png(figure)
 
@@ -259,55 +250,23 @@ def _draw_classes(axes: Axes, steps: np.ndarray, values: np.ndarray, colour: str
     axes.margins(x=0.02)
 
 
-def _draw_accuracy(axes: Axes, steps: np.ndarray, accuracy: np.ndarray) -> None:
-    marker = "o" if len(steps) <= _MOST_MARKED else ""
-    axes.plot(steps, accuracy, color=GREEN, linewidth=2.0, marker=marker, markersize=4, zorder=3)
-    fit_shares(axes, accuracy)
-    axes.set_title(f"Items nearest to their own centroid: {course_text(accuracy, percent=True)}")
-    axes.margins(x=0.02)
-
-
-def _write_marks(grid: Sequence[Axes], marks: Mapping[int, str], steps: np.ndarray) -> None:
-    """A line through every panel at each mark, and its words in the first where there is room for them."""
-    mark_places(grid, *marks)
-    for step, words, level, after in _placed(marks, float(steps[0]), float(steps[-1])):
-        side = "left" if after else "right"
-        look: Any = {"ha": side, "va": "top", "fontsize": _TEXT, "color": MUTED, "bbox": _PAPER}
-        canvas.note(
-            grid[0], words, (step, 0.96 - 0.13 * level), (4 if after else -4, 0), ("data", "axes fraction"), **look
-        )
-
-
-def _placed(marks: Mapping[int, str], first: float, last: float) -> list[tuple[int, str, int, bool]]:
-    """Step, words, height and whether they stand after their line, of the marks whose words cover no others.
-
-    Args:
-        marks: steps in ascending order, and what to write there.
-        first: where the picture begins.
-        last: where it ends.
-    """
-    first = min(first, *marks) if marks else first
+def _write_marks(axes: Axes, marks: Mapping[int, str], first: float, last: float) -> None:
+    """Write the words of marks, in order of steps, beside their lines; those that would cover others are left out."""
     scale = _INNER / max(last - first, 1.0)
     taken: list[list[tuple[float, float]]] = [[] for _ in range(_LEVELS)]
-    placed = []
     for step, given in marks.items():
-        words = fit_text(given, _WORDS_WIDTH, _TEXT)
-        width, at = text_width(words, _TEXT) + _GAP, (step - first) * scale
+        words = canvas.fit_text(given, _WORDS_WIDTH, _TEXT)
+        width, at = canvas.text_width(words, _TEXT) + _GAP, (step - first) * scale
         after = at <= _LATE * _INNER and at + width <= _INNER
         low, high = (at, at + width) if after else (at - width, at)
         for level, spans in enumerate(taken):
             if all(high <= begins or low >= ends for begins, ends in spans):
                 spans.append((low, high))
-                placed.append((step, words, level, after))
+                place, shift = (step, 0.96 - 0.13 * level), (4 if after else -4, 0)
+                look: Any = {"va": "top", "fontsize": _TEXT, "color": MUTED, "bbox": _PAPER}
+                side = "left" if after else "right"
+                canvas.note(axes, words, place, shift, ("data", "axes fraction"), ha=side, **look)
                 break
-    return placed
-
-
-def _name_widest(axes: Axes, radii: np.ndarray, names: Sequence[str]) -> None:
-    """Say below a panel which class is widest, of radii (C,): inside it words would cover lines."""
-    widest = int(np.argmax(radii))
-    name, radius = fit_text(names[widest], _NAME_WIDTH, _TEXT), value_text(float(radii[widest]), False)
-    axes.set_xlabel(f"widest at the end: {name}, {radius}", loc="right", fontsize=_TEXT)
 
 
 COEFFICIENT = "class-adversary_coefficient"

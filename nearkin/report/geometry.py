@@ -11,17 +11,8 @@ import numpy as np
 from nearkin.errors import DataError, suggestion
 from nearkin.report import canvas
 from nearkin.report.canvas import BLACK, BLUE, FAINT, INK, MARKERS, MUTED, SERIES, VERMILION, WIDTH
-from nearkin.report.lines import (
-    chart,
-    check_shape,
-    draw_curve,
-    fit_shares,
-    fit_text,
-    legend_height,
-    legend_labels,
-    plain_numbers,
-)
-from nearkin.report.values import clean, shorten, value_text
+from nearkin.report.lines import chart, draw_curve, fit_shares, legend_height, legend_labels
+from nearkin.report.values import check_shape, clean, plain_numbers, shorten, value_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -97,7 +88,7 @@ def draw_distance_pairs(pairs: Mapping[str, tuple[Any, Any]]) -> bytes:
         for axes, (title, (x, y)) in zip(grid, shown.items(), strict=True):
             axes.hexbin(x, y, gridsize=_CELLS, bins="log", cmap=_HEAT, mincnt=1, linewidths=0)
             axes.plot(*_running_median(x, y), color=VERMILION, linewidth=2.0)
-            axes.set_title(fit_text(title, width / len(shown) - 50, _TITLE, "bold"))
+            axes.set_title(canvas.fit_text(title, width / len(shown) - 50, _TITLE, "bold"))
             axes.set_xlabel("distance of inputs")
             axes.grid(False)
         grid[0].set_ylabel("distance of features")
@@ -228,8 +219,10 @@ def draw_measures(
     with canvas.drawing(WIDTH, rim + _RUN_PANEL * -(-len(shown) // _COLUMNS)) as figure:
         grid = canvas.panel_grid(figure, len(shown), _COLUMNS, sharey=True)
         for axes, (measure, (x, y)) in zip(grid, shown.items(), strict=True):
-            _draw_points(axes, x, y, bool(labels))
-            axes.set_title(fit_text(of[measure] or measure, WIDTH / _COLUMNS - 45, _TITLE, "bold"))
+            for place in np.flatnonzero(np.isfinite(x) & np.isfinite(y)).tolist():
+                look = _look(place) if labels else {"color": BLUE, "marker": "o", "alpha": 0.6}
+                axes.scatter(x[place], y[place], s=34, zorder=3, **look)
+            axes.set_title(canvas.fit_text(of[measure] or measure, WIDTH / _COLUMNS - 45, _TITLE, "bold"))
             canvas.plain_axis(axes, "x")
             axes.locator_params(axis="x", nbins=4)
             axes.margins(0.12)
@@ -241,12 +234,6 @@ def draw_measures(
             handles = [grid[0].scatter([], [], s=34, label=label, **_look(i)) for i, label in enumerate(labels)]
             canvas.draw_legend(figure, handles, min(4, len(labels)))
         return canvas.to_png(figure)
-
-
-def _draw_points(axes: Axes, x: np.ndarray, y: np.ndarray, named: bool) -> None:
-    for place in np.flatnonzero(np.isfinite(x) & np.isfinite(y)).tolist():
-        look = _look(place) if named else {"color": BLUE, "marker": "o", "alpha": 0.6}
-        axes.scatter(x[place], y[place], s=34, zorder=3, **look)
 
 
 def _look(place: int) -> dict[str, str]:

@@ -13,7 +13,6 @@ from PIL import Image, ImageDraw
 from nearkin._moved import renamed
 from nearkin.report import canvas
 from nearkin.report.canvas import BLUE, FAINT, GRID, INK, MUTED, VERMILION, WIDTH
-from nearkin.report.lines import fit_text, text_width
 from nearkin.report.values import clean, p_text, shorten, value_text
 
 # In CSS pixels, except for type, which is in points.
@@ -93,7 +92,7 @@ def draw_neighbours(rows: Sequence[NeighbourRow], *, number: str = "distance") -
         for hit, meaning in ((True, "same class"), (False, "other class")):
             _draw_badge(sheet, left, top + 11, hit)
             sheet.write(left + 13, top + 11, meaning, _TEXT, color=MUTED)
-            left += 35 + text_width(meaning, _TEXT)
+            left += 35 + canvas.text_width(meaning, _TEXT)
         sheet.write(left - 10, top + 11, f"number: {number}", _TEXT, color=MUTED)
         return canvas.to_png(figure)
 
@@ -200,12 +199,12 @@ def _draw_class(sheet: canvas.Sheet, name: str, image: Image.Image | None, left:
 def _wrapped(name: str, width: float, size: float = _LETTERS, weight: str = "normal") -> str:
     """A name on one line, or on two, best broken between words: what tells two classes apart is often the end."""
     line = clean(name)
-    if text_width(line, size, weight) <= width:
+    if canvas.text_width(line, size, weight) <= width:
         return line
-    fits = max(1, next((at for at in range(len(line)) if text_width(line[: at + 1], size, weight) > width), 1))
+    fits = max(1, next((at for at in range(len(line)) if canvas.text_width(line[: at + 1], size, weight) > width), 1))
     breaks = [match.end() for match in re.finditer(r"[\s_\-/.]+", line) if match.end() <= fits]
     first = breaks[-1] if breaks and breaks[-1] > fits // 3 else fits
-    return f"{line[:first]}\n{fit_text(line[first:], width, size, weight)}"
+    return f"{line[:first]}\n{canvas.fit_text(line[first:], width, size, weight)}"
 
 
 _NOVEL_CELL, _NOVEL_LETTERS = 118, 17  # CSS pixels of a picture with its words; letters of a class's name
@@ -333,7 +332,7 @@ def _draw_attack(sheet: canvas.Sheet, strip: AttackStrip, lefts: Sequence[float]
         else:
             canvas.frame_axes(axes, colour, 2.0)
             mark = "✓ " if colour == _HIT else "✗ "
-        told = fit_text(mark + words, side + _ATTACK_GAP, _ATTACK_TEXT)
+        told = canvas.fit_text(mark + words, side + _ATTACK_GAP, _ATTACK_TEXT)
         sheet.write(left, top + side + 4, told, _ATTACK_TEXT, va="top", color=colour)
 
 

@@ -12,8 +12,7 @@ from nearkin.errors import DataError
 from nearkin.report import canvas
 from nearkin.report.canvas import FAINT, INK, MUTED, WIDTH
 from nearkin.report.dendrogram import group_colours, key_height, write_key
-from nearkin.report.lines import fit_text, plain_numbers, shaped, text_width
-from nearkin.report.values import LOWER, value_text
+from nearkin.report.values import LOWER, plain_numbers, shaped, value_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -56,7 +55,7 @@ def draw_class_distances(
     colours = group_colours({name: kind for name, kind in zip(names, kinds, strict=True) if kind})
     more = len(set(kinds) - {""}) - len(colours)
     notes = [f"{more:,} more groups have no colour."] if more else []
-    strips = _STRIP + _STRIP_GAP
+    strips, spans = _STRIP + _STRIP_GAP, _spans(kinds)
     told, beside = _names_beside(names, len(ranked))
     side = _side(len(ranked), beside)
     height = _RANK_HEAD + strips + side + _BAR_ROOM + key_height(colours, notes)
@@ -64,10 +63,19 @@ def draw_class_distances(
         sheet, top = canvas.Sheet(figure), _RANK_HEAD + strips
         for place, (title, ranks) in enumerate(ranked.items()):
             left = _MARGIN + beside + strips + place * (side + strips + _GAP)
-            words = fit_text(title, side + strips, 10, "bold")
+            words = canvas.fit_text(title, side + strips, 10, "bold")
             sheet.write(left - strips, _RANK_HEAD / 2, words, 10, fontweight="bold")
-            _draw_ranks(sheet.axes(left, top, side, side, xticks=[], yticks=[]), ranks, kinds, side)
-            _draw_strips(sheet, left, top, side, kinds, colours)
+            axes = sheet.axes(left, top, side, side, xticks=[], yticks=[])
+            axes.imshow(ranks, cmap=_RANK_COLOURS, vmin=0, vmax=1, aspect="auto")
+            canvas.frame_axes(axes, MUTED)  # without a frame the empty diagonal would look like corners bitten off
+            for first, count, kind in spans:
+                if first and side / len(spans) >= _NARROWEST:
+                    axes.axhline(first - 0.5, color="white", linewidth=0.8)
+                    axes.axvline(first - 0.5, color="white", linewidth=0.8)
+                if kind in colours:
+                    start, long = first * side / len(kinds), count * side / len(kinds)
+                    sheet.box(left - strips, top + start, _STRIP, long, colours[kind])
+                    sheet.box(left + start, top - strips, long, _STRIP, colours[kind])
             for row, name in enumerate(told if not place else ()):
                 middle = top + (row + 0.5) * side / len(told)
                 sheet.write(left - strips - 4, middle, name, _TEXT, ha="right", color=MUTED)
@@ -80,8 +88,8 @@ def _names_beside(names: Sequence[str], panels: int) -> tuple[list[str], float]:
     """The names to write and the CSS pixels they take; none where a row would be too low for one."""
     if _side(panels, 0.0) / len(names) < _NAMED_ROW:
         return [], 0.0
-    told = [fit_text(name, _NAME_WIDTH, _TEXT) for name in names]
-    beside = max(text_width(name, _TEXT) for name in told) + 8
+    told = [canvas.fit_text(name, _NAME_WIDTH, _TEXT) for name in names]
+    beside = max(canvas.text_width(name, _TEXT) for name in told) + 8
     return (told, beside) if _side(panels, beside) / len(names) >= _NAMED_ROW else ([], 0.0)
 
 
@@ -104,26 +112,6 @@ def _ranks(title: str, matrix: Any, classes: int) -> np.ndarray:
     ranks[upper] = shares
     ranks[upper[1], upper[0]] = shares
     return ranks
-
-
-def _draw_ranks(axes: Axes, ranks: np.ndarray, kinds: Sequence[str], side: float) -> None:
-    axes.imshow(ranks, cmap=_RANK_COLOURS, vmin=0, vmax=1, aspect="auto")
-    canvas.frame_axes(axes, MUTED)  # without a frame the empty diagonal would look like corners bitten off
-    spans = _spans(kinds)
-    for first, _, _ in spans[1:] if side / len(spans) >= _NARROWEST else []:
-        axes.axhline(first - 0.5, color="white", linewidth=0.8)
-        axes.axvline(first - 0.5, color="white", linewidth=0.8)
-
-
-def _draw_strips(
-    sheet: canvas.Sheet, left: float, top: float, side: float, kinds: Sequence[str], colours: Mapping[str, str]
-) -> None:
-    """The colours of the groups along the left and the upper edge."""
-    each, off = side / len(kinds), _STRIP + _STRIP_GAP
-    for first, count, kind in _spans(kinds):
-        if kind in colours:
-            sheet.box(left - off, top + first * each, _STRIP, count * each, colours[kind])
-            sheet.box(left + first * each, top - off, count * each, _STRIP, colours[kind])
 
 
 def _spans(kinds: Sequence[str]) -> list[tuple[int, int, str]]:
@@ -186,8 +174,10 @@ def draw_domain_matrix(matrix: Any, rows: Sequence[str], columns: Sequence[str],
         axes.imshow(shares, cmap=_SHARE_COLOURS, vmin=0, vmax=1, aspect="auto")
         canvas.frame_axes(axes, FAINT)
         axes.xaxis.tick_top()
-        axes.set_xticks(range(len(columns)), [fit_text(name, wide - 6, _SIZE) for name in columns], fontsize=_SIZE)
-        axes.set_yticks(range(len(rows)), [fit_text(name, _NAMES - 30, _SIZE) for name in rows], fontsize=_SIZE)
+        axes.set_xticks(
+            range(len(columns)), [canvas.fit_text(name, wide - 6, _SIZE) for name in columns], fontsize=_SIZE
+        )
+        axes.set_yticks(range(len(rows)), [canvas.fit_text(name, _NAMES - 30, _SIZE) for name in rows], fontsize=_SIZE)
         axes.tick_params(length=0, pad=5)
         for (row, column), share in np.ndenumerate(shares):
             colour = MUTED if not np.isfinite(share) else "white" if share >= _DARK else INK
@@ -244,10 +234,9 @@ def draw_corruption(
         grid = canvas.panel_grid(figure, len(tables), columns, sharey=True)
         for axes, (title, table) in zip(grid, tables.items(), strict=True):
             lower = title in lower_is_better
-            colours = _draw_cells(axes, table, _DEPTHS if lower else _DEPTHS[::-1])
-            _write_cells(axes, table, colours, size)
+            colours = _draw_cells(axes, table, _DEPTHS if lower else _DEPTHS[::-1], size)
             _frame(axes, names, severities)
-            name = fit_text(title, _TITLE_WIDTHS[columns], 10, "bold")
+            name = canvas.fit_text(title, _TITLE_WIDTHS[columns], 10, "bold")
             told = f"clean {value_text(float(clean[title]), True)}" if clean and title in clean else ""
             canvas.heading(axes, f"{name} {LOWER}" if lower else name, told)
             bar = figure.colorbar(colours, ax=axes, location="bottom", aspect=64 / columns, pad=0.02)
@@ -272,34 +261,32 @@ def _table(title: str, values: np.ndarray, names: int, severities: int) -> np.nd
     return np.vstack([np.where(finite, table, np.nan), np.where(counts > 0, means, np.nan)])
 
 
-def _draw_cells(axes: Axes, table: np.ndarray, depths: Sequence[str]) -> ScalarMappable:
-    """Fill the cells (n + 1, s) with colours from that of 0 to that of the largest. Returns what tells them."""
+def _draw_cells(axes: Axes, table: np.ndarray, depths: Sequence[str], size: float) -> ScalarMappable:
+    """Fill the cells (n + 1, s) with colours from that of 0 to that of the largest, which are returned, and percents.
+
+    Words are dark on light and light on dark.
+    """
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import LinearSegmentedColormap, Normalize
 
     finite = table[np.isfinite(table)]
     scale = Normalize(0.0, max(float(finite.max(initial=0.0)), _SHORTEST) if len(finite) else 1.0)
-    colours = LinearSegmentedColormap.from_list("depths", depths)
-    across = np.arange(table.shape[1] + 1)
-    for part, down in ((table[:-1], np.arange(len(table))), (table[-1:], _mean_top(table) + np.arange(2))):
-        cells = np.ma.masked_invalid(part)
-        axes.pcolormesh(across, down, cells, cmap=colours, norm=scale, edgecolors="white", linewidth=0.8)
-    return ScalarMappable(scale, colours)
-
-
-def _write_cells(axes: Axes, table: np.ndarray, colours: ScalarMappable, size: float) -> None:
-    """The percent of every cell, dark on light and light on dark."""
-    middles = [*(np.arange(len(table) - 1) + 0.5), _mean_top(table) + 0.5]
+    shown = ScalarMappable(scale, LinearSegmentedColormap.from_list("depths", depths))
+    tops = np.arange(len(table)) + np.where(np.arange(len(table)) < len(table) - 1, 0.0, _MEAN_GAP)
+    for part, down in ((table[:-1], np.arange(len(table))), (table[-1:], tops[-1] + np.arange(2))):
+        look: Any = {"cmap": shown.cmap, "norm": scale, "edgecolors": "white", "linewidth": 0.8}
+        axes.pcolormesh(np.arange(table.shape[1] + 1), down, np.ma.masked_invalid(part), **look)
     for (row, column), value in np.ndenumerate(table):
         if np.isfinite(value):
-            told, colour = value_text(value, True).removesuffix(" %"), _ink(np.array(colours.to_rgba(value)[:3]))
-            axes.text(column + 0.5, middles[row], told, ha="center", va="center", fontsize=size, color=colour)
+            told, colour = value_text(value, True).removesuffix(" %"), _ink(np.array(shown.to_rgba(value)[:3]))
+            axes.text(column + 0.5, tops[row] + 0.5, told, ha="center", va="center", fontsize=size, color=colour)
+    return shown
 
 
 def _frame(axes: Axes, names: Sequence[str], severities: Sequence[int]) -> None:
     """Corruptions down the left, the mean last, severities below."""
     mean = len(names) + _MEAN_GAP
-    told = [*(fit_text(name, _CORRUPTION, _NAME_SIZE) for name in names), "mean"]
+    told = [*(canvas.fit_text(name, _CORRUPTION, _NAME_SIZE) for name in names), "mean"]
     axes.set_yticks([*(np.arange(len(names)) + 0.5), mean + 0.5], told)
     levels = plain_numbers(severities, "severities")
     axes.set_xticks(np.arange(len(levels)) + 0.5, [f"{level:g}" for level in levels])
@@ -307,10 +294,6 @@ def _frame(axes: Axes, names: Sequence[str], severities: Sequence[int]) -> None:
     axes.set_xlabel("severity", fontsize=9)
     axes.tick_params(length=0, labelsize=_NAME_SIZE)
     canvas.frame_axes(axes)
-
-
-def _mean_top(table: np.ndarray) -> float:
-    return len(table) - 1 + _MEAN_GAP
 
 
 def _ink(fill: np.ndarray) -> str:

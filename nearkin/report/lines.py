@@ -1,4 +1,4 @@
-"""Line charts: line styles, legends, text that fits, series from a training log, and panels that share an axis.
+"""Line charts: line styles, legends, series from a training log, and panels that share an axis.
 
 A name's place decides its colour, dash and marker, so it looks the same in every picture.
 """
@@ -6,7 +6,6 @@ A name's place decides its colour, dash and marker, so it looks the same in ever
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ import numpy as np
 from nearkin.errors import DataError
 from nearkin.report import canvas
 from nearkin.report.canvas import DASHES, MARKERS, MUTED, SERIES, WIDTH
-from nearkin.report.values import MISSING, shorten, value_text
+from nearkin.report.values import MISSING, plain_parts, value_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,54 +25,9 @@ if TYPE_CHECKING:
     from matplotlib.lines import Line2D
 
 
-_PIXELS_PER_POINT = 100 / 72
 _LEGEND_SIZE, _LEGEND_ROW = 9, 21  # type in points, a row in CSS pixels
 _NAME_WIDTH, _HANDLE_WIDTH = 185, 64  # of a name, and of its line with the gaps around: two always fit side by side
-_THINNEST = 2  # CSS pixels a letter takes at least; what could not fit anyhow is not even measured
 _MARKS = 6  # on a curve of many points
-
-
-def plain_numbers(values: Any, what: str) -> np.ndarray:
-    """Values as float64; masked values become NaN, tensors are detached.
-
-    Raises:
-        DataError: if they are not numbers.
-    """
-    given = values.detach().cpu() if hasattr(values, "detach") else values
-    try:
-        array = np.ma.asarray(given) if isinstance(given, np.ma.MaskedArray) else np.asarray(given)
-    except (TypeError, ValueError):
-        array = np.array("ragged")
-    if array.dtype.kind not in "biuf":
-        raise DataError(f"The {what} must be an array of numbers, but got {shorten(repr(values), 60)}.")
-    numbers = array.astype(np.float64)
-    return numbers.filled(np.nan) if isinstance(numbers, np.ma.MaskedArray) else numbers
-
-
-def shaped(values: Any, what: str, *sizes: int | str) -> np.ndarray:
-    """Finite numbers of a shape, such as `("m", 3)`, where a letter stands for any size.
-
-    Raises:
-        DataError: if they are no numbers, not finite, or of another shape.
-    """
-    array = plain_numbers(values, what)
-    check_shape(array, what, *sizes)
-    return array
-
-
-def check_shape(array: np.ndarray, what: str, *sizes: int | str) -> None:
-    """Raise DataError unless an array is finite and of a shape; a letter stands for any size."""
-    wanted = tuple(found if isinstance(size, str) else size for size, found in zip(sizes, array.shape, strict=False))
-    if len(wanted) < len(sizes) or array.shape != wanted or not np.isfinite(array).all():
-        told = f"({', '.join(map(str, sizes))}{',' if len(sizes) == 1 else ''})"
-        raise DataError(f"The {what} must be finite and of shape {told}, but got shape {array.shape} or other values.")
-
-
-def plain_parts(name: str, parts: Sequence[Any], *words: str) -> list[np.ndarray]:
-    """The arrays that belong to a name, one for each word that says what it is."""
-    if len(parts) != len(words):
-        raise DataError(f"'{name}' needs {len(words)} arrays ({', '.join(words)}), but got {len(parts)}.")
-    return [plain_numbers(part, f"{word} of '{name}'") for part, word in zip(parts, words, strict=True)]
 
 
 def curve_points(name: str, curve: Sequence[Any], *words: str) -> tuple[np.ndarray, np.ndarray]:
@@ -114,35 +68,12 @@ def draw_curve(
     axes.plot(x, y, markevery=np.unique(np.minimum(marked, len(x) - 1)).tolist(), **line_style(place, colour))
 
 
-def text_width(text: str, size: float, weight: str = "normal") -> float:
-    """Width of a line of text in CSS pixels, at a size in points."""
-    from matplotlib.font_manager import FontProperties
-    from matplotlib.textpath import text_to_path
-
-    # All is said here: what is left out of a FontProperties comes from the user's settings.
-    look: Any = {"style": "normal", "variant": "normal", "stretch": "normal", "math_fontfamily": "dejavusans"}
-    font = FontProperties(family="DejaVu Sans", weight=weight, size=size, **look)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="(?s)Glyph .* missing from")
-        return _PIXELS_PER_POINT * float(text_to_path.get_text_width_height_descent(text, font, ismath=False)[0])
-
-
-def fit_text(text: str, width: float, size: float, weight: str = "normal") -> str:
-    """A clean line no wider than `width` CSS pixels, an ellipsis standing for the rest."""
-    line = shorten(text, max(1, int(width // _THINNEST)))
-    for limit in range(len(line), 0, -1):
-        line = shorten(text, limit)
-        if text_width(line, size, weight) <= width:
-            break
-    return line
-
-
 def legend_labels(names: Iterable[str], areas: Mapping[str, float] | None = None, what: str = "area") -> list[str]:
     """Names as a legend tells them, with the areas of those that have one."""
     labels = []
     for name in names:
         # Matplotlib leaves a label that is empty or begins with an underscore out of the legend.
-        label = fit_text(name.lstrip("_"), _NAME_WIDTH, _LEGEND_SIZE) or MISSING
+        label = canvas.fit_text(name.lstrip("_"), _NAME_WIDTH, _LEGEND_SIZE) or MISSING
         labels.append(f"{label}: {what} {value_text(float(areas[name]), True)}" if areas and name in areas else label)
     return labels
 
@@ -172,7 +103,7 @@ def chart(height: int, labels: Sequence[str], *more: Line2D) -> Iterator[tuple[F
 
 
 def _columns(labels: Sequence[str]) -> int:
-    widest = max(text_width(label, _LEGEND_SIZE) for label in labels)
+    widest = max(canvas.text_width(label, _LEGEND_SIZE) for label in labels)
     return max(1, min(4, int(WIDTH // (widest + _HANDLE_WIDTH))))
 
 
@@ -332,7 +263,7 @@ def fit_shares(axes: Axes, *parts: Any) -> None:
 
 def write_title(axes: Axes, title: str) -> None:
     """A panel's title, cut to the width of the picture."""
-    axes.set_title(fit_text(title, _TITLE_WIDTH, _TITLE_SIZE, "bold"), fontsize=_TITLE_SIZE)
+    axes.set_title(canvas.fit_text(title, _TITLE_WIDTH, _TITLE_SIZE, "bold"), fontsize=_TITLE_SIZE)
 
 
 def _metric_line(

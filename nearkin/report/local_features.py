@@ -13,8 +13,7 @@ from nearkin.errors import DataError
 from nearkin.metrics.local_features import convex_hull
 from nearkin.report import canvas
 from nearkin.report.canvas import BLUE, FAINT, HUES, INK, MUTED, ORANGE, SKY, VERMILION, WIDTH
-from nearkin.report.lines import check_shape, fit_text, plain_numbers, shaped
-from nearkin.report.values import value_text
+from nearkin.report.values import check_shape, plain_numbers, shaped, value_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -272,7 +271,7 @@ def draw_pooled(
         legend, body = figure.subfigures(2, 1, height_ratios=[_LEGEND, _POOLED_PANEL * rows], squeeze=False).flat
         parts = body.subfigures(rows, columns, squeeze=False)
         for part, (image, name, thumb) in zip(parts.flat, shown, strict=False):
-            heading = fit_text(name, WIDTH // 2 - 24, 10, "bold")
+            heading = canvas.fit_text(name, WIDTH // 2 - 24, 10, "bold")
             part.suptitle(heading, x=0.015, ha="left", fontsize=10, fontweight="bold")
             words = [
                 f"|PCC − GAP| {value_text(float(view.errors[image]), False)}",
@@ -284,18 +283,14 @@ def draw_pooled(
                 axes.set_xlabel(", ".join(words), fontsize=8, loc="left")
             else:
                 beside, axes = part.subplots(1, 2, width_ratios=[_THUMB, _PLOT])
-                _draw_thumb(beside, thumb, words)
+                beside.set_axis_off()
+                beside.set_anchor("N")
+                beside.imshow(np.asarray(thumb.convert("RGB")), interpolation="lanczos")
+                at: Any = {"transform": beside.transAxes, "va": "top", "linespacing": 1.5}
+                beside.text(0, -0.06, "\n".join(words), fontsize=8, color=MUTED, **at)
             _draw_image(axes, view, image)
         _write_legend(legend)
         return canvas.to_png(figure)
-
-
-def _draw_thumb(axes: Axes, thumb: Image.Image, words: Sequence[str]) -> None:
-    """The picture, below it what was measured."""
-    axes.set_axis_off()
-    axes.set_anchor("N")
-    axes.imshow(np.asarray(thumb.convert("RGB")), interpolation="lanczos")
-    axes.text(0, -0.06, "\n".join(words), transform=axes.transAxes, fontsize=8, color=MUTED, va="top", linespacing=1.5)
 
 
 def _draw_image(axes: Axes, view: LocalView, image: int) -> None:
@@ -374,7 +369,9 @@ def draw_class_hulls(view: LocalView, active: np.ndarray, classes: Sequence[str]
         _draw_together(above.subplots(), view, active, shown)
         for axes, place in zip(canvas.panel_grid(below, len(shown), _COLUMNS), shown, strict=True):
             _draw_class(axes, view, active[place], place)
-            axes.set_title(fit_text(classes[place], WIDTH // _COLUMNS - 16, 9, "bold"), fontsize=9, color=HUES[place])
+            axes.set_title(
+                canvas.fit_text(classes[place], WIDTH // _COLUMNS - 16, 9, "bold"), fontsize=9, color=HUES[place]
+            )
         return canvas.to_png(figure)
 
 

@@ -21,7 +21,6 @@ from PIL import Image, ImageDraw
 from nearkin.errors import DataError
 from nearkin.report import canvas
 from nearkin.report.canvas import BLACK, BLUE, GREEN, INK, MUTED, PURPLE, VERMILION, WIDTH
-from nearkin.report.lines import fit_text, text_width
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -347,7 +346,7 @@ def draw_strips(strips: Sequence[OverlayStrip], scale: ColourScale) -> bytes:
             for stage, values in strip.maps.items():
                 # The name of a stage and the size of its map, or the name alone where both do not fit.
                 both = f"{stage}, {values.shape[-2]} x {values.shape[-1]}"
-                told = both if text_width(both, _TEXT) <= cell - _INSIDE else stage
+                told = both if canvas.text_width(both, _TEXT) <= cell - _INSIDE else stage
                 _write(sheet, told, left + columns[stage], top + _STAGE, cell - _INSIDE, MUTED)
             maps = [(columns[stage], values) for stage, values in strip.maps.items()]
             _show(sheet, strip.image, maps, scale, (left, top + _STAGE, left + cell, top + _STAGE + cell))
@@ -368,7 +367,7 @@ def _show(
 
 def _write(sheet: canvas.Sheet, line: str, left: int, top: int, width: int, colour: str) -> None:
     """A line of text above a place, no wider than `width`."""
-    sheet.write(left, top - 4, fit_text(line, width, _TEXT), _TEXT, va="baseline", color=colour)
+    sheet.write(left, top - 4, canvas.fit_text(line, width, _TEXT), _TEXT, va="baseline", color=colour)
 
 
 @lru_cache(maxsize=1)
@@ -389,11 +388,8 @@ _PNG_HEAD = 33
 """Bytes of the signature and of the first chunk, IHDR, which is always as long."""
 
 
-def _chunk(kind: bytes, content: bytes) -> bytes:
-    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
-
-
-_MARK = _chunk(b"tEXt", b"Software\0nearkin explain")
+_WORDS = b"Software\0nearkin explain"
+_MARK = struct.pack(">I", len(_WORDS)) + b"tEXt" + _WORDS + struct.pack(">I", zlib.crc32(b"tEXt" + _WORDS))
 
 
 def mark_png(png: bytes) -> bytes:

@@ -11,7 +11,7 @@ import numpy as np
 from nearkin.errors import DataError
 from nearkin.report import canvas
 from nearkin.report.canvas import BLUE, GREEN, HUES, INK, MUTED, ORANGE, PURPLE, SKY, VERMILION, WIDTH
-from nearkin.report.lines import fit_text, plain_numbers, shaped
+from nearkin.report.values import plain_numbers, shaped
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -84,6 +84,7 @@ _TITLE_ROOM, _KEY_ROOM = 46, 92  # CSS pixels above a row of panels, and below a
 _WIDEST = 420  # of a panel, in CSS pixels
 _ARROW = 0.26  # half frames
 _MOST_COLUMNS = 4
+_POINTS = ("representatives", "highest", "lowest")
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,7 +177,11 @@ def globe_points(view: Sequence[float], size: int) -> np.ndarray:
 
 
 def _draw_plane(axes: Axes, panel: ProbabilityPanel, classes: Sequence[str]) -> None:
+    from matplotlib.patheffects import withStroke
+
     half = panel.half
+    arrow: Any = {"arrowstyle": "->", "color": "white", "linewidth": 1.5, "shrinkA": 8, "shrinkB": 1}
+    arrow["path_effects"] = [withStroke(linewidth=3.2, foreground=INK)]
     extent = (-half, half, -half, half)
     axes.imshow(panel.values, cmap=_MAP, vmin=0, vmax=1, extent=extent, origin="lower", interpolation="bilinear")
     _draw_contours(axes, panel.values, half)
@@ -184,8 +189,8 @@ def _draw_plane(axes: Axes, panel: ProbabilityPanel, classes: Sequence[str]) -> 
         inwards = -_ARROW * half * np.sign(points) * (np.abs(points) > 0.999 * half)
         _draw_rings(axes, points + inwards, look)
         for point, way in zip(points, inwards, strict=True):
-            if way.any():
-                _draw_arrow(axes, point + way, point)
+            if way.any():  # from the ring to the edge, light within dark
+                axes.annotate("", tuple(point), tuple(point + way), arrowprops=arrow, zorder=5)
     _draw_boxes(axes, panel.representatives, classes)
     ticks = [-half, 0.0, half]
     axes.set(xlim=(-half, half), ylim=(-half, half), xticks=ticks, yticks=ticks, aspect="equal")
@@ -229,15 +234,6 @@ def _draw_rings(axes: Axes, points: np.ndarray, look: dict[str, Any]) -> None:
         axes.scatter(*points.T, facecolors="none", edgecolors=colour, linewidths=width, clip_on=False, zorder=6, **look)
 
 
-def _draw_arrow(axes: Axes, start: np.ndarray, end: np.ndarray) -> None:
-    """From a ring to the edge, light within dark."""
-    from matplotlib.patheffects import withStroke
-
-    look = {"arrowstyle": "->", "color": "white", "linewidth": 1.5, "shrinkA": 8, "shrinkB": 1}
-    rim = [withStroke(linewidth=3.2, foreground=INK)]
-    axes.annotate("", tuple(end), tuple(start), arrowprops={**look, "path_effects": rim}, zorder=5)
-
-
 def _draw_boxes(axes: Axes, points: np.ndarray, classes: Sequence[str], seen: np.ndarray | None = None) -> None:
     """Boxes with the first letter of a class at points (C, 2)."""
     for place, (point, name) in enumerate(zip(points, classes, strict=True)):
@@ -250,7 +246,7 @@ def _draw_boxes(axes: Axes, points: np.ndarray, classes: Sequence[str], seen: np
 
 
 def _write_title(axes: Axes, panel: ProbabilityPanel, width: float) -> None:
-    title, below = fit_text(panel.title, width, 10, "bold"), fit_text(panel.note, width, 8)
+    title, below = canvas.fit_text(panel.title, width, 10, "bold"), canvas.fit_text(panel.note, width, 8)
     canvas.heading(axes, title, below, fontsize=8, color=MUTED)
 
 
@@ -299,9 +295,6 @@ def _checked(
     return replace(panel, values=values, **parts)
 
 
-_POINTS = ("representatives", "highest", "lowest")
-
-
 _HEIGHT = 450
 _WASH = 0.28  # how strongly a region has its class's colour
 _SIMILARITY_LEVELS = (-20, -10, -5, 0, 5, 10, 20)
@@ -341,6 +334,9 @@ def draw_learned_plane(plane: LearnedPlane) -> bytes:
         regions, levels = figure.subplots(1, 2, sharex=True, sharey=True)
         _draw_regions(regions, plane)
         _draw_levels(levels, plane)
+        levels.set(xlim=plane.extent[:2], ylim=plane.extent[2:])
+        regions.grid(False)
+        levels.grid(False)
         handles = [
             regions.scatter([], [], s=24, color=HUES[code], label=str(name)) for code, name in enumerate(plane.classes)
         ]
@@ -361,7 +357,7 @@ def _draw_regions(axes: Axes, plane: LearnedPlane) -> None:
         axes.scatter(plane.points[mine, 0], plane.points[mine, 1], s=5, color=HUES[code], linewidths=0)
         x, y = plane.prototypes[code]
         axes.scatter(x, y, s=90, marker="*", color=HUES[code], edgecolors=INK, linewidths=1)
-    _finish(axes, plane, "Most similar prototype")
+    axes.set_title("Most similar prototype")
 
 
 def _draw_levels(axes: Axes, plane: LearnedPlane) -> None:
@@ -380,11 +376,4 @@ def _draw_levels(axes: Axes, plane: LearnedPlane) -> None:
         axes.clabel(lines, fontsize=8, fmt="%d")
     own_x, own_y = plane.prototypes[plane.chosen]
     axes.scatter(own_x, own_y, s=110, marker="*", color=HUES[plane.chosen], edgecolors=INK, linewidths=1)
-    _finish(axes, plane, f"S to the prototype of {plane.classes[plane.chosen]}")
-
-
-def _finish(axes: Axes, plane: LearnedPlane, title: str) -> None:
-    axes.set_title(title)
-    axes.set_xlim(*plane.extent[:2])
-    axes.set_ylim(*plane.extent[2:])
-    axes.grid(False)
+    axes.set_title(f"S to the prototype of {plane.classes[plane.chosen]}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -57,25 +57,13 @@ def draw_histograms(
         axes.margins(x=0.01, y=0.12)
         axes.set_ylim(bottom=0)
         if threshold is not None and np.isfinite(threshold):
-            _mark(axes, threshold)
+            axes.axvline(threshold, color=INK, linewidth=1.2, linestyle=":")
+            # Its name stands on the side that has more room.
+            side, shift = ("right", -5) if threshold > sum(axes.get_xlim()) / 2 else ("left", 5)
+            told, at = f"threshold {threshold:.3g}", ("data", "axes fraction")
+            canvas.note(axes, told, (threshold, 1), (shift, -2), at, ha=side, va="top", fontsize=9)
         figure.legend(loc="outside upper left", ncols=2, handlelength=1.8, reverse=True)
         return canvas.to_png(figure)
-
-
-def _mark(axes: Axes, threshold: float) -> None:
-    """A line at the threshold, its name on the side that has more room."""
-    axes.axvline(threshold, color=INK, linewidth=1.2, linestyle=":")
-    left, right = axes.get_xlim()
-    to_left = threshold > (left + right) / 2
-    look: Any = {"ha": "right" if to_left else "left", "va": "top", "fontsize": 9}
-    canvas.note(
-        axes,
-        f"threshold {threshold:.3g}",
-        (threshold, 1),
-        (-5 if to_left else 5, -2),
-        ("data", "axes fraction"),
-        **look,
-    )
 
 
 _TICKS = (1e-5, 1e-4, 1e-3, 0.01, 0.05, 0.2, 0.5, 0.8, 0.95, 0.99)

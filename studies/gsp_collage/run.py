@@ -42,11 +42,11 @@ from nearkin.data.stores import ArrayStore
 from nearkin.errors import NearkinError, TrainingError, UnknownNameError, suggestion
 from nearkin.models import Embedder, ModelSection, build_embedder
 from nearkin.protocol import Book, Candidate, Cell, Contents, Summary
-from nearkin.protocol.benchmark import BookWorker, Stopped, Task, WorkerSettings
 from nearkin.protocol.book import extended
 from nearkin.protocol.candidates import UNTRAINED_CELL, DataDivision, check_trainable
 from nearkin.protocol.ledger import HeldOut, Ledger
 from nearkin.protocol.summary import Summariser
+from nearkin.protocol.worker import BookWorker, Stopped, Task, WorkerSettings
 from nearkin.recipe import Recipe
 from nearkin.report.comparison import SEPARATE
 from nearkin.report.values import interval_text, value_text

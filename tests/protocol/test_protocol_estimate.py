@@ -7,7 +7,7 @@ import torch
 from nearkin.data.splits import class_folds
 from nearkin.models import Embedder
 from nearkin.protocol import Candidate, benchmark
-from nearkin.protocol.estimate import Estimate, estimate_model
+from nearkin.protocol.benchmark import Estimate, estimate_model
 from nearkin.recipe import load_recipe
 
 

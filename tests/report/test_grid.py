@@ -11,6 +11,7 @@ from PIL import Image
 from nearkin.errors import DataError
 from nearkin.report import NeighbourRow, NeighbourThumb, Thumb, draw_map, draw_neighbours
 from nearkin.report.bars import draw_f1
+from nearkin.report.canvas import text_width
 from nearkin.report.grid import (
     _BEFORE,
     _CELL,
@@ -22,7 +23,6 @@ from nearkin.report.grid import (
     _wrapped,
     draw_confusions,
 )
-from nearkin.report.lines import text_width
 
 GREEN, RED = (0x00, 0x80, 0x5C), (0xC8, 0x23, 0x2C)
 
