@@ -36,11 +36,12 @@ from nearkin.protocol.candidates import (
 from nearkin.protocol.ledger import HeldOut, Ledger
 from nearkin.protocol.summary import Summariser, Summary
 from nearkin.protocol.tables import Tables, write_tables
-from nearkin.protocol.worker import BookWorker, Jobs, Stopped, Task, WorkerSettings
+from nearkin.protocol.worker import BookWorker, Jobs, ModelTrainer, Stopped, Task, WorkerSettings
 from nearkin.recipe import Recipe
 from nearkin.training import Run
 from nearkin.training.batches import DecodedBatches, whole
 from nearkin.training.fit import make_learner, make_sampler
+from nearkin.training.forecast import duration
 from nearkin.training.loop import StopRequest
 from nearkin.training.validation import ValidationInputs
 
@@ -130,7 +131,8 @@ def run_benchmark(
         ledger = Ledger(place.ledger_file, place.queries, contents, len(held_out.codes))
         place.begin(contents, held_out.codes)
         around = WorkerSettings(source, cache_directory, notes, keep_runs, progress and jobs == 1)
-        worker = BookWorker(place, contents, ledger, Task(dataset, division, held_out), candidates, around)
+        trainer = ModelTrainer(place, contents, Task(dataset, division, held_out), candidates, around)
+        worker = BookWorker(trainer, ledger)
         return _resume(worker, contents.cells([candidate.name for candidate in candidates], seeds), progress, jobs)
 
 
@@ -401,13 +403,6 @@ def _time_left(ledger: Ledger, left: Sequence[Cell], jobs: int = 1) -> str:
     missing = [cell for cell in left if cell.kind == "separate" and cell not in ledger]
     seconds = math.fsum(means.get(cell.recipe, usual) for cell in missing)
     return f" (about {duration(seconds / jobs)} left)"
-
-
-def duration(seconds: float) -> str:
-    """A time in words."""
-    if seconds < 90:
-        return f"{max(1, round(seconds))} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def check_plan(candidates: Sequence[Candidate], protocol: str, folds: int, seeds: int) -> None:

@@ -160,10 +160,16 @@ class ModelTrainer:
         """Train a model in its folder."""
         around, split = self.around, self.task.division.splits[(cell.fold or 1) - 1]
         result = train(
-            self.task.dataset, recipe, Run(self.book.run_folder(cell)), source=around.source,
-            cache_directory=around.cache_directory, notes=around.notes, resume=resume, progress=around.progress,
+            self.task.dataset,
+            recipe,
+            Run(self.book.run_folder(cell)),
+            source=around.source,
+            cache_directory=around.cache_directory,
+            notes=around.notes,
+            resume=resume,
+            progress=around.progress,
             split=split,
-        )  # fmt: skip
+        )
         if result.interrupted:
             raise Stopped
         return result
@@ -189,20 +195,13 @@ class BookWorker:
     """Does the cells of a book.
 
     Args:
-        book: where everything is kept.
-        contents: what the book is about.
+        trainer: makes and measures its models.
         ledger: what is done.
-        task: what is learned from, and what is measured on.
-        candidates: name to candidate.
-        around: what training needs besides.
     """
 
-    def __init__(
-        self, book: Book, contents: Contents, ledger: Ledger, task: Task, candidates: Sequence[Candidate],
-        around: WorkerSettings,
-    ) -> None:  # fmt: skip
-        self.book, self.contents, self.ledger, self.held_out = book, contents, ledger, task.held_out
-        self.trainer = ModelTrainer(book, contents, task, candidates, around)
+    def __init__(self, trainer: ModelTrainer, ledger: Ledger) -> None:
+        self.trainer, self.ledger = trainer, ledger
+        self.book, self.contents, self.held_out = trainer.book, trainer.contents, trainer.task.held_out
         self.alone = True
         """Whether nothing else trains in the book; folders that others may be about to use stay."""
 

@@ -91,16 +91,9 @@ def draw_curves(
 def _draw_metrics(axes: Axes, curves: Mapping[str, Series], percent: bool) -> None:
     """Draw every metric of a panel."""
     for place, (key, (steps, values)) in enumerate(curves.items()):
-        axes.plot(
-            steps,
-            values,
-            color=SERIES[(place + 1) % len(SERIES)],
-            linestyle=DASHES[place % len(DASHES)],
-            marker=MARKERS[place % len(MARKERS)] if len(steps) <= 40 else "",
-            markersize=3.5,
-            linewidth=1.6,
-            label=_name(key).lstrip("_"),
-        )
+        marker = MARKERS[place % len(MARKERS)] if len(steps) <= 40 else ""
+        look: Any = {"linestyle": DASHES[place % len(DASHES)], "marker": marker, "markersize": 3.5, "linewidth": 1.6}
+        axes.plot(steps, values, color=SERIES[(place + 1) % len(SERIES)], label=_name(key).lstrip("_"), **look)
     axes.set_title(f"Validation: {_name(next(iter(curves)))}" if len(curves) == 1 else "Validation: further metrics")
     if len(curves) > 1:
         axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nearkin.data.hierarchy_formats import preorder
 from nearkin.errors import DataError
 from nearkin.report import canvas
 from nearkin.report.canvas import FAINT, HUES, INK, MUTED, WIDTH
@@ -39,19 +40,12 @@ class Tree:
             raise DataError(
                 f"A tree needs a name for each of its nodes, but got {len(self.names)} for {len(self.parents)}."
             )
+        self.root = preorder(self.parents, self.names)[0]  # which refuses what is no tree
         self.children: list[list[int]] = [[] for _ in self.parents]
-        roots = [node for node, parent in enumerate(self.parents) if parent < 0]
-        if len(roots) != 1:
-            raise DataError(f"A tree needs one root, a node whose parent is -1, but got {len(roots)}.")
         for node, parent in enumerate(self.parents):
-            if parent >= len(self.parents):
-                raise DataError(f"Node {node} of a tree of {len(self.parents)} nodes has the parent {parent}.")
             if parent >= 0:
                 self.children[parent].append(node)
-        self.root = roots[0]
         self._order()
-        if len(self.walk) < len(self.parents):
-            raise DataError("Some nodes of the tree are not below its root: their parents form a cycle.")
         if len({self.names[leaf] for leaf in self.leaves}) < len(self.leaves):
             twice = Counter(self.names[leaf] for leaf in self.leaves).most_common(1)[0][0]
             raise DataError(f"Two leaves of the tree are called '{shorten(twice, 60)}': names must be unique.")
@@ -266,10 +260,9 @@ def draw_dendrograms(trees: Sequence[Dendrogram], groups: Mapping[str, str] | No
             at, rows = shared[place], _rows(tree)
             dot = 14 if len(tree.leaves) <= MOST_NAMED else 4
             axes.scatter(depths[place][at], rows[at], s=dot, color=INK, linewidths=0, zorder=5)
-            for text, points, weight, up in ((given.title, 11, "bold", 0.62), (given.note, 8.5, "normal", 0.2)):
-                sheet.write(
-                    left, (1 - up) * _HEAD, canvas.fit_text(text, width, points, weight), points, fontweight=weight
-                )
+            for text, size_of, weight, down in ((given.title, 11, "bold", 0.38), (given.note, 8.5, "normal", 0.8)):
+                told = canvas.fit_text(text, width, size_of, weight)
+                sheet.write(left, down * _HEAD, told, size_of, fontweight=weight)
         write_key(sheet, colours, notes)
         return canvas.to_png(figure)
 

@@ -354,14 +354,7 @@ def _write_names(
     figure: Figure, axes: Axes, points: np.ndarray, centres: np.ndarray, names: list[str], colours: list[str]
 ) -> None:
     """Write each class's name near its centre (k, 2), where it hides least."""
-    look: Any = {
-        "textcoords": "offset pixels",
-        "ha": "center",
-        "va": "center",
-        "fontsize": 8,
-        "color": INK,
-        "zorder": 6,
-    }
+    look: Any = {"textcoords": "offset pixels", "ha": "center", "va": "center", "fontsize": 8, "zorder": 6}
     box = {"boxstyle": "round,pad=0.25", "facecolor": "white", "alpha": 0.88}
     way = {"arrowstyle": "-", "color": MUTED, "linewidth": 0.7, "shrinkA": 0, "shrinkB": 0}
     texts = [
