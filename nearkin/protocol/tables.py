@@ -200,17 +200,15 @@ class Tables:
 
     def values(self) -> str:
         """All numbers as CSV, one line for each recipe; empty where there is none."""
-        buffer = io.StringIO()
-        writer: csv.DictWriter[str] | None = None
         rows = list(self.summary.rows)
         if self.summary.untrained:
             rows.append(BenchmarkRow(UNTRAINED, {SEPARATE: self.summary.untrained}))
-        for row in rows:
-            numbers = self._numbers(row)
-            if writer is None:
-                writer = csv.DictWriter(buffer, fieldnames=list(numbers), lineterminator="\n")
-                writer.writeheader()
-            writer.writerow({key: _number(value) for key, value in numbers.items()})
+        if not rows:
+            return ""
+        buffer, table = io.StringIO(), [self._numbers(row) for row in rows]
+        writer = csv.DictWriter(buffer, fieldnames=list(table[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({key: _number(value) for key, value in numbers.items()} for numbers in table)
         return buffer.getvalue()
 
     def _difference(self, row: BenchmarkRow, kind: str) -> list[str]:

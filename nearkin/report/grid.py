@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -201,7 +202,8 @@ def _wrapped(name: str, width: float, size: float = _LETTERS, weight: str = "nor
     line = clean(name)
     if canvas.text_width(line, size, weight) <= width:
         return line
-    fits = max(1, next((at for at in range(len(line)) if canvas.text_width(line[: at + 1], size, weight) > width), 1))
+    letters = range(1, len(line) + 1)
+    fits = max(1, bisect_right(letters, width, key=lambda count: canvas.text_width(line[:count], size, weight)))
     breaks = [match.end() for match in re.finditer(r"[\s_\-/.]+", line) if match.end() <= fits]
     first = breaks[-1] if breaks and breaks[-1] > fits // 3 else fits
     return f"{line[:first]}\n{canvas.fit_text(line[first:], width, size, weight)}"
