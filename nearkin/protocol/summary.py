@@ -148,15 +148,11 @@ class Summariser:
                 theirs = {(cell.fold, cell.seed): cell for cell in cells[base] if cell.kind == kind}
             shared = [place for place in ours if place in theirs]
             if shared and len(contents.classes) > 1:
-                results[name] = self._pair(
-                    tuple(ours[place] for place in shared), tuple(theirs[place] for place in shared)
-                )
+                pair = tuple(ours[place] for place in shared), tuple(theirs[place] for place in shared)
+                if pair not in self._paired:
+                    self._paired[pair] = paired_permutation(*map(self._per_class, pair))
+                results[name] = self._paired[pair]
         return results
-
-    def _pair(self, ours: tuple[Cell, ...], theirs: tuple[Cell, ...]) -> PairedResult:
-        if (ours, theirs) not in self._paired:
-            self._paired[ours, theirs] = paired_permutation(self._per_class(ours), self._per_class(theirs))
-        return self._paired[ours, theirs]
 
     def _per_class(self, cells: Sequence[Cell]) -> dict[int, float]:
         """Class to its MAP@R, averaged over cells."""

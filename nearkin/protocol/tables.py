@@ -212,14 +212,11 @@ class Tables:
         return buffer.getvalue()
 
     def _difference(self, row: BenchmarkRow, kind: str) -> list[str]:
+        bases = set(self.contents.comparisons.values())
         if kind not in row.differences:
-            return ["baseline" if self._is_base(row.name) and not row.against else MISSING]
-        several = len(set(self.contents.comparisons.values())) > 1
-        return [*row.differences[kind].lines(percent=True), *([f"to {_base_name(row.against)}"] if several else [])]
-
-    def _is_base(self, name: str) -> bool:
-        bases = self.contents.comparisons.values()
-        return name in bases or (name == UNTRAINED_TITLE and UNTRAINED in bases)
+            return ["baseline" if row.name in map(_base_name, bases) and not row.against else MISSING]
+        lines = row.differences[kind].lines(percent=True)
+        return [*lines, f"to {_base_name(row.against)}"] if len(bases) > 1 else lines
 
     def _numbers(self, row: BenchmarkRow) -> dict[str, object]:
         numbers: dict[str, object] = {"recipe": row.name, "protocol": self.contents.protocol}

@@ -82,8 +82,13 @@ def draw_curves(
         for axes, curves in zip(grid[panels - len(drawn) :], drawn, strict=True):
             _draw_metrics(axes, curves, percent)
         if drawn:
-            best = _mark_best(grid[panels - len(drawn)], drawn[0], percent)
-            mark_places(grid, best)
+            axes, (first, (steps, values)) = grid[panels - len(drawn)], next(iter(drawn[0].items()))
+            best = int(np.argmax(values))
+            star: Any = {"marker": "*", "markersize": 13, "color": "white", "markeredgecolor": INK}
+            axes.plot(steps[best], values[best], zorder=5, **star)
+            told = f"{_name(first)} {value_text(values[best], percent)} at step {steps[best]:,.0f}"
+            axes.set_title(f"Validation: best {told}")
+            mark_places(grid, float(steps[best]))
         grid[-1].set_xlabel("step")
         return canvas.to_png(figure)
 
@@ -100,16 +105,6 @@ def _draw_metrics(axes: Axes, curves: Mapping[str, Series], percent: bool) -> No
     axes.margins(x=0.02, y=0.15)
     if percent:
         fit_shares(axes, *(line for _, line in curves.values()))
-
-
-def _mark_best(axes: Axes, curves: Mapping[str, Series], percent: bool) -> float:
-    """Mark where the first metric is best, and return that step."""
-    first = next(iter(curves))
-    steps, values = curves[first]
-    best = int(np.argmax(values))
-    axes.plot(steps[best], values[best], marker="*", markersize=13, color="white", markeredgecolor=INK, zorder=5)
-    axes.set_title(f"Validation: best {_name(first)} {value_text(values[best], percent)} at step {steps[best]:,.0f}")
-    return float(steps[best])
 
 
 def _usual_groups(history: Sequence[Mapping[str, float]]) -> list[list[str]]:

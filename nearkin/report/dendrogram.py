@@ -194,8 +194,8 @@ MOST_NAMED = 200
 # In CSS pixels, except for type, which is in points.
 _MARGIN, _GAP = 12, 14
 _HEAD = 44
-_ROW, _TEXT = 11.5, 7
-_ROOMY_ROW, _ROOMY_TEXT, _ROOMY_LEAVES = 16, 9, 40
+_ROOMS: tuple[tuple[float, float], ...] = ((16, 9), (11.5, 7))  # height of a leaf's row and its type
+_ROOMY_LEAVES = 40  # up to which the first of these is taken
 _UNNAMED_HEIGHT = 1000
 _NAME_SHARE = 0.45
 """Of a panel's width, what names may take."""
@@ -246,7 +246,9 @@ def draw_dendrograms(trees: Sequence[Dendrogram], groups: Mapping[str, str] | No
     kinds = leaf_groups(trees[0].parents, trees[0].names) if groups is None else dict(groups)
     colours = group_colours(kinds)
     most = max(len(tree.leaves) for tree in drawn)
-    row, size = _row(most)
+    row, size = _ROOMS[0] if most <= _ROOMY_LEAVES else _ROOMS[1]
+    if most > MOST_NAMED:
+        row, size = _UNNAMED_HEIGHT / most, 0
     shared = _shared(drawn)
     notes = _notes(kinds, colours, len(drawn) if any(shared) else 0, most)
     key = key_height(colours, notes)
@@ -265,13 +267,6 @@ def draw_dendrograms(trees: Sequence[Dendrogram], groups: Mapping[str, str] | No
                 sheet.write(left, down * _HEAD, told, size_of, fontweight=weight)
         write_key(sheet, colours, notes)
         return canvas.to_png(figure)
-
-
-def _row(leaves: int) -> tuple[float, float]:
-    """The height of a leaf's row and its type; no type where names are left out."""
-    if leaves <= _ROOMY_LEAVES:
-        return _ROOMY_ROW, _ROOMY_TEXT
-    return (_ROW, _TEXT) if leaves <= MOST_NAMED else (_UNNAMED_HEIGHT / leaves, 0)
 
 
 def _depths(tree: Tree, lengths: Sequence[float] | None) -> np.ndarray:

@@ -114,7 +114,11 @@ def draw_prototypes(view: LocalView, patches: Mapping[int, Sequence[Image.Image]
         parts = figure.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0]
         axes = parts[0].subplots()
         _draw_cells(axes, view, colours)
-        _mark_prototypes(axes, view, colours, list(strips))
+        x, y = view.prototypes.T
+        axes.scatter(x, y, s=34, color=list(colours), marker="s", edgecolors=INK, linewidths=0.9, zorder=4)
+        for number, place in enumerate(strips):
+            box = {"boxstyle": "round,pad=0.25", "facecolor": "white", "edgecolor": colours[place], "linewidth": 2}
+            canvas.note(axes, str(number + 1), (x[place], y[place]), zorder=6, bbox=box, fontsize=9, **_NUMBER)
         axes.set_title(f"{len(view.prototypes)} prototypes, covering radius {value_text(view.radius, False)}")
         if rows:
             cells = parts[1].subfigures(rows, 2, squeeze=False)
@@ -185,15 +189,6 @@ def _draw_cells(axes: Axes, view: LocalView, colours: Sequence[str]) -> None:
     squares = (view.prototypes**2).sum(axis=1) - 2 * places @ view.prototypes.T
     tints = palette[squares.argmin(axis=1)].reshape(_RASTER, _RASTER, 4)
     axes.imshow(tints, extent=(left, right, bottom, top), origin="lower", alpha=0.16, zorder=1)
-
-
-def _mark_prototypes(axes: Axes, view: LocalView, colours: Sequence[str], numbered: Sequence[int]) -> None:
-    """Prototypes as boxes; those with a strip are larger and carry its number."""
-    x, y = view.prototypes.T
-    axes.scatter(x, y, s=34, color=list(colours), marker="s", edgecolors=INK, linewidths=0.9, zorder=4)
-    for number, place in enumerate(numbered):
-        box = {"boxstyle": "round,pad=0.25", "facecolor": "white", "edgecolor": colours[place], "linewidth": 2}
-        canvas.note(axes, str(number + 1), (x[place], y[place]), zorder=6, bbox=box, fontsize=9, **_NUMBER)
 
 
 def _draw_strip(part: SubFigure, number: int, images: Sequence[Image.Image], colour: str) -> None:

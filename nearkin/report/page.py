@@ -175,15 +175,16 @@ def _verdict(rows: Sequence[ComparisonRow], column: Column, contrast: Contrast |
 
 def _pictures(figures: Sequence[Figure]) -> list[dict[str, Any]]:
     """Figures as the templates want them: with a data address and their size in CSS pixels."""
-    return [_picture(figure) for figure in figures if figure.png]
-
-
-def _picture(figure: Figure) -> dict[str, Any]:
-    if not figure.png.startswith(_PNG):
-        raise DataError(f"The figure '{figure.title}' is not a PNG: pass the bytes of a PNG file.")
-    width, height = (math.ceil(size / 2) for size in struct.unpack(">II", figure.png[16:24]))
-    source = "data:image/png;base64," + base64.b64encode(figure.png).decode("ascii")
-    return {**vars(figure), "source": source, "width": width, "height": height, "wide": width > _WIDE}
+    pictures = []
+    for figure in figures:
+        if not figure.png:
+            continue
+        if not figure.png.startswith(_PNG):
+            raise DataError(f"The figure '{figure.title}' is not a PNG: pass the bytes of a PNG file.")
+        width, height = (math.ceil(size / 2) for size in struct.unpack(">II", figure.png[16:24]))
+        source = "data:image/png;base64," + base64.b64encode(figure.png).decode("ascii")
+        pictures.append({**vars(figure), "source": source, "width": width, "height": height, "wide": width > _WIDE})
+    return pictures
 
 
 def _bar(row: MetricRow) -> dict[str, float]:
