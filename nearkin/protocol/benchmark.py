@@ -14,7 +14,6 @@ import torch
 
 from nearkin.data.augment import BatchAugment, transform_for
 from nearkin.data.dataset import Dataset
-from nearkin.data.hierarchy import load_hierarchy
 from nearkin.data.splits import FoldOrder, Split
 from nearkin.errors import DataError, TrainingError
 from nearkin.models.embedder import to_device
@@ -31,6 +30,7 @@ from nearkin.protocol.candidates import (
     check_names,
     check_trainable,
     common_division,
+    embedder_and_sampler,
     protocol_named,
 )
 from nearkin.protocol.ledger import HeldOut, Ledger
@@ -40,7 +40,6 @@ from nearkin.protocol.worker import BookWorker, Jobs, ModelTrainer, Stopped, Tas
 from nearkin.recipe import Recipe
 from nearkin.training import Run
 from nearkin.training.batches import DecodedBatches, whole
-from nearkin.training.fit import make_learner, make_sampler
 from nearkin.training.forecast import duration
 from nearkin.training.loop import StopRequest
 from nearkin.training.validation import ValidationInputs
@@ -207,21 +206,18 @@ def estimate_model(recipe: Recipe, dataset: Dataset, split: Split) -> Estimate |
     if recipe.model.cache:
         return None
     items, section = dataset.select(split.train), recipe.training
-    hierarchy = None if recipe.data.hierarchy is None else load_hierarchy(recipe.data.hierarchy)
     tune_allocator()
-    names = items.classes
-    learner = make_learner(recipe, dataset.kind, len(names), validated=True, class_names=names, hierarchy=hierarchy)
+    embedder, sampler = embedder_and_sampler(recipe, items)
     gpu = section.accelerator in ("auto", "gpu") and torch.cuda.is_available()
     device = torch.device("cuda" if gpu else "cpu")
-    embedder = learner.embedder.to(device)
-    channels_last(embedder)
+    channels_last(embedder.to(device))
     batches = DecodedBatches(
         items,
         items.class_ids(),
         transform_for(embedder.spec, recipe.data, train=True),
         BatchAugment.for_section(embedder.spec, recipe.data, section.seed),
         transform_for(embedder.spec, recipe.data, train=False),
-        make_sampler(recipe, items.class_ids(), learner.batch_classes),
+        sampler,
         section.seed,
         workers=0,
     )

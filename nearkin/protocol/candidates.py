@@ -17,7 +17,9 @@ from nearkin.data.hierarchy import load_hierarchy
 from nearkin.data.section import DataSection
 from nearkin.data.splits import FoldOrder, Split, class_folds, resolve_split
 from nearkin.errors import DataError, NearkinError, RecipeError, UnknownNameError, suggestion
+from nearkin.models import Embedder
 from nearkin.recipe import AdversarialSection, Recipe
+from nearkin.training.batches import BatchSampler
 from nearkin.training.fit import make_learner, make_sampler
 from nearkin.training.validation import check_validation
 
@@ -185,12 +187,7 @@ def check_trainable(candidate: Candidate, dataset: Dataset, splits: Iterable[Spl
     recipe, name = candidate.recipe, candidate.name
     for split in splits:
         try:
-            hierarchy = None if recipe.data.hierarchy is None else load_hierarchy(recipe.data.hierarchy)
-            part = dataset.select(split.train)
-            embedder, _, batch_classes = make_learner(
-                recipe, dataset.kind, len(part.classes), validated=True, class_names=part.classes, hierarchy=hierarchy
-            )
-            make_sampler(recipe, part.class_ids(), batch_classes)
+            embedder, _ = embedder_and_sampler(recipe, dataset.select(split.train))
             check_validation(recipe, dataset.labels[split.val])
         except (DataError, RecipeError) as error:
             raise type(error)(f"The recipe '{name}' cannot be benchmarked: {error}") from error
@@ -198,6 +195,14 @@ def check_trainable(candidate: Candidate, dataset: Dataset, splits: Iterable[Spl
             raise RecipeError(
                 f"The recipe '{name}' has no weights to train: leave it out; untrained features are measured anyway."
             )
+
+
+def embedder_and_sampler(recipe: Recipe, items: Dataset) -> tuple[Embedder, BatchSampler]:
+    """What would learn from items, and which of them a step would take; refuse a recipe that could not be trained."""
+    hierarchy = None if recipe.data.hierarchy is None else load_hierarchy(recipe.data.hierarchy)
+    names = items.classes
+    learner = make_learner(recipe, items.kind, len(names), validated=True, class_names=names, hierarchy=hierarchy)
+    return learner.embedder, make_sampler(recipe, items.class_ids(), learner.batch_classes)
 
 
 def comparisons(against: Against, names: Sequence[str]) -> dict[str, str]:
