@@ -135,7 +135,8 @@ def draw_legend(
     figure: Figure | SubFigure, handles: Sequence[Any], columns: int, place: str = "outside upper left", **look: Any
 ) -> None:
     """A legend beside all panels."""
-    figure.legend(handles=list(handles), loc=place, ncols=columns, **{"fontsize": 9, **look})
+    options: Any = {"loc": place, "fontsize": 9, **look}
+    figure.legend(handles=list(handles), ncols=columns, **options)
 
 
 def name_rows(axes: Axes, names: Sequence[str], size: float, rim: tuple[float, float] = (0.4, 0.6)) -> None:

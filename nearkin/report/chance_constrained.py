@@ -51,7 +51,7 @@ def draw_instances(history: Sequence[Mapping[str, float]]) -> bytes:
         grid = stacked_panels(figure, keys)
         for key, colour, marker in _LINES:
             if key in grid:
-                look = {"color": colour, "marker": marker if len(instances) <= _MOST_MARKED else ""}
+                look: Any = {"color": colour, "marker": marker if len(instances) <= _MOST_MARKED else ""}
                 grid[key].plot(instances, values[key], linewidth=1.6, markersize=4, zorder=3, **look)
                 grid[key].margins(y=0.15)
         _write_titles(grid, instances, values)
@@ -71,7 +71,7 @@ def _write_titles(grid: Mapping[str, Axes], instances: np.ndarray, values: Mappi
         best = int(np.nanargmax(values[quality]))
         text = value_text(values[quality][best], True)
         grid[quality].set_title(f"Validation MAP@R: best {text} in instance {instances[best]:,}")
-        star = {"marker": "*", "markersize": 13, "color": "white", "markeredgecolor": INK}
+        star: Any = {"marker": "*", "markersize": 13, "color": "white", "markeredgecolor": INK}
         grid[quality].plot(instances[best], values[quality][best], zorder=5, **star)
         canvas.percent_axis(grid[quality], "y")
         mark_places(grid.values(), instances[best])
@@ -145,7 +145,8 @@ def draw_proxies(panels: Sequence[ProxyPanel], classes: Sequence[str]) -> bytes:
         raise DataError("The panels must have one dimension, but their points have several: draw them separately.")
     plane = canvas.Plane(np.concatenate([panel.points for panel in shown]))
     # From here on everything is in the plane: points (n, 2), proxies (c, K, 2) and (c, M, 2).
-    drawn = [replace(panel, **{part: plane(getattr(panel, part)) for part in _PARTS}) for panel in shown]
+    parts: list[Any] = [{part: plane(getattr(panel, part)) for part in _PARTS} for panel in shown]
+    drawn = [replace(panel, **moved) for panel, moved in zip(shown, parts, strict=True)]
     names = [canvas.fit_text(name.lstrip("_"), _NAME_WIDTH, _TEXT) for name in classes[: len(HUES)]]
     if more := len(classes) - len(names):
         names.append(f"{more:,} more")

@@ -89,12 +89,12 @@ def draw_neighbours(rows: Sequence[NeighbourRow], *, number: str = "distance") -
                 _write_below(sheet, left, number_top, value_text(distance, percent=False), color=MUTED)
             top += height
             sheet.rule(top - 7, _MARGIN)
-        left = _MARGIN + 8.5
+        key = _MARGIN + 8.5
         for hit, meaning in ((True, "same class"), (False, "other class")):
-            _draw_badge(sheet, left, top + 11, hit)
-            sheet.write(left + 13, top + 11, meaning, _TEXT, color=MUTED)
-            left += 35 + canvas.text_width(meaning, _TEXT)
-        sheet.write(left - 10, top + 11, f"number: {number}", _TEXT, color=MUTED)
+            _draw_badge(sheet, key, top + 11, hit)
+            sheet.write(key + 13, top + 11, meaning, _TEXT, color=MUTED)
+            key += 35 + canvas.text_width(meaning, _TEXT)
+        sheet.write(key - 10, top + 11, f"number: {number}", _TEXT, color=MUTED)
         return canvas.to_png(figure)
 
 
@@ -102,7 +102,8 @@ def _framed(image: Image.Image, side: int, rim: int, colour: str, thick: int, *,
     """A picture of any mode and shape in a square frame, with two pixels for each of the page."""
     side, rim, thick = 2 * side, 2 * rim, 2 * thick
     scale = (side - 2 * rim) / max(image.size)
-    small = canvas.resized(canvas.on_white(image), tuple(max(1, round(scale * size)) for size in image.size))
+    wide, high = (max(1, round(scale * size)) for size in image.size)
+    small = canvas.resized(canvas.on_white(image), (wide, high))
     cell = Image.new("RGB", (side, side), _MOUNT)
     cell.paste(small, ((side - small.width) // 2, (side - small.height) // 2))
     frame = Image.new("1", (side, side))

@@ -272,7 +272,7 @@ def _draw_cells(axes: Axes, table: np.ndarray, depths: Sequence[str], size: floa
     finite = table[np.isfinite(table)]
     scale = Normalize(0.0, max(float(finite.max(initial=0.0)), _SHORTEST) if len(finite) else 1.0)
     shown = ScalarMappable(scale, LinearSegmentedColormap.from_list("depths", depths))
-    tops = np.arange(len(table)) + np.where(np.arange(len(table)) < len(table) - 1, 0.0, _MEAN_GAP)
+    tops = [*range(len(table) - 1), len(table) - 1 + _MEAN_GAP]
     for part, down in ((table[:-1], np.arange(len(table))), (table[-1:], tops[-1] + np.arange(2))):
         look: Any = {"cmap": shown.cmap, "norm": scale, "edgecolors": "white", "linewidth": 0.8}
         axes.pcolormesh(np.arange(table.shape[1] + 1), down, np.ma.masked_invalid(part), **look)

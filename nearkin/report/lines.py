@@ -9,7 +9,6 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -85,7 +84,7 @@ def legend_height(labels: Sequence[str]) -> int:
 
 def legend_above(figure: Figure, labels: Sequence[str], *more: Line2D, colours: Sequence[str] = ()) -> None:
     """A legend over the whole width, each label in the style of its place, in as many columns as fit."""
-    looks = [line_style(place, colour) for place, colour in zip_longest(range(len(labels)), colours, fillvalue="")]
+    looks = [line_style(place, colours[place] if colours else "") for place in range(len(labels))]
     handles = [*(canvas.mark(label, **look) for label, look in zip(labels, looks, strict=True)), *more]
     columns = _columns([str(handle.get_label()) for handle in handles])
     canvas.draw_legend(
@@ -176,7 +175,7 @@ def share_limits(low: float, high: float) -> tuple[float, float]:
     return (bottom if bottom >= 0 else min(low, 0.0) - rim), max(high, min(top, 1.0)) + rim
 
 
-Pairs: TypeAlias = Mapping[str, Mapping[str, tuple[Sequence[float], Sequence[float]]]]
+Pairs: TypeAlias = Mapping[str, Mapping[str, tuple[Sequence[float] | np.ndarray, Sequence[float] | np.ndarray]]]
 """Metric to method to two arrays (m,)."""
 
 _METRIC_PANEL, _METRIC_RIM = 210, 40  # CSS pixels: the height of a panel, and of what the axis below adds
@@ -266,9 +265,7 @@ def write_title(axes: Axes, title: str) -> None:
     axes.set_title(canvas.fit_text(title, _TITLE_WIDTH, _TITLE_SIZE, "bold"), fontsize=_TITLE_SIZE)
 
 
-def _metric_line(
-    name: str, points: Sequence[Sequence[float]], interval: Sequence[Sequence[float]] | None
-) -> MetricLine:
+def _metric_line(name: str, points: Sequence[Any], interval: Sequence[Any] | None) -> MetricLine:
     x, y = plain_parts(name, points, "place", "value")
     low, high = (np.full(y.shape, np.nan),) * 2 if interval is None else plain_parts(name, interval, "low", "high")
     if x.ndim != 1 or not x.shape == y.shape == low.shape == high.shape:

@@ -167,7 +167,7 @@ class PartScale:
         patches = [Patch(facecolor=colour, edgecolor=MUTED, linewidth=0.5) for colour in colours.values()]
         axes.set_axis_off()
         above: Any = {"loc": "upper center", "bbox_to_anchor": (0.5, 1.6), "ncols": len(colours), "fontsize": 8}
-        title = {"title": "dominant prototype; the stronger, the more of it is pooled", "title_fontsize": 8}
+        title: Any = {"title": "dominant prototype; the stronger, the more of it is pooled", "title_fontsize": 8}
         legend = axes.legend(patches, list(colours), handlelength=1.2, columnspacing=1.2, borderpad=0, **above, **title)
         legend.get_title().set_color(MUTED)
 

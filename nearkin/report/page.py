@@ -151,8 +151,9 @@ def write_comparison(
     )
     if columns is None:
         columns = [column, *(other for other in all_columns(rows) if other.metric != column.metric)]
-    told = {"verdict": _verdict(rows, column, contrast), "figures": [figure, *figures], "notes": notes}
-    write_text(path, render_comparison(rows, columns, contrast=contrast, **told))
+    verdict, figures = _verdict(rows, column, contrast), [figure, *figures]
+    page = render_comparison(rows, columns, verdict=verdict, figures=figures, notes=notes, contrast=contrast)
+    write_text(path, page)
 
 
 def _verdict(rows: Sequence[ComparisonRow], column: Column, contrast: Contrast | None) -> str:
