@@ -289,7 +289,8 @@ def _side_by_side(worker: BookWorker, left: Sequence[Cell], table: _LiveTable, p
     torch.set_num_threads(1)  # what is measured here is as with one thread, too
     worker.alone = False
     try:
-        with StopRequest() as stop, Jobs(worker.trainer, jobs) as pool, _StepBar(worker, waiting, progress) as bar:
+        bar = _StepBar(worker, waiting, progress)
+        with StopRequest() as stop, Jobs(worker.trainer, jobs) as pool, bar:
             while waiting or pool.busy:
                 while waiting and pool.free and not stop.requested:
                     say(f"Begun: {waiting[0].title}{_time_left(worker.ledger, left, jobs)}", progress)

@@ -220,7 +220,7 @@ def draw_measures(
         grid = canvas.panel_grid(figure, len(shown), _COLUMNS, sharey=True)
         for axes, (measure, (x, y)) in zip(grid, shown.items(), strict=True):
             for place in np.flatnonzero(np.isfinite(x) & np.isfinite(y)).tolist():
-                look: Any = _look(place) if labels else {"color": BLUE, "marker": "o", "alpha": 0.6}
+                look = _look(place) if labels else {"color": BLUE, "marker": "o", "alpha": 0.6}
                 axes.scatter(x[place], y[place], s=34, zorder=3, **look)
             axes.set_title(canvas.fit_text(of[measure] or measure, WIDTH / _COLUMNS - 45, _TITLE, "bold"))
             canvas.plain_axis(axes, "x")
@@ -236,7 +236,7 @@ def draw_measures(
         return canvas.to_png(figure)
 
 
-def _look(place: int) -> dict[str, str]:
+def _look(place: int) -> dict[str, Any]:
     return {"color": SERIES[place % len(SERIES)], "marker": MARKERS[place % len(MARKERS)]}
 
 
