@@ -23,7 +23,7 @@ from nearkin.metrics.class_tree import (
 from nearkin.metrics.hierarchy import class_distance_matrix, class_prototypes, mean_correlation
 from nearkin.report import Figure
 from nearkin.report.dendrogram import Dendrogram, draw_dendrograms, leaf_groups
-from nearkin.report.matrix import draw_class_distances
+from nearkin.report.heat import draw_class_distances
 from nearkin.report.values import value_text
 from nearkin.search import as_vectors, exact
 from nearkin.spaces import Space

@@ -30,7 +30,7 @@ from nearkin.audits.subject import Subject
 from nearkin.audits.suites import SuiteResult, suites
 from nearkin.recipe import AuditSection
 from nearkin.report import Bar, Figure, draw_bars
-from nearkin.report.matrix import draw_domain_matrix
+from nearkin.report.heat import draw_domain_matrix
 from nearkin.search import exact
 from nearkin.spaces import Sphere
 

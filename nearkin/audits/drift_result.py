@@ -13,8 +13,18 @@ import torch
 from nearkin.audits.subject import compared_by, shown, thumbnail
 from nearkin.data.dataset import Dataset
 from nearkin.metrics import TwoSampleResult
-from nearkin.report import Figure, MetricRow, NeighbourRow, Report, Thumb, draw_map, project_2d, write_report
-from nearkin.report.drift import draw_novel, draw_null
+from nearkin.report import (
+    Figure,
+    MetricRow,
+    NeighbourRow,
+    Report,
+    Thumb,
+    draw_map,
+    draw_novel,
+    draw_null,
+    project_2d,
+    write_report,
+)
 from nearkin.report.values import p_text
 from nearkin.search import exact
 from nearkin.storage import replacing, write_json

@@ -29,7 +29,8 @@ from nearkin.metrics import class_bootstrap
 from nearkin.progress import Progress
 from nearkin.recipe import AuditSection
 from nearkin.report import Figure
-from nearkin.report.robustness import AttackStrip, draw_attacks, draw_robustness
+from nearkin.report.curves import draw_robustness
+from nearkin.report.grid import AttackStrip, draw_attacks
 from nearkin.search import exact
 
 _STRIPS, _NEIGHBOURS = 5, 3

@@ -17,9 +17,8 @@ from nearkin.objectives.adversary import THRESHOLD
 from nearkin.objectives.triplet import MARGINS
 from nearkin.registry import parameters_of
 from nearkin.report import Figure, draw_metric_curves
-from nearkin.report.adversary import draw_adversary
 from nearkin.report.chance_constrained import MOST_PANELS, ProxyPanel, draw_instances, draw_proxies, evenly_spaced
-from nearkin.report.dynamics import draw_accuracies, draw_clusters, draw_dynamics
+from nearkin.report.dynamics import draw_accuracies, draw_adversary, draw_clusters, draw_dynamics
 from nearkin.spaces import Space
 from nearkin.training import Run
 from nearkin.training.clusters import Clusters

@@ -150,7 +150,7 @@ def write_audit(
     pictures, told = [], {}
     if _is_watched(recipe):
         from nearkin.audits.training_pictures import draw_training
-        from nearkin.report.adversary import adversary_facts
+        from nearkin.report.dynamics import adversary_facts
 
         pictures, told = draw_training(run, model, result.notes), adversary_facts(history)
     facts = {

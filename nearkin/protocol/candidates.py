@@ -17,7 +17,9 @@ from nearkin.data.hierarchy import load_hierarchy
 from nearkin.data.section import DataSection
 from nearkin.data.splits import FoldOrder, Split, class_folds, resolve_split
 from nearkin.errors import DataError, NearkinError, RecipeError, UnknownNameError, suggestion
+from nearkin.models import Embedder
 from nearkin.recipe import AdversarialSection, Recipe
+from nearkin.training.batches import BatchSampler
 from nearkin.training.fit import make_learner, make_sampler
 from nearkin.training.validation import check_validation
 
@@ -185,17 +187,7 @@ def check_trainable(candidate: Candidate, dataset: Dataset, splits: Iterable[Spl
     recipe, name = candidate.recipe, candidate.name
     for split in splits:
         try:
-            hierarchy = None if recipe.data.hierarchy is None else load_hierarchy(recipe.data.hierarchy)
-            part = dataset.select(split.train)
-            embedder, _, batch_classes = make_learner(
-                recipe,
-                dataset.kind,
-                len(part.classes),
-                validated=True,
-                class_names=part.classes,
-                hierarchy=hierarchy,
-            )
-            make_sampler(recipe, part.class_ids(), batch_classes)
+            embedder, _ = embedder_and_sampler(recipe, dataset.select(split.train))
             check_validation(recipe, dataset.labels[split.val])
         except (DataError, RecipeError) as error:
             raise type(error)(f"The recipe '{name}' cannot be benchmarked: {error}") from error
@@ -203,6 +195,14 @@ def check_trainable(candidate: Candidate, dataset: Dataset, splits: Iterable[Spl
             raise RecipeError(
                 f"The recipe '{name}' has no weights to train: leave it out; untrained features are measured anyway."
             )
+
+
+def embedder_and_sampler(recipe: Recipe, items: Dataset) -> tuple[Embedder, BatchSampler]:
+    """What would learn from items, and which of them a step would take; refuse a recipe that could not be trained."""
+    hierarchy = None if recipe.data.hierarchy is None else load_hierarchy(recipe.data.hierarchy)
+    names = items.classes
+    learner = make_learner(recipe, items.kind, len(names), validated=True, class_names=names, hierarchy=hierarchy)
+    return learner.embedder, make_sampler(recipe, items.class_ids(), learner.batch_classes)
 
 
 def comparisons(against: Against, names: Sequence[str]) -> dict[str, str]:
@@ -240,13 +240,10 @@ def _content(recipe: Recipe) -> dict[str, Any]:
 def _counting(tree: dict[str, Any]) -> dict[str, Any]:
     """A recipe's content without the keys that do not matter; older books have some of them."""
     counting = dict(tree)
-    for section, idle in _IDLE.items():
-        if isinstance(counting.get(section), Mapping):
-            counting[section] = {key: value for key, value in counting[section].items() if key not in idle}
     for section, later in _LATER.items():
-        if isinstance(counting.get(section), Mapping):
-            kept = {key: value for key, value in counting[section].items() if key not in later or value != later[key]}
-            counting[section] = kept
+        if isinstance(given := counting.get(section), Mapping):
+            kept = {key: value for key, value in given.items() if key not in later or value != later[key]}
+            counting[section] = {key: value for key, value in kept.items() if key not in _IDLE.get(section, ())}
     return counting
 
 
@@ -286,18 +283,18 @@ class DataDivision:
 
 def protocol_named(name: str) -> ProtocolName:
     """The protocol of a name."""
-    for known in get_args(ProtocolName):
-        if name == known:
-            return known
-    raise UnknownNameError(f"There is no protocol '{name}'.{suggestion(name, get_args(ProtocolName))}")
+    return _named(name, "protocol", get_args(ProtocolName))
 
 
 def fold_order_named(name: str) -> FoldOrder:
     """The order of folds of a name."""
-    for known in get_args(FoldOrder):
-        if name == known:
-            return known
-    raise UnknownNameError(f"There is no fold order '{name}'.{suggestion(name, get_args(FoldOrder))}")
+    return _named(name, "fold order", get_args(FoldOrder))
+
+
+def _named(name: str, what: str, known: Sequence[Any]) -> Any:
+    if name not in known:
+        raise UnknownNameError(f"There is no {what} '{name}'.{suggestion(name, known)}")
+    return name
 
 
 def divide(

@@ -96,7 +96,12 @@ class Summariser:
             finished=len(models),
             planned=contents.recipes[name]["seeds"] * contents.models,
             seconds=math.fsum(row["seconds"] for row in models),
-            ranges={kind: self._range(some) for kind, some in of_kind.items() if len(some) > 1 and self._further(some)},
+            ranges={
+                kind: (min(values), max(values))
+                for kind, some in of_kind.items()
+                if len(some) > 1 and self._further(some)
+                if (values := [self._ledger.rows[cell][CLUSTERED] for cell in some])
+            },
         )
 
     def _values(self, cells: Sequence[Cell]) -> Values:
@@ -122,11 +127,6 @@ class Summariser:
         """Whether all cells have Recall@k, kNN-Acc and NMI: a mean over some would be of other models than MAP@R's."""
         return all(self._ledger.has_further(cell) for cell in cells)
 
-    def _range(self, cells: Sequence[Cell]) -> tuple[float, float]:
-        """The least and the greatest NMI of the cells."""
-        values = [self._ledger.rows[cell][CLUSTERED] for cell in cells]
-        return min(values), max(values)
-
     def _spread(self, cells: Sequence[Cell]) -> float:
         """Standard deviation of MAP@R over the seeds, each the mean of its cells."""
         by_seed: dict[int | None, list[float]] = {}
@@ -148,15 +148,11 @@ class Summariser:
                 theirs = {(cell.fold, cell.seed): cell for cell in cells[base] if cell.kind == kind}
             shared = [place for place in ours if place in theirs]
             if shared and len(contents.classes) > 1:
-                results[name] = self._pair(
-                    tuple(ours[place] for place in shared), tuple(theirs[place] for place in shared)
-                )
+                pair = tuple(ours[place] for place in shared), tuple(theirs[place] for place in shared)
+                if pair not in self._paired:
+                    self._paired[pair] = paired_permutation(*map(self._per_class, pair))
+                results[name] = self._paired[pair]
         return results
-
-    def _pair(self, ours: tuple[Cell, ...], theirs: tuple[Cell, ...]) -> PairedResult:
-        if (ours, theirs) not in self._paired:
-            self._paired[ours, theirs] = paired_permutation(self._per_class(ours), self._per_class(theirs))
-        return self._paired[ours, theirs]
 
     def _per_class(self, cells: Sequence[Cell]) -> dict[int, float]:
         """Class to its MAP@R, averaged over cells."""

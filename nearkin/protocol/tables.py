@@ -6,7 +6,8 @@ import csv
 import io
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from nearkin.metrics.retrieval import over_classes
 from nearkin.protocol.book import Book, Contents
@@ -50,9 +51,13 @@ def extra_metrics(row: BenchmarkRow, kind: str) -> dict[str, float]:
     for name, metric in _SHARES.items():
         # Recall@1 stands beside the others, and is empty where they are.
         values = row.value(kind, metric) if _has(row, kind) else (math.nan, math.nan, math.nan)
-        for end, value in zip(("", "_low", "_high"), values, strict=True):
-            numbers[f"{kind}_{name}{end}"] = value
+        numbers |= _with_ends(f"{kind}_{name}", values)
     return numbers
+
+
+def _with_ends(name: str, values: Sequence[float]) -> dict[str, float]:
+    """A value and the ends of its interval by their columns."""
+    return {f"{name}{end}": value for end, value in zip(("", "_low", "_high"), values, strict=True)}
 
 
 def _cells(row: BenchmarkRow, kind: str) -> Iterator[list[str]]:
@@ -125,30 +130,37 @@ class Tables:
             marks.append("partial")
         return f"{name}, {self.contents.protocol} protocol" + (f" ({', '.join(marks)})" if marks else "")
 
+    def _columns(self) -> list[tuple[str, Callable[[BenchmarkRow], list[str]]]]:
+        """What each column is called and what it says of a row, the most important first."""
+        mark, bases = "" if self.fair else ", test-selected", set(self.contents.comparisons.values())
+        base = f"difference to {_base_name(min(bases))}" if len(bases) == 1 else "difference to baseline"
+        kinds = [(SEPARATE, "", "")] + ([(CONCATENATED, "concatenated ", ", concatenated")] if self.fair else [])
+        columns: list[tuple[str, Callable[[BenchmarkRow], list[str]]]] = [("recipe", lambda row: [row.name])]
+        for kind, before, after in kinds:
+            columns.append((f"{before}MAP@R{mark}", partial(BenchmarkRow.texts, kind=kind, metric=PRIMARY)))
+            if bases:  # without comparisons there is nothing to differ from
+                columns.append((f"{base}, mean over classes{after}{mark}", partial(self._difference, kind=kind)))
+        for metric in ("P@1", _BY_CLASS):
+            for kind, before, _ in kinds:
+                columns.append((f"{before}{metric}{mark}", partial(BenchmarkRow.texts, kind=kind, metric=metric)))
+        return [
+            *columns,
+            ("SD over seeds, points", _spread),
+            ("validation MAP@R" if self.fair else "selection MAP@R", lambda row: [value_text(row.validation, True)]),
+            ("models", lambda row: [f"{row.finished} of {row.planned}" if row.planned else MISSING]),
+            ("seconds", lambda row: [f"{row.seconds:,.0f}" if row.finished else MISSING]),
+        ]
+
     def headings(self) -> list[str]:
         """The columns, the most important first."""
-        mark = "" if self.fair else ", test-selected"
-        bases = set(self.contents.comparisons.values())
-        base = f"difference to {_base_name(min(bases))}" if len(bases) == 1 else "difference to baseline"
-        base += ", mean over classes"
-        names = ["recipe", f"MAP@R{mark}", f"{base}{mark}"]
-        if self.fair:
-            names += ["concatenated MAP@R", f"{base}, concatenated"]
-        for metric in ("P@1", _BY_CLASS):
-            names.append(f"{metric}{mark}")
-            if self.fair:
-                names.append(f"concatenated {metric}")
-        names += ["SD over seeds, points", "validation MAP@R" if self.fair else "selection MAP@R", "models", "seconds"]
-        # Without comparisons there is nothing to differ from.
-        return [name for name in names if bases or not name.startswith("difference")]
+        return [heading for heading, _ in self._columns()]
 
     def lines(self) -> list[Cells]:
         """One line for each recipe, and one for untrained features."""
-        several = len(set(self.contents.comparisons.values())) > 1
-        made = [self._line(row, several) for row in self.summary.rows]
+        rows = [*self.summary.rows]
         if self.summary.untrained:
-            made.append(self._line(BenchmarkRow(UNTRAINED_TITLE, {SEPARATE: self.summary.untrained}), several))
-        return made
+            rows.append(BenchmarkRow(UNTRAINED_TITLE, {SEPARATE: self.summary.untrained}))
+        return [[told(row) for _, told in self._columns()] for row in rows]
 
     def notes(self) -> list[str]:
         """What the reader must know."""
@@ -188,46 +200,23 @@ class Tables:
 
     def values(self) -> str:
         """All numbers as CSV, one line for each recipe; empty where there is none."""
-        buffer = io.StringIO()
-        writer: csv.DictWriter[str] | None = None
         rows = list(self.summary.rows)
         if self.summary.untrained:
             rows.append(BenchmarkRow(UNTRAINED, {SEPARATE: self.summary.untrained}))
-        for row in rows:
-            numbers = self._numbers(row)
-            if writer is None:
-                writer = csv.DictWriter(buffer, fieldnames=list(numbers), lineterminator="\n")
-                writer.writeheader()
-            writer.writerow({key: _number(value) for key, value in numbers.items()})
+        if not rows:
+            return ""
+        buffer, table = io.StringIO(), [self._numbers(row) for row in rows]
+        writer = csv.DictWriter(buffer, fieldnames=list(table[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({key: _number(value) for key, value in numbers.items()} for numbers in table)
         return buffer.getvalue()
 
-    def _line(self, row: BenchmarkRow, several: bool) -> Cells:
-        cells = [[row.name], row.texts(SEPARATE, PRIMARY)]
-        compared = bool(self.contents.comparisons)
-        if compared:
-            cells.append(self._difference(row, SEPARATE, several))
-        if self.fair:
-            cells.append(row.texts(CONCATENATED, PRIMARY))
-            if compared:
-                cells.append(self._difference(row, CONCATENATED, several))
-        for metric in ("P@1", _BY_CLASS):
-            cells.append(row.texts(SEPARATE, metric))
-            if self.fair:
-                cells.append(row.texts(CONCATENATED, metric))
-        cells += [_spread(row), [value_text(row.validation, True)]]
-        cells.append([f"{row.finished} of {row.planned}" if row.planned else MISSING])
-        cells.append([f"{row.seconds:,.0f}" if row.finished else MISSING])
-        return cells
-
-    def _difference(self, row: BenchmarkRow, kind: str, several: bool) -> list[str]:
+    def _difference(self, row: BenchmarkRow, kind: str) -> list[str]:
+        bases = set(self.contents.comparisons.values())
         if kind not in row.differences:
-            return ["baseline" if self._is_base(row.name) and not row.against else MISSING]
+            return ["baseline" if row.name in map(_base_name, bases) and not row.against else MISSING]
         lines = row.differences[kind].lines(percent=True)
-        return [*lines, f"to {_base_name(row.against)}"] if several else lines
-
-    def _is_base(self, name: str) -> bool:
-        bases = self.contents.comparisons.values()
-        return name in bases or (name == UNTRAINED_TITLE and UNTRAINED in bases)
+        return [*lines, f"to {_base_name(row.against)}"] if len(bases) > 1 else lines
 
     def _numbers(self, row: BenchmarkRow) -> dict[str, object]:
         numbers: dict[str, object] = {"recipe": row.name, "protocol": self.contents.protocol}
@@ -236,12 +225,10 @@ class Tables:
         kinds = MODEL_KINDS if self.fair else (SEPARATE,)
         for kind in kinds:
             for metric in KEPT:
-                for end, value in zip(("", "_low", "_high"), row.value(kind, metric), strict=True):
-                    numbers[f"{kind}_{metric}{end}"] = value
+                numbers |= _with_ends(f"{kind}_{metric}", row.value(kind, metric))
             numbers[f"{kind}_MAP@R_sd_over_seeds"] = row.spread.get(kind, math.nan)
             found = row.differences.get(kind)
-            for name in ("mean", "low", "high", "p_value"):
-                end = {"mean": "", "p_value": "_p"}.get(name, f"_{name}")
+            for name, end in (("mean", ""), ("low", "_low"), ("high", "_high"), ("p_value", "_p")):
                 numbers[f"{kind}_difference{end}"] = math.nan if found is None else getattr(found, name)
         numbers["against"] = row.against
         numbers |= {"validation_MAP@R": row.validation, "models": row.finished, "models_planned": row.planned}
@@ -251,8 +238,7 @@ class Tables:
             numbers |= extra_metrics(row, kind)
         for kind in kinds:
             for metric in map(over_classes, KEPT):
-                for end, value in zip(("", "_low", "_high"), row.value(kind, metric), strict=True):
-                    numbers[f"{kind}_{metric}{end}"] = value
+                numbers |= _with_ends(f"{kind}_{metric}", row.value(kind, metric))
         return numbers
 
     def _notes(self) -> Iterator[str]:

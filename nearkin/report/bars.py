@@ -10,26 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nearkin.errors import DataError
-from nearkin.report.canvas import (
-    BLACK,
-    BLUE,
-    FAINT,
-    INK,
-    MUTED,
-    SERIES,
-    VERMILION,
-    WIDTH,
-    drawing,
-    percent_axis,
-    to_png,
-)
+from nearkin.report import canvas
+from nearkin.report.canvas import BLACK, BLUE, FAINT, INK, MUTED, SERIES, VERMILION, WIDTH
 from nearkin.report.comparison import Column
-from nearkin.report.lines import fit_text, legend_height, legend_labels, plain_numbers
-from nearkin.report.values import LOWER, change_text, level_text, shorten, value_text
+from nearkin.report.lines import legend_height, legend_labels
+from nearkin.report.values import LOWER, change_text, level_text, plain_numbers, shorten, value_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 
 HIGHER = "↑"  # beside the name of a measure of which more is better
@@ -42,6 +30,7 @@ _GAP = 0.35  # of a row: what a dashed line has around it
 _THICK = 0.72  # of a row
 _ABOVE, _BELOW = 0.16, 0.17  # of a row: intervals lie above the middle of a bar and dots below, so that both are seen
 _NEAR = 0.65  # of the highest value: bars that all reach beyond begin later than at 0
+_LEGEND: Any = {"handlelength": 1.6, "borderpad": 0.2}
 _DOT: Any = {"marker": "o", "linestyle": "", "markersize": 3.0, "markerfacecolor": "white", "markeredgewidth": 0.8}
 
 
@@ -114,24 +103,20 @@ def draw_bars(bars: Sequence[Bar], columns: Sequence[Column | str], *, level: fl
         return b""
     rows = _BarRows(shown)
     across = _ACROSS.get(len(kept), 3)
-    down = -(-len(kept) // across)
     marks = _marks(shown, kept, level)
-    with drawing(
-        WIDTH, down * (_RIM + _ROW * rows.height) + legend_height([mark.get_label() for mark in marks])
-    ) as figure:
-        grid = figure.subplots(down, across, sharey=True, squeeze=False)
-        for place, (axes, column) in enumerate(zip(grid.flat, kept, strict=False)):
+    legend = legend_height([one.get_label() for one in marks])
+    with canvas.drawing(WIDTH, -(-len(kept) // across) * (_RIM + _ROW * rows.height) + legend) as figure:
+        for place, (axes, column) in enumerate(
+            zip(canvas.panel_grid(figure, len(kept), across, sharey=True), kept, strict=True)
+        ):
             _draw_panel(axes, rows, column)
             axes.locator_params(axis="x", nbins=6 - across)
-            room = (WIDTH - _NAMES) / across - _NUMBER
-            title = fit_text(column.metric, room, _TITLE_SIZE, "bold")
+            title = canvas.fit_text(column.metric, (WIDTH - _NAMES) / across - _NUMBER, _TITLE_SIZE, "bold")
             axes.set_title(f"{title} {LOWER if column.lower_is_better else HIGHER}", fontsize=_TITLE_SIZE)
             if place % across == 0:
                 rows.write_names(axes)
-        for axes in grid.flat[len(kept) :]:
-            axes.remove()
-        _bars_legend(figure, marks)
-        return to_png(figure)
+        canvas.draw_legend(figure, marks, len(marks), columnspacing=1.6, **_LEGEND)
+        return canvas.to_png(figure)
 
 
 class _BarRows:
@@ -164,7 +149,7 @@ class _BarRows:
         names = [(top, bar.name, "normal") for top, bar, _ in self.bars]
         names += [(top, part, "bold") for top, part in self.heads]
         axes.tick_params(axis="y", labelleft=True)
-        labels = [fit_text(name, _NAMES, _NAME_SIZE, weight) for _, name, weight in names]
+        labels = [canvas.fit_text(name, _NAMES, _NAME_SIZE, weight) for _, name, weight in names]
         axes.set_yticks([top for top, *_ in names], labels, color=INK, fontsize=_NAME_SIZE)
         for tick, (_, _, weight) in zip(axes.get_yticklabels(), names, strict=True):
             tick.set_fontweight(weight)
@@ -182,15 +167,8 @@ def _draw_panel(axes: Axes, rows: _BarRows, column: Column) -> None:
             axes.plot([low, high], [top - _ABOVE] * 2, color=INK, linewidth=1.6, solid_capstyle="butt", zorder=4)
         dots = bar.dots(column.metric)
         axes.plot(dots, np.full(len(dots), top + _BELOW), markeredgecolor=INK, zorder=5, **_DOT)
-        axes.annotate(
-            value_text(value, column.percent),
-            (1, top),
-            xycoords=("axes fraction", "data"),
-            xytext=(3, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=_NUMBER_SIZE,
-        )
+        number = value_text(value, column.percent)
+        canvas.note(axes, number, (1, top), (3, 0), ("axes fraction", "data"), va="center", fontsize=_NUMBER_SIZE)
     for height in rows.lines:
         axes.axhline(height, color=MUTED, linewidth=1.1, linestyle=(0, (5, 3)), zorder=3)
     axes.set_xlim(start, end)
@@ -203,7 +181,7 @@ def _draw_panel(axes: Axes, rows: _BarRows, column: Column) -> None:
     if start < 0:
         axes.axvline(0, color=INK, linewidth=0.9)
     if column.percent:
-        percent_axis(axes, "x")
+        canvas.percent_axis(axes, "x")
 
 
 def _limits(bars: Sequence[Bar], measure: str) -> tuple[float, float]:
@@ -219,21 +197,15 @@ def _limits(bars: Sequence[Bar], measure: str) -> tuple[float, float]:
 
 def _marks(bars: Sequence[Bar], columns: Sequence[Column], level: float) -> list[Any]:
     """What the legend explains: a bar, and where there are some, intervals and dots."""
-    from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    measures = [column.metric for column in columns]
+    cells = [(bar, column.metric) for bar in bars for column in columns]
     marks: list[Any] = [Patch(facecolor=MUTED, label="mean")]
-    if any(math.isfinite(bar.value(measure)[1]) for bar in bars for measure in measures):
-        marks.append(Line2D([], [], color=INK, linewidth=1.6, label=level_text(level)))
-    if any(len(bar.dots(measure)) for bar in bars for measure in measures):
-        marks.append(Line2D([], [], markeredgecolor=INK, label="single runs", **_DOT))
+    if any(math.isfinite(bar.value(measure)[1]) for bar, measure in cells):
+        marks.append(canvas.mark(level_text(level), color=INK, linewidth=1.6))
+    if any(len(bar.dots(measure)) for bar, measure in cells):
+        marks.append(canvas.mark("single runs", markeredgecolor=INK, **_DOT))
     return marks
-
-
-def _bars_legend(figure: Figure, marks: Sequence[Any]) -> None:
-    options: Any = {"loc": "outside upper left", "fontsize": 9, "handlelength": 1.6, "borderpad": 0.2}
-    figure.legend(handles=list(marks), ncols=len(marks), columnspacing=1.6, **options)
 
 
 _MOST_NAMED_BARS = 40  # more classes than this cannot be told by name
@@ -263,53 +235,40 @@ def draw_class_differences(
         return b""
     ranked = sorted(finite.items(), key=lambda pair: -pair[1])
     few = len(ranked) <= _MOST_NAMED_BARS
-    with drawing(WIDTH, 130 + 22 * len(ranked) if few else 420) as figure:
+    mean = sum(finite.values()) / len(finite)
+    label = f"difference in {shorten(metric, 24)}" + (", percentage points" if percent else "")
+    dashed = f"dashed: mean {change_text(mean, 0.0, percent)}"
+    line: Any = {"color": MUTED, "linewidth": 1.4, "linestyle": "--"}
+    with canvas.drawing(WIDTH, 130 + 22 * len(ranked) if few else 420) as figure:
         axes = figure.add_subplot()
-        (_draw_few if few else _draw_many)(axes, ranked, percent)
-        wins, losses = sum(value > 0 for value in finite.values()), sum(value < 0 for value in finite.values())
-        if percent:
-            (axes.xaxis if few else axes.yaxis).set_major_formatter(
-                lambda share, _: f"{100 * share:.4g}".replace("-", "−")
-            )
-        axes.set_title(
-            f"{shorten(ahead, 24)} ahead in {wins}, {shorten(behind, 24)} in {losses} of {len(ranked)} classes"
-        )
-        mean = sum(finite.values()) / len(finite)
-        label = f"difference in {shorten(metric, 24)}" + (", percentage points" if percent else "")
-        dashed = f"dashed: mean {change_text(mean, 0.0, percent)}"
-        line: Any = {"color": MUTED, "linewidth": 1.4, "linestyle": "--"}
         if few:
+            _draw_few(axes, ranked, percent)
             axes.axvline(mean, **line, zorder=1.5)
             axes.set_xlabel(f"{label} ({dashed})")
         else:
+            _draw_many(axes, ranked, percent)
             axes.axhline(mean, **line)
-            axes.set_ylabel(label)
-            axes.set_xlabel(f"{len(ranked):,} classes, sorted ({dashed})")
-        return to_png(figure)
+            axes.set(ylabel=label, xlabel=f"{len(ranked):,} classes, sorted ({dashed})")
+        if percent:
+            axis = axes.xaxis if few else axes.yaxis
+            axis.set_major_formatter(lambda share, _: f"{100 * share:.4g}".replace("-", "−"))
+        wins, losses = sum(value > 0 for value in finite.values()), sum(value < 0 for value in finite.values())
+        lead = f"{shorten(ahead, 24)} ahead in {wins}, {shorten(behind, 24)} in {losses}"
+        axes.set_title(f"{lead} of {len(ranked)} classes")
+        return canvas.to_png(figure)
 
 
 def _draw_few(axes: Axes, ranked: list[tuple[str, float]], percent: bool) -> None:
     """A bar a class, named, the largest lead on top."""
-    heights = range(len(ranked))
     values = [value for _, value in ranked]
-    axes.barh(heights, values, color=[BLUE if value >= 0 else VERMILION for value in values], height=0.7)
-    axes.set_yticks(heights, [shorten(name, 28) for name, _ in ranked], color=INK, fontsize=9)
-    axes.set_ylim(len(ranked) - 0.4, -0.6)
-    axes.grid(axis="y", visible=False)
-    axes.tick_params(axis="y", length=0)
+    axes.barh(range(len(values)), values, color=[BLUE if value >= 0 else VERMILION for value in values], height=0.7)
+    canvas.name_rows(axes, [shorten(name, 28) for name, _ in ranked], 9)
     axes.axvline(0, color=INK, linewidth=1)
     axes.margins(x=0.14)
-    for height, value in zip(heights, values, strict=True):
-        axes.annotate(
-            change_text(value, 0.0, percent),
-            (value, height),
-            xytext=(4 if value >= 0 else -4, 0),
-            textcoords="offset points",
-            ha="left" if value >= 0 else "right",
-            va="center",
-            fontsize=8,
-            bbox=_BACKGROUND,
-        )
+    for height, value in enumerate(values):
+        side, shift = ("left", 4) if value >= 0 else ("right", -4)
+        look: Any = {"ha": side, "va": "center", "fontsize": 8, "bbox": _BACKGROUND}
+        canvas.note(axes, change_text(value, 0.0, percent), (value, height), (shift, 0), **look)
 
 
 def _draw_many(axes: Axes, ranked: list[tuple[str, float]], percent: bool) -> None:
@@ -319,28 +278,20 @@ def _draw_many(axes: Axes, ranked: list[tuple[str, float]], percent: bool) -> No
     axes.stairs([max(value, 0.0) for value in values], fill=True, color=BLUE)
     axes.stairs([min(value, 0.0) for value in values], fill=True, color=VERMILION)
     axes.axhline(0, color=INK, linewidth=1)
-    axes.set_xticks([])
-    axes.set_xlim(0, len(ranked))
+    axes.set(xticks=[], xlim=(0, len(ranked)))
     axes.grid(axis="x", visible=False)
     axes.margins(y=0.08)
-    ends = [("highest", ranked[:_ENDS]), ("lowest", ranked[-_ENDS:])]
-    lines = [
-        line
-        for title, group in ends
-        for line in (
-            f"{title}:",
-            *(f"{shorten(name, 28)}  {change_text(value, 0.0, percent)}" for name, value in group),
-        )
-    ]
+    told = [f"{shorten(name, 28)}  {change_text(value, 0.0, percent)}" for name, value in ranked]
+    words = ["highest:", *told[:_ENDS], "lowest:", *told[-_ENDS:]]
     above = values[0] >= -values[-1]  # falling bars leave the upper right corner free, or the lower left one
-    axes.annotate(
-        "\n".join(lines),
-        (0.98, 0.97) if above else (0.02, 0.03),
-        xycoords="axes fraction",
-        ha="right" if above else "left",
-        va="top" if above else "bottom",
-        fontsize=8,
-        bbox=_BACKGROUND,
+    _write_corner(axes, words, (0.98, 0.97) if above else (0.02, 0.03))
+
+
+def _write_corner(axes: Axes, lines: Sequence[str], at: tuple[float, float], **box: float) -> None:
+    """Lines in the upper right or the lower left corner, where falling values leave room."""
+    ends: Any = {"ha": "right", "va": "top"} if at[0] > 0.5 else {"ha": "left", "va": "bottom"}
+    canvas.note(
+        axes, "\n".join(lines), at, of="axes fraction", fontsize=8, zorder=6, bbox={**_BACKGROUND, **box}, **ends
     )
 
 
@@ -380,59 +331,45 @@ def draw_f1(scores: Scores) -> bytes:
     columns = 1 if len(ranked) <= _ONE_COLUMN else 2
     rows = -(-len(ranked) // columns)
     height = _F1_FRAME + _F1_ROW * rows if len(ranked) <= _MOST_NAMED_ROWS else _CURVE
-    with drawing(WIDTH, height + legend_height(labels)) as figure:
+    with canvas.drawing(WIDTH, height + legend_height(labels)) as figure:
         if len(ranked) <= _MOST_NAMED_ROWS:
-            for place, axes in enumerate(figure.subplots(1, columns, squeeze=False).flat):
+            for place, axes in enumerate(canvas.panel_grid(figure, columns, columns)):
                 part = slice(place * rows, (place + 1) * rows)
-                _draw_named(axes, ranked[part], {name: line[part] for name, line in lines.items()}, rows)
+                _draw_named(axes, ranked[part], [line[part] for line in lines.values()], rows)
         else:
-            _draw_curve(figure.subplots(), ranked, lines)
-        _f1_legend(figure, labels)
-        return to_png(figure)
+            _draw_curve(figure.subplots(), ranked, list(lines.values()))
+        marks = [canvas.mark(label, **_classifier_look(place)) for place, label in enumerate(labels)]
+        canvas.draw_legend(figure, marks, min(3, len(marks)), columnspacing=1.6, **{**_LEGEND, "handlelength": 1.2})
+        return canvas.to_png(figure)
 
 
-def _draw_named(axes: Axes, names: Sequence[str], lines: Mapping[str, np.ndarray], rows: int) -> None:
+def _draw_named(axes: Axes, names: Sequence[str], lines: Sequence[np.ndarray], rows: int) -> None:
     """A row for each class, the best on top; a thin line joins what classifiers say of it."""
     heights = np.arange(len(names))
-    values = np.stack(list(lines.values()))
-    axes.hlines(heights, values.min(axis=0), values.max(axis=0), color=FAINT, linewidth=1.2, zorder=2)
-    for place, line in enumerate(lines.values()):
+    axes.hlines(heights, np.min(lines, axis=0), np.max(lines, axis=0), color=FAINT, linewidth=1.2, zorder=2)
+    for place, line in enumerate(lines):
         axes.plot(line, heights, **_classifier_look(place))
-    axes.set_yticks(heights, [fit_text(name, _NAME_WIDTH, 8) for name in names], color=INK, fontsize=8)
-    axes.set_ylim(rows - 0.4, -0.6)  # the last column may be shorter: rows stay level
-    axes.set_xlim(-0.03, 1.03)
-    axes.tick_params(axis="y", length=0)
-    axes.set_xlabel("F1")
-    percent_axis(axes, "x")
+    canvas.name_rows(axes, [canvas.fit_text(name, _NAME_WIDTH, 8) for name in names], 8)
+    axes.grid(axis="y", visible=True)
+    axes.set(
+        xlim=(-0.03, 1.03), ylim=(rows - 0.4, -0.6), xlabel="F1"
+    )  # the last column may be shorter: rows stay level
+    canvas.percent_axis(axes, "x")
 
 
-def _draw_curve(axes: Axes, names: Sequence[str], lines: Mapping[str, np.ndarray]) -> None:
+def _draw_curve(axes: Axes, names: Sequence[str], lines: Sequence[np.ndarray]) -> None:
     """A column for each class, the best on the left; the ends are named where falling dots leave room."""
-    places = np.arange(len(names))
-    for place, line in enumerate(lines.values()):
-        axes.plot(places, line, **{**_classifier_look(place), "markersize": 3.4 if place == 0 else 3.8})
-    axes.set_xticks([])
+    for place, line in enumerate(lines):
+        axes.plot(line, **{**_classifier_look(place), "markersize": 3.4 if place == 0 else 3.8})
+    axes.set(xticks=[], xlim=(-0.01 * len(names), 1.01 * len(names)), ylim=(-0.03, 1.03))
+    axes.set(ylabel="F1", xlabel=f"{len(names):,} classes, sorted")
     axes.grid(axis="x", visible=False)
-    axes.set_xlim(-0.01 * len(names), 1.01 * len(names))
-    axes.set_ylim(-0.03, 1.03)
-    axes.set_ylabel("F1")
-    axes.set_xlabel(f"{len(names):,} classes, sorted")
-    percent_axis(axes, "y")
-    first = next(iter(lines.values()))
-    best = [_name_and_score(names[place], first[place]) for place in range(_ENDS)]
-    worst = [_name_and_score(names[place], first[place]) for place in range(len(names) - _ENDS, len(names))]
-    corners: list[tuple[str, list[str], tuple[float, float], str, str]] = [
-        ("highest", best, (0.985, 0.97), "right", "top"),
-        ("lowest", worst, (0.015, 0.03), "left", "bottom"),
+    canvas.percent_axis(axes, "y")
+    told = [
+        f"{shorten(name, 36)}  {value_text(value, percent=True)}" for name, value in zip(names, lines[0], strict=True)
     ]
-    for title, told, at, side, edge in corners:
-        box: Any = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1.5}
-        text = "\n".join([f"{title}:", *told])
-        axes.annotate(text, at, xycoords="axes fraction", ha=side, va=edge, fontsize=8, bbox=box, zorder=6)
-
-
-def _name_and_score(name: str, value: float) -> str:
-    return f"{shorten(name, 36)}  {value_text(value, percent=True)}"
+    _write_corner(axes, ["highest:", *told[:_ENDS]], (0.985, 0.97), pad=1.5)
+    _write_corner(axes, ["lowest:", *told[-_ENDS:]], (0.015, 0.03), pad=1.5)
 
 
 def _classifier_look(place: int) -> dict[str, Any]:
@@ -445,11 +382,3 @@ def _classifier_look(place: int) -> dict[str, Any]:
         "markeredgewidth": 0,
         "zorder": 5 if place == 0 else 3,
     }
-
-
-def _f1_legend(figure: Figure, labels: Sequence[str]) -> None:
-    from matplotlib.lines import Line2D
-
-    marks = [Line2D([], [], label=label, **_classifier_look(place)) for place, label in enumerate(labels)]
-    options: Any = {"loc": "outside upper left", "fontsize": 9, "handlelength": 1.2, "borderpad": 0.2}
-    figure.legend(handles=marks, ncols=min(3, len(marks)), columnspacing=1.6, **options)

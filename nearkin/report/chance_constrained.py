@@ -5,26 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from nearkin.errors import DataError
-from nearkin.report.canvas import (
-    BLUE,
-    FAINT,
-    GREEN,
-    HUES,
-    INK,
-    VERMILION,
-    WIDTH,
-    Plane,
-    drawing,
-    percent_axis,
-    to_png,
-)
-from nearkin.report.lines import fit_text, mark_places, plain_numbers, stacked_panels, text_width
-from nearkin.report.values import LOWER, course_text, value_text
+from nearkin.report import canvas
+from nearkin.report.canvas import BLUE, FAINT, GREEN, HUES, INK, VERMILION, WIDTH
+from nearkin.report.lines import mark_places, stacked_panels
+from nearkin.report.values import LOWER, course_text, plain_numbers, shaped, value_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,11 +22,7 @@ if TYPE_CHECKING:
 
 _PANEL, _RIM = 150, 40  # CSS pixels: the height of a panel, and of what the axis below adds
 _MOST_MARKED = 60  # of more instances only the line is drawn
-_LINES = (
-    ("instance_MAP@R", BLUE, "o"),
-    ("instance_covering_radius", VERMILION, "s"),
-    ("instance_spread", GREEN, "^"),
-)
+_LINES = (("instance_MAP@R", BLUE, "o"), ("instance_covering_radius", VERMILION, "s"), ("instance_spread", GREEN, "^"))
 _STEPS = "instance_steps"
 
 
@@ -53,20 +38,22 @@ def draw_instances(history: Sequence[Mapping[str, float]]) -> bytes:
     """
     rows = {int(row["instance"]): row for row in history if row.get("instance") is not None}
     instances = np.array(sorted(rows))
-    values = {
-        key: np.array([_number(rows[instance].get(key)) for instance in instances])
-        for key in (*(key for key, _, _ in _LINES), _STEPS)
-    }
+    values = {}
+    for key in (*(key for key, _, _ in _LINES), _STEPS):
+        line = np.array([rows[instance].get(key) for instance in instances], dtype=np.float64)  # None becomes NaN
+        values[key] = np.where(np.isfinite(line), line, np.nan)
     keys = [key for key, line in values.items() if np.isfinite(line).any()]
     if not keys:
         return b""
     from matplotlib.ticker import MaxNLocator
 
-    with drawing(WIDTH, _RIM + _PANEL * len(keys)) as figure:
+    with canvas.drawing(WIDTH, _RIM + _PANEL * len(keys)) as figure:
         grid = stacked_panels(figure, keys)
         for key, colour, marker in _LINES:
             if key in grid:
-                _draw_line(grid[key], instances, values[key], colour, marker)
+                look: Any = {"color": colour, "marker": marker if len(instances) <= _MOST_MARKED else ""}
+                grid[key].plot(instances, values[key], linewidth=1.6, markersize=4, zorder=3, **look)
+                grid[key].margins(y=0.15)
         _write_titles(grid, instances, values)
         if _STEPS in grid:
             grid[_STEPS].bar(instances, np.nan_to_num(values[_STEPS]), width=0.7, color=FAINT)
@@ -74,25 +61,7 @@ def draw_instances(history: Sequence[Mapping[str, float]]) -> bytes:
         last.set_xlabel("instance")
         last.set_xlim(instances[0] - 0.6, instances[-1] + 0.6)
         last.xaxis.set_major_locator(MaxNLocator(nbins=20, integer=True, min_n_ticks=1))
-        return to_png(figure)
-
-
-def _number(value: float | None) -> float:
-    """A finite number, or NaN."""
-    return float(value) if value is not None and math.isfinite(value) else math.nan
-
-
-def _draw_line(axes: Axes, x: np.ndarray, y: np.ndarray, colour: str, marker: str) -> None:
-    axes.plot(
-        x,
-        y,
-        color=colour,
-        linewidth=1.6,
-        marker=marker if len(x) <= _MOST_MARKED else "",
-        markersize=4,
-        zorder=3,
-    )
-    axes.margins(y=0.15)
+        return canvas.to_png(figure)
 
 
 def _write_titles(grid: Mapping[str, Axes], instances: np.ndarray, values: Mapping[str, np.ndarray]) -> None:
@@ -102,16 +71,9 @@ def _write_titles(grid: Mapping[str, Axes], instances: np.ndarray, values: Mappi
         best = int(np.nanargmax(values[quality]))
         text = value_text(values[quality][best], True)
         grid[quality].set_title(f"Validation MAP@R: best {text} in instance {instances[best]:,}")
-        grid[quality].plot(
-            instances[best],
-            values[quality][best],
-            marker="*",
-            markersize=13,
-            color="white",
-            markeredgecolor=INK,
-            zorder=5,
-        )
-        percent_axis(grid[quality], "y")
+        star: Any = {"marker": "*", "markersize": 13, "color": "white", "markeredgecolor": INK}
+        grid[quality].plot(instances[best], values[quality][best], zorder=5, **star)
+        canvas.percent_axis(grid[quality], "y")
         mark_places(grid.values(), instances[best])
     if radius in grid:
         grid[radius].set_title(f"Covering radius {LOWER}{_course(values[radius])}")
@@ -131,6 +93,7 @@ def _course(values: np.ndarray) -> str:
 
 
 MOST_PANELS = 6
+_PARTS = ("points", "converged", "upcoming")
 _DOTS = ("o", "^", "D", "v", "X")  # no squares: those are proxies
 _COLUMNS = {1: 1, 2: 2, 3: 3, 4: 2, 5: 3, 6: 3}
 _WIDEST = 420  # of a panel, in CSS pixels
@@ -180,27 +143,29 @@ def draw_proxies(panels: Sequence[ProxyPanel], classes: Sequence[str]) -> bytes:
         return b""
     if len({panel.points.shape[1] for panel in shown}) > 1:
         raise DataError("The panels must have one dimension, but their points have several: draw them separately.")
-    plane = Plane(np.concatenate([panel.points for panel in shown]))
-    drawn = [_Drawn(panel, plane) for panel in shown]
-    names = [fit_text(name.lstrip("_"), _NAME_WIDTH, _TEXT) for name in classes[: len(HUES)]]
+    plane = canvas.Plane(np.concatenate([panel.points for panel in shown]))
+    # From here on everything is in the plane: points (n, 2), proxies (c, K, 2) and (c, M, 2).
+    parts: list[Any] = [{part: plane(getattr(panel, part)) for part in _PARTS} for panel in shown]
+    drawn = [replace(panel, **moved) for panel, moved in zip(shown, parts, strict=True)]
+    names = [canvas.fit_text(name.lstrip("_"), _NAME_WIDTH, _TEXT) for name in classes[: len(HUES)]]
     if more := len(classes) - len(names):
         names.append(f"{more:,} more")
     columns = _COLUMNS[len(drawn)]
-    rows = -(-len(drawn) // columns)
     side = min(_WIDEST, WIDTH // columns - 8)
     legend = _LEGEND_ROW * (1 + -(-len(names) // _legend_columns(names))) + 24
-    with drawing(WIDTH, rows * (side + _TITLE_ROOM) + legend) as figure:
-        grid = figure.subplots(rows, columns, squeeze=False)
-        low, high = _limits(drawn)
-        for axes, picture in zip(grid.flat, drawn, strict=False):
-            _draw_panel(axes, picture)
-            _write_title(axes, picture.source, WIDTH // columns - 24)
-            axes.set(xlim=(low[0], high[0]), ylim=(low[1], high[1]), xticks=[], yticks=[], aspect="equal", anchor="S")
+    with canvas.drawing(WIDTH, -(-len(drawn) // columns) * (side + _TITLE_ROOM) + legend) as figure:
+        limits = _limits(drawn)
+        for axes, panel in zip(canvas.panel_grid(figure, len(drawn), columns), drawn, strict=True):
+            _draw_panel(axes, panel)
+            values = {"MAP@R": (panel.map_at_r, True), "radius": (panel.radius, False)}
+            told = [f"{name} {value_text(*value)}" for name, value in values.items() if math.isfinite(value[0])]
+            canvas.heading(
+                axes, canvas.fit_text(panel.title, WIDTH // columns - 24, 10, "bold"), ", ".join(told), fontsize=_TEXT
+            )
+            axes.set(**limits, xticks=[], yticks=[], aspect="equal", anchor="S")
             axes.spines[:].set_visible(True)
-        for axes in grid.flat[len(drawn) :]:
-            axes.remove()
-        _write_legends(figure, names, more > 0, any(picture.upcoming.size for picture in drawn))
-        return to_png(figure)
+        _write_legends(figure, names, more > 0, any(panel.upcoming.size for panel in drawn))
+        return canvas.to_png(figure)
 
 
 def evenly_spaced(count: int, most: int = MOST_PANELS) -> list[int]:
@@ -208,53 +173,31 @@ def evenly_spaced(count: int, most: int = MOST_PANELS) -> list[int]:
     return np.unique(np.round(np.linspace(0, count - 1, min(count, most))).astype(int)).tolist() if count else []
 
 
-class _Drawn:
-    """A panel in the plane: points (n, 2), converged (c, K, 2) and upcoming (c, M, 2) proxies."""
-
-    def __init__(self, panel: ProxyPanel, plane: Plane) -> None:
-        self.source = panel
-        self.labels = panel.labels
-        self.points, self.converged, self.upcoming = (
-            plane(part) for part in (panel.points, panel.converged, panel.upcoming)
-        )
-
-
 def _checked(panel: ProxyPanel, classes: int) -> ProxyPanel:
     """The panel with plain arrays; raises DataError unless they are finite and fit together."""
-    points = plain_numbers(panel.points, "points of a panel")
-    if points.ndim != 2 or not points.shape[1] or not np.isfinite(points).all():
-        raise DataError(
-            f"A panel needs finite points of shape (n, d), but got shape {points.shape} or non-finite values."
-        )
+    points = shaped(panel.points, "points of a panel", "n", "d")
     labels = plain_numbers(panel.labels, "labels of a panel")
     if labels.shape != points.shape[:1] or not np.isin(labels, np.arange(classes)).all():
         raise DataError(
             f"A panel of {len(points)} points needs as many labels, each the place of one of the {classes} classes, "
             f"but got shape {labels.shape} or other values."
         )
-    converged = plain_numbers(panel.converged, "converged proxies of a panel")
-    upcoming = plain_numbers(panel.upcoming, "upcoming proxies of a panel")
-    for name, proxies in (("converged", converged), ("upcoming", upcoming)):
-        expected = proxies.ndim == 3 and proxies.shape[::2] == (classes, points.shape[1])
-        if not expected or not np.isfinite(proxies).all():
-            raise DataError(
-                f"The {name} proxies must be finite and of shape ({classes}, K, {points.shape[1]}), "
-                f"but got shape {proxies.shape} or other values."
-            )
+    converged, upcoming = (
+        shaped(getattr(panel, name), f"{name} proxies of a panel", classes, "K", points.shape[1]) for name in _PARTS[1:]
+    )
     return replace(panel, points=points, labels=labels, converged=converged, upcoming=upcoming)
 
 
-def _limits(drawn: Sequence[_Drawn]) -> tuple[np.ndarray, np.ndarray]:
-    """The corners of one square that holds everything of every panel."""
-    parts = [part.reshape(-1, 2) for panel in drawn for part in (panel.points, panel.converged, panel.upcoming)]
-    everything = np.concatenate(parts)
+def _limits(drawn: Sequence[ProxyPanel]) -> dict[str, tuple[float, float]]:
+    """One square that holds everything of every panel."""
+    everything = np.concatenate([getattr(panel, part).reshape(-1, 2) for panel in drawn for part in _PARTS])
     low, high = everything.min(axis=0), everything.max(axis=0)
     half = 0.54 * float((high - low).max()) or 1.0
-    centre = (low + high) / 2
-    return centre - half, centre + half
+    (left, bottom), (right, top) = (low + high) / 2 - half, (low + high) / 2 + half
+    return {"xlim": (left, right), "ylim": (bottom, top)}
 
 
-def _draw_panel(axes: Axes, panel: _Drawn) -> None:
+def _draw_panel(axes: Axes, panel: ProxyPanel) -> None:
     size = float(np.clip(3000 / max(len(panel.points), 1), 3, 20))
     x, y = panel.points[panel.labels >= len(HUES)].T
     axes.scatter(x, y, s=0.6 * size, color=FAINT, linewidths=0)
@@ -269,39 +212,30 @@ def _draw_panel(axes: Axes, panel: _Drawn) -> None:
         axes.scatter(x, y, s=30, color=colour, marker="s", edgecolors=INK, linewidths=0.9, zorder=6)
 
 
-def _write_title(axes: Axes, panel: ProxyPanel, width: float) -> None:
-    """The heading, and below it what was measured."""
-    values = {"MAP@R": (panel.map_at_r, True), "radius": (panel.radius, False)}
-    words = [
-        f"{name} {value_text(value, percent)}" for name, (value, percent) in values.items() if math.isfinite(value)
-    ]
-    axes.set_title(fit_text(panel.title, width, 10, "bold"), fontsize=10, pad=18 if words else 6)
-    axes.annotate(
-        ", ".join(words), (0, 1), xycoords="axes fraction", xytext=(0, 5), textcoords="offset points", fontsize=_TEXT
-    )
-
-
 def _write_legends(figure: Figure, names: Sequence[str], grey: bool, circles: bool) -> None:
     """What box and circle are, above; the classes, below."""
-    from matplotlib.lines import Line2D
-
-    box = Line2D([], [], linestyle="", marker="s", color="white", markeredgecolor=INK, label="converged proxies")
-    circle = Line2D(
-        [], [], linestyle="", marker="o", color="none", markeredgecolor=INK, markeredgewidth=1.5,
-        label="next proxies (k-center)",
-    )  # fmt: skip
-    looks = [(HUES[place], _DOTS[place % len(_DOTS)]) for place in range(len(names) - grey)]
-    looks += [(FAINT, "o")] * grey
+    point: Any = {"linestyle": "", "markeredgecolor": INK}
+    marks = [
+        canvas.mark("converged proxies", marker="s", color="white", **point),
+        canvas.mark("next proxies (k-center)", marker="o", color="none", markeredgewidth=1.5, **point),
+    ]
+    looks = [(HUES[place], _DOTS[place % len(_DOTS)]) for place in range(len(names) - grey)] + [(FAINT, "o")] * grey
     dots = [
-        Line2D([], [], linestyle="", marker=marker, markersize=5.5, color=colour, label=name)
+        canvas.mark(name, linestyle="", marker=marker, markersize=5.5, color=colour)
         for name, (colour, marker) in zip(names, looks, strict=True)
     ]
-    spacing = {"fontsize": _TEXT, "handlelength": 1.2, "handletextpad": 0.4, "columnspacing": 1.2, "borderpad": 0.4}
-    figure.legend(handles=[box, circle][: 1 + circles], loc="outside upper left", ncols=2, **spacing)
-    figure.legend(handles=dots, loc="outside lower left", ncols=_legend_columns(names), **spacing)
+    spacing: Any = {
+        "fontsize": _TEXT,
+        "handlelength": 1.2,
+        "handletextpad": 0.4,
+        "columnspacing": 1.2,
+        "borderpad": 0.4,
+    }
+    canvas.draw_legend(figure, marks[: 1 + circles], 2, **spacing)
+    canvas.draw_legend(figure, dots, _legend_columns(names), "outside lower left", **spacing)
 
 
 def _legend_columns(names: Sequence[str]) -> int:
-    widest = max((text_width(name, _TEXT) for name in names), default=1.0)
+    widest = max((canvas.text_width(name, _TEXT) for name in names), default=1.0)
     most = max(1, int(WIDTH // (widest + _HANDLE_WIDTH)))
     return -(-len(names) // -(-len(names) // most))  # rows of nearly one length

@@ -5,9 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
-from nearkin.report.canvas import BLUE, INK, MUTED, VERMILION, WIDTH, drawing, percent_axis, to_png
+from nearkin.report import canvas
+from nearkin.report.canvas import BLUE, INK, MUTED, VERMILION, WIDTH
 from nearkin.report.values import MISSING, change_text, interval_text, p_text, shorten, value_text
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.lines import Line2D
 
 _NOTHING = (math.nan, math.nan, math.nan)
 
@@ -134,34 +140,32 @@ def draw_comparison(rows: Sequence[ComparisonRow], column: Column | str) -> byte
     if not kept:
         return b""
     kept.sort(key=lambda place: rows[place].value(column.metric)[0], reverse=not column.lower_is_better)
-    with drawing(WIDTH, 90 + 34 * len(kept)) as figure:
+    with canvas.drawing(WIDTH, 90 + 34 * len(kept)) as figure:
         axes = figure.add_subplot()
         for height, place in enumerate(kept):
-            value, low, high = rows[place].value(column.metric)
-            colour = BLUE if place in best else MUTED
-            if math.isfinite(low) and math.isfinite(high):
-                axes.plot([low, high], [height, height], color=colour, linewidth=2.4, solid_capstyle="round")
-            axes.plot(value, height, "D" if place in best else "o", color=colour, markersize=8)
-            axes.annotate(
-                value_text(value, column.percent),
-                (value, height),
-                xytext=(0, 7),
-                textcoords="offset points",
-                ha="center",
-                fontsize=8,
-                color=INK,
-            )
-        axes.set_yticks(range(len(kept)), [shorten(rows[place].run, 32) for place in kept], color=INK)
-        axes.set_ylim(len(kept) - 0.5, -0.75)
-        axes.grid(axis="y", visible=False)
-        axes.tick_params(axis="y", length=0)
+            given = rows[place].value(column.metric)
+            colour, marker = (BLUE, "D") if place in best else (MUTED, "o")
+            _draw_interval(axes, given, height, colour, marker, 8)
+            canvas.note(axes, value_text(given[0], column.percent), (given[0], height), (0, 7), ha="center", **_NUMBER)
+        canvas.name_rows(axes, [shorten(rows[place].run, 32) for place in kept], 10, (0.5, 0.75))
         axes.set_title(f"{shorten(column.metric, 40)} ({'lower' if column.lower_is_better else 'higher'} is better)")
         axes.margins(x=0.08)
         if column.percent:
-            percent_axis(axes, "x")
-        return to_png(figure)
+            canvas.percent_axis(axes, "x")
+        return canvas.to_png(figure)
 
 
+def _draw_interval(
+    axes: Axes, given: tuple[float, float, float], height: float, colour: str, marker: str, size: float
+) -> Line2D:
+    """A mark at a value and a line from low to high, where these are finite."""
+    value, low, high = given
+    if math.isfinite(low) and math.isfinite(high):
+        axes.plot([low, high], [height, height], color=colour, linewidth=2.4, solid_capstyle="round")
+    return axes.plot(value, height, marker, linestyle="none", color=colour, markersize=size)[0]
+
+
+_NUMBER: Any = {"fontsize": 8, "color": INK}
 SEPARATE, CONCATENATED = "separate", "concatenated"
 MODEL_KINDS = (SEPARATE, CONCATENATED)
 _KIND_STYLES = {SEPARATE: (BLUE, "o", "one model"), CONCATENATED: (VERMILION, "s", "models of all folds, concatenated")}
@@ -222,40 +226,25 @@ def draw_benchmark(rows: Sequence[BenchmarkRow], title: str, *, untrained: float
     if not drawn:
         return b""
     both = any(math.isfinite(row.value(CONCATENATED, "MAP@R")[0]) for row in drawn)
-    with drawing(WIDTH, 150 + (44 if both else 30) * len(drawn)) as figure:
+    with canvas.drawing(WIDTH, 150 + (44 if both else 30) * len(drawn)) as figure:
         axes = figure.add_subplot()
-        labelled: set[str] = set()
-        for height, row in enumerate(drawn):
-            for kind in MODEL_KINDS:
+        labels = {kind: label for kind, (_, _, label) in _KIND_STYLES.items()}
+        for place, row in enumerate(drawn):
+            for kind, (colour, marker, _) in _KIND_STYLES.items():
                 value, low, high = row.value(kind, "MAP@R")
                 if not math.isfinite(value):
                     continue
-                colour, marker, label = _KIND_STYLES[kind]
-                at = height + (0.0 if not both else _KINDS_APART if kind == CONCATENATED else -_KINDS_APART)
-                if math.isfinite(low) and math.isfinite(high):
-                    axes.plot([low, high], [at, at], color=colour, linewidth=2.4, solid_capstyle="round")
-                name = label if kind not in labelled else None
-                axes.plot(value, at, marker, linestyle="none", color=colour, markersize=7, label=name)
-                labelled.add(kind)
-                axes.annotate(
-                    value_text(value, True),
-                    # Behind the interval: above the dots, rows close to each other would overwrite one another.
-                    (high if math.isfinite(high) else value, at),
-                    xytext=(8, 0),
-                    textcoords="offset points",
-                    va="center",
-                    fontsize=8,
-                    color=INK,
-                )
+                height = place + (0.0 if not both else _KINDS_APART if kind == CONCATENATED else -_KINDS_APART)
+                dot = _draw_interval(axes, (value, low, high), height, colour, marker, 7)
+                dot.set_label(labels.pop(kind, "_"))
+                # Behind the interval: above the dots, rows close to each other would overwrite one another.
+                end = high if math.isfinite(high) else value
+                canvas.note(axes, value_text(value, True), (end, height), (8, 0), va="center", **_NUMBER)
         if math.isfinite(untrained):
             axes.axvline(untrained, color=MUTED, linewidth=1.4, linestyle="--", label="untrained features", zorder=1)
-        axes.set_yticks(range(len(drawn)), [shorten(row.name, 40) for row in drawn], color=INK)
-        axes.set_ylim(len(drawn) - 0.4, -0.65)
-        axes.grid(axis="y", visible=False)
-        axes.tick_params(axis="y", length=0)
-        axes.set_title(title)
-        axes.set_xlabel("MAP@R with 95 % intervals")
+        canvas.name_rows(axes, [shorten(row.name, 40) for row in drawn], 10, (0.4, 0.65))
+        axes.set(title=title, xlabel="MAP@R with 95 % intervals")
         axes.margins(x=0.08)
-        percent_axis(axes, "x")
+        canvas.percent_axis(axes, "x")
         figure.legend(loc="outside lower center", ncols=3, fontsize=9)
-        return to_png(figure)
+        return canvas.to_png(figure)

@@ -1,33 +1,30 @@
-"""How far to trust answers: reliability, risk against coverage, rejection of unknowns, sensitivity to k."""
+"""How far to trust answers: reliability, risk against coverage, rejection of unknowns, sensitivity to k and shift."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from nearkin.errors import DataError
-from nearkin.report.canvas import BLUE, INK, MUTED, VERMILION, WIDTH, drawing, percent_axis, to_png
+from nearkin.report import canvas
+from nearkin.report.canvas import BLUE, INK, MUTED, VERMILION, WIDTH
 from nearkin.report.lines import (
+    chart,
     curve_points,
     draw_curve,
-    draw_panels,
-    fit_text,
-    has_values,
+    fit_shares,
     legend_above,
     legend_height,
     legend_labels,
-    panels_height,
-    plain_numbers,
-    plain_parts,
-    value_line,
+    line_style,
+    stacked_panels,
 )
-from nearkin.report.values import value_text
+from nearkin.report.values import LOWER, plain_numbers, plain_parts, value_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 
 Bins: TypeAlias = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
@@ -35,6 +32,7 @@ Bins: TypeAlias = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 _COLUMNS = {1: 1, 2: 2, 4: 2}  # otherwise three
 _PANEL, _SHARES, _TITLE, _RIM = 190, 62, 84, 60  # heights, in CSS pixels
 _TITLE_SIZE, _TITLE_WIDTHS = 10.5, {1: 560, 2: 290, 3: 180}  # points; CSS pixels by the number of columns
+_PAIR_PANEL = 210
 _TICKS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 # Gaps are told apart by hatching and by where they lie, above the bar or within it, as well as by colour.
@@ -63,16 +61,20 @@ def draw_reliability(curves: Mapping[str, Bins], *, errors: Mapping[str, float] 
     totals = [counts.sum() for _, counts, _, _ in bins.values()]
     if not any(totals):
         return b""
+    from matplotlib.patches import Patch
+
     columns = _COLUMNS.get(len(bins), 3)
     rows = -(-len(bins) // columns)
-    with drawing(WIDTH, _RIM + rows * (_TITLE + _PANEL + _SHARES)) as figure:
+    with canvas.drawing(WIDTH, _RIM + rows * (_TITLE + _PANEL + _SHARES)) as figure:
         grid = figure.subplots(2 * rows, columns, sharex=True, squeeze=False, height_ratios=[_PANEL, _SHARES] * rows)
         for place, (name, curve) in enumerate(bins.items()):
             row, column = divmod(place, columns)
             upper, lower = grid[2 * row, column], grid[2 * row + 1, column]
             _draw_accuracy(upper, curve)
             _draw_shares(lower, curve)
-            _write_title(upper, fit_text(name, _TITLE_WIDTHS[columns], _TITLE_SIZE, "bold"), (errors or {}).get(name))
+            title = canvas.fit_text(name, _TITLE_WIDTHS[columns], _TITLE_SIZE, "bold")
+            told = f"ECE {value_text(float(errors[name]), True)}" if errors and name in errors else ""
+            canvas.heading(upper, title, told, size=_TITLE_SIZE, fontsize=9.5)
             if column == 0:
                 upper.set_ylabel("accuracy")
                 lower.set_ylabel("queries")
@@ -82,8 +84,14 @@ def draw_reliability(curves: Mapping[str, Bins], *, errors: Mapping[str, float] 
             axes.remove()
         figure.align_ylabels(grid[:, 0])
         figure.supxlabel(f"confidence ({_total_text(totals)})", fontsize=10, color=MUTED)
-        _legend(figure)
-        return to_png(figure)
+        handles = [
+            Patch(label="accuracy", **_BAR),
+            Patch(label="overconfident by", **_OVER),
+            Patch(label="underconfident by", **_UNDER),
+            canvas.mark("calibrated", **_DIAGONAL),
+        ]
+        canvas.draw_legend(figure, handles, 4, handlelength=2.6, handleheight=1.2)
+        return canvas.to_png(figure)
 
 
 def _bins(name: str, curve: Sequence[Any]) -> Bins:
@@ -111,23 +119,14 @@ def _draw_accuracy(axes: Axes, curve: Bins) -> None:
         (filled & (confidence > accuracy), accuracy, confidence, _OVER),
         (filled & (confidence < accuracy), confidence, accuracy, _UNDER),
     ):
-        axes.bar(
-            edges[:-1][chosen],
-            (top - bottom)[chosen],
-            bottom=bottom[chosen],
-            width=np.diff(edges)[chosen],
-            align="edge",
-            **look,
-        )
+        left, wide, high = edges[:-1][chosen], np.diff(edges)[chosen], (top - bottom)[chosen]
+        axes.bar(left, high, bottom=bottom[chosen], width=wide, align="edge", **look)
     axes.hlines(accuracy[filled], edges[:-1][filled], edges[1:][filled], color=BLUE, linewidth=1.5, zorder=3)
     if not filled.any():
         axes.text(0.5, 0.5, "no queries", ha="center", va="center", color=MUTED, backgroundcolor="white", zorder=5)
-    axes.set_xlim(0, 1)
-    axes.set_ylim(0, 1.01)
-    axes.set_xticks(_TICKS)
-    axes.set_yticks(_TICKS)
+    axes.set(xlim=(0, 1), ylim=(0, 1.01), xticks=_TICKS, yticks=_TICKS)
     axes.tick_params(labelbottom=False, labelsize=8.5)
-    percent_axis(axes, "y")
+    canvas.percent_axis(axes, "y")
 
 
 def _draw_shares(axes: Axes, curve: Bins) -> None:
@@ -139,34 +138,7 @@ def _draw_shares(axes: Axes, curve: Bins) -> None:
     axes.set_ylim(0, top or 1.0)
     axes.set_yticks([0.0, top] if top else [0.0], ["0 %", _share_text(top)] if top else ["0 %"])
     axes.tick_params(labelsize=8.5)
-    percent_axis(axes, "x")
-
-
-def _write_title(axes: Axes, name: str, error: float | None) -> None:
-    """The name and, on a line of its own, its calibration error: side by side they would be wider than a panel."""
-    axes.set_title(name, fontsize=_TITLE_SIZE, pad=6 if error is None else 19)
-    if error is not None:
-        axes.annotate(
-            f"ECE {value_text(float(error), True)}",
-            (0, 1),
-            xycoords="axes fraction",
-            xytext=(0, 5),
-            textcoords="offset points",
-            fontsize=9.5,
-        )
-
-
-def _legend(figure: Figure) -> None:
-    from matplotlib.lines import Line2D
-    from matplotlib.patches import Patch
-
-    handles = [
-        Patch(label="accuracy", **_BAR),
-        Patch(label="overconfident by", **_OVER),
-        Patch(label="underconfident by", **_UNDER),
-        Line2D([], [], label="calibrated", **_DIAGONAL),
-    ]
-    figure.legend(handles=handles, loc="outside upper left", ncols=4, fontsize=9, handlelength=2.6, handleheight=1.2)
+    canvas.percent_axis(axes, "x")
 
 
 def _share_text(share: float) -> str:
@@ -205,21 +177,15 @@ def draw_risk_coverage(
     points = {name: curve_points(name, curve, "coverage", "risk") for name, curve in curves.items()}
     if not any(len(coverage) for coverage, _ in points.values()):
         return b""
-    labels = legend_labels(points, areas, "AURC")
-    with drawing(WIDTH, 380 + legend_height(labels)) as figure:
-        axes = figure.add_subplot()
+    with chart(380, legend_labels(points, areas, "AURC")) as (figure, axes):
         for place, (coverage, risk) in enumerate(points.values()):
-            draw_curve(axes, place, coverage, risk, travelled=coverage)
+            draw_curve(axes, place, coverage, risk)
         steady = [risk[coverage >= _STEADY].max(initial=0.0) for coverage, risk in points.values()]
         top = max(0.01, *steady)
-        axes.set_xlim(-0.01, 1.02)
-        axes.set_ylim(-0.03 * top, 1.08 * top)
-        axes.set_xlabel("queries answered, the surest first (coverage)")
-        axes.set_ylabel("errors among the answered (risk)")
-        percent_axis(axes, "x")
-        percent_axis(axes, "y")
-        legend_above(figure, labels)
-        return to_png(figure)
+        axes.set(xlim=(-0.01, 1.02), ylim=(-0.03 * top, 1.08 * top))
+        axes.set(xlabel="queries answered, the surest first (coverage)", ylabel="errors among the answered (risk)")
+        canvas.percent_axis(axes, "x", "y")
+        return canvas.to_png(figure)
 
 
 def draw_rejection(
@@ -238,20 +204,15 @@ def draw_rejection(
     points = {name: curve_points(name, curve, "FPR", "TPR") for name, curve in curves.items()}
     if not any(len(fpr) for fpr, _ in points.values()):
         return b""
-    labels = legend_labels(points, areas, "AUROC")
-    with drawing(WIDTH, 440 + legend_height([*labels, "chance"])) as figure:
-        axes = figure.add_subplot()
-        (chance,) = axes.plot([0, 1], [0, 1], color=MUTED, linewidth=1.0, linestyle=(0, (1, 3)), label="chance")
+    chance: Any = {"color": MUTED, "linewidth": 1.0, "linestyle": (0, (1, 3)), "label": "chance"}
+    with chart(440, legend_labels(points, areas, "AUROC"), canvas.mark(**chance)) as (figure, axes):
+        axes.plot([0, 1], [0, 1], **chance)
         for place, (fpr, tpr) in enumerate(points.values()):
             draw_curve(axes, place, fpr, tpr, travelled=fpr + tpr)
-        axes.set_xlim(-0.015, 1.015)
-        axes.set_ylim(-0.02, 1.02)
-        axes.set_xlabel("unknown queries accepted (FPR)")
-        axes.set_ylabel("known queries accepted (TPR)")
-        percent_axis(axes, "x")
-        percent_axis(axes, "y")
-        legend_above(figure, labels, chance)
-        return to_png(figure)
+        axes.set(xlim=(-0.015, 1.015), ylim=(-0.02, 1.02))
+        axes.set(xlabel="unknown queries accepted (FPR)", ylabel="known queries accepted (TPR)")
+        canvas.percent_axis(axes, "x", "y")
+        return canvas.to_png(figure)
 
 
 _LETTER, _GAP = 0.014, 0.01  # of the axis: what a number's letter and the gap between two numbers need
@@ -271,28 +232,17 @@ def draw_sensitivity(ks: Sequence[int], accuracy: Mapping[str, np.ndarray], ece:
     at = plain_numbers(ks, "ks")
     if at.ndim != 1 or not (np.isfinite(at) & (at >= 1)).all():
         raise DataError(f"The ks must be a flat list of whole numbers from 1 up, but got {list(ks)}.")
-    order = np.argsort(at, kind="stable")
-    panels = [
-        {name: value_line(name, values, len(at), "k")[order] for name, values in lines.items()}
-        for lines in (accuracy, ece)
-    ]
-    names = list(dict.fromkeys([*accuracy, *ece]))
-    if not has_values(*panels):
-        return b""
-    with drawing(WIDTH, panels_height(names)) as figure:
-        for axes in draw_panels(figure, at[order], names, *panels):
-            axes.set_xscale("log")
-            axes.set_xlim(*_limits(at))
-            axes.set_xticks(at[order], _tick_labels(at[order]))
-            axes.set_xticks([], minor=True)
+
+    def finish(axes: Axes) -> None:
+        ticks = np.sort(at)
+        axes.set_xscale("log")
+        room = max(at.max() / at.min(), 10.0) ** 0.03  # a little beyond both ends; a single k stands in the middle
+        axes.set_xlim(at.min() / room, at.max() * room)
+        axes.set_xticks(ticks, _tick_labels(ticks))
+        axes.set_xticks([], minor=True)
         axes.set_xlabel("neighbours asked (k)")
-        return to_png(figure)
 
-
-def _limits(ks: np.ndarray) -> tuple[float, float]:
-    """A little beyond both ends; a single k stands in the middle."""
-    room = max(ks.max() / ks.min(), 10.0) ** 0.03
-    return ks.min() / room, ks.max() * room
+    return _accuracy_above_ece(at, accuracy, ece, "k", finish)
 
 
 def _tick_labels(ks: np.ndarray) -> list[str]:
@@ -307,3 +257,66 @@ def _tick_labels(ks: np.ndarray) -> list[str]:
         else:
             numbers[tick] = ""
     return numbers
+
+
+def draw_shift(severities: Sequence[int], lines: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> bytes:
+    """Draw accuracy above the expected calibration error as severity grows, one line an estimator.
+
+    Args:
+        severities: (s,) severities; 0, clean, stands before them and need not be named.
+        lines: estimator to its accuracy (s + 1,) and its ECE (s + 1,), clean first; NaN is left out.
+
+    Returns:
+        PNG bytes, or empty bytes when there is no value.
+    """
+    levels = ["clean", *(f"{severity:g}" for severity in plain_numbers(severities, "severities") if severity)]
+    pairs = {name: plain_parts(name, pair, "accuracy", "ECE") for name, pair in lines.items()}
+    accuracy, ece = ({name: pair[which] for name, pair in pairs.items()} for which in (0, 1))
+
+    def finish(axes: Axes) -> None:
+        axes.set_xticks(range(len(levels)), levels)
+        axes.set_xlim(-0.2, len(levels) - 0.8)
+        axes.set_xlabel("severity of the corruption")
+
+    return _accuracy_above_ece(np.arange(len(levels)), accuracy, ece, "severity and one for clean", finish)
+
+
+def _accuracy_above_ece(
+    x: np.ndarray,
+    accuracy: Mapping[str, np.ndarray],
+    ece: Mapping[str, np.ndarray],
+    each: str,
+    finish: Callable[[Axes], None],
+) -> bytes:
+    """Draw lines (m,) over x (m,), accuracy above ECE, with one legend; `finish` dresses the axis they share."""
+    order = np.argsort(x, kind="stable")
+    labels = legend_labels(names := list(dict.fromkeys([*accuracy, *ece])))
+    panels = [
+        {name: _values(name, line, len(x), each)[order] for name, line in part.items()} for part in (accuracy, ece)
+    ]
+    if not any(np.isfinite(line).any() for lines in panels for line in lines.values()):
+        return b""
+    with canvas.drawing(WIDTH, 40 + 2 * _PAIR_PANEL + legend_height(labels)) as figure:
+        upper, lower = stacked_panels(figure, ("accuracy", "ece")).values()
+        for axes, lines in zip((upper, lower), panels, strict=True):
+            for place, name in enumerate(names):
+                if name in lines:
+                    axes.plot(x[order], lines[name], **line_style(place))
+        upper.set_title("Accuracy")
+        lower.set_title(f"Expected calibration error (ECE) {LOWER}")
+        fit_shares(upper, *panels[0].values())
+        errors = np.concatenate([np.zeros(0), *panels[1].values()])
+        top = float(max(np.nanmax(errors), 0.01)) if np.isfinite(errors).any() else 1.0
+        lower.set_ylim(-0.04 * top, 1.1 * top)  # errors from 0 on: an ECE twice as high is drawn twice as high
+        canvas.percent_axis(lower, "y")
+        finish(lower)
+        legend_above(figure, labels)
+        return canvas.to_png(figure)
+
+
+def _values(name: str, values: np.ndarray, length: int, each: str) -> np.ndarray:
+    """The values of one line (m,), one for each place on its axis; what is not finite is NaN."""
+    line = plain_numbers(values, f"values of '{name}'")
+    if line.shape != (length,):
+        raise DataError(f"The line of '{name}' needs {length} values, one for each {each}, but got shape {line.shape}.")
+    return np.where(np.isfinite(line), line, np.nan)

@@ -1,4 +1,4 @@
-"""Metrics as curves, against training steps, epochs, a setting such as a weight, or the number of dimensions."""
+"""Metrics as curves, against training steps, epochs, a setting, the number of dimensions, or sizes of attacks."""
 
 from __future__ import annotations
 
@@ -9,22 +9,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nearkin.errors import DataError
-from nearkin.report.canvas import BLUE, DASHES, INK, MARKERS, MUTED, SERIES, WIDTH, drawing, percent_axis, to_png
+from nearkin.report import canvas
+from nearkin.report.canvas import BLUE, DASHES, FAINT, INK, MARKERS, MUTED, SERIES, WIDTH
 from nearkin.report.lines import (
     MetricLine,
     Pairs,
     Series,
+    chart,
+    curve_points,
     draw_curve,
     draw_noisy,
-    legend_above,
+    fit_shares,
     legend_labels,
     line_style,
     mark_places,
     method_names,
     metric_lines,
-    metric_panels,
-    picture_height,
-    share_limits,
+    metric_picture,
+    stacked_panels,
     step_series,
     tick_whole_numbers,
     write_title,
@@ -72,51 +74,37 @@ def draw_curves(
     panels = int(len(losses[0]) > 0) + len(drawn)
     if not panels:
         return b""
-    with drawing(WIDTH, 40 + 210 * panels) as figure:
-        grid = list(figure.subplots(panels, 1, sharex=True, squeeze=False)[:, 0])
+    with canvas.drawing(WIDTH, 40 + 210 * panels) as figure:
+        grid = list(stacked_panels(figure, map(str, range(panels))).values())
         if len(losses[0]):
             draw_noisy(grid[0], losses, BLUE)
             grid[0].set_title("Training loss")
         for axes, curves in zip(grid[panels - len(drawn) :], drawn, strict=True):
             _draw_metrics(axes, curves, percent)
         if drawn:
-            best = _mark_best(grid[panels - len(drawn)], drawn[0], percent)
-            mark_places(grid, best)
+            axes, (first, (steps, values)) = grid[panels - len(drawn)], next(iter(drawn[0].items()))
+            best = int(np.argmax(values))
+            star: Any = {"marker": "*", "markersize": 13, "color": "white", "markeredgecolor": INK}
+            axes.plot(steps[best], values[best], zorder=5, **star)
+            told = f"{_name(first)} {value_text(values[best], percent)} at step {steps[best]:,.0f}"
+            axes.set_title(f"Validation: best {told}")
+            mark_places(grid, float(steps[best]))
         grid[-1].set_xlabel("step")
-        return to_png(figure)
+        return canvas.to_png(figure)
 
 
 def _draw_metrics(axes: Axes, curves: Mapping[str, Series], percent: bool) -> None:
     """Draw every metric of a panel."""
     for place, (key, (steps, values)) in enumerate(curves.items()):
-        axes.plot(
-            steps,
-            values,
-            color=SERIES[(place + 1) % len(SERIES)],
-            linestyle=DASHES[place % len(DASHES)],
-            marker=MARKERS[place % len(MARKERS)] if len(steps) <= 40 else "",
-            markersize=3.5,
-            linewidth=1.6,
-            label=_name(key).lstrip("_"),
-        )
+        marker = MARKERS[place % len(MARKERS)] if len(steps) <= 40 else ""
+        look: Any = {"linestyle": DASHES[place % len(DASHES)], "marker": marker, "markersize": 3.5, "linewidth": 1.6}
+        axes.plot(steps, values, color=SERIES[(place + 1) % len(SERIES)], label=_name(key).lstrip("_"), **look)
     axes.set_title(f"Validation: {_name(next(iter(curves)))}" if len(curves) == 1 else "Validation: further metrics")
     if len(curves) > 1:
         axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
     axes.margins(x=0.02, y=0.15)
     if percent:
-        values = np.concatenate([line for _, line in curves.values()])
-        axes.set_ylim(*share_limits(float(values.min()), float(values.max())))
-        percent_axis(axes, "y")
-
-
-def _mark_best(axes: Axes, curves: Mapping[str, Series], percent: bool) -> float:
-    """Mark where the first metric is best, and return that step."""
-    first = next(iter(curves))
-    steps, values = curves[first]
-    best = int(np.argmax(values))
-    axes.plot(steps[best], values[best], marker="*", markersize=13, color="white", markeredgecolor=INK, zorder=5)
-    axes.set_title(f"Validation: best {_name(first)} {value_text(values[best], percent)} at step {steps[best]:,.0f}")
-    return float(steps[best])
+        fit_shares(axes, *(line for _, line in curves.values()))
 
 
 def _usual_groups(history: Sequence[Mapping[str, float]]) -> list[list[str]]:
@@ -163,29 +151,28 @@ def draw_metric_curves(
     lines = metric_lines(series, intervals)
     if not lines:
         return b""
-    from matplotlib.lines import Line2D
-
     names = method_names(lines)
     colours = [SERIES[(alike or {}).get(name, place) % len(SERIES)] for place, name in enumerate(names)]
-    with drawing(WIDTH, picture_height(len(lines), names)) as figure:
-        for metric, axes in metric_panels(figure, lines, across).items():
-            for name, line in lines[metric].items():
-                place = names.index(name)
-                colour = colours[place]
-                axes.fill_between(line.x, line.low, line.high, color=colour, alpha=0.16, linewidth=0, zorder=2)
-                draw_curve(axes, place, line.x, line.y, travelled=line.x)
-                axes.lines[-1].set_color(colour)
-                if len(line.x) <= _MARKED:
-                    axes.lines[-1].set_markevery(None)
+    with metric_picture(lines, across, colours=colours) as (figure, grid):
+        for metric, axes in grid.items():
+            _draw_bands(axes, lines[metric], names, colours)
             write_title(axes, f"{metric} on {of}")
             if metric in plain:
-                axes.yaxis.set_major_formatter(lambda value, _: f"{value:.4g}")
+                canvas.plain_axis(axes, "y")
         tick_whole_numbers(axes, across)
-        legend_above(figure, legend_labels(names))
-        for handle, colour in zip(figure.legends[0].legend_handles, colours, strict=True):
-            if isinstance(handle, Line2D):
-                handle.set_color(colour)
-        return to_png(figure)
+        return canvas.to_png(figure)
+
+
+def _draw_bands(axes: Axes, lines: Mapping[str, MetricLine], names: Sequence[str], colours: Sequence[str]) -> None:
+    """Draw each line with its intervals as a band."""
+    for name, line in lines.items():
+        place = names.index(name)
+        colour = colours[place % len(colours)]
+        axes.fill_between(line.x, line.low, line.high, color=colour, alpha=0.16, linewidth=0, zorder=2)
+        if len(line.x) <= _MARKED:
+            axes.plot(line.x, line.y, **line_style(place, colour))
+        else:
+            draw_curve(axes, place, line.x, line.y, colour=colour)
 
 
 _BASE = "base"
@@ -220,25 +207,32 @@ def draw_sweep(
     lines = metric_lines(series, intervals)
     if not lines:
         return b""
-    from matplotlib.lines import Line2D
-
     told = best_at or (lambda value: f"at {across} {value:g}")
     names = method_names(lines)
     levels = {metric: level for metric, level in _levels(base or {}, series).items() if metric in lines}
-    with drawing(WIDTH, picture_height(len(lines), [*names, _BASE])) as figure:
-        for metric, axes in metric_panels(figure, lines, across, levels).items():
+    more = [canvas.mark(_BASE, **_LEVEL)] if levels else []
+    with metric_picture(lines, across, *more, beside=levels) as (figure, grid):
+        for metric, axes in grid.items():
             _draw_lines(axes, names, lines[metric])
-            words = f"{metric} on {of}: best {_best_text(lines[metric], told)}"
+            best = max(lines[metric].values(), key=lambda line: float(line.y.max()))
+            place = int(np.argmax(best.y))
+            words = f"{metric} on {of}: best {value_text(best.y[place], True)} {told(float(best.x[place]))}"
             if metric in levels:
                 value, low, high = levels[metric]
                 axes.axhspan(low, high, color=MUTED, alpha=0.14, linewidth=0, zorder=1)
                 axes.axhline(value, zorder=2, **_LEVEL)
                 words += f", {_BASE} {value_text(value, True)}"
             write_title(axes, words)
-        _tick(axes, np.unique(np.concatenate([line.x for methods in lines.values() for line in methods.values()])))
-        more = [Line2D([], [], label=_BASE, **_LEVEL)] if levels else []
-        legend_above(figure, legend_labels(names), *more)
-        return to_png(figure)
+        places = _places(lines)
+        # Just the values that were tried, if they are few and not too near to each other.
+        if len(places) <= _TICKS and (np.diff(places) >= _TICK_GAP * np.ptp(places)).all():
+            axes.set_xticks(places, [f"{place:g}" for place in places])
+        return canvas.to_png(figure)
+
+
+def _places(lines: Mapping[str, Mapping[str, MetricLine]]) -> np.ndarray:
+    """All places of all lines, ascending (m,)."""
+    return np.unique(np.concatenate([line.x for methods in lines.values() for line in methods.values()]))
 
 
 def _levels(base: Mapping[str, tuple[float, float, float]], series: Pairs) -> dict[str, tuple[float, float, float]]:
@@ -264,19 +258,6 @@ def _draw_lines(axes: Axes, names: Sequence[str], lines: Mapping[str, MetricLine
         axes.plot(x, line.y, **style)
 
 
-def _best_text(lines: Mapping[str, MetricLine], told: Callable[[float], str]) -> str:
-    """The highest value of all methods and where it is reached."""
-    best = max(lines.values(), key=lambda line: float(line.y.max()))
-    place = int(np.argmax(best.y))
-    return f"{value_text(best.y[place], True)} {told(float(best.x[place]))}"
-
-
-def _tick(axes: Axes, places: np.ndarray) -> None:
-    """Tick just the values that were tried, if they are few and not too near to each other."""
-    if len(places) <= _TICKS and (np.diff(places) >= _TICK_GAP * np.ptp(places)).all():
-        axes.set_xticks(places, [f"{place:g}" for place in places])
-
-
 _SIZE_TICK_GAP = 0.06  # of the axis
 
 
@@ -295,21 +276,15 @@ def draw_sizes(series: Pairs, *, intervals: Pairs | None = None, of: str = "unse
     if not lines:
         return b""
     names = method_names(lines)
-    places = np.unique(np.concatenate([line.x for methods in lines.values() for line in methods.values()]))
-    with drawing(WIDTH, picture_height(len(lines), names)) as figure:
-        for metric, axes in metric_panels(figure, lines, "dimensions").items():
+    with metric_picture(lines, "dimensions") as (figure, grid):
+        for metric, axes in grid.items():
             axes.set_xscale("log", base=2)
-            for name, line in lines[metric].items():
-                place = names.index(name)
-                style = line_style(place)
-                axes.fill_between(line.x, line.low, line.high, color=style["color"], alpha=0.13, linewidth=0, zorder=2)
-                axes.plot(line.x, line.y, **style)
+            _draw_bands(axes, lines[metric], names, SERIES)
             write_title(axes, f"{metric} on {of}")
-        ticks = _apart(places)
+        ticks = _apart(_places(lines))
         axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
         axes.minorticks_off()
-        legend_above(figure, legend_labels(names))
-        return to_png(figure)
+        return canvas.to_png(figure)
 
 
 def _apart(places: np.ndarray) -> np.ndarray:
@@ -320,3 +295,38 @@ def _apart(places: np.ndarray) -> np.ndarray:
         if logs[kept[-1]] - logs[place] >= _SIZE_TICK_GAP * np.ptp(logs):
             kept.append(place)
     return places[kept[::-1]]
+
+
+def draw_robustness(
+    curves: Mapping[str, tuple[np.ndarray, np.ndarray]],
+    label: str,
+    *,
+    marks: Mapping[str, float] | None = None,
+    steps: bool = False,
+) -> bytes:
+    """Draw accuracies against sizes of perturbations.
+
+    Args:
+        curves: name to sizes (m,) and shares of 1 (m,).
+        label: what the sizes are.
+        marks: name to a size at which something is worth a line.
+        steps: whether curves are known everywhere, and fall where they fall.
+
+    Returns:
+        PNG bytes, or empty bytes when there is no point.
+    """
+    points = {name: curve_points(name, curve, "sizes", "accuracies") for name, curve in curves.items()}
+    if not any(len(x) for x, _ in points.values()):
+        return b""
+    with chart(300, legend_labels(points)) as (figure, axes):
+        for place, (x, y) in enumerate(points.values()):
+            stairs = {"drawstyle": "steps-post", "marker": ""} if steps else {}
+            axes.plot(x, y, **{**line_style(place), "zorder": 3, **stairs})
+        for name, size in (marks or {}).items():
+            axes.axvline(size, color=FAINT, linewidth=1, zorder=1)
+            look = {"rotation": 90, "fontsize": 8, "color": MUTED, "va": "bottom"}
+            canvas.note(axes, name, (size, 0.01), (3, 3), ("data", "axes fraction"), **look)
+        axes.set(xlabel=label, ylabel="accuracy", ylim=(-0.02, 1.03))
+        axes.set_xlim(left=0)
+        canvas.percent_axis(axes, "y")
+        return canvas.to_png(figure)

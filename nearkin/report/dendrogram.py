@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nearkin.data.hierarchy_formats import preorder
 from nearkin.errors import DataError
-from nearkin.report.canvas import FAINT, HUES, INK, MUTED, WIDTH, drawing, place_axes, to_png
-from nearkin.report.lines import fit_text, plain_numbers, text_width
-from nearkin.report.values import shorten
+from nearkin.report import canvas
+from nearkin.report.canvas import FAINT, HUES, INK, MUTED, WIDTH
+from nearkin.report.values import plain_numbers, shorten
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 
 class Tree:
@@ -40,31 +40,22 @@ class Tree:
             raise DataError(
                 f"A tree needs a name for each of its nodes, but got {len(self.names)} for {len(self.parents)}."
             )
+        self.root = preorder(self.parents, self.names)[0]  # which refuses what is no tree
         self.children: list[list[int]] = [[] for _ in self.parents]
-        roots = [node for node, parent in enumerate(self.parents) if parent < 0]
-        if len(roots) != 1:
-            raise DataError(f"A tree needs one root, a node whose parent is -1, but got {len(roots)}.")
         for node, parent in enumerate(self.parents):
-            if parent >= len(self.parents):
-                raise DataError(f"Node {node} of a tree of {len(self.parents)} nodes has the parent {parent}.")
             if parent >= 0:
                 self.children[parent].append(node)
-        self.root = roots[0]
-        self.walk = self._walk()
-        if len(self.walk) < len(self.parents):
-            raise DataError("Some nodes of the tree are not below its root: their parents form a cycle.")
-        self.leaves = [node for node in self.walk if not self.children[node]]
+        self._order()
         if len({self.names[leaf] for leaf in self.leaves}) < len(self.leaves):
             twice = Counter(self.names[leaf] for leaf in self.leaves).most_common(1)[0][0]
             raise DataError(f"Two leaves of the tree are called '{shorten(twice, 60)}': names must be unique.")
 
-    def _walk(self) -> list[int]:
-        walk, waiting = [], [self.root]
+    def _order(self) -> None:
+        self.walk, waiting = [], [self.root]
         while waiting:
-            node = waiting.pop()
-            walk.append(node)
-            waiting.extend(reversed(self.children[node]))
-        return walk
+            self.walk.append(waiting.pop())
+            waiting.extend(reversed(self.children[self.walk[-1]]))
+        self.leaves = [node for node in self.walk if not self.children[node]]
 
     @property
     def leaf_names(self) -> list[str]:
@@ -108,8 +99,7 @@ class Tree:
         means = np.where(counts > 0, sums / np.maximum(counts, 1), np.inf)
         turned = Tree(self.parents, self.names)
         turned.children = [sorted(children, key=lambda child: means[child]) for children in self.children]
-        turned.walk = turned._walk()
-        turned.leaves = [node for node in turned.walk if not turned.children[node]]
+        turned._order()
         return turned
 
 
@@ -129,7 +119,11 @@ def leaf_groups(parents: Sequence[int], names: Sequence[str]) -> dict[str, str]:
         finer = [
             below
             for group in groups
-            for below in (tree.children[group] if len(groups) == 1 or _all_inner(tree, group) else [group])
+            for below in (
+                tree.children[group]
+                if len(groups) == 1 or all(tree.children[child] for child in tree.children[group])
+                else [group]
+            )
             if tree.children[below]
         ]
         if finer in ([], groups) or (len(finer) > MOST_GROUPS and len(groups) > 1):
@@ -138,10 +132,6 @@ def leaf_groups(parents: Sequence[int], names: Sequence[str]) -> dict[str, str]:
     told = _distinct([tree.names[node] for node in groups])
     owner = {name: told[place] for place, node in enumerate(groups) for name in tree.clades[node]}
     return {name: owner[name] for name in tree.leaf_names if name in owner}
-
-
-def _all_inner(tree: Tree, node: int) -> bool:
-    return all(tree.children[child] for child in tree.children[node])
 
 
 def _distinct(names: Sequence[str]) -> list[str]:
@@ -170,22 +160,18 @@ def key_height(colours: Mapping[str, str], notes: Sequence[str]) -> float:
     return _KEY_ROW * (len(_key_lines(colours)) + len(notes)) + (10 if colours or notes else 0)
 
 
-def write_key(figure: Figure, colours: Mapping[str, str], notes: Sequence[str], height: float) -> None:
-    """Write groups and notes at the foot of a figure that is `height` CSS pixels high and has no layout engine."""
-    from matplotlib.patches import Rectangle
-
+def write_key(sheet: canvas.Sheet, colours: Mapping[str, str], notes: Sequence[str]) -> None:
+    """Write groups and notes at the foot of a sheet."""
     lines = _key_lines(colours)
-    top = _KEY_EDGE / 2 + _KEY_ROW * (len(lines) + len(notes))
-    for place, line in enumerate(lines):
-        middle = (top - _KEY_ROW * (place + 0.5)) / height
+    middle = sheet.height - _KEY_EDGE / 2 - _KEY_ROW * (len(lines) + len(notes) - 0.5)
+    for line in lines:
         for left, name in line:
-            corner = (left / WIDTH, middle - _BOX / 2 / height)
-            figure.add_artist(Rectangle(corner, _BOX / WIDTH, _BOX / height, color=colours[name], linewidth=0))
-            told = fit_text(name, _WIDEST, _KEY_TEXT)
-            figure.text((left + _BOX + 5) / WIDTH, middle, told, va="center", fontsize=_KEY_TEXT)
-    for place, note in enumerate(notes):
-        middle = (top - _KEY_ROW * (len(lines) + place + 0.5)) / height
-        figure.text(_KEY_EDGE / WIDTH, middle, note, va="center", fontsize=_KEY_TEXT, color=MUTED)
+            sheet.box(left, middle - _BOX / 2, _BOX, _BOX, colours[name])
+            sheet.write(left + _BOX + 5, middle, canvas.fit_text(name, _WIDEST, _KEY_TEXT), _KEY_TEXT)
+        middle += _KEY_ROW
+    for words in notes:
+        sheet.write(_KEY_EDGE, middle, words, _KEY_TEXT, color=MUTED)
+        middle += _KEY_ROW
 
 
 def _key_lines(colours: Mapping[str, str]) -> list[list[tuple[float, str]]]:
@@ -193,7 +179,7 @@ def _key_lines(colours: Mapping[str, str]) -> list[list[tuple[float, str]]]:
     lines: list[list[tuple[float, str]]] = []
     left = float(WIDTH)
     for name in colours:
-        wide = _BOX + 5 + text_width(fit_text(name, _WIDEST, _KEY_TEXT), _KEY_TEXT) + _SPACE
+        wide = _BOX + 5 + canvas.text_width(canvas.fit_text(name, _WIDEST, _KEY_TEXT), _KEY_TEXT) + _SPACE
         if left + wide > WIDTH - _KEY_EDGE:
             lines.append([])
             left = _KEY_EDGE
@@ -208,8 +194,8 @@ MOST_NAMED = 200
 # In CSS pixels, except for type, which is in points.
 _MARGIN, _GAP = 12, 14
 _HEAD = 44
-_ROW, _TEXT = 11.5, 7
-_ROOMY_ROW, _ROOMY_TEXT, _ROOMY_LEAVES = 16, 9, 40
+_ROOMS: tuple[tuple[float, float], ...] = ((16, 9), (11.5, 7))  # height of a leaf's row and its type
+_ROOMY_LEAVES = 40  # up to which the first of these is taken
 _UNNAMED_HEIGHT = 1000
 _NAME_SHARE = 0.45
 """Of a panel's width, what names may take."""
@@ -260,32 +246,27 @@ def draw_dendrograms(trees: Sequence[Dendrogram], groups: Mapping[str, str] | No
     kinds = leaf_groups(trees[0].parents, trees[0].names) if groups is None else dict(groups)
     colours = group_colours(kinds)
     most = max(len(tree.leaves) for tree in drawn)
-    row, size = _row(most)
+    row, size = _ROOMS[0] if most <= _ROOMY_LEAVES else _ROOMS[1]
+    if most > MOST_NAMED:
+        row, size = _UNNAMED_HEIGHT / most, 0
     shared = _shared(drawn)
     notes = _notes(kinds, colours, len(drawn) if any(shared) else 0, most)
     key = key_height(colours, notes)
     height = _HEAD + row * most + key + _MARGIN
-    with drawing(WIDTH, height) as figure:
-        figure.set_layout_engine("none")
-        width = (WIDTH - 2 * _MARGIN - _GAP * (len(drawn) - 1)) / len(drawn)
-        for place, tree in enumerate(drawn):
-            left, tall = _MARGIN + place * (width + _GAP), row * len(tree.leaves)
-            axes = place_axes(figure, left, _HEAD, width, tall, frameon=False)
+    with canvas.drawing(WIDTH, height) as figure:
+        sheet, width = canvas.Sheet(figure), (WIDTH - 2 * _MARGIN - _GAP * (len(drawn) - 1)) / len(drawn)
+        for place, (tree, given) in enumerate(zip(drawn, trees, strict=True)):
+            left = _MARGIN + place * (width + _GAP)
+            axes = sheet.axes(left, _HEAD, width, row * len(tree.leaves), frameon=False)
             _draw_tree(axes, tree, depths[place], _leaf_colours(tree, kinds, colours), width, size)
-            _draw_shared(axes, tree, depths[place], shared[place])
-            words = ((trees[place].title, 11, "bold", 0.62), (trees[place].note, 8.5, "normal", 0.2))
-            for text, points, weight, up in words:
-                at = (left / WIDTH, 1 - (1 - up) * _HEAD / height)
-                figure.text(*at, fit_text(text, width, points, weight), fontsize=points, fontweight=weight, va="center")
-        write_key(figure, colours, notes, height)
-        return to_png(figure)
-
-
-def _row(leaves: int) -> tuple[float, float]:
-    """The height of a leaf's row and its type; no type where names are left out."""
-    if leaves <= _ROOMY_LEAVES:
-        return _ROOMY_ROW, _ROOMY_TEXT
-    return (_ROW, _TEXT) if leaves <= MOST_NAMED else (_UNNAMED_HEIGHT / leaves, 0)
+            at, rows = shared[place], _rows(tree)
+            dot = 14 if len(tree.leaves) <= MOST_NAMED else 4
+            axes.scatter(depths[place][at], rows[at], s=dot, color=INK, linewidths=0, zorder=5)
+            for text, size_of, weight, down in ((given.title, 11, "bold", 0.38), (given.note, 8.5, "normal", 0.8)):
+                told = canvas.fit_text(text, width, size_of, weight)
+                sheet.write(left, down * _HEAD, told, size_of, fontweight=weight)
+        write_key(sheet, colours, notes)
+        return canvas.to_png(figure)
 
 
 def _depths(tree: Tree, lengths: Sequence[float] | None) -> np.ndarray:
@@ -348,13 +329,10 @@ def _draw_tree(axes: Axes, tree: Tree, depths: np.ndarray, colours: Sequence[str
     if size:
         axes.add_collection(LineCollection(guides, colors=FAINT, linewidths=0.5, linestyles=(0, (1, 2)), zorder=0))
         room = _NAME_SHARE * width
-        names = {leaf: fit_text(tree.names[leaf], room, size) for leaf in tree.leaves}
-        room = max(text_width(name, size) for name in names.values()) + 6
+        names = {leaf: canvas.fit_text(tree.names[leaf], room, size) for leaf in tree.leaves}
+        room = max(canvas.text_width(name, size) for name in names.values()) + 6
         for leaf, name in names.items():
-            axes.annotate(
-                name, (1, rows[leaf]), xytext=(3, 0), textcoords="offset points", va="center_baseline", fontsize=size,
-                color=colours[leaf],
-            )  # fmt: skip
+            canvas.note(axes, name, (1, rows[leaf]), (3, 0), va="center_baseline", fontsize=size, color=colours[leaf])
     else:
         room = 2.0
     axes.set(xlim=(-0.01, width / max(width - room, 1.0)), ylim=(len(tree.leaves) - 0.5, -0.5), xticks=[], yticks=[])
@@ -369,13 +347,6 @@ def _rows(tree: Tree) -> np.ndarray:
         if children := tree.children[node]:
             rows[node] = (rows[children[0]] + rows[children[-1]]) / 2
     return rows
-
-
-def _draw_shared(axes: Axes, tree: Tree, depths: np.ndarray, nodes: Sequence[int]) -> None:
-    rows = _rows(tree)
-    axes.scatter(
-        depths[nodes], rows[nodes], s=14 if len(tree.leaves) <= MOST_NAMED else 4, color=INK, linewidths=0, zorder=5
-    )
 
 
 def _notes(groups: Mapping[str, str], colours: Mapping[str, str], sharing: int, leaves: int) -> list[str]:

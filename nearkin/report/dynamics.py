@@ -1,39 +1,40 @@
-"""Training dynamics: how updates moved points, and how class clusters shrink, drift and separate."""
+"""Training dynamics: how updates moved points, how class clusters shrink and drift, and the class adversary.
+
+The adaptive coefficient of the adversary is `-tanh(loss - threshold) * weight`: below zero the model helps the
+classifier, above zero it confuses it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from nearkin.errors import DataError
-from nearkin.report.canvas import BLUE, GREEN, INK, MUTED, VERMILION, WIDTH, drawing, percent_axis, to_png
+from nearkin.report import canvas
+from nearkin.report.canvas import BLUE, GREEN, INK, MUTED, VERMILION, WIDTH
 from nearkin.report.lines import (
     MetricLine,
+    Series,
     draw_curve,
-    fit_text,
-    legend_above,
-    legend_labels,
+    draw_noisy,
+    fit_shares,
     line_style,
     mark_places,
     method_names,
     metric_lines,
-    metric_panels,
-    picture_height,
-    plain_numbers,
-    share_limits,
+    metric_picture,
     stacked_panels,
     step_series,
-    text_width,
     tick_whole_numbers,
     write_title,
 )
-from nearkin.report.values import LOWER, course_text, value_text
+from nearkin.report.values import LOWER, change_text, course_text, plain_numbers, value_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.lines import Line2D
 
 
 Logs: TypeAlias = Mapping[str, Sequence[Mapping[str, Any]]]
@@ -45,9 +46,6 @@ _TITLES = {
     "div_alpha": "Div-alpha ratio: above 1, queries leave the other classes",
     "con_div": "Con-div ratio: below 1, the own class gains on the others",
 }
-_ACCURACIES = {"accuracy": "Accuracy on training episodes", "val_accuracy": "Accuracy on validation episodes"}
-_KEYS = ("single values", "running median")
-_ACROSS = "training episode"
 _FEW = 10  # points; a shorter line is drawn as it is
 _WINDOW = 0.1  # of a line: what a running median is taken over
 _SHOWN = 0.005  # of the points at either end, which may lie beyond the panel
@@ -69,22 +67,14 @@ def draw_dynamics(logs: Logs, *, measures: Sequence[str] = tuple(_TITLES)) -> by
     for measure in measures:
         if measure not in _TITLES:
             raise DataError(f"Unknown measure '{measure}': choose from {', '.join(_TITLES)}.")
-    lines = _lines(logs, measures)
-    if not lines:
-        return b""
-    names = method_names(lines)
-    with drawing(WIDTH, picture_height(len(lines), [*names, *_key_words(lines)])) as figure:
-        grid = stacked_panels(figure, lines)
-        for measure, axes in grid.items():
-            _draw_lines(axes, names, lines[measure])
-            axes.axhline(1, color=INK, linewidth=0.9, zorder=2)
-            axes.set_ylim(*_limits(lines[measure]))
-            axes.ticklabel_format(axis="y", useOffset=False)
-            axes.margins(x=0.02)
-            write_title(axes, _TITLES[measure])
-        _tick_episodes(axes)
-        legend_above(figure, legend_labels(names), *_keys(lines))
-        return to_png(figure)
+    from matplotlib.ticker import ScalarFormatter
+
+    def finish(axes: Axes, lines: Mapping[str, MetricLine]) -> None:
+        axes.axhline(1, color=INK, linewidth=0.9, zorder=2)
+        axes.set_ylim(*_limits(lines))
+        axes.yaxis.set_major_formatter(ScalarFormatter(useOffset=False))
+
+    return _draw_logs(logs, {measure: _TITLES[measure] for measure in measures}, finish)
 
 
 def draw_accuracies(logs: Logs) -> bytes:
@@ -99,17 +89,28 @@ def draw_accuracies(logs: Logs) -> bytes:
     Returns:
         PNG bytes, or empty bytes when there is no point.
     """
-    lines = _lines(logs, tuple(_ACCURACIES))
+    titles = {"accuracy": "Accuracy on training episodes", "val_accuracy": "Accuracy on validation episodes"}
+    return _draw_logs(logs, titles, lambda *_: None)
+
+
+def _draw_logs(
+    logs: Logs, titles: Mapping[str, str], finish: Callable[[Axes, Mapping[str, MetricLine]], None]
+) -> bytes:
+    """One panel a key of the logs, called by its title; where there are many points, they lie below strong lines."""
+    lines = metric_lines({key: {name: step_series(log, key) for name, log in logs.items()} for key in titles}, None)
     if not lines:
         return b""
-    names = method_names(lines)
-    with drawing(WIDTH, picture_height(len(lines), [*names, *_key_words(lines)])) as figure:
-        for measure, axes in metric_panels(figure, lines, _ACROSS).items():
-            _draw_lines(axes, names, lines[measure])
-            write_title(axes, _ACCURACIES[measure])
-        _tick_episodes(axes)
-        legend_above(figure, legend_labels(names), *_keys(lines))
-        return to_png(figure)
+    many = any(len(line.x) >= _FEW for panel in lines.values() for line in panel.values())
+    keys = (("single values", {"alpha": 0.5, **_POINT}), ("running median", {"linewidth": 1.8})) if many else ()
+    marks = [canvas.mark(word, color=MUTED, **look) for word, look in keys]
+    with metric_picture(lines, "training episode", *marks) as (figure, grid):
+        for key, axes in grid.items():
+            _draw_lines(axes, method_names(lines), lines[key])
+            write_title(axes, titles[key])
+            finish(axes, lines[key])
+        tick_whole_numbers(axes, "training episode")
+        axes.xaxis.set_major_formatter(lambda step, _: f"{step:,.0f}")
+        return canvas.to_png(figure)
 
 
 def running_median(values: np.ndarray) -> np.ndarray:
@@ -118,16 +119,6 @@ def running_median(values: np.ndarray) -> np.ndarray:
     padded = np.pad(values, reach, constant_values=np.nan)
     median: np.ndarray = np.nanmedian(np.lib.stride_tricks.sliding_window_view(padded, 2 * reach + 1), axis=1)
     return median
-
-
-def _lines(logs: Logs, keys: Sequence[str]) -> dict[str, dict[str, MetricLine]]:
-    """Key to run to its line."""
-    return metric_lines({key: {name: _points(log, key) for name, log in logs.items()} for key in keys}, None)
-
-
-def _points(log: Sequence[Mapping[str, Any]], key: str) -> tuple[list[float], list[float]]:
-    steps, values = step_series(log, key)
-    return steps.tolist(), values.tolist()
 
 
 def _running_course(line: MetricLine) -> np.ndarray:
@@ -144,7 +135,7 @@ def _draw_lines(axes: Axes, names: Sequence[str], lines: Mapping[str, MetricLine
             axes.plot(line.x, line.y, **style)
             continue
         axes.plot(line.x, line.y, color=style["color"], alpha=0.22, zorder=1, **_POINT)
-        draw_curve(axes, place, line.x, _running_course(line), travelled=line.x)
+        draw_curve(axes, place, line.x, _running_course(line))
 
 
 def _limits(lines: Mapping[str, MetricLine]) -> tuple[float, float]:
@@ -155,27 +146,6 @@ def _limits(lines: Mapping[str, MetricLine]) -> tuple[float, float]:
     low, high = float(seen.min()), float(seen.max())
     room = 0.06 * (high - low) or 0.01
     return low - room, high + room
-
-
-def _tick_episodes(axes: Axes) -> None:
-    from matplotlib.ticker import FuncFormatter
-
-    tick_whole_numbers(axes, _ACROSS)
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda step, _: f"{step:,.0f}"))
-
-
-def _key_words(lines: Mapping[str, Mapping[str, MetricLine]]) -> tuple[str, ...]:
-    """What the legend says of points and lines, where there are both."""
-    return _KEYS if any(len(line.x) >= _FEW for panel in lines.values() for line in panel.values()) else ()
-
-
-def _keys(lines: Mapping[str, Mapping[str, MetricLine]]) -> list[Line2D]:
-    from matplotlib.lines import Line2D
-
-    looks: Any = ({"alpha": 0.5, **_POINT}, {"linewidth": 1.8})
-    return [
-        Line2D([], [], label=word, color=MUTED, **look) for word, look in zip(_key_words(lines), looks, strict=False)
-    ]
 
 
 _PANEL, _RIM = 175, 40  # CSS pixels: the height of a panel, and of what the axis below adds
@@ -221,20 +191,31 @@ def draw_clusters(
     if not wide.size:
         return b""
     panels = 3 if len(at) > 1 else 2
-    shown = _marks_within(marks or {}, float(at[-1]))
-    with drawing(WIDTH, _RIM + _PANEL * panels) as figure:
-        grid = list(figure.subplots(panels, 1, sharex=True, squeeze=False)[:, 0])
+    # Those at the beginning or beyond the end mark nothing that is drawn.
+    shown = {step: words for step, words in sorted((marks or {}).items()) if 0 < step <= at[-1]}
+    with canvas.drawing(WIDTH, _RIM + _PANEL * panels) as figure:
+        grid = list(stacked_panels(figure, map(str, range(panels))).values())
         _draw_classes(grid[0], at, wide, BLUE, bool(shown))
         grid[0].set_title(f"Cluster radius {LOWER}: mean {course_text(wide.mean(axis=1))}")
-        if len(class_names):
-            _name_widest(grid[0], wide[-1], class_names)
+        if len(class_names):  # below the panel: inside it words would cover lines
+            widest = int(np.argmax(wide[-1]))
+            name, radius = (
+                canvas.fit_text(class_names[widest], _NAME_WIDTH, _TEXT),
+                value_text(float(wide[-1, widest]), False),
+            )
+            grid[0].set_xlabel(f"widest at the end: {name}, {radius}", loc="right", fontsize=_TEXT)
         if panels == 3:
             _draw_classes(grid[1], at[1:], moved, VERMILION, False)
             grid[1].set_title(f"Centroid drift {LOWER}: mean {course_text(moved.mean(axis=1))}")
-        _draw_accuracy(grid[-1], at, told)
-        _write_marks(grid, shown, at)
+        marker = "o" if len(at) <= _MOST_MARKED else ""
+        grid[-1].plot(at, told, color=GREEN, linewidth=2.0, marker=marker, markersize=4, zorder=3)
+        fit_shares(grid[-1], told)
+        grid[-1].set_title(f"Items nearest to their own centroid: {course_text(told, percent=True)}")
+        grid[-1].margins(x=0.02)
+        mark_places(grid, *shown)
+        _write_marks(grid[0], shown, min(at[0], *shown) if shown else at[0], at[-1])
         tick_whole_numbers(grid[-1], "step")
-        return to_png(figure)
+        return canvas.to_png(figure)
 
 
 def _check_shapes(steps: np.ndarray, radii: np.ndarray, drift: np.ndarray, accuracy: np.ndarray, names: int) -> None:
@@ -253,11 +234,6 @@ def _check_shapes(steps: np.ndarray, radii: np.ndarray, drift: np.ndarray, accur
         raise DataError(f"There are {classes} classes and {names} class names: give one for each class, or none.")
 
 
-def _marks_within(marks: Mapping[int, str], last: float) -> dict[int, str]:
-    """Those of steps after the beginning and before the end, in order; others mark nothing that is drawn."""
-    return {step: marks[step] for step in sorted(marks) if 0 < step <= last}
-
-
 def _draw_classes(axes: Axes, steps: np.ndarray, values: np.ndarray, colour: str, marked: bool) -> None:
     """A thin line for each class, of values (T, C), and a thick one for their mean, from 0 on."""
     from matplotlib.collections import LineCollection
@@ -274,60 +250,183 @@ def _draw_classes(axes: Axes, steps: np.ndarray, values: np.ndarray, colour: str
     axes.margins(x=0.02)
 
 
-def _draw_accuracy(axes: Axes, steps: np.ndarray, accuracy: np.ndarray) -> None:
-    marker = "o" if len(steps) <= _MOST_MARKED else ""
-    axes.plot(steps, accuracy, color=GREEN, linewidth=2.0, marker=marker, markersize=4, zorder=3)
-    axes.set_ylim(*share_limits(float(accuracy.min()), float(accuracy.max())))
-    axes.set_title(f"Items nearest to their own centroid: {course_text(accuracy, percent=True)}")
-    axes.margins(x=0.02)
-    percent_axis(axes, "y")
-
-
-def _write_marks(grid: Sequence[Axes], marks: Mapping[int, str], steps: np.ndarray) -> None:
-    """A line through every panel at each mark, and its words in the first where there is room for them."""
-    mark_places(grid, *marks)
-    for step, words, level, after in _placed(marks, float(steps[0]), float(steps[-1])):
-        grid[0].annotate(
-            words,
-            (step, 0.96 - 0.13 * level),
-            xycoords=("data", "axes fraction"),
-            xytext=(4 if after else -4, 0),
-            textcoords="offset points",
-            ha="left" if after else "right",
-            va="top",
-            fontsize=_TEXT,
-            color=MUTED,
-            bbox=_PAPER,
-        )
-
-
-def _placed(marks: Mapping[int, str], first: float, last: float) -> list[tuple[int, str, int, bool]]:
-    """Step, words, height and whether they stand after their line, of the marks whose words cover no others.
-
-    Args:
-        marks: steps in ascending order, and what to write there.
-        first: where the picture begins.
-        last: where it ends.
-    """
-    first = min(first, *marks) if marks else first
+def _write_marks(axes: Axes, marks: Mapping[int, str], first: float, last: float) -> None:
+    """Write the words of marks, in order of steps, beside their lines; those that would cover others are left out."""
     scale = _INNER / max(last - first, 1.0)
     taken: list[list[tuple[float, float]]] = [[] for _ in range(_LEVELS)]
-    placed = []
     for step, given in marks.items():
-        words = fit_text(given, _WORDS_WIDTH, _TEXT)
-        width, at = text_width(words, _TEXT) + _GAP, (step - first) * scale
+        words = canvas.fit_text(given, _WORDS_WIDTH, _TEXT)
+        width, at = canvas.text_width(words, _TEXT) + _GAP, (step - first) * scale
         after = at <= _LATE * _INNER and at + width <= _INNER
         low, high = (at, at + width) if after else (at - width, at)
         for level, spans in enumerate(taken):
             if all(high <= begins or low >= ends for begins, ends in spans):
                 spans.append((low, high))
-                placed.append((step, words, level, after))
+                place, shift = (step, 0.96 - 0.13 * level), (4 if after else -4, 0)
+                look: Any = {"va": "top", "fontsize": _TEXT, "color": MUTED, "bbox": _PAPER}
+                side = "left" if after else "right"
+                canvas.note(axes, words, place, shift, ("data", "axes fraction"), ha=side, **look)
                 break
-    return placed
 
 
-def _name_widest(axes: Axes, radii: np.ndarray, names: Sequence[str]) -> None:
-    """Say below a panel which class is widest, of radii (C,): inside it words would cover lines."""
-    widest = int(np.argmax(radii))
-    name, radius = fit_text(names[widest], _NAME_WIDTH, _TEXT), value_text(float(radii[widest]), False)
-    axes.set_xlabel(f"widest at the end: {name}, {radius}", loc="right", fontsize=_TEXT)
+COEFFICIENT = "class-adversary_coefficient"
+LOSS = "class-adversary_loss"
+ACCURACY = "class-adversary_accuracy"
+TURNS, FIRST_TURN, LAST_TURN = (f"class-adversary_{name}" for name in ("turns", "first_turn", "last_turn"))
+_CONFUSES, _HELPS = "confuses the classifier", "helps the classifier"
+_ADVERSARY_PANEL = 165  # CSS pixels
+_SIDES = 1.7  # of the largest coefficient: what lies beyond it is free for the names of the sides
+_MOST_TURNS_MARKED = 12  # of more points only the line is drawn
+
+
+@dataclass(frozen=True)
+class SignChanges:
+    """How often the coefficient changed its sign: `count` times, first at the first of `steps` and last at the last.
+
+    Attributes:
+        count: of changes.
+        steps: of the first and the last change; of a single one, its own; none without any.
+        counted: whether training counted them; otherwise they are those between rows of the log, which may miss some.
+    """
+
+    count: int
+    steps: tuple[float, ...]
+    counted: bool
+
+    @property
+    def words(self) -> str:
+        """How many there are."""
+        return f"{self.count or 'no'} change{'' if self.count == 1 else 's'} of sign{self._where}"
+
+    @property
+    def text(self) -> str:
+        """How many there are, and when."""
+        at = {0: "", 1: ", at step ", 2: ", from step "}[len(self.steps)]
+        return f"{self.count or 'none'}{self._where}{at}" + " to step ".join(f"{step:,.0f}" for step in self.steps)
+
+    @property
+    def _where(self) -> str:
+        return "" if self.counted else " in the log"
+
+
+def draw_adversary(history: Sequence[Mapping[str, float]], *, threshold: float | None) -> bytes:
+    """Draw a class adversary, one panel a measure: coefficient, loss and accuracy of the classifier.
+
+    Args:
+        history: rows of the training log with a `step`; a step that occurs twice, as after a resumed run, counts with
+            its last row. A measure without a finite value has no panel.
+        threshold: the loss at which an adaptive coefficient changes its sign; None: there is none. A coefficient
+            that then never changes is told in words instead of a panel.
+
+    Returns:
+        PNG bytes, or empty bytes when there is nothing to draw.
+    """
+    lines = {key: series for key in (COEFFICIENT, LOSS, ACCURACY) if len((series := step_series(history, key))[0])}
+    words = ""
+    if threshold is None and LOSS in lines and COEFFICIENT in lines and _is_constant(lines[COEFFICIENT]):
+        words = _constant_text(lines.pop(COEFFICIENT)[1][0])
+    if not lines:
+        return b""
+    with canvas.drawing(WIDTH, _RIM + _ADVERSARY_PANEL * len(lines)) as figure:
+        grid = stacked_panels(figure, lines)
+        if LOSS in grid:
+            _draw_loss(grid[LOSS], lines[LOSS], threshold, words)
+        if ACCURACY in grid:
+            draw_noisy(grid[ACCURACY], lines[ACCURACY], BLUE)
+            fit_shares(grid[ACCURACY], lines[ACCURACY][1])
+            last = value_text(lines[ACCURACY][1][-1], True)
+            grid[ACCURACY].set_title(f"Accuracy of the classifier: {last} at the end")
+        if COEFFICIENT in grid:
+            turns = counted_sign_changes(history)
+            _draw_coefficient(grid[COEFFICIENT], lines[COEFFICIENT], turns)
+            mark_places(grid.values(), *turns.steps)
+        tick_whole_numbers(grid[next(reversed(grid))], "step")
+        return canvas.to_png(figure)
+
+
+def adversary_facts(history: Sequence[Mapping[str, float]]) -> dict[str, str]:
+    """A class adversary in short pairs: coefficient at both ends, where its sign changed, how the classifier ended.
+
+    Args:
+        history: as of `draw_adversary`; without a class adversary there is nothing to tell.
+    """
+    coefficient, loss, accuracy = (step_series(history, key) for key in (COEFFICIENT, LOSS, ACCURACY))
+    facts = {}
+    if len(coefficient[0]):
+        first, last = (change_text(coefficient[1][place], 0.0, False) for place in (0, -1))
+        turns, constant = counted_sign_changes(history), _is_constant(coefficient)
+        facts["adversary's coefficient"] = f"{first} throughout" if constant else f"{first} at first, {last} at last"
+        if turns.counted or not constant:
+            facts["coefficient's changes of sign"] = turns.text
+    if len(loss[0]):
+        facts["classifier's loss"] = f"{value_text(loss[1][-1], False)} at the end"
+    if len(accuracy[0]):
+        facts["classifier's accuracy"] = f"{value_text(accuracy[1][-1], True)} at the end"
+    return facts
+
+
+def counted_sign_changes(history: Sequence[Mapping[str, float]]) -> SignChanges:
+    """The changes of sign that training counted, or, where its log does not tell them, those between its rows."""
+    counts = step_series(history, TURNS)[1]
+    if not len(counts):
+        steps = sign_changes(step_series(history, COEFFICIENT))
+        return SignChanges(len(steps), tuple(dict.fromkeys([*steps[:1].tolist(), *steps[-1:].tolist()])), counted=False)
+    ends = [step_series(history, key)[1][-1:].tolist() for key in (FIRST_TURN, LAST_TURN)]
+    return SignChanges(int(counts[-1]), tuple(dict.fromkeys(ends[0] + ends[1])), counted=True)
+
+
+def sign_changes(series: Series) -> np.ndarray:
+    """Of steps (m,) and values (m,), the steps at which a value has another sign than the last one that was not 0."""
+    steps, values = series
+    signed = values != 0
+    signs = np.sign(values[signed])
+    return steps[signed][1:][signs[1:] != signs[:-1]]
+
+
+def _is_constant(series: Series) -> bool:
+    return len(np.unique(series[1])) == 1
+
+
+def _draw_coefficient(axes: Axes, series: Series, turns: SignChanges) -> None:
+    """Draw the coefficient about zero, with what either side means."""
+    steps, values = series
+    for part, colour in ((np.maximum(values, 0), VERMILION), (np.minimum(values, 0), GREEN)):
+        axes.fill_between(steps, part, step="pre", color=colour, alpha=0.22, linewidth=0)
+    marker = "o" if len(steps) <= _MOST_TURNS_MARKED else ""
+    # A row tells what acted up to its step.
+    axes.plot(steps, values, color=BLUE, linewidth=1.6, drawstyle="steps-pre", marker=marker, markersize=3.5)
+    axes.axhline(0, color=INK, linewidth=1.0, zorder=2)
+    top = _SIDES * float(np.abs(values).max()) or 1.0
+    axes.set_ylim(-top, top)
+    axes.margins(x=0.02)
+    for side, height, edge in ((f"above 0: {_CONFUSES}", 0.95, "top"), (f"below 0: {_HELPS}", 0.05, "bottom")):
+        axes.text(0.012, height, side, transform=axes.transAxes, va=edge, fontsize=_TEXT, bbox={**_PAPER, "pad": 1.5})
+    axes.set_title(f"Coefficient: {_coefficient_course(values, turns)}")
+
+
+def _coefficient_course(values: np.ndarray, turns: SignChanges) -> str:
+    """From the first to the last value and how often the sign changes, in words."""
+    first, last = (change_text(values[place], 0.0, False) for place in (0, -1))
+    course = last if len(values) == 1 else f"from {first} to {last}"
+    if turns.counted and len(turns.steps) == 1:
+        return f"{course}, changes its sign at step {turns.steps[0]:,.0f}"
+    return f"{course}, {turns.words}" if turns.counted or len(values) > 1 else course
+
+
+def _constant_text(value: float) -> str:
+    """What a coefficient that never changes does."""
+    side = _HELPS if value < 0 else _CONFUSES if value > 0 else "does not touch what the classifier is given"
+    return f"The coefficient is {change_text(value, 0.0, False)} throughout: the model {side}."
+
+
+def _draw_loss(axes: Axes, series: Series, threshold: float | None, words: str) -> None:
+    """Draw the classifier's loss, with the threshold as a line that is always in sight and words below the title."""
+    draw_noisy(axes, series, BLUE)
+    title = f"Loss of the classifier: {value_text(series[1][-1], False)} at the end"
+    if threshold is not None:
+        axes.axhline(threshold, color=VERMILION, linewidth=1.4, linestyle="--", zorder=2)
+        low, high = axes.get_ylim()
+        room = 0.08 * (max(high, threshold) - min(low, threshold))
+        axes.set_ylim(min(low, threshold - room), max(high, threshold + room))
+        title += f", threshold {threshold:g} (dashed)"
+    canvas.heading(axes, title, words, size=11)

@@ -1,27 +1,22 @@
-"""The geometry of embeddings: spectra, distances, re-weighted directions, and measures against a metric."""
+"""The geometry of embeddings: maps, spectra, distances, re-weighted directions, and measures against a metric."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from nearkin.errors import DataError
-from nearkin.report.canvas import BLUE, INK, MARKERS, MUTED, SERIES, VERMILION, WIDTH, drawing, percent_axis, to_png
-from nearkin.report.lines import (
-    draw_curve,
-    fit_text,
-    legend_above,
-    legend_height,
-    legend_labels,
-    plain_numbers,
-    share_limits,
-)
-from nearkin.report.values import clean, value_text
+from nearkin.errors import DataError, suggestion
+from nearkin.report import canvas
+from nearkin.report.canvas import BLACK, BLUE, FAINT, INK, MARKERS, MUTED, SERIES, VERMILION, WIDTH
+from nearkin.report.lines import chart, draw_curve, fit_shares, legend_height, legend_labels
+from nearkin.report.values import check_shape, clean, plain_numbers, shorten, value_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 
 _HEAT = "Blues"
@@ -31,6 +26,8 @@ _TITLE = 11  # points
 _TIE = 1e-9  # beyond the average, of rounding
 _PANEL = 200  # CSS pixels: the height of a panel
 _COLUMNS = 3
+_MEASURE: Any = {"color": BLUE, "linewidth": 1.8, "marker": "o", "markersize": 4.5}
+_STAR: Any = {"marker": "*", "markersize": 14, "color": "white", "markeredgecolor": INK}
 _LEVEL: Any = {"color": MUTED, "linewidth": 1.6, "linestyle": (0, (1, 1.5))}
 
 
@@ -53,26 +50,22 @@ def draw_spectra(spectra: Mapping[str, np.ndarray]) -> bytes:
             lines[name] = spectrum / spectrum.mean()
     if not lines:
         return b""
-    from matplotlib.lines import Line2D
-
     told = [
         f"{name}: {int((line > 1 + _TIE).sum())} of {len(line)} above average"
         for name, line in zip(legend_labels(lines), lines.values(), strict=True)
     ]
-    with drawing(WIDTH, 360 + legend_height([*told, ""])) as figure:
-        axes = figure.add_subplot()
+    with chart(360, told, canvas.mark("average, 1 / (d − 1)", **_LEVEL)) as (figure, axes):
         for place, line in enumerate(lines.values()):
             x = np.arange(1, len(line) + 1) / len(line)
-            draw_curve(axes, place, x, line, travelled=x)
+            draw_curve(axes, place, x, line)
         axes.axhline(1.0, zorder=2, **_LEVEL)
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
         axes.margins(x=0.02)
-        percent_axis(axes, "x")
+        canvas.percent_axis(axes, "x")
         axes.set_xlabel("directions, strongest first")
         axes.set_ylabel("singular value / average")
-        legend_above(figure, told, Line2D([], [], label="average, 1 / (d − 1)", **_LEVEL))
-        return to_png(figure)
+        return canvas.to_png(figure)
 
 
 def draw_distance_pairs(pairs: Mapping[str, tuple[Any, Any]]) -> bytes:
@@ -86,24 +79,21 @@ def draw_distance_pairs(pairs: Mapping[str, tuple[Any, Any]]) -> bytes:
     Returns:
         PNG bytes, or none when no panel has pairs that differ.
     """
-    panels = {title: found for title, both in pairs.items() if (found := _varied(title, *both)) is not None}
-    if not panels:
+    shown = {title: found for title, both in pairs.items() if (found := _varied(title, *both)) is not None}
+    if not shown:
         return b""
-    from matplotlib.lines import Line2D
-
-    width = WIDTH if len(panels) > 1 else 460
-    with drawing(width, 390) as figure:
-        grid = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
-        for axes, (title, (x, y)) in zip(grid, panels.items(), strict=True):
+    width = WIDTH if len(shown) > 1 else 460
+    with canvas.drawing(width, 390) as figure:
+        grid = canvas.panel_grid(figure, len(shown), len(shown), sharey=True)
+        for axes, (title, (x, y)) in zip(grid, shown.items(), strict=True):
             axes.hexbin(x, y, gridsize=_CELLS, bins="log", cmap=_HEAT, mincnt=1, linewidths=0)
             axes.plot(*_running_median(x, y), color=VERMILION, linewidth=2.0)
-            axes.set_title(fit_text(title, width / len(panels) - 50, _TITLE, "bold"))
+            axes.set_title(canvas.fit_text(title, width / len(shown) - 50, _TITLE, "bold"))
             axes.set_xlabel("distance of inputs")
             axes.grid(False)
         grid[0].set_ylabel("distance of features")
-        median = Line2D([], [], color=VERMILION, linewidth=2.0, label="median")
-        figure.legend(handles=[median], loc="outside upper left", fontsize=9)
-        return to_png(figure)
+        canvas.draw_legend(figure, [canvas.mark("median", color=VERMILION, linewidth=2.0)], 1)
+        return canvas.to_png(figure)
 
 
 def draw_reweighting(
@@ -136,51 +126,36 @@ def draw_reweighting(
             lines[name] = line
     if not lines:
         return b""
-    rows = -(-len(lines) // _COLUMNS)
-    with drawing(WIDTH, 60 + _PANEL * rows) as figure:
-        grid = figure.subplots(rows, _COLUMNS, squeeze=False).ravel()
-        for axes, (name, line) in zip(grid, lines.items(), strict=False):
+    handles = [canvas.mark("centred and re-weighted", **_MEASURE)]
+    if unchanged is not None:
+        handles.append(canvas.mark("as the model gives them", **_LEVEL))
+    if chosen is not None:
+        handles.append(canvas.mark("power chosen on the other classes", linewidth=0, **{**_STAR, "markersize": 12}))
+    with canvas.drawing(WIDTH, 60 + _PANEL * -(-len(lines) // _COLUMNS)) as figure:
+        grid = canvas.panel_grid(figure, len(lines), _COLUMNS)
+        for axes, (name, line) in zip(grid, lines.items(), strict=True):
             _draw_measure(axes, name, at, line, (unchanged or {}).get(name, np.nan), name in shares, chosen)
-        for axes in grid[len(lines) :]:
-            axes.set_axis_off()
-        for axes in grid[max(0, len(lines) - _COLUMNS) : len(lines)]:
+        for axes in grid[-_COLUMNS:]:
             axes.set_xlabel("power")
-        _explain(figure, unchanged is not None, chosen is not None)
-        return to_png(figure)
+        canvas.draw_legend(figure, handles, 3, columnspacing=1.4)
+        return canvas.to_png(figure)
 
 
 def _draw_measure(
     axes: Axes, name: str, at: np.ndarray, line: np.ndarray, level: float, share: bool, chosen: float | None
 ) -> None:
-    axes.plot(at, line, color=BLUE, linewidth=1.8, marker="o", markersize=4.5, zorder=3)
+    axes.plot(at, line, zorder=3, **_MEASURE)
     if np.isfinite(level):
         axes.axhline(level, zorder=2, **_LEVEL)
     if chosen is not None and (marked := np.flatnonzero(np.isclose(at, chosen))).size:
-        place = int(marked[0])
-        axes.plot(at[place], line[place], marker="*", markersize=14, color="white", markeredgecolor=INK, zorder=5)
+        axes.plot(at[marked[0]], line[marked[0]], zorder=5, **_STAR)
     axes.set_title(clean(name))
     axes.set_xticks(at, [f"{power:g}" for power in at])
     axes.margins(x=0.08, y=0.2)
     if share:
-        values = np.append(line, level)
-        values = values[np.isfinite(values)]
-        axes.set_ylim(*share_limits(float(values.min()), float(values.max())))
-        percent_axis(axes, "y")
+        fit_shares(axes, line, [level])
     else:
-        axes.yaxis.set_major_formatter(lambda value, _: f"{value:.4g}")
-
-
-def _explain(figure: Any, unchanged: bool, chosen: bool) -> None:
-    """A legend of the lines that all panels share."""
-    from matplotlib.lines import Line2D
-
-    handles = [Line2D([], [], color=BLUE, linewidth=1.8, marker="o", markersize=4.5, label="centred and re-weighted")]
-    if unchanged:
-        handles.append(Line2D([], [], label="as the model gives them", **_LEVEL))
-    if chosen:
-        star: Any = {"marker": "*", "markersize": 12, "color": "white", "markeredgecolor": INK, "linewidth": 0}
-        handles.append(Line2D([], [], label="power chosen on the other classes", **star))
-    figure.legend(handles=handles, loc="outside upper left", ncols=3, fontsize=9, columnspacing=1.4)
+        canvas.plain_axis(axes, "y")
 
 
 def _varied(title: str, inputs: Any, features: Any) -> tuple[np.ndarray, np.ndarray] | None:
@@ -206,7 +181,7 @@ def correlation_title(name: str, value: float) -> str:
     return f"{name}: MC {value_text(value, False)}"
 
 
-_RUN_COLUMNS, _RUN_PANEL = 3, 210
+_RUN_PANEL = 210
 _NAMED = 10  # runs up to which each has a colour and a marker of its own
 
 
@@ -230,42 +205,197 @@ def draw_measures(
     Returns:
         PNG bytes, or none when no run has both.
     """
-    panels = {}
+    shown = {}
     for measure in of:
         x, y = (
             plain_numbers([row.get(key, np.nan) for row in rows], f"values of '{key}'") for key in (measure, against)
         )
         if (np.isfinite(x) & np.isfinite(y)).any():
-            panels[measure] = (x, y)
-    if not panels:
+            shown[measure] = (x, y)
+    if not shown:
         return b""
-    lines = -(-len(panels) // _RUN_COLUMNS)
     labels = legend_labels(names) if len(names) <= _NAMED else []
-    with drawing(WIDTH, 40 + _RUN_PANEL * lines + (legend_height(labels) if labels else 0)) as figure:
-        grid = figure.subplots(lines, _RUN_COLUMNS, squeeze=False, sharey=True).ravel()
-        for axes, (measure, (x, y)) in zip(grid, panels.items(), strict=False):
-            _draw_points(axes, x, y, bool(labels))
-            axes.set_title(fit_text(of[measure] or measure, WIDTH / _RUN_COLUMNS - 45, _TITLE, "bold"))
-            axes.xaxis.set_major_formatter(lambda value, _: f"{value:.4g}")
+    rim = 40 + (legend_height(labels) if labels else 0)
+    with canvas.drawing(WIDTH, rim + _RUN_PANEL * -(-len(shown) // _COLUMNS)) as figure:
+        grid = canvas.panel_grid(figure, len(shown), _COLUMNS, sharey=True)
+        for axes, (measure, (x, y)) in zip(grid, shown.items(), strict=True):
+            for place in np.flatnonzero(np.isfinite(x) & np.isfinite(y)).tolist():
+                look = _look(place) if labels else {"color": BLUE, "marker": "o", "alpha": 0.6}
+                axes.scatter(x[place], y[place], s=34, zorder=3, **look)
+            axes.set_title(canvas.fit_text(of[measure] or measure, WIDTH / _COLUMNS - 45, _TITLE, "bold"))
+            canvas.plain_axis(axes, "x")
             axes.locator_params(axis="x", nbins=4)
             axes.margins(0.12)
             if percent:
-                percent_axis(axes, "y")
-        for axes in grid[len(panels) :]:
-            axes.set_axis_off()
-        for axes in grid[::_RUN_COLUMNS]:
+                canvas.percent_axis(axes, "y")
+        for axes in grid[::_COLUMNS]:
             axes.set_ylabel(clean(against))
         if labels:
-            handles = [grid[0].scatter([], [], s=34, **_look(place)) for place in range(len(labels))]
-            figure.legend(handles, labels, loc="outside upper left", ncols=min(4, len(labels)), fontsize=9)
-        return to_png(figure)
+            handles = [grid[0].scatter([], [], s=34, label=label, **_look(i)) for i, label in enumerate(labels)]
+            canvas.draw_legend(figure, handles, min(4, len(labels)))
+        return canvas.to_png(figure)
 
 
-def _draw_points(axes: Axes, x: np.ndarray, y: np.ndarray, named: bool) -> None:
-    for place in np.flatnonzero(np.isfinite(x) & np.isfinite(y)).tolist():
-        look = _look(place) if named else {"color": BLUE, "marker": "o", "alpha": 0.6}
-        axes.scatter(x[place], y[place], s=34, zorder=3, **look)
-
-
-def _look(place: int) -> dict[str, str]:
+def _look(place: int) -> dict[str, Any]:
     return {"color": SERIES[place % len(SERIES)], "marker": MARKERS[place % len(MARKERS)]}
+
+
+_METHODS = ("pca", "tsne")
+
+
+def project_2d(
+    embeddings: np.ndarray, *, method: Literal["pca", "tsne"] = "tsne", seed: int = 0, max_points: int = 2000
+) -> tuple[np.ndarray, np.ndarray]:
+    """Project embeddings (n, d) to the plane, a seeded sample of them when there are many.
+
+    PCA keeps the directions of largest variance and so the coarse layout; t-SNE keeps neighbourhoods, and its
+    distances between far groups mean nothing. With fewer than five points t-SNE has no neighbourhoods: PCA is used.
+
+    Args:
+        embeddings: (n, d) finite vectors.
+        method: "pca" or "tsne".
+        seed: picks the sample and seeds t-SNE.
+        max_points: how many points are kept at most.
+
+    Returns:
+        Points (m, 2) and the indices (m,) of the embeddings they show, ascending.
+    """
+    if method not in _METHODS:
+        raise DataError(f"Unknown projection '{method}'.{suggestion(method, _METHODS)}")
+    vectors = np.asarray(embeddings, dtype=np.float64)
+    check_shape(vectors, "embeddings of a map", "n", "d")
+    indices = np.arange(len(vectors))
+    if len(vectors) > max_points:
+        indices = np.sort(np.random.default_rng(seed).choice(len(vectors), max_points, replace=False))
+        vectors = vectors[indices]
+    plane = _principal_plane(vectors)
+    if method == "tsne" and len(vectors) >= 5:
+        plane = _tsne(vectors, plane, seed)
+    return plane, indices
+
+
+def _principal_plane(vectors: np.ndarray) -> np.ndarray:
+    """Coordinates (n, 2) along the two main directions; a direction that does not exist is zero."""
+    from sklearn.decomposition import PCA
+
+    plane = np.zeros((len(vectors), 2))
+    rank = min(2, *vectors.shape)
+    if rank and np.ptp(vectors, axis=0).any():
+        plane[:, :rank] = PCA(rank, svd_solver="full").fit_transform(vectors)
+    return plane
+
+
+def _tsne(vectors: np.ndarray, plane: np.ndarray, seed: int) -> np.ndarray:
+    """t-SNE (n, 2) started from the principal plane."""
+    from sklearn.manifold import TSNE
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+    spread = plane[:, 0].std()
+    start = (plane / spread * 1e-4 if spread > 0 else plane).astype(np.float32)
+    machine = TSNE(perplexity=min(30.0, (len(vectors) - 1) / 3), init=start, learning_rate="auto", random_state=seed)
+    # Threads add their gradients up in no fixed order, and t-SNE blows any difference up: one thread, one map.
+    with threadpool_limits(limits=1, user_api="openmp"):
+        return np.asarray(machine.fit_transform(vectors.astype(np.float32)), dtype=np.float64)
+
+
+_LABEL_LETTERS = 24
+# How far a name may move from its class, in pixels.
+_RADII = (0.0, 18.0, 34.0, 54.0, 80.0, 112.0, 150.0, 200.0, 260.0, 330.0)
+_ANGLES = np.linspace(0, 2 * np.pi, 16, endpoint=False) + np.pi / 2
+
+
+def draw_map(
+    points: np.ndarray, labels: np.ndarray, *, title: str = "", max_classes: int = 20, crosses: np.ndarray | None = None
+) -> bytes:
+    """Draw points in the plane; the largest classes get a colour, a marker and a name, the others are grey.
+
+    Args:
+        points: (n, 2) coordinates, as of `project_2d`.
+        labels: (n,) class names.
+        title: heading inside the picture.
+        max_classes: how many classes are coloured; up to 35 have a pair of colour and marker of their own.
+        crosses: (m, 2) further points, such as the centroids of classes, marked by black crosses.
+
+    Returns:
+        PNG bytes, or none when there are no points.
+    """
+    points = np.asarray(points, dtype=np.float64)
+    names = np.asarray([str(label) for label in labels], dtype=object)
+    if len(points) != len(names) or points.shape[1:] != (2,):
+        raise DataError(f"A map needs points (n, 2) and n labels, but got {points.shape} and {len(names)} labels.")
+    if not len(points):
+        return b""
+    counts = Counter(names)
+    shown = sorted(sorted(counts, key=lambda name: (-counts[name], name))[:max_classes])
+    with canvas.drawing(WIDTH, 640) as figure:
+        axes = figure.add_subplot()
+        axes.set(xticks=[], yticks=[], aspect="equal", adjustable="datalim")
+        axes.spines[:].set_visible(True)
+        axes.margins(0.06)
+        size = float(np.clip(12000 / len(points), 9, 40))
+        grey = ~np.isin(names, shown)
+        axes.scatter(points[grey, 0], points[grey, 1], s=0.6 * size, color=FAINT, linewidths=0)
+        styles = {name: (SERIES[i % len(SERIES)], MARKERS[i % len(MARKERS)]) for i, name in enumerate(shown)}
+        for name, (colour, marker) in styles.items():
+            x, y = points[names == name].T
+            axes.scatter(x, y, s=size, color=colour, marker=marker, linewidths=0, alpha=0.75)
+        if crosses is not None:
+            x, y = np.reshape(crosses, (-1, 2)).T
+            axes.scatter(x, y, s=22, color=BLACK, marker="x", linewidths=1.1, zorder=5)
+        axes.set_title(clean(title))
+        if hidden := len(counts) - len(shown):
+            axes.set_xlabel(f"grey: {hidden:,} more {'class' if hidden == 1 else 'classes'}", loc="left")
+        centres = np.array([np.median(points[names == name], axis=0) for name in shown]).reshape(-1, 2)
+        _write_names(figure, axes, points, centres, shown, [styles[name][0] for name in shown])
+        return canvas.to_png(figure)
+
+
+def _write_names(
+    figure: Figure, axes: Axes, points: np.ndarray, centres: np.ndarray, names: list[str], colours: list[str]
+) -> None:
+    """Write each class's name near its centre (k, 2), where it hides least."""
+    look: Any = {"textcoords": "offset pixels", "ha": "center", "va": "center", "fontsize": 8, "zorder": 6}
+    box = {"boxstyle": "round,pad=0.25", "facecolor": "white", "alpha": 0.88}
+    way = {"arrowstyle": "-", "color": MUTED, "linewidth": 0.7, "shrinkA": 0, "shrinkB": 0}
+    texts = [
+        axes.annotate(
+            shorten(name, _LABEL_LETTERS), tuple(at), (0, 0), bbox={**box, "edgecolor": colour}, arrowprops=way, **look
+        )
+        for name, at, colour in zip(names, centres, colours, strict=True)
+    ]
+    figure.draw_without_rendering()  # the layout must be settled before pixels mean anything
+    figure.set_layout_engine("none")
+    frame = np.array(axes.get_window_extent().extents)
+    at = axes.transData.transform(centres).reshape(-1, 2)
+    dots = axes.transData.transform(points)
+    sizes = []
+    for text in texts:
+        patch = text.get_bbox_patch()
+        extent = patch.get_window_extent() if patch is not None else text.get_window_extent()
+        sizes.append((extent.width, extent.height))
+    for text, offset in zip(texts, _place(at, np.array(sizes), dots, frame), strict=True):
+        text.set_position((float(offset[0]), float(offset[1])))
+
+
+def _place(centres: np.ndarray, sizes: np.ndarray, dots: np.ndarray, frame: np.ndarray) -> np.ndarray:
+    """Offsets (k, 2) of boxes of given sizes (k, 2) from their centres, in pixels: one box after the other.
+
+    Each takes the candidate that overlaps earlier boxes least, hides few dots and stays near its centre.
+    """
+    candidates = np.array([(r * np.cos(a), r * np.sin(a)) for r in _RADII for a in (_ANGLES if r else (0.0,))])
+    taken = np.empty((0, 4))
+    offsets = np.zeros((len(centres), 2))
+    # The outermost names have the most room: seating them first leaves the middle to those that need it.
+    order = np.argsort(-np.linalg.norm(centres - frame.reshape(2, 2).mean(0), axis=1), kind="stable")
+    for i in order:
+        half = sizes[i] / 2
+        low, high = centres[i] + candidates - half, centres[i] + candidates + half
+        inside = ((dots > low[:, None]) & (dots < high[:, None])).all(2).sum(1)
+        outside = (np.maximum(frame[:2] - low, 0) + np.maximum(high - frame[2:], 0)).sum(1)
+        width = np.minimum(high[:, None], taken[:, 2:]) - np.maximum(low[:, None], taken[:, :2])
+        overlap = np.maximum(width, 0).prod(2).sum(1)
+        cost = overlap + 50 * outside + 25 * inside + 3 * np.linalg.norm(candidates, axis=1)
+        best = int(np.argmin(cost))
+        offsets[i] = candidates[best]
+        taken = np.vstack([taken, np.concatenate([low[best], high[best]])])
+    return offsets

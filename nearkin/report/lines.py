@@ -1,4 +1,4 @@
-"""Line charts: line styles, legends, text that fits, series from a training log, and panels that share an axis.
+"""Line charts: line styles, legends, series from a training log, and panels that share an axis.
 
 A name's place decides its colour, dash and marker, so it looks the same in every picture.
 """
@@ -6,16 +6,17 @@ A name's place decides its colour, dash and marker, so it looks the same in ever
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from nearkin.errors import DataError
-from nearkin.report.canvas import DASHES, MARKERS, MUTED, SERIES, WIDTH, percent_axis
-from nearkin.report.values import LOWER, MISSING, shorten, value_text
+from nearkin.report import canvas
+from nearkin.report.canvas import DASHES, MARKERS, MUTED, SERIES, WIDTH
+from nearkin.report.values import MISSING, plain_parts, value_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,35 +24,9 @@ if TYPE_CHECKING:
     from matplotlib.lines import Line2D
 
 
-_PIXELS_PER_POINT = 100 / 72
 _LEGEND_SIZE, _LEGEND_ROW = 9, 21  # type in points, a row in CSS pixels
 _NAME_WIDTH, _HANDLE_WIDTH = 185, 64  # of a name, and of its line with the gaps around: two always fit side by side
-_THINNEST = 2  # CSS pixels a letter takes at least; what could not fit anyhow is not even measured
 _MARKS = 6  # on a curve of many points
-
-
-def plain_numbers(values: Any, what: str) -> np.ndarray:
-    """Values as float64; masked values become NaN, tensors are detached.
-
-    Raises:
-        DataError: if they are not numbers.
-    """
-    given = values.detach().cpu() if hasattr(values, "detach") else values
-    try:
-        array = np.ma.asarray(given) if isinstance(given, np.ma.MaskedArray) else np.asarray(given)
-    except (TypeError, ValueError):
-        array = np.array("ragged")
-    if array.dtype.kind not in "biuf":
-        raise DataError(f"The {what} must be an array of numbers, but got {shorten(repr(values), 60)}.")
-    numbers = array.astype(np.float64)
-    return numbers.filled(np.nan) if isinstance(numbers, np.ma.MaskedArray) else numbers
-
-
-def plain_parts(name: str, parts: Sequence[Any], *words: str) -> list[np.ndarray]:
-    """The arrays that belong to a name, one for each word that says what it is."""
-    if len(parts) != len(words):
-        raise DataError(f"'{name}' needs {len(words)} arrays ({', '.join(words)}), but got {len(parts)}.")
-    return [plain_numbers(part, f"{word} of '{name}'") for part, word in zip(parts, words, strict=True)]
 
 
 def curve_points(name: str, curve: Sequence[Any], *words: str) -> tuple[np.ndarray, np.ndarray]:
@@ -63,10 +38,10 @@ def curve_points(name: str, curve: Sequence[Any], *words: str) -> tuple[np.ndarr
     return x[finite], y[finite]
 
 
-def line_style(place: int) -> dict[str, Any]:
+def line_style(place: int, colour: str = "") -> dict[str, Any]:
     """Colour, dash and marker of the line at a place; dash and marker alone distinguish twenty lines."""
     return {
-        "color": SERIES[place % len(SERIES)],
+        "color": colour or SERIES[place % len(SERIES)],
         "linestyle": DASHES[place % len(DASHES)],
         "linewidth": 2.0 if place == 0 else 1.6,
         "marker": MARKERS[place % len(MARKERS)],
@@ -77,41 +52,19 @@ def line_style(place: int) -> dict[str, Any]:
     }
 
 
-def draw_curve(axes: Axes, place: int, x: np.ndarray, y: np.ndarray, *, travelled: np.ndarray) -> None:
-    """A line through points (m,), with a few markers spread evenly over the way `travelled` (m,), ascending.
+def draw_curve(
+    axes: Axes, place: int, x: np.ndarray, y: np.ndarray, *, travelled: np.ndarray | None = None, colour: str = ""
+) -> None:
+    """A line through points (m,), with a few markers spread evenly over the way `travelled` (m,), ascending; else x.
 
     Each place begins its markers elsewhere, so that those of equal curves do not hide one another.
     """
     if not len(x):
         return
-    start = (place % len(MARKERS) + 0.5) / len(MARKERS)
-    shares = (np.arange(_MARKS) + start) / _MARKS
-    marked = np.searchsorted(travelled, travelled[0] + shares * (travelled[-1] - travelled[0]))
-    every = np.unique(np.minimum(marked, len(x) - 1)).tolist()
-    axes.plot(x, y, markevery=every, **line_style(place))
-
-
-def text_width(text: str, size: float, weight: str = "normal") -> float:
-    """Width of a line of text in CSS pixels, at a size in points."""
-    from matplotlib.font_manager import FontProperties
-    from matplotlib.textpath import text_to_path
-
-    # All is said here: what is left out of a FontProperties comes from the user's settings.
-    look: Any = {"style": "normal", "variant": "normal", "stretch": "normal", "math_fontfamily": "dejavusans"}
-    font = FontProperties(family="DejaVu Sans", weight=weight, size=size, **look)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="(?s)Glyph .* missing from")
-        return _PIXELS_PER_POINT * float(text_to_path.get_text_width_height_descent(text, font, ismath=False)[0])
-
-
-def fit_text(text: str, width: float, size: float, weight: str = "normal") -> str:
-    """A clean line no wider than `width` CSS pixels, an ellipsis standing for the rest."""
-    line = shorten(text, max(1, int(width // _THINNEST)))
-    for limit in range(len(line), 0, -1):
-        line = shorten(text, limit)
-        if text_width(line, size, weight) <= width:
-            break
-    return line
+    way = x if travelled is None else travelled
+    shares = (np.arange(_MARKS) + (place % len(MARKERS) + 0.5) / len(MARKERS)) / _MARKS
+    marked = np.searchsorted(way, way[0] + shares * (way[-1] - way[0]))
+    axes.plot(x, y, markevery=np.unique(np.minimum(marked, len(x) - 1)).tolist(), **line_style(place, colour))
 
 
 def legend_labels(names: Iterable[str], areas: Mapping[str, float] | None = None, what: str = "area") -> list[str]:
@@ -119,7 +72,7 @@ def legend_labels(names: Iterable[str], areas: Mapping[str, float] | None = None
     labels = []
     for name in names:
         # Matplotlib leaves a label that is empty or begins with an underscore out of the legend.
-        label = fit_text(name.lstrip("_"), _NAME_WIDTH, _LEGEND_SIZE) or MISSING
+        label = canvas.fit_text(name.lstrip("_"), _NAME_WIDTH, _LEGEND_SIZE) or MISSING
         labels.append(f"{label}: {what} {value_text(float(areas[name]), True)}" if areas and name in areas else label)
     return labels
 
@@ -129,25 +82,27 @@ def legend_height(labels: Sequence[str]) -> int:
     return 14 + _LEGEND_ROW * -(-len(labels) // _columns(labels))
 
 
-def legend_above(figure: Figure, labels: Sequence[str], *more: Line2D) -> None:
+def legend_above(figure: Figure, labels: Sequence[str], *more: Line2D, colours: Sequence[str] = ()) -> None:
     """A legend over the whole width, each label in the style of its place, in as many columns as fit."""
-    from matplotlib.lines import Line2D
-
-    lines = [Line2D([], [], label=label, **line_style(place)) for place, label in enumerate(labels)]
-    columns = _columns([*labels, *(str(line.get_label()) for line in more)])
-    figure.legend(
-        handles=[*lines, *more],
-        loc="outside upper left",
-        ncols=columns,
-        fontsize=_LEGEND_SIZE,
-        handlelength=2.8,
-        columnspacing=1.2,
-        borderpad=0.2,
+    looks = [line_style(place, colours[place] if colours else "") for place in range(len(labels))]
+    handles = [*(canvas.mark(label, **look) for label, look in zip(labels, looks, strict=True)), *more]
+    columns = _columns([str(handle.get_label()) for handle in handles])
+    canvas.draw_legend(
+        figure, handles, columns, fontsize=_LEGEND_SIZE, handlelength=2.8, columnspacing=1.2, borderpad=0.2
     )
 
 
+@contextmanager
+def chart(height: int, labels: Sequence[str], *more: Line2D) -> Iterator[tuple[Figure, Axes]]:
+    """A figure and its axes of a height, below a legend in the styles of lines."""
+    with canvas.drawing(WIDTH, height + legend_height([*labels, *(str(line.get_label()) for line in more)])) as figure:
+        axes = figure.add_subplot()
+        legend_above(figure, labels, *more)
+        yield figure, axes
+
+
 def _columns(labels: Sequence[str]) -> int:
-    widest = max(text_width(label, _LEGEND_SIZE) for label in labels)
+    widest = max(canvas.text_width(label, _LEGEND_SIZE) for label in labels)
     return max(1, min(4, int(WIDTH // (widest + _HANDLE_WIDTH))))
 
 
@@ -209,55 +164,7 @@ def smooth(values: np.ndarray) -> np.ndarray:
     return np.convolve(values, kernel)[reach : reach + len(values)] / weight
 
 
-_PAIR_PANEL = 210  # height, in CSS pixels
 _NARROWEST = 0.04  # range of accuracies
-
-
-def value_line(name: str, values: np.ndarray, length: int, what: str) -> np.ndarray:
-    """The values of one line (m,), one for each place on its axis."""
-    line = plain_numbers(values, f"values of '{name}'")
-    if line.shape != (length,):
-        raise DataError(f"The line of '{name}' needs {length} values, one for each {what}, but got shape {line.shape}.")
-    return np.where(np.isfinite(line), line, np.nan)
-
-
-def has_values(*panels: Mapping[str, np.ndarray]) -> bool:
-    """Whether any line of any panel has a finite value."""
-    return any(np.isfinite(line).any() for lines in panels for line in lines.values())
-
-
-def panels_height(names: Sequence[str]) -> int:
-    """The height of both panels with their legend, in CSS pixels."""
-    return 40 + 2 * _PAIR_PANEL + legend_height(legend_labels(names))
-
-
-def draw_panels(
-    figure: Figure,
-    x: np.ndarray,
-    names: Sequence[str],
-    accuracy: Mapping[str, np.ndarray],
-    ece: Mapping[str, np.ndarray],
-) -> list[Axes]:
-    """Draw lines (m,) over x (m,), accuracy above ECE, with one legend; the place in `names` sets a line's look."""
-    upper, lower = figure.subplots(2, 1, sharex=True)
-    for axes, lines in ((upper, accuracy), (lower, ece)):
-        for place, name in enumerate(names):
-            if name in lines:
-                axes.plot(x, lines[name], **line_style(place))
-        percent_axis(axes, "y")
-    upper.set_title("Accuracy")
-    lower.set_title(f"Expected calibration error (ECE) {LOWER}")
-    upper.set_ylim(*share_limits(*_range(accuracy)))
-    top = max(_range(ece)[1], 0.01)
-    lower.set_ylim(-0.04 * top, 1.1 * top)  # errors from 0 on: an ECE twice as high is drawn twice as high
-    legend_above(figure, legend_labels(names))
-    return [upper, lower]
-
-
-def _range(lines: Mapping[str, np.ndarray]) -> tuple[float, float]:
-    values = np.concatenate([np.zeros(0), *lines.values()])
-    values = values[np.isfinite(values)]
-    return (float(values.min()), float(values.max())) if len(values) else (0.0, 1.0)
 
 
 def share_limits(low: float, high: float) -> tuple[float, float]:
@@ -268,7 +175,7 @@ def share_limits(low: float, high: float) -> tuple[float, float]:
     return (bottom if bottom >= 0 else min(low, 0.0) - rim), max(high, min(top, 1.0)) + rim
 
 
-Pairs: TypeAlias = Mapping[str, Mapping[str, tuple[Sequence[float], Sequence[float]]]]
+Pairs: TypeAlias = Mapping[str, Mapping[str, tuple[Sequence[float] | np.ndarray, Sequence[float] | np.ndarray]]]
 """Metric to method to two arrays (m,)."""
 
 _METRIC_PANEL, _METRIC_RIM = 210, 40  # CSS pixels: the height of a panel, and of what the axis below adds
@@ -315,45 +222,50 @@ def method_names(lines: Mapping[str, Mapping[str, MetricLine]]) -> list[str]:
     return list(dict.fromkeys(name for methods in lines.values() for name in methods))
 
 
-def picture_height(panels: int, labels: Sequence[str]) -> int:
-    """The height of a picture with its legend, in CSS pixels."""
-    return _METRIC_RIM + _METRIC_PANEL * panels + legend_height(legend_labels(labels))
-
-
-def metric_panels(
-    figure: Figure,
+@contextmanager
+def metric_picture(
     lines: Mapping[str, Mapping[str, MetricLine]],
     across: str,
+    *more: Line2D,
     beside: Mapping[str, Sequence[float]] | None = None,
-) -> dict[str, Axes]:
-    """Metric to its empty panel, of a height that holds all of its values, shares of 1.
+    colours: Sequence[str] = (),
+) -> Iterator[tuple[Figure, dict[str, Axes]]]:
+    """A figure with a legend of methods and, by metric, its empty panels, each as high as its values, shares of 1.
 
     Args:
-        figure: what the panels fill.
         lines: metric to method to its line.
         across: the name of what the lines run against.
+        more: what the legend explains besides.
         beside: metric to values that shall be in sight too.
+        colours: of the methods, in place of those of their places.
     """
-    grid = stacked_panels(figure, lines)
-    for metric, axes in grid.items():
-        parts = [part for line in lines[metric].values() for part in (line.y, line.low, line.high)]
-        values = np.concatenate([*parts, (beside or {}).get(metric, ())])
-        values = values[np.isfinite(values)]
-        axes.set_ylim(*share_limits(float(values.min()), float(values.max())))
-        axes.margins(x=0.02)
-        percent_axis(axes, "y")
-    grid[next(reversed(grid))].set_xlabel(across)
-    return grid
+    labels = legend_labels(method_names(lines))
+    height = legend_height([*labels, *(str(line.get_label()) for line in more)])
+    with canvas.drawing(WIDTH, _METRIC_RIM + _METRIC_PANEL * len(lines) + height) as figure:
+        grid = stacked_panels(figure, lines)
+        for metric, axes in grid.items():
+            parts = [part for line in lines[metric].values() for part in (line.y, line.low, line.high)]
+            fit_shares(axes, *parts, (beside or {}).get(metric, ()))
+            axes.margins(x=0.02)
+        axes.set_xlabel(across)
+        legend_above(figure, labels, *more, colours=colours)
+        yield figure, grid
+
+
+def fit_shares(axes: Axes, *parts: Any) -> None:
+    """Let an axis upwards, in percent, hold the finite of some shares of 1, and not much more; all if there is none."""
+    values = np.concatenate([np.zeros(0), *parts])
+    values = values[np.isfinite(values)] if np.isfinite(values).any() else np.array([0.0, 1.0])
+    axes.set_ylim(*share_limits(float(values.min()), float(values.max())))
+    canvas.percent_axis(axes, "y")
 
 
 def write_title(axes: Axes, title: str) -> None:
     """A panel's title, cut to the width of the picture."""
-    axes.set_title(fit_text(title, _TITLE_WIDTH, _TITLE_SIZE, "bold"), fontsize=_TITLE_SIZE)
+    axes.set_title(canvas.fit_text(title, _TITLE_WIDTH, _TITLE_SIZE, "bold"), fontsize=_TITLE_SIZE)
 
 
-def _metric_line(
-    name: str, points: Sequence[Sequence[float]], interval: Sequence[Sequence[float]] | None
-) -> MetricLine:
+def _metric_line(name: str, points: Sequence[Any], interval: Sequence[Any] | None) -> MetricLine:
     x, y = plain_parts(name, points, "place", "value")
     low, high = (np.full(y.shape, np.nan),) * 2 if interval is None else plain_parts(name, interval, "low", "high")
     if x.ndim != 1 or not x.shape == y.shape == low.shape == high.shape:

@@ -11,9 +11,9 @@ from PIL import Image
 
 from nearkin.errors import DataError
 from nearkin.metrics.local_features import convex_hull
-from nearkin.report.canvas import BLUE, FAINT, HUES, INK, MUTED, ORANGE, SKY, VERMILION, WIDTH, Plane, drawing, to_png
-from nearkin.report.lines import fit_text, plain_numbers
-from nearkin.report.values import value_text
+from nearkin.report import canvas
+from nearkin.report.canvas import BLUE, FAINT, HUES, INK, MUTED, ORANGE, SKY, VERMILION, WIDTH
+from nearkin.report.values import check_shape, plain_numbers, shaped, value_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,6 +28,7 @@ _MOST_POINTS = 12_000  # more would only darken the picture
 _PLANE_POINTS = 4096  # that the plane is fitted to
 _MAP, _STRIP = 540, 80  # heights in CSS pixels
 _SHAPE = 1.4  # width of the map over its height
+_NUMBER: Any = {"fontweight": "bold", "color": INK, "ha": "center", "va": "center"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +74,7 @@ class LocalView:
         """
         features, prototypes, nearest, labels = _checked(features, prototypes, nearest, labels)
         flat = features.reshape(-1, features.shape[2])
-        plane = Plane(thinned(flat, _PLANE_POINTS))
+        plane = canvas.Plane(thinned(flat, _PLANE_POINTS))
         gap = features.mean(axis=1, dtype=np.float64)
         pcc = np.stack([prototypes[places].mean(axis=0, dtype=np.float64) for places in nearest])
         ways = (x - prototypes[places] for x, places in zip(features, nearest, strict=True))
@@ -108,18 +109,22 @@ def draw_prototypes(view: LocalView, patches: Mapping[int, Sequence[Image.Image]
         raise DataError(f"There are {len(view.prototypes)} prototypes but none has index {unknown[0]}.")
     colours = cell_colours(view.prototypes, list(strips))
     rows = -(-len(strips) // 2)
-    with drawing(WIDTH, _MAP + _STRIP * rows) as figure:
+    with canvas.drawing(WIDTH, _MAP + _STRIP * rows) as figure:
         heights = [_MAP, *([_STRIP * rows] if rows else [])]
         parts = figure.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0]
         axes = parts[0].subplots()
         _draw_cells(axes, view, colours)
-        _mark_prototypes(axes, view, colours, list(strips))
+        x, y = view.prototypes.T
+        axes.scatter(x, y, s=34, color=list(colours), marker="s", edgecolors=INK, linewidths=0.9, zorder=4)
+        for number, place in enumerate(strips):
+            box = {"boxstyle": "round,pad=0.25", "facecolor": "white", "edgecolor": colours[place], "linewidth": 2}
+            canvas.note(axes, str(number + 1), (x[place], y[place]), zorder=6, bbox=box, fontsize=9, **_NUMBER)
         axes.set_title(f"{len(view.prototypes)} prototypes, covering radius {value_text(view.radius, False)}")
         if rows:
             cells = parts[1].subfigures(rows, 2, squeeze=False)
             for number, (place, images) in enumerate(strips.items()):
                 _draw_strip(cells[number // 2, number % 2], number + 1, images, colours[place])
-        return to_png(figure)
+        return canvas.to_png(figure)
 
 
 def cell_colours(prototypes: np.ndarray, first: Sequence[int] = ()) -> list[str]:
@@ -164,8 +169,7 @@ def frame(axes: Axes, *parts: np.ndarray, shape: float = 1.0, room: float = 0.04
     half = (0.5 + room) * height * np.array([shape, 1.0])
     (left, bottom), (right, top) = (low + high) / 2 - half, (low + high) / 2 + half
     axes.set(xlim=(left, right), ylim=(bottom, top), xticks=[], yticks=[], aspect="equal")
-    axes.spines[:].set_visible(True)
-    axes.grid(False)
+    canvas.frame_axes(axes, FAINT)
 
 
 def _draw_cells(axes: Axes, view: LocalView, colours: Sequence[str]) -> None:
@@ -187,37 +191,18 @@ def _draw_cells(axes: Axes, view: LocalView, colours: Sequence[str]) -> None:
     axes.imshow(tints, extent=(left, right, bottom, top), origin="lower", alpha=0.16, zorder=1)
 
 
-def _mark_prototypes(axes: Axes, view: LocalView, colours: Sequence[str], numbered: Sequence[int]) -> None:
-    """Prototypes as boxes; those with a strip are larger and carry its number."""
-    x, y = view.prototypes.T
-    axes.scatter(x, y, s=34, color=list(colours), marker="s", edgecolors=INK, linewidths=0.9, zorder=4)
-    for number, place in enumerate(numbered):
-        axes.annotate(
-            str(number + 1),
-            (x[place], y[place]),
-            fontsize=9,
-            fontweight="bold",
-            color=INK,
-            ha="center",
-            va="center",
-            zorder=6,
-            bbox={"boxstyle": "round,pad=0.25", "facecolor": "white", "edgecolor": colours[place], "linewidth": 2},
-        )
-
-
 def _draw_strip(part: SubFigure, number: int, images: Sequence[Image.Image], colour: str) -> None:
     """The number of a prototype, and the parts of images nearest to it."""
     row = part.subplots(1, 1 + MOST_PATCHES, width_ratios=[0.4, *[1] * MOST_PATCHES])
     box = {"boxstyle": "round,pad=0.3", "facecolor": "white", "edgecolor": colour, "linewidth": 2}
-    row[0].text(0.5, 0.5, str(number), fontsize=10, fontweight="bold", ha="center", va="center", bbox=box)
+    row[0].text(0.5, 0.5, str(number), bbox=box, fontsize=10, **_NUMBER)
     for axes in row:
         axes.set_axis_off()
     for axes, image in zip(row[1:], images, strict=False):
         axes.set_axis_on()
         axes.imshow(np.asarray(image.convert("RGB")), interpolation="lanczos")
         axes.set(xticks=[], yticks=[])
-        axes.grid(False)
-        axes.spines[:].set(visible=True, color=colour, linewidth=2)
+        canvas.frame_axes(axes, colour, 2)
 
 
 def _checked(
@@ -227,14 +212,10 @@ def _checked(
     features = np.asarray(features)
     if features.dtype.kind != "f":  # the many features of a network are not copied
         features = plain_numbers(features, "local features")
-    if features.ndim != 3 or not features.size or not np.isfinite(features).all():
-        raise DataError(f"Local features must be finite and of shape (B, n, d), but got shape {features.shape}.")
-    prototypes = plain_numbers(prototypes, "prototypes")
-    fits = prototypes.ndim == 2 and len(prototypes) and prototypes.shape[1] == features.shape[2]
-    if not fits or not np.isfinite(prototypes).all():
-        raise DataError(
-            f"The prototypes must be finite and of shape (m, {features.shape[2]}), but got shape {prototypes.shape}."
-        )
+    check_shape(features, "local features", "B", "n", "d")
+    if not features.size:
+        raise DataError("There are no local features to draw.")
+    prototypes = shaped(prototypes, "prototypes", "m", features.shape[2])
     nearest, labels = np.asarray(nearest), np.asarray(labels)
     if nearest.shape != features.shape[:2] or not np.isin(nearest, np.arange(len(prototypes))).all():
         raise DataError(
@@ -281,11 +262,11 @@ def draw_pooled(
         return b""
     columns = min(2, len(shown))
     rows = -(-len(shown) // columns)
-    with drawing(columns * WIDTH // 2, _POOLED_PANEL * rows + _LEGEND) as figure:
+    with canvas.drawing(columns * WIDTH // 2, _POOLED_PANEL * rows + _LEGEND) as figure:
         legend, body = figure.subfigures(2, 1, height_ratios=[_LEGEND, _POOLED_PANEL * rows], squeeze=False).flat
         parts = body.subfigures(rows, columns, squeeze=False)
         for part, (image, name, thumb) in zip(parts.flat, shown, strict=False):
-            heading = fit_text(name, WIDTH // 2 - 24, 10, "bold")
+            heading = canvas.fit_text(name, WIDTH // 2 - 24, 10, "bold")
             part.suptitle(heading, x=0.015, ha="left", fontsize=10, fontweight="bold")
             words = [
                 f"|PCC − GAP| {value_text(float(view.errors[image]), False)}",
@@ -297,18 +278,14 @@ def draw_pooled(
                 axes.set_xlabel(", ".join(words), fontsize=8, loc="left")
             else:
                 beside, axes = part.subplots(1, 2, width_ratios=[_THUMB, _PLOT])
-                _draw_thumb(beside, thumb, words)
+                beside.set_axis_off()
+                beside.set_anchor("N")
+                beside.imshow(np.asarray(thumb.convert("RGB")), interpolation="lanczos")
+                at: Any = {"transform": beside.transAxes, "va": "top", "linespacing": 1.5}
+                beside.text(0, -0.06, "\n".join(words), fontsize=8, color=MUTED, **at)
             _draw_image(axes, view, image)
         _write_legend(legend)
-        return to_png(figure)
-
-
-def _draw_thumb(axes: Axes, thumb: Image.Image, words: Sequence[str]) -> None:
-    """The picture, below it what was measured."""
-    axes.set_axis_off()
-    axes.set_anchor("N")
-    axes.imshow(np.asarray(thumb.convert("RGB")), interpolation="lanczos")
-    axes.text(0, -0.06, "\n".join(words), transform=axes.transAxes, fontsize=8, color=MUTED, va="top", linespacing=1.5)
+        return canvas.to_png(figure)
 
 
 def _draw_image(axes: Axes, view: LocalView, image: int) -> None:
@@ -322,35 +299,36 @@ def _draw_image(axes: Axes, view: LocalView, image: int) -> None:
     axes.add_collection(LineCollection(list(ways), colors=SKY, linewidths=0.5, alpha=0.7, zorder=2), autolim=False)
     dots(axes, points, 6, color=BLUE, zorder=3)
     used = mass > 0
-    dots(
-        axes, prototypes[used], _LARGEST * mass[used], color=ORANGE, marker="s", alpha=0.75, edgecolors=INK,
-        linewidths=0.7, zorder=4,
-    )  # fmt: skip
+    look: Any = {"color": ORANGE, "marker": "s", "alpha": 0.75, "edgecolors": INK, "linewidths": 0.7}
+    dots(axes, prototypes[used], _LARGEST * mass[used], zorder=4, **look)
     gap, pcc = view.gap[image], view.pcc[image]
-    axes.add_patch(
-        Circle(tuple(gap), view.radii[image], fill=False, edgecolor=VERMILION, linewidth=1.1, linestyle="--", zorder=5)
-    )
+    ring: Any = {"fill": False, "edgecolor": VERMILION, "linewidth": 1.1, "linestyle": "--"}
+    axes.add_patch(Circle(tuple(gap), view.radii[image], zorder=5, **ring))
     dots(axes, gap[None], 90, color=VERMILION, marker="*", edgecolors="white", linewidths=0.7, zorder=7)
     dots(axes, pcc[None], 34, color="white", marker="D", edgecolors=VERMILION, linewidths=1.5, zorder=6)
     frame(axes, view.points, prototypes, room=_POOLED_MARGIN)
 
 
 def _write_legend(figure: Figure | SubFigure) -> None:
-    from matplotlib.lines import Line2D
-
-    def mark(label: str, **look: object) -> Line2D:
-        return Line2D([], [], label=label, **{"linestyle": "", **look})  # type: ignore[arg-type]
-
+    shown: Any = {"linestyle": ""}
     handles = [
-        mark("local features", marker="o", markersize=3.5, color=BLUE),
-        mark("prototypes, by mass", marker="s", markersize=7, color=ORANGE, markeredgecolor=INK, markeredgewidth=0.7),
-        mark("GAP", marker="*", markersize=10, color=VERMILION, markeredgecolor="white"),
-        mark("PCC", marker="D", markersize=6, color="white", markeredgecolor=VERMILION, markeredgewidth=1.5),
-        mark("covering radius", linestyle="--", color=VERMILION, linewidth=1.1),
+        canvas.mark("local features", marker="o", markersize=3.5, color=BLUE, **shown),
+        canvas.mark(
+            "prototypes, by mass",
+            marker="s",
+            markersize=7,
+            color=ORANGE,
+            markeredgecolor=INK,
+            markeredgewidth=0.7,
+            **shown,
+        ),
+        canvas.mark("GAP", marker="*", markersize=10, color=VERMILION, markeredgecolor="white", **shown),
+        canvas.mark(
+            "PCC", marker="D", markersize=6, color="white", markeredgecolor=VERMILION, markeredgewidth=1.5, **shown
+        ),
+        canvas.mark("covering radius", linestyle="--", color=VERMILION, linewidth=1.1),
     ]
-    figure.legend(
-        handles=handles, loc="center left", ncols=5, fontsize=9, handlelength=1.4, handletextpad=0.4, columnspacing=1.1
-    )
+    canvas.draw_legend(figure, handles, 5, "center left", handlelength=1.4, handletextpad=0.4, columnspacing=1.1)
 
 
 _HULL_MAP, _HULL_PANEL = 430, 158  # heights in CSS pixels
@@ -381,16 +359,15 @@ def draw_class_hulls(view: LocalView, active: np.ndarray, classes: Sequence[str]
         )
     shown = range(min(len(classes), len(HUES)))
     rows = -(-len(shown) // _COLUMNS)
-    with drawing(WIDTH, _HULL_MAP + _HULL_PANEL * rows) as figure:
+    with canvas.drawing(WIDTH, _HULL_MAP + _HULL_PANEL * rows) as figure:
         above, below = figure.subfigures(2, 1, height_ratios=[_HULL_MAP, _HULL_PANEL * rows], squeeze=False).flat
         _draw_together(above.subplots(), view, active, shown)
-        grid = below.subplots(rows, _COLUMNS, squeeze=False)
-        for axes, place in zip(grid.flat, shown, strict=False):
+        for axes, place in zip(canvas.panel_grid(below, len(shown), _COLUMNS), shown, strict=True):
             _draw_class(axes, view, active[place], place)
-            axes.set_title(fit_text(classes[place], WIDTH // _COLUMNS - 16, 9, "bold"), fontsize=9, color=HUES[place])
-        for axes in grid.flat[len(shown) :]:
-            axes.remove()
-        return to_png(figure)
+            axes.set_title(
+                canvas.fit_text(classes[place], WIDTH // _COLUMNS - 16, 9, "bold"), fontsize=9, color=HUES[place]
+            )
+        return canvas.to_png(figure)
 
 
 def _draw_together(axes: Axes, view: LocalView, active: np.ndarray, shown: Sequence[int]) -> None:

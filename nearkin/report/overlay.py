@@ -13,18 +13,17 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 import numpy as np
 from PIL import Image, ImageDraw
 
 from nearkin.errors import DataError
-from nearkin.report.canvas import BLACK, BLUE, GREEN, INK, MUTED, PURPLE, VERMILION, WIDTH, drawing, place_axes, to_png
-from nearkin.report.lines import fit_text, text_width
+from nearkin.report import canvas
+from nearkin.report.canvas import BLACK, BLUE, GREEN, INK, MUTED, PURPLE, VERMILION, WIDTH
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 
 Size = tuple[int, int]
@@ -51,66 +50,14 @@ class ColourScale(Hashable, Protocol):
 
     def paint(self, values: np.ndarray, size: Size) -> Image.Image:
         """The map, enlarged to a size (width, height), as RGBA: what is laid over an image."""
-        ...
 
     def draw_key(self, axes: Axes) -> None:
         """Draw what the colours mean into flat axes."""
-        ...
 
 
 @dataclass(frozen=True)
-class ShareScale:
-    """For shares (h, w) that sum to 1: coloured by how many times the share in average pooling they are.
-
-    Args:
-        top: the multiple at which the scale ends; more looks the same.
-    """
-
-    top: float = _SMALLEST_TOP
-
-    @classmethod
-    def over(cls, maps: Sequence[np.ndarray]) -> ShareScale:
-        """The scale on which all of these maps can be read."""
-        return cls(_top([shares * shares.size for shares in maps]))
-
-    def paint(self, values: np.ndarray, size: Size) -> Image.Image:
-        """The map (h, w) enlarged to a size (width, height) as RGBA."""
-        return _heat(enlarged(values * values.size, size) / self.top)
-
-    def draw_key(self, axes: Axes) -> None:
-        """A colour bar from 0 to the top."""
-        _draw_heat_bar(axes, self.top, "weight of a position, as a multiple of its weight in average pooling")
-
-
-@dataclass(frozen=True)
-class HeatScale:
-    """For values (h, w) that are nowhere negative, as of Grad-CAM: coloured by how many times their own mean they are.
-
-    Args:
-        top: the multiple at which the scale ends; more looks the same.
-    """
-
-    top: float = _SMALLEST_TOP
-
-    @classmethod
-    def over(cls, maps: Sequence[np.ndarray]) -> HeatScale:
-        """The scale on which all of these maps can be read."""
-        return cls(_top([_in_means(values) for values in maps]))
-
-    def paint(self, values: np.ndarray, size: Size) -> Image.Image:
-        """The map (h, w) enlarged to a size (width, height) as RGBA."""
-        return _heat(enlarged(_in_means(values), size) / self.top)
-
-    def draw_key(self, axes: Axes) -> None:
-        """A colour bar from 0 to the top."""
-        _draw_heat_bar(axes, self.top, "Grad-CAM of a position, as a multiple of the image's mean")
-
-
-@dataclass(frozen=True)
-class SignedScale:
-    """For signed values (h, w): coloured by how many times their own mean size they are.
-
-    Orange is for, blue against, and the nearer to 0, the more transparent: what adds nothing shows the bare image.
+class _MultipleScale:
+    """Colours values (h, w) by how many times a mean they are.
 
     Args:
         top: the multiple, either way, at which the scale ends; more looks the same.
@@ -118,14 +65,61 @@ class SignedScale:
 
     top: float = _SMALLEST_TOP
 
+    _label: ClassVar[str]
+
     @classmethod
-    def over(cls, maps: Sequence[np.ndarray]) -> SignedScale:
+    def over(cls, maps: Sequence[np.ndarray]) -> Self:
         """The scale on which all of these maps can be read."""
-        return cls(_top([np.abs(_in_means(values)) for values in maps]))
+        return cls(_top([np.abs(cls._multiples(values)) for values in maps]))
 
     def paint(self, values: np.ndarray, size: Size) -> Image.Image:
         """The map (h, w) enlarged to a size (width, height) as RGBA."""
-        unit = np.clip(enlarged(_in_means(values), size) / self.top, -1, 1)
+        import matplotlib
+
+        unit = np.clip(enlarged(self._multiples(values), size) / self.top, 0, 1)
+        # One opacity for all: a colour then depends on nothing but its value and the image below.
+        return _rgba(matplotlib.colormaps[_HEAT](unit)[..., :3], np.full(unit.shape, _OPACITY))
+
+    def draw_key(self, axes: Axes) -> None:
+        """A colour bar from 0 to the top."""
+        import matplotlib
+
+        _draw_bar(axes, matplotlib.colormaps[_HEAT](np.linspace(0, 1, 256))[None, :, :3], 0.0, self.top, self._label)
+
+    @staticmethod
+    def _multiples(values: np.ndarray) -> np.ndarray:
+        """Values as multiples of the mean of their sizes; all zero stays so."""
+        mean = float(np.abs(values).mean())
+        return values / mean if mean > 0 else np.zeros_like(values)
+
+
+class ShareScale(_MultipleScale):
+    """For shares (h, w) that sum to 1: coloured by how many times the share in average pooling they are."""
+
+    _label = "weight of a position, as a multiple of its weight in average pooling"
+
+    @staticmethod
+    def _multiples(values: np.ndarray) -> np.ndarray:
+        return values * values.size
+
+
+class HeatScale(_MultipleScale):
+    """For values (h, w) that are nowhere negative, as of Grad-CAM: coloured by how many times their mean they are."""
+
+    _label = "Grad-CAM of a position, as a multiple of the image's mean"
+
+
+class SignedScale(_MultipleScale):
+    """For signed values (h, w): coloured by how many times their own mean size they are.
+
+    Orange is for, blue against, and the nearer to 0, the more transparent: what adds nothing shows the bare image.
+    """
+
+    _label = "what a position adds to the embedding; 1 = mean size, below 0 = against it"
+
+    def paint(self, values: np.ndarray, size: Size) -> Image.Image:
+        """The map (h, w) enlarged to a size (width, height) as RGBA."""
+        unit = np.clip(enlarged(self._multiples(values), size) / self.top, -1, 1)
         return _rgba(_signed_colours(unit), _STRONGEST * np.abs(unit))
 
     def draw_key(self, axes: Axes) -> None:
@@ -133,8 +127,7 @@ class SignedScale:
         unit = np.linspace(-1, 1, 512)[None]
         alpha = _STRONGEST * np.abs(unit)[..., None]
         colours = alpha * _signed_colours(unit) + (1 - alpha) * _rgb(_GROUND)
-        label = "what a position adds to the embedding; 1 = mean size, below 0 = against it"
-        _draw_bar(axes, colours, -self.top, self.top, label)
+        _draw_bar(axes, colours, -self.top, self.top, self._label)
 
 
 @dataclass(frozen=True)
@@ -173,19 +166,9 @@ class PartScale:
         colours = dict(zip(map(str, self.parts), _PARTS, strict=False)) | {"others": _OTHERS}
         patches = [Patch(facecolor=colour, edgecolor=MUTED, linewidth=0.5) for colour in colours.values()]
         axes.set_axis_off()
-        legend = axes.legend(
-            patches,
-            list(colours),
-            loc="upper center",
-            bbox_to_anchor=(0.5, 1.6),
-            ncols=len(colours),
-            fontsize=8,
-            title="dominant prototype; the stronger, the more of it is pooled",
-            title_fontsize=8,
-            handlelength=1.2,
-            columnspacing=1.2,
-            borderpad=0,
-        )
+        above: Any = {"loc": "upper center", "bbox_to_anchor": (0.5, 1.6), "ncols": len(colours), "fontsize": 8}
+        title: Any = {"title": "dominant prototype; the stronger, the more of it is pooled", "title_fontsize": 8}
+        legend = axes.legend(patches, list(colours), handlelength=1.2, columnspacing=1.2, borderpad=0, **above, **title)
         legend.get_title().set_color(MUTED)
 
 
@@ -194,12 +177,6 @@ def enlarged(values: np.ndarray, size: Size) -> np.ndarray:
     if values.ndim != 2 or not values.size or not np.isfinite(values).all():
         raise DataError(f"A map must have finite values (h, w), not {values.dtype} {values.shape}.")
     return np.asarray(Image.fromarray(values.astype(np.float32)).resize(size, Image.Resampling.BILINEAR))
-
-
-def _in_means(values: np.ndarray) -> np.ndarray:
-    """Values as multiples of the mean of their sizes; all zero stays so."""
-    mean = float(np.abs(values).mean())
-    return values / mean if mean > 0 else np.zeros_like(values)
 
 
 def _top(maps: Sequence[np.ndarray]) -> float:
@@ -224,27 +201,12 @@ def _rgba(colours: np.ndarray, alpha: np.ndarray) -> Image.Image:
     return Image.fromarray(np.round(255 * pixels).astype(np.uint8), "RGBA")
 
 
-def _heat(unit: np.ndarray) -> Image.Image:
-    """Values (h, w), 0 cold and 1 or more hot, as RGBA."""
-    import matplotlib
-
-    # One opacity for all: a colour then depends on nothing but its value and the image below.
-    return _rgba(matplotlib.colormaps[_HEAT](np.clip(unit, 0, 1))[..., :3], np.full(unit.shape, _OPACITY))
-
-
-def _draw_heat_bar(axes: Axes, top: float, label: str) -> None:
-    import matplotlib
-
-    _draw_bar(axes, matplotlib.colormaps[_HEAT](np.linspace(0, 1, 256))[None, :, :3], 0.0, top, label)
-
-
 def _draw_bar(axes: Axes, colours: np.ndarray, low: float, high: float, label: str) -> None:
     axes.imshow(colours, aspect="auto", extent=(low, high, 0, 1))
     axes.set(yticks=[], xlim=(low, high))
-    axes.grid(False)
     axes.set_xlabel(label, fontsize=8, labelpad=2)
     axes.tick_params(labelsize=8, length=2, pad=2)
-    axes.spines[:].set_visible(False)
+    canvas.frame_axes(axes)
 
 
 Box = tuple[float, float, float, float]
@@ -304,7 +266,7 @@ def draw_overlay(
         An RGB image as large as the one given.
     """
     scale = ShareScale.over([values]) if scale is None else scale
-    picture = _flat(image)
+    picture = canvas.on_white(image)
     left, top, right, bottom = (round(edge) for edge in box or (0, 0, *picture.size))
     right, bottom = max(right, left + 1), max(bottom, top + 1)
     seen = picture.crop((left, top, right, bottom))
@@ -328,7 +290,7 @@ def draw_keyed_overlay(
     factor = _LONGEST / max(image.size)
     size = (max(1, round(image.width * factor)), max(1, round(image.height * factor)))
     box = None if box is None else (box[0] * factor, box[1] * factor, box[2] * factor, box[3] * factor)
-    overlay = draw_overlay(_resized(_flat(image), size), values, scale, box)
+    overlay = draw_overlay(canvas.resized(canvas.on_white(image), size), values, scale, box)
     key = _draw_key(scale)
     sheet = Image.new("RGB", (max(overlay.width, key.width), overlay.height + key.height), "white")
     sheet.paste(overlay, ((sheet.width - overlay.width) // 2, 0))
@@ -349,12 +311,14 @@ def draw_overlays(panels: Sequence[OverlayPanel], scale: ColourScale) -> bytes:
     pairs = min(_PAIRS, len(panels))
     width = max(_NARROWEST, pairs * (2 * _CELL + _INSIDE + _BETWEEN) - _BETWEEN)
     height = math.ceil(len(panels) / pairs) * _ROW + _KEY
-    with drawing(width, height) as figure:
+    with canvas.drawing(width, height) as figure:
+        sheet = canvas.Sheet(figure)
         for place, panel in enumerate(panels):
-            left, top = place % pairs * (2 * _CELL + _INSIDE + _BETWEEN), place // pairs * _ROW
-            _draw_pair(figure, panel, scale, left, top)
-        _place_key(figure, scale, height - _KEY)
-        return to_png(figure)
+            left, top = place % pairs * (2 * _CELL + _INSIDE + _BETWEEN), place // pairs * _ROW + _CAPTION
+            _write(sheet, panel.caption, left, top, 2 * _CELL + _INSIDE, INK)
+            _show(sheet, panel.image, [(_CELL + _INSIDE, panel.values)], scale, (left, top, left + _CELL, top + _CELL))
+        _place_key(sheet, scale, height - _KEY)
+        return canvas.to_png(figure)
 
 
 def draw_strips(strips: Sequence[OverlayStrip], scale: ColourScale) -> bytes:
@@ -373,97 +337,59 @@ def draw_strips(strips: Sequence[OverlayStrip], scale: ColourScale) -> bytes:
     width, height = max(_NARROWEST, content), len(strips) * row + _KEY
     columns = {stage: place * (cell + _INSIDE) for place, stage in enumerate(stages, start=1)}
     left = (width - content) // 2
-    with drawing(width, height) as figure:
+    with canvas.drawing(width, height) as figure:
+        sheet = canvas.Sheet(figure)
         for place, strip in enumerate(strips):
             top = place * row + _CAPTION
-            _write(figure, strip.caption, left, top, content, INK)
-            _write(figure, "as seen", left, top + _STAGE, cell - _INSIDE, MUTED)
+            _write(sheet, strip.caption, left, top, content, INK)
+            _write(sheet, "as seen", left, top + _STAGE, cell - _INSIDE, MUTED)
             for stage, values in strip.maps.items():
-                name = _stage_caption(stage, values, cell - _INSIDE)
-                _write(figure, name, left + columns[stage], top + _STAGE, cell - _INSIDE, MUTED)
-            _show(figure, _side_by_side(strip, columns, scale, cell, content), left, top + _STAGE)
-        _place_key(figure, scale, height - _KEY)
-        return to_png(figure)
+                # The name of a stage and the size of its map, or the name alone where both do not fit.
+                both = f"{stage}, {values.shape[-2]} x {values.shape[-1]}"
+                told = both if canvas.text_width(both, _TEXT) <= cell - _INSIDE else stage
+                _write(sheet, told, left + columns[stage], top + _STAGE, cell - _INSIDE, MUTED)
+            maps = [(columns[stage], values) for stage, values in strip.maps.items()]
+            _show(sheet, strip.image, maps, scale, (left, top + _STAGE, left + cell, top + _STAGE + cell))
+        _place_key(sheet, scale, height - _KEY)
+        return canvas.to_png(figure)
 
 
-def _side_by_side(
-    strip: OverlayStrip, columns: Mapping[str, int], scale: ColourScale, cell: int, width: int
-) -> Image.Image:
-    """An image and its overlays, each at the column of its stage, twice as large as on the page."""
-    image = _resized(_flat(strip.image), (2 * cell, 2 * cell))
-    sheet = Image.new("RGB", (2 * width, 2 * cell), "white")
-    sheet.paste(image, (0, 0))
-    for stage, values in strip.maps.items():
-        sheet.paste(draw_overlay(image, values, scale), (2 * columns[stage], 0))
-    return sheet
+def _show(
+    sheet: canvas.Sheet, image: Image.Image, maps: Sequence[tuple[int, np.ndarray]], scale: ColourScale, at: Box
+) -> None:
+    """An image in a square (left, top, right, bottom) and its overlays, each so far to the right of it."""
+    left, top, right, bottom = map(round, at)
+    image = canvas.resized(canvas.on_white(image), (2 * (right - left), 2 * (bottom - top)))
+    sheet.paste(image, left, top)
+    for beside, values in maps:
+        sheet.paste(draw_overlay(image, values, scale), left + beside, top)
 
 
-def _stage_caption(stage: str, values: np.ndarray, width: int) -> str:
-    """The name of a stage and the size of its map, or the name alone where both do not fit."""
-    both = f"{stage}, {values.shape[-2]} x {values.shape[-1]}"
-    return both if text_width(both, _TEXT) <= width else stage
-
-
-def _draw_pair(figure: Figure, panel: OverlayPanel, scale: ColourScale, left: int, top: int) -> None:
-    """An image, a gap and its overlay, below their caption."""
-    image = _resized(_flat(panel.image), (2 * _CELL, 2 * _CELL))
-    pair = Image.new("RGB", (2 * (2 * _CELL + _INSIDE), 2 * _CELL), "white")
-    pair.paste(image, (0, 0))
-    pair.paste(draw_overlay(image, panel.values, scale), (2 * (_CELL + _INSIDE), 0))
-    _show(figure, pair, left, top + _CAPTION)
-    _write(figure, panel.caption, left, top + _CAPTION, pair.width // 2, INK)
-
-
-def _show(figure: Figure, picture: Image.Image, left: int, top: int) -> None:
-    """A picture, two of its pixels a pixel of the page."""
-    axes = place_axes(figure, left, top, picture.width / 2, picture.height / 2)
-    axes.imshow(np.asarray(picture), aspect="auto", interpolation="nearest")
-    axes.set_axis_off()
-
-
-def _write(figure: Figure, line: str, left: int, top: int, width: int, colour: str) -> None:
-    """A line of text above a place, in pixels of the page, no wider than `width`."""
-    whole, high = 100 * figure.get_figwidth(), 100 * figure.get_figheight()
-    figure.text(left / whole, 1 - (top - 4) / high, fit_text(line, width, _TEXT), fontsize=_TEXT, color=colour)
+def _write(sheet: canvas.Sheet, line: str, left: int, top: int, width: int, colour: str) -> None:
+    """A line of text above a place, no wider than `width`."""
+    sheet.write(left, top - 4, canvas.fit_text(line, width, _TEXT), _TEXT, va="baseline", color=colour)
 
 
 @lru_cache(maxsize=1)
 def _draw_key(scale: ColourScale) -> Image.Image:
     """The key alone; overlays that are written one after the other share it."""
-    with drawing(_NARROWEST, _KEY) as figure:
-        _place_key(figure, scale, 0)
-        return Image.open(io.BytesIO(to_png(figure))).convert("RGB")
+    with canvas.drawing(_NARROWEST, _KEY) as figure:
+        _place_key(canvas.Sheet(figure), scale, 0)
+        return Image.open(io.BytesIO(canvas.to_png(figure))).convert("RGB")
 
 
-def _place_key(figure: Figure, scale: ColourScale, top: int) -> None:
+def _place_key(sheet: canvas.Sheet, scale: ColourScale, top: int) -> None:
     """The key in the middle of a strip that begins `top` pixels below the upper edge."""
-    width = 100 * figure.get_figwidth()
-    left = (width - _NARROWEST) / 2 + _KEY_MARGIN
-    scale.draw_key(place_axes(figure, left, top + 8, _NARROWEST - 2 * _KEY_MARGIN, 8))
-
-
-def _resized(image: Image.Image, size: tuple[int, int]) -> Image.Image:
-    # Large steps up show honest pixels; everything else is a photograph to be resampled.
-    method = Image.Resampling.NEAREST if size[0] >= 2.5 * image.width else Image.Resampling.LANCZOS
-    return image.resize(size, method)
-
-
-def _flat(image: Image.Image) -> Image.Image:
-    """An image of any mode as RGB, transparent parts white."""
-    if image.has_transparency_data:
-        return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA")).convert("RGB")
-    return image.convert("RGB")
+    left = (sheet.width - _NARROWEST) / 2 + _KEY_MARGIN
+    scale.draw_key(sheet.axes(left, top + 8, _NARROWEST - 2 * _KEY_MARGIN, 8))
 
 
 _PNG_HEAD = 33
 """Bytes of the signature and of the first chunk, IHDR, which is always as long."""
 
 
-def _chunk(kind: bytes, content: bytes) -> bytes:
-    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
-
-
-_MARK = _chunk(b"tEXt", b"Software\0nearkin explain")
+_WORDS = b"Software\0nearkin explain"
+_MARK = struct.pack(">I", len(_WORDS)) + b"tEXt" + _WORDS + struct.pack(">I", zlib.crc32(b"tEXt" + _WORDS))
 
 
 def mark_png(png: bytes) -> bytes:

@@ -8,7 +8,6 @@ import os
 import re
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -49,7 +48,7 @@ def render_report(report: Report) -> str:
         "report.html.j2",
         report=report,
         figures=_pictures(report.sections),
-        with_intervals=any(_interval(row) != MISSING for row in report.metrics),
+        with_intervals=any(interval_text(row.low, row.high, row.percent) != MISSING for row in report.metrics),
         with_bars=any(_bar(row) for row in report.metrics),
         with_baseline=any(row.baseline is not None for row in report.metrics),
         with_notes=any(row.note for row in report.metrics),
@@ -152,14 +151,8 @@ def write_comparison(
     )
     if columns is None:
         columns = [column, *(other for other in all_columns(rows) if other.metric != column.metric)]
-    page = render_comparison(
-        rows,
-        columns,
-        verdict=_verdict(rows, column, contrast),
-        figures=[figure, *figures],
-        notes=notes,
-        contrast=contrast,
-    )
+    verdict, figures = _verdict(rows, column, contrast), [figure, *figures]
+    page = render_comparison(rows, columns, verdict=verdict, figures=figures, notes=notes, contrast=contrast)
     write_text(path, page)
 
 
@@ -181,36 +174,18 @@ def _verdict(rows: Sequence[ComparisonRow], column: Column, contrast: Contrast |
     return f"{verdict}; ahead of {name} by {lead} ({p_statement(difference.p_value)})."
 
 
-@dataclass(frozen=True)
-class _Picture:
-    """A figure as the template wants it: a data address and its size in CSS pixels."""
-
-    title: str
-    caption: str
-    alt: str
-    source: str
-    width: int
-    height: int
-
-    @property
-    def wide(self) -> bool:
-        return self.width > _WIDE
-
-
-def _pictures(figures: Sequence[Figure]) -> list[_Picture]:
-    return [_picture(figure) for figure in figures if figure.png]
-
-
-def _picture(figure: Figure) -> _Picture:
-    if not figure.png.startswith(_PNG):
-        raise DataError(f"The figure '{figure.title}' is not a PNG: pass the bytes of a PNG file.")
-    width, height = struct.unpack(">II", figure.png[16:24])
-    source = "data:image/png;base64," + base64.b64encode(figure.png).decode("ascii")
-    return _Picture(figure.title, figure.caption, figure.alt, source, math.ceil(width / 2), math.ceil(height / 2))
-
-
-def _interval(row: MetricRow) -> str:
-    return interval_text(row.low, row.high, row.percent)
+def _pictures(figures: Sequence[Figure]) -> list[dict[str, Any]]:
+    """Figures as the templates want them: with a data address and their size in CSS pixels."""
+    pictures = []
+    for figure in figures:
+        if not figure.png:
+            continue
+        if not figure.png.startswith(_PNG):
+            raise DataError(f"The figure '{figure.title}' is not a PNG: pass the bytes of a PNG file.")
+        width, height = (math.ceil(size / 2) for size in struct.unpack(">II", figure.png[16:24]))
+        source = "data:image/png;base64," + base64.b64encode(figure.png).decode("ascii")
+        pictures.append({**vars(figure), "source": source, "width": width, "height": height, "wide": width > _WIDE})
+    return pictures
 
 
 def _bar(row: MetricRow) -> dict[str, float]:
@@ -221,11 +196,6 @@ def _bar(row: MetricRow) -> dict[str, float]:
     if row.baseline is not None:
         marks["baseline"] = row.baseline
     return {name: round(100 * min(max(at, 0.0), 1.0), 1) for name, at in marks.items() if math.isfinite(at)}
-
-
-def _inline_code(text: str) -> Markup:
-    """Escape a line, then show its `backticked` parts as code."""
-    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
 def _render(template: str, **values: Any) -> str:
@@ -243,13 +213,9 @@ def _templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["inline_code"] = _inline_code
-    environment.globals.update(
-        value_text=value_text,
-        interval_text=interval_text,
-        change_text=change_text,
-        level_text=level_text,
-        bar=_bar,
-        MISSING=MISSING,
-    )
+    # A line is escaped first, then its `backticked` parts are shown as code.
+    code = re.compile(r"`([^`]+)`")
+    environment.filters["inline_code"] = lambda text: Markup(code.sub(r"<code>\1</code>", str(escape(text))))
+    texts = {text.__name__: text for text in (value_text, interval_text, change_text, level_text)}
+    environment.globals.update(texts, bar=_bar, MISSING=MISSING)
     return environment

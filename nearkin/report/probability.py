@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nearkin.errors import DataError
-from nearkin.report.canvas import BLUE, GREEN, HUES, INK, MUTED, ORANGE, PURPLE, SKY, VERMILION, WIDTH, drawing, to_png
-from nearkin.report.lines import fit_text, plain_numbers
+from nearkin.report import canvas
+from nearkin.report.canvas import BLUE, GREEN, HUES, INK, MUTED, ORANGE, PURPLE, SKY, VERMILION, WIDTH
+from nearkin.report.values import plain_numbers, shaped
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -83,6 +84,7 @@ _TITLE_ROOM, _KEY_ROOM = 46, 92  # CSS pixels above a row of panels, and below a
 _WIDEST = 420  # of a panel, in CSS pixels
 _ARROW = 0.26  # half frames
 _MOST_COLUMNS = 4
+_POINTS = ("representatives", "highest", "lowest")
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,17 +128,13 @@ def draw_planes(panels: Sequence[ProbabilityPanel], classes: Sequence[str], colu
     if not shown:
         return b""
     columns = _columns(columns, len(shown))
-    rows = -(-len(shown) // columns)
     side = min(WIDTH // columns - 32, _WIDEST)  # a little lower than wide: the layout then knows how high titles reach
-    with drawing(WIDTH, rows * (side + _TITLE_ROOM) + _KEY_ROOM) as figure:
-        grid = figure.subplots(rows, columns, squeeze=False)
-        for axes, panel in zip(grid.flat, shown, strict=False):
+    with canvas.drawing(WIDTH, -(-len(shown) // columns) * (side + _TITLE_ROOM) + _KEY_ROOM) as figure:
+        for axes, panel in zip(canvas.panel_grid(figure, len(shown), columns), shown, strict=True):
             _draw_plane(axes, panel, classes)
             _write_title(axes, panel, side)
-        for axes in grid.flat[len(shown) :]:
-            axes.remove()
         _draw_key(figure, classes)
-        return to_png(figure)
+        return canvas.to_png(figure)
 
 
 def draw_globes(
@@ -161,7 +159,7 @@ def draw_globes(
         return b""
     columns = _columns(len(shown), len(shown))
     side = min(WIDTH // columns - 24, _WIDEST)
-    with drawing(WIDTH, len(globes) * side + _TITLE_ROOM + _KEY_ROOM) as figure:
+    with canvas.drawing(WIDTH, len(globes) * side + _TITLE_ROOM + _KEY_ROOM) as figure:
         grid = figure.subplots(len(globes), columns, squeeze=False)
         for row, (globe, name) in enumerate(zip(globes, names, strict=True)):
             for axes, panel in zip(grid[row], shown, strict=True):
@@ -170,7 +168,7 @@ def draw_globes(
         for axes, panel in zip(grid[0], shown, strict=True):
             _write_title(axes, panel, side)
         _draw_key(figure, classes)
-        return to_png(figure)
+        return canvas.to_png(figure)
 
 
 def globe_points(view: Sequence[float], size: int) -> np.ndarray:
@@ -179,7 +177,11 @@ def globe_points(view: Sequence[float], size: int) -> np.ndarray:
 
 
 def _draw_plane(axes: Axes, panel: ProbabilityPanel, classes: Sequence[str]) -> None:
+    from matplotlib.patheffects import withStroke
+
     half = panel.half
+    arrow: Any = {"arrowstyle": "->", "color": "white", "linewidth": 1.5, "shrinkA": 8, "shrinkB": 1}
+    arrow["path_effects"] = [withStroke(linewidth=3.2, foreground=INK)]
     extent = (-half, half, -half, half)
     axes.imshow(panel.values, cmap=_MAP, vmin=0, vmax=1, extent=extent, origin="lower", interpolation="bilinear")
     _draw_contours(axes, panel.values, half)
@@ -187,14 +189,13 @@ def _draw_plane(axes: Axes, panel: ProbabilityPanel, classes: Sequence[str]) -> 
         inwards = -_ARROW * half * np.sign(points) * (np.abs(points) > 0.999 * half)
         _draw_rings(axes, points + inwards, look)
         for point, way in zip(points, inwards, strict=True):
-            if way.any():
-                _draw_arrow(axes, point + way, point)
+            if way.any():  # from the ring to the edge, light within dark
+                axes.annotate("", tuple(point), tuple(point + way), arrowprops=arrow, zorder=5)
     _draw_boxes(axes, panel.representatives, classes)
     ticks = [-half, 0.0, half]
     axes.set(xlim=(-half, half), ylim=(-half, half), xticks=ticks, yticks=ticks, aspect="equal")
     axes.tick_params(labelsize=8, length=2, pad=2)
-    axes.grid(False)
-    axes.spines[:].set_visible(False)
+    canvas.frame_axes(axes)
 
 
 def _draw_globe(axes: Axes, panel: ProbabilityPanel, globe: Globe, values: np.ndarray, classes: Sequence[str]) -> None:
@@ -212,8 +213,7 @@ def _draw_globe(axes: Axes, panel: ProbabilityPanel, globe: Globe, values: np.nd
     seen = globe.visible(panel.representatives)
     _draw_boxes(axes, globe.project(panel.representatives), classes, seen)
     axes.set(xlim=(-1.06, 1.06), ylim=(-1.06, 1.06), xticks=[], yticks=[], aspect="equal")
-    axes.grid(False)
-    axes.spines[:].set_visible(False)
+    canvas.frame_axes(axes)
 
 
 def _draw_contours(axes: Axes, values: np.ndarray, half: float) -> Any:
@@ -234,15 +234,6 @@ def _draw_rings(axes: Axes, points: np.ndarray, look: dict[str, Any]) -> None:
         axes.scatter(*points.T, facecolors="none", edgecolors=colour, linewidths=width, clip_on=False, zorder=6, **look)
 
 
-def _draw_arrow(axes: Axes, start: np.ndarray, end: np.ndarray) -> None:
-    """From a ring to the edge, light within dark."""
-    from matplotlib.patheffects import withStroke
-
-    look = {"arrowstyle": "->", "color": "white", "linewidth": 1.5, "shrinkA": 8, "shrinkB": 1}
-    rim = [withStroke(linewidth=3.2, foreground=INK)]
-    axes.annotate("", tuple(end), tuple(start), arrowprops={**look, "path_effects": rim}, zorder=5)
-
-
 def _draw_boxes(axes: Axes, points: np.ndarray, classes: Sequence[str], seen: np.ndarray | None = None) -> None:
     """Boxes with the first letter of a class at points (C, 2)."""
     for place, (point, name) in enumerate(zip(points, classes, strict=True)):
@@ -250,48 +241,31 @@ def _draw_boxes(axes: Axes, points: np.ndarray, classes: Sequence[str], seen: np
             continue
         look: dict[str, Any] = {"marker": "s", "s": 62, "color": _COLOURS[place % len(_COLOURS)], "edgecolors": "white"}
         axes.scatter(*point, linewidths=0.9, zorder=8, clip_on=False, **look)
-        axes.annotate(
-            name[:1], point, color="white", fontsize=6.5, fontweight="bold", ha="center", va="center_baseline", zorder=9
-        )
+        letter: Any = {"color": "white", "fontsize": 6.5, "fontweight": "bold", "ha": "center", "va": "center_baseline"}
+        canvas.note(axes, name[:1], point, zorder=9, **letter)
 
 
 def _write_title(axes: Axes, panel: ProbabilityPanel, width: float) -> None:
-    axes.set_title(fit_text(panel.title, width, 10, "bold"), fontsize=10, pad=20 if panel.note else 6)
-    axes.annotate(
-        fit_text(panel.note, width, 8),
-        (0, 1),
-        xycoords="axes fraction",
-        xytext=(0, 7),
-        textcoords="offset points",
-        fontsize=8,
-        color=MUTED,
-    )
+    title, below = canvas.fit_text(panel.title, width, 10, "bold"), canvas.fit_text(panel.note, width, 8)
+    canvas.heading(axes, title, below, fontsize=8, color=MUTED)
 
 
 def _draw_key(figure: Figure, classes: Sequence[str]) -> None:
     """The colour bar with the levels of the contours, and what the marks are."""
     from matplotlib.cm import ScalarMappable
-    from matplotlib.lines import Line2D
 
-    bar = figure.colorbar(
-        ScalarMappable(cmap=_MAP),
-        ax=list(figure.axes),
-        location="bottom",
-        shrink=0.6,
-        aspect=40,
-        pad=0.02,
-        ticks=[0, *_LEVELS, 1],
-    )
+    look: Any = {"location": "bottom", "shrink": 0.6, "aspect": 40, "pad": 0.02, "ticks": [0, *_LEVELS, 1]}
+    bar = figure.colorbar(ScalarMappable(cmap=_MAP), ax=list(figure.axes), **look)
     bar.set_label(f"p({classes[0]} | x), with lines at the ticks", fontsize=9)
     bar.ax.tick_params(labelsize=8, length=2)
     bar.outline.set_visible(False)
     marks = [("s", 7.0, _COLOURS[place % len(_COLOURS)], "none", name) for place, name in enumerate(classes)]
     marks += [("o", 9.0, "none", INK, "most probable"), ("D", 8.0, "none", INK, "least probable")]
     handles = [
-        Line2D([], [], linestyle="", marker=marker, markersize=size, color=colour, markeredgecolor=edge, label=label)
+        canvas.mark(label, linestyle="", marker=marker, markersize=size, color=colour, markeredgecolor=edge)
         for marker, size, colour, edge, label in marks
     ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), fontsize=9)
+    canvas.draw_legend(figure, handles, len(handles), "outside lower center")
 
 
 def _columns(asked: int, panels: int) -> int:
@@ -310,14 +284,8 @@ def _checked(
     if not fits or min(values.shape[-2:]) < 2 or not ((values >= 0) & (values <= 1)).all():
         raise DataError(f"'{panel.title}' needs probabilities {wanted} from 0 to 1, but got {values.shape} or others.")
     parts: dict[str, Any] = {
-        name: plain_numbers(getattr(panel, name), f"{name} of '{panel.title}'") for name in _POINTS
+        name: shaped(getattr(panel, name), f"{name} points of '{panel.title}'", "m", dimension) for name in _POINTS
     }
-    for name, points in parts.items():
-        if points.ndim != 2 or points.shape[1] != dimension or not np.isfinite(points).all():
-            raise DataError(
-                f"The {name} of '{panel.title}' must be finite points (m, {dimension}), but got shape {points.shape} "
-                "or other values."
-            )
     if len(parts["representatives"]) != len(classes) or not len(classes):
         raise DataError(
             f"'{panel.title}' has {len(parts['representatives'])} representatives for {len(classes)} classes."
@@ -325,9 +293,6 @@ def _checked(
     if not 0 < panel.half < np.inf:
         raise DataError(f"The frame of '{panel.title}' must have a positive half width, not {panel.half}.")
     return replace(panel, values=values, **parts)
-
-
-_POINTS = ("representatives", "highest", "lowest")
 
 
 _HEIGHT = 450
@@ -365,22 +330,26 @@ def draw_learned_plane(plane: LearnedPlane) -> bytes:
             f"A plane shows up to {len(HUES)} classes with a score for each, not {len(plane.classes)} classes with "
             f"{plane.scores.shape[-1]}."
         )
-    with drawing(WIDTH, _HEIGHT) as figure:
+    with canvas.drawing(WIDTH, _HEIGHT) as figure:
         regions, levels = figure.subplots(1, 2, sharex=True, sharey=True)
         _draw_regions(regions, plane)
         _draw_levels(levels, plane)
-        handles = [regions.scatter([], [], s=24, color=HUES[code]) for code in range(len(plane.classes))]
-        handles.append(regions.scatter([], [], s=70, marker="*", color="white", edgecolors=INK))
-        names = [*map(str, plane.classes), "prototype"]
-        figure.legend(
-            handles, names, loc="outside lower center", ncols=6, fontsize=9, columnspacing=1.2, handletextpad=0.2
-        )
-        return to_png(figure)
+        levels.set(xlim=plane.extent[:2], ylim=plane.extent[2:])
+        regions.grid(False)
+        levels.grid(False)
+        handles = [
+            regions.scatter([], [], s=24, color=HUES[code], label=str(name)) for code, name in enumerate(plane.classes)
+        ]
+        handles.append(regions.scatter([], [], s=70, marker="*", color="white", edgecolors=INK, label="prototype"))
+        canvas.draw_legend(figure, handles, 6, "outside lower center", columnspacing=1.2, handletextpad=0.2)
+        return canvas.to_png(figure)
 
 
 def _draw_regions(axes: Axes, plane: LearnedPlane) -> None:
+    from matplotlib.colors import to_rgb
+
     chosen = plane.scores.argmax(axis=-1)
-    colours = np.array([[int(hue[i : i + 2], 16) / 255 for i in (1, 3, 5)] for hue in HUES])
+    colours = np.array([to_rgb(hue) for hue in HUES])
     wash = 1 - _WASH * (1 - colours[chosen])
     axes.imshow(wash, origin="lower", extent=plane.extent, aspect="auto", interpolation="nearest")
     for code in range(len(plane.classes)):
@@ -388,7 +357,7 @@ def _draw_regions(axes: Axes, plane: LearnedPlane) -> None:
         axes.scatter(plane.points[mine, 0], plane.points[mine, 1], s=5, color=HUES[code], linewidths=0)
         x, y = plane.prototypes[code]
         axes.scatter(x, y, s=90, marker="*", color=HUES[code], edgecolors=INK, linewidths=1)
-    _finish(axes, plane, "Most similar prototype")
+    axes.set_title("Most similar prototype")
 
 
 def _draw_levels(axes: Axes, plane: LearnedPlane) -> None:
@@ -407,11 +376,4 @@ def _draw_levels(axes: Axes, plane: LearnedPlane) -> None:
         axes.clabel(lines, fontsize=8, fmt="%d")
     own_x, own_y = plane.prototypes[plane.chosen]
     axes.scatter(own_x, own_y, s=110, marker="*", color=HUES[plane.chosen], edgecolors=INK, linewidths=1)
-    _finish(axes, plane, f"S to the prototype of {plane.classes[plane.chosen]}")
-
-
-def _finish(axes: Axes, plane: LearnedPlane, title: str) -> None:
-    axes.set_title(title)
-    axes.set_xlim(*plane.extent[:2])
-    axes.set_ylim(*plane.extent[2:])
-    axes.grid(False)
+    axes.set_title(f"S to the prototype of {plane.classes[plane.chosen]}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from textwrap import wrap
+from typing import Any
 
 from rich import box
 from rich.table import Table
@@ -33,28 +34,23 @@ def metric_table(
     if any(row.lower_is_better for row in rows):
         table.caption, table.caption_justify = f"{LOWER} lower is better", "left"
     intervals = [interval_text(row.low, row.high, row.percent) for row in rows]
-    with_intervals = any(text != MISSING for text in intervals)
+    baselines = [MISSING if row.baseline is None else value_text(row.baseline, row.percent) for row in rows]
+    changes = [change_text(row.value, row.baseline, row.percent) for row in rows]
+    names = [f"{row.name} {LOWER}" if row.lower_is_better else row.name for row in rows]
     with_baseline = any(row.baseline is not None for row in rows)
-    with_notes = any(row.note for row in rows)
-    table.add_column("metric", style="bold")
-    table.add_column("value", justify="right")
-    if with_intervals:
-        table.add_column(level_text(level), justify="right", style="dim")
-    if with_baseline:
-        table.add_column(_text(baseline_name), justify="right")
-        table.add_column("change", justify="right")
-    if with_notes:
-        table.add_column("note", style="dim")
-    for row, interval in zip(rows, intervals, strict=True):
-        name = f"{row.name} {LOWER}" if row.lower_is_better else row.name
-        cells = [name, value_text(row.value, row.percent)]
-        if with_intervals:
-            cells.append(interval)
-        if with_baseline:
-            cells.append(MISSING if row.baseline is None else value_text(row.baseline, row.percent))
-            cells.append(change_text(row.value, row.baseline, row.percent))
-        if with_notes:
-            cells.append(row.note)
+    number: dict[str, Any] = {"justify": "right"}
+    columns = [
+        ("metric", names, True, {"style": "bold"}),
+        ("value", [value_text(row.value, row.percent) for row in rows], True, number),
+        (level_text(level), intervals, any(text != MISSING for text in intervals), {**number, "style": "dim"}),
+        (baseline_name, baselines, with_baseline, number),
+        ("change", changes, with_baseline, number),
+        ("note", [row.note for row in rows], any(row.note for row in rows), {"style": "dim"}),
+    ]
+    shown = [(heading, texts, look) for heading, texts, filled, look in columns if filled]
+    for heading, _, look in shown:
+        table.add_column(_text(heading), **look)
+    for cells in zip(*(texts for _, texts, _ in shown), strict=True):
         table.add_row(*map(_text, cells))
     return table
 

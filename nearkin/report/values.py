@@ -1,14 +1,15 @@
-"""What a report shows, as plain values, and how numbers and names are formatted everywhere."""
+"""What a report shows, as plain values that are checked, and how numbers and names are formatted everywhere."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Any
 
-if TYPE_CHECKING:
-    import numpy as np
+import numpy as np
+
+from nearkin.errors import DataError
 
 MISSING = "–"
 LOWER = "↓"  # beside the name of a metric of which less is better
@@ -72,6 +73,49 @@ def shorten(text: str, limit: int) -> str:
 def _decimals(value: float, digits: int) -> str:
     """Fixed decimals without a negative zero."""
     return f"{round(value, digits) + 0.0:.{digits}f}"
+
+
+def plain_numbers(values: Any, what: str) -> np.ndarray:
+    """Values as float64; masked values become NaN, tensors are detached.
+
+    Raises:
+        DataError: if they are not numbers.
+    """
+    given = values.detach().cpu() if hasattr(values, "detach") else values
+    try:
+        array = np.ma.asarray(given) if isinstance(given, np.ma.MaskedArray) else np.asarray(given)
+    except (TypeError, ValueError):
+        array = np.array("ragged")
+    if array.dtype.kind not in "biuf":
+        raise DataError(f"The {what} must be an array of numbers, but got {shorten(repr(values), 60)}.")
+    numbers = array.astype(np.float64)
+    return numbers.filled(np.nan) if isinstance(numbers, np.ma.MaskedArray) else numbers
+
+
+def shaped(values: Any, what: str, *sizes: int | str) -> np.ndarray:
+    """Finite numbers of a shape, such as `("m", 3)`, where a letter stands for any size.
+
+    Raises:
+        DataError: if they are no numbers, not finite, or of another shape.
+    """
+    array = plain_numbers(values, what)
+    check_shape(array, what, *sizes)
+    return array
+
+
+def check_shape(array: np.ndarray, what: str, *sizes: int | str) -> None:
+    """Raise DataError unless an array is finite and of a shape; a letter stands for any size."""
+    wanted = tuple(found if isinstance(size, str) else size for size, found in zip(sizes, array.shape, strict=False))
+    if len(wanted) < len(sizes) or array.shape != wanted or not np.isfinite(array).all():
+        told = f"({', '.join(map(str, sizes))}{',' if len(sizes) == 1 else ''})"
+        raise DataError(f"The {what} must be finite and of shape {told}, but got shape {array.shape} or other values.")
+
+
+def plain_parts(name: str, parts: Sequence[Any], *words: str) -> list[np.ndarray]:
+    """The arrays that belong to a name, one for each word that says what it is."""
+    if len(parts) != len(words):
+        raise DataError(f"'{name}' needs {len(words)} arrays ({', '.join(words)}), but got {len(parts)}.")
+    return [plain_numbers(part, f"{word} of '{name}'") for part, word in zip(parts, words, strict=True)]
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Same class or not: distances of same-class pairs against other pairs, and the DET curve of both errors."""
+"""Distributions: distances of same-class pairs against other pairs, the DET curve of both errors, drift by chance."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nearkin.report.canvas import BLUE, DASHES, FAINT, INK, MARKERS, MUTED, SERIES, VERMILION, WIDTH, drawing, to_png
-from nearkin.report.values import clean, shorten, value_text
+from nearkin.report import canvas
+from nearkin.report.canvas import BLUE, DASHES, FAINT, INK, MARKERS, MUTED, SERIES, VERMILION, WIDTH
+from nearkin.report.values import clean, p_text, shorten, value_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,7 +38,7 @@ def draw_histograms(
     if not len(both):
         return b""
     edges = np.histogram_bin_edges(both, bins=_BINS)
-    with drawing(WIDTH, 400) as figure:
+    with canvas.drawing(WIDTH, 400) as figure:
         axes = figure.add_subplot()
         # Told apart by filling, hatching and line as well as by colour.
         for values, name, colour, hatch, dash in (
@@ -45,9 +46,8 @@ def draw_histograms(
             (same, "same class", BLUE, "", "-"),
         ):
             if len(values):
-                label = (
-                    f"{name}: {len(values):,} {'pair' if len(values) == 1 else 'pairs'}, median {np.median(values):.3g}"
-                )
+                pairs = f"{len(values):,} {'pair' if len(values) == 1 else 'pairs'}"
+                label = f"{name}: {pairs}, median {np.median(values):.3g}"
                 density = np.histogram(values, bins=edges, density=True)[0]
                 axes.stairs(density, edges, fill=True, facecolor=colour, edgecolor=colour, alpha=0.28, hatch=hatch)
                 axes.stairs(density, edges, color=colour, linewidth=1.6, linestyle=dash, label=label)
@@ -57,26 +57,13 @@ def draw_histograms(
         axes.margins(x=0.01, y=0.12)
         axes.set_ylim(bottom=0)
         if threshold is not None and np.isfinite(threshold):
-            _mark(axes, threshold)
+            axes.axvline(threshold, color=INK, linewidth=1.2, linestyle=":")
+            # Its name stands on the side that has more room.
+            side, shift = ("right", -5) if threshold > sum(axes.get_xlim()) / 2 else ("left", 5)
+            told, at = f"threshold {threshold:.3g}", ("data", "axes fraction")
+            canvas.note(axes, told, (threshold, 1), (shift, -2), at, ha=side, va="top", fontsize=9)
         figure.legend(loc="outside upper left", ncols=2, handlelength=1.8, reverse=True)
-        return to_png(figure)
-
-
-def _mark(axes: Axes, threshold: float) -> None:
-    """A line at the threshold, its name on the side that has more room."""
-    axes.axvline(threshold, color=INK, linewidth=1.2, linestyle=":")
-    left, right = axes.get_xlim()
-    to_left = threshold > (left + right) / 2
-    axes.annotate(
-        f"threshold {threshold:.3g}",
-        (threshold, 1),
-        xycoords=("data", "axes fraction"),
-        xytext=(-5 if to_left else 5, -2),
-        textcoords="offset points",
-        ha="right" if to_left else "left",
-        va="top",
-        fontsize=9,
-    )
+        return canvas.to_png(figure)
 
 
 _TICKS = (1e-5, 1e-4, 1e-3, 0.01, 0.05, 0.2, 0.5, 0.8, 0.95, 0.99)
@@ -100,7 +87,7 @@ def draw_det(
         return b""
     rates = equal_errors or {}
     low, high = _limits(curves, rates)
-    with drawing(WIDTH, 500) as figure:
+    with canvas.drawing(WIDTH, 500) as figure:
         axes = figure.add_subplot()
         axes.plot(_probit([low, high]), _probit([low, high]), color=FAINT, linewidth=1.0, linestyle=":", zorder=1)
         for place, (name, (fpr, fnr)) in enumerate(curves.items()):
@@ -124,7 +111,7 @@ def draw_det(
             words = "Some threshold makes no error at all."
             axes.text(0.5, 0.5, words, transform=axes.transAxes, ha="center", va="center", backgroundcolor="white")
         figure.legend(loc="outside upper left", ncols=2, handlelength=2.4)
-        return to_png(figure)
+        return canvas.to_png(figure)
 
 
 def _frame(axes: Axes, low: float, high: float) -> None:
@@ -166,3 +153,40 @@ def _rate(deviate: float) -> float:
     from scipy.special import ndtr
 
     return float(ndtr(deviate))
+
+
+_NULL_BINS = 40
+
+
+def draw_null(null: np.ndarray, observed: float, p_value: float, two_sided: bool = False) -> bytes:
+    """Draw the discrepancies of random divisions, and that of the given one.
+
+    Args:
+        null: (P,) of random divisions of all items into two sets.
+        observed: of the two sets as they are.
+        p_value: how often chance gives at least as much.
+        two_sided: whether values that are low count as well; the legend says so.
+
+    Returns:
+        PNG bytes, or none when there is nothing finite to draw.
+    """
+    values = np.asarray(null, dtype=np.float64).ravel()
+    values = values[np.isfinite(values)]
+    if not len(values) or not np.isfinite(observed):
+        return b""
+    low, high = float(values.min()), float(values.max())
+    edges = np.linspace(low, high if high > low else low + 1e-12, _NULL_BINS + 1)
+    with canvas.drawing(WIDTH, 360) as figure:
+        axes = figure.add_subplot()
+        counts, _ = np.histogram(values, bins=edges)
+        axes.stairs(counts, edges, fill=True, facecolor=BLUE, edgecolor=BLUE, alpha=0.28)
+        axes.stairs(counts, edges, color=BLUE, linewidth=1.4, label=f"{len(values):,} divisions at random")
+        told = f"these two sets, p = {p_text(p_value)}{' (two-sided)' if two_sided else ''}"
+        axes.axvline(observed, color=VERMILION, linewidth=2.0, linestyle="--", label=told)
+        span = max(high, observed) - min(low, observed) or 1e-12
+        axes.set_xlim(min(low, observed) - 0.04 * span, max(high, observed) + 0.04 * span)
+        axes.set_ylim(0, 1.12 * counts.max())
+        axes.set_xlabel("squared discrepancy between the sets (MMD²)")
+        axes.set_ylabel("divisions")
+        figure.legend(loc="outside upper left", ncols=2, handlelength=1.8)
+        return canvas.to_png(figure)

@@ -31,7 +31,7 @@ from nearkin.protocol import Candidate
 from nearkin.protocol.candidates import divide
 from nearkin.recipe import Recipe
 from nearkin.report import draw_metric_curves
-from nearkin.report.adversary import ACCURACY, COEFFICIENT, LOSS
+from nearkin.report.dynamics import ACCURACY, COEFFICIENT, LOSS
 from nearkin.training import Run, train
 from studies.adversary.run import CIFAR, CUB, IMAGES, LOSSES, of_loss
 from studies.places import located

@@ -42,11 +42,11 @@ from nearkin.data.stores import ArrayStore
 from nearkin.errors import NearkinError, TrainingError, UnknownNameError, suggestion
 from nearkin.models import Embedder, ModelSection, build_embedder
 from nearkin.protocol import Book, Candidate, Cell, Contents, Summary
-from nearkin.protocol.benchmark import BookWorker, Stopped, Task, WorkerSettings
 from nearkin.protocol.book import extended
 from nearkin.protocol.candidates import UNTRAINED_CELL, DataDivision, check_trainable
 from nearkin.protocol.ledger import HeldOut, Ledger
 from nearkin.protocol.summary import Summariser
+from nearkin.protocol.worker import BookWorker, ModelTrainer, Stopped, Task, WorkerSettings
 from nearkin.recipe import Recipe
 from nearkin.report.comparison import SEPARATE
 from nearkin.report.values import interval_text, value_text
@@ -326,7 +326,7 @@ class Study:
             for one in candidates:
                 items, cell = self._items(one.name), Cell(one.name, "separate", seed)
                 task = Task(items, self.division, HeldOut(items.select(self.division.test)))
-                worker = BookWorker(self.book, contents, ledger, task, [one], around)
+                worker = BookWorker(ModelTrainer(self.book, contents, task, [one], around), ledger)
                 if worker.is_done(cell):
                     continue
                 print(cell.title, file=sys.stderr, flush=True)

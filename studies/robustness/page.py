@@ -9,7 +9,7 @@ import numpy as np
 
 from nearkin.metrics import holm
 from nearkin.metrics.paired import geometry_correlations
-from nearkin.report.robustness import draw_robustness
+from nearkin.report.curves import draw_robustness
 from studies.page_tables import p_text, table
 from studies.paired_seeds import half_width, paired_t
 from studies.places import IMAGES, located

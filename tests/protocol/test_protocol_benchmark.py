@@ -288,7 +288,7 @@ def test_frozen_trunks_are_embedded_from_the_cache(bench, candidate, patterns, t
     # Another recipe on the same trunk decodes nothing again.
     monkeypatch.setattr(Embedder, "encode", lambda *_, **__: pytest.fail("encoded again"))
     monkeypatch.setattr(type(patterns), "load", lambda *_: pytest.fail("decoded again"))
-    monkeypatch.setattr("nearkin.protocol.benchmark.untrained_features", lambda *_: ("", None))
+    monkeypatch.setattr("nearkin.protocol.worker.untrained_features", lambda *_: ("", None))
     bench([candidate("other", "triplet", "model.freeze=all", "model.cache=true")], tmp_path / "other")
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from nearkin.errors import RunError
-from nearkin.protocol import benchmark
+from nearkin.protocol import worker
 
 QUERIES = "queries/triplet-fold1-seed0.npz"
 
@@ -23,7 +23,7 @@ def undrawn(monkeypatch):
 @pytest.fixture
 def untrainable(monkeypatch):
     """From here on nothing may be trained."""
-    monkeypatch.setattr(benchmark, "train", lambda *_, **__: pytest.fail("a model was trained"))
+    monkeypatch.setattr(worker, "train", lambda *_, **__: pytest.fail("a model was trained"))
 
 
 @pytest.fixture

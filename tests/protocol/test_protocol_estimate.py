@@ -7,7 +7,7 @@ import torch
 from nearkin.data.splits import class_folds
 from nearkin.models import Embedder
 from nearkin.protocol import Candidate, benchmark
-from nearkin.protocol.estimate import Estimate, estimate_model
+from nearkin.protocol.benchmark import Estimate, estimate_model
 from nearkin.recipe import load_recipe
 
 
@@ -46,5 +46,5 @@ def test_a_benchmark_tells_its_estimate_before_it_begins(patterns, tiny, bench, 
     candidates = [Candidate("triplet", load_recipe("triplet", [*tiny, "training.max_steps=3"]))]
     bench(candidates, tmp_path / "book", progress=True)
     told = capsys.readouterr().err
-    assert "triplet: about 2 s a step and 30 s a validation; 2 models of at most 3,600 steps: 6.0 h." in told
-    assert told.index("A full run takes about 6.0 h") < told.index("Model 1 of 2")
+    assert "triplet: about 2 s a step and 30 s a validation; 2 models of at most 3,600 steps: 6 h." in told
+    assert told.index("A full run takes about 6 h") < told.index("Model 1 of 2")

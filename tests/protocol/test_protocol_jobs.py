@@ -16,7 +16,7 @@ import torch
 from nearkin.data.sources import open_data
 from nearkin.errors import DataError, TrainingError
 from nearkin.protocol import Candidate
-from nearkin.protocol.jobs import Jobs, Stopped
+from nearkin.protocol.worker import Jobs, Stopped
 from nearkin.recipe import load_recipe
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from nearkin.data.sources import open_data
 from nearkin.errors import DataError, RecipeError, RunError, StorageError, UnknownNameError
-from nearkin.protocol import Candidate, Cell, benchmark
+from nearkin.protocol import Candidate, Cell, worker
 from nearkin.recipe import load_recipe
 from nearkin.storage import WriterLock
 from nearkin.training import loop
@@ -96,7 +96,7 @@ def test_interrupted_between_cells_nothing_is_repeated(whole, halfway, bench, ca
     path = shutil.copytree(halfway, tmp_path / "book")
     assert len(list((path / "embeddings").iterdir())) == 2
     with monkeypatch.context() as patch:
-        patch.setattr(benchmark, "train", lambda *_, **__: pytest.fail("trained again"))
+        patch.setattr(worker, "train", lambda *_, **__: pytest.fail("trained again"))
         bench([candidate("triplet")], path)
     assert lines_of(path) == lines_of(whole)
 
@@ -475,7 +475,7 @@ def test_a_book_that_does_not_say_its_order_goes_on_with_drawn_folds(bench, cand
     stored = json.loads((path / "book.json").read_text())
     assert stored.pop("fold_order") == "random"
     (path / "book.json").write_text(json.dumps(stored))
-    monkeypatch.setattr(benchmark, "train", lambda *_, **__: pytest.fail("trained again"))
+    monkeypatch.setattr(worker, "train", lambda *_, **__: pytest.fail("trained again"))
     gone_on = bench([candidate("triplet")], path)
     assert gone_on.contents.folds == drawn.contents.folds
     assert "in order" not in gone_on.tables.markdown()

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from nearkin.report import adversary as module
 from nearkin.report import draw_adversary
-from nearkin.report.adversary import SignChanges, adversary_facts, counted_sign_changes, sign_changes
+from nearkin.report.dynamics import SignChanges, adversary_facts, counted_sign_changes, sign_changes
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 THRESHOLD = 1.5
@@ -48,7 +47,7 @@ def soft(count):
 def drawn(monkeypatch, history, threshold=THRESHOLD):
     """The axes of the picture, by the first word of their titles."""
     kept = []
-    monkeypatch.setattr(module, "to_png", lambda figure: kept.append(figure) or b"")
+    monkeypatch.setattr("nearkin.report.canvas.to_png", lambda figure: kept.append(figure) or b"")
     draw_adversary(history, threshold=threshold)
     return {axes.get_title(loc="left").split()[0].rstrip(":"): axes for axes in kept[0].axes}
 

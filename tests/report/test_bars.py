@@ -10,7 +10,7 @@ from matplotlib.patches import Rectangle
 from PIL import Image
 
 from nearkin.errors import DataError
-from nearkin.report import Bar, Column, bars, draw_bars
+from nearkin.report import Bar, Column, draw_bars
 
 NAN = math.nan
 MEASURES = ["top-1", "AHD@1", "HP@5", "HS@50", "HS@250", "AHS@250", "MC"]
@@ -36,7 +36,7 @@ CELLS = [("softmax", ""), ("NormFace", "standard"), ("NormFace", "dynamic"), ("P
 
 def figure_of(monkeypatch, *arguments, **options):
     kept = []
-    monkeypatch.setattr(bars, "to_png", lambda figure: kept.append(figure) or b"")
+    monkeypatch.setattr("nearkin.report.canvas.to_png", lambda figure: kept.append(figure) or b"")
     draw_bars(*arguments, **options)
     return kept[0]
 

@@ -17,7 +17,6 @@ from nearkin.audits.training_pictures import absent_snapshots, draw_course, draw
 from nearkin.cli.audit import audit_run, write_audit
 from nearkin.errors import DataError
 from nearkin.recipe import load_recipe
-from nearkin.report import chance_constrained as module
 from nearkin.report.canvas import Plane
 from nearkin.report.chance_constrained import ProxyPanel, draw_instances, draw_proxies, evenly_spaced
 from nearkin.spaces import LipschitzBall, Sphere
@@ -41,7 +40,7 @@ def row(instance, **values):
 def drawn_instances(monkeypatch, history):
     """The axes of the picture, by the first words of their titles."""
     kept = []
-    monkeypatch.setattr(module, "to_png", lambda figure: kept.append(figure) or b"")
+    monkeypatch.setattr("nearkin.report.canvas.to_png", lambda figure: kept.append(figure) or b"")
     draw_instances(history)
     return {axes.get_title(loc="left").partition(":")[0]: axes for axes in kept[0].axes}
 
@@ -135,7 +134,7 @@ def names(count=3):
 
 def figure_of(monkeypatch, *arguments):
     kept = []
-    monkeypatch.setattr(module, "to_png", lambda figure: kept.append(figure) or b"")
+    monkeypatch.setattr("nearkin.report.canvas.to_png", lambda figure: kept.append(figure) or b"")
     draw_proxies(*arguments)
     return kept[0]
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from nearkin.errors import DataError
-from nearkin.report.canvas import BLUE, MUTED, VERMILION, drawing
+from nearkin.report.canvas import BLUE, MUTED, VERMILION, drawing, fit_text, text_width
 from nearkin.report.confidence import (
     _share_text,
     _tick_labels,
@@ -22,17 +22,11 @@ from nearkin.report.confidence import (
     draw_reliability,
     draw_risk_coverage,
     draw_sensitivity,
+    draw_shift,
 )
-from nearkin.report.lines import (
-    curve_points,
-    fit_text,
-    legend_labels,
-    line_style,
-    plain_numbers,
-    share_limits,
-    text_width,
-)
-from nearkin.report.robustness import _DEPTHS, _draw_cells, _ink, _table, draw_corruption, draw_shift
+from nearkin.report.heat import _DEPTHS, _draw_cells, _ink, _table, draw_corruption
+from nearkin.report.lines import curve_points, legend_labels, line_style, share_limits
+from nearkin.report.values import plain_numbers
 
 NAN = math.nan
 NAMES = ["NED", "1NN", "kNN vote", "WkNN (Dudani)", "WkNN (Gou)", "prototype", "distance ratio", "per class"]
@@ -379,13 +373,13 @@ def test_less_is_better_is_told_and_every_scale_starts_at_nothing():
     assert (pixels(plain)[:50] != pixels(told)[:50]).any()  # the title
     with drawing(200, 200) as figure:
         axes = figure.add_subplot()
-        limits = [_draw_cells(axes, np.array([[0.3, high]]), _DEPTHS).get_clim() for high in (0.9, 0.31, NAN)]
+        limits = [_draw_cells(axes, np.array([[0.3, high]]), _DEPTHS, 8).get_clim() for high in (0.9, 0.31, NAN)]
     assert limits == [(0.0, 0.9), (0.0, 0.31), (0.0, 0.3)]
 
 
 def test_a_map_without_any_loss_is_pale_and_one_without_any_hit_is_dark():
     with drawing(200, 200) as figure:
         axes = figure.add_subplot()
-        perfect, hopeless = (_draw_cells(axes, np.full((2, 2), value), _DEPTHS[::-1]) for value in (1.0, 0.0))
+        perfect, hopeless = (_draw_cells(axes, np.full((2, 2), value), _DEPTHS[::-1], 8) for value in (1.0, 0.0))
     np.testing.assert_allclose(matplotlib.colors.to_rgba(_DEPTHS[0]), perfect.to_rgba(1.0), atol=1e-2)
     np.testing.assert_allclose(matplotlib.colors.to_rgba(_DEPTHS[-1]), hopeless.to_rgba(0.0), atol=1e-2)

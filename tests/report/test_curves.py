@@ -108,7 +108,7 @@ def metric_pixels(png):
 
 def figure_of(monkeypatch, draw, *arguments, **options):
     kept = []
-    monkeypatch.setattr(MODULES[draw], "to_png", lambda figure: kept.append(figure) or b"")
+    monkeypatch.setattr("nearkin.report.canvas.to_png", lambda figure: kept.append(figure) or b"")
     draw(*arguments, **options)
     return kept[0]
 

@@ -210,7 +210,7 @@ def test_equal_trees_give_equal_bytes_and_no_tree_no_picture():
     ("tree", "told"),
     [
         (Dendrogram([-1, -1], ["a", "b"]), "root"),
-        (Dendrogram([0, 0], ["a", "b"]), "root"),
+        (Dendrogram([0, 0], ["a", "b"]), "cycle"),
         (Dendrogram([-1, 2, 1], ["a", "b", "c"]), "circle|cycle"),
         (Dendrogram([-1, 7], ["a", "b"]), "7"),
         (Dendrogram([-1, 0], ["a"]), "name"),

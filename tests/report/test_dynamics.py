@@ -11,7 +11,6 @@ from PIL import Image
 
 from nearkin.errors import DataError
 from nearkin.metrics.dynamics import DYNAMICS
-from nearkin.report import dynamics as module
 from nearkin.report.dynamics import draw_accuracies, draw_clusters, draw_dynamics, running_median
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
@@ -32,7 +31,7 @@ def log(count, seed=0, every=100):
 def drawn(monkeypatch, draw, logs, **options):
     """The panels of a picture."""
     kept = []
-    monkeypatch.setattr(module, "to_png", lambda figure: kept.append(figure) or b"")
+    monkeypatch.setattr("nearkin.report.canvas.to_png", lambda figure: kept.append(figure) or b"")
     draw(logs, **options)
     return kept[0].axes, [text.get_text() for text in kept[0].legends[0].get_texts()]
 
@@ -175,7 +174,7 @@ def scene(times, classes, every=50, seed=0):
 def drawn_clusters(monkeypatch, *values, **options):
     """The axes of the picture, by the first word of their titles."""
     kept = []
-    monkeypatch.setattr(module, "to_png", lambda figure: kept.append(figure) or b"")
+    monkeypatch.setattr("nearkin.report.canvas.to_png", lambda figure: kept.append(figure) or b"")
     draw_clusters(*values, **options)
     return {axes.get_title(loc="left").split()[0]: axes for axes in kept[0].axes}
 

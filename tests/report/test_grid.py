@@ -11,6 +11,7 @@ from PIL import Image
 from nearkin.errors import DataError
 from nearkin.report import NeighbourRow, NeighbourThumb, Thumb, draw_map, draw_neighbours
 from nearkin.report.bars import draw_f1
+from nearkin.report.canvas import text_width
 from nearkin.report.grid import (
     _BEFORE,
     _CELL,
@@ -19,12 +20,9 @@ from nearkin.report.grid import (
     _LETTERS,
     _MARGIN,
     ConfusedPair,
-    _font,
-    _wrap,
     _wrapped,
     draw_confusions,
 )
-from nearkin.report.lines import text_width
 
 GREEN, RED = (0x00, 0x80, 0x5C), (0xC8, 0x23, 0x2C)
 
@@ -45,8 +43,8 @@ def decode(png):
 
 
 def top_edge(pixels, place):
-    left = _MARGIN + _CELL + _BEFORE + place * (_CELL + _GAP)
-    return [tuple(int(c) for c in pixel) for pixel in pixels[_HEADER + 1, left : left + _CELL]]
+    left = 2 * (_MARGIN + _CELL + _BEFORE + place * (_CELL + _GAP))
+    return [tuple(int(c) for c in pixel) for pixel in pixels[2 * _HEADER + 1, left : left + 2 * _CELL]]
 
 
 def test_hits_have_whole_green_frames_and_misses_broken_red_ones():
@@ -60,8 +58,8 @@ def test_hits_have_whole_green_frames_and_misses_broken_red_ones():
 def test_hits_and_misses_also_differ_in_grey():
     """Two frames must be told apart on a printer without colour: the marks differ, not only the hue."""
     hit, miss = (decode(draw_neighbours([row([value])])) for value in (True, False))
-    left = _MARGIN + _CELL + _BEFORE
-    corner = (slice(_HEADER + _CELL - 40, _HEADER + _CELL), slice(left + _CELL - 40, left + _CELL))
+    right, bottom = 2 * (_MARGIN + _CELL + _BEFORE + _CELL), 2 * (_HEADER + _CELL)
+    corner = (slice(bottom - 40, bottom), slice(right - 40, right))
     white_in_hit, white_in_miss = ((image[corner].min(axis=2) > 250) for image in (hit, miss))
     assert (white_in_hit != white_in_miss).sum() > 50
 
@@ -90,7 +88,7 @@ def test_pictures_of_any_mode_and_shape_fit_and_are_left_as_they_are(mode, size)
 def test_what_is_transparent_is_white():
     image = Image.new("RGBA", (50, 50), (0, 0, 0, 0))
     pixels = decode(draw_neighbours([row([], image=image)]))
-    assert tuple(pixels[_HEADER + _CELL // 2, _MARGIN + _CELL // 2]) == (255, 255, 255)
+    assert tuple(pixels[2 * _HEADER + _CELL, 2 * _MARGIN + _CELL]) == (255, 255, 255)
 
 
 @pytest.mark.parametrize("label", ["", "日本語", "bad\udcff", "a\nb", "$x$", "w" * 300])
@@ -100,14 +98,17 @@ def test_any_label_is_drawn(label):
 
 @given(st.text(st.characters(codec="utf-8", categories=("L", "N", "P", "Zs")), max_size=80))
 def test_labels_wrap_onto_two_lines_that_fit(text):
-    font, width = _font(20), 180
-    lines = _wrap(text, font, width)
+    lines = _wrapped(text, 90).split("\n")
     assert 1 <= len(lines) <= 2
-    assert all(font.getlength(line) <= width for line in lines)
+    assert all(len(line) == 1 or text_width(line, _LETTERS) <= 90 for line in lines)
 
 
-def test_labels_break_between_words():
-    assert _wrap("008.Rhinoceros_Auklet", _font(20), 180) == ["008.Rhinoceros_", "Auklet"]
+@pytest.mark.parametrize(
+    ("label", "lines"),
+    [("008.Rhinoceros_Auklet", ["008.Rhinoceros_", "Auklet"]), ("008.Rhinocerosauklet", ["008.Rhinocerosa", "uklet"])],
+)
+def test_labels_break_between_words_where_not_too_much_is_left_empty(label, lines):
+    assert _wrapped(label, 110).split("\n") == lines
 
 
 def scores(classes, seed=0):

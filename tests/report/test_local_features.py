@@ -56,7 +56,7 @@ def opened(png):
 
 def figure_of(monkeypatch, module, draw, *arguments):
     kept = []
-    monkeypatch.setattr(module, "to_png", lambda figure: kept.append(figure) or b"")
+    monkeypatch.setattr("nearkin.report.canvas.to_png", lambda figure: kept.append(figure) or b"")
     draw(*arguments)
     return kept[0]
 

@@ -11,8 +11,8 @@ from PIL import Image
 
 from nearkin.errors import DataError
 from nearkin.report import ComparisonRow, draw_comparison, draw_curves, draw_histograms, draw_map
+from nearkin.report.geometry import _place
 from nearkin.report.lines import smooth, step_series
-from nearkin.report.map import _place
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 

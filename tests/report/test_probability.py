@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from nearkin.errors import DataError
-from nearkin.report import probability as module
 from nearkin.report.probability import Globe, ProbabilityPanel, draw_globes, draw_planes, globe_points
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
@@ -35,7 +34,7 @@ def sphere(**changes):
 
 def figure_of(monkeypatch, draw, *arguments):
     kept = []
-    monkeypatch.setattr(module, "to_png", lambda figure: kept.append(figure) or b"")
+    monkeypatch.setattr("nearkin.report.canvas.to_png", lambda figure: kept.append(figure) or b"")
     draw(*arguments)
     return kept[0]
 

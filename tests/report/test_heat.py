@@ -14,7 +14,7 @@ from PIL import Image
 from nearkin.errors import DataError
 from nearkin.report import draw_domain_matrix
 from nearkin.report.canvas import HUES, MUTED
-from nearkin.report.matrix import _ranks, _spans, draw_class_distances
+from nearkin.report.heat import _ranks, _spans, draw_class_distances
 
 
 def random_distances(classes, seed=0):
