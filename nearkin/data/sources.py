@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
@@ -12,13 +11,11 @@ from nearkin.data import huggingface
 from nearkin.data.dataset import Dataset, MediaKind
 from nearkin.data.decode import AUDIO_SUFFIXES, IMAGE_SUFFIXES
 from nearkin.data.manifest import SPLIT_NAMES, Manifest, parse_manifest, read_manifest
-from nearkin.data.stores import FolderStore, UnreadableError, ZipStore, file_name, is_url, protocols, redacted
+from nearkin.data.stores import FolderStore, UnreadableError, ZipStore, file_name, is_junk, is_url, protocols, redacted
 from nearkin.data.url_store import UrlStore
 from nearkin.errors import DataError, suggestion
 
 MANIFEST_NAMES = ("manifest.csv", "manifest.parquet")
-# Hidden files and what file managers leave behind, as any part of a path.
-_JUNK = re.compile(r"(?:^|/)(?:\.[^/]*|__macosx|(?:eh)?thumbs\.db|desktop\.ini)(?:/|$)", re.IGNORECASE)
 
 
 def open_data(source: str | Path | Dataset, *, data_root: Path | None = None, progress: bool = True) -> Dataset:
@@ -81,7 +78,7 @@ def _open_folder(folder: Path) -> Dataset:
     if has_parquet and (shards := huggingface.find_shards(folder)):
         return huggingface.open_shards(folder, shards)
     store = FolderStore(folder)
-    manifest = _by_folder(_walk(folder), folder)
+    manifest = _by_folder(store.names(), folder)
     for path in manifest.paths:
         with suppress(UnreadableError):  # a broken file is for the check to name; a link that leaves is refused here
             store.check([path])
@@ -149,7 +146,7 @@ def _open_zip(path: Path) -> Dataset:
         manifest = parse_manifest(store.read(manifest_name), f"{path}/{inside}")
         _check_listed(manifest, store, f"{path}/{inside}")
     else:
-        names = [name for name in names if not _is_junk(name)]
+        names = [name for name in names if not is_junk(name)]
         top = _only_top_folder(names)
         store = store.below(top)
         manifest = _by_folder(sorted(name[len(top) :] for name in names), path)
@@ -182,30 +179,6 @@ def _only_top_folder(names: list[str]) -> str:
     tops = {name.partition("/")[0] for name in names}
     wrapped = len(tops) == 1 and all(name.count("/") >= 2 for name in names)
     return f"{tops.pop()}/" if wrapped else ""
-
-
-def _walk(folder: Path) -> list[str]:
-    """Every file below a folder, relative with forward slashes, sorted, without hidden files and system litter."""
-    found: list[str] = []
-
-    def unreadable(error: OSError) -> None:
-        raise DataError(f"{error.filename} cannot be read: {error.strerror}.") from error
-
-    for place, folders, files in os.walk(folder, onerror=unreadable):
-        folders[:] = [name for name in folders if not _is_junk(name)]
-        for name in folders:
-            if os.path.islink(os.path.join(place, name)):
-                raise DataError(
-                    f"{os.path.join(place, name)} is a link to a folder, which is not followed: "
-                    "copy the folder in its place."
-                )
-        below = Path(place).relative_to(folder)
-        found.extend((below / name).as_posix() for name in files if not _is_junk(name))
-    return sorted(found)
-
-
-def _is_junk(path: str) -> bool:
-    return _JUNK.search(path) is not None
 
 
 def _by_folder(paths: list[str], place: Path) -> Manifest:

@@ -20,7 +20,7 @@ from nearkin.errors import DataError, suggestion
 # A retrieval metric compares classes, so every part of a split that is used needs two of them.
 _FEWEST = 2
 
-_PARTS = SPLIT_NAMES | {"query": "test", "gallery": "test"}
+SPLIT_PARTS = SPLIT_NAMES | {"query": "test", "gallery": "test"}
 
 Labels = Sequence[str] | np.ndarray
 
@@ -299,7 +299,7 @@ def _assemble(labels: Labels, *, train: Sequence[str] | None, val: Sequence[str]
 def _column_parts(manifest: Manifest) -> np.ndarray:
     """The split column with its synonyms resolved: "train", "val" or "test" for every row."""
     given = manifest.column("split")
-    parts = np.array([_PARTS.get(str(value).strip().lower(), "") for value in given], dtype=object)
+    parts = np.array([SPLIT_PARTS.get(str(value).strip().lower(), "") for value in given], dtype=object)
     if (unknown := np.flatnonzero(parts == "")).size:
         row = int(unknown[0])
         raise DataError(

@@ -6,11 +6,13 @@ import os
 import stat
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import wraps
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+from nearkin.data.catalogue.layout import PublishedFolder
 from nearkin.data.catalogue.mirror import ClassFolders, inner_folders, open_class_folders
-from nearkin.data.dataset import Dataset
+from nearkin.data.dataset import Dataset, MediaKind
 from nearkin.errors import DataError, StorageError
 from nearkin.registry import Registry
 from nearkin.storage import cache_directory
@@ -80,7 +82,7 @@ class Entry:
     tested: Literal["real data", "layout-tested"]
     open: Callable[[Path], Dataset]
     folders: tuple[str, ...] = ()
-    kind: Literal["image", "audio"] = "image"
+    kind: MediaKind = "image"
     fetch: Callable[[Path, bool], None] | None = None
     find: Callable[[Path | None, bool], Dataset] | None = None
     sources: str = ""
@@ -127,9 +129,29 @@ catalogue: Registry[Entry] = Registry("data set")
 """Every data set that has a name."""
 
 
-def add_entry(entry: Entry) -> Entry:
-    """Put an entry into the catalogue."""
-    return catalogue.register(entry.name)(entry)
+def published(
+    name: str, *, title: str, layout: str, kind: MediaKind = "image", **facts: Any
+) -> Callable[[Callable[[PublishedFolder], Dataset]], Callable[[Path], Dataset]]:
+    """Decorator that puts a data set into the catalogue, given what opens a folder in its published layout.
+
+    Args:
+        name: what users type.
+        title: the name in the literature.
+        layout: the published directory layout, in one line.
+        kind: "image" or "audio".
+        facts: the other fields of its `Entry`.
+    """
+
+    def enter(read: Callable[[PublishedFolder], Dataset]) -> Callable[[Path], Dataset]:
+        @wraps(read)
+        def open_folder(folder: Path) -> Dataset:
+            return read(PublishedFolder(folder, name, title, layout, kind))
+
+        entry = Entry(name=name, title=title, layout=layout, kind=kind, open=open_folder, **facts)
+        catalogue.register(name)(entry)
+        return open_folder
+
+    return enter
 
 
 def open_named(name: str, data_root: Path | None = None, progress: bool = True) -> Dataset:

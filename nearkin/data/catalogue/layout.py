@@ -10,49 +10,73 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from nearkin.data.dataset import Dataset, MediaKind
+from nearkin.data.decode import IMAGE_SUFFIXES
+from nearkin.data.manifest import Manifest
+from nearkin.data.stores import FolderStore
 from nearkin.errors import DataError
 
 
 @dataclass(frozen=True)
-class PublishedLayout:
-    """The shape of a published folder.
+class PublishedFolder:
+    """A folder that is read as a data set in its published layout.
 
     Args:
-        title: name of the data set, for messages.
-        shape: the layout in one line, for messages and the catalogue.
+        path: the folder.
+        name: of the data set.
+        title: its name in the literature, for messages.
+        layout: its published layout in one line, for messages.
+        kind: "image" or "audio".
     """
 
+    path: Path
+    name: str
     title: str
-    shape: str
+    layout: str
+    kind: MediaKind
 
-    def file(self, folder: Path, *alternatives: str) -> Path:
+    def file(self, *alternatives: str) -> Path:
         """The first of the alternatives that is a file of the folder."""
-        return self._first(folder, alternatives, os.path.isfile)
+        return self._first(alternatives, os.path.isfile)
 
-    def directory(self, folder: Path, *alternatives: str) -> Path:
+    def directory(self, *alternatives: str) -> Path:
         """The first of the alternatives that is a directory of the folder."""
-        return self._first(folder, alternatives, os.path.isdir)
+        return self._first(alternatives, os.path.isdir)
 
-    def all_present(self, folder: Path, paths: Sequence[str]) -> None:
+    def images(self, part: Path, depth: int, parent: str) -> list[str]:
+        """The images of one of its directories, relative to the folder, each so many folders deep."""
+        found = files_in(part, IMAGE_SUFFIXES)
+        odd = next((path for path in found if path.count("/") != depth), None)
+        if odd is not None or not found:
+            raise self.refusal(
+                f"'{odd}' in {part.name} is not in a {parent} folder" if odd else f"{part.name} is empty"
+            )
+        return [f"{part.relative_to(self.path).as_posix()}/{path}" for path in found]
+
+    def all_present(self, paths: Sequence[str]) -> None:
         """Refuse a folder whose own lists name no files, or files that it lacks."""
         if not paths:
-            raise self.refusal(folder, "its lists are empty")
-        missing = [path for path in paths if not os.path.isfile(os.path.join(folder, path))]
+            raise self.refusal("its lists are empty")
+        missing = [path for path in paths if not os.path.isfile(os.path.join(self.path, path))]
         if missing:
             raise DataError(
-                f"{folder} lacks {len(missing):,} of the {len(paths):,} files that {self.title} lists, "
+                f"{self.path} lacks {len(missing):,} of the {len(paths):,} files that {self.title} lists, "
                 f"'{missing[0]}' first: unpack the whole archive there."
             )
 
-    def refusal(self, folder: Path, reason: str) -> DataError:
-        """An error that says why a folder is not in this layout, and what the layout is."""
-        return DataError(f"{folder} is not {self.title} as published, {reason}: the layout is {self.shape}.")
+    def dataset(self, paths: Sequence[str], labels: Sequence[Any], **columns: Sequence[Any]) -> Dataset:
+        """The data set of these files of the folder."""
+        return Dataset(Manifest.from_rows(paths, labels, **columns), FolderStore(self.path), self.kind, self.name)
 
-    def _first(self, folder: Path, alternatives: Sequence[str], exists: Callable[[Path], bool]) -> Path:
+    def refusal(self, reason: str) -> DataError:
+        """An error that says why the folder is not in this layout, and what the layout is."""
+        return DataError(f"{self.path} is not {self.title} as published, {reason}: the layout is {self.layout}.")
+
+    def _first(self, alternatives: Sequence[str], exists: Callable[[Path], bool]) -> Path:
         for name in alternatives:
-            if exists(folder / name):
-                return folder / name
-        raise self.refusal(folder, f"'{alternatives[0]}' is missing")
+            if exists(self.path / name):
+                return self.path / name
+        raise self.refusal(f"'{alternatives[0]}' is missing")
 
 
 def read_lines(path: Path) -> list[str]:
@@ -102,20 +126,7 @@ def read_rows(path: Path, needed: Sequence[str], separator: str = ",") -> list[d
 
 def files_in(folder: Path, suffixes: Iterable[str]) -> list[str]:
     """Files with these suffixes below a folder, relative to it with '/' and sorted; hidden ones are left out."""
-    found: list[str] = []
-    for parent, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        link = next((name for name in folders if os.path.islink(os.path.join(parent, name))), None)
-        if link is not None:
-            raise DataError(
-                f"{os.path.join(parent, link)} is a link to a folder, which is not followed: copy it instead."
-            )
-        relative = os.path.relpath(parent, folder).replace(os.sep, "/")
-        prefix = "" if relative == "." else f"{relative}/"
-        found.extend(
-            f"{prefix}{name}" for name in names if name.lower().endswith(tuple(suffixes)) and not name.startswith(".")
-        )
-    return sorted(found)
+    return [name for name in FolderStore(folder).names() if name.lower().endswith(tuple(suffixes))]
 
 
 def read_matlab(path: Path, *names: str) -> dict[str, Any]:

@@ -9,13 +9,11 @@ from pathlib import Path
 from nearkin.data.catalogue.layout import files_in
 from nearkin.data.dataset import Dataset
 from nearkin.data.decode import IMAGE_SUFFIXES
-from nearkin.data.manifest import SPLIT_NAMES, Manifest
-from nearkin.data.splits import number_first
-from nearkin.data.stores import FolderStore
+from nearkin.data.manifest import Manifest
+from nearkin.data.splits import SPLIT_PARTS, number_first
+from nearkin.data.stores import FolderStore, is_junk
 from nearkin.errors import DataError
 
-_PARTS = SPLIT_NAMES | {"query": "test", "gallery": "test"}
-_JUNK = ("__macosx",)
 _DEEPEST = 2
 """Folders that the data may be wrapped in."""
 
@@ -69,7 +67,9 @@ def open_class_folders(folder: Path, name: str, title: str, classes: int, meanin
         classes: how many classes it has.
         meaning: what its class folders mean.
     """
-    parts = {child.name: _PARTS[child.name.lower()] for child in _visible(folder) if child.name.lower() in _PARTS}
+    parts = {
+        child.name: SPLIT_PARTS[child.name.lower()] for child in _visible(folder) if child.name.lower() in SPLIT_PARTS
+    }
     if not {"train", "test"} <= set(parts.values()):
         return None
     paths, splits, labels, outer, roles = [], [], [], [], []
@@ -118,6 +118,4 @@ def _training_classes(folder: Path, names: list[str], title: str, classes: int, 
 
 def _visible(folder: Path) -> list[Path]:
     """What a folder holds, without hidden files and litter, sorted."""
-    if not folder.is_dir():
-        return []
-    return sorted(child for child in folder.iterdir() if child.name[0] != "." and child.name.lower() not in _JUNK)
+    return sorted(child for child in folder.iterdir() if not is_junk(child.name)) if folder.is_dir() else []
