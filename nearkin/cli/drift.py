@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nearkin.cli.options import EXIT_NO, DataRoot, Quiet, SkipBad
+from nearkin.cli.options import EXIT_NO, DataRoot, Json, Quiet, SkipBad
+from nearkin.cli.output import check_folder, printable, show_json, show_table
+from nearkin.errors import DataError
 
 if TYPE_CHECKING:
     from nearkin.audits.drift_result import DriftResult
@@ -56,14 +58,13 @@ def drift(
         bool, typer.Option("--fail-on-drift", help="Exit with code 3 if the data has drifted.")
     ] = False,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the sample and the permutations.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
     skip_bad: SkipBad = False,
     data_root: DataRoot = None,
     quiet: Quiet = False,
 ) -> None:
     """Test whether data B has drifted from data A, as seen by a model; list the most novel items of B."""
     from nearkin.audits.drift import drift as audit_drift
-    from nearkin.cli.output import check_folder, show_json
 
     check_folder(out)
     chosen = _columns(only_a or [], "--only-a"), _columns(only_b or [], "--only-b")
@@ -92,7 +93,6 @@ def drift(
 
 
 def _show(found: DriftResult, page: Path) -> None:
-    from nearkin.cli.output import printable, show_table
     from nearkin.report.values import p_text
 
     sides = (("Reference", found.reference), ("New", found.new))
@@ -123,8 +123,6 @@ def _show(found: DriftResult, page: Path) -> None:
 
 def _columns(assignments: Sequence[str], option: str) -> dict[str, str]:
     """Columns and values from texts such as `domain=photo`."""
-    from nearkin.errors import DataError
-
     found = {}
     for assignment in assignments:
         name, sign, value = assignment.partition("=")

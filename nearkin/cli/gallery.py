@@ -28,178 +28,12 @@ from nearkin.cli.options import (
     Vectors,
     Where,
 )
+from nearkin.cli.output import in_words, percent, printable, show_facts, show_json, show_table
 
 if TYPE_CHECKING:
     from nearkin.gallery import Gallery
     from nearkin.gallery.calibration import Calibration
     from nearkin.gallery.values import Stats
-
-
-_CLASSES_SHOWN = 10
-_RATES = (0.01, 0.001)
-
-
-def info(path: GalleryPath, as_json: Json = False) -> None:
-    """Show a gallery's contents, model and calibration."""
-    from nearkin.cli.gallery_input import open_gallery
-    from nearkin.cli.output import show_facts, show_json, show_table
-
-    with open_gallery(path) as gallery:
-        stats, calibration = gallery.stats(), gallery.calibration
-    if as_json:
-        show_json({"path": path, **vars(stats)})
-        return
-    show_facts({"gallery": path, **_facts(stats), **({} if calibration is None else _learned(calibration))})
-    for note in stats.notes:
-        print(f"Note: {note}")
-    shown = list(islice(stats.classes.items(), _CLASSES_SHOWN))
-    if shown:
-        print()
-        show_table(("class", "items"), shown, numbers=("items",))
-    if len(stats.classes) > len(shown):
-        print(f" and {len(stats.classes) - len(shown):,} more; use --json to see all")
-
-
-def items(
-    path: GalleryPath,
-    where: Where = None,
-    parameters: Parameters = None,
-    limit: Limit = 100,
-    after: Annotated[str | None, typer.Option("--after", help="Continue after this id, the last one shown.")] = None,
-    as_json: Json = False,
-) -> None:
-    """List items, one page at a time."""
-    from nearkin.cli.gallery_input import open_gallery, parse_assignments
-    from nearkin.cli.output import in_words, show_json, show_table
-
-    bound = parse_assignments(parameters, "--param")
-    with open_gallery(path) as gallery:
-        page = gallery.items(after=after, limit=limit, where=where, parameters=bound or None)
-    following = page[-1].id if len(page) == limit else None
-    if as_json:
-        show_json({"items": page, "next": following})
-        return
-    rows = [(item.id, item.label, in_words(item.metadata), item.source, item.added) for item in page]
-    show_table(("id", "label", "metadata", "source", "added"), rows)
-    if following is not None:
-        print(f" next page: --after {following}")
-
-
-def duplicates(
-    path: GalleryPath,
-    distance: Annotated[
-        float | None, typer.Option("--distance", min=0.0, help="Maximum distance; default: chosen automatically.")
-    ] = None,
-    limit: Limit = 100,
-    as_json: Json = False,
-    quiet: Quiet = False,
-) -> None:
-    """List groups of near duplicates."""
-    from nearkin.cli.gallery_input import open_gallery
-    from nearkin.cli.output import show_json, show_table
-
-    with open_gallery(path) as gallery:
-        groups = gallery.find_duplicates(distance, limit=limit, progress=not (quiet or as_json))
-    if as_json:
-        show_json({"duplicates": groups})
-        return
-    if not groups:
-        print("No duplicates.")
-        return
-    rows = [
-        (number, f"{group.distance:.4f}", item.id, item.label, item.source)
-        for number, group in enumerate(groups, 1)
-        for item in group.items
-    ]
-    show_table(("group", "distance", "id", "label", "source"), rows, numbers=("group", "distance"))
-
-
-def suspects(path: GalleryPath, limit: Limit = 100, as_json: Json = False, quiet: Quiet = False) -> None:
-    """List items whose neighbours suggest another label, most suspicious first."""
-    from nearkin.cli.gallery_input import open_gallery
-    from nearkin.cli.output import percent, show_json, show_table
-
-    with open_gallery(path) as gallery:
-        found = gallery.suspicious_labels(limit=limit, progress=not (quiet or as_json))
-    if as_json:
-        show_json({"suspects": found})
-        return
-    if not found:
-        print("No suspicious labels.")
-        return
-    rows = [
-        (one.item.id, one.item.label, percent(one.own), one.suggested, percent(one.probability), one.item.source)
-        for one in found
-    ]
-    columns = ("id", "label", "its probability", "suggested", "probability", "source")
-    show_table(columns, rows, numbers=("its probability", "probability"))
-
-
-def export(
-    path: GalleryPath,
-    file: Annotated[Path, typer.Argument(metavar="OUT.parquet", help="The file to write.")],
-    as_json: Json = False,
-) -> None:
-    """Export all items and their vectors to one Parquet file."""
-    from nearkin.cli.gallery_input import open_gallery
-    from nearkin.cli.output import show_json
-
-    with open_gallery(path) as gallery:
-        count = gallery.export(file)
-    if as_json:
-        show_json({"exported": count, "path": str(file)})
-    else:
-        print(f"Wrote {count_text(count, 'item')}: {file}")
-
-
-def show_calibration(calibration: Calibration, *, as_json: bool) -> None:
-    """Show a gallery's calibration."""
-    from nearkin.cli.output import show_facts, show_json
-
-    if as_json:
-        show_json(calibration.to_dict())
-        return
-    show_facts(_learned(calibration))
-    for note in calibration.notes:
-        print(f"Note: {note}")
-
-
-def _learned(calibration: Calibration) -> dict[str, object]:
-    """A calibration in words, or why there is none."""
-    named, horizon = calibration.identification, calibration.horizon
-    facts: dict[str, object] = {"calibrated on": count_text(calibration.items, "item")}
-    facts["identify"] = named.reason or (
-        f"{100 * (named.accuracy or 0):.1f} % of {named.items:,} left-out items are correct; "
-        f"calibration error (ECE) {100 * (named.ece or 0):.1f} points"
-    )
-    facts["known"] = horizon.reason or (
-        f"up to a distance of {horizon.threshold:.4f}, which accepts {100 * calibration.accept:g} % of known queries"
-        + ("" if horizon.rejected is None else f" and rejects about {100 * horizon.rejected:.1f} % of unknown ones")
-    )
-    for rate in _RATES:
-        ruling = calibration.judge(0.0, rate)
-        facts[f"same at {rate:g}"] = ruling.reason or (
-            f"up to a distance of {ruling.threshold:.4f}, which accepts "
-            f"{100 * (ruling.true_accept_rate or 0):.1f} % of pairs of one class"
-        )
-    return facts
-
-
-def _facts(stats: Stats) -> dict[str, object]:
-    from nearkin.gallery.model import space_in_words
-
-    settings = stats.settings
-    return {
-        "made by": settings.name + (f" (model {settings.fingerprint[:12]})" if settings.fingerprint else ""),
-        "items": f"{stats.items:,} of {count_text(len(stats.classes), 'class')}"
-        + (f", {stats.unlabelled:,} without a label" if stats.unlabelled else ""),
-        "vectors": f"{settings.dimension} x {settings.dtype}, {space_in_words(settings.space)}",
-        "kind": settings.kind,
-        "search": stats.index,
-        "index": stats.layout,
-        "size": None if stats.size is None else f"{stats.size / 1e6:,.1f} MB",
-        "writes": stats.generation,
-    }
 
 
 gallery_app = typer.Typer(
@@ -214,19 +48,10 @@ Facts = Annotated[
 ]
 
 
-class Dtype(StrEnum):
-    """How vectors are stored."""
-
-    float32 = "float32"
-    float16 = "float16"
-    int8 = "int8"
-
-
-class Missing(StrEnum):
-    """What to do with items whose files cannot be read."""
-
-    error = "error"
-    drop = "drop"
+Dtype = StrEnum("Dtype", ["float32", "float16", "int8"])
+Missing = StrEnum("Missing", ["error", "drop"])
+_CLASSES_SHOWN = 10
+_RATES = (0.01, 0.001)
 
 
 @gallery_app.command("create", cls=GalleryCommand)
@@ -320,9 +145,10 @@ def add(
     """Add ITEMS with their labels."""
     if items is None and vectors is None:
         raise typer.BadParameter("Nothing to add: give ITEMS or --vectors.", param_hint="ITEMS")
-    from nearkin.cli.gallery_input import items_to_add, open_gallery
+    from nearkin.cli.gallery_input import items_to_add
+    from nearkin.gallery import Gallery
 
-    with open_gallery(path, model, engine) as gallery:
+    with Gallery.open(path, model, engine=engine) as gallery:
         given = items_to_add(items, vectors, labels, only, of_vectors=gallery.settings.kind == "vector")
         ids = gallery.add(**given, skip_bad=skip_bad, progress=not (quiet or as_json))
         _report(gallery, as_json, f"Added {count_text(len(ids), 'item')}; {_size(gallery)} now.", ids=ids)
@@ -340,12 +166,12 @@ def enrol(
     as_json: Json = False,
 ) -> None:
     """Add a class from a few files, without training."""
-    from nearkin.cli.gallery_input import open_gallery, parse_assignments, queries_from
+    from nearkin.cli.gallery_input import parse_assignments, queries_from
+    from nearkin.gallery import Gallery
 
     metadata = parse_assignments(facts, "--metadata")
-    with open_gallery(path, model) as gallery:
-        given = queries_from(files, of_vectors=gallery.settings.kind == "vector")
-        examples = given.items if given.vectors is None else given.vectors
+    with Gallery.open(path, model) as gallery:
+        _, examples = queries_from(files, of_vectors=gallery.settings.kind == "vector")
         ids = gallery.enrol(label, examples, metadata=metadata or None)
         done = f"Enrolled {count_text(len(ids), 'item')}; {_size(gallery)} now."
         _report(gallery, as_json, done, label=label, ids=ids)
@@ -363,11 +189,12 @@ def remove(
     """Remove items by id, label or condition; if several are given, items must match all of them."""
     if not ids and label is None and where is None:
         raise typer.BadParameter("Nothing to remove: give IDS, --label or --where.", param_hint="IDS")
-    from nearkin.cli.gallery_input import open_gallery, parse_assignments
+    from nearkin.cli.gallery_input import parse_assignments
+    from nearkin.gallery import Gallery
 
     chosen = {} if label is None else {"label": label}
     bound = parse_assignments(parameters, "--param")
-    with open_gallery(path) as gallery:
+    with Gallery.open(path) as gallery:
         named = set(ids or ())
         there = sum(id in gallery for id in named)
         removed = gallery.remove(ids or None, **chosen, where=where, parameters=bound or None)
@@ -389,9 +216,9 @@ def relabel(
     label, ids = (None, words) if none else (words[0], words[1:])
     if not ids:
         raise typer.BadParameter("Nothing to relabel: give LABEL, then the ids of the items.", param_hint="LABEL IDS")
-    from nearkin.cli.gallery_input import open_gallery
+    from nearkin.gallery import Gallery
 
-    with open_gallery(path) as gallery:
+    with Gallery.open(path) as gallery:
         for id in ids:
             gallery.get(id)
         changed = gallery.relabel(ids, label)
@@ -410,9 +237,9 @@ def rebuild(
     quiet: Quiet = False,
 ) -> None:
     """Embed all items again with another model; the old vectors are used until all new ones are ready."""
-    from nearkin.cli.gallery_input import open_gallery
+    from nearkin.gallery import Gallery
 
-    with open_gallery(path) as gallery:
+    with Gallery.open(path) as gallery:
         before = len(gallery)
         gallery.rebuild(model, missing=missing.value, progress=not (quiet or as_json))
         dropped = before - len(gallery)
@@ -434,11 +261,16 @@ def recalibrate(
     """Recalibrate probabilities and thresholds now; this is otherwise done when the gallery has grown by a tenth."""
     if accept is not None and not 0 < accept < 1:
         raise typer.BadParameter(f"{accept:g} is not between 0 and 1.", param_hint="--accept")
-    from nearkin.cli.gallery_input import open_gallery
+    from nearkin.gallery import Gallery
 
-    with open_gallery(path) as gallery:
+    with Gallery.open(path) as gallery:
         calibration = gallery.recalibrate(accept=accept, progress=not (quiet or as_json))
-    show_calibration(calibration, as_json=as_json)
+    if as_json:
+        show_json(calibration.to_dict())
+        return
+    show_facts(_learned(calibration))
+    for note in calibration.notes:
+        print(f"Note: {note}")
 
 
 def _size(gallery: Gallery) -> str:
@@ -447,19 +279,164 @@ def _size(gallery: Gallery) -> str:
 
 def _report(gallery: Gallery, as_json: bool, sentence: str, **facts: Any) -> None:
     """Print what was done, as a sentence, or as JSON with the new number of items."""
-    from nearkin.cli.output import printable, show_json
-
     if as_json:
         show_json({**facts, "items": len(gallery)})
     else:
         print(printable(sentence))
 
 
+@gallery_app.command("info", cls=GalleryCommand)
+def info(path: GalleryPath, as_json: Json = False) -> None:
+    """Show a gallery's contents, model and calibration."""
+    from nearkin.gallery import Gallery
+
+    with Gallery.open(path) as gallery:
+        stats, calibration = gallery.stats(), gallery.calibration
+    if as_json:
+        show_json({"path": path, **vars(stats)})
+        return
+    show_facts({"gallery": path, **_facts(stats), **({} if calibration is None else _learned(calibration))})
+    for note in stats.notes:
+        print(f"Note: {note}")
+    shown = list(islice(stats.classes.items(), _CLASSES_SHOWN))
+    if shown:
+        print()
+        show_table(("class", "items"), shown, numbers=("items",))
+    if len(stats.classes) > len(shown):
+        print(f" and {len(stats.classes) - len(shown):,} more; use --json to see all")
+
+
+@gallery_app.command("items", cls=GalleryCommand)
+def items(
+    path: GalleryPath,
+    where: Where = None,
+    parameters: Parameters = None,
+    limit: Limit = 100,
+    after: Annotated[str | None, typer.Option("--after", help="Continue after this id, the last one shown.")] = None,
+    as_json: Json = False,
+) -> None:
+    """List items, one page at a time."""
+    from nearkin.cli.gallery_input import parse_assignments
+    from nearkin.gallery import Gallery
+
+    bound = parse_assignments(parameters, "--param")
+    with Gallery.open(path) as gallery:
+        page = gallery.items(after=after, limit=limit, where=where, parameters=bound or None)
+    following = page[-1].id if len(page) == limit else None
+    if as_json:
+        show_json({"items": page, "next": following})
+        return
+    rows = [(item.id, item.label, in_words(item.metadata), item.source, item.added) for item in page]
+    show_table(("id", "label", "metadata", "source", "added"), rows)
+    if following is not None:
+        print(f" next page: --after {following}")
+
+
+@gallery_app.command("duplicates", cls=GalleryCommand)
+def duplicates(
+    path: GalleryPath,
+    distance: Annotated[
+        float | None, typer.Option("--distance", min=0.0, help="Maximum distance; default: chosen automatically.")
+    ] = None,
+    limit: Limit = 100,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """List groups of near duplicates."""
+    from nearkin.gallery import Gallery
+
+    with Gallery.open(path) as gallery:
+        groups = gallery.find_duplicates(distance, limit=limit, progress=not (quiet or as_json))
+    if as_json:
+        show_json({"duplicates": groups})
+        return
+    if not groups:
+        print("No duplicates.")
+        return
+    rows = [
+        (number, f"{group.distance:.4f}", item.id, item.label, item.source)
+        for number, group in enumerate(groups, 1)
+        for item in group.items
+    ]
+    show_table(("group", "distance", "id", "label", "source"), rows, numbers=("group", "distance"))
+
+
+@gallery_app.command("suspects", cls=GalleryCommand)
+def suspects(path: GalleryPath, limit: Limit = 100, as_json: Json = False, quiet: Quiet = False) -> None:
+    """List items whose neighbours suggest another label, most suspicious first."""
+    from nearkin.gallery import Gallery
+
+    with Gallery.open(path) as gallery:
+        found = gallery.suspicious_labels(limit=limit, progress=not (quiet or as_json))
+    if as_json:
+        show_json({"suspects": found})
+        return
+    if not found:
+        print("No suspicious labels.")
+        return
+    rows = [
+        (one.item.id, one.item.label, percent(one.own), one.suggested, percent(one.probability), one.item.source)
+        for one in found
+    ]
+    columns = ("id", "label", "its probability", "suggested", "probability", "source")
+    show_table(columns, rows, numbers=("its probability", "probability"))
+
+
+@gallery_app.command("export", cls=GalleryCommand)
+def export(
+    path: GalleryPath,
+    file: Annotated[Path, typer.Argument(metavar="OUT.parquet", help="The file to write.")],
+    as_json: Json = False,
+) -> None:
+    """Export all items and their vectors to one Parquet file."""
+    from nearkin.gallery import Gallery
+
+    with Gallery.open(path) as gallery:
+        count = gallery.export(file)
+    if as_json:
+        show_json({"exported": count, "path": str(file)})
+    else:
+        print(f"Wrote {count_text(count, 'item')}: {file}")
+
+
+def _learned(calibration: Calibration) -> dict[str, object]:
+    """A calibration in words, or why there is none."""
+    named, horizon = calibration.identification, calibration.horizon
+    facts: dict[str, object] = {"calibrated on": count_text(calibration.items, "item")}
+    facts["identify"] = named.reason or (
+        f"{100 * (named.accuracy or 0):.1f} % of {named.items:,} left-out items are correct; "
+        f"calibration error (ECE) {100 * (named.ece or 0):.1f} points"
+    )
+    facts["known"] = horizon.reason or (
+        f"up to a distance of {horizon.threshold:.4f}, which accepts {100 * calibration.accept:g} % of known queries"
+        + ("" if horizon.rejected is None else f" and rejects about {100 * horizon.rejected:.1f} % of unknown ones")
+    )
+    for rate in _RATES:
+        ruling = calibration.judge(0.0, rate)
+        facts[f"same at {rate:g}"] = ruling.reason or (
+            f"up to a distance of {ruling.threshold:.4f}, which accepts "
+            f"{100 * (ruling.true_accept_rate or 0):.1f} % of pairs of one class"
+        )
+    return facts
+
+
+def _facts(stats: Stats) -> dict[str, object]:
+    from nearkin.gallery.model import space_in_words
+
+    settings = stats.settings
+    return {
+        "made by": settings.name + (f" (model {settings.fingerprint[:12]})" if settings.fingerprint else ""),
+        "items": f"{stats.items:,} of {count_text(len(stats.classes), 'class')}"
+        + (f", {stats.unlabelled:,} without a label" if stats.unlabelled else ""),
+        "vectors": f"{settings.dimension} x {settings.dtype}, {space_in_words(settings.space)}",
+        "kind": settings.kind,
+        "search": stats.index,
+        "index": stats.layout,
+        "size": None if stats.size is None else f"{stats.size / 1e6:,.1f} MB",
+        "writes": stats.generation,
+    }
+
+
 gallery_app.command("import", cls=GalleryCommand)(gallery_storage.import_)
 gallery_app.command("index", cls=GalleryCommand)(gallery_storage.index)
 gallery_app.command("precision", cls=GalleryCommand)(gallery_storage.precision)
-gallery_app.command("info", cls=GalleryCommand)(info)
-gallery_app.command("items", cls=GalleryCommand)(items)
-gallery_app.command("duplicates", cls=GalleryCommand)(duplicates)
-gallery_app.command("suspects", cls=GalleryCommand)(suspects)
-gallery_app.command("export", cls=GalleryCommand)(export)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nearkin.cli.options import GalleryPath, IndexParameters, Json, Labels, Quiet
+from nearkin.cli.output import printable, show_json, show_table
+from nearkin.errors import DataError
 
 if TYPE_CHECKING:
     from nearkin.gallery.precision import MetricChange
@@ -50,10 +52,9 @@ def import_(
     quiet: Quiet = False,
 ) -> None:
     """Import items with their vectors; existing ids are replaced. Resumable: run the same command again."""
-    from nearkin.cli.gallery_input import open_gallery
-    from nearkin.cli.output import show_json
+    from nearkin.gallery import Gallery
 
-    with open_gallery(path) as gallery:
+    with Gallery.open(path) as gallery:
         done = gallery.import_files(files, id_column=id_column, anew=anew, progress=not (quiet or as_json))
     if as_json:
         show_json({"imported": done.rows, "resumed": done.resumed, "replaced": done.replaced, "items": done.items})
@@ -70,10 +71,10 @@ def index(
     as_json: Json = False,
 ) -> None:
     """Change a gallery's index: auto, exact or hnsw; more in Milvus."""
-    from nearkin.cli.gallery_input import open_gallery, parse_assignments
-    from nearkin.cli.output import printable, show_json
+    from nearkin.cli.gallery_input import parse_assignments
+    from nearkin.gallery import Gallery
 
-    with open_gallery(path) as gallery:
+    with Gallery.open(path) as gallery:
         gallery.set_index(wanted.value, parse_assignments(parameters, "--index-param"))
         words = gallery.store.layout.in_words()
     if as_json:
@@ -100,7 +101,6 @@ def precision(
     quiet: Quiet = False,
 ) -> None:
     """Measure what smaller data types cost: recall of the true neighbours, MAP@R and P@1, and bytes."""
-    from nearkin.cli.output import show_json, show_table
     from nearkin.gallery.precision import NEIGHBOURS, precision_loss
 
     vectors, names, where = _vectors(source, labels, space)
@@ -146,10 +146,9 @@ def _vectors(source: str, labels: Path | None, space: str) -> tuple[Any, Any, An
 def _of_gallery(path: str) -> tuple[Any, Any, Any]:
     import numpy as np
 
-    from nearkin.cli.gallery_input import open_gallery
-    from nearkin.errors import DataError
+    from nearkin.gallery import Gallery
 
-    with open_gallery(path) as gallery:
+    with Gallery.open(path) as gallery:
         if gallery.settings.dtype != "float32":
             raise DataError(
                 f"{path} stores its vectors as {gallery.settings.dtype}, not float32: give the original vectors."

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nearkin.cli.options import DATA_HELP, EXIT_NO, DataRoot, Engine, Quiet, SkipBad, SkipUnreadable
+from nearkin.cli.options import DATA_HELP, EXIT_NO, DataRoot, Engine, Quiet, RunOrModel, SkipBad, SkipUnreadable
+from nearkin.cli.output import check_folder, show_table
 from nearkin.errors import DataError, RunError
 
 if TYPE_CHECKING:
@@ -198,8 +199,6 @@ def _shard_number(text: str, environment: Mapping[str, str]) -> int:
 
 def _show_shards(states: list[ShardState], only: list[int] | None) -> None:
     """Print the state of each shard; exit code 3 unless all are finished."""
-    from nearkin.cli.output import show_table
-
     chosen = [state for state in states if only is None or state.shard in only]
     rows = [
         (state.shard, state.state, state.rows or None, len(state.left_out) or None, state.reason) for state in chosen
@@ -215,7 +214,7 @@ _MODEL_SUFFIX = ".safetensors"
 
 
 def shorten(
-    run: Annotated[Path, typer.Argument(help="A run directory, or a model file.")],
+    run: RunOrModel,
     dimension: Annotated[int, typer.Option("--dimension", help="Number of dimensions to keep.")],
     out: Annotated[Path, typer.Option("--out", help="The .safetensors file to write.", dir_okay=False)],
     method: Annotated[
@@ -261,7 +260,7 @@ def shorten(
 
 
 def export(
-    run: Annotated[Path, typer.Argument(help="A run directory, or a model file.")],
+    run: RunOrModel,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -285,23 +284,33 @@ def export(
     """Export a run's model to ONNX, for ONNX Runtime and other languages, and check that embeddings agree."""
     from nearkin import api
     from nearkin.models.onnx import export as export_onnx
-    from nearkin.models.onnx.file import onnx_path
+    from nearkin.models.onnx.file import onnx_path, sidecar
 
     if data is not None and not int8:
         raise DataError("--data requires --int8: add it, or drop --data.")
-    path = onnx_path(out if out is not None else _default_export_path(run, int8))
+    if out is None:  # in the run, or beside the model file
+        stem = run / "model" if run.is_dir() else run.with_suffix("")
+        out = stem.with_name(f"{stem.name}.int8.onnx" if int8 else f"{stem.name}.onnx")
+    path = onnx_path(out)
     model = api.load(run)
     if int8:
-        _export_int8(model, path, _export_source(run, model, data), skip_bad or data is None, data_root, not quiet)
-        return
-    exported = export_onnx(model, path)
-    print(f"Largest difference from the model's embeddings: {exported.difference:.1e}")
-    _show_export(path, exported.description)
+        source = data or model.card.data.source
+        if not source:
+            raise RunError(f"{run} does not record its training data: give data with --data.")
+        description = _export_int8(model, path, str(source), skip_bad or data is None, data_root, not quiet)
+    else:
+        exported = export_onnx(model, path)
+        print(f"Largest difference from the model's embeddings: {exported.difference:.1e}")
+        description = exported.description
+    if description.left_out is not None:
+        print(f"Note: the file contains only the embedding, without {description.left_out}.")
+    print(f"Wrote {path}, and its preprocessing: {sidecar(path)}")
 
 
 def _export_int8(
     model: Embedder, path: Path, source: str, skip_bad: bool, data_root: Path | None, progress: bool
-) -> None:
+) -> Description:
+    """Write the model in 8 bits, and print what that costs and gains."""
     from nearkin import api
     from nearkin.audits.quantisation import calibration_batches, compare_quantised, divide_for_int8
     from nearkin.models.onnx.file import check_parity, quantise, serialised, sidecar
@@ -324,28 +333,7 @@ def _export_int8(
     print(f"  95 % interval of the difference, by classes: {result.low:+.4f} to {result.high:+.4f}")
     print(f"Speed: {result.speed:.2f} x float32 in ONNX Runtime ({result.processor['name']}; {flags})")
     print(f"Size: {result.int8_bytes / 1e6:.1f} MB instead of {result.float32_bytes / 1e6:.1f} MB")
-    _show_export(path, told)
-
-
-def _export_source(run: Path, model: Embedder, data: str | None) -> str:
-    source = data or model.card.data.source
-    if not source:
-        raise RunError(f"{run} does not record its training data: give data with --data.")
-    return str(source)
-
-
-def _default_export_path(run: Path, int8: bool) -> Path:
-    """In the run, or beside the model file."""
-    stem = run / "model" if run.is_dir() else run.with_suffix("")
-    return stem.with_name(f"{stem.name}.int8.onnx" if int8 else f"{stem.name}.onnx")
-
-
-def _show_export(path: Path, description: Description) -> None:
-    from nearkin.models.onnx.file import sidecar
-
-    if description.left_out is not None:
-        print(f"Note: the file contains only the embedding, without {description.left_out}.")
-    print(f"Wrote {path}, and its preprocessing: {sidecar(path)}")
+    return told
 
 
 _OVERVIEW = 24
@@ -363,7 +351,7 @@ _TOLD = {
 
 
 def explain(
-    run: Annotated[Path, typer.Argument(help="A run directory, or a model file.")],
+    run: RunOrModel,
     images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="Images, or folders of images.")],
     what: Annotated[
         str | None,
@@ -383,12 +371,13 @@ def explain(
     """Draw where a run's model looks: a heat map per image (for attention, per stage), and an overview."""
     from nearkin import api
     from nearkin.audits.explanation import by_image, common_scale, draw_overview
-    from nearkin.cli.output import check_folder
     from nearkin.models.explanations import explanations
     from nearkin.report.overlay import mark_png
     from nearkin.storage import replacing
 
-    out = _default_explain_folder(run) if out is None else out
+    if out is None:
+        whole = run.resolve()
+        out = Path("explanations") / ((whole.name if whole.is_dir() else whole.stem) or "model")
     if what is not None:
         explanations.get(what)  # fails early
     for path in images:
@@ -402,37 +391,25 @@ def explain(
     for note in notes:
         print(f"Note: {note}")
     if what is None:
-        print(f"Shown: {_TOLD[kind]} (--what {kind}){_why(embedder, kind)}.")
-    names = _FreeNames(out, files)
+        skipped = ["the attention is uniform"] if embedder.attention is not None and kind != "attention" else []
+        if kind == "contribution":
+            skipped.append("the pooling has no weights, or uniform ones")
+        why = f", because {', and '.join(skipped)}" if skipped else ""
+        print(f"Shown: {_TOLD[kind]} (--what {kind}){why}.")
+    taken = {_key(file) for file in files}
     scale = common_scale(found)
     for one in found:
         stage = "" if one.stage is None else f"-{one.stage}"
-        one.save(names.free(f"{Path(one.name).stem[:_LETTERS]}-{kind}{stage}"), scale)
+        one.save(_free_name(out, f"{Path(one.name).stem[:_LETTERS]}-{kind}{stage}", taken), scale)
     explained = by_image(found)
     shown = explained[:_OVERVIEW]
-    overview = names.free(f"overview-{kind}")
+    overview = _free_name(out, f"overview-{kind}", taken)
     with replacing(overview) as temporary:
         temporary.write_bytes(mark_png(draw_overview([one for maps in shown for one in maps])))
     written = f"{len(found)} overlay{'s' if len(found) > 1 else ''}"
     each = f", {len(shown[0])} of each image," if len(found) > len(explained) > 1 else ""
     some = f" of the first {len(shown)}" if len(shown) < len(explained) else ""
     print(f"Wrote {written}{each} to {out}; overview{some}: {overview}")
-
-
-def _why(embedder: Embedder, kind: str) -> str:
-    """Why this kind of map was chosen over the ones before it."""
-    if kind == "attention":
-        return ""
-    reasons = [] if embedder.attention is None else ["the attention is uniform"]
-    if kind == "contribution":
-        reasons.append("the pooling has no weights, or uniform ones")
-    return f", because {', and '.join(reasons)}" if reasons else ""
-
-
-def _default_explain_folder(model: Path) -> Path:
-    """The default folder, different for each model."""
-    whole = model.resolve()
-    return Path("explanations") / ((whole.name if whole.is_dir() else whole.stem) or "model")
 
 
 def _files_to_explain(
@@ -455,26 +432,12 @@ def _files_to_explain(
     return files, notes
 
 
-class _FreeNames:
-    """Unique names for files in a folder that never overwrite the explained images.
-
-    Args:
-        folder: where they go.
-        images: files that must stay as they are.
-    """
-
-    def __init__(self, folder: Path, images: Sequence[Path]) -> None:
-        self.folder = folder
-        self._taken = {_key(image) for image in images}
-
-    def free(self, stem: str) -> Path:
-        """A PNG file named after the stem, numbered if that name is taken."""
-        for number in count(1):
-            path = self.folder / f"{stem}{'' if number == 1 else f'-{number}'}.png"
-            if _key(path) not in self._taken:
-                break
-        self._taken.add(_key(path))
-        return path
+def _free_name(folder: Path, stem: str, taken: set[str]) -> Path:
+    """A PNG file named after the stem, numbered if that name is taken; it is taken from now on."""
+    numbered = (folder / f"{stem}{'' if number == 1 else f'-{number}'}.png" for number in count(1))
+    path = next(path for path in numbered if _key(path) not in taken)
+    taken.add(_key(path))
+    return path
 
 
 def _key(path: Path) -> str:

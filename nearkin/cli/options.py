@@ -16,6 +16,8 @@ DATA_HELP = (
     "directory, or a catalogue name (see `nearkin data list`)."
 )
 
+RunOrModel = Annotated[Path, typer.Argument(help="A run directory, or a model file.")]
+JsonFile = Annotated[Path | None, typer.Option("--json", help="Also write the numbers as JSON.", dir_okay=False)]
 Overrides = Annotated[
     list[str] | None, typer.Option("--set", help="Override a setting, e.g. training.max_steps=200; repeatable.")
 ]

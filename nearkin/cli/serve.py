@@ -9,15 +9,12 @@ from typing import Annotated
 import typer
 
 from nearkin.cli.options import Engine, GalleryPath, Json, Model
+from nearkin.cli.output import show_json
 
 _KEYS = "NEARKIN_API_KEYS"
 
 
-class Role(StrEnum):
-    """What a key allows."""
-
-    read = "read"
-    write = "write"
+Role = StrEnum("Role", ["read", "write"])
 
 
 def serve(
@@ -75,8 +72,6 @@ def key(
     """Make a new API key. It is shown only once; the service needs only its hash."""
     import hashlib
     import secrets
-
-    from nearkin.cli.output import show_json
 
     # The prefix lets scanners of code and logs recognise a key, and keeps it from beginning with a dash.
     fresh = f"nk_{secrets.token_urlsafe(32)}"

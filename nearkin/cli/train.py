@@ -12,15 +12,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nearkin.cli.options import DATA_HELP, EXIT_INTERRUPTED, DataRoot, Overrides, Quiet, SkipBad
-
-if TYPE_CHECKING:
-    from nearkin.training.ranks import Ranks
-
+from nearkin.errors import DataError, LostProcessError, NearkinError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from nearkin.data.dataset import Dataset
+    from nearkin.training.ranks import Ranks
 
 
 _FIRST_SPEAKS = 10.0
@@ -125,8 +123,6 @@ def _one_voice(ranks: Ranks) -> Iterator[None]:
     If it has the same error, it exits and torchrun ends the others, which wait meanwhile; an error of this process only
     is reported after the wait.
     """
-    from nearkin.errors import LostProcessError, NearkinError
-
     try:
         yield
     except LostProcessError:
@@ -187,7 +183,6 @@ def _demo_data(data_root: Path | None, console: Console, progress: bool) -> tupl
     import numpy as np
 
     from nearkin.data.catalogue import open_named
-    from nearkin.errors import DataError
 
     try:
         dataset = open_named("fashion-mnist", data_root, progress=progress)
