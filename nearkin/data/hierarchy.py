@@ -168,9 +168,15 @@ class Hierarchy:
 
     def clades(self) -> set[frozenset[str]]:
         """The sets of classes below inner nodes, without those of one class and that of all."""
-        first, stop = self._spans
-        total = len(self.classes)
-        spans = {(int(low), int(high)) for low, high in zip(first, stop, strict=True) if 1 < high - low < total}
+        total, place = len(self.classes), {int(leaf): place for place, leaf in enumerate(self._leaves)}
+        # The first leaf below each node and the one after its last: places among the classes.
+        first = [place.get(node, total) for node in range(len(self.parents))]
+        stop = [place.get(node, -1) + 1 for node in range(len(self.parents))]
+        for node in range(len(first) - 1, 0, -1):
+            above = self.parents[node]
+            first[above] = min(first[above], first[node])
+            stop[above] = max(stop[above], stop[node])
+        spans = {(low, high) for low, high in zip(first, stop, strict=True) if 1 < high - low < total}
         return {frozenset(self.classes[low:high]) for low, high in spans}
 
     def to_newick(self) -> str:
@@ -188,20 +194,19 @@ class Hierarchy:
         asked = [str(name) for name in classes]
         missing = list(dict.fromkeys(name for name in asked if name not in self._place))
         if missing:
-            raise DataError(self._what_lacks(missing, len(set(asked))))
+            group = next((name for name in missing if name in self.names), None)
+            if group is not None:
+                raise DataError(
+                    f"'{group}' is a group of the tree and a class must be a leaf: rename the group to hang it below."
+                )
+            shown = ", ".join(f"'{name}'" for name in missing[:_SHOWN]) + (", ..." if len(missing) > _SHOWN else "")
+            close = get_close_matches(missing[0], self.classes, n=1, cutoff=0.6)
+            hint = f" Did you mean '{close[0]}'?" if close else ""
+            raise DataError(
+                f"The tree lacks {len(missing):,} of the {len(set(asked)):,} classes ({shown}): add them to the tree, "
+                f"or write them as it does.{hint}"
+            )
         return np.array([self._place[name] for name in asked], dtype=np.int64)
-
-    def _what_lacks(self, missing: list[str], asked: int) -> str:
-        group = next((name for name in missing if name in self.names), None)
-        if group is not None:
-            return f"'{group}' is a group of the tree and a class must be a leaf: rename the group to hang it below."
-        shown = ", ".join(f"'{name}'" for name in missing[:_SHOWN]) + (", ..." if len(missing) > _SHOWN else "")
-        close = get_close_matches(missing[0], self.classes, n=1, cutoff=0.6)
-        hint = f" Did you mean '{close[0]}'?" if close else ""
-        return (
-            f"The tree lacks {len(missing):,} of the {asked:,} classes ({shown}): add them to the tree, or write them "
-            f"as it does.{hint}"
-        )
 
     def _below_root(self, how: Literal["path", "length"]) -> np.ndarray:
         """How far (nodes,) each node is below the root, float64."""
@@ -223,19 +228,6 @@ class Hierarchy:
     @cached_property
     def _place(self) -> dict[str, int]:
         return {name: place for place, name in enumerate(self.classes)}
-
-    @cached_property
-    def _spans(self) -> tuple[np.ndarray, np.ndarray]:
-        """The first leaf below each node and the one after its last, (nodes,) places among the classes."""
-        first = np.full(len(self.parents), len(self._leaves))
-        stop = np.zeros(len(self.parents), dtype=np.int64)
-        first[self._leaves] = np.arange(len(self._leaves))
-        stop[self._leaves] = np.arange(len(self._leaves)) + 1
-        for node in range(len(first) - 1, 0, -1):
-            above = self.parents[node]
-            first[above] = min(first[above], first[node])
-            stop[above] = max(stop[above], stop[node])
-        return first, stop
 
     @cached_property
     def _common(self) -> np.ndarray:
@@ -327,28 +319,23 @@ def _plain(root: yaml.Node | None) -> Any:
     if not isinstance(root, yaml.CollectionNode):
         raise DataError("There is no tree in it: it needs groups and classes, such as 'animals: [cat, dog]'.")
     made: dict[yaml.Node, Any] = {}
-    waiting: list[yaml.Node] = [root]
 
-    def value(node: yaml.Node) -> Any:
+    def plain(node: yaml.Node) -> Any:
         if isinstance(node, yaml.ScalarNode):
             return _scalar(node)
-        if node not in made:
-            made[node] = {} if isinstance(node, yaml.MappingNode) else []
-            waiting.append(node)
+        if node not in made and isinstance(node, yaml.SequenceNode):
+            made[node] = []
+            made[node].extend(plain(entry) for entry in node.value)
+        elif node not in made:
+            made[node] = {}
+            for key, content in node.value:
+                name = _key(key)
+                if name in made[node]:
+                    raise DataError(f"'{name}' is in the tree twice, again in line {_line(key)}: join or rename them.")
+                made[node][name] = plain(content)
         return made[node]
 
-    plain = made[root] = {} if isinstance(root, yaml.MappingNode) else []
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, yaml.SequenceNode):
-            made[node] += [value(entry) for entry in node.value]
-            continue
-        for key, content in node.value:
-            name = _key(key)
-            if name in made[node]:
-                raise DataError(f"'{name}' is in the tree twice, again in line {_line(key)}: join or rename them.")
-            made[node][name] = value(content)
-    return plain
+    return plain(root)
 
 
 def _key(node: yaml.Node) -> str:
