@@ -37,6 +37,17 @@ def _split_mix(state: np.ndarray) -> np.ndarray:
     return state ^ (state >> np.uint64(31))
 
 
+def _check_shared(classes: int, what: str, key: str, rank: int, world_size: int) -> None:
+    """Refuse a rank that there is not, and classes that cannot be shared by all."""
+    if not 0 <= rank < world_size:
+        raise DataError(f"Rank {rank} is not one of {world_size} processes, which count from 0.")
+    if classes % world_size:
+        raise DataError(
+            f"{classes} classes in {what} cannot be shared by {world_size} processes: set {key} to a multiple of "
+            f"{world_size}."
+        )
+
+
 class BalancedBatchSampler:
     """Batches of `classes_per_batch` distinct classes with `per_class` items each.
 
@@ -86,13 +97,7 @@ class BalancedBatchSampler:
                 f"A batch of {self.classes_per_batch} classes cannot be made from {self.classes} training classes: "
                 f"set data.classes_per_batch to {self.classes} or less."
             )
-        if not 0 <= self.rank < self.world_size:
-            raise DataError(f"Rank {self.rank} is not one of {self.world_size} processes, which count from 0.")
-        if self.classes_per_batch % self.world_size:
-            raise DataError(
-                f"{self.classes_per_batch} classes in a batch cannot be shared by {self.world_size} processes: "
-                f"set data.classes_per_batch to a multiple of {self.world_size}."
-            )
+        _check_shared(self.classes_per_batch, "a batch", "data.classes_per_batch", self.rank, self.world_size)
 
     @property
     def batches_per_epoch(self) -> int:
@@ -230,14 +235,7 @@ class EpisodeBatchSampler:
     """
 
     def __init__(
-        self,
-        class_ids: np.ndarray,
-        way: int,
-        shot: int,
-        query: int,
-        seed: int = 0,
-        rank: int = 0,
-        world_size: int = 1,
+        self, class_ids: np.ndarray, way: int, shot: int, query: int, seed: int = 0, rank: int = 0, world_size: int = 1
     ) -> None:
         rank, world_size = whole_numbers(rank=rank, world_size=world_size)
         try:
@@ -247,13 +245,7 @@ class EpisodeBatchSampler:
                 f"{error.reason} among its training classes: lower training.episodic.way, training.episodic.shot or "
                 "training.episodic.query, or add items."
             ) from error
-        if not 0 <= rank < world_size:
-            raise DataError(f"Rank {rank} is not one of {world_size} processes, which count from 0.")
-        if way % world_size:
-            raise DataError(
-                f"{way} classes in an episode cannot be shared by {world_size} processes: "
-                f"set training.episodic.way to a multiple of {world_size}."
-            )
+        _check_shared(way, "an episode", "training.episodic.way", rank, world_size)
         self.classes_per_batch = way
         self.per_class = shot + query
         self.rank = rank

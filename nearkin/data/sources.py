@@ -49,7 +49,14 @@ def open_data(source: str | Path | Dataset, *, data_root: Path | None = None, pr
             return _open_file(path)
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}.") from error
-    return _open_named(str(source), data_root, progress)
+    from nearkin.data.catalogue import catalogue, open_named
+
+    name = str(source)
+    if name in catalogue:
+        return open_named(name, data_root, progress)
+    if "/" in name or "\\" in name or path.suffix:
+        raise DataError(f"There is no file or folder {name}: check the path.")
+    raise DataError(f"There is no file, folder or known data set called '{name}'.{suggestion(name, catalogue)}")
 
 
 def kind_of(paths: Iterable[str], place: str | Path) -> MediaKind:
@@ -147,7 +154,9 @@ def _open_zip(path: Path) -> Dataset:
         _check_listed(manifest, store, f"{path}/{inside}")
     else:
         names = [name for name in names if not is_junk(name)]
-        top = _only_top_folder(names)
+        tops = {name.partition("/")[0] for name in names}
+        # A whole zip may be wrapped in one folder ("photos/"); else the top folders are the classes.
+        top = f"{tops.pop()}/" if len(tops) == 1 and all(name.count("/") >= 2 for name in names) else ""
         store = store.below(top)
         manifest = _by_folder(sorted(name[len(top) :] for name in names), path)
     return Dataset(manifest, store, kind_of(manifest.paths, path), path.stem)
@@ -174,20 +183,14 @@ def _manifest_among(names: list[str], path: Path) -> str | None:
     return found[0] if found else None
 
 
-def _only_top_folder(names: list[str]) -> str:
-    """The folder that a whole zip is wrapped in ("photos/"), or "" if the top folders are the classes."""
-    tops = {name.partition("/")[0] for name in names}
-    wrapped = len(tops) == 1 and all(name.count("/") >= 2 for name in names)
-    return f"{tops.pop()}/" if wrapped else ""
-
-
 def _by_folder(paths: list[str], place: Path) -> Manifest:
     """A manifest whose labels are the folders; loose files that are no media (a README) are left out.
 
     Folders called train, val and test at the top of all others are splits, not classes.
     """
     rows = [(path, str(PurePosixPath(path).parent)) for path in paths]
-    loose = [path for path, label in rows if label == "." and _is_media(path)]
+    media = (*AUDIO_SUFFIXES, *IMAGE_SUFFIXES)
+    loose = [path for path, label in rows if label == "." and path.lower().endswith(media)]
     rows = [(path, label) for path, label in rows if label != "."]
     if loose:
         raise DataError(
@@ -205,17 +208,3 @@ def _by_folder(paths: list[str], place: Path) -> Manifest:
         manifest = manifest.with_column("label", [label.partition("/")[2] for label in labels])
         manifest = manifest.with_column("split", [SPLIT_NAMES[label.partition("/")[0].lower()] for label in labels])
     return manifest
-
-
-def _is_media(path: str) -> bool:
-    return os.path.splitext(path)[1].lower() in AUDIO_SUFFIXES | IMAGE_SUFFIXES
-
-
-def _open_named(name: str, data_root: Path | None, progress: bool) -> Dataset:
-    from nearkin.data.catalogue import catalogue, open_named
-
-    if name in catalogue:
-        return open_named(name, data_root, progress)
-    if "/" in name or "\\" in name or Path(name).suffix:
-        raise DataError(f"There is no file or folder {name}: check the path.")
-    raise DataError(f"There is no file, folder or known data set called '{name}'.{suggestion(name, catalogue)}")

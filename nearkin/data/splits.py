@@ -133,12 +133,15 @@ def resolve_split(manifest: Manifest, section: DataSection, seed: int) -> Split:
         return Split(*split_domains(manifest.labels, domains, test=held_out, val=section.val_items, seed=seed))
     if how == "items":
         shares = {"val": section.val_items, "test": section.test_items}
-        return Split(*split_items(manifest.labels, **shares, seed=seed, parts=_item_parts(manifest)))
+        parts = _column_parts(manifest) if _has_parts(manifest) else None
+        if parts is not None:  # a column that divides the classes, and not their items, does not count
+            train, held = (set(manifest.labels[inside]) for inside in (parts == "train", parts != "train"))
+            parts = parts if train & held else None
+        return Split(*split_items(manifest.labels, **shares, seed=seed, parts=parts))
     if how == "column":
         return split_from_column(manifest, val=section.val_classes, seed=seed)
     if how == "halves":
-        train, test = split_halves(manifest.labels)
-        return _carve(manifest.labels, train, test, section.val_classes, seed)
+        return _carve(manifest.labels, *split_halves(manifest.labels), section.val_classes, seed)
     return split_classes(manifest.labels, test=section.test_classes, val=section.val_classes, seed=seed)
 
 
@@ -207,10 +210,6 @@ def drop_singletons(labels: Labels) -> np.ndarray:
     """Mask (n,) of the items whose class has at least two."""
     _, codes, counts = np.unique(np.asarray(labels), return_inverse=True, return_counts=True)
     return counts[codes] >= 2
-
-
-def _positions(mask: np.ndarray) -> np.ndarray:
-    return np.flatnonzero(mask).astype(np.int64)
 
 
 def _classes(labels: Labels) -> list[str]:
@@ -293,7 +292,7 @@ def _assemble(labels: Labels, *, train: Sequence[str] | None, val: Sequence[str]
             f"Training needs at least two classes, and of {len(classes)} only {int(train_mask.sum())} would be left: "
             "hold out fewer classes or add some."
         )
-    return Split(*(_positions(part[codes]) for part in (train_mask, val_mask, test_mask)))
+    return Split(*(np.flatnonzero(part[codes]).astype(np.int64) for part in (train_mask, val_mask, test_mask)))
 
 
 def _column_parts(manifest: Manifest) -> np.ndarray:
@@ -307,15 +306,6 @@ def _column_parts(manifest: Manifest) -> np.ndarray:
             "use train, val or test, or set data.split to halves or fraction."
         )
     return parts
-
-
-def _item_parts(manifest: Manifest) -> np.ndarray | None:
-    """What the split column says of items; None where there is none, or it divides classes and not their items."""
-    if not _has_parts(manifest):
-        return None
-    parts = _column_parts(manifest)
-    train, held = (set(_classes(manifest.labels[parts_in])) for parts_in in (parts == "train", parts != "train"))
-    return parts if train & held else None
 
 
 def _has_parts(manifest: Manifest) -> bool:

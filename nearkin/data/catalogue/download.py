@@ -132,7 +132,8 @@ def _pieces(url: str, name: str, progress: bool, timeout: float) -> Iterator[byt
                     yield piece
                     bar.reach(received)
     except (OSError, http.client.HTTPException, ValueError) as error:
-        raise DataError(f"{url} did not answer ({_reason(error)}): check the network.") from error
+        reason = str(error.reason if isinstance(error, urllib.error.URLError) else error) or type(error).__name__
+        raise DataError(f"{url} did not answer ({reason}): check the network.") from error
     if received < length:
         raise DataError(f"{url} broke off after {received:,} of {length:,} bytes: try again.")
 
@@ -155,10 +156,6 @@ def _answer(url: str, timeout: float) -> Any:
     if isinstance(answer, Exception):
         raise answer
     return answer
-
-
-def _reason(error: Exception) -> str:
-    return str(error.reason if isinstance(error, urllib.error.URLError) else error) or type(error).__name__
 
 
 class _ByteBar:

@@ -18,6 +18,11 @@ from nearkin.registry import Registry
 from nearkin.storage import cache_directory
 
 
+_ANY_WRITE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
+
+_ANY_WRITE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
+
+
 def data_directory(given: str | os.PathLike[str] | None = None) -> Path:
     """The data directory: the one given, else `$NEARKIN_DATA`, else the user's cache."""
     chosen = given or os.environ.get("NEARKIN_DATA")
@@ -32,20 +37,13 @@ def reading_places(given: str | os.PathLike[str] | None = None) -> list[Path]:
 def writing_place(given: str | os.PathLike[str] | None = None) -> Path:
     """The first of the `reading_places` that accepts new files."""
     for place in reading_places(given):
-        if _is_writable(place):
+        existing = next(folder for folder in (place, *place.absolute().parents) if folder.exists())
+        # A directory without any write bit is meant to be read only, even for a user whom the system would let write.
+        if existing.is_dir() and os.access(existing, os.W_OK) and existing.stat().st_mode & _ANY_WRITE:
             return place
     raise StorageError(
         f"Neither {data_directory(given)} nor {cache_directory()} can be written: give a data directory that can."
     )
-
-
-def _is_writable(place: Path) -> bool:
-    # A directory without any write bit is meant to be read only, even for a user whom the system would let write.
-    existing = next(folder for folder in (place, *place.absolute().parents) if folder.exists())
-    return existing.is_dir() and os.access(existing, os.W_OK) and bool(existing.stat().st_mode & _ANY_WRITE)
-
-
-_ANY_WRITE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
 
 
 @dataclass(frozen=True)
@@ -174,7 +172,10 @@ def open_named(name: str, data_root: Path | None = None, progress: bool = True) 
     for place in places:
         archive = place / f"{name}.zip"
         if archive.is_file():
-            return _open_zip(archive, entry)
+            from nearkin.data.sources import open_data  # which itself falls back on this module
+
+            found = open_data(archive)
+            return Dataset(found.manifest, found.store, entry.kind, entry.name)
     folders = [folder for place in places for folder in entry.candidates(place) if folder.is_dir()]
     if entry.find is not None:
         for folder in folders:
@@ -205,13 +206,6 @@ def catalogue_table() -> list[dict[str, str]]:
         }
         for entry in list_entries()
     ]
-
-
-def _open_zip(archive: Path, entry: Entry) -> Dataset:
-    from nearkin.data.sources import open_data  # which itself falls back on this module
-
-    found = open_data(archive)
-    return Dataset(found.manifest, found.store, entry.kind, entry.name)
 
 
 def _fetch(entry: Entry, data_root: Path | None, progress: bool) -> Dataset:
