@@ -55,13 +55,9 @@ app.command()(model.explain)
 @app.command()
 def compare(
     runs: Annotated[list[Path], typer.Argument(help="Audited runs.")],
-    metric: Annotated[str, typer.Option("--metric", help="The metric to compare.")] = "MAP@R",
-    against: Annotated[
-        Path | None, typer.Option("--against", help="The baseline run of the tests; default: the best run.")
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", help="Also write an HTML page with pictures.", dir_okay=False)
-    ] = None,
+    metric: Annotated[str, typer.Option(help="The metric to compare.")] = "MAP@R",
+    against: Annotated[Path | None, typer.Option(help="The baseline run of the tests; default: the best run.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Also write an HTML page with pictures.", dir_okay=False)] = None,
 ) -> None:
     """Compare audited runs, with intervals and paired tests over the classes they share."""
     from nearkin.cli.compare import compare_command
@@ -74,12 +70,11 @@ def dynamics(
     first: Annotated[Path, typer.Argument(metavar="RUN_A", help="A run trained by episodes.")],
     second: Annotated[Path, typer.Argument(metavar="RUN_B", help="Another one.")],
     out: Annotated[
-        Path | None,
-        typer.Option("--out", help="Also write a page (.html) or only its curves (.png).", dir_okay=False),
+        Path | None, typer.Option(help="Also write a page (.html) or only its curves (.png).", dir_okay=False)
     ] = None,
     json: JsonFile = None,
-    from_step: Annotated[int | None, typer.Option("--from-step", min=0, help="First step to include.")] = None,
-    to_step: Annotated[int | None, typer.Option("--to-step", min=0, help="Last step to include.")] = None,
+    from_step: Annotated[int | None, typer.Option(min=0, help="First step to include.")] = None,
+    to_step: Annotated[int | None, typer.Option(min=0, help="Last step to include.")] = None,
 ) -> None:
     """Compare the training dynamics of two runs: how far updates moved the embeddings, and in which direction."""
     from nearkin.cli.compare import dynamics_command
@@ -93,11 +88,10 @@ def geometry(
         list[Path], typer.Argument(metavar="RUN...", help="Three or more runs audited with --suite geometry.")
     ],
     against: Annotated[
-        str, typer.Option("--against", help="The metric to correlate the measures with, e.g. 'MC, input l2'.")
+        str, typer.Option(help="The metric to correlate the measures with, e.g. 'MC, input l2'.")
     ] = "MAP@R",
     out: Annotated[
-        Path | None,
-        typer.Option("--out", help="Also write a page (.html) or only its picture (.png).", dir_okay=False),
+        Path | None, typer.Option(help="Also write a page (.html) or only its picture (.png).", dir_okay=False)
     ] = None,
     json: JsonFile = None,
 ) -> None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from nearkin.audits import AuditResult
     from nearkin.data.dataset import Dataset
+    from nearkin.models.card import Card
     from nearkin.recipe import AuditSection, Recipe
     from nearkin.training import Run
 
@@ -23,21 +24,17 @@ def audit(
     run: Annotated[
         Path, typer.Argument(help="A run directory written by `nearkin train`; or, with --data, a model file.")
     ],
-    data: Annotated[str | None, typer.Option("--data", help="Audit on this data instead of the run's.")] = None,
-    suite: Annotated[
-        str | None, typer.Option("--suite", help="Suites, comma-separated; default: the recipe's.")
-    ] = None,
+    data: Annotated[str | None, typer.Option(help="Audit on this data instead of the run's.")] = None,
+    suite: Annotated[str | None, typer.Option(help="Suites, comma-separated; default: the recipe's.")] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", help="Report file; default: in the run directory.", dir_okay=False)
+        Path | None, typer.Option(help="Report file; default: in the run directory.", dir_okay=False)
     ] = None,
     rerank: Annotated[
-        str | None, typer.Option("--rerank", help="Re-rank neighbours with average-query-expansion or k-reciprocal.")
+        str | None, typer.Option(help="Re-rank neighbours with average-query-expansion or k-reciprocal.")
     ] = None,
     tree: Annotated[
         str | None,
-        typer.Option(
-            "--tree", help="Class tree for the hierarchy suite: a file or `cifar100`; default: the run's tree."
-        ),
+        typer.Option(help="Class tree for the hierarchy suite: a file or `cifar100`; default: the run's tree."),
     ] = None,
     overrides: Annotated[
         list[str] | None,
@@ -128,14 +125,7 @@ def audit_run(
     from nearkin import api
     from nearkin.data.catalogue import catalogue
 
-    model = run.model()
-    trained_on = model.card.data
-    if data is None:
-        # What training left out, the audit leaves out too.
-        skip_bad = skip_bad or bool(trained_on.notes)
-    source = data or trained_on.source
-    if not source:
-        raise RunError(f"{run.path} does not record its training data: give data with --data.")
+    source, skip_bad = data_of(run.path, run.model().card, data, skip_bad)
     try:
         result = api.audit(run.path, source, suites=names, skip_bad=skip_bad, **options)
     except DataError as error:
@@ -145,6 +135,15 @@ def audit_run(
     if data is None and not result.subject.own_data and not skip_bad:
         result.notes.append("The data has changed since training.")
     return result
+
+
+def data_of(run: Path, card: Card, data: str | Dataset | None, skip_bad: bool) -> tuple[str | Dataset, bool]:
+    """The data given, else the run's own, of which what training left out is left out again."""
+    if data is not None:
+        return data, skip_bad
+    if not card.data.source:
+        raise RunError(f"{run} does not record its training data: give data with --data.")
+    return str(card.data.source), skip_bad or bool(card.data.notes)
 
 
 def write_audit(

@@ -23,35 +23,31 @@ _FOLDS = 4
 
 def benchmark(
     data: Annotated[str, typer.Argument(help=DATA_HELP)],
-    recipes: Annotated[str, typer.Option("--recipes", help="Names or YAML files of recipes, comma-separated.")],
-    out: Annotated[Path, typer.Option("--out", help="Directory for the results; an existing one is resumed.")],
-    folds: Annotated[
-        int | None, typer.Option("--folds", help="Class-disjoint folds of the training classes; default: 4.")
-    ] = None,
+    recipes: Annotated[str, typer.Option(help="Names or YAML files of recipes, comma-separated.")],
+    out: Annotated[Path, typer.Option(help="Directory for the results; an existing one is resumed.")],
+    folds: Annotated[int | None, typer.Option(help="Class-disjoint folds of the training classes; default: 4.")] = None,
     fold_order: Annotated[
         str | None,
         typer.Option(
-            "--fold-order",
             help="contiguous: the sorted classes cut in order, as in the papers; random: drawn. Default: as the book "
             "has it; contiguous in a new one.",
         ),
     ] = None,
-    seeds: Annotated[int, typer.Option("--seeds", help="Number of seeds.")] = 3,
+    seeds: Annotated[int, typer.Option(help="Number of seeds.")] = 3,
     against: Annotated[
         str | None,
         typer.Option(
-            "--against",
             help="The baseline recipe, or pairs such as a:b,c:d; `untrained` means untrained features. Default: the "
             "first recipe.",
         ),
     ] = None,
     overrides: Overrides = None,
     protocol: Annotated[
-        str, typer.Option("--protocol", help="fair, or conventional: select on the test classes, which is optimistic.")
+        str, typer.Option(help="fair, or conventional: select on the test classes, which is optimistic.")
     ] = "fair",
     keep_runs: Annotated[bool, typer.Option("--keep-runs", help="Keep the run directories of all models.")] = False,
     jobs: Annotated[
-        int, typer.Option("--jobs", min=1, help="Models trained side by side, each in a process with one thread.")
+        int, typer.Option(min=1, help="Models trained side by side, each in a process with one thread.")
     ] = 1,
     skip_bad: SkipBad = False,
     data_root: DataRoot = None,

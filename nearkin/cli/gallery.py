@@ -64,38 +64,30 @@ def create(
         ),
     ],
     items: Items = None,
-    model: Annotated[
-        str | None, typer.Option("--model", help="A run, a model file, or a pretrained backbone's name.")
-    ] = None,
+    model: Annotated[str | None, typer.Option(help="A run, a model file, or a pretrained backbone's name.")] = None,
     dimension: Annotated[
-        int | None,
-        typer.Option("--dimension", min=1, help="For your own vectors, instead of --model: their dimension."),
+        int | None, typer.Option(min=1, help="For your own vectors, instead of --model: their dimension.")
     ] = None,
     name: Annotated[
-        str | None, typer.Option("--name", help="For your own vectors: the name of their model, e.g. clip-vit-b32.")
+        str | None, typer.Option(help="For your own vectors: the name of their model, e.g. clip-vit-b32.")
     ] = None,
     vectors: Vectors = None,
     labels: Labels = None,
     only: Only = None,
     space: Annotated[
-        str | None,
-        typer.Option("--space", help="For your own vectors: how they are compared; default: sphere (cosine)."),
+        str | None, typer.Option(help="For your own vectors: how they are compared; default: sphere (cosine).")
     ] = None,
-    dtype: Annotated[Dtype, typer.Option("--dtype", help="How vectors are stored.")] = Dtype.float32,
+    dtype: Annotated[Dtype, typer.Option(help="How vectors are stored.")] = Dtype.float32,
     index: Annotated[
         Index,
-        typer.Option(
-            "--index", help="exact, hnsw (approximate), or auto: hnsw for large galleries. The others require Milvus."
-        ),
+        typer.Option(help="exact, hnsw (approximate), or auto: hnsw for large galleries. The others require Milvus."),
     ] = Index.auto,
     index_parameters: IndexParameters = None,
     partition: Annotated[
         str | None,
         typer.Option("--partition-by", metavar="KEY", help="Milvus only: partition items by this metadata key."),
     ] = None,
-    partitions: Annotated[
-        int | None, typer.Option("--partitions", min=1, help="Number of partitions; default: 64.")
-    ] = None,
+    partitions: Annotated[int | None, typer.Option(min=1, help="Number of partitions; default: 64.")] = None,
     engine: Engine = "torch",
     skip_bad: SkipUnreadable = False,
     as_json: Json = False,
@@ -181,7 +173,7 @@ def enrol(
 def remove(
     path: GalleryPath,
     ids: Annotated[list[str] | None, typer.Argument(metavar="IDS", help="Ids of items.")] = None,
-    label: Annotated[str | None, typer.Option("--label", help="All items with this label.")] = None,
+    label: Annotated[str | None, typer.Option(help="All items with this label.")] = None,
     where: Where = None,
     parameters: Parameters = None,
     as_json: Json = False,
@@ -228,10 +220,9 @@ def relabel(
 @gallery_app.command("rebuild", cls=GalleryCommand)
 def rebuild(
     path: GalleryPath,
-    model: Annotated[str, typer.Option("--model", help="The new model: a run, a model file, or a backbone's name.")],
+    model: Annotated[str, typer.Option(help="The new model: a run, a model file, or a backbone's name.")],
     missing: Annotated[
-        Missing,
-        typer.Option("--missing", help="Items whose files are missing or damaged: stop with an error, or drop them."),
+        Missing, typer.Option(help="Items whose files are missing or damaged: stop with an error, or drop them.")
     ] = Missing.error,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -252,9 +243,7 @@ def rebuild(
 @gallery_app.command("recalibrate", cls=GalleryCommand)
 def recalibrate(
     path: GalleryPath,
-    accept: Annotated[
-        float | None, typer.Option("--accept", help="Share of known queries to accept, between 0 and 1.")
-    ] = None,
+    accept: Annotated[float | None, typer.Option(help="Share of known queries to accept, between 0 and 1.")] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -312,7 +301,7 @@ def items(
     where: Where = None,
     parameters: Parameters = None,
     limit: Limit = 100,
-    after: Annotated[str | None, typer.Option("--after", help="Continue after this id, the last one shown.")] = None,
+    after: Annotated[str | None, typer.Option(help="Continue after this id, the last one shown.")] = None,
     as_json: Json = False,
 ) -> None:
     """List items, one page at a time."""
@@ -336,7 +325,7 @@ def items(
 def duplicates(
     path: GalleryPath,
     distance: Annotated[
-        float | None, typer.Option("--distance", min=0.0, help="Maximum distance; default: chosen automatically.")
+        float | None, typer.Option(min=0.0, help="Maximum distance; default: chosen automatically.")
     ] = None,
     limit: Limit = 100,
     as_json: Json = False,

@@ -44,9 +44,7 @@ def import_(
             metavar="IN.parquet", help="Files or folders written by `nearkin gallery export` or `nearkin embed`."
         ),
     ],
-    id_column: Annotated[
-        str | None, typer.Option("--id-column", help="The column with the item ids; default: id.")
-    ] = None,
+    id_column: Annotated[str | None, typer.Option(help="The column with the item ids; default: id.")] = None,
     anew: Annotated[bool, typer.Option("--anew", help="Start over instead of resuming an interrupted import.")] = False,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -91,12 +89,12 @@ def precision(
         ),
     ],
     labels: Labels = None,
-    dtype: Annotated[str, typer.Option("--dtype", help="Data types to compare, comma-separated.")] = "float16,int8",
+    dtype: Annotated[str, typer.Option(help="Data types to compare, comma-separated.")] = "float16,int8",
     space: Annotated[
-        str, typer.Option("--space", help="How the vectors of a file are compared; ignored for a gallery.")
+        str, typer.Option(help="How the vectors of a file are compared; ignored for a gallery.")
     ] = "sphere",
-    queries: Annotated[int, typer.Option("--queries", min=1, help="Number of queries.")] = 1000,
-    seed: Annotated[int, typer.Option("--seed", help="Seed of the choice of queries.")] = 0,
+    queries: Annotated[int, typer.Option(min=1, help="Number of queries.")] = 1000,
+    seed: Annotated[int, typer.Option(help="Seed of the choice of queries.")] = 0,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import typer
 
+from nearkin.cli.audit import data_of
 from nearkin.cli.options import EXIT_NO, DataRoot, Quiet, SkipBad
 from nearkin.cli.output import check_folder, printable, show_facts
 from nearkin.errors import DataError, RunError, suggestion
@@ -37,15 +38,13 @@ def infer(
             "confusions: which classes are mistaken for each other.",
         ),
     ] = "prototypes",
-    method: Annotated[str, typer.Option("--method", help="average (linkage) or neighbour-joining.")] = "average",
+    method: Annotated[str, typer.Option(help="average (linkage) or neighbour-joining.")] = "average",
     tree: Annotated[
-        str | None,
-        typer.Option("--tree", help="A known tree to compare with: a file or `cifar100`; default: the run's tree."),
+        str | None, typer.Option(help="A known tree to compare with: a file or `cifar100`; default: the run's tree.")
     ] = None,
-    data: Annotated[str | None, typer.Option("--data", help="Use this data instead of the run's.")] = None,
+    data: Annotated[str | None, typer.Option(help="Use this data instead of the run's.")] = None,
     out: Annotated[
-        str | None,
-        typer.Option("--out", help="A directory, or a name for the .nwk and .png files; default: the run directory."),
+        str | None, typer.Option(help="A directory, or a name for the .nwk and .png files; default: the run directory.")
     ] = None,
     skip_bad: SkipBad = False,
     data_root: DataRoot = None,
@@ -129,12 +128,7 @@ def _audited_items(
     from nearkin.audits import subject_of_model, unseen_items
     from nearkin.storage import cache_directory
 
-    trained_on = model.card.data
-    # Skip what training skipped.
-    skip_bad = skip_bad or (data is None and bool(trained_on.notes))
-    where = data or trained_on.source
-    if not where:
-        raise RunError(f"{run} does not record its training data: give data with --data.")
+    where, skip_bad = data_of(run, model.card, data, skip_bad)
     dataset, notes = api.open_readable(where, skip_bad=skip_bad, data_root=data_root, progress=progress)
     rows, on_choice = unseen_items(dataset, model.card)
     classes = set(dataset.labels[rows].tolist())
@@ -161,8 +155,7 @@ def _audited_items(
 def check(
     file: Annotated[str, typer.Argument(help="A .yaml, .json, .csv or Newick file, or `cifar100`.")],
     data: Annotated[
-        str | None,
-        typer.Option("--data", help="Data whose classes the tree should have, in any format that `train` accepts."),
+        str | None, typer.Option(help="Data whose classes the tree should have, in any format that `train` accepts.")
     ] = None,
     data_root: DataRoot = None,
     quiet: Quiet = False,

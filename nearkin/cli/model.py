@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nearkin.cli.audit import data_of
 from nearkin.cli.options import DATA_HELP, EXIT_NO, DataRoot, Engine, Quiet, RunOrModel, SkipBad, SkipUnreadable
 from nearkin.cli.output import check_folder, show_table
-from nearkin.errors import DataError, RunError
+from nearkin.errors import DataError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -40,18 +41,16 @@ def embed(
     out: Annotated[
         str | None,
         typer.Option(
-            "--out",
             help="A .parquet (path, label, embedding), .npz or .npy file; with --shards, a folder or URL. Default: "
             "embeddings.parquet, or with --shards the folder embeddings.",
         ),
     ] = None,
     shards: Annotated[
-        int | None, typer.Option("--shards", min=1, help="Split the data into this many shards, each a file in --out.")
+        int | None, typer.Option(min=1, help="Split the data into this many shards, each a file in --out.")
     ] = None,
     shard: Annotated[
         str | None,
         typer.Option(
-            "--shard",
             help="Embed only this shard, counted from 0; `auto`: the array task number from Slurm, Kubernetes or AWS "
             "Batch. Default: all missing shards.",
         ),
@@ -215,18 +214,17 @@ _MODEL_SUFFIX = ".safetensors"
 
 def shorten(
     run: RunOrModel,
-    dimension: Annotated[int, typer.Option("--dimension", help="Number of dimensions to keep.")],
-    out: Annotated[Path, typer.Option("--out", help="The .safetensors file to write.", dir_okay=False)],
+    dimension: Annotated[int, typer.Option(help="Number of dimensions to keep.")],
+    out: Annotated[Path, typer.Option(help="The .safetensors file to write.", dir_okay=False)],
     method: Annotated[
         str,
         typer.Option(
-            "--method",
             help="pca: principal components of the training items; prefix: the first dimensions, for models "
             "trained with objective.prefixes.",
         ),
     ] = "pca",
     data: Annotated[
-        str | None, typer.Option("--data", help="For pca: data with the training classes; default: the run's data.")
+        str | None, typer.Option(help="For pca: data with the training classes; default: the run's data.")
     ] = None,
     skip_bad: SkipBad = False,
     data_root: DataRoot = None,
@@ -263,9 +261,7 @@ def export(
     run: RunOrModel,
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out", help="The .onnx file to write; default: model.onnx or model.int8.onnx in the run directory."
-        ),
+        typer.Option(help="The .onnx file to write; default: model.onnx or model.int8.onnx in the run directory."),
     ] = None,
     int8: Annotated[
         bool,
@@ -274,8 +270,7 @@ def export(
         ),
     ] = False,
     data: Annotated[
-        str | None,
-        typer.Option("--data", help="With --int8: data for calibration and measurement; default: the run's data."),
+        str | None, typer.Option(help="With --int8: data for calibration and measurement; default: the run's data.")
     ] = None,
     skip_bad: SkipBad = False,
     data_root: DataRoot = None,
@@ -294,9 +289,7 @@ def export(
     path = onnx_path(out)
     model = api.load(run)
     if int8:
-        source = data or model.card.data.source
-        if not source:
-            raise RunError(f"{run} does not record its training data: give data with --data.")
+        source, _ = data_of(run, model.card, data, skip_bad)
         description = _export_int8(model, path, str(source), skip_bad or data is None, data_root, not quiet)
     else:
         exported = export_onnx(model, path)
@@ -356,15 +349,12 @@ def explain(
     what: Annotated[
         str | None,
         typer.Option(
-            "--what",
             help="attention: of each attended stage; weights: of the pooling; contribution: of each position to the "
             "embedding; grad-cam: by gradients of the channels; prototypes: the most similar one at each "
             "position. Default: attention or pooling weights if they vary, else contribution.",
         ),
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", help="Directory for the pictures; default: explanations/RUN.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Directory for the pictures; default: explanations/RUN.")] = None,
     skip_bad: SkipUnreadable = False,
     quiet: Quiet = False,
 ) -> None:

@@ -22,9 +22,7 @@ _ASKED = "an image or recording, or a .npy file for a gallery of vectors"
 def identify(
     path: GalleryPath,
     files: Annotated[list[Path], typer.Argument(metavar="FILES", help=f"What to identify: {_ASKED}.")],
-    neighbours: Annotated[
-        int, typer.Option("--neighbours", "-n", min=0, max=1000, help="Also show this many nearest items.")
-    ] = 0,
+    neighbours: Annotated[int, typer.Option("-n", min=0, max=1000, help="Also show this many nearest items.")] = 0,
     model: Model = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -169,8 +167,7 @@ def classify(
     run: RunOrModel,
     files: Annotated[list[Path], typer.Argument(metavar="FILES...", help="Images or recordings.")],
     by: Annotated[
-        str,
-        typer.Option("--by", help="sim: by the most similar prototype; dol: by the dense output layer."),
+        str, typer.Option(help="sim: by the most similar prototype; dol: by the dense output layer.")
     ] = "sim",
     as_json: Json = False,
 ) -> None:

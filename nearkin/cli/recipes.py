@@ -28,8 +28,7 @@ def show_command(
     name: Annotated[str, typer.Argument(help="Name or YAML file of a recipe.")],
     overrides: Overrides = None,
     data: Annotated[
-        str | None,
-        typer.Option("--data", help="Name of a data set in the catalogue, for recipes whose settings depend on it."),
+        str | None, typer.Option(help="Name of a data set in the catalogue, for recipes whose settings depend on it.")
     ] = None,
 ) -> None:
     """Print a recipe with inherited settings and defaults."""

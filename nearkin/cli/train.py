@@ -27,8 +27,8 @@ _FIRST_SPEAKS = 10.0
 
 def train(
     data: Annotated[str, typer.Argument(help=DATA_HELP)],
-    out: Annotated[Path, typer.Option("--out", help="Directory for the run.")],
-    recipe: Annotated[str, typer.Option("--recipe", help="Name or YAML file of a recipe.")] = "multi-similarity",
+    out: Annotated[Path, typer.Option(help="Directory for the run.")],
+    recipe: Annotated[str, typer.Option(help="Name or YAML file of a recipe.")] = "multi-similarity",
     overrides: Overrides = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume the run in --out.")] = False,
     skip_bad: SkipBad = False,
@@ -143,7 +143,7 @@ _NEXT_STEPS = (
 
 
 def demo(
-    out: Annotated[Path, typer.Option("--out", help="Directory for the run.")] = Path("runs/demo"),
+    out: Annotated[Path, typer.Option(help="Directory for the run.")] = Path("runs/demo"),
     data_root: DataRoot = None,
     quiet: Quiet = False,
 ) -> None:

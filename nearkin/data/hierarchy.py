@@ -10,6 +10,7 @@ import csv
 import io
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -265,14 +266,16 @@ def load_hierarchy(path_or_name: str | os.PathLike[str]) -> Hierarchy:
     if name in shipped:
         return _read(name, (_SHIPPED / f"{name}.csv").read_text(encoding="utf-8"), _read_csv)
     reader = _READERS.get(path.suffix.lower())
+    *first, last = _READERS
+    endings = f"{', '.join(first)} or {last}"
     if not os.path.exists(path):
         close = suggestion(path.stem if reader else name, shipped)
         raise UnknownNameError(
-            f"There is no class tree '{name}': give a {_endings()} file that exists or a tree of the package "
+            f"There is no class tree '{name}': give a {endings} file that exists or a tree of the package "
             f"({', '.join(shipped)}).{close if close.startswith(' Did') else ''}"
         )
     if reader is None:
-        raise DataError(f"The class tree {path} has an unknown suffix: use a {_endings()} file.")
+        raise DataError(f"The class tree {path} has an unknown suffix: use a {endings} file.")
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -295,11 +298,6 @@ def _read(source: str, text: str, reader: Callable[[str], Hierarchy]) -> Hierarc
             f"{source}: The tree is nested deeper than this format can be read: use a CSV with the columns "
             "child,parent or Newick."
         ) from error
-
-
-def _endings() -> str:
-    *first, last = _READERS
-    return f"{', '.join(first)} or {last}"
 
 
 def _read_yaml(text: str) -> Hierarchy:
@@ -372,12 +370,11 @@ def _read_json(text: str) -> Hierarchy:
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in pairs:
-        if name in found:
+    counts = Counter(name for name, _ in pairs)
+    for name, count in counts.items():
+        if count > 1:
             raise DataError(f"'{name}' is in the tree twice, in one group: join or rename them.")
-        found[name] = value
-    return found
+    return dict(pairs)
 
 
 def _read_csv(text: str) -> Hierarchy:
@@ -437,11 +434,8 @@ def _path(line: int, cells: list[str], label: int) -> list[str]:
 
 
 _READERS: dict[str, Callable[[str], Hierarchy]] = {
-    ".yaml": _read_yaml,
-    ".yml": _read_yaml,
+    **dict.fromkeys((".yaml", ".yml"), _read_yaml),
     ".json": _read_json,
     ".csv": _read_csv,
-    ".nwk": Hierarchy.from_newick,
-    ".newick": Hierarchy.from_newick,
-    ".tree": Hierarchy.from_newick,
+    **dict.fromkeys((".nwk", ".newick", ".tree"), Hierarchy.from_newick),
 }

@@ -173,11 +173,8 @@ def _check_listed(manifest: Manifest, store: FolderStore | ZipStore | UrlStore, 
 
 def _manifest_among(names: list[str], path: Path) -> str | None:
     """The manifest of a zip: at its root, else in one of its top folders."""
-    present = set(names)
-    for name in MANIFEST_NAMES:
-        if name in present:
-            return name
-    found = [name for name in names if name.count("/") == 1 and name.endswith(tuple(f"/{m}" for m in MANIFEST_NAMES))]
+    found = [name for name in MANIFEST_NAMES if name in names][:1]
+    found = found or [name for name in names if name.count("/") == 1 and name.partition("/")[2] in MANIFEST_NAMES]
     if len(found) > 1:
         raise DataError(f"The zip file {path} holds several manifests ({', '.join(found[:3])}): keep one.")
     return found[0] if found else None

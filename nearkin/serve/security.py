@@ -108,18 +108,15 @@ class Guard:
                 headers={"www-authenticate": 'Bearer realm="nearkin"'},
             )
         if is_write(scope):
-            self._check_may_write(identity, f"{scope['method']} {scope['path']}"[:_LONGEST_NOTE])
+            problem = None
+            if self.settings.read_only:
+                problem = Problem("read-only", "This service is read-only.")
+            elif identity.role != "write":
+                problem = Problem("role-required", "This needs a key with the role 'write'.")
+            if problem is not None:
+                self.refused(identity, f"{scope['method']} {scope['path']}"[:_LONGEST_NOTE], problem.slug)
+                raise problem
         return identity
-
-    def _check_may_write(self, identity: Identity, what: str) -> None:
-        problem = None
-        if self.settings.read_only:
-            problem = Problem("read-only", "This service is read-only.")
-        elif identity.role != "write":
-            problem = Problem("role-required", "This needs a key with the role 'write'.")
-        if problem is not None:
-            self.refused(identity, what, problem.slug)
-            raise problem
 
 
 def is_write(scope: Scope) -> bool:
@@ -144,14 +141,10 @@ def check_host(scope: Scope, names: frozenset[str]) -> str:
     """
     given = Headers(scope=scope).getlist("host")
     host = given[0].lower() if len(given) == 1 else ""
-    if host in names or _without_port(host) in names:
+    found = _NAME_AND_PORT.fullmatch(host)
+    if host in names or (found and found[1] in names):
         return host
     raise Problem("host-refused", "Unknown host name: add it with --allow-host.")
-
-
-def _without_port(host: str) -> str:
-    found = _NAME_AND_PORT.fullmatch(host)
-    return found[1] if found else host
 
 
 def check_origin(scope: Scope, host: str, allowed: tuple[str, ...]) -> None:
@@ -164,17 +157,13 @@ def check_origin(scope: Scope, host: str, allowed: tuple[str, ...]) -> None:
     given = sent.getlist("origin")
     if given:
         own = (f"http://{host}", f"https://{host}")
-        if len(given) > 1 or not (given[0].lower() in own or given[0] in allowed):
-            raise _refused_origin()
-        return
-    by_other = sent.get("sec-fetch-site") not in (None, "same-origin", "none")
-    # A link elsewhere may lead to the page, but must not make the service work.
-    if by_other and (is_guarded(scope) or sent.get("sec-fetch-mode") != "navigate"):
-        raise _refused_origin()
-
-
-def _refused_origin() -> Problem:
-    return Problem("origin-refused", "This origin is not allowed: add it with --cors.")
+        refused = len(given) > 1 or not (given[0].lower() in own or given[0] in allowed)
+    else:
+        by_other = sent.get("sec-fetch-site") not in (None, "same-origin", "none")
+        # A link elsewhere may lead to the page, but must not make the service work.
+        refused = by_other and (is_guarded(scope) or sent.get("sec-fetch-mode") != "navigate")
+    if refused:
+        raise Problem("origin-refused", "This origin is not allowed: add it with --cors.")
 
 
 def is_guarded(scope: Scope) -> bool:
@@ -184,26 +173,20 @@ def is_guarded(scope: Scope) -> bool:
 
 def authenticate(scope: Scope, keys: tuple[Key, ...]) -> Identity | None:
     """Whose key came with a request, compared in constant time; None if unknown."""
-    presented = _presented(scope)
-    if not presented:
+    sent = Headers(scope=scope)
+    bearer, plain = sent.getlist("authorization"), sent.getlist("x-api-key")
+    if len(bearer) + len(plain) != 1:
         return None
-    digest = hashlib.sha256(presented).hexdigest()
+    scheme, _, sent_key = bearer[0].partition(" ") if bearer else ("bearer", "", plain[0])
+    presented = sent_key.strip() if bearer else sent_key
+    if scheme.lower() != "bearer" or not presented:
+        return None
+    digest = hashlib.sha256(presented.encode("latin-1")).hexdigest()
     found = None
     for key in keys:
         if hmac.compare_digest(digest, key.digest) and (found is None or key.role == "write"):
             found = key
     return None if found is None else Identity(found.role, found.name)
-
-
-def _presented(scope: Scope) -> bytes | None:
-    sent = Headers(scope=scope)
-    bearer, plain = sent.getlist("authorization"), sent.getlist("x-api-key")
-    if len(bearer) + len(plain) != 1:
-        return None
-    if plain:
-        return plain[0].encode("latin-1")
-    scheme, _, key = bearer[0].partition(" ")
-    return key.strip().encode("latin-1") if scheme.lower() == "bearer" else None
 
 
 class RateLimit:
@@ -314,7 +297,9 @@ class _BoundedBody:
         if self.complete:
             return await self._receive()
         try:
-            async with asyncio.timeout_at(self._began + self._patience()):
+            # Every byte earns time, up to the timeout.
+            patience = min(self.admission.settings.timeout, _FIRST_SECONDS + self.size / _LEAST_RATE)
+            async with asyncio.timeout_at(self._began + patience):
                 message = await self._receive()
         except TimeoutError:
             raise Problem(
@@ -326,10 +311,6 @@ class _BoundedBody:
             self.complete = not message.get("more_body", False)
             self.admission.hold(count, self.size)
         return message
-
-    def _patience(self) -> float:
-        """Seconds from the start until the next bytes are due: every byte earns time, up to the timeout."""
-        return min(self.admission.settings.timeout, _FIRST_SECONDS + self.size / _LEAST_RATE)
 
 
 def _too_large(settings: ServeSettings) -> Problem:

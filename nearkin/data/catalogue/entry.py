@@ -10,13 +10,11 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, Literal
 
-from nearkin.data.catalogue.layout import PublishedFolder
-from nearkin.data.catalogue.mirror import ClassFolders, inner_folders, open_class_folders
+from nearkin.data.catalogue.layout import ClassFolders, PublishedFolder, inner_folders, open_class_folders
 from nearkin.data.dataset import Dataset, MediaKind
 from nearkin.errors import DataError, StorageError
 from nearkin.registry import Registry
 from nearkin.storage import cache_directory
-
 
 _ANY_WRITE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
 

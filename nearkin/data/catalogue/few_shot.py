@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from nearkin.data.catalogue.download import download_all
 from nearkin.data.catalogue.entry import published
-from nearkin.data.catalogue.layout import PublishedFolder, read_rows
-from nearkin.data.catalogue.mirror import ClassFolders
+from nearkin.data.catalogue.layout import ClassFolders, PublishedFolder, read_rows
 from nearkin.data.dataset import Dataset
 
 _OMNIGLOT_ADDRESS = "https://raw.githubusercontent.com/brendenlake/omniglot/master/python/"

@@ -191,10 +191,8 @@ def open_fashion_mnist(data_root: Path | None = None, *, progress: bool = True) 
             return Opened(open_fashion_folder(folder), f"the data directory ({folder})")
 
     failures = []
-    for where, fetch in (
-        ("the publisher's address", _fashion_from_publisher),
-        (f"Debian's package {_FASHION_PACKAGE}", _fashion_from_debian),
-    ):
+    debian = f"Debian's package {_FASHION_PACKAGE}"
+    for where, fetch in (("the publisher's address", _fashion_from_publisher), (debian, _fashion_from_debian)):
         try:
             kept = writing_place(data_root) / "fashion-mnist"
             fetch(kept, progress)

@@ -6,8 +6,7 @@ from pathlib import Path, PurePosixPath
 
 from nearkin.data.catalogue.download import download_all
 from nearkin.data.catalogue.entry import published
-from nearkin.data.catalogue.layout import PublishedFolder, files_in, read_matlab, read_pairs, read_rows
-from nearkin.data.catalogue.mirror import ClassFolders
+from nearkin.data.catalogue.layout import ClassFolders, PublishedFolder, files_in, read_matlab, read_pairs, read_rows
 from nearkin.data.dataset import Dataset
 from nearkin.data.decode import IMAGE_SUFFIXES
 

@@ -12,8 +12,7 @@ import numpy as np
 
 from nearkin.data.catalogue.download import download_all
 from nearkin.data.catalogue.entry import published
-from nearkin.data.catalogue.layout import PublishedFolder, read_lines
-from nearkin.data.catalogue.mirror import ClassFolders
+from nearkin.data.catalogue.layout import ClassFolders, PublishedFolder, read_lines
 from nearkin.data.dataset import Dataset
 from nearkin.data.manifest import Manifest
 from nearkin.data.stores import ArrayStore

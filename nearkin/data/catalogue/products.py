@@ -7,8 +7,7 @@ from typing import Any
 
 from nearkin.data.catalogue.download import download_all
 from nearkin.data.catalogue.entry import published
-from nearkin.data.catalogue.layout import PublishedFolder, read_fields, read_lines, read_matlab
-from nearkin.data.catalogue.mirror import ClassFolders
+from nearkin.data.catalogue.layout import ClassFolders, PublishedFolder, read_fields, read_lines, read_matlab
 from nearkin.data.dataset import Dataset
 
 _CARS_TRAINING_CLASSES = 98
