@@ -72,68 +72,36 @@ def embed(
 
     Resumable: run the same command again. Interrupted shards continue, finished ones are skipped.
     """
-    if shards is not None:
-        _embed_shards(
-            run,
-            data,
-            out or "embeddings",
-            shards,
-            shard,
-            status=status,
-            overwrite=overwrite,
-            engine=engine,
-            batch_size=batch_size,
-            workers=workers,
-            skip_bad=skip_bad,
-            data_root=data_root,
-            progress=not quiet,
-        )
-        return
-    if shard is not None or status or overwrite:
+    if shards is None and (shard is not None or status or overwrite):
         raise typer.BadParameter("--shard, --status and --overwrite require --shards.")
     from nearkin import api
-    from nearkin.data.stores import is_url
-    from nearkin.models.engines import check_engine, make_encoder
-    from nearkin.models.onnx import OnnxEncoder
-
-    file = Path(out or "embeddings.parquet")
-    if is_url(str(out)) or file.suffix not in _SUFFIXES:
-        raise DataError(
-            f"Unknown file type {out}: use {', '.join(_SUFFIXES[:-1])} or {_SUFFIXES[-1]}, or write to a "
-            "folder with --shards."
-        )
-    check_engine(engine)
-    encoder = OnnxEncoder(run) if run.suffix == ".onnx" else make_encoder(api.load(run), engine)
-    dataset, notes = api.open_readable(data, skip_bad=skip_bad, data_root=data_root, progress=not quiet)
-    embeddings = encoder.encode(dataset, batch_size=batch_size, workers=workers, progress=not quiet)
-    write_embeddings(embeddings, dataset, file)
-    for note in notes:
-        print(f"Note: {note}")
-    print(f"Wrote {len(embeddings)} embeddings of {embeddings.shape[1]} dimensions: {file}")
-
-
-def _embed_shards(
-    run: Path,
-    data: str,
-    out: str,
-    shards: int,
-    shard: str | None,
-    *,
-    status: bool,
-    engine: str,
-    data_root: Path | None,
-    progress: bool,
-    **options: Any,
-) -> None:
-    """Embed shards of the data, or show which are done; `options` are those of `embed_shards`."""
-    from nearkin import api
     from nearkin.data.sources import open_data
+    from nearkin.data.stores import is_url
     from nearkin.models.bulk import embed_shards, shard_states
     from nearkin.models.bulk.folders import check_shard
     from nearkin.models.engines import check_engine, make_encoder
+    from nearkin.models.onnx import OnnxEncoder
 
-    if Path(out).suffix in _SUFFIXES:
-        raise DataError(f"With --shards, --out must be a folder, not the file {out}.")
+    options: dict[str, Any] = {"batch_size": batch_size, "workers": workers, "progress": not quiet}
+    if shards is None:
+        file = Path(out or "embeddings.parquet")
+        if is_url(str(out)) or file.suffix not in _SUFFIXES:
+            raise DataError(
+                f"Unknown file type {out}: use {', '.join(_SUFFIXES[:-1])} or {_SUFFIXES[-1]}, or write to a "
+                "folder with --shards."
+            )
+        check_engine(engine)
+        encoder = OnnxEncoder(run) if run.suffix == ".onnx" else make_encoder(api.load(run), engine)
+        dataset, notes = api.open_readable(data, skip_bad=skip_bad, data_root=data_root, progress=not quiet)
+        embeddings = encoder.encode(dataset, **options)
+        write_embeddings(embeddings, dataset, file)
+        for note in notes:
+            print(f"Note: {note}")
+        print(f"Wrote {len(embeddings)} embeddings of {embeddings.shape[1]} dimensions: {file}")
+        return
+    folder = out or "embeddings"
+    if Path(folder).suffix in _SUFFIXES:
+        raise DataError(f"With --shards, --out must be a folder, not the file {folder}.")
     only = None if shard is None else [_shard_number(shard, os.environ)]
     check_engine(engine)
     for number in only or []:
@@ -141,14 +109,13 @@ def _embed_shards(
     if run.suffix == ".onnx":
         raise DataError(f"--shards cannot use the ONNX export {run}: give the run, with --engine onnx.")
     model = api.load(run)
-    dataset = open_data(data, data_root=data_root, progress=progress)
+    dataset = open_data(data, data_root=data_root, progress=not quiet)
     if status:
-        _show_shards(list(shard_states(model, dataset, out, shards=shards)), only)
+        _show_shards(list(shard_states(model, dataset, folder, shards=shards)), only)
         return
-    encoder, name = make_encoder(model, engine), api.source_name(data)
-    for report in embed_shards(
-        model, dataset, out, shards=shards, only=only, encoder=encoder, name=name, progress=progress, **options
-    ):
+    options |= {"encoder": make_encoder(model, engine), "name": api.source_name(data)}
+    options |= {"skip_bad": skip_bad, "overwrite": overwrite}
+    for report in embed_shards(model, dataset, folder, shards=shards, only=only, **options):
         if report.left_out:
             print(f"Note: {len(report.left_out)} unreadable items were skipped: {report.left_out[0]}, …")
         done = "Wrote" if report.written else "Skipped, already done:"

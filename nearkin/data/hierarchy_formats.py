@@ -25,52 +25,39 @@ def from_nested(nested: Mapping[Any, Any] | Sequence[Any]) -> Nodes:
     """The nodes of nested mappings and lists, as `Hierarchy.from_nested` describes them."""
     if not _is_group(nested):
         raise DataError(f"A class tree must be a mapping or a list of groups and classes, not {nested!r}.")
-    tree = _Nested()
-    (name, content), *more = _items(nested, "the tree")
-    if isinstance(nested, Mapping) and not more and (_is_group(content) or isinstance(content, str)):
-        tree.add(name, -1, content)
-    else:
-        tree.add("", -1, nested)
-    while tree.waiting:
-        node, group = tree.waiting.pop()
-        for name, content in _items(group, f"the group '{tree.names[node]}'" if tree.names[node] else "a group"):
-            tree.add(name, node, content)
-    return tuple(tree.parents), tuple(tree.names)
+    parents: list[int] = []
+    names: list[str] = []
+    waiting: list[tuple[int, Any]] = []  # groups whose content is still to be read
+    groups: dict[int, int] = {}  # id of a container to its node
 
-
-class _Nested:
-    """Nodes of a nested tree, and the groups whose content is still to be read."""
-
-    def __init__(self) -> None:
-        self.parents: list[int] = []
-        self.names: list[str] = []
-        self.waiting: list[tuple[int, Any]] = []
-        self._groups: dict[int, int] = {}  # id of a container to its node
-
-    def add(self, name: str, parent: int, content: Any) -> None:
+    def add(name: str, parent: int, content: Any) -> None:
         """Add a node; content is a group, a single class or None for a class."""
-        node = len(self.parents)
-        self.parents.append(parent)
-        self.names.append(name)
+        node = len(parents)
+        parents.append(parent)
+        names.append(name)
         if content is None:
             return
-        if not _is_group(content):
-            content = [content]
-        elif id(content) in self._groups:
-            self._refuse_alias(self._groups[id(content)], parent)
-        else:
-            self._groups[id(content)] = node
-        self.waiting.append((node, content))
-
-    def _refuse_alias(self, group: int, node: int) -> None:
-        """Refuse a group that is inside itself; one that is merely shared repeats its classes, which is said later."""
-        while node >= 0:
-            if node == group:
+        # A group must not be inside itself; one that is merely shared repeats its classes, which is said later.
+        known = groups.setdefault(id(content), node) if _is_group(content) else node
+        while known != node and parent >= 0:
+            if parent == known:
                 raise DataError(
-                    f"The tree has a cycle: the group '{self.names[group]}' is inside itself; a group can only hold "
-                    "what is below it."
+                    f"The tree has a cycle: the group '{names[known]}' is inside itself; a group can only hold what is "
+                    "below it."
                 )
-            node = self.parents[node]
+            parent = parents[parent]
+        waiting.append((node, content if _is_group(content) else [content]))
+
+    (name, content), *more = _items(nested, "the tree")
+    if isinstance(nested, Mapping) and not more and (_is_group(content) or isinstance(content, str)):
+        add(name, -1, content)
+    else:
+        add("", -1, nested)
+    while waiting:
+        node, group = waiting.pop()
+        for name, content in _items(group, f"the group '{names[node]}'" if names[node] else "a group"):
+            add(name, node, content)
+    return tuple(parents), tuple(names)
 
 
 def _items(group: Any, where: str) -> list[tuple[str, Any]]:
