@@ -13,10 +13,7 @@ from nearkin.cli.options import DATA_HELP, EXIT_ERROR, EXIT_INTERRUPTED, DataRoo
 from nearkin.errors import RecipeError, TrainingError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from nearkin.protocol.tables import Tables
-    from nearkin.report.values import TextTable
 
 _FOLDS = 4
 
@@ -141,31 +138,26 @@ def _show(tables: Tables) -> None:
     """Print the tables, each with its notes."""
     from rich.console import Console
 
+    from nearkin.report.terminal import text_table
     from nearkin.report.values import TextTable
 
     console = Console(highlight=False, markup=False, emoji=False)
     shown = [TextTable(tables.title, tables.headings(), tables.lines(), tables.notes())]
     if tables.further is not None:
         shown.append(tables.further)
+    unbounded = console.options.update(max_width=10_000)
     for place, table in enumerate(shown):
         if place:
             console.print()
-        _print(console, table)
-
-
-def _print(console: Console, table: TextTable) -> None:
-    """Print a table with as many columns as fit; to a pipe, all of them."""
-    from nearkin.report.terminal import text_table
-
-    unbounded = console.options.update(max_width=10_000)
-    for count in range(len(table.headings), 1, -1):
-        fitting = text_table(table.headings[:count], [row[:count] for row in table.rows], title=table.title)
-        wanted = console.measure(fitting, options=unbounded).maximum
-        if wanted <= console.width or not console.is_terminal:
-            console.width = max(console.width, wanted)
-            break
-    console.print(fitting)
-    if left := table.headings[count:]:
-        console.print(f"Columns that do not fit: {'; '.join(left)}. The files have all columns.", soft_wrap=True)
-    for note in table.notes:
-        console.print(note, soft_wrap=True)
+        # As many columns as fit; to a pipe, all of them.
+        for count in range(len(table.headings), 1, -1):
+            fitting = text_table(table.headings[:count], [row[:count] for row in table.rows], title=table.title)
+            wanted = console.measure(fitting, options=unbounded).maximum
+            if wanted <= console.width or not console.is_terminal:
+                console.width = max(console.width, wanted)
+                break
+        console.print(fitting)
+        if left := table.headings[count:]:
+            console.print(f"Columns that do not fit: {'; '.join(left)}. The files have all columns.", soft_wrap=True)
+        for note in table.notes:
+            console.print(note, soft_wrap=True)

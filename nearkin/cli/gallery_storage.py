@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from nearkin.cli.options import GalleryPath, IndexParameters, Json, Labels, Quiet
 from nearkin.cli.output import printable, show_json, show_table
 from nearkin.errors import DataError
-
-if TYPE_CHECKING:
-    from nearkin.gallery.precision import MetricChange
 
 
 def count_text(number: int, thing: str) -> str:
@@ -112,18 +109,12 @@ def precision(
     measured = list(found[0].metrics)
     columns = ["stored as", "bytes", *(f"recall@{k}" for k in NEIGHBOURS)]
     columns += [title for name in measured for title in (name, f"change of {name} (95 %)")]
-    rows = [
-        (one.dtype, one.bytes, *(f"{one.recall[k]:.4f}" for k in NEIGHBOURS), *_cells(one.metrics)) for one in found
-    ]
+    rows: list[list[object]] = [[one.dtype, one.bytes, *(f"{one.recall[k]:.4f}" for k in NEIGHBOURS)] for one in found]
+    for row, one in zip(rows, found, strict=True):
+        for change in one.metrics.values():
+            row += [f"{change.value:.4f}", f"{change.difference:+.4f} ({change.low:+.4f} to {change.high:+.4f})"]
     show_table(columns, rows, numbers=columns[1:])
     print(f" {found[0].queries:,} queries among {count_text(found[0].items, 'item')}")
-
-
-def _cells(metrics: dict[str, MetricChange]) -> list[str]:
-    texts = (
-        (f"{one.value:.4f}", f"{one.difference:+.4f} ({one.low:+.4f} to {one.high:+.4f})") for one in metrics.values()
-    )
-    return [text for pair in texts for text in pair]
 
 
 def _vectors(source: str, labels: Path | None, space: str) -> tuple[Any, Any, Any]:
@@ -136,23 +127,19 @@ def _vectors(source: str, labels: Path | None, space: str) -> tuple[Any, Any, An
         return given["items"], given.get("labels"), space
     if labels is not None:
         raise typer.BadParameter("--labels requires a .npy file as SOURCE.", param_hint="--labels")
-    if is_gallery_place(source):
-        return _of_gallery(source)
-    return *read_tables(source), space
-
-
-def _of_gallery(path: str) -> tuple[Any, Any, Any]:
+    if not is_gallery_place(source):
+        return *read_tables(source), space
     import numpy as np
 
     from nearkin.gallery import Gallery
 
-    with Gallery.open(path) as gallery:
+    with Gallery.open(source) as gallery:
         if gallery.settings.dtype != "float32":
             raise DataError(
-                f"{path} stores its vectors as {gallery.settings.dtype}, not float32: give the original vectors."
+                f"{source} stores its vectors as {gallery.settings.dtype}, not float32: give the original vectors."
             )
         parts = list(gallery.store.batches())
         if not parts:
-            raise DataError(f"{path} has no items to compare.")
+            raise DataError(f"{source} has no items to compare.")
         names = [item.label for items, _ in parts for item in items]
         return np.concatenate([rows for _, rows in parts]), names, gallery.space

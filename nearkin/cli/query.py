@@ -35,7 +35,16 @@ def identify(
         names, vectors = embed_queries(gallery, files)
         matches = gallery.identify_vectors(vectors, neighbours=max(neighbours, 1), progress=not (quiet or as_json))
     if as_json:
-        show_json({"matches": [_match(name, m, neighbours) for name, m in zip(names, matches, strict=True)]})
+        told = [
+            {
+                "query": name,
+                **{fact: getattr(match, fact) for fact in ("label", "probability", "known", "reason")},
+                "candidates": list(match.candidates),
+                "neighbours": [_neighbour(one) for one in match.neighbours[:neighbours]],
+            }
+            for name, match in zip(names, matches, strict=True)
+        ]
+        show_json({"matches": told})
     else:
         _show_matches(names, matches, neighbours)
     if not all(match.known for match in matches):
@@ -107,18 +116,6 @@ def search(
         show_json({"neighbours": [_neighbour(one) for one in found]})
     else:
         _show_neighbours(found)
-
-
-def _match(name: str, match: Match, neighbours: int) -> dict[str, Any]:
-    return {
-        "query": name,
-        "label": match.label,
-        "probability": match.probability,
-        "known": match.known,
-        "reason": match.reason,
-        "candidates": list(match.candidates),
-        "neighbours": [_neighbour(one) for one in match.neighbours[:neighbours]],
-    }
 
 
 def _neighbour(one: Neighbour) -> dict[str, Any]:

@@ -277,7 +277,13 @@ class Service:
         self._check_kind(images is not None)
         if images is None:
             return await self.read(self._rows, vectors or [])
-        await self.read(self._check_items, images)
+
+        def check() -> None:
+            most = self.settings.max_call_pixels
+            if sum(self._check_item(image) for image in images) > most:
+                raise Problem("item-too-large", f"The images of a request may have at most {most} pixels in total.")
+
+        await self.read(check)
         return images
 
     def _tie(self) -> None:
@@ -316,11 +322,6 @@ class Service:
             check_recording(raw, self.settings.max_samples)
             return 0
         return check_image(raw, self.settings.max_pixels)
-
-    def _check_items(self, images: list[bytes]) -> None:
-        most = self.settings.max_call_pixels
-        if sum(self._check_item(image) for image in images) > most:
-            raise Problem("item-too-large", f"The images of a request may have at most {most} pixels in total.")
 
     def _prepare(self, raw: bytes) -> Any:
         alone = self._large if self._check_item(raw) > _LARGE else nullcontext()

@@ -84,8 +84,15 @@ def open_voxceleb(at: PublishedFolder) -> Dataset:
     if not found:
         raise at.refusal("it has no recordings")
     speakers = [match[1] for _, match in found]
-    about = _read_voxceleb_meta(at.path)
-    tested = _tested_in_trials(at.path)
+    about: dict[str, dict[str, str]] = {}  # the published facts of each speaker
+    for version, separator in ((1, "\t"), (2, ",")):
+        meta = at.path / f"vox{version}_meta.csv"
+        if meta.is_file():
+            key = f"VoxCeleb{version} ID"
+            about.update((row[key], row) for row in read_rows(meta, (key,), separator))
+    trials = at.path / "veri_test.txt"  # lines of `same path path`
+    lines = read_lines(trials) if trials.is_file() else []
+    tested = {path.partition("/")[0] for line in lines for path in line.split()[1:]}
     split_of = {speaker: _voxceleb_split(speaker, about.get(speaker, {}), tested, at) for speaker in set(speakers)}
     more = {}
     if all("Gender" in about.get(speaker, {}) for speaker in split_of):
@@ -99,7 +106,7 @@ def open_voxceleb(at: PublishedFolder) -> Dataset:
     )
 
 
-def _voxceleb_split(speaker: str, known: dict[str, str], tested: frozenset[str], at: PublishedFolder) -> str:
+def _voxceleb_split(speaker: str, known: dict[str, str], tested: set[str], at: PublishedFolder) -> str:
     """By the published table; else by the verification trials; else by the published rule of VoxCeleb1."""
     if known.get("Set"):
         return "test" if known["Set"] == "test" else "train"
@@ -108,21 +115,3 @@ def _voxceleb_split(speaker: str, known: dict[str, str], tested: frozenset[str],
     if speaker < _FIRST_OF_VOXCELEB1:
         raise at.refusal(f"{speaker} is a speaker of VoxCeleb2 and vox2_meta.csv does not name it")
     return "test" if speaker in (tested or _TEST_SPEAKERS) else "train"
-
-
-def _read_voxceleb_meta(folder: Path) -> dict[str, dict[str, str]]:
-    """Speaker to the published facts; VoxCeleb1's table has tabs and VoxCeleb2's has commas."""
-    about: dict[str, dict[str, str]] = {}
-    for version, separator in ((1, "\t"), (2, ",")):
-        meta = folder / f"vox{version}_meta.csv"
-        if meta.is_file():
-            key = f"VoxCeleb{version} ID"
-            about.update((row[key], row) for row in read_rows(meta, (key,), separator))
-    return about
-
-
-def _tested_in_trials(folder: Path) -> frozenset[str]:
-    """Speakers in the published verification trials, lines of `same path path`."""
-    trials = folder / "veri_test.txt"
-    lines = read_lines(trials) if trials.is_file() else []
-    return frozenset(path.partition("/")[0] for line in lines for path in line.split()[1:])
