@@ -250,13 +250,34 @@ class Admission:
         except Problem as problem:
             await problem.response()(scope, receive, send)
             return
-        body = _BoundedBody(self, receive)
+        began = asyncio.get_running_loop().time()
+        size, complete = 0, False
+
+        async def bounded() -> Message:
+            nonlocal size, complete
+            if complete:
+                return await receive()
+            # Every byte earns time, up to the timeout.
+            patience = min(self.settings.timeout, _FIRST_SECONDS + size / _LEAST_RATE)
+            try:
+                async with asyncio.timeout_at(began + patience):
+                    message = await receive()
+            except TimeoutError:
+                headers = {"connection": "close"}
+                raise Problem("body-too-slow", "The body did not arrive in time.", headers=headers) from None
+            if message["type"] == "http.request":
+                count = len(message.get("body", b""))
+                size += count
+                complete = not message.get("more_body", False)
+                self.hold(count, size)
+            return message
+
         self.requests += 1
         try:
-            await self.app(scope, body.receive, send)
+            await self.app(scope, bounded, send)
         finally:
             self.requests -= 1
-            self.held -= body.size
+            self.held -= size
 
     def _admit(self, scope: Scope) -> None:
         if self.stopping():
@@ -281,36 +302,6 @@ class Admission:
             raise _too_large(self.settings)
         if self.held > self.settings.memory:
             raise Problem("busy", "Too many large requests in progress: try again in a moment.")
-
-
-class _BoundedBody:
-    """The body of a request on its way in."""
-
-    def __init__(self, admission: Admission, receive: Receive) -> None:
-        self.admission = admission
-        self.size = 0
-        self.complete = False
-        self._receive = receive
-        self._began = asyncio.get_running_loop().time()
-
-    async def receive(self) -> Message:
-        if self.complete:
-            return await self._receive()
-        try:
-            # Every byte earns time, up to the timeout.
-            patience = min(self.admission.settings.timeout, _FIRST_SECONDS + self.size / _LEAST_RATE)
-            async with asyncio.timeout_at(self._began + patience):
-                message = await self._receive()
-        except TimeoutError:
-            raise Problem(
-                "body-too-slow", "The body did not arrive in time.", headers={"connection": "close"}
-            ) from None
-        if message["type"] == "http.request":
-            count = len(message.get("body", b""))
-            self.size += count
-            self.complete = not message.get("more_body", False)
-            self.admission.hold(count, self.size)
-        return message
 
 
 def _too_large(settings: ServeSettings) -> Problem:
