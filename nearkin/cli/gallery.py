@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import nearkin
 from nearkin.cli import gallery_storage
 from nearkin.cli.gallery_storage import Index, count_text
 from nearkin.cli.options import (
@@ -27,6 +28,7 @@ from nearkin.cli.options import (
     SkipUnreadable,
     Vectors,
     Where,
+    parse_assignments,
 )
 from nearkin.cli.output import in_words, percent, printable, show_facts, show_json, show_table
 
@@ -98,11 +100,10 @@ def create(
         raise typer.BadParameter("Give either --model, or --dimension for your own vectors.", param_hint="--model")
     if vectors is not None and model is not None:
         raise typer.BadParameter("--vectors and --model exclude each other: drop one of them.", param_hint="--vectors")
-    from nearkin.cli.gallery_input import items_to_add, parse_assignments
-    from nearkin.gallery import Gallery
+    from nearkin.cli.gallery_input import items_to_add
 
     given = items_to_add(items, vectors, labels, only, of_vectors=model is None)
-    with Gallery.create(
+    with nearkin.Gallery.create(
         path,
         model,
         **given,
@@ -138,9 +139,8 @@ def add(
     if items is None and vectors is None:
         raise typer.BadParameter("Nothing to add: give ITEMS or --vectors.", param_hint="ITEMS")
     from nearkin.cli.gallery_input import items_to_add
-    from nearkin.gallery import Gallery
 
-    with Gallery.open(path, model, engine=engine) as gallery:
+    with nearkin.Gallery.open(path, model, engine=engine) as gallery:
         given = items_to_add(items, vectors, labels, only, of_vectors=gallery.settings.kind == "vector")
         ids = gallery.add(**given, skip_bad=skip_bad, progress=not (quiet or as_json))
         _report(gallery, as_json, f"Added {count_text(len(ids), 'item')}; {_size(gallery)} now.", ids=ids)
@@ -158,11 +158,10 @@ def enrol(
     as_json: Json = False,
 ) -> None:
     """Add a class from a few files, without training."""
-    from nearkin.cli.gallery_input import parse_assignments, queries_from
-    from nearkin.gallery import Gallery
+    from nearkin.cli.gallery_input import queries_from
 
     metadata = parse_assignments(facts, "--metadata")
-    with Gallery.open(path, model) as gallery:
+    with nearkin.Gallery.open(path, model) as gallery:
         _, examples = queries_from(files, of_vectors=gallery.settings.kind == "vector")
         ids = gallery.enrol(label, examples, metadata=metadata or None)
         done = f"Enrolled {count_text(len(ids), 'item')}; {_size(gallery)} now."
@@ -181,12 +180,9 @@ def remove(
     """Remove items by id, label or condition; if several are given, items must match all of them."""
     if not ids and label is None and where is None:
         raise typer.BadParameter("Nothing to remove: give IDS, --label or --where.", param_hint="IDS")
-    from nearkin.cli.gallery_input import parse_assignments
-    from nearkin.gallery import Gallery
-
     chosen = {} if label is None else {"label": label}
     bound = parse_assignments(parameters, "--param")
-    with Gallery.open(path) as gallery:
+    with nearkin.Gallery.open(path) as gallery:
         named = set(ids or ())
         there = sum(id in gallery for id in named)
         removed = gallery.remove(ids or None, **chosen, where=where, parameters=bound or None)
@@ -208,9 +204,7 @@ def relabel(
     label, ids = (None, words) if none else (words[0], words[1:])
     if not ids:
         raise typer.BadParameter("Nothing to relabel: give LABEL, then the ids of the items.", param_hint="LABEL IDS")
-    from nearkin.gallery import Gallery
-
-    with Gallery.open(path) as gallery:
+    with nearkin.Gallery.open(path) as gallery:
         for id in ids:
             gallery.get(id)
         changed = gallery.relabel(ids, label)
@@ -228,9 +222,7 @@ def rebuild(
     quiet: Quiet = False,
 ) -> None:
     """Embed all items again with another model; the old vectors are used until all new ones are ready."""
-    from nearkin.gallery import Gallery
-
-    with Gallery.open(path) as gallery:
+    with nearkin.Gallery.open(path) as gallery:
         before = len(gallery)
         gallery.rebuild(model, missing=missing.value, progress=not (quiet or as_json))
         dropped = before - len(gallery)
@@ -250,9 +242,7 @@ def recalibrate(
     """Recalibrate probabilities and thresholds now; this is otherwise done when the gallery has grown by a tenth."""
     if accept is not None and not 0 < accept < 1:
         raise typer.BadParameter(f"{accept:g} is not between 0 and 1.", param_hint="--accept")
-    from nearkin.gallery import Gallery
-
-    with Gallery.open(path) as gallery:
+    with nearkin.Gallery.open(path) as gallery:
         calibration = gallery.recalibrate(accept=accept, progress=not (quiet or as_json))
     if as_json:
         show_json(calibration.to_dict())
@@ -277,9 +267,7 @@ def _report(gallery: Gallery, as_json: bool, sentence: str, **facts: Any) -> Non
 @gallery_app.command("info", cls=GalleryCommand)
 def info(path: GalleryPath, as_json: Json = False) -> None:
     """Show a gallery's contents, model and calibration."""
-    from nearkin.gallery import Gallery
-
-    with Gallery.open(path) as gallery:
+    with nearkin.Gallery.open(path) as gallery:
         stats, calibration = gallery.stats(), gallery.calibration
     if as_json:
         show_json({"path": path, **vars(stats)})
@@ -305,11 +293,8 @@ def items(
     as_json: Json = False,
 ) -> None:
     """List items, one page at a time."""
-    from nearkin.cli.gallery_input import parse_assignments
-    from nearkin.gallery import Gallery
-
     bound = parse_assignments(parameters, "--param")
-    with Gallery.open(path) as gallery:
+    with nearkin.Gallery.open(path) as gallery:
         page = gallery.items(after=after, limit=limit, where=where, parameters=bound or None)
     following = page[-1].id if len(page) == limit else None
     if as_json:
@@ -332,9 +317,7 @@ def duplicates(
     quiet: Quiet = False,
 ) -> None:
     """List groups of near duplicates."""
-    from nearkin.gallery import Gallery
-
-    with Gallery.open(path) as gallery:
+    with nearkin.Gallery.open(path) as gallery:
         groups = gallery.find_duplicates(distance, limit=limit, progress=not (quiet or as_json))
     if as_json:
         show_json({"duplicates": groups})
@@ -353,9 +336,7 @@ def duplicates(
 @gallery_app.command("suspects", cls=GalleryCommand)
 def suspects(path: GalleryPath, limit: Limit = 100, as_json: Json = False, quiet: Quiet = False) -> None:
     """List items whose neighbours suggest another label, most suspicious first."""
-    from nearkin.gallery import Gallery
-
-    with Gallery.open(path) as gallery:
+    with nearkin.Gallery.open(path) as gallery:
         found = gallery.suspicious_labels(limit=limit, progress=not (quiet or as_json))
     if as_json:
         show_json({"suspects": found})
@@ -378,9 +359,7 @@ def export(
     as_json: Json = False,
 ) -> None:
     """Export all items and their vectors to one Parquet file."""
-    from nearkin.gallery import Gallery
-
-    with Gallery.open(path) as gallery:
+    with nearkin.Gallery.open(path) as gallery:
         count = gallery.export(file)
     if as_json:
         show_json({"exported": count, "path": str(file)})

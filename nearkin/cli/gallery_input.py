@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import typer
 
+from nearkin.cli.options import split_pairs
 from nearkin.errors import DataError
 
 if TYPE_CHECKING:
@@ -120,18 +120,6 @@ def read_tables(source: str) -> tuple[np.ndarray, list[str | None]]:
     return np.concatenate([rows for _, rows in parts]), labels
 
 
-def parse_value(text: str) -> Any:
-    """A text parsed as JSON if possible, else the text itself; NaN and infinities are not JSON."""
-
-    def refuse(constant: str) -> Any:
-        raise ValueError(constant)
-
-    try:
-        return json.loads(text, parse_constant=refuse)
-    except ValueError:
-        return text
-
-
 def _csv(text: str, file: Path) -> list[dict[str, Any]]:
     from nearkin.gallery.items import typed_column
 
@@ -146,19 +134,6 @@ def _csv(text: str, file: Path) -> list[dict[str, Any]]:
         [row[name] for row in rows] if name in _NAMES else typed_column([row[name] for row in rows]) for name in names
     ]
     return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
-
-
-def parse_assignments(assignments: Sequence[str] | None, option: str) -> dict[str, Any]:
-    """Names and values from texts such as `price=20`; values are parsed as JSON if possible."""
-    return {name: parse_value(value) for name, value in _pairs(assignments, option)}
-
-
-def _pairs(assignments: Sequence[str] | None, option: str) -> Iterator[tuple[str, str]]:
-    for assignment in assignments or ():
-        name, sign, value = assignment.partition("=")
-        if not (sign and name.strip()):
-            raise typer.BadParameter(f"Write name=value, not '{assignment}'.", param_hint=option)
-        yield name.strip(), value
 
 
 def items_to_add(
@@ -196,7 +171,7 @@ def items_to_add(
 
     dataset = open_data(items)
     mask = np.ones(len(dataset), dtype=bool)
-    for name, value in _pairs(only, "--only"):
+    for name, value in split_pairs(only, "--only"):
         mask &= dataset.manifest.column(name) == value
     if not mask.any():
         raise DataError(f"No row of {items} has {' and '.join(only)}.")

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from nearkin.cli.options import GalleryPath, IndexParameters, Json, Labels, Quiet
+import nearkin
+from nearkin.cli.options import GalleryPath, IndexParameters, Json, Labels, Quiet, parse_assignments
 from nearkin.cli.output import printable, show_json, show_table
 from nearkin.errors import DataError
 
@@ -47,9 +48,7 @@ def import_(
     quiet: Quiet = False,
 ) -> None:
     """Import items with their vectors; existing ids are replaced. Resumable: run the same command again."""
-    from nearkin.gallery import Gallery
-
-    with Gallery.open(path) as gallery:
+    with nearkin.Gallery.open(path) as gallery:
         done = gallery.import_files(files, id_column=id_column, anew=anew, progress=not (quiet or as_json))
     if as_json:
         show_json({"imported": done.rows, "resumed": done.resumed, "replaced": done.replaced, "items": done.items})
@@ -66,10 +65,7 @@ def index(
     as_json: Json = False,
 ) -> None:
     """Change a gallery's index: auto, exact or hnsw; more in Milvus."""
-    from nearkin.cli.gallery_input import parse_assignments
-    from nearkin.gallery import Gallery
-
-    with Gallery.open(path) as gallery:
+    with nearkin.Gallery.open(path) as gallery:
         gallery.set_index(wanted.value, parse_assignments(parameters, "--index-param"))
         words = gallery.store.layout.in_words()
     if as_json:
@@ -131,9 +127,7 @@ def _vectors(source: str, labels: Path | None, space: str) -> tuple[Any, Any, An
         return *read_tables(source), space
     import numpy as np
 
-    from nearkin.gallery import Gallery
-
-    with Gallery.open(source) as gallery:
+    with nearkin.Gallery.open(source) as gallery:
         if gallery.settings.dtype != "float32":
             raise DataError(
                 f"{source} stores its vectors as {gallery.settings.dtype}, not float32: give the original vectors."

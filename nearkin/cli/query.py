@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nearkin.cli.options import EXIT_NO, GalleryPath, Json, Model, Parameters, Quiet, RunOrModel, Where
+from nearkin.cli.options import (
+    EXIT_NO,
+    GalleryPath,
+    Json,
+    Model,
+    Parameters,
+    Quiet,
+    RunOrModel,
+    Where,
+    parse_assignments,
+)
 from nearkin.cli.output import in_words, percent, printable, show_facts, show_json, show_table
 from nearkin.errors import DataError, ModelError
 
@@ -103,7 +113,7 @@ def search(
     as_json: Json = False,
 ) -> None:
     """Find the items most like a file, nearest first."""
-    from nearkin.cli.gallery_input import embed_queries, parse_assignments
+    from nearkin.cli.gallery_input import embed_queries
     from nearkin.gallery import Gallery
 
     bound = parse_assignments(parameters, "--param")

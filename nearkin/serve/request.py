@@ -220,14 +220,6 @@ class EnrolBody(Body):
             raise ValueError("give exactly one of image, images, vector and vectors")
         return self
 
-    def all_images(self) -> list[bytes] | None:
-        """The images as a list; None if there are vectors."""
-        return self.images if self.image is None else [self.image]
-
-    def all_vectors(self) -> list[list[float]] | None:
-        """The vectors as a list; None if there are images."""
-        return self.vectors if self.vector is None else [self.vector]
-
 
 class ItemBody(SampleBody):
     """One new item."""

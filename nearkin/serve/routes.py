@@ -106,7 +106,8 @@ async def enrol(
     asked: Annotated[EnrolBody, Depends(body_of(EnrolBody))], service: Serving, request: Request
 ) -> EnrolAnswer:
     """Add a class from a few examples, or more examples of a class."""
-    examples = await service.examples(asked.all_images(), asked.all_vectors())
+    images = asked.images if asked.image is None else [asked.image]
+    examples = await service.examples(images, asked.vectors if asked.vector is None else [asked.vector])
     ids = await service.write(service.gallery.enrol, asked.label, examples, metadata=asked.metadata)
     changed = {"label": asked.label, "metadata": sorted(asked.metadata or {})}
     service.audit.write(request.scope["identity"], "enrol", ids, changed)

@@ -15,13 +15,12 @@ from pyarrow import parquet
 
 from nearkin.cli.gallery_input import (
     items_to_add,
-    parse_assignments,
-    parse_value,
     queries_from,
     read_labelled,
     read_table,
     read_vectors,
 )
+from nearkin.cli.options import parse_assignments, parse_value
 from nearkin.cli.output import printable, show_facts, show_json, show_table
 from nearkin.errors import DataError
 from nearkin.gallery.values import Item, Neighbour
