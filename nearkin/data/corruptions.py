@@ -204,19 +204,14 @@ def _package() -> ModuleType:
     """The package imagecorruptions, or one sentence that tells a missing package from one that does not load."""
     try:
         return require("imagecorruptions", extra="audit")
-    except MissingExtraError as error:
-        if isinstance(error.__cause__, ModuleNotFoundError):
+    except (MissingExtraError, OSError) as error:
+        cause = error if isinstance(error, OSError) else error.__cause__
+        if isinstance(cause, ModuleNotFoundError):
             raise
-        raise _not_loading(error.__cause__) from error
-    except OSError as error:
-        raise _not_loading(error) from error
-
-
-def _not_loading(cause: BaseException | None) -> MissingExtraError:
-    return MissingExtraError(
-        f"The package 'imagecorruptions' is installed but does not load ({cause}): install what is named there; for "
-        "libGL that is the system package libgl1, or opencv-python-headless in the place of opencv-python."
-    )
+        raise MissingExtraError(
+            f"The package 'imagecorruptions' is installed but does not load ({cause}): install what is named there; "
+            "for libGL that is the system package libgl1, or opencv-python-headless in the place of opencv-python."
+        ) from error
 
 
 @contextmanager

@@ -88,7 +88,7 @@ class ArrowStore:
         return f"ArrowStore({str(self.root)!r}, {self.column!r})"
 
     def __reduce__(self) -> tuple[type[ArrowStore], tuple[Path, str]]:
-        return ArrowStore, (self.root, self.column)  # what is mapped and kept stays in this process
+        return type(self), (self.root, self.column)  # what is mapped and kept stays in this process
 
     def read(self, path: str) -> bytes:
         """The embedded file of one row."""
