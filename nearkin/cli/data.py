@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from nearkin.cli.options import DataRoot, Quiet, SkipBad
-from nearkin.cli.output import show_table
+from nearkin.cli.output import show_notes, show_table
 
 data_app = typer.Typer(help="Data sets: list the catalogue, inspect, import and split.", no_args_is_help=True)
 
@@ -59,8 +59,7 @@ def import_command(
     dataset, notes = open_readable(data, skip_bad=skip_bad, data_root=data_root, progress=not quiet)
     export_dataset(dataset, out, progress=not quiet)
     print(f"Wrote {len(dataset)} items of {len(dataset.classes)} classes: {out}")
-    for note in notes:
-        print(f"Note: {note}")
+    show_notes(notes)
 
 
 @data_app.command("split")

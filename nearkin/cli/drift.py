@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nearkin.cli.options import EXIT_NO, DataRoot, Json, Quiet, SkipBad
-from nearkin.cli.output import check_folder, printable, show_json, show_table
+from nearkin.cli.output import check_folder, printable, show_json, show_notes, show_table
 from nearkin.errors import DataError
 
 if TYPE_CHECKING:
@@ -107,8 +107,7 @@ def _show(found: DriftResult, page: Path) -> None:
             ],
             numbers=["reference", "new", "MMD²", "p", "p, Holm"],
         )
-    for note in found.notes:
-        print(f"Note: {note}")
+    show_notes(found.notes)
     print(f"Report: {page}")
 
 

@@ -30,7 +30,7 @@ from nearkin.cli.options import (
     Where,
     parse_assignments,
 )
-from nearkin.cli.output import in_words, percent, printable, show_facts, show_json, show_table
+from nearkin.cli.output import in_words, percent, printable, show_facts, show_json, show_notes, show_table
 
 if TYPE_CHECKING:
     from nearkin.gallery import Gallery
@@ -248,8 +248,7 @@ def recalibrate(
         show_json(calibration.to_dict())
         return
     show_facts(_learned(calibration))
-    for note in calibration.notes:
-        print(f"Note: {note}")
+    show_notes(calibration.notes)
 
 
 def _size(gallery: Gallery) -> str:
@@ -273,8 +272,7 @@ def info(path: GalleryPath, as_json: Json = False) -> None:
         show_json({"path": path, **vars(stats)})
         return
     show_facts({"gallery": path, **_facts(stats), **({} if calibration is None else _learned(calibration))})
-    for note in stats.notes:
-        print(f"Note: {note}")
+    show_notes(stats.notes)
     shown = list(islice(stats.classes.items(), _CLASSES_SHOWN))
     if shown:
         print()

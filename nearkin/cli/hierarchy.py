@@ -12,7 +12,7 @@ import typer
 
 from nearkin.cli.audit import data_of
 from nearkin.cli.options import EXIT_NO, DataRoot, Quiet, SkipBad
-from nearkin.cli.output import check_folder, printable, show_facts
+from nearkin.cli.output import check_folder, printable, show_facts, show_notes
 from nearkin.errors import DataError, RunError, suggestion
 
 if TYPE_CHECKING:
@@ -94,8 +94,7 @@ def infer(
         text.write_text(inferred.tree.to_newick() + "\n", encoding="utf-8")
         image.write_bytes(drawn)
     show_facts(inferred.facts())
-    for note in notes:
-        print(f"Note: {note}")
+    show_notes(notes)
     print(f"Tree: {newick}")
     print(f"Picture: {picture}")
 

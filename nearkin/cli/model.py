@@ -12,7 +12,7 @@ import typer
 
 from nearkin.cli.audit import data_of
 from nearkin.cli.options import DATA_HELP, EXIT_NO, DataRoot, Engine, Quiet, RunOrModel, SkipBad, SkipUnreadable
-from nearkin.cli.output import check_folder, show_table
+from nearkin.cli.output import check_folder, show_notes, show_table
 from nearkin.errors import DataError
 
 if TYPE_CHECKING:
@@ -95,8 +95,7 @@ def embed(
         dataset, notes = api.open_readable(data, skip_bad=skip_bad, data_root=data_root, progress=not quiet)
         embeddings = encoder.encode(dataset, **options)
         write_embeddings(embeddings, dataset, file)
-        for note in notes:
-            print(f"Note: {note}")
+        show_notes(notes)
         print(f"Wrote {len(embeddings)} embeddings of {embeddings.shape[1]} dimensions: {file}")
         return
     folder = out or "embeddings"
@@ -285,8 +284,7 @@ def _export_int8(
     with replacing(path) as temporary:
         temporary.write_bytes(small)
     write_json(sidecar(path), {**told.to_dict(), "int8": result.to_dict()})
-    for note in (*notes, *result.notes):
-        print(f"Note: {note}")
+    show_notes([*notes, *result.notes])
     flags = " ".join(result.processor["flags"]) or "no flags known"
     print(f"MAP@R of {result.items:,} items of {result.classes} classes not used for calibration:")
     print(f"  float32 {result.float32:.4f}, int8 {result.int8:.4f}, difference {result.difference:+.4f}")
@@ -345,8 +343,7 @@ def explain(
     files, notes = _files_to_explain(images, out, skip_bad, not quiet)
     found = api.explain(embedder, files, what=what, progress=not quiet)
     kind = found[0].what
-    for note in notes:
-        print(f"Note: {note}")
+    show_notes(notes)
     if what is None:
         skipped = ["the attention is uniform"] if embedder.attention is not None and kind != "attention" else []
         if kind == "contribution":

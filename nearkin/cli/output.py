@@ -62,6 +62,12 @@ def show_facts(facts: Mapping[str, object]) -> None:
             print(f"{name:<{width}}  {printable(str(value))}")
 
 
+def show_notes(notes: Iterable[str]) -> None:
+    """Print notes, one per line."""
+    for note in notes:
+        print(f"Note: {note}")
+
+
 def printable(text: str) -> str:
     """Text that cannot steer a terminal: control characters are written as escapes."""
     if text.isprintable():
