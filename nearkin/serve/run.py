@@ -35,22 +35,26 @@ def serve(path: str | Path, settings: ServeSettings | None = None, *, model: Any
     for module in ("fastapi", "uvicorn", "prometheus_client", "python_multipart"):
         require(module, "serve")
     from nearkin.gallery.gallery import Gallery
+
+    with _listen(settings) as listener, Gallery.open(path, model, engine=engine) as gallery:
+        _serve(gallery, replace(settings, port=listener.getsockname()[1]), listener)
+
+
+def _serve(gallery: Any, settings: ServeSettings, listener: socket.socket) -> None:
     from nearkin.serve.app import Server, create_app
     from nearkin.serve.security import LOGGER
 
-    with _listen(settings) as listener, Gallery.open(path, model, engine=engine) as gallery:
-        settings = replace(settings, port=listener.getsockname()[1])
-        warnings.filterwarnings("ignore", module="PIL")  # any client can trigger them
-        if settings.audit_log is None:  # its lines go to standard error
-            if not LOGGER.hasHandlers():
-                LOGGER.addHandler(logging.StreamHandler())
-            if LOGGER.level == logging.NOTSET:
-                LOGGER.setLevel(logging.INFO)
-        app = create_app(gallery, settings)
-        listener.listen()  # before the line below: a client that connects as soon as it reads it is not refused
-        host = f"[{settings.host}]" if ":" in settings.host else settings.host
-        print(f"nearkin: {len(gallery):,} items at http://{host}:{settings.port}/ (Ctrl+C to stop)", flush=True)
-        Server(app).run([listener])
+    warnings.filterwarnings("ignore", module="PIL")  # any client can trigger them
+    if settings.audit_log is None:  # its lines go to standard error
+        if not LOGGER.hasHandlers():
+            LOGGER.addHandler(logging.StreamHandler())
+        if LOGGER.level == logging.NOTSET:
+            LOGGER.setLevel(logging.INFO)
+    app = create_app(gallery, settings)
+    listener.listen()  # before the line below: a client that connects as soon as it reads it is not refused
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    print(f"nearkin: {len(gallery):,} items at http://{host}:{settings.port}/ (Ctrl+C to stop)", flush=True)
+    Server(app).run([listener])
 
 
 def _listen(settings: ServeSettings) -> socket.socket:
