@@ -156,18 +156,6 @@ class Episode:
     classes: np.ndarray
 
 
-class _TooFewClasses(DataError):
-    """There are not enough classes of enough items.
-
-    Args:
-        reason: what is missing, without its full stop.
-    """
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(f"{reason}: lower way, shot or query, or add items.")
-        self.reason = reason
-
-
 class EpisodeSampler:
     """Episodes at random access, uniform over the classes and over the items of a class.
 
@@ -194,9 +182,10 @@ class EpisodeSampler:
         names, codes, counts = np.unique(np.asarray(class_ids), return_inverse=True, return_counts=True)
         enough = counts >= shot + query
         if enough.sum() < way:
-            raise _TooFewClasses(
+            raise DataError(
                 f"Episodes of {way} classes need that many with at least {shot + query} items (shot + query), "
-                f"the data has {int(enough.sum())}"
+                f"the data has {int(enough.sum())}: lower way, shot or query (for training by episodes these are "
+                "training.episodic.way, training.episodic.shot and training.episodic.query), or add items."
             )
         self.classes = names[enough]
         self._items = np.argsort(codes, kind="stable")
@@ -238,13 +227,7 @@ class EpisodeBatchSampler:
         self, class_ids: np.ndarray, way: int, shot: int, query: int, seed: int = 0, rank: int = 0, world_size: int = 1
     ) -> None:
         rank, world_size = whole_numbers(rank=rank, world_size=world_size)
-        try:
-            self.sampler = EpisodeSampler(class_ids, way, shot, query, seed)
-        except _TooFewClasses as error:
-            raise DataError(
-                f"{error.reason} among its training classes: lower training.episodic.way, training.episodic.shot or "
-                "training.episodic.query, or add items."
-            ) from error
+        self.sampler = EpisodeSampler(class_ids, way, shot, query, seed)
         _check_shared(way, "an episode", "training.episodic.way", rank, world_size)
         self.classes_per_batch = way
         self.per_class = shot + query
