@@ -42,17 +42,6 @@ def _top(version: Annotated[bool, typer.Option("--version", help="Print the vers
         raise typer.Exit
 
 
-app.command()(train)
-
-
-app.command()(audit)
-app.command()(model.embed)
-app.command()(model.shorten)
-app.command()(model.export)
-app.command()(model.explain)
-
-
-@app.command()
 def compare(
     runs: Annotated[list[Path], typer.Argument(help="Audited runs.")],
     metric: Annotated[str, typer.Option(help="The metric to compare.")] = "MAP@R",
@@ -65,7 +54,6 @@ def compare(
     compare_command(runs, metric, against, out)
 
 
-@app.command()
 def dynamics(
     first: Annotated[Path, typer.Argument(metavar="RUN_A", help="A run trained by episodes.")],
     second: Annotated[Path, typer.Argument(metavar="RUN_B", help="Another one.")],
@@ -82,7 +70,6 @@ def dynamics(
     dynamics_command(first, second, out, json, (from_step, to_step))
 
 
-@app.command()
 def geometry(
     runs: Annotated[
         list[Path], typer.Argument(metavar="RUN...", help="Three or more runs audited with --suite geometry.")
@@ -101,15 +88,15 @@ def geometry(
     geometry_command(runs, against, out, json)
 
 
-app.command()(benchmark)
-app.command()(demo)
+for _command in (train, audit, model.embed, model.shorten, model.export, model.explain):
+    app.command()(_command)
+for _command in (compare, dynamics, geometry, benchmark, demo):
+    app.command()(_command)
 app.command(cls=GalleryCommand, epilog=f"{EXIT_CODES}, 3 drift, with --fail-on-drift.")(drift)
 app.command(cls=GalleryCommand, epilog=f"{EXIT_CODES}, 3 at least one query is unknown or undecided.")(query.identify)
 app.command(cls=GalleryCommand, epilog=f"{EXIT_CODES}, 3 different or undecided.")(query.verify)
-app.command(cls=GalleryCommand)(query.search)
-app.command(cls=GalleryCommand)(query.classify)
-app.command(cls=GalleryCommand)(serve.serve)
-app.command(cls=GalleryCommand)(serve.key)
+for _command in (query.search, query.classify, serve.serve, serve.key):
+    app.command(cls=GalleryCommand)(_command)
 
 
 def main() -> None:
