@@ -80,13 +80,6 @@ class BalancedBatchSampler:
         self.seed = seed
         self.rank = rank
         self.world_size = world_size
-        self._check()
-        self._codes = codes
-        self._counts = np.bincount(codes, minlength=self.classes)
-        self._starts = np.concatenate([[0], np.cumsum(self._counts)[:-1]])
-        self._planned: tuple[int, np.ndarray] | None = None
-
-    def _check(self) -> None:
         if self.classes_per_batch < 1 or self.per_class < 1:
             raise DataError(
                 "data.classes_per_batch and data.per_class must be positive, "
@@ -98,6 +91,10 @@ class BalancedBatchSampler:
                 f"set data.classes_per_batch to {self.classes} or less."
             )
         _check_shared(self.classes_per_batch, "a batch", "data.classes_per_batch", self.rank, self.world_size)
+        self._codes = codes
+        self._counts = np.bincount(codes, minlength=self.classes)
+        self._starts = np.concatenate([[0], np.cumsum(self._counts)[:-1]])
+        self._planned: tuple[int, np.ndarray] | None = None
 
     @property
     def batches_per_epoch(self) -> int:
