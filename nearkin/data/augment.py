@@ -173,9 +173,7 @@ class TrainTransform:
         self, spec: InputSpec, scale: tuple[float, float] = (0.2, 1.0), ratio: tuple[float, float] = (3 / 4, 4 / 3)
     ) -> None:
         if not 0.0 < scale[0] <= scale[1] <= 1.0 or not 0.0 < ratio[0] <= ratio[1]:
-            raise DataError(
-                f"A random crop needs an ascending scale in (0, 1] and an ascending ratio, got {scale} and {ratio}."
-            )
+            raise DataError(f"A random crop needs an ascending scale in (0, 1] and ratio, not {scale} and {ratio}.")
         self.spec = spec
         self.scale = scale
         self.ratio = ratio

@@ -72,9 +72,7 @@ def _coded(labels: Sequence[str] | np.ndarray, divided: str) -> tuple[np.ndarray
     """The classes, and the class (n,) of each item as an index; refuse fewer than two."""
     names, codes = np.unique(np.asarray(labels), return_inverse=True)
     if len(names) < 2:
-        raise DataError(
-            f"Dividing the {divided} of seen classes needs at least two classes, the data has {len(names)}."
-        )
+        raise DataError(f"Dividing the {divided} of seen classes needs at least two classes, not {len(names)}.")
     return names, codes
 
 

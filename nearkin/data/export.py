@@ -110,9 +110,7 @@ def _relative_to(dataset: Dataset, folder: Path) -> Manifest:
     if isinstance(dataset.store, UrlStore):
         return dataset.manifest.with_column("path", [dataset.store.url(path) for path in dataset.manifest.paths])
     if not isinstance(dataset.store, FolderStore):
-        raise DataError(
-            "Only data in loose files or behind URLs can have a manifest beside them: write to a .zip file instead."
-        )
+        raise DataError("Only data in loose files or behind URLs can have a manifest beside it: write a .zip instead.")
     root = dataset.store.root.resolve()
     prefix = os.path.relpath(root, folder.resolve())
     if prefix.startswith(".."):

@@ -197,9 +197,7 @@ class Hierarchy:
         if missing:
             group = next((name for name in missing if name in self.names), None)
             if group is not None:
-                raise DataError(
-                    f"'{group}' is a group of the tree and a class must be a leaf: rename the group to hang it below."
-                )
+                raise DataError(f"'{group}' is a group of the tree, and a class must be a leaf: rename the group.")
             shown = ", ".join(f"'{name}'" for name in missing[:_SHOWN]) + (", ..." if len(missing) > _SHOWN else "")
             close = get_close_matches(missing[0], self.classes, n=1, cutoff=0.6)
             hint = f" Did you mean '{close[0]}'?" if close else ""
@@ -349,7 +347,7 @@ def _scalar(node: yaml.ScalarNode) -> str | bool | None:
         return None
     if kind == "bool":
         raise DataError(
-            f"YAML reads '{node.value}' in line {_line(node)} as a truth value, not as a name: put it in quotes."
+            f"YAML reads '{node.value}' in line {_line(node)} as a boolean, not as a name: put it in quotes."
         )
     if kind not in ("str", "int", "float", "timestamp"):
         raise DataError(f"'{node.value}' in line {_line(node)} cannot be a name: put it in quotes.")
@@ -403,9 +401,7 @@ def _table(text: str) -> tuple[list[str], list[tuple[int, list[str]]]]:
         raise DataError("The table is empty: it needs a header such as 'label,level0,level1' and a row a class.")
     header = [name.lower() for name in lines[0][1]]
     if not all(header) or len(set(header)) < len(header):
-        raise DataError(
-            f"The columns in line {lines[0][0]} need names that differ, not {', '.join(map(repr, header))}."
-        )
+        raise DataError(f"The columns in line {lines[0][0]} need distinct names, not {', '.join(map(repr, header))}.")
     for line, cells in lines[1:]:
         if len(cells) != len(header):
             raise DataError(f"The table has {len(cells)} cells in line {line} and {len(header)} columns.")

@@ -215,7 +215,7 @@ def read_name(value: Any, where: str) -> str:
         raise DataError(f"A name in {where} is blank: give every class and group a name.")
     if isinstance(value, bool):
         raise DataError(
-            f"A name in {where} is the truth value {value}: put it in quotes (YAML reads yes, no, on and off so)."
+            f"A name in {where} is the boolean {value}: put it in quotes, in YAML also yes, no, on and off."
         )
     if isinstance(value, Real):
         return str(value)

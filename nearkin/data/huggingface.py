@@ -343,7 +343,7 @@ def _label_column(schema: pa.Schema, features: dict[str, Any], folder: Path) -> 
     for name in (*usual[0], *classed, *usual[1]):
         return name
     raise DataError(
-        f"{folder} has no label column among {', '.join(schema.names)}: rename the column of classes to 'label'."
+        f"{folder} has no label column among {', '.join(schema.names)}: rename the class column to 'label'."
     )
 
 

@@ -69,9 +69,7 @@ def kind_of(paths: Iterable[str], place: str | Path) -> MediaKind:
         elif suffix in IMAGE_SUFFIXES:
             image = image or path
     if audio and image:
-        raise DataError(
-            f"{place} mixes images ({redacted(image)}) and audio ({redacted(audio)}): keep them apart and choose one."
-        )
+        raise DataError(f"{place} mixes images ({redacted(image)}) and audio ({redacted(audio)}): separate them.")
     return "audio" if audio else "image"
 
 
@@ -137,9 +135,7 @@ def _names_urls(manifest: Manifest, place: str | Path) -> bool:
     urls = [is_url(path) for path in manifest.paths]
     if any(urls) and not all(urls):
         url, path = manifest.paths[urls.index(True)], manifest.paths[urls.index(False)]
-        raise DataError(
-            f"The manifest {place} names items by URL ({redacted(url)}) and by path ({path}): use one of the two."
-        )
+        raise DataError(f"The manifest {place} mixes URLs ({redacted(url)}) and paths ({path}): use one of the two.")
     return all(urls)
 
 

@@ -48,9 +48,7 @@ def split_halves(labels: Labels) -> tuple[list[str], list[str]]:
     """
     classes = _classes(labels)
     if len(classes) < 2 * _FEWEST:
-        raise DataError(
-            f"Splitting by halves needs at least {2 * _FEWEST} classes (two a half), the data has {len(classes)}."
-        )
+        raise DataError(f"Splitting by halves needs at least {2 * _FEWEST} classes, two per half, not {len(classes)}.")
     middle = (len(classes) + 1) // 2
     return classes[:middle], classes[middle:]
 
@@ -120,9 +118,7 @@ def resolve_split(manifest: Manifest, section: DataSection, seed: int) -> Split:
     if how == "auto":
         how = "fraction" if named else _supported(manifest)
     elif named and how != "fraction":
-        raise DataError(
-            f"data.test_classes names classes, which data.split '{how}' would ignore: set data.split to fraction."
-        )
+        raise DataError(f"data.split '{how}' would ignore the classes in data.test_classes: set it to fraction.")
     if section.test_domains and how != "domains":
         raise DataError(
             f"data.test_domains names domains, which data.split '{section.split}' would ignore: set data.split to "

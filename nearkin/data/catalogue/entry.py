@@ -40,7 +40,7 @@ def writing_place(given: str | os.PathLike[str] | None = None) -> Path:
         if existing.is_dir() and os.access(existing, os.W_OK) and existing.stat().st_mode & _ANY_WRITE:
             return place
     raise StorageError(
-        f"Neither {data_directory(given)} nor {cache_directory()} can be written: give a data directory that can."
+        f"Neither {data_directory(given)} nor {cache_directory()} is writable: choose a data directory that is."
     )
 
 

@@ -69,7 +69,7 @@ def parse_idx(content: bytes, path: Path) -> np.ndarray:
     shape = tuple(int(size) for size in np.frombuffer(content, ">u4", dimensions, offset=4))
     if len(content) - start != math.prod(shape):
         raise DataError(
-            f"{path} is truncated: it holds {len(content) - start:,} bytes for the shape {shape}; download it again."
+            f"{path} is truncated ({len(content) - start:,} bytes for the shape {shape}): download it again."
         )
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
 
@@ -107,7 +107,7 @@ def _open_idx(at: PublishedFolder, classes: Sequence[str], checksums: Mapping[st
         paths.extend(f"{split}/{index:05d}" for index in range(len(codes)))
     if images[0].shape[1:] != images[1].shape[1:]:
         raise DataError(
-            f"The images of {at.name} have two sizes, {images[0].shape[1:]} and {images[1].shape[1:]}: get them again."
+            f"{at.path} has images of {images[0].shape[1:]} and {images[1].shape[1:]} pixels: download it again."
         )
     manifest = Manifest.from_rows(paths, labels, split=[path.partition("/")[0] for path in paths])
     return Dataset(manifest, ArrayStore(np.concatenate(images), paths), name=at.name)
