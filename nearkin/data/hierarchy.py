@@ -346,9 +346,7 @@ def _scalar(node: yaml.ScalarNode) -> str | bool | None:
     if kind == "null":
         return None
     if kind == "bool":
-        raise DataError(
-            f"YAML reads '{node.value}' in line {_line(node)} as a boolean, not as a name: put it in quotes."
-        )
+        raise DataError(f"YAML reads '{node.value}' in line {_line(node)} as a boolean, not a name: put it in quotes.")
     if kind not in ("str", "int", "float", "timestamp"):
         raise DataError(f"'{node.value}' in line {_line(node)} cannot be a name: put it in quotes.")
     return str(node.value)

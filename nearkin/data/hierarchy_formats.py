@@ -214,9 +214,7 @@ def read_name(value: Any, where: str) -> str:
     if _is_blank(value):
         raise DataError(f"A name in {where} is blank: give every class and group a name.")
     if isinstance(value, bool):
-        raise DataError(
-            f"A name in {where} is the boolean {value}: put it in quotes, in YAML also yes, no, on and off."
-        )
+        raise DataError(f"A name in {where} is the boolean {value}: put it in quotes (in YAML also yes, no, on, off).")
     if isinstance(value, Real):
         return str(value)
     raise DataError(f"A name in {where} must be text, not {value!r}.")

@@ -342,9 +342,7 @@ def _label_column(schema: pa.Schema, features: dict[str, Any], folder: Path) -> 
     usual = [[name for name in _LABEL_NAMES if name in known] for known in (classed, scalars)]
     for name in (*usual[0], *classed, *usual[1]):
         return name
-    raise DataError(
-        f"{folder} has no label column among {', '.join(schema.names)}: rename the class column to 'label'."
-    )
+    raise DataError(f"{folder} has no label column among {', '.join(schema.names)}: rename the class column 'label'.")
 
 
 def _feature_type(feature: object) -> object:
