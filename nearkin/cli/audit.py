@@ -53,7 +53,7 @@ def audit(
     names = [name.strip() for name in suite.split(",")] if suite else None
     changes: dict[str, Any] = {"overrides": overrides or [], "rerank": rerank}
     api.audit_section(AuditSection(), suites=names, **changes)  # fails early
-    options = {
+    options: dict[str, Any] = {
         **changes,
         "tree": tree,
         "baseline": baseline,

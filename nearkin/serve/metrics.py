@@ -19,20 +19,15 @@ class Metrics:
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
+        labels = ["method", "route", "status"]
         self.requests = Counter(
-            "nearkin_requests",
-            "Requests by method, route and status.",
-            ["method", "route", "status"],
-            registry=self._registry,
+            "nearkin_requests", "Requests by method, route and status.", labels, registry=self._registry
         )
         self.seconds = Histogram(
             "nearkin_request_seconds", "Time to answer.", ["route"], buckets=_SECONDS, registry=self._registry
         )
         self.batches = Histogram(
-            "nearkin_batch_size",
-            "Images per forward pass.",
-            buckets=_SIZES,
-            registry=self._registry,
+            "nearkin_batch_size", "Images per forward pass.", buckets=_SIZES, registry=self._registry
         )
         self.calibrations = Counter(
             "nearkin_calibrations", "Background calibrations by result.", ["result"], registry=self._registry
