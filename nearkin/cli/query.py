@@ -32,7 +32,9 @@ _ASKED = "an image or recording, or a .npy file for a gallery of vectors"
 def identify(
     path: GalleryPath,
     files: Annotated[list[Path], typer.Argument(metavar="FILES", help=f"What to identify: {_ASKED}.")],
-    neighbours: Annotated[int, typer.Option("-n", min=0, max=1000, help="Also show this many nearest items.")] = 0,
+    neighbours: Annotated[
+        int, typer.Option("--neighbours", "-n", min=0, max=1000, help="Also show this many nearest items.")
+    ] = 0,
     model: Model = None,
     as_json: Json = False,
     quiet: Quiet = False,
