@@ -107,7 +107,7 @@ def _open_idx(at: PublishedFolder, classes: Sequence[str], checksums: Mapping[st
         paths.extend(f"{split}/{index:05d}" for index in range(len(codes)))
     if images[0].shape[1:] != images[1].shape[1:]:
         raise DataError(
-            f"{at.path} has images of {images[0].shape[1:]} and {images[1].shape[1:]} pixels: download it again."
+            f"{at.path} has images of two sizes, {images[0].shape[1:]} and {images[1].shape[1:]}: download it again."
         )
     manifest = Manifest.from_rows(paths, labels, split=[path.partition("/")[0] for path in paths])
     return Dataset(manifest, ArrayStore(np.concatenate(images), paths), name=at.name)
