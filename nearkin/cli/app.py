@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -88,14 +89,15 @@ def geometry(
     geometry_command(runs, against, out, json)
 
 
-for _command in (train, audit, model.embed, model.shorten, model.export, model.explain):
-    app.command()(_command)
-for _command in (compare, dynamics, geometry, benchmark, demo):
+_OF_RUNS: tuple[Callable[..., None], ...] = (train, audit, model.embed, model.shorten, model.export, model.explain)
+_OF_SEVERAL: tuple[Callable[..., None], ...] = (compare, dynamics, geometry, benchmark, demo)
+_OF_GALLERIES: tuple[Callable[..., None], ...] = (query.search, query.classify, serve.serve, serve.key)
+for _command in (*_OF_RUNS, *_OF_SEVERAL):
     app.command()(_command)
 app.command(cls=GalleryCommand, epilog=f"{EXIT_CODES}, 3 drift, with --fail-on-drift.")(drift)
 app.command(cls=GalleryCommand, epilog=f"{EXIT_CODES}, 3 at least one query is unknown or undecided.")(query.identify)
 app.command(cls=GalleryCommand, epilog=f"{EXIT_CODES}, 3 different or undecided.")(query.verify)
-for _command in (query.search, query.classify, serve.serve, serve.key):
+for _command in _OF_GALLERIES:
     app.command(cls=GalleryCommand)(_command)
 
 

@@ -71,7 +71,7 @@ class IdentifyAnswer(BaseModel):
     @classmethod
     def of(cls, match: Match, place: tuple[float, float] | None) -> Self:
         """A match, and where it lies in the map."""
-        found = {
+        found: dict[str, Any] = {
             "candidates": [CandidateAnswer(**vars(one)) for one in match.candidates],
             "neighbours": [NeighbourAnswer.of(near) for near in match.neighbours],
             "place": None if place is None else PlaceAnswer(x=place[0], y=place[1]),
