@@ -201,10 +201,13 @@ def audit(
         )
         subject.notes.extend(notes)
     if hierarchy is not None:
-        subject.facts[TREE_FACT] = _tree_name(tree)
-    changes = _changes(usual, section)
+        given = "given in Python" if isinstance(tree, Hierarchy | Mapping) else Path(tree or "").name
+        subject.facts[TREE_FACT] = given or "the run's own"
+    before, after = usual.model_dump(mode="json"), section.model_dump(mode="json")
+    shown = ("suites", "rerank")  # by the results themselves
+    changes = [f"{name}={value}" for name, value in after.items() if value != before[name] and name not in shown]
     if changes:
-        subject.facts["audit settings"] = changes
+        subject.facts["audit settings"] = ", ".join(changes)
     return run_suites(subject, section)
 
 
@@ -228,13 +231,6 @@ def class_tree(tree: Tree | None, card: Card) -> Hierarchy | None:
     if tree is not None:
         return load_hierarchy(tree)
     return None if card.hierarchy is None else Hierarchy.from_newick(card.hierarchy)
-
-
-def _tree_name(tree: Tree | None) -> str:
-    """What a reader can tell a tree by."""
-    if tree is None:
-        return "the run's own"
-    return "given in Python" if isinstance(tree, Hierarchy | Mapping) else Path(tree).name
 
 
 def check_tree(hierarchy: Hierarchy, dataset: Dataset, card: Card) -> None:
@@ -355,34 +351,19 @@ def audit_section(
     return changed
 
 
-def _changes(usual: AuditSection, section: AuditSection) -> str:
-    """The settings that differ from the usual ones, as text; results show suites and re-ranking themselves."""
-    before, after = usual.model_dump(mode="json"), section.model_dump(mode="json")
-    told = ("suites", "rerank")
-    return ", ".join(f"{name}={value}" for name, value in after.items() if value != before[name] and name not in told)
-
-
 def _subject_of_vectors(given: Any, labels: Any, space: Any) -> Subject:
-    vectors = _as_vectors(given)
-    labels = label_array(labels, len(vectors))
-    if isinstance(space, Sphere):
-        vectors = space.project(torch.from_numpy(vectors)).numpy()
-    facts = {
-        "classes": str(len(np.unique(labels))),
-        "items": str(len(vectors)),
-        "dimensions": str(vectors.shape[-1]),
-    }
-    return Subject(vectors, labels, space, facts=facts)
-
-
-def _as_vectors(given: Any) -> np.ndarray:
     try:
         vectors = np.asarray(given, dtype=np.float32)
     except (ValueError, TypeError) as error:
         raise DataError("Embeddings must be numbers, one row of the same length for each item.") from error
     if vectors.ndim != 2:
         raise DataError(f"Embeddings must have the shape (n, d), not {vectors.shape}.")
-    return vectors
+    labels = label_array(labels, len(vectors))
+    if isinstance(space, Sphere):
+        vectors = space.project(torch.from_numpy(vectors)).numpy()
+    items, dimensions = vectors.shape
+    facts = {"classes": str(len(np.unique(labels))), "items": str(items), "dimensions": str(dimensions)}
+    return Subject(vectors, labels, space, facts=facts)
 
 
 def source_name(data: Source) -> str:

@@ -2,68 +2,82 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from rich.console import Console
+import typer
 
-from nearkin import api
-from nearkin.audits import AuditResult
-from nearkin.data.catalogue import catalogue
-from nearkin.data.dataset import Dataset
+from nearkin.cli.options import DataRoot, Quiet, SkipBad
 from nearkin.errors import DataError, RunError
-from nearkin.recipe import AuditSection, Recipe
-from nearkin.report import metric_table
-from nearkin.training import Run
-from nearkin.training.gain import gain_facts
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from nearkin.audits import AuditResult
+    from nearkin.data.dataset import Dataset
+    from nearkin.models.card import Card
+    from nearkin.recipe import AuditSection, Recipe
+    from nearkin.training import Run
 
 
-def audit_command(
-    path: Path,
-    data: str | None,
-    names: list[str] | None,
-    out: Path | None,
-    *,
-    rerank: str | None,
-    tree: str | None = None,
-    overrides: Sequence[str],
-    baseline: bool,
-    skip_bad: bool,
-    data_root: Path | None,
-    progress: bool,
+def audit(
+    run: Annotated[
+        Path, typer.Argument(help="A run directory written by `nearkin train`; or, with --data, a model file.")
+    ],
+    data: Annotated[str | None, typer.Option(help="Audit on this data instead of the run's.")] = None,
+    suite: Annotated[str | None, typer.Option(help="Suites, comma-separated; default: the recipe's.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Report file; default: in the run directory.", dir_okay=False)
+    ] = None,
+    rerank: Annotated[
+        str | None, typer.Option(help="Re-rank neighbours with average-query-expansion or k-reciprocal.")
+    ] = None,
+    tree: Annotated[
+        str | None,
+        typer.Option(help="Class tree for the hierarchy suite: a file or `cifar100`; default: the run's tree."),
+    ] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Override a setting of the audit, e.g. audit.severities=[5]; repeatable."),
+    ] = None,
+    baseline: Annotated[bool, typer.Option(help="Also measure untrained features, for comparison.")] = True,
+    skip_bad: SkipBad = False,
+    data_root: DataRoot = None,
+    quiet: Quiet = False,
 ) -> None:
-    """Audit a run; print and write the results."""
-    api.audit_section(AuditSection(), overrides=overrides, suites=names, rerank=rerank)  # fails early
+    """Measure a run's model on classes it has not seen; print a table, write the numbers and a report."""
+    from nearkin import api
+    from nearkin.recipe import AuditSection
+    from nearkin.training import Run
+
+    names = [name.strip() for name in suite.split(",")] if suite else None
+    changes: dict[str, Any] = {"overrides": overrides or [], "rerank": rerank}
+    api.audit_section(AuditSection(), suites=names, **changes)  # fails early
     options: dict[str, Any] = {
-        "rerank": rerank,
+        **changes,
         "tree": tree,
-        "overrides": overrides,
         "baseline": baseline,
         "skip_bad": skip_bad,
         "data_root": data_root,
-        "progress": progress,
+        "progress": not quiet,
     }
-    if path.is_file():
-        _audit_file(path, data, out, suites=names, **options)
+    if run.is_file():
+        _audit_file(run, data, out, suites=names, **options)
         return
-    run = Run(path)
-    result = audit_run(run, data, names, **options)
-    own = run.recipe().audit
-    section = api.audit_section(own, overrides=overrides, suites=names, rerank=rerank)
-    foreign = data is not None and not result.subject.own_data
-    marks = [
-        *([result.subject.facts["data"] or "data"] if foreign else []),
-        *_marks(section, own, reranked=rerank is not None),
-    ]
-    report, numbers = run.report_file, run.audit_file
+    trained = Run(run)
+    result = audit_run(trained, data, names, **options)
+    own = trained.recipe().audit
+    marks = _marks(api.audit_section(own, suites=names, **changes), own, reranked=rerank is not None)
+    if data is not None and not result.subject.own_data:
+        marks.insert(0, result.subject.facts["data"] or "data")
+    report, numbers = trained.report_file, trained.audit_file
     if marks:
         stem = "-".join(marks)
-        report, numbers = run.path / f"report-{stem}.html", run.path / f"audit-{stem}.json"
+        report, numbers = run / f"report-{stem}.html", run / f"audit-{stem}.json"
     if out is not None:
         report, numbers = out, out.with_suffix(".json")
-    write_audit(run, result, report, numbers)
-    show_audit(result, Console(highlight=False, markup=False))
+    write_audit(trained, result, report, numbers)
+    show_audit(result)
     print(f"Report: {report}")
 
 
@@ -73,11 +87,13 @@ def _audit_file(path: Path, data: str | None, out: Path | None, **options: Any) 
         raise RunError(f"{path} is an ONNX export: audit the run or model file it was exported from.")
     if data is None:
         raise RunError(f"{path} is a model file without a run: give the data to audit on with --data.")
+    from nearkin import api
+
     result = api.audit(path, data, **options)
     report = path.with_name(f"{path.stem}-report.html") if out is None else out
     result.report(report, title=path.stem)
     result.save(report.with_suffix(".json"))
-    show_audit(result, Console(highlight=False, markup=False))
+    show_audit(result)
     print(f"Report: {report}")
 
 
@@ -102,36 +118,16 @@ def audit_run(
     data: str | Dataset | None = None,
     names: list[str] | None = None,
     *,
-    rerank: str | None = None,
-    tree: str | None = None,
-    overrides: Sequence[str] = (),
-    baseline: bool = True,
     skip_bad: bool = False,
-    data_root: Path | None = None,
-    progress: bool = True,
+    **options: Any,
 ) -> AuditResult:
-    """Audit a run's model on the run's own data, or on other data."""
-    model = run.model()
-    trained_on = model.card.data
-    if data is None:
-        # What training left out, the audit leaves out too.
-        skip_bad = skip_bad or bool(trained_on.notes)
-    source = data or trained_on.source
-    if not source:
-        raise RunError(f"{run.path} does not record its training data: give data with --data.")
+    """Audit a run's model on the run's own data, or on other data; `options` are those of `nearkin.audit`."""
+    from nearkin import api
+    from nearkin.data.catalogue import catalogue
+
+    source, skip_bad = data_of(run.path, run.model().card, data, skip_bad)
     try:
-        result = api.audit(
-            run.path,
-            source,
-            suites=names,
-            rerank=rerank,
-            tree=tree,
-            overrides=overrides,
-            baseline=baseline,
-            skip_bad=skip_bad,
-            data_root=data_root,
-            progress=progress,
-        )
+        result = api.audit(run.path, source, suites=names, skip_bad=skip_bad, **options)
     except DataError as error:
         if data is not None or Path(str(source)).exists() or str(source) in catalogue:
             raise
@@ -141,10 +137,21 @@ def audit_run(
     return result
 
 
+def data_of(run: Path, card: Card, data: str | Dataset | None, skip_bad: bool) -> tuple[str | Dataset, bool]:
+    """The data given, else the run's own, of which what training left out is left out again."""
+    if data is not None:
+        return data, skip_bad
+    if not card.data.source:
+        raise RunError(f"{run} does not record its training data: give data with --data.")
+    return str(card.data.source), skip_bad or bool(card.data.notes)
+
+
 def write_audit(
     run: Run, result: AuditResult, report: Path, numbers: Path, title: str = "", next_steps: tuple[str, ...] = ()
 ) -> None:
     """Write the report as HTML and the numbers as JSON: both or neither."""
+    from nearkin.training.gain import gain_facts
+
     recipe, model, history = run.recipe(), run.model(), run.history()
     card = model.card
     pictures, told = [], {}
@@ -179,8 +186,13 @@ def _is_watched(recipe: Recipe) -> bool:
     return special or bool(recipe.objective.regularisers) or recipe.data.hierarchy is not None
 
 
-def show_audit(result: AuditResult, console: Console) -> None:
+def show_audit(result: AuditResult, console: Console | None = None) -> None:
     """Print the metric table and its notes."""
+    from rich.console import Console
+
+    from nearkin.report import metric_table
+
+    console = console or Console(highlight=False, markup=False)
     subject = result.subject
     classes, items = subject.facts["classes"], subject.facts["items"]
     title = f"{subject.facts.get('data', '')}: {classes} classes, {items} items"

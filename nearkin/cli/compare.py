@@ -16,7 +16,7 @@ from nearkin.cli.output import check_ending, directory_names, write_page_or_pict
 from nearkin.data.hierarchy import Hierarchy
 from nearkin.errors import DataError, RunError, UnknownNameError, suggestion
 from nearkin.metrics import PairedResult, class_bootstrap, holm, paired_permutation
-from nearkin.metrics.dynamics import DYNAMICS, DynamicsComparison, compare_dynamics
+from nearkin.metrics.dynamics import DYNAMICS, compare_dynamics
 from nearkin.metrics.hierarchy import SEVERITY
 from nearkin.metrics.retrieval import OVER_CLASSES, over_classes
 from nearkin.report import Column, ComparisonRow, Figure, comparison_table, write_comparison
@@ -44,7 +44,8 @@ def incomparable_reason(first: Mapping[str, Any], second: Mapping[str, Any], met
         return ""
     if metric.startswith(_BY_TREE):
         if not _same_tree(first.get("tree", ""), second.get("tree", "")):
-            return f"the trees differ ({_named(first)}; {_named(second)})"
+            names = "; ".join(str(judged.get("tree name") or "without a name") for judged in (first, second))
+            return f"the trees differ ({names})"
         if first.get("tree distance") != second.get("tree distance"):
             return f"the tree distances differ ({first.get('tree distance')}; {second.get('tree distance')})"
     if metric.startswith("MC, ") and first.get("diagonal") != second.get("diagonal"):
@@ -52,10 +53,6 @@ def incomparable_reason(first: Mapping[str, Any], second: Mapping[str, Any], met
     if metric.startswith(_OF_PROTOTYPES) and first.get("references") != second.get("references"):
         return f"the references differ ({first.get('references')}; {second.get('references')})"
     return ""
-
-
-def _named(judged: Mapping[str, Any]) -> str:
-    return str(judged.get("tree name") or "without a name")
 
 
 def _same_tree(first: str, second: str) -> bool:
@@ -123,17 +120,17 @@ def contrast_with(runs: Sequence[Audited], column: Column, against: int | None) 
     reference = next(iter(by_merit(runs, column)), 0) if against is None else against
     found = {place: _pair(run, runs[reference], metric) for place, run in enumerate(runs) if place != reference}
     tested = {place: result for place, result in found.items() if isinstance(result, PairedResult)}
-    notes = _reasons(runs, reference, {place: why for place, why in found.items() if isinstance(why, str)})
-    notes += [
-        f"The audit of {run.row.run} re-ranked its neighbours ({run.facts['re-ranking']})."
-        for run in runs
-        if "re-ranking" in run.facts
-    ]
-    notes += [
-        f"The audit of {run.row.run} has other settings than its recipe ({run.facts['audit settings']})."
-        for run in runs
-        if "audit settings" in run.facts
-    ]
+    untested: dict[str, list[str]] = {}
+    for place, reason in found.items():
+        if isinstance(reason, str):
+            untested.setdefault(reason, []).append(runs[place].row.run)
+    name = runs[reference].row.run
+    notes = [f"No paired test of {', '.join(those)} against {name}: {reason}." for reason, those in untested.items()]
+    for fact, did in (
+        ("re-ranking", "re-ranked its neighbours"),
+        ("audit settings", "has other settings than its recipe"),
+    ):
+        notes += [f"The audit of {run.row.run} {did} ({run.facts[fact]})." for run in runs if fact in run.facts]
     if not tested:
         return None, notes
     corrected = holm([result.p_value for result in tested.values()])
@@ -141,7 +138,7 @@ def contrast_with(runs: Sequence[Audited], column: Column, against: int | None) 
         place: PairedDifference(result.difference, result.low, result.high, p_value)
         for (place, result), p_value in zip(tested.items(), corrected, strict=True)
     }
-    contrast = Contrast(metric, reference, "best" if against is None else runs[reference].row.run, differences)
+    contrast = Contrast(metric, reference, "best" if against is None else name, differences)
     explanation = _explanation(runs, contrast, tested)
     if against is None and len(tested) > 1:
         explanation.append(
@@ -177,15 +174,6 @@ def _pair(run: Audited, reference: Audited, metric: str) -> PairedResult | str:
     return paired_permutation(a, b)
 
 
-def _reasons(runs: Sequence[Audited], reference: int, why: Mapping[int, str]) -> list[str]:
-    """A sentence per reason, with the runs it applies to."""
-    names: dict[str, list[str]] = {}
-    for place, reason in why.items():
-        names.setdefault(reason, []).append(runs[place].row.run)
-    against = runs[reference].row.run
-    return [f"No paired test of {', '.join(those)} against {against}: {reason}." for reason, those in names.items()]
-
-
 def _explanation(runs: Sequence[Audited], contrast: Contrast, tested: Mapping[int, PairedResult]) -> list[str]:
     """What was tested, on how many classes, and its limits."""
     metric, reference = contrast.metric, runs[contrast.reference]
@@ -204,27 +192,23 @@ def _explanation(runs: Sequence[Audited], contrast: Contrast, tested: Mapping[in
     if smallest < 1 and len(tested) * smallest > _SHOWN:
         least = min(1.0, len(tested) * smallest)
         notes.append(f"With {classes} classes p cannot be less than {least:.3g}: audit more classes.")
-    partly = [runs[place].row.run for place in tested if not _same_classes(runs[place], reference, metric)]
+    means = metric.removesuffix(OVER_CLASSES)
+    partly = [
+        runs[place].row.run
+        for place in tested
+        if runs[place].per_class[means].keys() != reference.per_class[means].keys()
+    ]
     if partly:
         notes.append(
             f"{', '.join(partly)} and {reference.row.run} were audited on partly different classes, each searched "
             "among its own: audit them on the same data (--data) for a fair comparison."
         )
-    if any(_unlike_the_values(runs[place], reference, contrast, place) for place in tested):
+    value = reference.row.value(metric)[0]
+    # Where the paired difference visibly differs from that of the values in the table.
+    if any(abs(runs[i].row.value(metric)[0] - value - contrast.differences[i].mean) > 0.0005 for i in tested):
         over = "is not a plain mean over classes" if metric.startswith("MC") else "is a mean over queries"
         notes.append(f"{metric} itself {over}; differences weight all classes equally.")
     return notes
-
-
-def _same_classes(run: Audited, reference: Audited, metric: str) -> bool:
-    metric = metric.removesuffix(OVER_CLASSES)
-    return run.per_class[metric].keys() == reference.per_class[metric].keys()
-
-
-def _unlike_the_values(run: Audited, reference: Audited, contrast: Contrast, place: int) -> bool:
-    """Whether the paired difference visibly differs from that of the values in the table."""
-    apart = run.row.value(contrast.metric)[0] - reference.row.value(contrast.metric)[0]
-    return abs(apart - contrast.differences[place].mean) > 0.0005
 
 
 _CLASS_MEANS = ("MAP@R", "P@1")
@@ -340,7 +324,16 @@ def dynamics_command(
         write_json(json, comparison.to_dict() | {"runs": [str(first), str(second)], "notes": notes})
         print(f"Numbers: {json}")
     if out is not None:
-        _write_dynamics(out, comparison, {name: _steps_between(log, *steps) for name, log in logs.items()}, notes)
+        first_step, last_step = (0 if steps[0] is None else steps[0]), (math.inf if steps[1] is None else steps[1])
+        within = {name: [row for row in log if first_step <= row["step"] <= last_step] for name, log in logs.items()}
+        title = f"Training dynamics of {names[0]} and {names[1]}"
+        figures = _dynamics_figures(within, title)
+        write_page_or_picture(
+            out,
+            figures[0].png,
+            lambda: render_table(title, comparison.headings(), comparison.rows(), figures=figures, notes=notes),
+            "these training dynamics have no finite value",
+        )
 
 
 def _dynamics_log(path: Path) -> list[dict[str, Any]]:
@@ -361,25 +354,6 @@ def _dynamics_log(path: Path) -> list[dict[str, Any]]:
     raise RunError(
         f"{path} has no training dynamics in its log (training.episodic.record_every is "
         f"{'null' if every is None else every}): set it below the number of episodes, and train again."
-    )
-
-
-def _steps_between(log: Sequence[Mapping[str, Any]], first: int | None, last: int | None) -> list[Mapping[str, Any]]:
-    """The rows of these steps."""
-    return [row for row in log if (first is None or row["step"] >= first) and (last is None or row["step"] <= last)]
-
-
-def _write_dynamics(
-    out: Path, comparison: DynamicsComparison, logs: Mapping[str, Sequence[Mapping[str, Any]]], notes: Sequence[str]
-) -> None:
-    """Write the page, or only the picture of the measures."""
-    title = "Training dynamics of {} and {}".format(*comparison.names)
-    figures = _dynamics_figures(logs, title)
-    write_page_or_picture(
-        out,
-        figures[0].png,
-        lambda: render_table(title, comparison.headings(), comparison.rows(), figures=figures, notes=notes),
-        "these training dynamics have no finite value",
     )
 
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from nearkin.cli.options import DataRoot, Quiet, SkipBad
+from nearkin.cli.output import show_notes, show_table
 
 data_app = typer.Typer(help="Data sets: list the catalogue, inspect, import and split.", no_args_is_help=True)
 
@@ -20,19 +21,11 @@ def list_command(
     everything: Annotated[bool, typer.Option("--all", help="Also show how each is split and where to get it.")] = False,
 ) -> None:
     """List the catalogue: data sets that can be given by name."""
-    from rich.console import Console
-    from rich.table import Table
-
     from nearkin.data.catalogue import catalogue_table
 
     rows = catalogue_table()
     shown = list(rows[0]) if everything else ["name", "title", "classes", "items", "tested"]
-    table = Table(box=None)
-    for column in shown:
-        table.add_column(column, no_wrap=column == "name")
-    for row in rows:
-        table.add_row(*(row[column] for column in shown))
-    Console(highlight=False, markup=False).print(table)
+    show_table(shown, [[row[column] for column in shown] for row in rows])
     if not everything:
         print("\nFor splits and sources: nearkin data list --all")
 
@@ -66,8 +59,7 @@ def import_command(
     dataset, notes = open_readable(data, skip_bad=skip_bad, data_root=data_root, progress=not quiet)
     export_dataset(dataset, out, progress=not quiet)
     print(f"Wrote {len(dataset)} items of {len(dataset.classes)} classes: {out}")
-    for note in notes:
-        print(f"Note: {note}")
+    show_notes(notes)
 
 
 @data_app.command("split")

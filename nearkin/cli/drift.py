@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nearkin.cli.options import EXIT_NO, DataRoot, Quiet, SkipBad
+from nearkin.cli.options import EXIT_NO, DataRoot, Json, Quiet, SkipBad
+from nearkin.cli.output import check_folder, printable, show_json, show_notes, show_table
+from nearkin.errors import DataError
 
 if TYPE_CHECKING:
     from nearkin.audits.drift_result import DriftResult
@@ -28,42 +30,32 @@ def drift(
         str, typer.Argument(metavar="A", help=f"The reference data: {_DATA} Also a folder of loose files.")
     ],
     new: Annotated[str, typer.Argument(metavar="B", help="The new data, in the same formats.")],
-    model: Annotated[str, typer.Option("--model", help="A run, a model file, or a pretrained backbone's name.")],
-    out: Annotated[Path, typer.Option("--out", help="Directory for the numbers, the pictures and the report.")] = Path(
-        "drift"
-    ),
+    model: Annotated[str, typer.Option(help="A run, a model file, or a pretrained backbone's name.")],
+    out: Annotated[Path, typer.Option(help="Directory for the numbers, the pictures and the report.")] = Path("drift"),
     kernel: Annotated[
-        str, typer.Option("--kernel", help="learned, gaussian, or auto: learned if the model has a learned similarity.")
+        str, typer.Option(help="learned, gaussian, or auto: learned if the model has a learned similarity.")
     ] = "auto",
-    permutations: Annotated[
-        int, typer.Option("--permutations", min=1, help="Number of permutations of the test.")
-    ] = 1000,
-    alpha: Annotated[
-        float, typer.Option("--alpha", help="Significance level: report drift if p is at most this.")
-    ] = 0.05,
-    limit: Annotated[
-        int, typer.Option("--limit", min=0, help="Sample at most this many items of A and of B; 0: all.")
-    ] = 2000,
+    permutations: Annotated[int, typer.Option(min=1, help="Number of permutations of the test.")] = 1000,
+    alpha: Annotated[float, typer.Option(help="Significance level: report drift if p is at most this.")] = 0.05,
+    limit: Annotated[int, typer.Option(min=0, help="Sample at most this many items of A and of B; 0: all.")] = 2000,
     by_class: Annotated[
         bool, typer.Option("--by-class", help="Also test each class that both data sets have.")
     ] = False,
     only_a: Annotated[
-        list[str] | None,
-        typer.Option("--only-a", help="Use only the rows of A with this value, e.g. domain=photo; repeatable."),
+        list[str] | None, typer.Option(help="Use only the rows of A with this value, e.g. domain=photo; repeatable.")
     ] = None,
-    only_b: Annotated[list[str] | None, typer.Option("--only-b", help="The same for B.")] = None,
+    only_b: Annotated[list[str] | None, typer.Option(help="The same for B.")] = None,
     fail_on_drift: Annotated[
         bool, typer.Option("--fail-on-drift", help="Exit with code 3 if the data has drifted.")
     ] = False,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the sample and the permutations.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the sample and the permutations.")] = 0,
+    as_json: Json = False,
     skip_bad: SkipBad = False,
     data_root: DataRoot = None,
     quiet: Quiet = False,
 ) -> None:
     """Test whether data B has drifted from data A, as seen by a model; list the most novel items of B."""
     from nearkin.audits.drift import drift as audit_drift
-    from nearkin.cli.output import check_folder, show_json
 
     check_folder(out)
     chosen = _columns(only_a or [], "--only-a"), _columns(only_b or [], "--only-b")
@@ -92,7 +84,6 @@ def drift(
 
 
 def _show(found: DriftResult, page: Path) -> None:
-    from nearkin.cli.output import printable, show_table
     from nearkin.report.values import p_text
 
     sides = (("Reference", found.reference), ("New", found.new))
@@ -116,15 +107,12 @@ def _show(found: DriftResult, page: Path) -> None:
             ],
             numbers=["reference", "new", "MMD²", "p", "p, Holm"],
         )
-    for note in found.notes:
-        print(f"Note: {note}")
+    show_notes(found.notes)
     print(f"Report: {page}")
 
 
 def _columns(assignments: Sequence[str], option: str) -> dict[str, str]:
     """Columns and values from texts such as `domain=photo`."""
-    from nearkin.errors import DataError
-
     found = {}
     for assignment in assignments:
         name, sign, value = assignment.partition("=")

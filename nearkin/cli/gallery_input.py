@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import csv
 import io
-import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import typer
 
+from nearkin.cli.options import split_pairs
 from nearkin.errors import DataError
 
 if TYPE_CHECKING:
-    from nearkin.data.dataset import Dataset
     from nearkin.gallery import Gallery
     from nearkin.gallery.store import Record
 
@@ -63,10 +61,19 @@ def read_labelled(vectors: Path, labels: Path | None) -> Arguments:
     except (OSError, UnicodeDecodeError) as error:
         reason = (error.strerror or str(error)) if isinstance(error, OSError) else "not UTF-8 text"
         raise DataError(f"Cannot read the labels {labels}: {reason}.") from error
-    facts = _csv(text, labels) if labels.suffix.lower() == ".csv" else _lines(text)
+    if labels.suffix.lower() == ".csv":
+        facts = _csv(text, labels)
+    else:  # only at line feeds: a label may hold characters that str.splitlines takes for the end of a line
+        facts = [{"label": line.strip("\r")} for line in text.removesuffix("\n").split("\n")]
     if len(facts) != len(rows):
         raise DataError(f"{labels} has {len(facts)} rows for {len(rows)} vectors: give one row per vector, in order.")
-    return {"items": rows, **_arguments(facts)}
+    facts = [{name: value for name, value in row.items() if value is not None and value != ""} for row in facts]
+    names = {name: [str(row[name]) if name in row else None for row in facts] for name in _NAMES}
+    found: Arguments = {"items": rows, "labels": names["label"]}
+    if any(names["id"]):
+        found["ids"] = [id or "" for id in names["id"]]
+    found["metadata"] = [{name: value for name, value in row.items() if name not in _NAMES} for row in facts]
+    return found
 
 
 def read_table(file: Path) -> Arguments:
@@ -74,10 +81,20 @@ def read_table(file: Path) -> Arguments:
 
     A folder as `nearkin embed --shards` writes it is read as one table.
     """
+    from nearkin.gallery.parquet import read_items
     from nearkin.models.bulk import part_files
 
-    files = part_files(file) if file.is_dir() else [file]
-    parts = [part for one in files for part in _batches(one)]
+    parts: list[tuple[list[Record], np.ndarray]] = []
+    for one in part_files(file) if file.is_dir() else [file]:
+        if one.suffix.lower() != ".parquet":
+            raise DataError(
+                f"This gallery contains your own vectors, not embeddings of {one}: give a .parquet file with the "
+                "column 'embedding', a folder from `nearkin embed --shards`, or --vectors."
+            )
+        settings, batches = read_items(one)
+        if settings is not None:
+            raise DataError(f"{one} was exported from a gallery: use `nearkin gallery import`.")
+        parts += batches
     records = [record for some, _ in parts for record in some]
     if not records:
         raise DataError(f"{file} has no rows.")
@@ -87,21 +104,6 @@ def read_table(file: Path) -> Arguments:
         "metadata": [{**({"path": record.source} if record.source else {}), **record.metadata} for record in records],
         "ids": [record.id for record in records],
     }
-
-
-def _batches(file: Path) -> Iterator[tuple[list[Record], np.ndarray]]:
-    """Items with vectors float32 (n, d) of one Parquet file, some at a time."""
-    from nearkin.gallery.parquet import read_items
-
-    if file.suffix.lower() != ".parquet":
-        raise DataError(
-            f"This gallery contains your own vectors, not embeddings of {file}: give a .parquet file with the column "
-            "'embedding', a folder from `nearkin embed --shards`, or --vectors."
-        )
-    settings, batches = read_items(file)
-    if settings is not None:
-        raise DataError(f"{file} was exported from a gallery: use `nearkin gallery import`.")
-    return batches
 
 
 def read_tables(source: str) -> tuple[np.ndarray, list[str | None]]:
@@ -118,19 +120,6 @@ def read_tables(source: str) -> tuple[np.ndarray, list[str | None]]:
     return np.concatenate([rows for _, rows in parts]), labels
 
 
-def parse_value(text: str) -> Any:
-    """A text parsed as JSON if possible, else the text itself; NaN and infinities are not JSON."""
-    try:
-        return json.loads(text, parse_constant=_refuse)
-    except ValueError:
-        return text
-
-
-def _lines(text: str) -> list[dict[str, Any]]:
-    # Only at line feeds: a label may hold characters that str.splitlines takes for the end of a line.
-    return [{"label": line.strip("\r")} for line in text.removesuffix("\n").split("\n")]
-
-
 def _csv(text: str, file: Path) -> list[dict[str, Any]]:
     from nearkin.gallery.items import typed_column
 
@@ -145,57 +134,6 @@ def _csv(text: str, file: Path) -> list[dict[str, Any]]:
         [row[name] for row in rows] if name in _NAMES else typed_column([row[name] for row in rows]) for name in names
     ]
     return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
-
-
-def _arguments(rows: list[dict[str, Any]]) -> Arguments:
-    """Rows of a table as labels, ids and metadata; empty cells are left out."""
-    rows = [{name: value for name, value in row.items() if value is not None and value != ""} for row in rows]
-    found: Arguments = {"labels": [_text(row, "label") for row in rows]}
-    if any("id" in row for row in rows):
-        found["ids"] = [_text(row, "id") or "" for row in rows]
-    found["metadata"] = [{name: value for name, value in row.items() if name not in _NAMES} for row in rows]
-    return found
-
-
-def _text(row: Mapping[str, Any], name: str) -> str | None:
-    return str(row[name]) if name in row else None
-
-
-def _refuse(text: str) -> Any:
-    raise ValueError(text)
-
-
-@dataclass(frozen=True, eq=False)
-class Queries:
-    """What to look up.
-
-    Attributes:
-        names: a name for each query.
-        items: files, for a gallery with a model; otherwise empty.
-        vectors: float32 (n, d), for a gallery of vectors; otherwise None.
-    """
-
-    names: list[str]
-    items: list[Path] = field(default_factory=list)
-    vectors: np.ndarray | None = None
-
-
-def open_gallery(path: str, model: str | None = None, engine: str = "torch") -> Gallery:
-    """Open the gallery at a path or address; a model is needed only if the gallery does not store it."""
-    from nearkin.gallery import Gallery
-
-    return Gallery.open(path, model, engine=engine)
-
-
-def parse_assignments(assignments: Sequence[str] | None, option: str) -> dict[str, Any]:
-    """Names and values from texts such as `price=20`; values are parsed as JSON if possible."""
-    found = {}
-    for assignment in assignments or ():
-        name, sign, value = assignment.partition("=")
-        if not (sign and name.strip()):
-            raise typer.BadParameter(f"Write name=value, not '{assignment}'.", param_hint=option)
-        found[name.strip()] = parse_value(value)
-    return found
 
 
 def items_to_add(
@@ -227,16 +165,35 @@ def items_to_add(
         return {}
     if of_vectors:
         return read_table(Path(items))
-    return {"items": _chosen(items, only) if only else items}
+    if not only:
+        return {"items": items}
+    from nearkin.data.sources import open_data
+
+    dataset = open_data(items)
+    mask = np.ones(len(dataset), dtype=bool)
+    for name, value in split_pairs(only, "--only"):
+        mask &= dataset.manifest.column(name) == value
+    if not mask.any():
+        raise DataError(f"No row of {items} has {' and '.join(only)}.")
+    return {"items": dataset.select(mask)}
 
 
-def queries_from(files: Sequence[Path], *, of_vectors: bool) -> Queries:
-    """Files to look up; for a gallery of vectors, .npy files with one vector (d,) or several (n, d) each."""
+def embed_queries(gallery: Gallery, files: Sequence[Path]) -> tuple[list[str], np.ndarray]:
+    """The name and the vector (n, d) of each query."""
+    names, queries = queries_from(files, of_vectors=gallery.settings.kind == "vector")
+    return names, gallery.embed(queries)
+
+
+def queries_from(files: Sequence[Path], *, of_vectors: bool) -> tuple[list[str], list[Path] | np.ndarray]:
+    """A name for each query, and the files to look up; of a gallery of vectors, their vectors float32 (n, d).
+
+    Vectors are in .npy files with one (d,) or several (n, d) each.
+    """
     for file in files:
         if not file.is_file():
             raise DataError(f"No such file: {file}. Check the path.")
     if not of_vectors:
-        return Queries([str(file) for file in files], list(files))
+        return [str(file) for file in files], list(files)
     blocks = [read_vectors(file) for file in files]
     for file, block in zip(files, blocks, strict=True):
         if not block.size:
@@ -249,20 +206,4 @@ def queries_from(files: Sequence[Path], *, of_vectors: bool) -> Queries:
         for file, block in zip(files, blocks, strict=True)
         for row in range(len(block))
     ]
-    return Queries(names, vectors=np.concatenate(blocks))
-
-
-def _chosen(items: str, only: Sequence[str]) -> Dataset:
-    """The rows of a data source whose columns have the given values."""
-    from nearkin.data.sources import open_data
-
-    dataset = open_data(items)
-    mask = np.ones(len(dataset), dtype=bool)
-    for assignment in only:
-        name, sign, value = assignment.partition("=")
-        if not (name and sign):
-            raise typer.BadParameter(f"Write name=value, not '{assignment}'.", param_hint="--only")
-        mask &= dataset.manifest.column(name) == value
-    if not mask.any():
-        raise DataError(f"No row of {items} has {' and '.join(only)}.")
-    return dataset.select(mask)
+    return names, np.concatenate(blocks)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from nearkin.cli.options import GalleryPath, IndexParameters, Json, Labels, Quiet
-
-if TYPE_CHECKING:
-    from nearkin.gallery.precision import MetricChange
+import nearkin
+from nearkin.cli.options import GalleryPath, IndexParameters, Json, Labels, Quiet, parse_assignments
+from nearkin.cli.output import printable, show_json, show_table
+from nearkin.errors import DataError
 
 
 def count_text(number: int, thing: str) -> str:
@@ -42,18 +42,13 @@ def import_(
             metavar="IN.parquet", help="Files or folders written by `nearkin gallery export` or `nearkin embed`."
         ),
     ],
-    id_column: Annotated[
-        str | None, typer.Option("--id-column", help="The column with the item ids; default: id.")
-    ] = None,
+    id_column: Annotated[str | None, typer.Option(help="The column with the item ids; default: id.")] = None,
     anew: Annotated[bool, typer.Option("--anew", help="Start over instead of resuming an interrupted import.")] = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Import items with their vectors; existing ids are replaced. Resumable: run the same command again."""
-    from nearkin.cli.gallery_input import open_gallery
-    from nearkin.cli.output import show_json
-
-    with open_gallery(path) as gallery:
+    with nearkin.Gallery.open(path) as gallery:
         done = gallery.import_files(files, id_column=id_column, anew=anew, progress=not (quiet or as_json))
     if as_json:
         show_json({"imported": done.rows, "resumed": done.resumed, "replaced": done.replaced, "items": done.items})
@@ -70,10 +65,7 @@ def index(
     as_json: Json = False,
 ) -> None:
     """Change a gallery's index: auto, exact or hnsw; more in Milvus."""
-    from nearkin.cli.gallery_input import open_gallery, parse_assignments
-    from nearkin.cli.output import printable, show_json
-
-    with open_gallery(path) as gallery:
+    with nearkin.Gallery.open(path) as gallery:
         gallery.set_index(wanted.value, parse_assignments(parameters, "--index-param"))
         words = gallery.store.layout.in_words()
     if as_json:
@@ -90,17 +82,16 @@ def precision(
         ),
     ],
     labels: Labels = None,
-    dtype: Annotated[str, typer.Option("--dtype", help="Data types to compare, comma-separated.")] = "float16,int8",
+    dtype: Annotated[str, typer.Option(help="Data types to compare, comma-separated.")] = "float16,int8",
     space: Annotated[
-        str, typer.Option("--space", help="How the vectors of a file are compared; ignored for a gallery.")
+        str, typer.Option(help="How the vectors of a file are compared; ignored for a gallery.")
     ] = "sphere",
-    queries: Annotated[int, typer.Option("--queries", min=1, help="Number of queries.")] = 1000,
-    seed: Annotated[int, typer.Option("--seed", help="Seed of the choice of queries.")] = 0,
+    queries: Annotated[int, typer.Option(min=1, help="Number of queries.")] = 1000,
+    seed: Annotated[int, typer.Option(help="Seed of the choice of queries.")] = 0,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Measure what smaller data types cost: recall of the true neighbours, MAP@R and P@1, and bytes."""
-    from nearkin.cli.output import show_json, show_table
     from nearkin.gallery.precision import NEIGHBOURS, precision_loss
 
     vectors, names, where = _vectors(source, labels, space)
@@ -114,18 +105,12 @@ def precision(
     measured = list(found[0].metrics)
     columns = ["stored as", "bytes", *(f"recall@{k}" for k in NEIGHBOURS)]
     columns += [title for name in measured for title in (name, f"change of {name} (95 %)")]
-    rows = [
-        (one.dtype, one.bytes, *(f"{one.recall[k]:.4f}" for k in NEIGHBOURS), *_cells(one.metrics)) for one in found
-    ]
+    rows: list[list[object]] = [[one.dtype, one.bytes, *(f"{one.recall[k]:.4f}" for k in NEIGHBOURS)] for one in found]
+    for row, one in zip(rows, found, strict=True):
+        for change in one.metrics.values():
+            row += [f"{change.value:.4f}", f"{change.difference:+.4f} ({change.low:+.4f} to {change.high:+.4f})"]
     show_table(columns, rows, numbers=columns[1:])
     print(f" {found[0].queries:,} queries among {count_text(found[0].items, 'item')}")
-
-
-def _cells(metrics: dict[str, MetricChange]) -> list[str]:
-    texts = (
-        (f"{one.value:.4f}", f"{one.difference:+.4f} ({one.low:+.4f} to {one.high:+.4f})") for one in metrics.values()
-    )
-    return [text for pair in texts for text in pair]
 
 
 def _vectors(source: str, labels: Path | None, space: str) -> tuple[Any, Any, Any]:
@@ -138,24 +123,17 @@ def _vectors(source: str, labels: Path | None, space: str) -> tuple[Any, Any, An
         return given["items"], given.get("labels"), space
     if labels is not None:
         raise typer.BadParameter("--labels requires a .npy file as SOURCE.", param_hint="--labels")
-    if is_gallery_place(source):
-        return _of_gallery(source)
-    return *read_tables(source), space
-
-
-def _of_gallery(path: str) -> tuple[Any, Any, Any]:
+    if not is_gallery_place(source):
+        return *read_tables(source), space
     import numpy as np
 
-    from nearkin.cli.gallery_input import open_gallery
-    from nearkin.errors import DataError
-
-    with open_gallery(path) as gallery:
+    with nearkin.Gallery.open(source) as gallery:
         if gallery.settings.dtype != "float32":
             raise DataError(
-                f"{path} stores its vectors as {gallery.settings.dtype}, not float32: give the original vectors."
+                f"{source} stores its vectors as {gallery.settings.dtype}, not float32: give the original vectors."
             )
         parts = list(gallery.store.batches())
         if not parts:
-            raise DataError(f"{path} has no items to compare.")
+            raise DataError(f"{source} has no items to compare.")
         names = [item.label for items, _ in parts for item in items]
         return np.concatenate([rows for _, rows in parts]), names, gallery.space

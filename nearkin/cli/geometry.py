@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json as files
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,7 +52,14 @@ def geometry_command(paths: Sequence[Path], against: str, out: Path | None, json
     runs = [_read(path, name, against) for path, name in zip(paths, directory_names(paths), strict=True)]
     measures = [name for name in (*GEOMETRY, *_INPUTS) if name != against and all(name in run.values for run in runs)]
     found = geometry_correlations([run.values for run in runs], measures, against)
-    tables = [_values_table(runs, measures, against), _correlation_table(found)]
+    headings = ["run", against, *measures]
+    values = [[[run.name], *([_value(run.values[metric], metric, run)] for metric in headings[1:])] for run in runs]
+    columns = ["measure", "runs", "Pearson r", "p", "Holm p", "Spearman r", "p (ranks)", "Holm p (ranks)"]
+    correlations = [[[cell] for cell in _correlation_cells(one)] for one in found.measures.values()]
+    tables = [
+        TextTable("Geometry of runs", headings, values),
+        TextTable(f"Correlation with {against} over runs", columns, correlations),
+    ]
     notes = _notes(runs, found)
     for table in tables:
         rows = [[" ".join(cell) for cell in row] for row in table.rows]
@@ -61,7 +68,11 @@ def geometry_command(paths: Sequence[Path], against: str, out: Path | None, json
     for note in notes:
         print(note)
     if json is not None:
-        write_json(json, _plain(paths, runs, found, notes))
+        told = [
+            {"run": str(path), "name": run.name, "data": run.data, "values": run.values}
+            for path, run in zip(paths, runs, strict=True)
+        ]
+        write_json(json, {"runs": told, **found.to_dict(), "notes": notes})
         print(f"Numbers: {json}")
     if out is not None:
         _write(out, runs, found, tables, notes)
@@ -110,13 +121,6 @@ def _audits(path: Path) -> Iterator[dict[str, Any]]:
             yield {**told, "numbers": stored.get("numbers", [])}
 
 
-def _values_table(runs: Sequence[AuditedRun], measures: Sequence[str], against: str) -> TextTable:
-    """The measures of each run."""
-    headings = ["run", against, *measures]
-    rows = [[[run.name], *([_value(run.values[metric], metric, run)] for metric in headings[1:])] for run in runs]
-    return TextTable("Geometry of runs", headings, rows)
-
-
 def _value(value: float, metric: str, run: AuditedRun) -> str:
     if metric == "d_DoV":
         return f"{value:.0f}"
@@ -124,23 +128,15 @@ def _value(value: float, metric: str, run: AuditedRun) -> str:
     return value_text(value, not plain)
 
 
-def _correlation_table(found: CorrelationTable) -> TextTable:
-    """One row a measure: both correlations, each with its p and that corrected for the table."""
-    headings = ["measure", "runs", "Pearson r", "p", "Holm p", "Spearman r", "p (ranks)", "Holm p (ranks)"]
-    rows = [[[cell] for cell in _correlation_cells(one)] for one in found.measures.values()]
-    return TextTable(f"Correlation with {found.against} over runs", headings, rows)
-
-
 def _correlation_cells(one: MeasureCorrelation) -> list[str]:
     if one.constant:
         return [one.measure, str(one.runs), f"constant {one.constant}", *[MISSING] * 5]
     signed = [change_text(value, 0.0, False) for value in (one.pearson, one.spearman)]
-    p = [_p(value) for value in (one.pearson_p, one.pearson_holm, one.spearman_p, one.spearman_holm)]
+    p = [
+        MISSING if math.isnan(value) else "< 0.001" if value < 0.001 else p_text(value)
+        for value in (one.pearson_p, one.pearson_holm, one.spearman_p, one.spearman_holm)
+    ]
     return [one.measure, str(one.runs), signed[0], *p[:2], signed[1], *p[2:]]
-
-
-def _p(value: float) -> str:
-    return MISSING if math.isnan(value) else "< 0.001" if value < 0.001 else p_text(value)
 
 
 def _notes(runs: Sequence[AuditedRun], found: CorrelationTable) -> list[str]:
@@ -158,35 +154,17 @@ def _notes(runs: Sequence[AuditedRun], found: CorrelationTable) -> list[str]:
     return notes
 
 
-def _plain(
-    paths: Sequence[Path], runs: Sequence[AuditedRun], found: CorrelationTable, notes: Sequence[str]
-) -> dict[str, Any]:
-    return {
-        "runs": [
-            {"run": str(path), "name": run.name, "data": run.data, "values": run.values}
-            for path, run in zip(paths, runs, strict=True)
-        ],
-        **found.to_dict(),
-        "notes": list(notes),
-    }
-
-
 def _write(
-    out: Path,
-    runs: Sequence[AuditedRun],
-    found: CorrelationTable,
-    tables: Sequence[TextTable],
-    notes: Sequence[str],
+    out: Path, runs: Sequence[AuditedRun], found: CorrelationTable, tables: Sequence[TextTable], notes: Sequence[str]
 ) -> None:
     """Write the page, or the picture alone."""
     percent = not any(found.against in run.numbers for run in runs)
-    picture = draw_measures(
-        [run.values for run in runs],
-        [run.name for run in runs],
-        _titles(found.measures),
-        found.against,
-        percent=percent,
-    )
+    titles = {
+        name: name if math.isnan(one.pearson) else f"{name}: r {change_text(one.pearson, 0.0, False)}"
+        for name, one in found.measures.items()
+    }
+    values, names = [run.values for run in runs], [run.name for run in runs]
+    picture = draw_measures(values, names, titles, found.against, percent=percent)
     figure = Figure(
         f"Measures and {found.against}",
         "Each point is a run; r is Pearson's correlation.",
@@ -200,11 +178,3 @@ def _write(
         lambda: render_table(first.title, first.headings, first.rows, figures=[figure], notes=notes, further=further),
         "no run has finite values of both",
     )
-
-
-def _titles(measures: Mapping[str, MeasureCorrelation]) -> dict[str, str]:
-    """Measure to the title of its panel."""
-    return {
-        name: name if math.isnan(one.pearson) else f"{name}: r {change_text(one.pearson, 0.0, False)}"
-        for name, one in measures.items()
-    }

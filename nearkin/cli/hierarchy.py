@@ -4,56 +4,88 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import TYPE_CHECKING, Annotated, cast, get_args
 
-from nearkin import api
-from nearkin.audits import subject_of_model, unseen_items
-from nearkin.audits.class_tree import ClassDistances, InferredTree, TreeSource, distances_of_items, distances_of_proxies
-from nearkin.cli.output import check_folder, printable, show_facts
-from nearkin.data.hierarchy import Hierarchy, load_hierarchy
-from nearkin.data.sources import open_data
+import typer
+
+from nearkin.cli.audit import data_of
+from nearkin.cli.options import EXIT_NO, DataRoot, Quiet, SkipBad
+from nearkin.cli.output import check_folder, printable, show_facts, show_notes
 from nearkin.errors import DataError, RunError, suggestion
-from nearkin.metrics.class_tree import LinkageMethod
-from nearkin.models import Embedder
-from nearkin.storage import cache_directory, replacing
-from nearkin.training import Run
+
+if TYPE_CHECKING:
+    from nearkin.audits import Subject
+    from nearkin.data.hierarchy import Hierarchy
+    from nearkin.models import Embedder
 
 _ENDINGS = (".nwk", ".png")
 _SHOWN = 20
 """Maximum number of names to print."""
 
+hierarchy_app = typer.Typer(help="Class trees: infer one from a run, or check one.", no_args_is_help=True)
 
-def infer_tree_command(
-    path: Path,
-    source: str,
-    method: str,
-    *,
-    tree: str | None,
-    data: str | None,
-    out: str | None,
-    skip_bad: bool,
-    data_root: Path | None,
-    progress: bool,
+
+@hierarchy_app.command("infer")
+def infer(
+    run: Annotated[Path, typer.Argument(help="A run directory written by `nearkin train`.")],
+    source: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            help="prototypes: class means; proxies: the loss's proxies of the training classes, if it has any; "
+            "confusions: which classes are mistaken for each other.",
+        ),
+    ] = "prototypes",
+    method: Annotated[str, typer.Option(help="average (linkage) or neighbour-joining.")] = "average",
+    tree: Annotated[
+        str | None, typer.Option(help="A known tree to compare with: a file or `cifar100`; default: the run's tree.")
+    ] = None,
+    data: Annotated[str | None, typer.Option(help="Use this data instead of the run's.")] = None,
+    out: Annotated[
+        str | None, typer.Option(help="A directory, or a name for the .nwk and .png files; default: the run directory.")
+    ] = None,
+    skip_bad: SkipBad = False,
+    data_root: DataRoot = None,
+    quiet: Quiet = False,
 ) -> None:
-    """Infer a tree, write it as Newick and as a picture, and print how well it fits."""
-    _check_choice("--from", source, get_args(TreeSource))
-    _check_choice("--method", method, get_args(LinkageMethod))
+    """Infer a class tree from a run; write it as Newick and as a picture, next to the known tree if there is one."""
+    from nearkin import api
+    from nearkin.audits.class_tree import InferredTree, TreeSource, distances_of_items, distances_of_proxies
+    from nearkin.metrics.class_tree import LinkageMethod
+    from nearkin.storage import replacing
+    from nearkin.training import Run
+
+    for option, given, known in (
+        ("--from", source, get_args(TreeSource)),
+        ("--method", method, get_args(LinkageMethod)),
+    ):
+        if given not in known:
+            raise DataError(f"{option} cannot be '{given}'.{suggestion(given, known)}")
     if source == "proxies" and data is not None:
         raise DataError("--from proxies takes no data: drop --data, or choose another --from.")
-    folder, stem = _place(path, out)
+    folder, stem = _place(run, out)
     check_folder(folder)
-    run = Run(path)
-    model = run.model()
-    known = api.class_tree(tree, model.card)
+    trained = Run(run)
+    model = trained.model()
+    known_tree = api.class_tree(tree, model.card)
+    notes: list[str] = []
+    marks: list[str] = []
     if source == "proxies":
-        distances, notes, marks = _of_proxies(run, model), list[str](), list[str]()
+        vectors = trained.class_vectors()
+        if vectors is None:
+            raise RunError(
+                f"{run} has no proxies: its loss has none, or an older version trained it. Use --from prototypes "
+                "or confusions."
+            )
+        distances = distances_of_proxies(vectors.names, vectors.proxies, model.space)
     else:
-        options: dict[str, Any] = {"skip_bad": skip_bad, "data_root": data_root, "progress": progress}
-        distances, notes, marks = _of_items(run, model, cast(TreeSource, source), data, known, **options)
-    inferred = InferredTree.of(distances, cast(LinkageMethod, method), known)
+        subject, notes = _audited_items(run, model, source, data, known_tree, skip_bad, data_root, not quiet)
+        distances = distances_of_items(subject, cast(TreeSource, source))
+        if data is not None and not subject.own_data:
+            marks = [subject.facts["data"] or "data"]
+    inferred = InferredTree.of(distances, cast(LinkageMethod, method), known_tree)
     drawn = inferred.picture()
     named = stem or "-".join(["tree", *marks, source, *([] if method == "average" else [method])])
     newick, picture = (folder / f"{named}{ending}" for ending in _ENDINGS)
@@ -62,15 +94,9 @@ def infer_tree_command(
         text.write_text(inferred.tree.to_newick() + "\n", encoding="utf-8")
         image.write_bytes(drawn)
     show_facts(inferred.facts())
-    for note in notes:
-        print(f"Note: {note}")
+    show_notes(notes)
     print(f"Tree: {newick}")
     print(f"Picture: {picture}")
-
-
-def _check_choice(option: str, given: str, known: Sequence[str]) -> None:
-    if given not in known:
-        raise DataError(f"{option} cannot be '{given}'.{suggestion(given, known)}")
 
 
 def _place(run: Path, out: str | None) -> tuple[Path, str]:
@@ -86,34 +112,22 @@ def _place(run: Path, out: str | None) -> tuple[Path, str]:
     return path.parent, path.stem
 
 
-def _of_proxies(run: Run, model: Embedder) -> ClassDistances:
-    found = run.class_vectors()
-    if found is None:
-        raise RunError(
-            f"{run.path} has no proxies: its loss has none, or an older version trained it. Use --from prototypes "
-            "or confusions."
-        )
-    return distances_of_proxies(found.names, found.proxies, model.space)
-
-
-def _of_items(
-    run: Run,
+def _audited_items(
+    run: Path,
     model: Embedder,
-    source: TreeSource,
+    source: str,
     data: str | None,
     known: Hierarchy | None,
-    *,
     skip_bad: bool,
     data_root: Path | None,
     progress: bool,
-) -> tuple[ClassDistances, list[str], list[str]]:
-    """Distances between the classes of the audit's items, notes on them, and the name of data other than the run's."""
-    trained_on = model.card.data
-    # Skip what training skipped.
-    skip_bad = skip_bad or (data is None and bool(trained_on.notes))
-    where = data or trained_on.source
-    if not where:
-        raise RunError(f"{run.path} does not record its training data: give data with --data.")
+) -> tuple[Subject, list[str]]:
+    """The audit's items, with notes on them."""
+    from nearkin import api
+    from nearkin.audits import subject_of_model, unseen_items
+    from nearkin.storage import cache_directory
+
+    where, skip_bad = data_of(run, model.card, data, skip_bad)
     dataset, notes = api.open_readable(where, skip_bad=skip_bad, data_root=data_root, progress=progress)
     rows, on_choice = unseen_items(dataset, model.card)
     classes = set(dataset.labels[rows].tolist())
@@ -131,13 +145,24 @@ def _of_items(
     if source == "prototypes" and classes <= subject.seen.keys():
         # That classes were trained on matters to figures of single items, of which means have none.
         told = [note for note in told if note not in on_choice]
-    foreign = data is not None and not subject.own_data
-    marks = [subject.facts["data"] or "data"] if foreign else []
-    return distances_of_items(subject, source), [*told, *notes], marks
+    return subject, [*told, *notes]
 
 
-def show_tree(file: str, data: str | None, data_root: Path | None, progress: bool) -> bool:
-    """Print what is in a tree; returns whether it has all classes of the data."""
+@hierarchy_app.command(
+    "check", epilog="Exit codes: 0 the tree has all classes, 3 some are missing, 2 it cannot be read."
+)
+def check(
+    file: Annotated[str, typer.Argument(help="A .yaml, .json, .csv or Newick file, or `cifar100`.")],
+    data: Annotated[
+        str | None, typer.Option(help="Data whose classes the tree should have, in any format that `train` accepts.")
+    ] = None,
+    data_root: DataRoot = None,
+    quiet: Quiet = False,
+) -> None:
+    """Show what is in a class tree, and which classes of DATA are missing from it."""
+    from nearkin.data.hierarchy import load_hierarchy
+    from nearkin.data.sources import open_data
+
     tree = load_hierarchy(file)
     depths, inner = tree.depths(), len(tree.parents) - len(tree.classes)
     leaves = depths[[tree.ancestors(name)[0] for name in tree.classes]]
@@ -150,32 +175,24 @@ def show_tree(file: str, data: str | None, data_root: Path | None, progress: boo
             "branch lengths": "none" if tree.lengths is None else "yes",
         }
     )
-    for name, count in _top_groups(tree)[:_SHOWN]:
-        print(f"  {printable(name) or '(no name)'}: {count:,} class{'' if count == 1 else 'es'}")
+    # Just below the root, with how many classes each has, in the tree's order.
+    tops = Counter(tree.ancestors(name)[-2] for name in tree.classes if len(tree.ancestors(name)) > 2)
+    for node, count in list(tops.items())[:_SHOWN]:
+        print(f"  {printable(tree.names[node]) or '(no name)'}: {count:,} class{'' if count == 1 else 'es'}")
     if data is None:
-        return True
-    classes = set(open_data(data, data_root=data_root, progress=progress).classes)
-    return _show_lacking(tree, classes)
-
-
-def _top_groups(tree: Hierarchy) -> list[tuple[str, int]]:
-    """The groups just below the root, with how many classes each has, in the tree's order."""
-    tops = [tree.ancestors(name)[-2] for name in tree.classes if len(tree.ancestors(name)) > 2]
-    return [(tree.names[node], count) for node, count in Counter(tops).items()]
-
-
-def _show_lacking(tree: Hierarchy, classes: set[str]) -> bool:
-    """Print which classes of the data are missing from a tree; returns whether none is."""
+        return
+    classes = set(open_data(data, data_root=data_root, progress=not quiet).classes)
     missing, spare = sorted(classes - set(tree.classes)), len(set(tree.classes) - classes)
     print(f"The data has {len(classes):,} classes, of which the tree has {len(classes) - len(missing):,}.")
     if spare:
         more, are = ("class", "is") if spare == 1 else ("classes", "are")
         print(f"{spare:,} {more} of the tree {are} not in the data, which is fine.")
-    if missing:
-        print(f"Missing from the tree ({len(missing):,}):")
-        for name in missing[:_SHOWN]:
-            close = get_close_matches(name, tree.classes, n=1, cutoff=0.6)
-            print(f"  {printable(name)}{f' (did you mean {printable(close[0])}?)' if close else ''}")
-        if len(missing) > _SHOWN:
-            print(f"  and {len(missing) - _SHOWN:,} more")
-    return not missing
+    if not missing:
+        return
+    print(f"Missing from the tree ({len(missing):,}):")
+    for name in missing[:_SHOWN]:
+        close = get_close_matches(name, tree.classes, n=1, cutoff=0.6)
+        print(f"  {printable(name)}{f' (did you mean {printable(close[0])}?)' if close else ''}")
+    if len(missing) > _SHOWN:
+        print(f"  and {len(missing) - _SHOWN:,} more")
+    raise typer.Exit(EXIT_NO)

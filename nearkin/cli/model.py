@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nearkin.cli.options import DATA_HELP, EXIT_NO, DataRoot, Engine, Quiet, SkipBad, SkipUnreadable
-from nearkin.errors import DataError, RunError
+from nearkin.cli.audit import data_of
+from nearkin.cli.options import DATA_HELP, EXIT_NO, DataRoot, Engine, Quiet, RunOrModel, SkipBad, SkipUnreadable
+from nearkin.cli.output import check_folder, show_notes, show_table
+from nearkin.errors import DataError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -39,18 +41,16 @@ def embed(
     out: Annotated[
         str | None,
         typer.Option(
-            "--out",
             help="A .parquet (path, label, embedding), .npz or .npy file; with --shards, a folder or URL. Default: "
             "embeddings.parquet, or with --shards the folder embeddings.",
         ),
     ] = None,
     shards: Annotated[
-        int | None, typer.Option("--shards", min=1, help="Split the data into this many shards, each a file in --out.")
+        int | None, typer.Option(min=1, help="Split the data into this many shards, each a file in --out.")
     ] = None,
     shard: Annotated[
         str | None,
         typer.Option(
-            "--shard",
             help="Embed only this shard, counted from 0; `auto`: the array task number from Slurm, Kubernetes or AWS "
             "Batch. Default: all missing shards.",
         ),
@@ -72,68 +72,35 @@ def embed(
 
     Resumable: run the same command again. Interrupted shards continue, finished ones are skipped.
     """
-    if shards is not None:
-        _embed_shards(
-            run,
-            data,
-            out or "embeddings",
-            shards,
-            shard,
-            status=status,
-            overwrite=overwrite,
-            engine=engine,
-            batch_size=batch_size,
-            workers=workers,
-            skip_bad=skip_bad,
-            data_root=data_root,
-            progress=not quiet,
-        )
-        return
-    if shard is not None or status or overwrite:
+    if shards is None and (shard is not None or status or overwrite):
         raise typer.BadParameter("--shard, --status and --overwrite require --shards.")
     from nearkin import api
-    from nearkin.data.stores import is_url
-    from nearkin.models.engines import check_engine, make_encoder
-    from nearkin.models.onnx import OnnxEncoder
-
-    file = Path(out or "embeddings.parquet")
-    if is_url(str(out)) or file.suffix not in _SUFFIXES:
-        raise DataError(
-            f"Unknown file type {out}: use {', '.join(_SUFFIXES[:-1])} or {_SUFFIXES[-1]}, or write to a "
-            "folder with --shards."
-        )
-    check_engine(engine)
-    encoder = OnnxEncoder(run) if run.suffix == ".onnx" else make_encoder(api.load(run), engine)
-    dataset, notes = api.open_readable(data, skip_bad=skip_bad, data_root=data_root, progress=not quiet)
-    embeddings = encoder.encode(dataset, batch_size=batch_size, workers=workers, progress=not quiet)
-    write_embeddings(embeddings, dataset, file)
-    for note in notes:
-        print(f"Note: {note}")
-    print(f"Wrote {len(embeddings)} embeddings of {embeddings.shape[1]} dimensions: {file}")
-
-
-def _embed_shards(
-    run: Path,
-    data: str,
-    out: str,
-    shards: int,
-    shard: str | None,
-    *,
-    status: bool,
-    engine: str,
-    data_root: Path | None,
-    progress: bool,
-    **options: Any,
-) -> None:
-    """Embed shards of the data, or show which are done; `options` are those of `embed_shards`."""
-    from nearkin import api
     from nearkin.data.sources import open_data
+    from nearkin.data.stores import is_url
     from nearkin.models.bulk import embed_shards, shard_states
     from nearkin.models.bulk.folders import check_shard
     from nearkin.models.engines import check_engine, make_encoder
+    from nearkin.models.onnx import OnnxEncoder
 
-    if Path(out).suffix in _SUFFIXES:
-        raise DataError(f"With --shards, --out must be a folder, not the file {out}.")
+    options: dict[str, Any] = {"batch_size": batch_size, "workers": workers, "progress": not quiet}
+    if shards is None:
+        file = Path(out or "embeddings.parquet")
+        if is_url(str(out)) or file.suffix not in _SUFFIXES:
+            raise DataError(
+                f"Unknown file type {out}: use {', '.join(_SUFFIXES[:-1])} or {_SUFFIXES[-1]}, or write to a "
+                "folder with --shards."
+            )
+        check_engine(engine)
+        encoder = OnnxEncoder(run) if run.suffix == ".onnx" else make_encoder(api.load(run), engine)
+        dataset, notes = api.open_readable(data, skip_bad=skip_bad, data_root=data_root, progress=not quiet)
+        embeddings = encoder.encode(dataset, **options)
+        write_embeddings(embeddings, dataset, file)
+        show_notes(notes)
+        print(f"Wrote {len(embeddings)} embeddings of {embeddings.shape[1]} dimensions: {file}")
+        return
+    folder = out or "embeddings"
+    if Path(folder).suffix in _SUFFIXES:
+        raise DataError(f"With --shards, --out must be a folder, not the file {folder}.")
     only = None if shard is None else [_shard_number(shard, os.environ)]
     check_engine(engine)
     for number in only or []:
@@ -141,14 +108,13 @@ def _embed_shards(
     if run.suffix == ".onnx":
         raise DataError(f"--shards cannot use the ONNX export {run}: give the run, with --engine onnx.")
     model = api.load(run)
-    dataset = open_data(data, data_root=data_root, progress=progress)
+    dataset = open_data(data, data_root=data_root, progress=not quiet)
     if status:
-        _show_shards(list(shard_states(model, dataset, out, shards=shards)), only)
+        _show_shards(list(shard_states(model, dataset, folder, shards=shards)), only)
         return
-    encoder, name = make_encoder(model, engine), api.source_name(data)
-    for report in embed_shards(
-        model, dataset, out, shards=shards, only=only, encoder=encoder, name=name, progress=progress, **options
-    ):
+    options |= {"encoder": make_encoder(model, engine), "name": api.source_name(data)}
+    options |= {"skip_bad": skip_bad, "overwrite": overwrite}
+    for report in embed_shards(model, dataset, folder, shards=shards, only=only, **options):
         if report.left_out:
             print(f"Note: {len(report.left_out)} unreadable items were skipped: {report.left_out[0]}, …")
         done = "Wrote" if report.written else "Skipped, already done:"
@@ -198,8 +164,6 @@ def _shard_number(text: str, environment: Mapping[str, str]) -> int:
 
 def _show_shards(states: list[ShardState], only: list[int] | None) -> None:
     """Print the state of each shard; exit code 3 unless all are finished."""
-    from nearkin.cli.output import show_table
-
     chosen = [state for state in states if only is None or state.shard in only]
     rows = [
         (state.shard, state.state, state.rows or None, len(state.left_out) or None, state.reason) for state in chosen
@@ -215,19 +179,18 @@ _MODEL_SUFFIX = ".safetensors"
 
 
 def shorten(
-    run: Annotated[Path, typer.Argument(help="A run directory, or a model file.")],
-    dimension: Annotated[int, typer.Option("--dimension", help="Number of dimensions to keep.")],
-    out: Annotated[Path, typer.Option("--out", help="The .safetensors file to write.", dir_okay=False)],
+    run: RunOrModel,
+    dimension: Annotated[int, typer.Option(help="Number of dimensions to keep.")],
+    out: Annotated[Path, typer.Option(help="The .safetensors file to write.", dir_okay=False)],
     method: Annotated[
         str,
         typer.Option(
-            "--method",
             help="pca: principal components of the training items; prefix: the first dimensions, for models "
             "trained with objective.prefixes.",
         ),
     ] = "pca",
     data: Annotated[
-        str | None, typer.Option("--data", help="For pca: data with the training classes; default: the run's data.")
+        str | None, typer.Option(help="For pca: data with the training classes; default: the run's data.")
     ] = None,
     skip_bad: SkipBad = False,
     data_root: DataRoot = None,
@@ -261,12 +224,10 @@ def shorten(
 
 
 def export(
-    run: Annotated[Path, typer.Argument(help="A run directory, or a model file.")],
+    run: RunOrModel,
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out", help="The .onnx file to write; default: model.onnx or model.int8.onnx in the run directory."
-        ),
+        typer.Option(help="The .onnx file to write; default: model.onnx or model.int8.onnx in the run directory."),
     ] = None,
     int8: Annotated[
         bool,
@@ -275,8 +236,7 @@ def export(
         ),
     ] = False,
     data: Annotated[
-        str | None,
-        typer.Option("--data", help="With --int8: data for calibration and measurement; default: the run's data."),
+        str | None, typer.Option(help="With --int8: data for calibration and measurement; default: the run's data.")
     ] = None,
     skip_bad: SkipBad = False,
     data_root: DataRoot = None,
@@ -285,23 +245,31 @@ def export(
     """Export a run's model to ONNX, for ONNX Runtime and other languages, and check that embeddings agree."""
     from nearkin import api
     from nearkin.models.onnx import export as export_onnx
-    from nearkin.models.onnx.file import onnx_path
+    from nearkin.models.onnx.file import onnx_path, sidecar
 
     if data is not None and not int8:
         raise DataError("--data requires --int8: add it, or drop --data.")
-    path = onnx_path(out if out is not None else _default_export_path(run, int8))
+    if out is None:  # in the run, or beside the model file
+        stem = run / "model" if run.is_dir() else run.with_suffix("")
+        out = stem.with_name(f"{stem.name}.int8.onnx" if int8 else f"{stem.name}.onnx")
+    path = onnx_path(out)
     model = api.load(run)
     if int8:
-        _export_int8(model, path, _export_source(run, model, data), skip_bad or data is None, data_root, not quiet)
-        return
-    exported = export_onnx(model, path)
-    print(f"Largest difference from the model's embeddings: {exported.difference:.1e}")
-    _show_export(path, exported.description)
+        source, _ = data_of(run, model.card, data, skip_bad)
+        description = _export_int8(model, path, str(source), skip_bad or data is None, data_root, not quiet)
+    else:
+        exported = export_onnx(model, path)
+        print(f"Largest difference from the model's embeddings: {exported.difference:.1e}")
+        description = exported.description
+    if description.left_out is not None:
+        print(f"Note: the file contains only the embedding, without {description.left_out}.")
+    print(f"Wrote {path}, and its preprocessing: {sidecar(path)}")
 
 
 def _export_int8(
     model: Embedder, path: Path, source: str, skip_bad: bool, data_root: Path | None, progress: bool
-) -> None:
+) -> Description:
+    """Write the model in 8 bits, and print what that costs and gains."""
     from nearkin import api
     from nearkin.audits.quantisation import calibration_batches, compare_quantised, divide_for_int8
     from nearkin.models.onnx.file import check_parity, quantise, serialised, sidecar
@@ -316,36 +284,14 @@ def _export_int8(
     with replacing(path) as temporary:
         temporary.write_bytes(small)
     write_json(sidecar(path), {**told.to_dict(), "int8": result.to_dict()})
-    for note in (*notes, *result.notes):
-        print(f"Note: {note}")
+    show_notes([*notes, *result.notes])
     flags = " ".join(result.processor["flags"]) or "no flags known"
     print(f"MAP@R of {result.items:,} items of {result.classes} classes not used for calibration:")
     print(f"  float32 {result.float32:.4f}, int8 {result.int8:.4f}, difference {result.difference:+.4f}")
     print(f"  95 % interval of the difference, by classes: {result.low:+.4f} to {result.high:+.4f}")
     print(f"Speed: {result.speed:.2f} x float32 in ONNX Runtime ({result.processor['name']}; {flags})")
     print(f"Size: {result.int8_bytes / 1e6:.1f} MB instead of {result.float32_bytes / 1e6:.1f} MB")
-    _show_export(path, told)
-
-
-def _export_source(run: Path, model: Embedder, data: str | None) -> str:
-    source = data or model.card.data.source
-    if not source:
-        raise RunError(f"{run} does not record its training data: give data with --data.")
-    return str(source)
-
-
-def _default_export_path(run: Path, int8: bool) -> Path:
-    """In the run, or beside the model file."""
-    stem = run / "model" if run.is_dir() else run.with_suffix("")
-    return stem.with_name(f"{stem.name}.int8.onnx" if int8 else f"{stem.name}.onnx")
-
-
-def _show_export(path: Path, description: Description) -> None:
-    from nearkin.models.onnx.file import sidecar
-
-    if description.left_out is not None:
-        print(f"Note: the file contains only the embedding, without {description.left_out}.")
-    print(f"Wrote {path}, and its preprocessing: {sidecar(path)}")
+    return told
 
 
 _OVERVIEW = 24
@@ -363,32 +309,30 @@ _TOLD = {
 
 
 def explain(
-    run: Annotated[Path, typer.Argument(help="A run directory, or a model file.")],
+    run: RunOrModel,
     images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="Images, or folders of images.")],
     what: Annotated[
         str | None,
         typer.Option(
-            "--what",
             help="attention: of each attended stage; weights: of the pooling; contribution: of each position to the "
             "embedding; grad-cam: by gradients of the channels; prototypes: the most similar one at each "
             "position. Default: attention or pooling weights if they vary, else contribution.",
         ),
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", help="Directory for the pictures; default: explanations/RUN.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Directory for the pictures; default: explanations/RUN.")] = None,
     skip_bad: SkipUnreadable = False,
     quiet: Quiet = False,
 ) -> None:
     """Draw where a run's model looks: a heat map per image (for attention, per stage), and an overview."""
     from nearkin import api
     from nearkin.audits.explanation import by_image, common_scale, draw_overview
-    from nearkin.cli.output import check_folder
     from nearkin.models.explanations import explanations
     from nearkin.report.overlay import mark_png
     from nearkin.storage import replacing
 
-    out = _default_explain_folder(run) if out is None else out
+    if out is None:
+        whole = run.resolve()
+        out = Path("explanations") / ((whole.name if whole.is_dir() else whole.stem) or "model")
     if what is not None:
         explanations.get(what)  # fails early
     for path in images:
@@ -399,40 +343,27 @@ def explain(
     files, notes = _files_to_explain(images, out, skip_bad, not quiet)
     found = api.explain(embedder, files, what=what, progress=not quiet)
     kind = found[0].what
-    for note in notes:
-        print(f"Note: {note}")
+    show_notes(notes)
     if what is None:
-        print(f"Shown: {_TOLD[kind]} (--what {kind}){_why(embedder, kind)}.")
-    names = _FreeNames(out, files)
+        skipped = ["the attention is uniform"] if embedder.attention is not None and kind != "attention" else []
+        if kind == "contribution":
+            skipped.append("the pooling has no weights, or uniform ones")
+        why = f", because {', and '.join(skipped)}" if skipped else ""
+        print(f"Shown: {_TOLD[kind]} (--what {kind}){why}.")
+    taken = {_key(file) for file in files}
     scale = common_scale(found)
     for one in found:
         stage = "" if one.stage is None else f"-{one.stage}"
-        one.save(names.free(f"{Path(one.name).stem[:_LETTERS]}-{kind}{stage}"), scale)
+        one.save(_free_name(out, f"{Path(one.name).stem[:_LETTERS]}-{kind}{stage}", taken), scale)
     explained = by_image(found)
     shown = explained[:_OVERVIEW]
-    overview = names.free(f"overview-{kind}")
+    overview = _free_name(out, f"overview-{kind}", taken)
     with replacing(overview) as temporary:
         temporary.write_bytes(mark_png(draw_overview([one for maps in shown for one in maps])))
     written = f"{len(found)} overlay{'s' if len(found) > 1 else ''}"
     each = f", {len(shown[0])} of each image," if len(found) > len(explained) > 1 else ""
     some = f" of the first {len(shown)}" if len(shown) < len(explained) else ""
     print(f"Wrote {written}{each} to {out}; overview{some}: {overview}")
-
-
-def _why(embedder: Embedder, kind: str) -> str:
-    """Why this kind of map was chosen over the ones before it."""
-    if kind == "attention":
-        return ""
-    reasons = [] if embedder.attention is None else ["the attention is uniform"]
-    if kind == "contribution":
-        reasons.append("the pooling has no weights, or uniform ones")
-    return f", because {', and '.join(reasons)}" if reasons else ""
-
-
-def _default_explain_folder(model: Path) -> Path:
-    """The default folder, different for each model."""
-    whole = model.resolve()
-    return Path("explanations") / ((whole.name if whole.is_dir() else whole.stem) or "model")
 
 
 def _files_to_explain(
@@ -455,26 +386,12 @@ def _files_to_explain(
     return files, notes
 
 
-class _FreeNames:
-    """Unique names for files in a folder that never overwrite the explained images.
-
-    Args:
-        folder: where they go.
-        images: files that must stay as they are.
-    """
-
-    def __init__(self, folder: Path, images: Sequence[Path]) -> None:
-        self.folder = folder
-        self._taken = {_key(image) for image in images}
-
-    def free(self, stem: str) -> Path:
-        """A PNG file named after the stem, numbered if that name is taken."""
-        for number in count(1):
-            path = self.folder / f"{stem}{'' if number == 1 else f'-{number}'}.png"
-            if _key(path) not in self._taken:
-                break
-        self._taken.add(_key(path))
-        return path
+def _free_name(folder: Path, stem: str, taken: set[str]) -> Path:
+    """A PNG file named after the stem, numbered if that name is taken; it is taken from now on."""
+    numbered = (folder / f"{stem}{'' if number == 1 else f'-{number}'}.png" for number in count(1))
+    path = next(path for path in numbered if _key(path) not in taken)
+    taken.add(_key(path))
+    return path
 
 
 def _key(path: Path) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,6 +18,8 @@ DATA_HELP = (
     "directory, or a catalogue name (see `nearkin data list`)."
 )
 
+RunOrModel = Annotated[Path, typer.Argument(help="A run directory, or a model file.")]
+JsonFile = Annotated[Path | None, typer.Option("--json", help="Also write the numbers as JSON.", dir_okay=False)]
 Overrides = Annotated[
     list[str] | None, typer.Option("--set", help="Override a setting, e.g. training.max_steps=200; repeatable.")
 ]
@@ -80,6 +84,32 @@ IndexParameters = Annotated[
     list[str] | None,
     typer.Option("--index-param", metavar="NAME=VALUE", help="Parameter of a Milvus index, e.g. M=16; repeatable."),
 ]
+
+
+def parse_value(text: str) -> Any:
+    """A text parsed as JSON if possible, else the text itself; NaN and infinities are not JSON."""
+
+    def refuse(constant: str) -> Any:
+        raise ValueError(constant)
+
+    try:
+        return json.loads(text, parse_constant=refuse)
+    except ValueError:
+        return text
+
+
+def parse_assignments(assignments: Sequence[str] | None, option: str) -> dict[str, Any]:
+    """Names and values from texts such as `price=20`; values are parsed as JSON if possible."""
+    return {name: parse_value(value) for name, value in split_pairs(assignments, option)}
+
+
+def split_pairs(assignments: Sequence[str] | None, option: str) -> Iterator[tuple[str, str]]:
+    """Names and values from texts such as `price=20`."""
+    for assignment in assignments or ():
+        name, sign, value = assignment.partition("=")
+        if not (sign and name.strip()):
+            raise typer.BadParameter(f"Write name=value, not '{assignment}'.", param_hint=option)
+        yield name.strip(), value
 
 
 EXIT_ERROR = 1

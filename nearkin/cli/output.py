@@ -10,10 +10,6 @@ from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
 from nearkin.errors import DataError, StorageError
 from nearkin.storage import replacing, write_text
 
@@ -39,6 +35,10 @@ def show_table(
         numbers: headings of right-aligned columns.
         title: a line above the table.
     """
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
     cells = [["-" if cell is None else printable(str(cell)) for cell in row] for row in rows]
     shown = [i for i in range(len(columns)) if not cells or any(row[i] not in ("-", "") for row in cells)]
     table = Table(box=None, title=title or None, title_justify="left", title_style="")
@@ -60,6 +60,12 @@ def show_facts(facts: Mapping[str, object]) -> None:
     for name, value in facts.items():
         if value is not None:
             print(f"{name:<{width}}  {printable(str(value))}")
+
+
+def show_notes(notes: Iterable[str]) -> None:
+    """Print notes, one per line."""
+    for note in notes:
+        print(f"Note: {note}")
 
 
 def printable(text: str) -> str:

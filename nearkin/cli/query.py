@@ -8,11 +8,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nearkin.cli.options import EXIT_NO, GalleryPath, Json, Model, Parameters, Quiet, Where
+from nearkin.cli.options import (
+    EXIT_NO,
+    GalleryPath,
+    Json,
+    Model,
+    Parameters,
+    Quiet,
+    RunOrModel,
+    Where,
+    parse_assignments,
+)
+from nearkin.cli.output import in_words, percent, printable, show_facts, show_json, show_table
+from nearkin.errors import DataError, ModelError
 
 if TYPE_CHECKING:
     from nearkin.gallery.values import Match, Neighbour
-    from nearkin.models.similarity_model import Classification
 
 
 _ASKED = "an image or recording, or a .npy file for a gallery of vectors"
@@ -29,17 +40,25 @@ def identify(
     quiet: Quiet = False,
 ) -> None:
     """Identify files: the label, its probability, and whether the class is known at all."""
-    from nearkin.cli.gallery_input import open_gallery, queries_from
-    from nearkin.cli.output import show_json
+    from nearkin.cli.gallery_input import embed_queries
+    from nearkin.gallery import Gallery
 
-    with open_gallery(path, model) as gallery:
-        asked = queries_from(files, of_vectors=gallery.settings.kind == "vector")
-        vectors = gallery.embed(asked.items if asked.vectors is None else asked.vectors)
+    with Gallery.open(path, model) as gallery:
+        names, vectors = embed_queries(gallery, files)
         matches = gallery.identify_vectors(vectors, neighbours=max(neighbours, 1), progress=not (quiet or as_json))
     if as_json:
-        show_json({"matches": [_match(name, m, neighbours) for name, m in zip(asked.names, matches, strict=True)]})
+        told = [
+            {
+                "query": name,
+                **{fact: getattr(match, fact) for fact in ("label", "probability", "known", "reason")},
+                "candidates": list(match.candidates),
+                "neighbours": [_neighbour(one) for one in match.neighbours[:neighbours]],
+            }
+            for name, match in zip(names, matches, strict=True)
+        ]
+        show_json({"matches": told})
     else:
-        _show_matches(asked.names, matches, neighbours)
+        _show_matches(names, matches, neighbours)
     if not all(match.known for match in matches):
         raise typer.Exit(EXIT_NO)
 
@@ -61,13 +80,11 @@ def verify(
     """Decide whether two files belong to the same class, at a false accept rate; neither needs to be enrolled."""
     if not 0 < rate < 1:
         raise typer.BadParameter(f"{rate:g} is not between 0 and 1.", param_hint="--far")
-    from nearkin.cli.gallery_input import open_gallery, queries_from
-    from nearkin.cli.output import percent, show_facts, show_json
-    from nearkin.errors import DataError
+    from nearkin.cli.gallery_input import embed_queries
+    from nearkin.gallery import Gallery
 
-    with open_gallery(path, model) as gallery:
-        asked = queries_from([a, b], of_vectors=gallery.settings.kind == "vector")
-        vectors = gallery.embed(asked.items if asked.vectors is None else asked.vectors)
+    with Gallery.open(path, model) as gallery:
+        _, vectors = embed_queries(gallery, [a, b])
         if len(vectors) != 2:
             raise DataError(f"A and B must contain one vector each, not {len(vectors)} in total.")
         found = gallery.verify_vectors(vectors[0], vectors[1], false_accept_rate=rate, progress=not (quiet or as_json))
@@ -98,14 +115,12 @@ def search(
     as_json: Json = False,
 ) -> None:
     """Find the items most like a file, nearest first."""
-    from nearkin.cli.gallery_input import open_gallery, parse_assignments, queries_from
-    from nearkin.cli.output import show_json
-    from nearkin.errors import DataError
+    from nearkin.cli.gallery_input import embed_queries
+    from nearkin.gallery import Gallery
 
     bound = parse_assignments(parameters, "--param")
-    with open_gallery(path, model) as gallery:
-        asked = queries_from([file], of_vectors=gallery.settings.kind == "vector")
-        vectors = gallery.embed(asked.items if asked.vectors is None else asked.vectors)
+    with Gallery.open(path, model) as gallery:
+        _, vectors = embed_queries(gallery, [file])
         if len(vectors) != 1:
             raise DataError(f"{file} contains {len(vectors)} vectors: give a file with one.")
         found = gallery.search_vectors(vectors, k, where=where, parameters=bound or None)[0]
@@ -115,34 +130,22 @@ def search(
         _show_neighbours(found)
 
 
-def _match(name: str, match: Match, neighbours: int) -> dict[str, Any]:
-    return {
-        "query": name,
-        "label": match.label,
-        "probability": match.probability,
-        "known": match.known,
-        "reason": match.reason,
-        "candidates": list(match.candidates),
-        "neighbours": [_neighbour(one) for one in match.neighbours[:neighbours]],
-    }
-
-
 def _neighbour(one: Neighbour) -> dict[str, Any]:
     item = one.item
-    return {
-        "id": item.id,
-        "label": item.label,
-        "distance": one.distance,
-        "metadata": item.metadata,
-        "source": item.source,
-    }
+    facts = {"id": item.id, "label": item.label, "distance": one.distance}
+    return {**facts, "metadata": item.metadata, "source": item.source}
 
 
 def _show_matches(names: Sequence[str], matches: Sequence[Match], neighbours: int) -> None:
-    from nearkin.cli.output import percent, printable, show_table
 
     rows = [
-        (name, match.label, percent(match.probability), _known(match), _nearest(match))
+        (
+            name,
+            match.label,
+            percent(match.probability),
+            None if match.known is None else "known" if match.known else "unknown",
+            f"{match.neighbours[0].distance:.4f}" if match.neighbours else None,
+        )
         for name, match in zip(names, matches, strict=True)
     ]
     show_table(("query", "label", "probability", "known", "nearest"), rows, numbers=("probability", "nearest"))
@@ -155,7 +158,6 @@ def _show_matches(names: Sequence[str], matches: Sequence[Match], neighbours: in
 
 
 def _show_neighbours(found: Sequence[Neighbour]) -> None:
-    from nearkin.cli.output import in_words, show_table
 
     if not found:
         print("Nothing found.")
@@ -167,23 +169,14 @@ def _show_neighbours(found: Sequence[Neighbour]) -> None:
     show_table(("distance", "label", "id", "metadata", "source"), rows, numbers=("distance",))
 
 
-def _known(match: Match) -> str | None:
-    return None if match.known is None else "known" if match.known else "unknown"
-
-
-def _nearest(match: Match) -> str | None:
-    return f"{match.neighbours[0].distance:.4f}" if match.neighbours else None
-
-
 _BY = ("sim", "dol")
 
 
 def classify(
-    run: Annotated[Path, typer.Argument(help="A run directory, or a model file.")],
+    run: RunOrModel,
     files: Annotated[list[Path], typer.Argument(metavar="FILES...", help="Images or recordings.")],
     by: Annotated[
-        str,
-        typer.Option("--by", help="sim: by the most similar prototype; dol: by the dense output layer."),
+        str, typer.Option(help="sim: by the most similar prototype; dol: by the dense output layer.")
     ] = "sim",
     as_json: Json = False,
 ) -> None:
@@ -192,8 +185,6 @@ def classify(
         raise typer.BadParameter(f"Choose {_BY[0]} or {_BY[1]}, not '{by}'.", param_hint="--by")
     from nearkin import api
     from nearkin.cli.gallery_input import queries_from
-    from nearkin.cli.output import percent, show_json, show_table
-    from nearkin.errors import ModelError
     from nearkin.gallery.places import is_gallery
     from nearkin.models.similarity_model import SimilarityModel
 
@@ -205,23 +196,14 @@ def classify(
             f"{run} has no learned similarity, so it cannot classify: train with --recipe learned-similarity, or "
             "query a gallery with `nearkin identify`."
         )
-    asked = queries_from(files, of_vectors=False)
-    found = model.classify(asked.items, "dol" if by == "dol" else "sim")
-    if as_json:
-        show_json({"by": by, "classes": list(found.classes), "files": _rows(asked.names, found)})
-        return
-    rows = [(row["file"], row["label"], percent(row["probability"])) for row in _rows(asked.names, found)]
-    show_table(("file", "label", "probability"), rows, numbers=("probability",))
-
-
-def _rows(names: list[str], found: Classification) -> list[dict[str, Any]]:
-    """One object a file, with the probabilities of all classes in their order."""
-    return [
-        {
-            "file": name,
-            "label": str(label),
-            "probability": float(probabilities.max()),
-            "probabilities": [float(one) for one in probabilities],
-        }
-        for name, label, probabilities in zip(names, found.labels, found.probabilities, strict=True)
+    names, items = queries_from(files, of_vectors=False)
+    found = model.classify(items, "dol" if by == "dol" else "sim")
+    rows = [
+        {"file": name, "label": str(label), "probability": float(shares.max()), "probabilities": shares.tolist()}
+        for name, label, shares in zip(names, found.labels, found.probabilities, strict=True)
     ]
+    if as_json:
+        show_json({"by": by, "classes": list(found.classes), "files": rows})
+        return
+    shown = [(row["file"], row["label"], percent(row["probability"])) for row in rows]
+    show_table(("file", "label", "probability"), shown, numbers=("probability",))

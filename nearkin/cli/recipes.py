@@ -7,6 +7,9 @@ from typing import Annotated
 
 import typer
 
+from nearkin.cli.options import Overrides
+from nearkin.cli.output import show_table
+
 recipes_app = typer.Typer(help="Recipes: list them, show one, or print the JSON schema.")
 
 
@@ -15,26 +18,17 @@ def list_command(context: typer.Context) -> None:
     """List the built-in recipes."""
     if context.invoked_subcommand is not None:
         return
-    from rich.console import Console
-    from rich.table import Table
-
     from nearkin.recipe import list_recipes
 
-    table = Table("recipe", "what it is", box=None)
-    for name, line in list_recipes().items():
-        table.add_row(name, line)
-    Console(highlight=False, markup=False).print(table)
+    show_table(("recipe", "what it is"), list_recipes().items())
 
 
 @recipes_app.command("show")
 def show_command(
     name: Annotated[str, typer.Argument(help="Name or YAML file of a recipe.")],
-    overrides: Annotated[
-        list[str] | None, typer.Option("--set", help="Override a setting, e.g. training.lr=1e-4; repeatable.")
-    ] = None,
+    overrides: Overrides = None,
     data: Annotated[
-        str | None,
-        typer.Option("--data", help="Name of a data set in the catalogue, for recipes whose settings depend on it."),
+        str | None, typer.Option(help="Name of a data set in the catalogue, for recipes whose settings depend on it.")
     ] = None,
 ) -> None:
     """Print a recipe with inherited settings and defaults."""

@@ -12,15 +12,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nearkin.cli.options import DATA_HELP, EXIT_INTERRUPTED, DataRoot, Overrides, Quiet, SkipBad
-
-if TYPE_CHECKING:
-    from nearkin.training.ranks import Ranks
-
+from nearkin.errors import DataError, LostProcessError, NearkinError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from nearkin.data.dataset import Dataset
+    from nearkin.training.ranks import Ranks
 
 
 _FIRST_SPEAKS = 10.0
@@ -29,8 +27,8 @@ _FIRST_SPEAKS = 10.0
 
 def train(
     data: Annotated[str, typer.Argument(help=DATA_HELP)],
-    out: Annotated[Path, typer.Option("--out", help="Directory for the run.")],
-    recipe: Annotated[str, typer.Option("--recipe", help="Name or YAML file of a recipe.")] = "multi-similarity",
+    out: Annotated[Path, typer.Option(help="Directory for the run.")],
+    recipe: Annotated[str, typer.Option(help="Name or YAML file of a recipe.")] = "multi-similarity",
     overrides: Overrides = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume the run in --out.")] = False,
     skip_bad: SkipBad = False,
@@ -125,8 +123,6 @@ def _one_voice(ranks: Ranks) -> Iterator[None]:
     If it has the same error, it exits and torchrun ends the others, which wait meanwhile; an error of this process only
     is reported after the wait.
     """
-    from nearkin.errors import LostProcessError, NearkinError
-
     try:
         yield
     except LostProcessError:
@@ -147,7 +143,7 @@ _NEXT_STEPS = (
 
 
 def demo(
-    out: Annotated[Path, typer.Option("--out", help="Directory for the run.")] = Path("runs/demo"),
+    out: Annotated[Path, typer.Option(help="Directory for the run.")] = Path("runs/demo"),
     data_root: DataRoot = None,
     quiet: Quiet = False,
 ) -> None:
@@ -187,7 +183,6 @@ def _demo_data(data_root: Path | None, console: Console, progress: bool) -> tupl
     import numpy as np
 
     from nearkin.data.catalogue import open_named
-    from nearkin.errors import DataError
 
     try:
         dataset = open_named("fashion-mnist", data_root, progress=progress)

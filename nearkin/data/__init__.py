@@ -13,36 +13,21 @@ from nearkin.data.stores import ArrayStore, FolderStore, Store, UnreadableError,
 
 # Found on first use, so that reading a manifest does not import torch, pyarrow or kornia.
 _LAZY = {
-    "ArrowStore": "huggingface",
-    "BalancedBatchSampler": "samplers",
-    "BatchAugment": "augment",
-    "DataSection": "section",
-    "Entry": "catalogue",
-    "Episode": "samplers",
-    "EpisodeBatchSampler": "samplers",
-    "EpisodeSampler": "samplers",
-    "EvalTransform": "augment",
-    "Hierarchy": "hierarchy",
-    "InputSpec": "inputs",
-    "LogMelTransform": "audio",
-    "Normalise": "augment",
-    "Split": "splits",
-    "TrainTransform": "augment",
-    "UnreachableError": "url_store",
-    "UrlStore": "url_store",
-    "check_disjoint": "splits",
-    "class_folds": "splits",
-    "data_directory": "catalogue",
-    "leave_one_domain_out": "domain_splits",
-    "list_entries": "catalogue",
-    "list_hierarchies": "hierarchy",
-    "load_hierarchy": "hierarchy",
-    "open_named": "catalogue",
-    "split_classes": "splits",
-    "split_domains": "domain_splits",
-    "split_from_column": "splits",
-    "split_halves": "splits",
-    "split_items": "domain_splits",
+    name: module
+    for module, names in {
+        "audio": ("LogMelTransform",),
+        "augment": ("BatchAugment", "EvalTransform", "Normalise", "TrainTransform"),
+        "catalogue": ("Entry", "data_directory", "list_entries", "open_named"),
+        "domain_splits": ("leave_one_domain_out", "split_domains", "split_items"),
+        "hierarchy": ("Hierarchy", "list_hierarchies", "load_hierarchy"),
+        "huggingface": ("ArrowStore",),
+        "inputs": ("InputSpec",),
+        "samplers": ("BalancedBatchSampler", "Episode", "EpisodeBatchSampler", "EpisodeSampler"),
+        "section": ("DataSection",),
+        "splits": ("Split", "check_disjoint", "class_folds", "split_classes", "split_from_column", "split_halves"),
+        "url_store": ("UnreachableError", "UrlStore"),
+    }.items()
+    for name in names
 }
 
 __all__ = [

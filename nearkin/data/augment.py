@@ -170,15 +170,10 @@ class TrainTransform:
     """
 
     def __init__(
-        self,
-        spec: InputSpec,
-        scale: tuple[float, float] = (0.2, 1.0),
-        ratio: tuple[float, float] = (3 / 4, 4 / 3),
+        self, spec: InputSpec, scale: tuple[float, float] = (0.2, 1.0), ratio: tuple[float, float] = (3 / 4, 4 / 3)
     ) -> None:
         if not 0.0 < scale[0] <= scale[1] <= 1.0 or not 0.0 < ratio[0] <= ratio[1]:
-            raise DataError(
-                f"A random crop needs an ascending scale in (0, 1] and an ascending ratio, got {scale} and {ratio}."
-            )
+            raise DataError(f"A random crop needs an ascending scale in (0, 1] and ratio, not {scale} and {ratio}.")
         self.spec = spec
         self.scale = scale
         self.ratio = ratio
@@ -294,13 +289,15 @@ class BatchAugment(nn.Module):
         self.erase = erase
         self.normalise = Normalise(spec)
         self.augmentations = nn.Sequential()
+        if not (flip or jitter or rotation):
+            return
+        kornia = require("kornia.augmentation", "train")
         if flip:
-            self.augmentations.append(require("kornia.augmentation", "train").RandomHorizontalFlip(p=0.5))
+            self.augmentations.append(kornia.RandomHorizontalFlip(p=0.5))
         if jitter:
             strengths = jitter if spec.channels == 3 else (*jitter[:2], 0.0, 0.0)
-            self.augmentations.append(require("kornia.augmentation", "train").ColorJitter(*strengths, p=1.0))
+            self.augmentations.append(kornia.ColorJitter(*strengths, p=1.0))
         if rotation:
-            kornia = require("kornia.augmentation", "train")
             self.augmentations.append(kornia.RandomAffine(rotation, padding_mode="reflection", p=1.0))
 
     @classmethod
@@ -331,15 +328,20 @@ class BatchAugment(nn.Module):
             pixels = _unit(batch)
             for augmentation in self.augmentations:
                 draws = augmentation.forward_parameters(torch.Size((count, *batch.shape[1:])))  # type: ignore[operator]
-                pixels = augmentation(pixels, params=_slice(draws, first, len(batch)))
+                ours = {
+                    name: value if name in _OF_THE_BATCH else value[first : first + len(batch)]
+                    for name, value in draws.items()
+                }
+                pixels = augmentation(pixels, params=ours)
             inputs: Tensor = self.normalise(pixels)
             if not self.erase:
                 return inputs
-            height, width = batch.shape[2:]
-            return inputs.masked_fill(
-                erased(count, height, width, self.erase)[first:][: len(batch)].to(batch.device), 0
-            )
+            mask = erased(count, batch.shape[2], batch.shape[3], self.erase)[first:][: len(batch)]
+            return inputs.masked_fill(mask.to(batch.device), 0)
 
+
+_OF_THE_BATCH = ("order", "forward_input_shape")
+"""Draws of kornia that are not one an item."""
 
 _ERASED_AREA, _ERASED_RATIO = (0.02, 1 / 3), (0.3, 1 / 0.3)
 """Share of the image, and height to width, of a rectangle that is erased (Zhong et al. 2020)."""
@@ -365,15 +367,6 @@ def _between(length: int, place: Tensor, size: Tensor) -> Tensor:
     first = (place * (length - size + 1)).floor()[:, None]
     positions = torch.arange(length)[None]
     return (positions >= first) & (positions < first + size[:, None])
-
-
-_OF_THE_BATCH = ("order", "forward_input_shape")
-"""Draws of kornia that are not one an item."""
-
-
-def _slice(draws: dict[str, Tensor], first: int, count: int) -> dict[str, Tensor]:
-    """The draws of `count` items from `first` on."""
-    return {name: value if name in _OF_THE_BATCH else value[first : first + count] for name, value in draws.items()}
 
 
 def _unit(batch: Tensor) -> Tensor:

@@ -82,7 +82,13 @@ def corrupt(image: Image.Image, name: str, severity: int, seed: int) -> Image.Im
     colour = image.convert("RGB")
     if size != image.size:
         colour = colour.resize(size, Image.Resampling.BILINEAR)
-    corrupted = Image.fromarray(_corrupted(package, np.asarray(colour), name, severity, seed))
+    pixels, sequence = np.asarray(colour), np.random.SeedSequence(seed)
+    if name in _GLOBAL:
+        with _lent(np.random.MT19937(sequence)):
+            corrupted = Image.fromarray(package.corrupt(pixels, severity, name))
+    else:
+        options = {"seed": int(sequence.generate_state(1)[0])} if name in _SEEDED else {}
+        corrupted = Image.fromarray(package.corrupt(pixels, severity, name, **options))
     if size != image.size:
         corrupted = corrupted.resize(image.size, Image.Resampling.BILINEAR)
     return corrupted.convert(image.mode)
@@ -133,10 +139,14 @@ class CorruptedDataset(Dataset):
             index: the row.
             hint: not used, so that what is seen does not depend on who looks; `side` says at which size to decode.
         """
-        image = _reduced(self.dataset.load(index, self.side), self.side)
+        image: Any = self.dataset.load(index, self.side)
+        if self.side is not None and (shortest := min(image.size)) > self.side:
+            width, height = (max(self.side, round(length * self.side / shortest)) for length in image.size)
+            image = image.resize((width, height), Image.Resampling.BILINEAR)
         path = str(self.manifest.paths[index])
+        seed = int.from_bytes(_digest([self.seed, path, self.corruption, self.severity]))
         try:
-            return corrupt(image, self.corruption, self.severity, self._item_seed(path))
+            return corrupt(image, self.corruption, self.severity, seed)
         except DataError as error:
             raise DataError(f"{path}: {error}") from error
 
@@ -154,9 +164,6 @@ class CorruptedDataset(Dataset):
 
     def _around(self, dataset: Dataset) -> CorruptedDataset:
         return CorruptedDataset(dataset, self.corruption, self.severity, seed=self.seed, side=self.side)
-
-    def _item_seed(self, path: str) -> int:
-        return int.from_bytes(_digest([self.seed, path, self.corruption, self.severity]))
 
 
 def _digest(values: list[Any]) -> bytes:
@@ -193,42 +200,18 @@ def _working_size(image: Image.Image) -> tuple[int, int]:
     return width, height
 
 
-def _reduced(image: Any, side: int | None) -> Image.Image:
-    """The image with a short side of at most `side`."""
-    shortest = min(image.size)
-    if side is None or shortest <= side:
-        return image
-    width, height = (max(side, round(length * side / shortest)) for length in image.size)
-    return image.resize((width, height), Image.Resampling.BILINEAR)
-
-
 def _package() -> ModuleType:
     """The package imagecorruptions, or one sentence that tells a missing package from one that does not load."""
     try:
         return require("imagecorruptions", extra="audit")
-    except MissingExtraError as error:
-        if isinstance(error.__cause__, ModuleNotFoundError):
+    except (MissingExtraError, OSError) as error:
+        cause = error if isinstance(error, OSError) else error.__cause__
+        if isinstance(cause, ModuleNotFoundError):
             raise
-        raise _not_loading(error.__cause__) from error
-    except OSError as error:
-        raise _not_loading(error) from error
-
-
-def _not_loading(cause: BaseException | None) -> MissingExtraError:
-    return MissingExtraError(
-        f"The package 'imagecorruptions' is installed but does not load ({cause}): install what is named there; for "
-        "libGL that is the system package libgl1, or opencv-python-headless in the place of opencv-python."
-    )
-
-
-def _corrupted(package: ModuleType, pixels: np.ndarray, name: str, severity: int, seed: int) -> np.ndarray:
-    """Pixels uint8 (H, W, 3), corrupted."""
-    sequence = np.random.SeedSequence(seed)
-    if name in _GLOBAL:
-        with _lent(np.random.MT19937(sequence)):
-            return package.corrupt(pixels, severity, name)
-    options = {"seed": int(sequence.generate_state(1)[0])} if name in _SEEDED else {}
-    return package.corrupt(pixels, severity, name, **options)
+        raise MissingExtraError(
+            f"The package 'imagecorruptions' is installed but does not load ({cause}): install what is named there; "
+            "for libGL that is the system package libgl1, or opencv-python-headless in the place of opencv-python."
+        ) from error
 
 
 @contextmanager

@@ -85,8 +85,12 @@ def decode_audio(raw: bytes, path: str, rate: int = 16000) -> np.ndarray:
     soundfile = require("soundfile", extra="audio")
     if not raw:
         raise UnreadableError(path, "is empty (zero bytes)")
-    if _is_short_wav(raw):
-        raise UnreadableError(path, "is truncated")
+    if raw[:4] == b"RIFF":
+        # libsndfile forgives a WAV file with fewer bytes than its header states. Programs that write to a pipe state a
+        # size near 2 or 4 GiB, or none, because they cannot know it.
+        stated = int.from_bytes(raw[4:8], "little") + 8
+        if len(raw) < stated < 0x7FFF0000:
+            raise UnreadableError(path, "is truncated")
     try:
         with soundfile.SoundFile(io.BytesIO(raw)) as recording:
             source, frames = recording.samplerate, recording.frames
@@ -112,17 +116,6 @@ def decode_audio(raw: bytes, path: str, rate: int = 16000) -> np.ndarray:
         common = math.gcd(source, rate)
         wave = resample_poly(wave, rate // common, source // common)
     return np.ascontiguousarray(wave, dtype=np.float32)
-
-
-def _is_short_wav(raw: bytes) -> bool:
-    """Whether a WAV file has fewer bytes than its header states, which libsndfile forgives.
-
-    Programs that write to a pipe state a size near 2 or 4 GiB, or none, because they cannot know it.
-    """
-    if raw[:4] != b"RIFF":
-        return False
-    stated = int.from_bytes(raw[4:8], "little") + 8
-    return len(raw) < stated < 0x7FFF0000
 
 
 @cache
@@ -166,12 +159,8 @@ def plain_image(image: Image.Image, path: str) -> Image.Image:
         plain = Image.alpha_composite(white, colours).convert("L" if image.mode in _GREY else "RGB")
     else:
         plain = image.convert("L" if image.mode in _GREY else "RGB")
-    turn = _TURNS.get(_orientation(image))
-    return plain if turn is None else plain.transpose(turn)
-
-
-def _orientation(image: Image.Image) -> int:
     try:
-        return int(image.getexif().get(_ORIENTATION_TAG, 1))
+        turn = _TURNS.get(int(image.getexif().get(_ORIENTATION_TAG, 1)))
     except Exception:  # damaged metadata around a sound image
-        return 1
+        turn = None
+    return plain if turn is None else plain.transpose(turn)

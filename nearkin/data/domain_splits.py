@@ -39,10 +39,8 @@ def split_items(
     Raises:
         DataError: a share outside [0, 1), or a class that would have nothing to train on.
     """
-    for what, share in (("val_items", val), ("test_items", test)):
-        if not 0.0 <= share < 1.0:
-            raise DataError(f"data.{what} must be a share of each class's items in [0, 1), not {share:g}.")
-    names, codes = np.unique(np.asarray(labels), return_inverse=True)
+    _check_shares(val_items=val, test_items=test)
+    names, codes = _coded(labels, "items")
     given = np.full(len(codes), "train", dtype=object) if parts is None else np.asarray(parts, dtype=object)
     keys = np.random.default_rng(seed).random(len(codes))
     held = given.copy()
@@ -50,12 +48,39 @@ def split_items(
         draw_share(held, codes, keys, test, "test", len(names))
     if not (given == "val").any():
         draw_share(held, codes, keys, val, "val", len(names))
-    _check(held, codes, names)
+    empty = names[np.bincount(codes[held == "train"], minlength=len(names)) == 0]
+    if len(empty):
+        raise DataError(
+            f"{_first_of(empty)} has no item to train on, which data.split 'items' needs of every class: add "
+            "items, remove the class, or hold out classes with data.split halves or fraction."
+        )
     if val and not (held == "val").any():
         raise DataError(
             f"data.val_items is {val:g} and no class has an item left to validate on: lower data.test_items, add "
             "items, or set data.val_items to 0."
         )
+    return _positions(held)
+
+
+def _check_shares(**shares: float) -> None:
+    for name, share in shares.items():
+        if not 0.0 <= share < 1.0:
+            raise DataError(f"data.{name} must be a share of each class's items in [0, 1), not {share:g}.")
+
+
+def _coded(labels: Sequence[str] | np.ndarray, divided: str) -> tuple[np.ndarray, np.ndarray]:
+    """The classes, and the class (n,) of each item as an index; refuse fewer than two."""
+    names, codes = np.unique(np.asarray(labels), return_inverse=True)
+    if len(names) < 2:
+        raise DataError(f"Dividing the {divided} of seen classes needs at least two classes, not {len(names)}.")
+    return names, codes
+
+
+def _first_of(names: np.ndarray) -> str:
+    return f"Class '{names[0]}'" + (f" (and {len(names) - 1} other classes)" if len(names) > 1 else "")
+
+
+def _positions(held: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     train, validation, tested = (np.flatnonzero(held == part).astype(np.int64) for part in ("train", "val", "test"))
     return train, validation, tested
 
@@ -80,20 +105,6 @@ def draw_share(held: np.ndarray, codes: np.ndarray, keys: np.ndarray, share: flo
     # `round` alone would give the smallest classes nothing; one item must be left to train on.
     wanted = np.minimum(np.maximum(1, np.rint(share * counts)), np.maximum(counts - 1, 0))
     held[order[rank < np.repeat(wanted, counts)]] = part
-
-
-def _check(held: np.ndarray, codes: np.ndarray, names: np.ndarray) -> None:
-    """Refuse a division that leaves a class, or all, without training items."""
-    if len(names) < 2:
-        raise DataError(f"Dividing the items of seen classes needs at least two classes, the data has {len(names)}.")
-    trained = np.bincount(codes[held == "train"], minlength=len(names))
-    if not trained.all():
-        empty = names[trained == 0]
-        more = f" (and {len(empty) - 1} other classes)" if len(empty) > 1 else ""
-        raise DataError(
-            f"Class '{empty[0]}'{more} has no item to train on, which data.split 'items' needs of every class: add "
-            "items, remove the class, or hold out classes with data.split halves or fraction."
-        )
 
 
 COLUMN = "domain"
@@ -124,24 +135,27 @@ def split_domains(
         DataError: no domain is named, one is not known or all are; a class is in held-out domains alone; a share
             outside [0, 1).
     """
-    if not 0.0 <= val < 1.0:
-        raise DataError(f"data.val_items must be a share of each class's items in [0, 1), not {val:g}.")
-    labels, domains = np.asarray(labels), np.asarray(domains)
+    _check_shares(val_items=val)
+    domains = np.asarray(domains)
     held = np.isin(domains, _named(test, domains))
-    names, codes = np.unique(labels, return_inverse=True)
-    _check_classes(names, codes, held)
+    names, codes = _coded(labels, "domains")
+    missing = names[np.bincount(codes[~held], minlength=len(names)) == 0]
+    if len(missing):
+        raise DataError(
+            f"{_first_of(missing)} has items only in held-out domains, so it cannot be trained: remove "
+            "the class, or hold out other domains."
+        )
     _, domain_codes = np.unique(domains, return_inverse=True)
     cells, cell_of = np.unique(np.stack([codes, domain_codes]), axis=1, return_inverse=True)
     parts = np.where(held, "test", "train").astype(object)
-    keys = np.random.default_rng(seed).random(len(labels))
+    keys = np.random.default_rng(seed).random(len(codes))
     draw_share(parts, cell_of.ravel(), keys, val, "val", cells.shape[1])
     if val and not (parts == "val").any():
         raise DataError(
             f"data.val_items is {val:g} and no class has two items in a training domain: add items, or set "
             "data.val_items to 0."
         )
-    train, validation, tested = (np.flatnonzero(parts == part).astype(np.int64) for part in ("train", "val", "test"))
-    return train, validation, tested
+    return _positions(parts)
 
 
 def leave_one_domain_out(domains: Sequence[str] | np.ndarray) -> dict[str, tuple[np.ndarray, np.ndarray]]:
@@ -192,16 +206,3 @@ def _named(test: Sequence[str], domains: np.ndarray) -> list[str]:
             "fewer of them."
         )
     return names
-
-
-def _check_classes(names: np.ndarray, codes: np.ndarray, held: np.ndarray) -> None:
-    """Refuse fewer than two classes, and a class that only the held-out domains have."""
-    if len(names) < 2:
-        raise DataError(f"Dividing the domains of seen classes needs at least two classes, the data has {len(names)}.")
-    missing = names[np.bincount(codes[~held], minlength=len(names)) == 0]
-    if len(missing):
-        more = f" (and {len(missing) - 1} other classes)" if len(missing) > 1 else ""
-        raise DataError(
-            f"Class '{missing[0]}'{more} has items only in held-out domains, so it cannot be trained: remove "
-            "the class, or hold out other domains."
-        )

@@ -33,9 +33,12 @@ def summary_lines(dataset: Dataset) -> list[str]:
         f"classes: {len(counts)}",
         f"items a class: {counts.min()} to {counts.max()}, median {int(np.median(counts))}",
     ]
-    for column in ("split", "fold", "domain"):
-        if dataset.manifest.has(column):
-            lines.append(f"{column}: {_shares(labels, dataset.manifest.column(column))}")
+    for name in ("split", "fold", "domain"):
+        if dataset.manifest.has(name):
+            column = dataset.manifest.column(name)
+            parts = [(value or "(none)", column == value) for value in sorted(set(column))]
+            shares = (f"{part} {inside.sum()} items of {len(set(labels[inside]))} classes" for part, inside in parts)
+            lines.append(f"{name}: {', '.join(shares)}")
     return lines
 
 
@@ -68,14 +71,6 @@ def with_split(dataset: Dataset, *, by: str, test: float, val: float, folds: int
     return Dataset(manifest, dataset.store, dataset.kind, dataset.name)
 
 
-def _shares(labels: np.ndarray, column: np.ndarray) -> str:
-    parts = []
-    for value in sorted(set(column)):
-        inside = column == value
-        parts.append(f"{value or '(none)'} {int(inside.sum())} items of {len(set(labels[inside]))} classes")
-    return ", ".join(parts)
-
-
 def export_dataset(dataset: Dataset, out: str | Path, progress: bool = True) -> None:
     """Write a data set so that `open_data(out)` gives it back.
 
@@ -102,9 +97,12 @@ def _write_zip(dataset: Dataset, out: Path, progress: bool) -> None:
         names = []
         for path in track(manifest.paths, f"writing {out.name}", len(manifest), progress):
             raw = dataset.store.read(path)
-            name = path if isinstance(raw, bytes) else f"{path}.png"
-            archive.writestr(name, raw if isinstance(raw, bytes) else _png(raw))
-            names.append(name)
+            if not isinstance(raw, bytes):
+                buffer = io.BytesIO()
+                Image.fromarray(raw).save(buffer, format="PNG")
+                path, raw = f"{path}.png", buffer.getvalue()
+            archive.writestr(path, raw)
+            names.append(path)
         archive.writestr("manifest.csv", manifest_bytes(manifest.with_column("path", names)))
 
 
@@ -112,9 +110,7 @@ def _relative_to(dataset: Dataset, folder: Path) -> Manifest:
     if isinstance(dataset.store, UrlStore):
         return dataset.manifest.with_column("path", [dataset.store.url(path) for path in dataset.manifest.paths])
     if not isinstance(dataset.store, FolderStore):
-        raise DataError(
-            "Only data in loose files or behind URLs can have a manifest beside them: write to a .zip file instead."
-        )
+        raise DataError("Only data in loose files or behind URLs can have a manifest beside it: write a .zip instead.")
     root = dataset.store.root.resolve()
     prefix = os.path.relpath(root, folder.resolve())
     if prefix.startswith(".."):
@@ -124,9 +120,3 @@ def _relative_to(dataset: Dataset, folder: Path) -> Manifest:
     return dataset.manifest.with_column(
         "path", [f"{Path(prefix).as_posix()}/{path}" for path in dataset.manifest.paths]
     )
-
-
-def _png(pixels: np.ndarray) -> bytes:
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, format="PNG")
-    return buffer.getvalue()

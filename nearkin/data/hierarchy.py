@@ -10,6 +10,7 @@ import csv
 import io
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -168,9 +169,15 @@ class Hierarchy:
 
     def clades(self) -> set[frozenset[str]]:
         """The sets of classes below inner nodes, without those of one class and that of all."""
-        first, stop = self._spans
-        total = len(self.classes)
-        spans = {(int(low), int(high)) for low, high in zip(first, stop, strict=True) if 1 < high - low < total}
+        total, place = len(self.classes), {int(leaf): place for place, leaf in enumerate(self._leaves)}
+        # The first leaf below each node and the one after its last: places among the classes.
+        first = [place.get(node, total) for node in range(len(self.parents))]
+        stop = [place.get(node, -1) + 1 for node in range(len(self.parents))]
+        for node in range(len(first) - 1, 0, -1):
+            above = self.parents[node]
+            first[above] = min(first[above], first[node])
+            stop[above] = max(stop[above], stop[node])
+        spans = {(low, high) for low, high in zip(first, stop, strict=True) if 1 < high - low < total}
         return {frozenset(self.classes[low:high]) for low, high in spans}
 
     def to_newick(self) -> str:
@@ -188,20 +195,17 @@ class Hierarchy:
         asked = [str(name) for name in classes]
         missing = list(dict.fromkeys(name for name in asked if name not in self._place))
         if missing:
-            raise DataError(self._what_lacks(missing, len(set(asked))))
+            group = next((name for name in missing if name in self.names), None)
+            if group is not None:
+                raise DataError(f"'{group}' is a group of the tree, and a class must be a leaf: rename the group.")
+            shown = ", ".join(f"'{name}'" for name in missing[:_SHOWN]) + (", ..." if len(missing) > _SHOWN else "")
+            close = get_close_matches(missing[0], self.classes, n=1, cutoff=0.6)
+            hint = f" Did you mean '{close[0]}'?" if close else ""
+            raise DataError(
+                f"The tree lacks {len(missing):,} of the {len(set(asked)):,} classes ({shown}): add them to the tree, "
+                f"or write them as it does.{hint}"
+            )
         return np.array([self._place[name] for name in asked], dtype=np.int64)
-
-    def _what_lacks(self, missing: list[str], asked: int) -> str:
-        group = next((name for name in missing if name in self.names), None)
-        if group is not None:
-            return f"'{group}' is a group of the tree and a class must be a leaf: rename the group to hang it below."
-        shown = ", ".join(f"'{name}'" for name in missing[:_SHOWN]) + (", ..." if len(missing) > _SHOWN else "")
-        close = get_close_matches(missing[0], self.classes, n=1, cutoff=0.6)
-        hint = f" Did you mean '{close[0]}'?" if close else ""
-        return (
-            f"The tree lacks {len(missing):,} of the {asked:,} classes ({shown}): add them to the tree, or write them "
-            f"as it does.{hint}"
-        )
 
     def _below_root(self, how: Literal["path", "length"]) -> np.ndarray:
         """How far (nodes,) each node is below the root, float64."""
@@ -223,19 +227,6 @@ class Hierarchy:
     @cached_property
     def _place(self) -> dict[str, int]:
         return {name: place for place, name in enumerate(self.classes)}
-
-    @cached_property
-    def _spans(self) -> tuple[np.ndarray, np.ndarray]:
-        """The first leaf below each node and the one after its last, (nodes,) places among the classes."""
-        first = np.full(len(self.parents), len(self._leaves))
-        stop = np.zeros(len(self.parents), dtype=np.int64)
-        first[self._leaves] = np.arange(len(self._leaves))
-        stop[self._leaves] = np.arange(len(self._leaves)) + 1
-        for node in range(len(first) - 1, 0, -1):
-            above = self.parents[node]
-            first[above] = min(first[above], first[node])
-            stop[above] = max(stop[above], stop[node])
-        return first, stop
 
     @cached_property
     def _common(self) -> np.ndarray:
@@ -273,14 +264,16 @@ def load_hierarchy(path_or_name: str | os.PathLike[str]) -> Hierarchy:
     if name in shipped:
         return _read(name, (_SHIPPED / f"{name}.csv").read_text(encoding="utf-8"), _read_csv)
     reader = _READERS.get(path.suffix.lower())
+    *first, last = _READERS
+    endings = f"{', '.join(first)} or {last}"
     if not os.path.exists(path):
         close = suggestion(path.stem if reader else name, shipped)
         raise UnknownNameError(
-            f"There is no class tree '{name}': give a {_endings()} file that exists or a tree of the package "
+            f"There is no class tree '{name}': give a {endings} file that exists or a tree of the package "
             f"({', '.join(shipped)}).{close if close.startswith(' Did') else ''}"
         )
     if reader is None:
-        raise DataError(f"The class tree {path} has an unknown suffix: use a {_endings()} file.")
+        raise DataError(f"The class tree {path} has an unknown suffix: use a {endings} file.")
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -305,11 +298,6 @@ def _read(source: str, text: str, reader: Callable[[str], Hierarchy]) -> Hierarc
         ) from error
 
 
-def _endings() -> str:
-    *first, last = _READERS
-    return f"{', '.join(first)} or {last}"
-
-
 def _read_yaml(text: str) -> Hierarchy:
     try:
         root = yaml.compose(text, yaml.SafeLoader)
@@ -327,28 +315,23 @@ def _plain(root: yaml.Node | None) -> Any:
     if not isinstance(root, yaml.CollectionNode):
         raise DataError("There is no tree in it: it needs groups and classes, such as 'animals: [cat, dog]'.")
     made: dict[yaml.Node, Any] = {}
-    waiting: list[yaml.Node] = [root]
 
-    def value(node: yaml.Node) -> Any:
+    def plain(node: yaml.Node) -> Any:
         if isinstance(node, yaml.ScalarNode):
             return _scalar(node)
-        if node not in made:
-            made[node] = {} if isinstance(node, yaml.MappingNode) else []
-            waiting.append(node)
+        if node not in made and isinstance(node, yaml.SequenceNode):
+            made[node] = []
+            made[node].extend(plain(entry) for entry in node.value)
+        elif node not in made:
+            made[node] = {}
+            for key, content in node.value:
+                name = _key(key)
+                if name in made[node]:
+                    raise DataError(f"'{name}' is in the tree twice, again in line {_line(key)}: join or rename them.")
+                made[node][name] = plain(content)
         return made[node]
 
-    plain = made[root] = {} if isinstance(root, yaml.MappingNode) else []
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, yaml.SequenceNode):
-            made[node] += [value(entry) for entry in node.value]
-            continue
-        for key, content in node.value:
-            name = _key(key)
-            if name in made[node]:
-                raise DataError(f"'{name}' is in the tree twice, again in line {_line(key)}: join or rename them.")
-            made[node][name] = value(content)
-    return plain
+    return plain(root)
 
 
 def _key(node: yaml.Node) -> str:
@@ -363,9 +346,7 @@ def _scalar(node: yaml.ScalarNode) -> str | bool | None:
     if kind == "null":
         return None
     if kind == "bool":
-        raise DataError(
-            f"YAML reads '{node.value}' in line {_line(node)} as a truth value, not as a name: put it in quotes."
-        )
+        raise DataError(f"YAML reads '{node.value}' in line {_line(node)} as a boolean, not a name: put it in quotes.")
     if kind not in ("str", "int", "float", "timestamp"):
         raise DataError(f"'{node.value}' in line {_line(node)} cannot be a name: put it in quotes.")
     return str(node.value)
@@ -385,12 +366,11 @@ def _read_json(text: str) -> Hierarchy:
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in pairs:
-        if name in found:
+    counts = Counter(name for name, _ in pairs)
+    for name, count in counts.items():
+        if count > 1:
             raise DataError(f"'{name}' is in the tree twice, in one group: join or rename them.")
-        found[name] = value
-    return found
+    return dict(pairs)
 
 
 def _read_csv(text: str) -> Hierarchy:
@@ -419,9 +399,7 @@ def _table(text: str) -> tuple[list[str], list[tuple[int, list[str]]]]:
         raise DataError("The table is empty: it needs a header such as 'label,level0,level1' and a row a class.")
     header = [name.lower() for name in lines[0][1]]
     if not all(header) or len(set(header)) < len(header):
-        raise DataError(
-            f"The columns in line {lines[0][0]} need names that differ, not {', '.join(map(repr, header))}."
-        )
+        raise DataError(f"The columns in line {lines[0][0]} need distinct names, not {', '.join(map(repr, header))}.")
     for line, cells in lines[1:]:
         if len(cells) != len(header):
             raise DataError(f"The table has {len(cells)} cells in line {line} and {len(header)} columns.")
@@ -450,11 +428,8 @@ def _path(line: int, cells: list[str], label: int) -> list[str]:
 
 
 _READERS: dict[str, Callable[[str], Hierarchy]] = {
-    ".yaml": _read_yaml,
-    ".yml": _read_yaml,
+    **dict.fromkeys((".yaml", ".yml"), _read_yaml),
     ".json": _read_json,
     ".csv": _read_csv,
-    ".nwk": Hierarchy.from_newick,
-    ".newick": Hierarchy.from_newick,
-    ".tree": Hierarchy.from_newick,
+    **dict.fromkeys((".nwk", ".newick", ".tree"), Hierarchy.from_newick),
 }

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 from numbers import Integral, Real
 from typing import Any
@@ -25,52 +25,39 @@ def from_nested(nested: Mapping[Any, Any] | Sequence[Any]) -> Nodes:
     """The nodes of nested mappings and lists, as `Hierarchy.from_nested` describes them."""
     if not _is_group(nested):
         raise DataError(f"A class tree must be a mapping or a list of groups and classes, not {nested!r}.")
-    tree = _Nested()
-    (name, content), *more = _items(nested, "the tree")
-    if isinstance(nested, Mapping) and not more and (_is_group(content) or isinstance(content, str)):
-        tree.add(name, -1, content)
-    else:
-        tree.add("", -1, nested)
-    while tree.waiting:
-        node, group = tree.waiting.pop()
-        for name, content in _items(group, f"the group '{tree.names[node]}'" if tree.names[node] else "a group"):
-            tree.add(name, node, content)
-    return tuple(tree.parents), tuple(tree.names)
+    parents: list[int] = []
+    names: list[str] = []
+    waiting: list[tuple[int, Any]] = []  # groups whose content is still to be read
+    groups: dict[int, int] = {}  # id of a container to its node
 
-
-class _Nested:
-    """Nodes of a nested tree, and the groups whose content is still to be read."""
-
-    def __init__(self) -> None:
-        self.parents: list[int] = []
-        self.names: list[str] = []
-        self.waiting: list[tuple[int, Any]] = []
-        self._groups: dict[int, int] = {}  # id of a container to its node
-
-    def add(self, name: str, parent: int, content: Any) -> None:
+    def add(name: str, parent: int, content: Any) -> None:
         """Add a node; content is a group, a single class or None for a class."""
-        node = len(self.parents)
-        self.parents.append(parent)
-        self.names.append(name)
+        node = len(parents)
+        parents.append(parent)
+        names.append(name)
         if content is None:
             return
-        if not _is_group(content):
-            content = [content]
-        elif id(content) in self._groups:
-            self._refuse_alias(self._groups[id(content)], parent)
-        else:
-            self._groups[id(content)] = node
-        self.waiting.append((node, content))
-
-    def _refuse_alias(self, group: int, node: int) -> None:
-        """Refuse a group that is inside itself; one that is merely shared repeats its classes, which is said later."""
-        while node >= 0:
-            if node == group:
+        # A group must not be inside itself; one that is merely shared repeats its classes, which is said later.
+        known = groups.setdefault(id(content), node) if _is_group(content) else node
+        while known != node and parent >= 0:
+            if parent == known:
                 raise DataError(
-                    f"The tree has a cycle: the group '{self.names[group]}' is inside itself; a group can only hold "
-                    "what is below it."
+                    f"The tree has a cycle: the group '{names[known]}' is inside itself; a group can only hold what is "
+                    "below it."
                 )
-            node = self.parents[node]
+            parent = parents[parent]
+        waiting.append((node, content if _is_group(content) else [content]))
+
+    (name, content), *more = _items(nested, "the tree")
+    if isinstance(nested, Mapping) and not more and (_is_group(content) or isinstance(content, str)):
+        add(name, -1, content)
+    else:
+        add("", -1, nested)
+    while waiting:
+        node, group = waiting.pop()
+        for name, content in _items(group, f"the group '{names[node]}'" if names[node] else "a group"):
+            add(name, node, content)
+    return tuple(parents), tuple(names)
 
 
 def _items(group: Any, where: str) -> list[tuple[str, Any]]:
@@ -104,7 +91,8 @@ def from_paths(paths: Mapping[Any, Sequence[Any]]) -> Nodes:
         ways[name] = tuple(read_name(group, f"the path of the class '{name}'") for group in groups)
     if not ways:
         raise DataError(_EMPTY)
-    _check_order(ways.values())
+    # Refuses names that are above one another in both directions, a name twice on one path included.
+    _refuse_cycle((above, below) for way in ways.values() for above, below in pairwise(way))
     outermost = {way[:1] for way in ways.values()}
     # A group around everything is the root; a second one above it would only stretch the heights.
     root = outermost.pop() if len(outermost) == 1 else ()
@@ -144,9 +132,7 @@ def from_parents(parents: Mapping[Any, Any]) -> Nodes:
 
 def to_nested(parents: Sequence[int], names: Sequence[str]) -> Any:
     """Nodes in preorder as mappings and lists."""
-    children: list[list[int]] = [[] for _ in parents]
-    for node in range(1, len(parents)):
-        children[parents[node]].append(node)
+    children = _children(parents)
     forms: list[Any] = [None] * len(parents)
     for node in range(len(parents) - 1, -1, -1):
         below: list[Any] = [forms[child] if children[child] else names[child] for child in children[node]]
@@ -159,6 +145,14 @@ def to_nested(parents: Sequence[int], names: Sequence[str]) -> Any:
             content = below
         forms[node] = {names[node]: content} if names[node] else content
     return forms[0]
+
+
+def _children(parents: Sequence[int]) -> list[list[int]]:
+    """The children of each node of a tree in preorder."""
+    children: list[list[int]] = [[] for _ in parents]
+    for node in range(1, len(parents)):
+        children[parents[node]].append(node)
+    return children
 
 
 def preorder(parents: Sequence[int], names: Sequence[str]) -> list[int]:
@@ -179,20 +173,20 @@ def preorder(parents: Sequence[int], names: Sequence[str]) -> list[int]:
         order.append(node)
         waiting += reversed(children[node])
     if len(order) < len(parents):
-        seen = set(order)
-        start = next(node for node in range(len(parents)) if node not in seen)
-        raise _cycle([names[node] for node in _round(start, parents)])
+        _refuse_cycle(((parents[node], node) for node in range(len(parents))), names)
     return order
 
 
-def _round(node: int, parents: Sequence[int]) -> list[int]:
-    """The nodes of the cycle that going up from a node ends in."""
-    way: dict[int, None] = {}
-    while node not in way:
-        way[node] = None
-        node = parents[node]
-    nodes = list(way)
-    return nodes[nodes.index(node) :]
+def _refuse_cycle(pairs: Iterable[tuple[Any, Any]], names: Sequence[str] | None = None) -> None:
+    """Refuse pairs of above and below, names or nodes with these names, that go round."""
+    sorter: TopologicalSorter[Any] = TopologicalSorter()
+    for above, below in pairs:
+        sorter.add(below, above)
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        shown = " above ".join(f"'{name if names is None else names[name]}'" for name in error.args[1])
+        raise DataError(f"The tree has a cycle, {shown}: a name can only be above what is below it.") from None
 
 
 def check_leaves(names: Sequence[str], leaves: Sequence[int]) -> None:
@@ -220,9 +214,7 @@ def read_name(value: Any, where: str) -> str:
     if _is_blank(value):
         raise DataError(f"A name in {where} is blank: give every class and group a name.")
     if isinstance(value, bool):
-        raise DataError(
-            f"A name in {where} is the truth value {value}: put it in quotes (YAML reads yes, no, on and off so)."
-        )
+        raise DataError(f"A name in {where} is the boolean {value}: put it in quotes (in YAML also yes, no, on, off).")
     if isinstance(value, Real):
         return str(value)
     raise DataError(f"A name in {where} must be text, not {value!r}.")
@@ -230,34 +222,6 @@ def read_name(value: Any, where: str) -> str:
 
 def _is_blank(value: Any) -> bool:
     return value is None or (isinstance(value, str) and not value.strip())
-
-
-def _check_order(ways: Iterable[tuple[str, ...]]) -> None:
-    """Refuse names that are above one another in both directions, a name twice on one path included."""
-    below: dict[str, set[str]] = {}
-    for way in ways:
-        for name, lower in pairwise(way):
-            below.setdefault(name, set()).add(lower)
-            below.setdefault(lower, set())
-    above = Counter(lower for lowers in below.values() for lower in lowers)
-    free = [name for name in below if not above[name]]
-    while free:
-        for lower in below.pop(free.pop()):
-            above[lower] -= 1
-            if not above[lower]:
-                free.append(lower)
-    if below:
-        # Each name left has one of them above it, so that going up from any ends in a circle.
-        left = sorted(below)
-        place = {name: node for node, name in enumerate(left)}
-        upper = {lower: place[name] for name in left for lower in below[name]}
-        raise _cycle([left[node] for node in _round(0, [upper[name] for name in left])])
-
-
-def _cycle(names: list[str]) -> DataError:
-    """The error for names that are above one another all round, each given below the next."""
-    shown = " above ".join(f"'{name}'" for name in [*reversed(names), names[-1]])
-    return DataError(f"The tree has a cycle, {shown}: a name can only be above what is below it.")
 
 
 _TOKEN = re.compile(r"(?P<skip>\s+|\[[^\]]*\])|'(?P<quoted>(?:[^']|'')*)'|(?P<mark>[(),:;])|(?P<word>[^\s()\[\]',:;]+)")
@@ -270,25 +234,24 @@ def parse_newick(text: str) -> tuple[tuple[int, ...], tuple[str, ...], tuple[flo
     if not isinstance(text, str):
         raise DataError(f"A Newick tree must be text, not {type(text).__name__}.")
     reading = _NewickReader(text)
-    while reading.position < len(text):
-        match = _TOKEN.match(text, reading.position)
-        if match is None:
-            raise reading.refusal("a quote ' or a comment [ is not closed, or a ] is not opened")
-        if match.lastgroup == "mark":
-            reading.mark(match["mark"])
-        elif match.lastgroup == "word":
-            reading.word(match["word"])
-        elif match.lastgroup == "quoted":
-            reading.name(match["quoted"].replace("''", "'"))
-        reading.position = match.end()
-    return reading.tree()
+    reading.read()
+    if reading.after == "start" and len(reading.parents) == 1:
+        raise DataError("The Newick text is empty: it needs a tree such as (a,(b,c));")
+    if reading.after != "end":
+        raise reading.refusal("the text ends before the tree does; it must end with ';'")
+    own, *below = reading.lengths
+    lengths = [length for length in below if length is not None]
+    if lengths and len(lengths) < len(below):
+        raise DataError(
+            f"The Newick tree gives lengths for {len(lengths)} of its {len(below)} branches: "
+            "give all of them a length, or none."
+        )
+    return tuple(reading.parents), tuple(reading.names), (own or 0.0, *lengths) if lengths else None
 
 
 def write_newick(parents: Sequence[int], names: Sequence[str], lengths: Sequence[float] | None) -> str:
     """Nodes in preorder as one line of Newick."""
-    children: list[list[int]] = [[] for _ in parents]
-    for node in range(1, len(parents)):
-        children[parents[node]].append(node)
+    children = _children(parents)
 
     def label(node: int) -> str:
         name = names[node]
@@ -317,96 +280,77 @@ class _NewickReader:
 
     Attributes:
         position: where the token begins that is being read.
+        after: what was read last: "start" of a node, its "children", "name", ":" or "length", or the "end" of the tree.
     """
 
     def __init__(self, text: str) -> None:
         self.text = text
         self.position = 0
-        self._parents = [-1]
-        self._names = [""]
-        self._lengths: list[float | None] = [None]
+        self.after = "start"
+        self.parents = [-1]
+        self.names = [""]
+        self.lengths: list[float | None] = [None]
         self._node = 0
-        # What was read last: "start" of a node, its "children", "name", ":" or "length", or the "end" of the tree.
-        self._after = "start"
 
-    def mark(self, mark: str) -> None:
-        """Take one of ( ) , : and ;."""
-        if self._after == ":":
+    def read(self) -> None:
+        """Read to the end of the text."""
+        while self.position < len(self.text):
+            match = _TOKEN.match(self.text, self.position)
+            if match is None:
+                raise self.refusal("a quote ' or a comment [ is not closed, or a ] is not opened")
+            if match.lastgroup != "skip":
+                if self.after == "end":
+                    raise self.refusal("there is more after the ';' that ends the tree")
+                if match.lastgroup == "mark":
+                    self._mark(match["mark"])
+                elif match.lastgroup == "word" and self.after == ":":
+                    self._length(match["word"])
+                else:
+                    self._name(match["word"] or match["quoted"].replace("''", "'"))
+            self.position = match.end()
+
+    def _mark(self, mark: str) -> None:
+        above = self.parents[self._node]
+        if self.after == ":":
             raise self.refusal(f"a branch length is missing before '{mark}'")
-        if self._after == "end":
-            raise self.refusal("there is more after the ';' that ends the tree")
-        if mark == "(":
-            if self._after != "start":
-                raise self.refusal("a '(' follows a name, a length or a ')' without a ','")
-            self._add(self._node)
-            return
-        if self._after == "start":
+        if mark == "(" and self.after != "start":
+            raise self.refusal("a '(' follows a name, a length or a ')' without a ','")
+        if mark != "(" and self.after == "start":
             raise self.refusal(f"a name is missing before '{mark}'")
-        if mark == ":":
-            if self._after == "length":
-                raise self.refusal("a branch has two lengths")
-            self._after = ":"
-            return
-        above = self._parents[self._node]
-        if mark == ";":
-            if above >= 0:
-                raise self.refusal("a '(' is not closed before the ';'")
-            self._after = "end"
-        elif above < 0:
+        if mark == ":" and self.after == "length":
+            raise self.refusal("a branch has two lengths")
+        if mark == ";" and above >= 0:
+            raise self.refusal("a '(' is not closed before the ';'")
+        if mark in ",)" and above < 0:
             raise self.refusal(f"the '{mark}' is outside every bracket")
-        elif mark == ",":
-            self._add(above)
+        if mark in "(,":
+            self.after = "start"
+            self.parents.append(self._node if mark == "(" else above)
+            self.names.append("")
+            self.lengths.append(None)
+            self._node = len(self.parents) - 1
+        elif mark == ")":
+            self.after, self._node = "children", above
         else:
-            self._node = above
-            self._after = "children"
+            self.after = ":" if mark == ":" else "end"
 
-    def word(self, word: str) -> None:
-        """Take a name without quotes, or a length."""
-        if self._after != ":":
-            self.name(word)
-            return
+    def _length(self, word: str) -> None:
         if not _NUMBER.fullmatch(word) or not math.isfinite(float(word)):
             raise self.refusal(f"'{word}' is not a branch length")
-        self._lengths[self._node] = float(word)
-        self._after = "length"
+        self.lengths[self._node] = float(word)
+        self.after = "length"
 
-    def name(self, name: str) -> None:
-        """Take a name."""
-        if self._after == "end":
-            raise self.refusal("there is more after the ';' that ends the tree")
-        if self._after not in ("start", "children"):
-            reason = "put names with blanks in quotes" if self._after == "name" else "a name comes before its ':'"
+    def _name(self, name: str) -> None:
+        if self.after not in ("start", "children"):
+            reason = "put names with blanks in quotes" if self.after == "name" else "a name comes before its ':'"
             raise self.refusal(f"the name '{name}' is out of place; {reason}")
-        if self._after == "start" and not name.strip():
+        if self.after == "start" and not name.strip():
             raise self.refusal("a class has a blank name")
-        self._names[self._node] = name
-        self._after = "name"
-
-    def tree(self) -> tuple[tuple[int, ...], tuple[str, ...], tuple[float, ...] | None]:
-        """What was read, if the tree is whole."""
-        if len(self._parents) == 1 and self._after == "start":
-            raise DataError("The Newick text is empty: it needs a tree such as (a,(b,c));")
-        if self._after != "end":
-            raise self.refusal("the text ends before the tree does; it must end with ';'")
-        lengths = [length for length in self._lengths[1:] if length is not None]
-        if not lengths:
-            return tuple(self._parents), tuple(self._names), None
-        if len(lengths) < len(self._lengths) - 1:
-            raise DataError(
-                f"The Newick tree gives lengths for {len(lengths)} of its {len(self._lengths) - 1} branches: "
-                "give all of them a length, or none."
-            )
-        return tuple(self._parents), tuple(self._names), (self._lengths[0] or 0.0, *lengths)
+        self.names[self._node] = name
+        self.after = "name"
 
     def refusal(self, reason: str) -> DataError:
         """An error that says what is wrong and where."""
         before = self.text[: self.position]
         line, column = before.count("\n") + 1, self.position - (before.rfind("\n") + 1) + 1
         return DataError(f"The Newick text is not a tree: {reason} (line {line}, column {column}).")
-
-    def _add(self, parent: int) -> None:
-        self._node = len(self._parents)
-        self._parents.append(parent)
-        self._names.append("")
-        self._lengths.append(None)
-        self._after = "start"

@@ -79,28 +79,26 @@ class ArrowStore:
     def __init__(self, root: str | Path, column: str) -> None:
         self.root = Path(root)
         self.column = column
-        self._forget()
-
-    def __repr__(self) -> str:
-        return f"ArrowStore({str(self.root)!r}, {self.column!r})"
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"root": self.root, "column": self.column}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._forget()
-
-    def _forget(self) -> None:
         self._tables: dict[str, pa.ChunkedArray] = {}
         self._parquet: dict[str, tuple[pa.FileMetaData, np.ndarray]] = {}
         self._groups: dict[tuple[str, int], pa.ChunkedArray] = {}
         self._edges: dict[str, str] = {}
 
+    def __repr__(self) -> str:
+        return f"ArrowStore({str(self.root)!r}, {self.column!r})"
+
+    def __reduce__(self) -> tuple[type[ArrowStore], tuple[Path, str]]:
+        return type(self), (self.root, self.column)  # what is mapped and kept stays in this process
+
     def read(self, path: str) -> bytes:
         """The embedded file of one row."""
         file, row = self._split(path)
-        column, offset = self._parquet_rows(file, row) if _is_parquet(Path(file)) else (self._arrow_rows(file), row)
+        if _is_parquet(Path(file)):
+            column, offset = self._parquet_rows(file, row)
+        else:
+            if file not in self._tables:
+                self._tables[file] = open_table(self.root / file, [self.column])[self.column]
+            column, offset = self._tables[file], row
         if offset >= len(column):
             raise UnreadableError(path, f"is beyond the last row of {self.root / file}")
         value = column[offset].as_py()
@@ -113,10 +111,9 @@ class ArrowStore:
     def signature(self, path: str) -> str:
         """Size and checksum of both ends of the shard, and the row: the same for a copy of the shard."""
         file, row = self._split(path)
-        edges = self._edges.get(file)
-        if edges is None:
-            edges = self._edges[file] = _reading(self.root / file, lambda: _edge_signature(self.root / file))
-        return f"{edges}-{row:x}"
+        if file not in self._edges:
+            self._edges[file] = _reading(self.root / file, lambda: _edge_signature(self.root / file))
+        return f"{self._edges[file]}-{row:x}"
 
     def _split(self, path: str) -> tuple[str, int]:
         check_inside(path, self.root)
@@ -125,12 +122,6 @@ class ArrowStore:
         if not row.isdecimal():
             raise UnreadableError(path, "does not name a row of a shard")
         return file, int(row)
-
-    def _arrow_rows(self, file: str) -> pa.ChunkedArray:
-        rows = self._tables.get(file)
-        if rows is None:
-            rows = self._tables[file] = open_table(self.root / file, [self.column])[self.column]
-        return rows
 
     def _parquet_rows(self, file: str, row: int) -> tuple[pa.ChunkedArray, int]:
         """The row group that holds a row, and the row's place in it."""
@@ -274,13 +265,8 @@ def _saved_shards(folder: Path, split: str) -> Iterator[Shard]:
 
 
 def _hub_split(file: Path) -> str:
-    if file.stem.isdigit():
-        name = file.parent.name.removeprefix("partial-")
-    elif _NUMBER.search(file.stem):
-        name = _NUMBER.sub("", file.stem)
-    else:
-        return SPLIT_NAMES.get(file.stem, "")
-    return SPLIT_NAMES.get(name, name)
+    name = file.parent.name.removeprefix("partial-") if file.stem.isdigit() else _NUMBER.sub("", file.stem)
+    return SPLIT_NAMES.get(name, "" if name == file.stem else name)
 
 
 def _open(folder: Path, shards: list[Shard], features: dict[str, Any]) -> Dataset:
@@ -353,14 +339,10 @@ def _label_column(schema: pa.Schema, features: dict[str, Any], folder: Path) -> 
     """The column of classes: a ClassLabel, by preference one with a usual name, else any scalar with one."""
     classed = [name for name in schema.names if _feature_type(features.get(name)) == "ClassLabel"]
     scalars = [name for name in schema.names if _is_scalar(schema.field(name).type)]
-    for name in (*(name for name in _LABEL_NAMES if name in classed), *classed):
+    usual = [[name for name in _LABEL_NAMES if name in known] for known in (classed, scalars)]
+    for name in (*usual[0], *classed, *usual[1]):
         return name
-    for name in _LABEL_NAMES:
-        if name in scalars:
-            return name
-    raise DataError(
-        f"{folder} has no label column among {', '.join(schema.names)}: rename the column of classes to 'label'."
-    )
+    raise DataError(f"{folder} has no label column among {', '.join(schema.names)}: rename the class column 'label'.")
 
 
 def _feature_type(feature: object) -> object:
@@ -368,16 +350,9 @@ def _feature_type(feature: object) -> object:
 
 
 def _is_scalar(kind: pa.DataType) -> bool:
-    import pyarrow as pa
+    from pyarrow.types import is_boolean, is_floating, is_integer, is_large_string, is_string
 
-    tests = (
-        pa.types.is_string,
-        pa.types.is_large_string,
-        pa.types.is_integer,
-        pa.types.is_boolean,
-        pa.types.is_floating,
-    )
-    return any(test(kind) for test in tests)
+    return any(test(kind) for test in (is_string, is_large_string, is_integer, is_boolean, is_floating))
 
 
 def _names(values: pa.ChunkedArray, feature: dict[str, Any], file: str) -> np.ndarray:

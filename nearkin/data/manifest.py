@@ -225,10 +225,9 @@ def _parse_parquet(raw: bytes, name: str) -> pa.Table:
 
 
 def _check_columns(header: Sequence[str], name: str) -> None:
-    for column in REQUIRED:
+    for column in (*REQUIRED, *header):
         if column not in header:
             raise DataError(f"The manifest {name} has no column '{column}'; it has {_listed(header)}.")
-    for column in header:
         if header.count(column) > 1:
             raise DataError(f"The manifest {name} has the column '{column}' twice.")
 
@@ -242,12 +241,11 @@ def _checked(table: pa.Table, name: str) -> Manifest:
     if not table.num_rows:
         raise DataError(f"The manifest {name} has no rows.")
     for column in REQUIRED:
-        for row, value in enumerate(columns[column], start=2):
-            if not value or value.isspace():
-                raise DataError(
-                    f"The manifest {name} has no {column} in row {row} (the header is row 1): "
-                    "fill it in or remove the row."
-                )
+        row = next((row for row, value in enumerate(columns[column], start=2) if not value or value.isspace()), None)
+        if row is not None:
+            raise DataError(
+                f"The manifest {name} has no {column} in row {row} (the header is row 1): fill it in or remove the row."
+            )
     seen: dict[str, int] = {}
     for row, value in enumerate(columns["path"], start=2):
         if seen.setdefault(value, row) != row:

@@ -37,6 +37,17 @@ def _split_mix(state: np.ndarray) -> np.ndarray:
     return state ^ (state >> np.uint64(31))
 
 
+def _check_shared(classes: int, what: str, key: str, rank: int, world_size: int) -> None:
+    """Refuse a rank that there is not, and classes that cannot be shared by all."""
+    if not 0 <= rank < world_size:
+        raise DataError(f"Rank {rank} is not one of {world_size} processes, which count from 0.")
+    if classes % world_size:
+        raise DataError(
+            f"{classes} classes in {what} cannot be shared by {world_size} processes: set {key} to a multiple of "
+            f"{world_size}."
+        )
+
+
 class BalancedBatchSampler:
     """Batches of `classes_per_batch` distinct classes with `per_class` items each.
 
@@ -69,13 +80,6 @@ class BalancedBatchSampler:
         self.seed = seed
         self.rank = rank
         self.world_size = world_size
-        self._check()
-        self._codes = codes
-        self._counts = np.bincount(codes, minlength=self.classes)
-        self._starts = np.concatenate([[0], np.cumsum(self._counts)[:-1]])
-        self._planned: tuple[int, np.ndarray] | None = None
-
-    def _check(self) -> None:
         if self.classes_per_batch < 1 or self.per_class < 1:
             raise DataError(
                 "data.classes_per_batch and data.per_class must be positive, "
@@ -86,13 +90,11 @@ class BalancedBatchSampler:
                 f"A batch of {self.classes_per_batch} classes cannot be made from {self.classes} training classes: "
                 f"set data.classes_per_batch to {self.classes} or less."
             )
-        if not 0 <= self.rank < self.world_size:
-            raise DataError(f"Rank {self.rank} is not one of {self.world_size} processes, which count from 0.")
-        if self.classes_per_batch % self.world_size:
-            raise DataError(
-                f"{self.classes_per_batch} classes in a batch cannot be shared by {self.world_size} processes: "
-                f"set data.classes_per_batch to a multiple of {self.world_size}."
-            )
+        _check_shared(self.classes_per_batch, "a batch", "data.classes_per_batch", self.rank, self.world_size)
+        self._codes = codes
+        self._counts = np.bincount(codes, minlength=self.classes)
+        self._starts = np.concatenate([[0], np.cumsum(self._counts)[:-1]])
+        self._planned: tuple[int, np.ndarray] | None = None
 
     @property
     def batches_per_epoch(self) -> int:
@@ -151,18 +153,6 @@ class Episode:
     classes: np.ndarray
 
 
-class _TooFewClasses(DataError):
-    """There are not enough classes of enough items.
-
-    Args:
-        reason: what is missing, without its full stop.
-    """
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(f"{reason}: lower way, shot or query, or add items.")
-        self.reason = reason
-
-
 class EpisodeSampler:
     """Episodes at random access, uniform over the classes and over the items of a class.
 
@@ -189,9 +179,10 @@ class EpisodeSampler:
         names, codes, counts = np.unique(np.asarray(class_ids), return_inverse=True, return_counts=True)
         enough = counts >= shot + query
         if enough.sum() < way:
-            raise _TooFewClasses(
+            raise DataError(
                 f"Episodes of {way} classes need that many with at least {shot + query} items (shot + query), "
-                f"the data has {int(enough.sum())}"
+                f"the data has {int(enough.sum())}: lower way, shot or query (for training by episodes these are "
+                "training.episodic.way, training.episodic.shot and training.episodic.query), or add items."
             )
         self.classes = names[enough]
         self._items = np.argsort(codes, kind="stable")
@@ -230,30 +221,11 @@ class EpisodeBatchSampler:
     """
 
     def __init__(
-        self,
-        class_ids: np.ndarray,
-        way: int,
-        shot: int,
-        query: int,
-        seed: int = 0,
-        rank: int = 0,
-        world_size: int = 1,
+        self, class_ids: np.ndarray, way: int, shot: int, query: int, seed: int = 0, rank: int = 0, world_size: int = 1
     ) -> None:
         rank, world_size = whole_numbers(rank=rank, world_size=world_size)
-        try:
-            self.sampler = EpisodeSampler(class_ids, way, shot, query, seed)
-        except _TooFewClasses as error:
-            raise DataError(
-                f"{error.reason} among its training classes: lower training.episodic.way, training.episodic.shot or "
-                "training.episodic.query, or add items."
-            ) from error
-        if not 0 <= rank < world_size:
-            raise DataError(f"Rank {rank} is not one of {world_size} processes, which count from 0.")
-        if way % world_size:
-            raise DataError(
-                f"{way} classes in an episode cannot be shared by {world_size} processes: "
-                f"set training.episodic.way to a multiple of {world_size}."
-            )
+        self.sampler = EpisodeSampler(class_ids, way, shot, query, seed)
+        _check_shared(way, "an episode", "training.episodic.way", rank, world_size)
         self.classes_per_batch = way
         self.per_class = shot + query
         self.rank = rank

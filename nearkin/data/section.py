@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 
 class DataSection(BaseModel):
@@ -109,16 +110,10 @@ class DataSection(BaseModel):
             raise ValueError(f"must be a share in [0, 1) or a list of class names, not {value:g}")
         return value
 
-    @field_validator("crop_scale")
+    @field_validator("crop_scale", "crop_ratio")
     @classmethod
-    def _check_scale(cls, value: tuple[float, float]) -> tuple[float, float]:
-        if not 0.0 < value[0] <= value[1] <= 1.0:
-            raise ValueError(f"must be two ascending shares in (0, 1], not {value[0]:g}, {value[1]:g}")
-        return value
-
-    @field_validator("crop_ratio")
-    @classmethod
-    def _check_ratio(cls, value: tuple[float, float]) -> tuple[float, float]:
-        if not 0.0 < value[0] <= value[1]:
-            raise ValueError(f"must be two ascending positive numbers, not {value[0]:g}, {value[1]:g}")
+    def _check_ascending(cls, value: tuple[float, float], info: ValidationInfo) -> tuple[float, float]:
+        most, numbers = (1.0, "shares in (0, 1]") if info.field_name == "crop_scale" else (inf, "positive numbers")
+        if not 0.0 < value[0] <= value[1] <= most:
+            raise ValueError(f"must be two ascending {numbers}, not {value[0]:g}, {value[1]:g}")
         return value

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
@@ -12,13 +11,11 @@ from nearkin.data import huggingface
 from nearkin.data.dataset import Dataset, MediaKind
 from nearkin.data.decode import AUDIO_SUFFIXES, IMAGE_SUFFIXES
 from nearkin.data.manifest import SPLIT_NAMES, Manifest, parse_manifest, read_manifest
-from nearkin.data.stores import FolderStore, UnreadableError, ZipStore, file_name, is_url, protocols, redacted
+from nearkin.data.stores import FolderStore, UnreadableError, ZipStore, file_name, is_junk, is_url, protocols, redacted
 from nearkin.data.url_store import UrlStore
 from nearkin.errors import DataError, suggestion
 
 MANIFEST_NAMES = ("manifest.csv", "manifest.parquet")
-# Hidden files and what file managers leave behind, as any part of a path.
-_JUNK = re.compile(r"(?:^|/)(?:\.[^/]*|__macosx|(?:eh)?thumbs\.db|desktop\.ini)(?:/|$)", re.IGNORECASE)
 
 
 def open_data(source: str | Path | Dataset, *, data_root: Path | None = None, progress: bool = True) -> Dataset:
@@ -52,7 +49,14 @@ def open_data(source: str | Path | Dataset, *, data_root: Path | None = None, pr
             return _open_file(path)
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}.") from error
-    return _open_named(str(source), data_root, progress)
+    from nearkin.data.catalogue import catalogue, open_named
+
+    name = str(source)
+    if name in catalogue:
+        return open_named(name, data_root, progress)
+    if "/" in name or "\\" in name or path.suffix:
+        raise DataError(f"There is no file or folder {name}: check the path.")
+    raise DataError(f"There is no file, folder or known data set called '{name}'.{suggestion(name, catalogue)}")
 
 
 def kind_of(paths: Iterable[str], place: str | Path) -> MediaKind:
@@ -65,9 +69,7 @@ def kind_of(paths: Iterable[str], place: str | Path) -> MediaKind:
         elif suffix in IMAGE_SUFFIXES:
             image = image or path
     if audio and image:
-        raise DataError(
-            f"{place} mixes images ({redacted(image)}) and audio ({redacted(audio)}): keep them apart and choose one."
-        )
+        raise DataError(f"{place} mixes images ({redacted(image)}) and audio ({redacted(audio)}): separate them.")
     return "audio" if audio else "image"
 
 
@@ -81,7 +83,7 @@ def _open_folder(folder: Path) -> Dataset:
     if has_parquet and (shards := huggingface.find_shards(folder)):
         return huggingface.open_shards(folder, shards)
     store = FolderStore(folder)
-    manifest = _by_folder(_walk(folder), folder)
+    manifest = _by_folder(store.names(), folder)
     for path in manifest.paths:
         with suppress(UnreadableError):  # a broken file is for the check to name; a link that leaves is refused here
             store.check([path])
@@ -133,9 +135,7 @@ def _names_urls(manifest: Manifest, place: str | Path) -> bool:
     urls = [is_url(path) for path in manifest.paths]
     if any(urls) and not all(urls):
         url, path = manifest.paths[urls.index(True)], manifest.paths[urls.index(False)]
-        raise DataError(
-            f"The manifest {place} names items by URL ({redacted(url)}) and by path ({path}): use one of the two."
-        )
+        raise DataError(f"The manifest {place} mixes URLs ({redacted(url)}) and paths ({path}): use one of the two.")
     return all(urls)
 
 
@@ -149,8 +149,10 @@ def _open_zip(path: Path) -> Dataset:
         manifest = parse_manifest(store.read(manifest_name), f"{path}/{inside}")
         _check_listed(manifest, store, f"{path}/{inside}")
     else:
-        names = [name for name in names if not _is_junk(name)]
-        top = _only_top_folder(names)
+        names = [name for name in names if not is_junk(name)]
+        tops = {name.partition("/")[0] for name in names}
+        # A whole zip may be wrapped in one folder ("photos/"); else the top folders are the classes.
+        top = f"{tops.pop()}/" if len(tops) == 1 and all(name.count("/") >= 2 for name in names) else ""
         store = store.below(top)
         manifest = _by_folder(sorted(name[len(top) :] for name in names), path)
     return Dataset(manifest, store, kind_of(manifest.paths, path), path.stem)
@@ -167,45 +169,11 @@ def _check_listed(manifest: Manifest, store: FolderStore | ZipStore | UrlStore, 
 
 def _manifest_among(names: list[str], path: Path) -> str | None:
     """The manifest of a zip: at its root, else in one of its top folders."""
-    present = set(names)
-    for name in MANIFEST_NAMES:
-        if name in present:
-            return name
-    found = [name for name in names if name.count("/") == 1 and name.endswith(tuple(f"/{m}" for m in MANIFEST_NAMES))]
+    found = [name for name in MANIFEST_NAMES if name in names][:1]
+    found = found or [name for name in names if name.count("/") == 1 and name.partition("/")[2] in MANIFEST_NAMES]
     if len(found) > 1:
         raise DataError(f"The zip file {path} holds several manifests ({', '.join(found[:3])}): keep one.")
     return found[0] if found else None
-
-
-def _only_top_folder(names: list[str]) -> str:
-    """The folder that a whole zip is wrapped in ("photos/"), or "" if the top folders are the classes."""
-    tops = {name.partition("/")[0] for name in names}
-    wrapped = len(tops) == 1 and all(name.count("/") >= 2 for name in names)
-    return f"{tops.pop()}/" if wrapped else ""
-
-
-def _walk(folder: Path) -> list[str]:
-    """Every file below a folder, relative with forward slashes, sorted, without hidden files and system litter."""
-    found: list[str] = []
-
-    def unreadable(error: OSError) -> None:
-        raise DataError(f"{error.filename} cannot be read: {error.strerror}.") from error
-
-    for place, folders, files in os.walk(folder, onerror=unreadable):
-        folders[:] = [name for name in folders if not _is_junk(name)]
-        for name in folders:
-            if os.path.islink(os.path.join(place, name)):
-                raise DataError(
-                    f"{os.path.join(place, name)} is a link to a folder, which is not followed: "
-                    "copy the folder in its place."
-                )
-        below = Path(place).relative_to(folder)
-        found.extend((below / name).as_posix() for name in files if not _is_junk(name))
-    return sorted(found)
-
-
-def _is_junk(path: str) -> bool:
-    return _JUNK.search(path) is not None
 
 
 def _by_folder(paths: list[str], place: Path) -> Manifest:
@@ -214,7 +182,8 @@ def _by_folder(paths: list[str], place: Path) -> Manifest:
     Folders called train, val and test at the top of all others are splits, not classes.
     """
     rows = [(path, str(PurePosixPath(path).parent)) for path in paths]
-    loose = [path for path, label in rows if label == "." and _is_media(path)]
+    media = (*AUDIO_SUFFIXES, *IMAGE_SUFFIXES)
+    loose = [path for path, label in rows if label == "." and path.lower().endswith(media)]
     rows = [(path, label) for path, label in rows if label != "."]
     if loose:
         raise DataError(
@@ -232,17 +201,3 @@ def _by_folder(paths: list[str], place: Path) -> Manifest:
         manifest = manifest.with_column("label", [label.partition("/")[2] for label in labels])
         manifest = manifest.with_column("split", [SPLIT_NAMES[label.partition("/")[0].lower()] for label in labels])
     return manifest
-
-
-def _is_media(path: str) -> bool:
-    return os.path.splitext(path)[1].lower() in AUDIO_SUFFIXES | IMAGE_SUFFIXES
-
-
-def _open_named(name: str, data_root: Path | None, progress: bool) -> Dataset:
-    from nearkin.data.catalogue import catalogue, open_named
-
-    if name in catalogue:
-        return open_named(name, data_root, progress)
-    if "/" in name or "\\" in name or Path(name).suffix:
-        raise DataError(f"There is no file or folder {name}: check the path.")
-    raise DataError(f"There is no file, folder or known data set called '{name}'.{suggestion(name, catalogue)}")

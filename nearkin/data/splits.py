@@ -20,7 +20,7 @@ from nearkin.errors import DataError, suggestion
 # A retrieval metric compares classes, so every part of a split that is used needs two of them.
 _FEWEST = 2
 
-_PARTS = SPLIT_NAMES | {"query": "test", "gallery": "test"}
+SPLIT_PARTS = SPLIT_NAMES | {"query": "test", "gallery": "test"}
 
 Labels = Sequence[str] | np.ndarray
 
@@ -48,9 +48,7 @@ def split_halves(labels: Labels) -> tuple[list[str], list[str]]:
     """
     classes = _classes(labels)
     if len(classes) < 2 * _FEWEST:
-        raise DataError(
-            f"Splitting by halves needs at least {2 * _FEWEST} classes (two a half), the data has {len(classes)}."
-        )
+        raise DataError(f"Splitting by halves needs at least {2 * _FEWEST} classes, two per half, not {len(classes)}.")
     middle = (len(classes) + 1) // 2
     return classes[:middle], classes[middle:]
 
@@ -120,9 +118,7 @@ def resolve_split(manifest: Manifest, section: DataSection, seed: int) -> Split:
     if how == "auto":
         how = "fraction" if named else _supported(manifest)
     elif named and how != "fraction":
-        raise DataError(
-            f"data.test_classes names classes, which data.split '{how}' would ignore: set data.split to fraction."
-        )
+        raise DataError(f"data.split '{how}' would ignore the classes in data.test_classes: set it to fraction.")
     if section.test_domains and how != "domains":
         raise DataError(
             f"data.test_domains names domains, which data.split '{section.split}' would ignore: set data.split to "
@@ -133,12 +129,15 @@ def resolve_split(manifest: Manifest, section: DataSection, seed: int) -> Split:
         return Split(*split_domains(manifest.labels, domains, test=held_out, val=section.val_items, seed=seed))
     if how == "items":
         shares = {"val": section.val_items, "test": section.test_items}
-        return Split(*split_items(manifest.labels, **shares, seed=seed, parts=_item_parts(manifest)))
+        parts = _column_parts(manifest) if _has_parts(manifest) else None
+        if parts is not None:  # a column that divides the classes, and not their items, does not count
+            train, held = (set(manifest.labels[inside]) for inside in (parts == "train", parts != "train"))
+            parts = parts if train & held else None
+        return Split(*split_items(manifest.labels, **shares, seed=seed, parts=parts))
     if how == "column":
         return split_from_column(manifest, val=section.val_classes, seed=seed)
     if how == "halves":
-        train, test = split_halves(manifest.labels)
-        return _carve(manifest.labels, train, test, section.val_classes, seed)
+        return _carve(manifest.labels, *split_halves(manifest.labels), section.val_classes, seed)
     return split_classes(manifest.labels, test=section.test_classes, val=section.val_classes, seed=seed)
 
 
@@ -207,10 +206,6 @@ def drop_singletons(labels: Labels) -> np.ndarray:
     """Mask (n,) of the items whose class has at least two."""
     _, codes, counts = np.unique(np.asarray(labels), return_inverse=True, return_counts=True)
     return counts[codes] >= 2
-
-
-def _positions(mask: np.ndarray) -> np.ndarray:
-    return np.flatnonzero(mask).astype(np.int64)
 
 
 def _classes(labels: Labels) -> list[str]:
@@ -293,13 +288,13 @@ def _assemble(labels: Labels, *, train: Sequence[str] | None, val: Sequence[str]
             f"Training needs at least two classes, and of {len(classes)} only {int(train_mask.sum())} would be left: "
             "hold out fewer classes or add some."
         )
-    return Split(*(_positions(part[codes]) for part in (train_mask, val_mask, test_mask)))
+    return Split(*(np.flatnonzero(part[codes]).astype(np.int64) for part in (train_mask, val_mask, test_mask)))
 
 
 def _column_parts(manifest: Manifest) -> np.ndarray:
     """The split column with its synonyms resolved: "train", "val" or "test" for every row."""
     given = manifest.column("split")
-    parts = np.array([_PARTS.get(str(value).strip().lower(), "") for value in given], dtype=object)
+    parts = np.array([SPLIT_PARTS.get(str(value).strip().lower(), "") for value in given], dtype=object)
     if (unknown := np.flatnonzero(parts == "")).size:
         row = int(unknown[0])
         raise DataError(
@@ -307,15 +302,6 @@ def _column_parts(manifest: Manifest) -> np.ndarray:
             "use train, val or test, or set data.split to halves or fraction."
         )
     return parts
-
-
-def _item_parts(manifest: Manifest) -> np.ndarray | None:
-    """What the split column says of items; None where there is none, or it divides classes and not their items."""
-    if not _has_parts(manifest):
-        return None
-    parts = _column_parts(manifest)
-    train, held = (set(_classes(manifest.labels[parts_in])) for parts_in in (parts == "train", parts != "train"))
-    return parts if train & held else None
 
 
 def _has_parts(manifest: Manifest) -> bool:

@@ -93,6 +93,15 @@ _RATIO_FLOOR = 50_000_000
 _OUTSIDE = re.compile(r"^[\\/]|^[A-Za-z]:[\\/]|(^|[\\/])\.\.([\\/]|$)|\0")
 
 
+# Hidden files and what file managers leave behind, as any part of a path.
+_JUNK = re.compile(r"(?:^|/)(?:\.[^/]*|__macosx|(?:eh)?thumbs\.db|desktop\.ini)(?:/|$)", re.IGNORECASE)
+
+
+def is_junk(path: str) -> bool:
+    """Whether a path is that of a hidden file or of system litter, or below such a folder."""
+    return _JUNK.search(path) is not None
+
+
 class UnreadableError(DataError):
     """One item that cannot be read or decoded.
 
@@ -158,6 +167,27 @@ class FolderStore:
 
     def __repr__(self) -> str:
         return f"FolderStore({str(self.root)!r})"
+
+    def names(self) -> list[str]:
+        """Every file below the folder, relative to it, sorted, without hidden files and system litter.
+
+        Raises:
+            DataError: a folder below it cannot be read, or is a link.
+        """
+        found: list[str] = []
+
+        def unreadable(error: OSError) -> None:
+            raise DataError(f"{error.filename} cannot be read: {error.strerror}.") from error
+
+        root = os.fspath(self.root)
+        for place, folders, files in os.walk(root, onerror=unreadable):
+            folders[:] = [name for name in folders if not is_junk(name)]
+            for name in folders:
+                if os.path.islink(link := os.path.join(place, name)):
+                    raise DataError(f"{link} is a link to a folder, which is not followed: copy the folder there.")
+            prefix = "" if place == root else os.path.relpath(place, root).replace(os.sep, "/") + "/"
+            found.extend(prefix + name for name in files if not is_junk(name))
+        return sorted(found)
 
     def read(self, path: str) -> bytes:
         """The file's bytes."""

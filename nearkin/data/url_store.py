@@ -99,13 +99,11 @@ class UrlStore:
 
     def check(self, paths: Iterable[str]) -> None:
         """Raise a `DataError` if a path may not be read here, or needs a package that is missing; nothing is read."""
-        seen: set[tuple[str, ...]] = set()
-        for path in paths:
-            url = self.url(path)
-            links = tuple(protocols(url))
-            if links not in seen:
-                seen.add(links)
-                check_protocols(url)
+        chains: dict[tuple[str, ...], str] = {}
+        for url in map(self.url, paths):
+            chains.setdefault(tuple(protocols(url)), url)
+        for url in chains.values():
+            check_protocols(url)
 
     def url(self, path: str) -> str:
         """The whole URL of an item; a `DataError` if it may not be read here."""
@@ -150,15 +148,12 @@ class UrlStore:
             return sync(filesystem.loop, later, timeout=self.timeout)
         if isinstance(filesystem, LocalFileSystem | MemoryFileSystem):
             return now()
-        with self._one_at_a_time():  # archives, caches and FTP have one file position or connection each
-            return now()
-
-    def _one_at_a_time(self) -> threading.Lock:
-        # As of `ZipStore._open`: each process has its own, since a fork may copy a lock that is held.
+        # As of `ZipStore._open`: each process has its own lock, since a fork may copy one that is held.
         lock = self._lock
         if lock is None or lock[0] != os.getpid():
             lock = self._lock = (os.getpid(), threading.Lock())
-        return lock[1]
+        with lock[1]:  # archives, caches and FTP have one file position or connection each
+            return now()
 
     def _trying(self, path: str, call: Callable[[str], T]) -> T:
         url = self.url(path)
@@ -240,11 +235,8 @@ def _version(facts: dict[str, Any]) -> str:
 
 def _status(error: Exception) -> int | None:
     """The status by which a web server, or a store that speaks HTTP, refused."""
-    for name in ("status", "code"):
-        value = getattr(error, name, None)
-        if isinstance(value, int):
-            return value
-    return None
+    told = (getattr(error, name, None) for name in ("status", "code"))
+    return next((value for value in told if isinstance(value, int)), None)
 
 
 def _may_pass(error: Exception) -> bool:

@@ -25,13 +25,7 @@ class ItemAnswer(BaseModel):
     @classmethod
     def of(cls, item: Item) -> Self:
         """An item without its source, which may be a path of the server."""
-        return cls(
-            id=item.id,
-            label=item.label,
-            metadata=item.metadata,
-            added=item.added,
-            thumbnail=thumbnail_address(item),
-        )
+        return cls(**_shown(item), added=item.added)
 
 
 class NeighbourAnswer(BaseModel):
@@ -46,14 +40,7 @@ class NeighbourAnswer(BaseModel):
     @classmethod
     def of(cls, near: Neighbour) -> Self:
         """A neighbour without its source."""
-        item = near.item
-        return cls(
-            id=item.id,
-            label=item.label,
-            distance=near.distance,
-            metadata=item.metadata,
-            thumbnail=thumbnail_address(item),
-        )
+        return cls(**_shown(near.item), distance=near.distance)
 
 
 class CandidateAnswer(BaseModel):
@@ -84,15 +71,12 @@ class IdentifyAnswer(BaseModel):
     @classmethod
     def of(cls, match: Match, place: tuple[float, float] | None) -> Self:
         """A match, and where it lies in the map."""
-        return cls(
-            label=match.label,
-            probability=match.probability,
-            known=match.known,
-            reason=match.reason,
-            candidates=[CandidateAnswer(**vars(one)) for one in match.candidates],
-            neighbours=[NeighbourAnswer.of(near) for near in match.neighbours],
-            place=None if place is None else PlaceAnswer(x=place[0], y=place[1]),
-        )
+        found: dict[str, Any] = {
+            "candidates": [CandidateAnswer(**vars(one)) for one in match.candidates],
+            "neighbours": [NeighbourAnswer.of(near) for near in match.neighbours],
+            "place": None if place is None else PlaceAnswer(x=place[0], y=place[1]),
+        }
+        return cls(**{**vars(match), **found})
 
 
 class SearchAnswer(BaseModel):
@@ -228,23 +212,16 @@ _PATH = re.compile(
 _MOST_CLASSES = 1000
 
 
-def thumbnail_address(item: Item) -> str | None:
-    """Path of an item's thumbnail; None if it has none."""
-    return f"/v1/items/{quote(item.id, safe='')}/thumbnail" if item.thumbnail else None
+def _shown(item: Item) -> dict[str, Any]:
+    thumbnail = f"/v1/items/{quote(item.id, safe='')}/thumbnail" if item.thumbnail else None
+    return {"id": item.id, "label": item.label, "metadata": item.metadata, "thumbnail": thumbnail}
 
 
 def stats_answer(stats: Stats) -> dict[str, Any]:
     """Statistics of the gallery, with at most 1,000 classes, the largest first."""
-    return {
-        "items": stats.items,
-        "unlabelled": stats.unlabelled,
-        "classes": dict(list(stats.classes.items())[:_MOST_CLASSES]),
-        "class_count": len(stats.classes),
-        "generation": stats.generation,
-        "index": stats.index,
-        "size": stats.size,
-        "notes": plain(stats.notes),
-    }
+    plainly = {name: getattr(stats, name) for name in ("items", "unlabelled", "generation", "index", "size")}
+    classes = dict(list(stats.classes.items())[:_MOST_CLASSES])
+    return {**plainly, "classes": classes, "class_count": len(stats.classes), "notes": plain(stats.notes)}
 
 
 def plain(value: Any) -> Any:

@@ -19,20 +19,15 @@ class Metrics:
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
+        labels = ["method", "route", "status"]
         self.requests = Counter(
-            "nearkin_requests",
-            "Requests by method, route and status.",
-            ["method", "route", "status"],
-            registry=self._registry,
+            "nearkin_requests", "Requests by method, route and status.", labels, registry=self._registry
         )
         self.seconds = Histogram(
             "nearkin_request_seconds", "Time to answer.", ["route"], buckets=_SECONDS, registry=self._registry
         )
         self.batches = Histogram(
-            "nearkin_batch_size",
-            "Images per forward pass.",
-            buckets=_SIZES,
-            registry=self._registry,
+            "nearkin_batch_size", "Images per forward pass.", buckets=_SIZES, registry=self._registry
         )
         self.calibrations = Counter(
             "nearkin_calibrations", "Background calibrations by result.", ["result"], registry=self._registry
@@ -91,36 +86,28 @@ class Observer:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        began = self.clock()
-        answer = _ObservedResponse(send, scope["method"] == "HEAD")
+        began, status, headless = self.clock(), 0, scope["method"] == "HEAD"
+
+        async def observed(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = [*message.get("headers", ()), *_HEADERS]
+                if not any(name == b"cache-control" for name, _ in headers):
+                    headers.append(_NO_STORE)
+                message = {**message, "headers": headers}
+            elif headless and message["type"] == "http.response.body":
+                message = {**message, "body": b""}
+            await send(message)
+
         # A HEAD is answered as the GET it stands for, without the body; the server keeps its own scope.
-        scope = {**scope, "method": "GET" if scope["method"] == "HEAD" else scope["method"]}
+        scope = {**scope, "method": "GET" if headless else scope["method"]}
         try:
-            await self.app(scope, receive, answer.send)
+            await self.app(scope, receive, observed)
         except Exception:
             _LOGGER.exception("a request failed")
-            if not answer.status:
-                await Problem("internal").response()(scope, receive, answer.send)
+            if not status:
+                await Problem("internal").response()(scope, receive, observed)
         route = getattr(scope.get("route"), "path", "other")
         method = scope["method"] if scope["method"] in _METHODS else "other"
-        self.metrics.observe(method, route, answer.status, self.clock() - began)
-
-
-class _ObservedResponse:
-    """A response on its way out."""
-
-    def __init__(self, send: Send, headless: bool) -> None:
-        self._send = send
-        self._headless = headless
-        self.status = 0
-
-    async def send(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
-            self.status = message["status"]
-            headers = [*message.get("headers", ()), *_HEADERS]
-            if not any(name == b"cache-control" for name, _ in headers):
-                headers.append(_NO_STORE)
-            message = {**message, "headers": headers}
-        elif self._headless and message["type"] == "http.response.body":
-            message = {**message, "body": b""}
-        await self._send(message)
+        self.metrics.observe(method, route, status, self.clock() - began)

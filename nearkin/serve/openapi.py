@@ -82,7 +82,10 @@ def docs(answer: type[BaseModel], body: type[Body] | None = None, status: int = 
 
 def body_docs(model: type[Body]) -> dict[str, Any]:
     """The `openapi_extra` of a route that reads JSON or a form, for which FastAPI has no declaration."""
-    content = {"application/json": {"schema": _schema(model), "example": _ASKED[model]}}
+    schema = model.model_json_schema()
+    for name in {*model.uploads, *model.uploads.values()} & schema["properties"].keys():
+        schema["properties"][name]["description"] = "The file in base64, or a list of files."
+    content = {"application/json": {"schema": schema, "example": _ASKED[model]}}
     if model.uploads:
         content["multipart/form-data"] = {"schema": _form_schema(model)}
     return {"requestBody": {"required": True, "content": content}}
@@ -108,14 +111,6 @@ def problem_docs() -> dict[int | str, dict[str, Any]]:
         }
         for status, (slug, detail) in _REFUSALS.items()
     }
-
-
-def _schema(model: type[Body]) -> dict[str, Any]:
-    schema = model.model_json_schema()
-    for name in {*model.uploads, *model.uploads.values()}:
-        if name in schema["properties"]:
-            schema["properties"][name]["description"] = "The file in base64, or a list of files."
-    return schema
 
 
 def _form_schema(model: type[Body]) -> dict[str, Any]:

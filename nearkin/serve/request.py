@@ -219,14 +219,6 @@ class EnrolBody(Body):
             raise ValueError("give exactly one of image, images, vector and vectors")
         return self
 
-    def all_images(self) -> list[bytes] | None:
-        """The images as a list; None if there are vectors."""
-        return self.images if self.image is None else [self.image]
-
-    def all_vectors(self) -> list[list[float]] | None:
-        """The vectors as a list; None if there are images."""
-        return self.vectors if self.vector is None else [self.vector]
-
 
 class ItemBody(SampleBody):
     """One new item."""
@@ -365,19 +357,15 @@ def _from_form(raw: bytes, boundary: bytes, model: type[B], bounds: Bounds) -> B
             said[target] = content
         elif name in ("vector", "vectors", "images", "vector_a", "vector_b"):
             raise Problem("invalid-request", "Send vectors and lists of images as JSON.")
+        elif name in _AS_JSON:
+            said[target] = parse_json(content, name)
         else:
-            said[target] = _field(name, content)
+            try:
+                said[target] = content.decode()
+            except UnicodeDecodeError:
+                raise Problem("malformed-body", "Form fields must be UTF-8.") from None
     _check_items(said, bounds)
     return _validated(said, model, strict=False)
-
-
-def _field(name: str, content: bytes) -> Any:
-    if name in _AS_JSON:
-        return parse_json(content, name)
-    try:
-        return content.decode()
-    except UnicodeDecodeError:
-        raise Problem("malformed-body", "Form fields must be UTF-8.") from None
 
 
 def _parts(raw: bytes, boundary: bytes) -> list[tuple[str, bytes]]:

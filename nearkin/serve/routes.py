@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib.resources import files
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -107,7 +106,8 @@ async def enrol(
     asked: Annotated[EnrolBody, Depends(body_of(EnrolBody))], service: Serving, request: Request
 ) -> EnrolAnswer:
     """Add a class from a few examples, or more examples of a class."""
-    examples = await service.examples(asked.all_images(), asked.all_vectors())
+    images = asked.images if asked.image is None else [asked.image]
+    examples = await service.examples(images, asked.vectors if asked.vector is None else [asked.vector])
     ids = await service.write(service.gallery.enrol, asked.label, examples, metadata=asked.metadata)
     changed = {"label": asked.label, "metadata": sorted(asked.metadata or {})}
     service.audit.write(request.scope["identity"], "enrol", ids, changed)
@@ -211,7 +211,7 @@ def _no_item() -> Problem:
 async def map(service: Serving, limit: Annotated[int, Query(ge=1, le=_POINTS)] = _POINTS) -> MapAnswer:
     """Get a two-dimensional map of the gallery, or of a sample of a large one; similar items are close together."""
     points = evenly_chosen(await service.kept("map", service.gallery.map, _POINTS), limit)
-    return MapAnswer(points=[PointAnswer(id=one.id, label=one.label, x=one.x, y=one.y) for one in points])
+    return MapAnswer(points=[PointAnswer(**vars(one)) for one in points])
 
 
 @reviews.get("/v1/suspects", **docs(SuspectsAnswer))
@@ -234,36 +234,31 @@ async def duplicates(
 ) -> DuplicatesAnswer:
     """List groups of near duplicates, closest first."""
     found = await service.kept("duplicates", find_duplicate_groups, service.gallery, round_distance(distance))
-    return DuplicatesAnswer(
-        duplicates=[
-            GroupAnswer(items=[ItemAnswer.of(item) for item in group.items], count=group.count, distance=group.distance)
-            for group in found[:limit]
-        ]
-    )
+    return DuplicatesAnswer(duplicates=found[:limit])
 
 
 @reviews.get("/v1/model", **docs(ModelAnswer))
 async def model(service: Serving, request: Request) -> ModelAnswer:
     """Describe the gallery: its model, its contents, its reliability, and what you are allowed to do."""
-    about = await service.kept_apart("model", lambda: _about(service))
+    gallery = service.gallery
+
+    def describe() -> dict[str, Any]:
+        settings, stats = gallery.settings, gallery.stats()
+        return {
+            "name": plain(settings.name),
+            "dimension": settings.dimension,
+            "space": plain(settings.space),
+            "kind": settings.kind,
+            "fingerprint": settings.fingerprint,
+            "card": plain(gallery.card.to_dict()),
+            "stats": stats_answer(stats),
+            "calibration": plain(stats.calibration),
+            "reliability": plain(gallery.reliability()),
+        }
+
+    about = await service.kept_apart("model", describe)
     writes = request.scope["identity"].role == "write" and not service.settings.read_only
     return ModelAnswer(**about, may=MayAnswer(read=True, write=writes))
-
-
-def _about(service: Service) -> dict[str, Any]:
-    gallery, settings = service.gallery, service.gallery.settings
-    stats = gallery.stats()
-    return {
-        "name": plain(settings.name),
-        "dimension": settings.dimension,
-        "space": plain(settings.space),
-        "kind": settings.kind,
-        "fingerprint": settings.fingerprint,
-        "card": plain(gallery.card.to_dict()),
-        "stats": stats_answer(stats),
-        "calibration": plain(stats.calibration),
-        "reliability": plain(gallery.reliability()),
-    }
 
 
 T = TypeVar("T")
@@ -285,21 +280,12 @@ _ROUNDING = 1.05  # by which rounding may increase a distance
 _SEED = 0
 
 
-@dataclass(frozen=True)
-class DuplicateGroup:
-    """The first items of a group of duplicates, the group's size, and its largest distance."""
-
-    items: tuple[Item, ...]
-    count: int
-    distance: float
-
-
 def round_distance(distance: float | None) -> float | None:
     """A distance rounded to two digits, so that similar requests share a cached answer."""
     return None if distance is None else float(f"{distance:.1e}")
 
 
-def find_duplicate_groups(gallery: Gallery, distance: float | None) -> list[DuplicateGroup]:
+def find_duplicate_groups(gallery: Gallery, distance: float | None) -> list[GroupAnswer]:
     """Groups of duplicates, closest first, at most 1,000 of them and 5,000 items in all.
 
     Args:
@@ -322,7 +308,8 @@ def find_duplicate_groups(gallery: Gallery, distance: float | None) -> list[Dupl
         total += len(shown)
         if total > _MOST_ITEMS:
             break
-        groups.append(DuplicateGroup(shown, len(group.items), group.distance))
+        items = [ItemAnswer.of(item) for item in shown]
+        groups.append(GroupAnswer(items=items, count=len(group.items), distance=group.distance))
     return groups
 
 
@@ -373,28 +360,20 @@ _TYPES = {
 }
 
 
-@dataclass(frozen=True)
-class PageFile:
-    """A file of the web page, as it is sent."""
-
-    content: bytes
-    media_type: str
-    tag: str
-
-
-def read_page() -> dict[str, PageFile]:
-    """The files of the web page by name."""
+def _read_page() -> dict[str, tuple[bytes, dict[str, str]]]:
+    """The content and headers of the web page's files by name."""
     folder = files("nearkin.serve") / "page"
     found = {}
     for entry in folder.iterdir() if folder.is_dir() else ():
         kind = _TYPES.get("." + entry.name.rpartition(".")[2])
         if kind is not None and entry.is_file():
             content = entry.read_bytes()
-            found[entry.name] = PageFile(content, kind, f'"{hashlib.sha256(content).hexdigest()[:16]}"')
+            tag = f'"{hashlib.sha256(content).hexdigest()[:16]}"'
+            found[entry.name] = content, {"cache-control": "no-cache", "etag": tag, "content-type": kind}
     return found
 
 
-_PAGE = read_page()  # once: no request reads the disk
+_PAGE = _read_page()  # once: no request reads the disk
 
 
 @pages.get("/", include_in_schema=False)
@@ -406,10 +385,9 @@ async def index(request: Request) -> Response:
 @pages.get("/static/{name}", include_in_schema=False)
 async def static(request: Request, name: str) -> Response:
     """A file of the web page."""
-    file = _PAGE.get(name)
-    if file is None:
+    if name not in _PAGE:
         raise Problem("not-found", "Unknown file.")
-    headers = {"cache-control": "no-cache", "etag": file.tag}
-    if request.headers.get("if-none-match") == file.tag:
+    content, headers = _PAGE[name]
+    if request.headers.get("if-none-match") == headers["etag"]:
         return Response(status_code=304, headers=headers)
-    return Response(file.content, headers={**headers, "content-type": file.media_type})
+    return Response(content, headers=headers)

@@ -37,35 +37,24 @@ def serve(path: str | Path, settings: ServeSettings | None = None, *, model: Any
     from nearkin.gallery.gallery import Gallery
 
     with _listen(settings) as listener, Gallery.open(path, model, engine=engine) as gallery:
-        settings = replace(settings, port=listener.getsockname()[1])
-        _serve(gallery, settings, listener)
+        _serve(gallery, replace(settings, port=listener.getsockname()[1]), listener)
 
 
 def _serve(gallery: Any, settings: ServeSettings, listener: socket.socket) -> None:
     from nearkin.serve.app import Server, create_app
-
-    _quieten()
-    if settings.audit_log is None:
-        _show_writes()
-    app = create_app(gallery, settings)
-    listener.listen()  # before the line below: a client that connects as soon as it reads it is not refused
-    print(f"nearkin: {len(gallery):,} items at http://{_shown(settings)}/ (Ctrl+C to stop)", flush=True)
-    Server(app).run([listener])
-
-
-def _quieten() -> None:
-    """Silence warnings that any client can trigger."""
-    warnings.filterwarnings("ignore", module="PIL")
-
-
-def _show_writes() -> None:
-    """Print the audit log to standard error, as it has no file."""
     from nearkin.serve.security import LOGGER
 
-    if not LOGGER.hasHandlers():
-        LOGGER.addHandler(logging.StreamHandler())
-    if LOGGER.level == logging.NOTSET:
-        LOGGER.setLevel(logging.INFO)
+    warnings.filterwarnings("ignore", module="PIL")  # any client can trigger them
+    if settings.audit_log is None:  # its lines go to standard error
+        if not LOGGER.hasHandlers():
+            LOGGER.addHandler(logging.StreamHandler())
+        if LOGGER.level == logging.NOTSET:
+            LOGGER.setLevel(logging.INFO)
+    app = create_app(gallery, settings)
+    listener.listen()  # before the line below: a client that connects as soon as it reads it is not refused
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    print(f"nearkin: {len(gallery):,} items at http://{host}:{settings.port}/ (Ctrl+C to stop)", flush=True)
+    Server(app).run([listener])
 
 
 def _listen(settings: ServeSettings) -> socket.socket:
@@ -82,7 +71,3 @@ def _listen(settings: ServeSettings) -> socket.socket:
             f"Cannot listen on {settings.host} port {settings.port} ({error.strerror}): choose another address."
         ) from error
     return listener
-
-
-def _shown(settings: ServeSettings) -> str:
-    return f"[{settings.host}]:{settings.port}" if ":" in settings.host else f"{settings.host}:{settings.port}"

@@ -108,18 +108,15 @@ class Guard:
                 headers={"www-authenticate": 'Bearer realm="nearkin"'},
             )
         if is_write(scope):
-            self._check_may_write(identity, f"{scope['method']} {scope['path']}"[:_LONGEST_NOTE])
+            problem = None
+            if self.settings.read_only:
+                problem = Problem("read-only", "This service is read-only.")
+            elif identity.role != "write":
+                problem = Problem("role-required", "This needs a key with the role 'write'.")
+            if problem is not None:
+                self.refused(identity, f"{scope['method']} {scope['path']}"[:_LONGEST_NOTE], problem.slug)
+                raise problem
         return identity
-
-    def _check_may_write(self, identity: Identity, what: str) -> None:
-        problem = None
-        if self.settings.read_only:
-            problem = Problem("read-only", "This service is read-only.")
-        elif identity.role != "write":
-            problem = Problem("role-required", "This needs a key with the role 'write'.")
-        if problem is not None:
-            self.refused(identity, what, problem.slug)
-            raise problem
 
 
 def is_write(scope: Scope) -> bool:
@@ -144,14 +141,10 @@ def check_host(scope: Scope, names: frozenset[str]) -> str:
     """
     given = Headers(scope=scope).getlist("host")
     host = given[0].lower() if len(given) == 1 else ""
-    if host in names or _without_port(host) in names:
+    found = _NAME_AND_PORT.fullmatch(host)
+    if host in names or (found and found[1] in names):
         return host
     raise Problem("host-refused", "Unknown host name: add it with --allow-host.")
-
-
-def _without_port(host: str) -> str:
-    found = _NAME_AND_PORT.fullmatch(host)
-    return found[1] if found else host
 
 
 def check_origin(scope: Scope, host: str, allowed: tuple[str, ...]) -> None:
@@ -164,17 +157,13 @@ def check_origin(scope: Scope, host: str, allowed: tuple[str, ...]) -> None:
     given = sent.getlist("origin")
     if given:
         own = (f"http://{host}", f"https://{host}")
-        if len(given) > 1 or not (given[0].lower() in own or given[0] in allowed):
-            raise _refused_origin()
-        return
-    by_other = sent.get("sec-fetch-site") not in (None, "same-origin", "none")
-    # A link elsewhere may lead to the page, but must not make the service work.
-    if by_other and (is_guarded(scope) or sent.get("sec-fetch-mode") != "navigate"):
-        raise _refused_origin()
-
-
-def _refused_origin() -> Problem:
-    return Problem("origin-refused", "This origin is not allowed: add it with --cors.")
+        refused = len(given) > 1 or not (given[0].lower() in own or given[0] in allowed)
+    else:
+        by_other = sent.get("sec-fetch-site") not in (None, "same-origin", "none")
+        # A link elsewhere may lead to the page, but must not make the service work.
+        refused = by_other and (is_guarded(scope) or sent.get("sec-fetch-mode") != "navigate")
+    if refused:
+        raise Problem("origin-refused", "This origin is not allowed: add it with --cors.")
 
 
 def is_guarded(scope: Scope) -> bool:
@@ -184,26 +173,20 @@ def is_guarded(scope: Scope) -> bool:
 
 def authenticate(scope: Scope, keys: tuple[Key, ...]) -> Identity | None:
     """Whose key came with a request, compared in constant time; None if unknown."""
-    presented = _presented(scope)
-    if not presented:
+    sent = Headers(scope=scope)
+    bearer, plain = sent.getlist("authorization"), sent.getlist("x-api-key")
+    if len(bearer) + len(plain) != 1:
         return None
-    digest = hashlib.sha256(presented).hexdigest()
+    scheme, _, sent_key = bearer[0].partition(" ") if bearer else ("bearer", "", plain[0])
+    presented = sent_key.strip() if bearer else sent_key
+    if scheme.lower() != "bearer" or not presented:
+        return None
+    digest = hashlib.sha256(presented.encode("latin-1")).hexdigest()
     found = None
     for key in keys:
         if hmac.compare_digest(digest, key.digest) and (found is None or key.role == "write"):
             found = key
     return None if found is None else Identity(found.role, found.name)
-
-
-def _presented(scope: Scope) -> bytes | None:
-    sent = Headers(scope=scope)
-    bearer, plain = sent.getlist("authorization"), sent.getlist("x-api-key")
-    if len(bearer) + len(plain) != 1:
-        return None
-    if plain:
-        return plain[0].encode("latin-1")
-    scheme, _, key = bearer[0].partition(" ")
-    return key.strip().encode("latin-1") if scheme.lower() == "bearer" else None
 
 
 class RateLimit:
@@ -267,13 +250,34 @@ class Admission:
         except Problem as problem:
             await problem.response()(scope, receive, send)
             return
-        body = _BoundedBody(self, receive)
+        began = asyncio.get_running_loop().time()
+        size, complete = 0, False
+
+        async def bounded() -> Message:
+            nonlocal size, complete
+            if complete:
+                return await receive()
+            # Every byte earns time, up to the timeout.
+            patience = min(self.settings.timeout, _FIRST_SECONDS + size / _LEAST_RATE)
+            try:
+                async with asyncio.timeout_at(began + patience):
+                    message = await receive()
+            except TimeoutError:
+                headers = {"connection": "close"}
+                raise Problem("body-too-slow", "The body did not arrive in time.", headers=headers) from None
+            if message["type"] == "http.request":
+                count = len(message.get("body", b""))
+                size += count
+                complete = not message.get("more_body", False)
+                self.hold(count, size)
+            return message
+
         self.requests += 1
         try:
-            await self.app(scope, body.receive, send)
+            await self.app(scope, bounded, send)
         finally:
             self.requests -= 1
-            self.held -= body.size
+            self.held -= size
 
     def _admit(self, scope: Scope) -> None:
         if self.stopping():
@@ -298,38 +302,6 @@ class Admission:
             raise _too_large(self.settings)
         if self.held > self.settings.memory:
             raise Problem("busy", "Too many large requests in progress: try again in a moment.")
-
-
-class _BoundedBody:
-    """The body of a request on its way in."""
-
-    def __init__(self, admission: Admission, receive: Receive) -> None:
-        self.admission = admission
-        self.size = 0
-        self.complete = False
-        self._receive = receive
-        self._began = asyncio.get_running_loop().time()
-
-    async def receive(self) -> Message:
-        if self.complete:
-            return await self._receive()
-        try:
-            async with asyncio.timeout_at(self._began + self._patience()):
-                message = await self._receive()
-        except TimeoutError:
-            raise Problem(
-                "body-too-slow", "The body did not arrive in time.", headers={"connection": "close"}
-            ) from None
-        if message["type"] == "http.request":
-            count = len(message.get("body", b""))
-            self.size += count
-            self.complete = not message.get("more_body", False)
-            self.admission.hold(count, self.size)
-        return message
-
-    def _patience(self) -> float:
-        """Seconds from the start until the next bytes are due: every byte earns time, up to the timeout."""
-        return min(self.admission.settings.timeout, _FIRST_SECONDS + self.size / _LEAST_RATE)
 
 
 def _too_large(settings: ServeSettings) -> Problem:

@@ -165,7 +165,7 @@ class Service:
         self._looked: tuple[float, Job[Any]] | None = None
         self._large = threading.Lock()
         self._encodes: Batcher[bytes, np.ndarray] = Batcher(
-            self._run,
+            lambda samples: self._encoder.run(samples),
             prepare=self._prepare,
             threads=settings.decode_threads,
             max_batch=settings.max_batch,
@@ -277,7 +277,13 @@ class Service:
         self._check_kind(images is not None)
         if images is None:
             return await self.read(self._rows, vectors or [])
-        await self.read(self._check_items, images)
+
+        def check() -> None:
+            most = self.settings.max_call_pixels
+            if sum(self._check_item(image) for image in images) > most:
+                raise Problem("item-too-large", f"The images of a request may have at most {most} pixels in total.")
+
+        await self.read(check)
         return images
 
     def _tie(self) -> None:
@@ -317,11 +323,6 @@ class Service:
             return 0
         return check_image(raw, self.settings.max_pixels)
 
-    def _check_items(self, images: list[bytes]) -> None:
-        most = self.settings.max_call_pixels
-        if sum(self._check_item(image) for image in images) > most:
-            raise Problem("item-too-large", f"The images of a request may have at most {most} pixels in total.")
-
     def _prepare(self, raw: bytes) -> Any:
         alone = self._large if self._check_item(raw) > _LARGE else nullcontext()
         try:
@@ -329,9 +330,6 @@ class Service:
                 return self._encoder.prepare(raw)
         except DataError as error:
             raise Problem("unreadable-item", _DAMAGED) from error
-
-    def _run(self, samples: list[Any]) -> np.ndarray:
-        return self._encoder.run(samples)
 
     def _identified(self, queries: list[tuple[np.ndarray, int]]) -> list[Match]:
         """Identify vectors at once, for the largest number of neighbours; the others get fewer of them."""
@@ -341,19 +339,16 @@ class Service:
         if generation != self._seen:  # another process may have written, or replaced the vectors
             self._seen = generation
             self._loop.call_soon_threadsafe(self._learner.wake)
-        return [_cut(match, count) for match, (_, count) in zip(found, queries, strict=True)]
+        return [
+            replace(match, neighbours=match.neighbours[:count]) if len(match.neighbours) > count else match
+            for match, (_, count) in zip(found, queries, strict=True)
+        ]
 
     async def _watch(self) -> None:
         """Check now and then whether another process has changed the gallery."""
         while True:
             self._learner.wake()
             await asyncio.sleep(_WATCH_SECONDS)
-
-
-def _cut(match: Match, count: int) -> Match:
-    if len(match.neighbours) <= count:
-        return match
-    return replace(match, neighbours=match.neighbours[:count])
 
 
 def as_problem(error: NearkinError | OSError) -> Problem:

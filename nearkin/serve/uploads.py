@@ -35,7 +35,9 @@ def check_image(raw: bytes, max_pixels: int) -> int:
         with Image.open(io.BytesIO(raw), formats=_FORMATS) as image:
             width, height = image.size
             packing = str(image.info.get("compression", ""))
-            tile = _tile(image)
+            tags = getattr(image, "tag_v2", {})
+            # A TIFF's tile is decoded whole, even if the image is smaller.
+            tile = int(tags.get(_TILE_WIDTH, 0)) * int(tags.get(_TILE_LENGTH, 0))
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise _too_many_pixels(max_pixels) from None
     except Exception:  # a decoder given hostile bytes may raise anything
@@ -44,23 +46,14 @@ def check_image(raw: bytes, max_pixels: int) -> int:
     if pixels > max_pixels or max(width, height) > _LONGEST_SIDE:
         raise _too_many_pixels(max_pixels)
     if raw.startswith(_JPEG):  # whatever Pillow calls it: one with a second picture inside is an MPO
-        _check_scans(raw, pixels)
+        scans = _scans(raw)
+        if (
+            scans > _MOST_SCANS or scans * pixels > _MOST_WORK
+        ):  # each costs a full pass, even if it has only a few bytes
+            raise Problem("item-too-large", f"A JPEG of {pixels} pixels may not have {scans} scans: save it again.")
     elif "jpeg" in packing and _PROGRESSIVE in raw:
         raise _unreadable()  # allowed by no standard, and its strips may hold scans without end
     return pixels
-
-
-def _tile(image: Image.Image) -> int:
-    """Pixels of a TIFF's tile, which is decoded whole even if the image is smaller."""
-    tags = getattr(image, "tag_v2", {})
-    return int(tags.get(_TILE_WIDTH, 0)) * int(tags.get(_TILE_LENGTH, 0))
-
-
-def _check_scans(raw: bytes, pixels: int) -> None:
-    """Refuse a JPEG with too many scans: each costs a full pass, even if it has only a few bytes."""
-    scans = _scans(raw)
-    if scans > _MOST_SCANS or scans * pixels > _MOST_WORK:
-        raise Problem("item-too-large", f"A JPEG of {pixels} pixels may not have {scans} scans: save it again.")
 
 
 def _scans(raw: bytes) -> int:

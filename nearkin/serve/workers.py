@@ -108,8 +108,7 @@ class Workers:
                 result, failure = job.call(), None
             except Exception as error:
                 result, failure = None, error
-            with suppress(RuntimeError):  # the loop has ended
-                self._loop.call_soon_threadsafe(_settle, job.answer, result, failure)
+            _deliver(self._loop, [(job.answer, result, failure)])
             del job, result, failure  # do not hold them while waiting
 
     def _next(self) -> Job[Any] | None:
@@ -121,13 +120,22 @@ class Workers:
             return self._jobs.popleft()
 
 
-def _settle(answer: asyncio.Future[Any], result: Any, failure: Exception | None = None) -> None:
-    if answer.done():
-        return
-    if failure is not None:
-        answer.set_exception(failure)
-    else:
-        answer.set_result(result)
+_Answers = list[tuple[asyncio.Future[Any], Any, Exception | None]]
+"""Answers with their results or errors."""
+
+
+def _deliver(loop: asyncio.AbstractEventLoop, answers: _Answers) -> None:
+    """Let the event loop give answers, unless it has ended."""
+
+    def settle() -> None:
+        for answer, result, failure in answers:
+            if failure is not None and not answer.done():
+                answer.set_exception(failure)
+            elif not answer.done():
+                answer.set_result(result)
+
+    with suppress(RuntimeError):
+        loop.call_soon_threadsafe(settle)
 
 
 T = TypeVar("T")
@@ -231,14 +239,14 @@ class Batcher(Generic[T, R]):
                 self._ready.append((item, answer))
             self._changed.notify()
         if failure is not None:
-            self._deliver([(answer, None, failure)])
+            _deliver(self._loop, [(answer, None, failure)])
 
     def _work(self) -> None:
         while batch := self._next():
             wanted = [(item, answer) for item, answer in batch if not answer.done()]
             if wanted:
                 self._observe(len(wanted))
-                self._deliver(self._answers(wanted))
+                _deliver(self._loop, self._answers(wanted))
 
     def _next(self) -> list[_Waiting]:
         """The next batch; empty when the batcher is closed and all is done."""
@@ -254,7 +262,7 @@ class Batcher(Generic[T, R]):
                     break
             return [self._ready.popleft() for _ in range(min(self._max_batch, len(self._ready)))]
 
-    def _answers(self, batch: list[_Waiting]) -> list[tuple[asyncio.Future[Any], Any, Exception | None]]:
+    def _answers(self, batch: list[_Waiting]) -> _Answers:
         """Each answer with its result or its error; one bad item does not spoil the batch for the others."""
         try:
             results = self._run([item for item, _ in batch])
@@ -263,15 +271,6 @@ class Batcher(Generic[T, R]):
             if len(batch) == 1:
                 return [(batch[0][1], None, error)]
         return [self._answers([one])[0] for one in batch]
-
-    def _deliver(self, answers: list[tuple[asyncio.Future[Any], Any, Exception | None]]) -> None:
-        with suppress(RuntimeError):  # the loop has ended
-            self._loop.call_soon_threadsafe(_settle_all, answers)
-
-
-def _settle_all(answers: list[tuple[asyncio.Future[Any], Any, Exception | None]]) -> None:
-    for answer, result, failure in answers:
-        _settle(answer, result, failure)
 
 
 def _busy() -> Problem:

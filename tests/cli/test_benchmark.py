@@ -11,7 +11,6 @@ import signal
 import pytest
 from rich.console import Console
 
-from nearkin.cli import benchmark
 from nearkin.cli.benchmark import _against, _show
 from nearkin.report.values import TextTable
 from nearkin.training import loop
@@ -189,7 +188,7 @@ def test_a_narrow_terminal_is_told_what_it_does_not_show(monkeypatch, capsys):
         )
 
     monkeypatch.setattr(
-        benchmark, "Console", lambda **options: Console(force_terminal=True, width=24, color_system=None, **options)
+        "rich.console.Console", lambda **options: Console(force_terminal=True, width=24, color_system=None, **options)
     )
     _show(Wide())
     out = capsys.readouterr().out

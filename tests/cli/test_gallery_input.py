@@ -15,13 +15,12 @@ from pyarrow import parquet
 
 from nearkin.cli.gallery_input import (
     items_to_add,
-    parse_assignments,
-    parse_value,
     queries_from,
     read_labelled,
     read_table,
     read_vectors,
 )
+from nearkin.cli.options import parse_assignments, parse_value
 from nearkin.cli.output import printable, show_facts, show_json, show_table
 from nearkin.errors import DataError
 from nearkin.gallery.values import Item, Neighbour
@@ -186,9 +185,9 @@ def test_queries_of_vectors_are_named_by_file_and_row(tmp_path):
     np.save(tmp_path / "a.npy", np.zeros((2, 3)))
     np.save(tmp_path / "b.npy", np.ones(3))
     np.save(tmp_path / "c.npy", np.ones(4))
-    asked = queries_from([tmp_path / "a.npy", tmp_path / "b.npy"], of_vectors=True)
-    assert asked.names == [f"{tmp_path}/a.npy[0]", f"{tmp_path}/a.npy[1]", f"{tmp_path}/b.npy"]
-    assert np.array_equal(asked.vectors, [[0, 0, 0], [0, 0, 0], [1, 1, 1]])
+    names, vectors = queries_from([tmp_path / "a.npy", tmp_path / "b.npy"], of_vectors=True)
+    assert names == [f"{tmp_path}/a.npy[0]", f"{tmp_path}/a.npy[1]", f"{tmp_path}/b.npy"]
+    assert np.array_equal(vectors, [[0, 0, 0], [0, 0, 0], [1, 1, 1]])
     with pytest.raises(DataError, match="dimensions"):
         queries_from([tmp_path / "a.npy", tmp_path / "c.npy"], of_vectors=True)
     with pytest.raises(DataError, match=r"none\.png"):

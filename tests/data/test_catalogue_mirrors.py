@@ -11,7 +11,7 @@ from PIL import Image
 
 from nearkin.data import open_data
 from nearkin.data.catalogue import catalogue
-from nearkin.data.catalogue.mirror import ClassFolders, open_class_folders
+from nearkin.data.catalogue.layout import ClassFolders, open_class_folders
 from nearkin.data.section import DataSection
 from nearkin.data.splits import resolve_split
 from nearkin.errors import DataError

@@ -12,7 +12,6 @@ from typing import Any
 
 from nearkin import protocol
 from nearkin.audits import result
-from nearkin.cli import benchmark as benchmarking
 from nearkin.models import start
 from nearkin.models.backbones.base import backbones
 from nearkin.recipe import Recipe
@@ -113,5 +112,4 @@ def shrink(monkeypatch: Any) -> None:
         assert jobs >= 1
         return benchmark(*given, folds=min(folds, 2), seeds=min(seeds, 1), **options)
 
-    for module in (protocol, benchmarking):
-        monkeypatch.setattr(module, "run_benchmark", run_benchmark)
+    monkeypatch.setattr(protocol, "run_benchmark", run_benchmark)

@@ -132,7 +132,8 @@ def _pieces(url: str, name: str, progress: bool, timeout: float) -> Iterator[byt
                     yield piece
                     bar.reach(received)
     except (OSError, http.client.HTTPException, ValueError) as error:
-        raise DataError(f"{url} did not answer ({_reason(error)}): check the network.") from error
+        reason = str(error.reason if isinstance(error, urllib.error.URLError) else error) or type(error).__name__
+        raise DataError(f"{url} did not answer ({reason}): check the network.") from error
     if received < length:
         raise DataError(f"{url} broke off after {received:,} of {length:,} bytes: try again.")
 
@@ -157,29 +158,18 @@ def _answer(url: str, timeout: float) -> Any:
     return answer
 
 
-def _reason(error: Exception) -> str:
-    return str(error.reason if isinstance(error, urllib.error.URLError) else error) or type(error).__name__
-
-
-class _ByteBar:
+class _ByteBar(Progress):
     """A progress bar in mebibytes, moved to a position."""
 
     def __init__(self, title: str, size: int, enabled: bool) -> None:
+        super().__init__(f"{title} (MiB)", max(1, round(size / _MIB)), enabled)
         self._size = size
-        self._bar = Progress(f"{title} (MiB)", max(1, round(size / _MIB)), enabled)
-
-    def __enter__(self) -> _ByteBar:
-        self._bar.__enter__()
-        return self
 
     def reach(self, position: int) -> None:
         """Move to a position in bytes; the last step is kept for the last byte."""
-        steps = self._bar.total if position >= self._size else min(position // _MIB, self._bar.total - 1)
-        if steps > self._bar.done:
-            self._bar.advance(steps - self._bar.done)
-
-    def __exit__(self, *details: object) -> None:
-        self._bar.__exit__(*details)
+        steps = self.total if position >= self._size else min(position // _MIB, self.total - 1)
+        if steps > self.done:
+            self.advance(steps - self.done)
 
 
 _ANSWER_SECONDS = 5

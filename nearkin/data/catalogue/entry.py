@@ -6,14 +6,19 @@ import os
 import stat
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import wraps
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from nearkin.data.catalogue.mirror import ClassFolders, inner_folders, open_class_folders
-from nearkin.data.dataset import Dataset
+from nearkin.data.catalogue.layout import ClassFolders, PublishedFolder, inner_folders, open_class_folders
+from nearkin.data.dataset import Dataset, MediaKind
 from nearkin.errors import DataError, StorageError
 from nearkin.registry import Registry
 from nearkin.storage import cache_directory
+
+_ANY_WRITE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
+
+_ANY_WRITE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
 
 
 def data_directory(given: str | os.PathLike[str] | None = None) -> Path:
@@ -30,20 +35,13 @@ def reading_places(given: str | os.PathLike[str] | None = None) -> list[Path]:
 def writing_place(given: str | os.PathLike[str] | None = None) -> Path:
     """The first of the `reading_places` that accepts new files."""
     for place in reading_places(given):
-        if _is_writable(place):
+        existing = next(folder for folder in (place, *place.absolute().parents) if folder.exists())
+        # A directory without any write bit is meant to be read only, even for a user whom the system would let write.
+        if existing.is_dir() and os.access(existing, os.W_OK) and existing.stat().st_mode & _ANY_WRITE:
             return place
     raise StorageError(
-        f"Neither {data_directory(given)} nor {cache_directory()} can be written: give a data directory that can."
+        f"Neither {data_directory(given)} nor {cache_directory()} is writable: choose a data directory that is."
     )
-
-
-def _is_writable(place: Path) -> bool:
-    # A directory without any write bit is meant to be read only, even for a user whom the system would let write.
-    existing = next(folder for folder in (place, *place.absolute().parents) if folder.exists())
-    return existing.is_dir() and os.access(existing, os.W_OK) and bool(existing.stat().st_mode & _ANY_WRITE)
-
-
-_ANY_WRITE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
 
 
 @dataclass(frozen=True)
@@ -80,7 +78,7 @@ class Entry:
     tested: Literal["real data", "layout-tested"]
     open: Callable[[Path], Dataset]
     folders: tuple[str, ...] = ()
-    kind: Literal["image", "audio"] = "image"
+    kind: MediaKind = "image"
     fetch: Callable[[Path, bool], None] | None = None
     find: Callable[[Path | None, bool], Dataset] | None = None
     sources: str = ""
@@ -127,9 +125,29 @@ catalogue: Registry[Entry] = Registry("data set")
 """Every data set that has a name."""
 
 
-def add_entry(entry: Entry) -> Entry:
-    """Put an entry into the catalogue."""
-    return catalogue.register(entry.name)(entry)
+def published(
+    name: str, *, title: str, layout: str, kind: MediaKind = "image", **facts: Any
+) -> Callable[[Callable[[PublishedFolder], Dataset]], Callable[[Path], Dataset]]:
+    """Decorator that puts a data set into the catalogue, given what opens a folder in its published layout.
+
+    Args:
+        name: what users type.
+        title: the name in the literature.
+        layout: the published directory layout, in one line.
+        kind: "image" or "audio".
+        facts: the other fields of its `Entry`.
+    """
+
+    def enter(read: Callable[[PublishedFolder], Dataset]) -> Callable[[Path], Dataset]:
+        @wraps(read)
+        def open_folder(folder: Path) -> Dataset:
+            return read(PublishedFolder(folder, name, title, layout, kind))
+
+        entry = Entry(name=name, title=title, layout=layout, kind=kind, open=open_folder, **facts)
+        catalogue.register(name)(entry)
+        return open_folder
+
+    return enter
 
 
 def open_named(name: str, data_root: Path | None = None, progress: bool = True) -> Dataset:
@@ -152,7 +170,10 @@ def open_named(name: str, data_root: Path | None = None, progress: bool = True) 
     for place in places:
         archive = place / f"{name}.zip"
         if archive.is_file():
-            return _open_zip(archive, entry)
+            from nearkin.data.sources import open_data  # which itself falls back on this module
+
+            found = open_data(archive)
+            return Dataset(found.manifest, found.store, entry.kind, entry.name)
     folders = [folder for place in places for folder in entry.candidates(place) if folder.is_dir()]
     if entry.find is not None:
         for folder in folders:
@@ -183,13 +204,6 @@ def catalogue_table() -> list[dict[str, str]]:
         }
         for entry in list_entries()
     ]
-
-
-def _open_zip(archive: Path, entry: Entry) -> Dataset:
-    from nearkin.data.sources import open_data  # which itself falls back on this module
-
-    found = open_data(archive)
-    return Dataset(found.manifest, found.store, entry.kind, entry.name)
 
 
 def _fetch(entry: Entry, data_root: Path | None, progress: bool) -> Dataset:

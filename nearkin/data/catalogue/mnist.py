@@ -12,15 +12,15 @@ import math
 import shutil
 import sys
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from nearkin.data.catalogue.download import debian_package, download, download_all, new_folder
-from nearkin.data.catalogue.entry import Entry, add_entry, reading_places, writing_place
-from nearkin.data.catalogue.layout import PublishedLayout
+from nearkin.data.catalogue.entry import Entry, catalogue, published, reading_places, writing_place
+from nearkin.data.catalogue.layout import PublishedFolder
 from nearkin.data.dataset import Dataset
 from nearkin.data.manifest import Manifest
 from nearkin.data.stores import ArrayStore
@@ -69,40 +69,50 @@ def parse_idx(content: bytes, path: Path) -> np.ndarray:
     shape = tuple(int(size) for size in np.frombuffer(content, ">u4", dimensions, offset=4))
     if len(content) - start != math.prod(shape):
         raise DataError(
-            f"{path} is truncated: it holds {len(content) - start:,} bytes for the shape {shape}; download it again."
+            f"{path} is truncated ({len(content) - start:,} bytes for the shape {shape}): download it again."
         )
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
 
 
-def dataset_of(contents: dict[str, tuple[bytes, Path]], classes: Sequence[str], name: str) -> Dataset:
-    """The data set of the four files, given by name with content and path; items are 'train/00000', ..."""
+def _open_idx(at: PublishedFolder, classes: Sequence[str], checksums: Mapping[str, str]) -> Dataset:
+    """The data set of a folder's four files; items are 'train/00000', ...
+
+    Args:
+        at: the folder.
+        classes: names of the labels.
+        checksums: the sha256 of the files' contents that must be as published.
+    """
+    contents = {}
+    for name in FILES:
+        path = find_file(at.path, name)
+        if path is None:
+            raise at.refusal(f"'{name}.gz' is missing")
+        content = read_content(path)
+        if name in checksums and hashlib.sha256(content).hexdigest() != checksums[name]:
+            raise DataError(f"{path} is not the published file of {at.title}: delete it to have it downloaded again.")
+        contents[name] = content, path
     images: list[np.ndarray] = []
-    paths: list[str] = []
     labels: list[str] = []
-    splits: list[str] = []
+    paths: list[str] = []
     for split, part in PARTS.items():
         pixels = parse_idx(*contents[f"{part}-images-idx3-ubyte"])
-        codes = parse_idx(*contents[f"{part}-labels-idx1-ubyte"])
         source = contents[f"{part}-labels-idx1-ubyte"][1]
+        codes = parse_idx(*contents[f"{part}-labels-idx1-ubyte"])
         if pixels.ndim != 3 or codes.ndim != 1 or len(pixels) != len(codes):
             raise DataError(f"{source} has the shape {codes.shape} for images of shape {pixels.shape}: get both again.")
         if codes.size and codes.max() >= len(classes):
             raise DataError(f"{source} has a label {codes.max()} where there are {len(classes)} classes: get it again.")
         images.append(pixels)
-        paths.extend(f"{split}/{index:05d}" for index in range(len(codes)))
         labels.extend(classes[code] for code in codes)
-        splits.extend([split] * len(codes))
+        paths.extend(f"{split}/{index:05d}" for index in range(len(codes)))
     if images[0].shape[1:] != images[1].shape[1:]:
         raise DataError(
-            f"The images of {name} have two sizes, {images[0].shape[1:]} and {images[1].shape[1:]}: get them again."
+            f"{at.path} has images of two sizes, {images[0].shape[1:]} and {images[1].shape[1:]}: download it again."
         )
-    store = ArrayStore(np.concatenate(images), paths)
-    return Dataset(Manifest.from_rows(paths, labels, split=splits), store, name=name)
+    manifest = Manifest.from_rows(paths, labels, split=[path.partition("/")[0] for path in paths])
+    return Dataset(manifest, ArrayStore(np.concatenate(images), paths), name=at.name)
 
 
-_MNIST_LAYOUT = PublishedLayout(
-    "MNIST", "mnist/ with {train,t10k}-images-idx3-ubyte and {train,t10k}-labels-idx1-ubyte, gzipped or not"
-)
 _DIGITS = tuple("0123456789")
 
 # The publisher's own address no longer serves the files; this copy of them is the one others use too.
@@ -115,39 +125,24 @@ _MNIST_SHA256 = {
 }
 
 
-def open_mnist(folder: Path) -> Dataset:
+@published(
+    "mnist",
+    title="MNIST",
+    classes=10,
+    items=70_000,
+    homepage=_MNIST_ADDRESS,
+    licence="CC BY-SA 3.0",
+    layout="mnist/ with {train,t10k}-images-idx3-ubyte and {train,t10k}-labels-idx1-ubyte, gzipped or not",
+    split="published train/test (closed)",
+    tested="layout-tested",
+    folders=("MNIST/raw", "MNIST"),
+    fetch=download_all(*((f"{_MNIST_ADDRESS}{name}.gz", checksum) for name, checksum in _MNIST_SHA256.items())),
+)
+def open_mnist(at: PublishedFolder) -> Dataset:
     """MNIST in a folder with its four files."""
-    contents = {}
-    for name in FILES:
-        path = find_file(folder, name)
-        if path is None:
-            raise _MNIST_LAYOUT.refusal(folder, f"'{name}.gz' is missing")
-        contents[name] = (read_content(path), path)
-    return dataset_of(contents, _DIGITS, "mnist")
+    return _open_idx(at, _DIGITS, {})
 
 
-add_entry(
-    Entry(
-        name="mnist",
-        title=_MNIST_LAYOUT.title,
-        classes=10,
-        items=70_000,
-        homepage=_MNIST_ADDRESS,
-        licence="CC BY-SA 3.0",
-        layout=_MNIST_LAYOUT.shape,
-        split="published train/test (closed)",
-        tested="layout-tested",
-        open=open_mnist,
-        folders=("MNIST/raw", "MNIST"),
-        fetch=download_all(*((f"{_MNIST_ADDRESS}{name}.gz", checksum) for name, checksum in _MNIST_SHA256.items())),
-    )
-)
-
-
-_FASHION_LAYOUT = PublishedLayout(
-    "Fashion-MNIST",
-    "fashion-mnist/ with {train,t10k}-images-idx3-ubyte and {train,t10k}-labels-idx1-ubyte, gzipped or not",
-)
 FASHION_CLASSES = (
     "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
 )  # fmt: skip
@@ -196,10 +191,8 @@ def open_fashion_mnist(data_root: Path | None = None, *, progress: bool = True) 
             return Opened(open_fashion_folder(folder), f"the data directory ({folder})")
 
     failures = []
-    for where, fetch in (
-        ("the publisher's address", _fashion_from_publisher),
-        (f"Debian's package {_FASHION_PACKAGE}", _fashion_from_debian),
-    ):
+    debian = f"Debian's package {_FASHION_PACKAGE}"
+    for where, fetch in (("the publisher's address", _fashion_from_publisher), (debian, _fashion_from_debian)):
         try:
             kept = writing_place(data_root) / "fashion-mnist"
             fetch(kept, progress)
@@ -210,22 +203,6 @@ def open_fashion_mnist(data_root: Path | None = None, *, progress: bool = True) 
         f"No source of Fashion-MNIST answered ({'; '.join(failures)}): "
         f"put its four idx files into {places[0] / 'fashion-mnist'}."
     )
-
-
-def open_fashion_folder(folder: Path) -> Dataset:
-    """Fashion-MNIST in a folder with its four files, which must be the published ones."""
-    contents = {}
-    for name in FILES:
-        path = find_file(folder, name)
-        if path is None:
-            raise _FASHION_LAYOUT.refusal(folder, f"'{name}.gz' is missing")
-        content = read_content(path)
-        if hashlib.sha256(content).hexdigest() != _CONTENT_SHA256[name]:
-            raise DataError(
-                f"{path} is not the published file of Fashion-MNIST: delete it to have it downloaded again."
-            )
-        contents[name] = (content, path)
-    return dataset_of(contents, FASHION_CLASSES, "fashion-mnist")
 
 
 def _holds_fashion(folder: Path) -> bool:
@@ -259,23 +236,23 @@ def _find_fashion(data_root: Path | None, progress: bool) -> Dataset:
     return opened.dataset
 
 
-add_entry(
-    Entry(
-        name="fashion-mnist",
-        title=_FASHION_LAYOUT.title,
-        classes=10,
-        items=70_000,
-        homepage="https://github.com/zalandoresearch/fashion-mnist",
-        licence="MIT",
-        layout=_FASHION_LAYOUT.shape,
-        split="published train/test (closed)",
-        tested="real data",
-        open=open_fashion_folder,
-        folders=("FashionMNIST/raw",),
-        find=_find_fashion,
-        sources="downloaded by name, from its publisher or as a Debian package",
-    )
+@published(
+    "fashion-mnist",
+    title="Fashion-MNIST",
+    classes=10,
+    items=70_000,
+    homepage="https://github.com/zalandoresearch/fashion-mnist",
+    licence="MIT",
+    layout="fashion-mnist/ with {train,t10k}-images-idx3-ubyte and {train,t10k}-labels-idx1-ubyte, gzipped or not",
+    split="published train/test (closed)",
+    tested="real data",
+    folders=("FashionMNIST/raw",),
+    find=_find_fashion,
+    sources="downloaded by name, from its publisher or as a Debian package",
 )
+def open_fashion_folder(at: PublishedFolder) -> Dataset:
+    """Fashion-MNIST in a folder with its four files, which must be the published ones."""
+    return _open_idx(at, FASHION_CLASSES, _CONTENT_SHA256)
 
 
 _DIGITS_BRIGHTEST = 16
@@ -291,15 +268,7 @@ def open_digits() -> Dataset:
     return Dataset(Manifest.from_rows(paths, digits.target), ArrayStore(images, paths), name="digits")
 
 
-def _open_digits(_folder: Path) -> Dataset:
-    return open_digits()
-
-
-def _find_digits(_data_root: Path | None, _progress: bool) -> Dataset:
-    return open_digits()
-
-
-add_entry(
+catalogue.register("digits")(
     Entry(
         name="digits",
         title="Digits of scikit-learn",
@@ -310,8 +279,8 @@ add_entry(
         layout="none: the images are part of scikit-learn",
         split="none",
         tested="real data",
-        open=_open_digits,
-        find=_find_digits,
+        open=lambda folder: open_digits(),
+        find=lambda data_root, progress: open_digits(),
         sources="bundled with scikit-learn",
     )
 )
