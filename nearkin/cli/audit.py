@@ -16,7 +16,7 @@ from nearkin.errors import DataError, RunError
 from nearkin.recipe import AuditSection, Recipe
 from nearkin.report import metric_table
 from nearkin.training import Run
-from nearkin.training.gain import gain_facts
+from nearkin.training.start import gain_facts
 
 
 def audit_command(

@@ -26,7 +26,11 @@ from nearkin.progress import Progress, say
 from nearkin.recipe import TrainingSection
 from nearkin.training.batch_norm import synchronised
 from nearkin.training.batches import Batches, Inputs, part
-from nearkin.training.checkpoint import (
+from nearkin.training.forecast import naming_full_memory, takes_images, time_line, without_trace
+from nearkin.training.ranks import Ranks, make_fabric
+from nearkin.training.run import (
+    Logbook,
+    Run,
     generator_tensors,
     load_state,
     optimiser_tensors,
@@ -35,9 +39,6 @@ from nearkin.training.checkpoint import (
     save_state,
     seed_generator,
 )
-from nearkin.training.forecast import naming_full_memory, takes_images, time_line, without_trace
-from nearkin.training.ranks import Ranks, make_fabric
-from nearkin.training.run import Logbook, Run
 from nearkin.training.step import (
     GradientCache,
     Gradients,

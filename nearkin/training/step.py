@@ -24,8 +24,8 @@ from nearkin.models.embedder import Features, to_device
 from nearkin.objectives import Objective
 from nearkin.recipe import TrainingSection
 from nearkin.training.batches import Inputs, part, whole
-from nearkin.training.checkpoint import generator_state, set_generator_state
 from nearkin.training.ranks import Ranks, naming_lost_process
+from nearkin.training.run import generator_state, set_generator_state
 from nearkin.training.strategies import Schedule
 
 

@@ -8,6 +8,7 @@ hierarchy, and a scale that follows training.
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Literal
 
 from torch import nn
@@ -18,8 +19,6 @@ from nearkin.objectives.proxy.bank import WeightRows
 from nearkin.objectives.proxy.loss import (
     EMA_RATE,
     SCALE,
-    AngleMargin,
-    CosineMargin,
     FixedScale,
     LayoutDistance,
     MarginCrossEntropy,
@@ -27,6 +26,8 @@ from nearkin.objectives.proxy.loss import (
     ProxyLoss,
     Pull,
     ScaleOption,
+    angle_margin,
+    cosine_margin,
     make_bank,
     tree_proxies,
 )
@@ -34,11 +35,11 @@ from nearkin.objectives.proxy.scales import AdaCosScale, ScoreScale, adacos_scal
 from nearkin.objectives.proxy.scores import (
     LinearScores,
     ScaledScores,
-    SubCentreCosines,
     cosines,
     negative_squares,
     normface_scores,
     ratio_scores,
+    sub_centre_cosines,
 )
 from nearkin.objectives.registry import FLAT, SPHERE, AcuteDegrees, LossShape, register_loss
 from nearkin.registry import Count, NonNegative, Share
@@ -164,7 +165,7 @@ def sd_softmax(
         >>> objective = make_objective(section, dimension=128, classes=100, space=Euclidean())
     """
     bank = make_bank(shape, "sd-softmax", proxies, ema_rate, tree_distance)
-    scores = ScaledScores(negative_squares(shape.space), ScoreScale(scale))
+    scores = ScaledScores(partial(negative_squares, shape.space), ScoreScale(scale))
     return ProxyLoss(shape.space, bank, scores, functional.cross_entropy)
 
 
@@ -235,7 +236,7 @@ def cosface(
         >>> objective = make_objective(section, dimension=128, classes=100)
     """
     bank = make_bank(shape, "cosface", proxies, ema_rate, tree_distance)
-    criterion = MarginCrossEntropy(CosineMargin(margin), scale)
+    criterion = MarginCrossEntropy(partial(cosine_margin, margin=margin), scale)
     return ProxyLoss(shape.space, bank, ScaledScores(cosines, ScoreScale(scale)), criterion)
 
 
@@ -280,8 +281,10 @@ def arcface(
             f"proxies={proxies}: set one of them back to its default."
         )
     bank = make_bank(shape, "arcface", proxies, ema_rate, tree_distance, sub_centres)
-    scores = ScaledScores(SubCentreCosines(sub_centres) if sub_centres > 1 else cosines, ScoreScale(scale))
-    return ProxyLoss(shape.space, bank, scores, MarginCrossEntropy(AngleMargin(math.radians(margin)), scale))
+    nearness = partial(sub_centre_cosines, centres=sub_centres) if sub_centres > 1 else cosines
+    scores = ScaledScores(nearness, ScoreScale(scale))
+    criterion = MarginCrossEntropy(partial(angle_margin, margin=math.radians(margin)), scale)
+    return ProxyLoss(shape.space, bank, scores, criterion)
 
 
 @register_loss("corr", family="classification", spaces=SPHERE, needs_hierarchy=True)

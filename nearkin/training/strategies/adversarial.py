@@ -188,6 +188,8 @@ class Adversarial(Schedule):
         ranks: the processes that train together; None: this one only.
     """
 
+    counters = ("steps", "unread_steps")
+
     def __init__(self, section: AdversarialSection, space: Space, seed: int, ranks: Ranks | None = None) -> None:
         super().__init__()
         self.section = section
@@ -196,7 +198,7 @@ class Adversarial(Schedule):
         self.attack = InnerAttack(section, seed, self.ranks)
         self.steps = 0
         self._unread: dict[str, Tensor] = {}  # sums since the last reading
-        self._unread_steps = 0
+        self.unread_steps = 0
 
     @property
     def alone(self) -> bool:
@@ -279,29 +281,25 @@ class Adversarial(Schedule):
             found["adv_distance"] = pairs.mean()
         for name, value in found.items():
             self._unread[name] = value.detach() + self._unread.get(name, 0.0)
-        self._unread_steps += 1
+        self.unread_steps += 1
 
     def readings(self) -> dict[str, float]:
         """Means since the last call: the losses of clean and perturbed points, and their accuracies.
 
         Where the loss has no class scores: how far the perturbed points are from the clean ones.
         """
-        found = {name: float(self._unread[name]) / self._unread_steps for name in _TOLD if name in self._unread}
-        self._unread, self._unread_steps = {}, 0
+        found = {name: float(self._unread[name]) / self.unread_steps for name in _TOLD if name in self._unread}
+        self._unread, self.unread_steps = {}, 0
         return found
 
     def tensors(self) -> dict[str, Tensor]:
         """What has not been logged yet."""
         return dict(self._unread)
 
-    def facts(self) -> dict[str, Any]:
-        """How many steps there were, and how many of them have not been logged yet."""
-        return {"steps": self.steps, "unread_steps": self._unread_steps}
-
     def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         """Put back what `tensors` and `facts` gave."""
+        super().restore({}, facts)
         self._unread = dict(tensors)
-        self.steps, self._unread_steps = facts["steps"], facts["unread_steps"]
 
 
 def _unfollowed(objective: Objective, embeddings: Tensor, labels: Tensor) -> Tensor:

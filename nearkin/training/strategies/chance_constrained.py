@@ -15,8 +15,6 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from nearkin.errors import CheckpointError
@@ -25,8 +23,8 @@ from nearkin.objectives import Objective
 from nearkin.recipe import ChanceConstrainedSection
 from nearkin.spaces import kcenter
 from nearkin.training.batches import TrainingPool
-from nearkin.training.checkpoint import load_state, save_state
 from nearkin.training.ranks import Ranks
+from nearkin.training.run import load_state, save_state
 from nearkin.training.strategies.base import SELECTION_METRIC, Schedule, Weights
 
 
@@ -187,40 +185,6 @@ def _having(module: nn.Module, weights: Mapping[str, Tensor]) -> Iterator[None]:
         yield
     finally:
         module.load_state_dict(before, strict=False)
-
-
-def read_snapshots(folder: Path) -> list[dict[str, Tensor]]:
-    """The readable snapshots of a run, in order.
-
-    Each has the tensors that `Snapshots.take` wrote, and as `instance` (a scalar) the number in its file's name.
-    """
-    numbered = {int(path.stem): path for path in folder.glob("*.safetensors") if path.stem.isdecimal()}
-    found = {number: _read(numbered[number]) for number in sorted(numbered)}
-    return [{**tensors, "instance": torch.tensor(number)} for number, tensors in found.items() if tensors is not None]
-
-
-def _read(path: Path) -> dict[str, Tensor] | None:
-    """The tensors of a snapshot; None if the file is damaged or another."""
-    try:
-        tensors = load_file(path)
-    except (OSError, SafetensorError):
-        return None
-    return tensors if _fit_together(tensors) else None
-
-
-def _fit_together(tensors: Mapping[str, Tensor]) -> bool:
-    """Whether they are all there, of the shapes that `Snapshots.take` gives them, and finite."""
-    if not {"points", "labels", "classes", "converged", "next"} <= tensors.keys():
-        return False
-    points, labels, classes = (tensors[name] for name in ("points", "labels", "classes"))
-    if points.dim() != 2 or labels.shape != points.shape[:1] or classes.dim() != 1:
-        return False
-    proxies = [tensors["converged"], tensors["next"]]
-    return (
-        all(part.dim() == 3 and part.shape[::2] == (len(classes), points.shape[1]) for part in proxies)
-        and bool(torch.isin(labels, classes).all())
-        and all(bool(part.isfinite().all()) for part in (points, *proxies))
-    )
 
 
 RADIUS = "val_covering_radius"
