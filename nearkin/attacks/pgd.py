@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, get_args
 
 import torch
 from torch import Tensor
@@ -30,7 +30,6 @@ class Goal(Protocol):
 
     def __call__(self, points: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         """What to raise (b,), differentiable, and whether the aim is reached (b,), at points (b, D) of some inputs."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,9 +129,9 @@ def _moved(points: Tensor, gradient: Tensor, region: Region, step: float) -> Ten
 
 
 Raised = Literal["cross-entropy", "margin"]
-_RAISED = ("cross-entropy", "margin")
 
 
+@dataclass(eq=False)
 class Misclassify:
     """Make a classifier name another class.
 
@@ -144,19 +143,16 @@ class Misclassify:
             the former it has a gradient where the classifier is very sure.
     """
 
-    def __init__(
-        self,
-        classifier: Callable[[Tensor], Tensor],
-        codes: Tensor,
-        shape: tuple[int, ...],
-        raised: Raised = "cross-entropy",
-    ) -> None:
-        if raised not in _RAISED:
-            raise DataError(f"An attack does not raise '{raised}'.{suggestion(str(raised), _RAISED)}")
-        self.classifier = classifier
-        self.codes = codes
-        self.shape = tuple(shape)
-        self.raised = raised
+    classifier: Callable[[Tensor], Tensor]
+    codes: Tensor
+    shape: tuple[int, ...]
+    raised: Raised = "cross-entropy"
+
+    def __post_init__(self) -> None:
+        if self.raised not in get_args(Raised):
+            raise DataError(
+                f"An attack does not raise '{self.raised}'.{suggestion(str(self.raised), get_args(Raised))}"
+            )
 
     def __call__(self, points: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         """What is raised (b,), and whether another class is named (b,), of points (b, D) of inputs `rows` (b,)."""
@@ -180,7 +176,7 @@ class _InGallery:
         self.embed = embed
         self.gallery = gallery
         self.space = space
-        self.shape = tuple(shape)
+        self.shape = shape
 
     def distances(self, points: Tensor) -> Tensor:
         """Distances (b, n) of inputs (b, D) to the gallery."""
@@ -252,6 +248,7 @@ class PullTo(_InGallery):
         return -near, near <= distances.amin(dim=1)
 
 
+@dataclass(eq=False)
 class OfInputs:
     """A goal of some of the inputs, which are counted anew.
 
@@ -260,9 +257,8 @@ class OfInputs:
         chosen: which ones (b,).
     """
 
-    def __init__(self, goal: Goal, chosen: Tensor) -> None:
-        self.goal = goal
-        self.chosen = chosen
+    goal: Goal
+    chosen: Tensor
 
     def __call__(self, points: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         """What the goal says of points (b, D) of the chosen inputs `rows` (b,)."""

@@ -16,7 +16,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from nearkin.errors import RecipeError
-from nearkin.objectives.registry import LayerSize, LossShape, Portion, Regulariser, register_regulariser
+from nearkin.objectives.registry import (
+    LayerSize,
+    LossShape,
+    Portion,
+    Regulariser,
+    register_counters,
+    register_regulariser,
+)
 from nearkin.registry import Count, Positive
 from nearkin.spaces import Space
 
@@ -154,6 +161,8 @@ class ClassAdversary(Regulariser):
     epoch_loss: Tensor
     unread: Tensor
     unread_steps: Tensor
+    _steps: int
+    _unread_steps: int
 
     def __init__(
         self,
@@ -184,13 +193,9 @@ class ClassAdversary(Regulariser):
         self.register_buffer("coefficient", start)  # lambda of the next step, for a weight of 1
         self.register_buffer("acted", start.clone())  # lambda of the last step
         self.register_buffer("turns", torch.zeros(3, dtype=torch.int64))  # how many, step of the first and of the last
-        self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
         self.register_buffer("epoch_loss", torch.zeros(()))  # a sum, of the steps of this epoch
         self.register_buffer("unread", torch.zeros(2))  # sums of loss and accuracy since the last reading
-        self.register_buffer("unread_steps", torch.zeros((), dtype=torch.int64))
-        # The buffers are for checkpoints: to read them at every step would make a GPU wait.
-        self._steps = self._unread_steps = 0
-        self.register_load_state_dict_post_hook(_recall_counts)
+        register_counters(self, "steps", "unread_steps")
 
     def forward(self, given: Tensor, labels: Tensor) -> Tensor:
         """-lambda l_c for vectors (B, size) and labels (B,); see the class for its gradients."""
@@ -253,11 +258,6 @@ class ClassAdversary(Regulariser):
         self.unread_steps.zero_()
         self._unread_steps = 0
         return found
-
-
-def _recall_counts(adversary: ClassAdversary, _: object) -> None:
-    """Go on counting from where the checkpoint that was loaded stands."""
-    adversary._steps, adversary._unread_steps = int(adversary.steps), int(adversary.unread_steps)
 
 
 def coefficient_for(loss: Tensor, threshold: float) -> Tensor:

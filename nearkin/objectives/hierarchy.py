@@ -58,7 +58,6 @@ def hxe(
     Use when: a tree says which mistakes are near misses, and decisions at its levels should not count alike.
 
     Args:
-        shape: the run's dimension, classes, space and hierarchy.
         alpha: how fast the weights of edges fall; 0 is cross-entropy.
         weighted_by: what alpha is multiplied by: the height of an edge's lower node, as printed, so that fine
             distinctions count most; or its depth, as in the authors' code, so that coarse ones do.
@@ -101,7 +100,6 @@ def soft_labels(
     Use when: a tree says which mistakes are near misses, and these should be the likelier ones.
 
     Args:
-        shape: the run's dimension, classes, space and hierarchy.
         beta: how fast targets fall with the distance; large is cross-entropy.
         scores: whose class scores: softmax, a linear layer; normface, cosines; proxy-dr, distance ratios.
         scale: of normface and proxy-dr: what nearness is multiplied by; dynamic: it follows training.

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -36,6 +35,7 @@ from nearkin.objectives.registry import (
     Takes,
     losses,
     miners,
+    mixed_seed,
     regularisers,
 )
 from nearkin.objectives.section import ObjectiveSection
@@ -58,7 +58,6 @@ class Told(Protocol):
 
     def readings(self) -> dict[str, float]:
         """Values to log for the steps since the last call."""
-        ...
 
 
 class Objective(nn.Module):
@@ -354,7 +353,7 @@ def make_objective(
         )
     check_space(section, shape.space.name)
     with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(_mix(seed))
+        torch.default_generator.manual_seed(mixed_seed(seed, _SALT))
         loss = entry.factory(shape, **section.parameters)
         terms = {
             term.name: (term.weight, regularisers.get(term.name).factory(shape, **term.parameters))
@@ -444,10 +443,6 @@ def _make_miner(section: ObjectiveSection, entry: LossEntry, shape: LossShape) -
 
 def _either(names: frozenset[str]) -> str:
     return " or ".join(f"'{name}'" for name in sorted(names))
-
-
-def _mix(seed: int) -> int:
-    return int(np.random.SeedSequence([seed, _SALT]).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
 class PrefixLoss(nn.Module):

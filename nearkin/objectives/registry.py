@@ -5,10 +5,13 @@ Their parameters are the keyword-only arguments of their factories.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
+import numpy as np
+import torch
 from pydantic import Field
 from torch import nn
 
@@ -48,6 +51,35 @@ class Regulariser(nn.Module):
             weight: what the term is multiplied by.
         """
         return {}
+
+
+def register_counters(module: nn.Module, *names: str) -> None:
+    """Give a module counts from 0 on: buffers for checkpoints, and the same as plain numbers, `_` before their names.
+
+    To read the buffers at every step would make a GPU wait. Loading a checkpoint sets both.
+    """
+
+    def recall(loaded: nn.Module, _: Any) -> None:
+        for name in names:
+            setattr(loaded, f"_{name}", int(getattr(loaded, name)))
+
+    for name in names:
+        module.register_buffer(name, torch.zeros((), dtype=torch.int64))
+        setattr(module, f"_{name}", 0)
+    module.register_load_state_dict_post_hook(recall)
+
+
+def mixed_seed(*parts: int) -> int:
+    """One seed of several numbers, as torch's generators take it."""
+    return int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+@contextmanager
+def drawing_by(device: torch.device, *parts: int) -> Iterator[None]:
+    """Inside the block torch's generators draw what belongs to these numbers; outside they are left as they were."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(mixed_seed(*parts))
+        yield
 
 
 Family = Literal["pairs", "proxies", "classification", "episodes", "similarity"]

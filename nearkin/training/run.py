@@ -22,6 +22,7 @@ from nearkin.models import Embedder, SimilarityModel
 from nearkin.models.embedder import ClassScores, read_tensors, write_tensors
 from nearkin.objectives import make_objective
 from nearkin.objectives.proxy.bank import ClassVectors
+from nearkin.objectives.registry import mixed_seed
 from nearkin.recipe import Recipe, load_recipe
 from nearkin.storage import WriterLock, storing, write_json, write_text
 from nearkin.training.clusters import Clusters, read_clusters
@@ -100,7 +101,7 @@ def _event_writer(folder: Path, keep_to: int) -> Any:
 
 
 _FILE = "classes.safetensors"
-_FORMAT = "nearkin.classes"
+_CLASSES_FORMAT = "nearkin.classes"
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,7 +119,7 @@ class RunProxies:
 
 def write_class_vectors(folder: Path, names: Sequence[str], proxies: Tensor) -> None:
     """Keep the proxies (C, d) of the named classes in a run's directory."""
-    metadata = {"format": _FORMAT, "names": json.dumps(list(names))}
+    metadata = {"format": _CLASSES_FORMAT, "names": json.dumps(list(names))}
     write_tensors(folder / _FILE, {"proxies": proxies.float()}, metadata)
 
 
@@ -135,7 +136,7 @@ def read_class_vectors(folder: Path) -> RunProxies | None:
         metadata, tensors = read_tensors(path)
         names = tuple(map(str, json.loads(metadata["names"])))
         proxies = tensors["proxies"].to(torch.float32).numpy()
-        whole = metadata.get("format") == _FORMAT and proxies.ndim == 2 and len(proxies) == len(names)
+        whole = metadata.get("format") == _CLASSES_FORMAT and proxies.ndim == 2 and len(proxies) == len(names)
     except (OSError, SafetensorError, KeyError, ValueError, TypeError):
         whole = False
     if not whole:
@@ -145,8 +146,7 @@ def read_class_vectors(folder: Path) -> RunProxies | None:
 
 def seed_generator(seed: int, ranks: Ranks, step: int = 0) -> None:
     """Seed this process's generator; the first one's as that of a run of one process."""
-    mixed = np.random.SeedSequence([seed, ranks.rank, step]).generate_state(1, np.uint64)[0]
-    torch.manual_seed(seed if ranks.is_first else int(mixed >> np.uint64(1)))
+    torch.manual_seed(seed if ranks.is_first else mixed_seed(seed, ranks.rank, step))
 
 
 def generator_tensors(ranks: Ranks) -> dict[str, Tensor]:
@@ -189,14 +189,14 @@ def _name(kind: str, rank: int) -> str:
     return f"{kind}/{rank}" if rank else kind
 
 
-_STATE_FORMAT = "nearkin.training"
-_STATE_VERSION = "1"
+_FORMAT = "nearkin.training"
+_VERSION = "1"
 
 
 def save_state(path: Path, tensors: dict[str, dict[str, Tensor]], facts: dict[str, Any]) -> None:
     """Write groups of named tensors and JSON-able facts; an existing file stays whole until the new one is."""
     flat = {f"{group}/{name}": tensor for group, members in tensors.items() for name, tensor in members.items()}
-    write_tensors(path, flat, {"format": _STATE_FORMAT, "version": _STATE_VERSION, "facts": json.dumps(facts)})
+    write_tensors(path, flat, {"format": _FORMAT, "version": _VERSION, "facts": json.dumps(facts)})
 
 
 def load_state(path: Path) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
@@ -205,12 +205,12 @@ def load_state(path: Path) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]
         metadata, flat = read_tensors(path)
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"The checkpoint {path} cannot be read ({error}): start a new run.") from error
-    if metadata.get("format") != _STATE_FORMAT:
+    if metadata.get("format") != _FORMAT:
         raise CheckpointError(f"{path} is not a training checkpoint of nearkin: pass the run it belongs to.")
-    if metadata.get("version") != _STATE_VERSION:
+    if metadata.get("version") != _VERSION:
         raise CheckpointError(
             f"{path} has checkpoint version {metadata.get('version')}, but this nearkin reads "
-            f"version {_STATE_VERSION}: resume it with the nearkin that wrote it, or start a new run."
+            f"version {_VERSION}: resume it with the nearkin that wrote it, or start a new run."
         )
     groups: dict[str, dict[str, Tensor]] = {}
     for name, tensor in flat.items():

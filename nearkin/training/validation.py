@@ -30,6 +30,7 @@ _MOST_BYTES = 512 * 2**20
 _BATCH, _WORKERS = 32, 2
 
 
+@dataclass(eq=False)
 class ValidationInputs:
     """Plain views of a data set, kept in memory after the first use if they are not too large for it.
 
@@ -39,11 +40,12 @@ class ValidationInputs:
         most: bytes that may be kept; larger data is decoded again each time.
     """
 
-    def __init__(self, dataset: Dataset, spec: InputSpec, most: int = _MOST_BYTES) -> None:
-        self.dataset = dataset
-        self.spec = spec
-        self.most = most
-        self._items = open_items(dataset, spec)
+    dataset: Dataset
+    spec: InputSpec
+    most: int = _MOST_BYTES
+
+    def __post_init__(self) -> None:
+        self._items = open_items(self.dataset, self.spec)
         self._samples: Tensor | None = None
         self._tried = False
 

@@ -55,9 +55,6 @@ def softmax(shape: LossShape) -> nn.Module:
     Inputs: raw embeddings (B, d), labels (B,).
     Use when: you want a plain classifier as the baseline, on classes that are all known.
 
-    Args:
-        shape: the run's dimension, classes and space.
-
     Example:
         >>> section = ObjectiveSection(loss="softmax")
         >>> objective = make_objective(section, dimension=128, classes=100, space=Euclidean())
@@ -85,7 +82,6 @@ def normface(
     Use when: you want the plain classifier on the sphere, or one whose proxies follow the class means or a tree.
 
     Args:
-        shape: the run's dimension, classes and space, and the hierarchy where proxies are laid out by it.
         scale: what cosines are multiplied by; dynamic: it follows training.
         proxies: learned: by the optimiser; ema: following the class means; mds: laid out by the hierarchy, fixed.
         ema_rate: how much of a batch's class mean goes into its proxy.
@@ -121,7 +117,6 @@ def adacos(
     Use when: you want a softmax on the sphere and nothing to tune.
 
     Args:
-        shape: the run's dimension, classes and space, and the hierarchy where proxies are laid out by it.
         scale: dynamic: it follows training; static: it stays where it starts.
         proxies: learned: by the optimiser; ema: following the class means; mds: laid out by the hierarchy, fixed.
         ema_rate: how much of a batch's class mean goes into its proxy.
@@ -154,7 +149,6 @@ def sd_softmax(
         twice the scale.
 
     Args:
-        shape: the run's dimension, classes and space, and the hierarchy where proxies are laid out by it.
         scale: what squared distances are multiplied by; on the sphere, where they end at 4, raise it to 5 or more.
         proxies: learned: by the optimiser; ema: following the class means; mds: laid out by the hierarchy, fixed.
         ema_rate: how much of a batch's class mean goes into its proxy.
@@ -190,7 +184,6 @@ def proxy_dr(
     Use when: the classes are known, and how near they lie to each other should mean something.
 
     Args:
-        shape: the run's dimension, classes and space, and the hierarchy where proxies are laid out by it.
         scale: s, the exponent of distances; dynamic: it follows training.
         distance: chord or angle, on the sphere; elsewhere the distance is the space's own, and this stays as it is.
         proxies: learned: by the optimiser; ema: following the class means; mds: laid out by the hierarchy, fixed.
@@ -224,7 +217,6 @@ def cosface(
     Use when: there are many classes and a margin in cosine should keep them apart, as with faces.
 
     Args:
-        shape: the run's dimension, classes and space, and the hierarchy where proxies are laid out by it.
         margin: taken from the own class's cosine.
         scale: what cosines are multiplied by; small data sets want 16 to 32.
         proxies: learned: by the optimiser; ema: following the class means; mds: laid out by the hierarchy, fixed.
@@ -263,7 +255,6 @@ def arcface(
     Use when: there are many classes and the margin should be the same angle everywhere, as with faces.
 
     Args:
-        shape: the run's dimension, classes and space, and the hierarchy where proxies are laid out by it.
         margin: added to the angle to the own class, in degrees; 28.6 is 0.5 radians.
         scale: what cosines are multiplied by; small data sets want 16 to 32.
         sub_centres: of each class; more than one lets strays and wrong labels gather at a centre of their own.
@@ -301,7 +292,6 @@ def corr(shape: LossShape, *, tree_distance: LayoutDistance = "path") -> nn.Modu
     Use when: a tree over the classes is known and distances between embeddings should be those of the tree.
 
     Args:
-        shape: the run's dimension, classes, space and hierarchy.
         tree_distance: of the hierarchy: path, edges between classes; lcs, height of the node where they meet.
 
     Example:
@@ -325,7 +315,6 @@ def h_spherical(shape: LossShape, *, tree_distance: LayoutDistance = "path") -> 
     Use when: as for 'corr', where some samples are hard and the easy ones should not be drawn together for nothing.
 
     Args:
-        shape: the run's dimension, classes, space and hierarchy.
         tree_distance: of the hierarchy: path, edges between classes; lcs, height of the node where they meet.
 
     Example:

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -33,6 +33,7 @@ from nearkin.objectives.proxy.scores import (
     prediction_cross_entropy,
     prediction_divergence,
 )
+from nearkin.objectives.registry import mixed_seed
 from nearkin.recipe import AdversarialSection
 from nearkin.spaces import Space
 from nearkin.training.ranks import Ranks
@@ -61,6 +62,7 @@ _NUDGE = 0.1
 With less, rounding of the embeddings would have a say in the direction."""
 
 
+@dataclass(eq=False)
 class InnerAttack:
     """FGSM, BIM or PGD on a batch, as a recipe says.
 
@@ -72,10 +74,12 @@ class InnerAttack:
         ranks: the processes that train together.
     """
 
-    def __init__(self, section: AdversarialSection, seed: int, ranks: Ranks) -> None:
-        self.section = section
-        self.seed = seed
-        self.ranks = ranks
+    section: AdversarialSection
+    seed: int
+    ranks: Ranks
+
+    def __post_init__(self) -> None:
+        section = self.section
         self.norm = as_norm(section.norm)
         self.steps = 1 if section.attack == "fgsm" else section.steps
         self.length = usual_step(section.eps, self.steps) if section.step_size is None else section.step_size
@@ -125,8 +129,7 @@ class InnerAttack:
         if self.section.attack != "pgd" and slope:
             return ball.centres
         radius = ball.radius if self.section.attack == "pgd" else _NUDGE * ball.radius
-        drawn = np.random.SeedSequence([self.seed, step, _SALT]).generate_state(1, np.uint64)[0]
-        generator = torch.Generator(ball.centres.device).manual_seed(int(drawn >> np.uint64(1)))
+        generator = torch.Generator(ball.centres.device).manual_seed(mixed_seed(self.seed, step, _SALT))
         rows, columns = ball.centres.shape
         # Drawn for the batch of all processes: an item is perturbed alike however the batch is cut.
         whole = ball.centres.new_empty(rows * self.ranks.world_size, columns)

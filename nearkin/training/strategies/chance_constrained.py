@@ -62,15 +62,12 @@ class Anchors(Protocol):
 
     def place(self, positions: np.ndarray, embeddings: Tensor) -> None:
         """Take new anchors: the items at positions (C, K), whose raw embeddings are (C, K, d)."""
-        ...
 
     def vectors(self) -> Tensor:
         """Raw vectors (C K, d), class by class, with their gradients."""
-        ...
 
     def values(self) -> Tensor:
         """Raw vectors (C, K, d) without gradients, as evaluation sees them."""
-        ...
 
 
 class ProxyAnchors(nn.Module):
