@@ -77,23 +77,31 @@ def check_scores(scores: Any, codes: Tensor | None = None) -> None:
 
 
 @contextmanager
-def at_rest(classifier: Callable[..., Any]) -> Iterator[None]:
-    """Inside the block a module drops nothing out, moves no running statistic, and its weights take no gradients."""
-    if not isinstance(classifier, nn.Module):
-        yield
-        return
-    modes = {part: part.training for part in classifier.modules()}
-    learned = [parameter for parameter in classifier.parameters() if parameter.requires_grad]
-    classifier.eval()
-    for parameter in learned:
-        parameter.requires_grad_(False)
+def in_eval_mode(*modules: nn.Module) -> Iterator[None]:
+    """Inside the block nothing drops out or moves a running statistic; then each part is in its own mode."""
+    parts = {part: part.training for module in modules for part in module.modules()}
+    for module in modules:
+        module.eval()
     try:
         yield
     finally:
-        for part, mode in modes.items():
+        for part, mode in parts.items():
             part.training = mode
+
+
+@contextmanager
+def at_rest(classifier: Callable[..., Any]) -> Iterator[None]:
+    """Inside the block a module is in eval mode and its weights take no gradients; any other function is as it is."""
+    modules = [classifier] if isinstance(classifier, nn.Module) else []
+    learned = [parameter for module in modules for parameter in module.parameters() if parameter.requires_grad]
+    with in_eval_mode(*modules):
         for parameter in learned:
-            parameter.requires_grad_(True)
+            parameter.requires_grad_(False)
+        try:
+            yield
+        finally:
+            for parameter in learned:
+                parameter.requires_grad_(True)
 
 
 class NeighbourScores:

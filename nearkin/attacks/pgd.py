@@ -1,6 +1,5 @@
 """Projected gradient ascent (FGSM, BIM, PGD) for any goal in any region, and the goals of an adversary.
 
-Projected gradient ascent: FGSM, BIM and PGD for whatever can be raised, in any region.
 `x <- project(x + step * steepest(gradient))`. One step of the whole radius from the input is FGSM, many small ones from
 the input are BIM, and from a random point of the region PGD.
 """
@@ -170,19 +169,17 @@ class Misclassify:
 class _InGallery:
     """What goals of retrieval share: queries as points, and how far they are from a gallery."""
 
-    def __init__(
-        self, embed: Callable[[Tensor], Tensor], gallery: Tensor, space: Space, shape: tuple[int, ...]
-    ) -> None:
-        self.embed = embed
-        self.gallery = gallery
-        self.space = space
-        self.shape = shape
+    embed: Callable[[Tensor], Tensor]
+    gallery: Tensor
+    space: Space
+    shape: tuple[int, ...]
 
     def distances(self, points: Tensor) -> Tensor:
         """Distances (b, n) of inputs (b, D) to the gallery."""
         return self.space.distance(self.embed(points.view(-1, *self.shape)), self.gallery)
 
 
+@dataclass(eq=False)
 class PushAway(_InGallery):
     """Make the nearest neighbour of a query one of another class.
 
@@ -195,20 +192,17 @@ class PushAway(_InGallery):
         shape: of one input.
     """
 
-    def __init__(
-        self,
-        embed: Callable[[Tensor], Tensor],
-        gallery: Tensor,
-        codes: Tensor,
-        own: Tensor,
-        space: Space,
-        shape: tuple[int, ...],
-    ) -> None:
-        same = own.unsqueeze(1) == codes
-        if not bool(same.any(dim=1).all()) or bool(same.all(dim=1).any()):
+    embed: Callable[[Tensor], Tensor]
+    gallery: Tensor
+    codes: Tensor
+    own: Tensor
+    space: Space
+    shape: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        self.same = self.own.unsqueeze(1) == self.codes
+        if not bool(self.same.any(dim=1).all()) or bool(self.same.all(dim=1).any()):
             raise DataError("A query can be pushed away from its class if the gallery has items of it, and others.")
-        super().__init__(embed, gallery, space, shape)
-        self.same = same
 
     def __call__(self, points: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         """By how much the own class is farther than the nearest other (b,), and whether it is (b,)."""
@@ -219,6 +213,7 @@ class PushAway(_InGallery):
         return own - other, own > other
 
 
+@dataclass(eq=False)
 class PullTo(_InGallery):
     """Make a chosen item the nearest neighbour of a query.
 
@@ -230,16 +225,11 @@ class PullTo(_InGallery):
         shape: of one input.
     """
 
-    def __init__(
-        self,
-        embed: Callable[[Tensor], Tensor],
-        gallery: Tensor,
-        targets: Tensor,
-        space: Space,
-        shape: tuple[int, ...],
-    ) -> None:
-        super().__init__(embed, gallery, space, shape)
-        self.targets = targets
+    embed: Callable[[Tensor], Tensor]
+    gallery: Tensor
+    targets: Tensor
+    space: Space
+    shape: tuple[int, ...]
 
     def __call__(self, points: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Minus the distance to the target (b,), and whether nothing is nearer (b,)."""

@@ -8,8 +8,7 @@ Reference: Goodfellow, Shlens, Szegedy 2014; Madry et al. 2017; TRADES: Zhang et
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,12 +17,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from nearkin.attacks import Ball, as_norm, climb, usual_step
+from nearkin.attacks.classifier import in_eval_mode
 from nearkin.attacks.region import PIXELS
 from nearkin.errors import RecipeError
 from nearkin.models import Embedder
 from nearkin.models.embedder import Features
 from nearkin.models.speed import as_channels_last
 from nearkin.objectives import Objective
+from nearkin.objectives.objective import compared
 from nearkin.objectives.proxy.bank import ClassVectors, Following
 from nearkin.objectives.proxy.loss import ProxyLoss
 from nearkin.objectives.proxy.scores import (
@@ -38,20 +39,6 @@ from nearkin.recipe import AdversarialSection
 from nearkin.spaces import Space
 from nearkin.training.ranks import Ranks
 from nearkin.training.strategies.base import Schedule
-
-
-@contextmanager
-def in_eval_mode(*modules: nn.Module) -> Iterator[None]:
-    """Inside the block nothing drops out or moves a running statistic; then each part is in its own mode."""
-    parts = {part: part.training for module in modules for part in module.modules()}
-    for module in modules:
-        module.eval()
-    try:
-        yield
-    finally:
-        for part, mode in parts.items():
-            part.training = mode
-
 
 # Keeps the draws of random starts apart from others of the same seed and step.
 _SALT = 0xADE5
@@ -255,7 +242,7 @@ class Adversarial(Schedule):
         """The loss of raw embeddings (B, d) of perturbed points, a scalar, before the objective's weight of it."""
         loss = objective.loss
         if self.section.mode == "mix":
-            return _unfollowed(objective, perturbed, labels).reshape(())
+            return _unfollowed(objective, perturbed, labels)
         with in_eval_mode(loss):  # predictions as inference makes them
             if self.section.mode == "negative-margin":
                 assert isinstance(loss, ProxyLoss)
@@ -310,10 +297,5 @@ def _unfollowed(objective: Objective, embeddings: Tensor, labels: Tensor) -> Ten
     loss, miner = objective.loss, objective.miner
     if isinstance(loss, Following):
         return loss.unfollowed(embeddings, labels)
-    if miner is None:
-        with in_eval_mode(loss):
-            unmined: Tensor = loss(embeddings, labels)
-        return unmined
-    with in_eval_mode(loss, miner):
-        mined: Tensor = loss(embeddings, labels, miner(embeddings, labels))
-    return mined
+    with in_eval_mode(loss, *([] if miner is None else [miner])):
+        return compared(loss, miner, embeddings, labels)
