@@ -229,20 +229,10 @@ def register_loss(
 
     Unless told otherwise, the losses of the family "pairs" take references and the others do not.
     """
-    takes_references = family == "pairs" if references is None else references
+    needs, compares = batch or BatchNeeds(), family == "pairs" if references is None else references
 
     def file(factory: Factory) -> Factory:
-        entry = LossEntry(
-            name,
-            factory,
-            family,
-            batch or BatchNeeds(),
-            spaces,
-            miner,
-            takes_references,
-            needs_hierarchy,
-            switchable,
-        )
+        entry = LossEntry(name, factory, family, needs, spaces, miner, compares, needs_hierarchy, switchable)
         losses.register(name)(entry)
         return factory
 

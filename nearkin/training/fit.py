@@ -33,7 +33,7 @@ from nearkin.objectives.similarity import LEARNED_SIMILARITY
 from nearkin.recipe import Recipe, TrainingSection
 from nearkin.recipe.sections import AUTO_PRECISION
 from nearkin.training.batches import Batches, BatchSampler, CachedBatches, DecodedBatches, TrainingPool
-from nearkin.training.clusters import check_clusters
+from nearkin.training.clusters import ClusterWatch, HierarchyWatch, check_clusters
 from nearkin.training.forecast import check_memory, choose_precision
 from nearkin.training.loop import Loop, LoopState
 from nearkin.training.ranks import Ranks, check_accelerator, learning_norms
@@ -49,7 +49,7 @@ from nearkin.training.start import (
     start_proxies,
 )
 from nearkin.training.strategies.base import ACCURACY, check_schedule, make_schedule
-from nearkin.training.validation import Validation, ValidationInputs, check_validation, make_class_watch
+from nearkin.training.validation import Validation, ValidationInputs, check_validation
 
 Encode = Callable[[Embedder], np.ndarray]
 """From a model to its embeddings (n, d) of the validation items."""
@@ -338,8 +338,23 @@ def _make_loop(
         identity=identity,
         progress=setup.progress,
         ranks=ranks,
-        watch=make_class_watch(recipe, run, pool, objective, setup.items.classes, hierarchy),
+        watch=_make_watch(setup, pool, objective),
     )
+
+
+def _make_watch(
+    setup: TrainingSetup, pool: TrainingPool, objective: Objective
+) -> Callable[[int], dict[str, float]] | None:
+    """What looks at the training classes at every validation, where the recipe asks for it."""
+    section, space, names = setup.recipe.training, pool.embedder.space, setup.items.classes
+    watches: list[ClusterWatch | HierarchyWatch] = []
+    if section.cluster_items is not None:
+        watches.append(ClusterWatch(setup.run.path, pool, space, names, section.cluster_items))
+    if setup.hierarchy is not None:
+        watches.append(HierarchyWatch(pool, objective, space, setup.hierarchy, names, section.hierarchy_items))
+    if not watches:
+        return None
+    return lambda step: {name: value for watch in watches for name, value in watch.look(step).items()}
 
 
 def _keep(setup: TrainingSetup, learner: Learner, loop: Loop, start: RunStart, encode: Encode | None) -> TrainingResult:

@@ -297,9 +297,7 @@ class ChanceConstrained(Schedule):
 
     def _next_instance(self, step: int) -> dict[str, float]:
         weights, converged = self._converged()
-        self.previous = [
-            torch.empty_like(weight).copy_(weights[name]).detach() for name, weight in self._weights.items()
-        ]
+        self.previous = self._like_weights(weights)
         report = self._report(step, converged)
         self.instance += 1
         self.began, self.best, self.stale, self.radius = step, -math.inf, 0, math.nan
@@ -308,12 +306,15 @@ class ChanceConstrained(Schedule):
             self._snapshots.take(self.instance - 1, weights, converged, following)
         return report
 
+    def _like_weights(self, values: Mapping[str, Tensor]) -> list[Tensor]:
+        """A copy of values by name, laid out in memory as the weights are."""
+        return [torch.empty_like(weight).copy_(values[name]).detach() for name, weight in self._weights.items()]
+
     def _converged(self) -> tuple[dict[str, Tensor], Tensor]:
         """The weights that validated best in this instance, and their anchors (C, K, d)."""
         # Sent, not read by each: another machine may not see yet what the first process wrote.
         tensors, facts = self._ranks.broadcast_object(self._read_kept() if self._ranks.is_first else ({}, {}))
-        if not self._is_ours(facts):
-            raise self._lost()
+        self._check_ours(facts)
         return tensors["weights"], tensors["anchors"]["values"].to(self.anchor_labels.device)
 
     def _read_kept(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
@@ -323,12 +324,6 @@ class ChanceConstrained(Schedule):
         except CheckpointError:
             return {}, {}
         return tensors, facts["state"]
-
-    def _lost(self) -> CheckpointError:
-        return CheckpointError(
-            f"{self._kept} is missing, damaged or of another run, and the current instance needs it: put it back, or "
-            "start a new run."
-        )
 
     def _report(self, step: int, converged: Tensor) -> dict[str, float]:
         return {
@@ -374,24 +369,21 @@ class ChanceConstrained(Schedule):
         own = {name: value for name, value in tensors.items() if not name.startswith(_PREVIOUS)}
         super().restore(own, facts)
         if len(own) < len(tensors):
-            self.previous = [
-                torch.empty_like(weight).copy_(tensors[f"{_PREVIOUS}{name}"]).detach()
-                for name, weight in self._weights.items()
-            ]
+            self.previous = self._like_weights({name: tensors[f"{_PREVIOUS}{name}"] for name in self._weights})
         self.instance, self.began, self.stale = facts["instance"], facts["began"], facts["stale"]
         self.best = -math.inf if facts["best"] is None else facts["best"]
         self.radius = math.nan if facts["radius"] is None else facts["radius"]
-        self._check_kept()
+        if self.best > -math.inf and self._ranks.is_first:
+            self._check_ours(self._read_kept()[1])  # the end of the instance will need it
 
-    def _check_kept(self) -> None:
-        """Refuse to continue without what the end of the instance will need."""
-        if self.best > -math.inf and self._ranks.is_first and not self._is_ours(self._read_kept()[1]):
-            raise self._lost()
-
-    def _is_ours(self, facts: Mapping[str, Any]) -> bool:
-        """Whether what is kept is of this instance and at least as good as its best.
+    def _check_ours(self, facts: Mapping[str, Any]) -> None:
+        """Refuse what is kept unless it is of this instance and at least as good as its best.
 
         It may be better: the file of a run that was killed between writing it and the checkpoint is one validation
         ahead.
         """
-        return facts.get("instance") == self.instance and facts["best"] >= self.best
+        if facts.get("instance") != self.instance or facts["best"] < self.best:
+            raise CheckpointError(
+                f"{self._kept} is missing, damaged or of another run, and the current instance needs it: put it back, "
+                "or start a new run."
+            )
