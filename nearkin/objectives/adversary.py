@@ -86,12 +86,28 @@ def class_adversary(
         )
     smoothing = _SMOOTHING[kind] if smoothing is None else smoothing
     if kind == "soft":
-        _refuse_unused(threshold=threshold, epoch_steps=epoch_steps)
+        for name, value in {"threshold": threshold, "epoch_steps": epoch_steps}.items():
+            if value is not None:
+                raise RecipeError(
+                    f"The regulariser 'class-adversary' of the kind soft never changes its coefficient and has no use "
+                    f"for {name}={value:g}: leave {name} out, or set kind to adaptive."
+                )
         epoch = 1
     else:
         threshold = THRESHOLD if threshold is None else threshold
-        _check_turning(threshold, smoothing, shape.classes)
-        epoch = _epoch(epoch_steps or shape.epoch_steps)
+        least = least_loss(smoothing, shape.classes)
+        if least >= threshold:
+            raise RecipeError(
+                f"With smoothing={smoothing:g} and {shape.classes} classes no classifier's loss falls below "
+                f"{least:.3g}, so the regulariser 'class-adversary' would never turn at a threshold of {threshold:g}: "
+                "lower smoothing, or raise threshold."
+            )
+        epoch = epoch_steps or shape.epoch_steps or 0
+        if not epoch:
+            raise RecipeError(
+                "The regulariser 'class-adversary' changes its coefficient every epoch and does not know how long one "
+                "is: give make_objective epoch_steps, or set the regulariser's parameter of that name."
+            )
     return ClassAdversary(
         size,
         shape.classes,
@@ -103,34 +119,6 @@ def class_adversary(
         space=shape.space if vectors == "embeddings" else None,
         seed=shape.seed,
     )
-
-
-def _refuse_unused(**given: float | None) -> None:
-    for name, value in given.items():
-        if value is not None:
-            raise RecipeError(
-                f"The regulariser 'class-adversary' of the kind soft never changes its coefficient and has no use for "
-                f"{name}={value:g}: leave {name} out, or set kind to adaptive."
-            )
-
-
-def _check_turning(threshold: float, smoothing: float, classes: int) -> None:
-    least = least_loss(smoothing, classes)
-    if least >= threshold:
-        raise RecipeError(
-            f"With smoothing={smoothing:g} and {classes} classes no classifier's loss falls below {least:.3g}, so the "
-            f"regulariser 'class-adversary' would never turn at a threshold of {threshold:g}: lower smoothing, or "
-            "raise threshold."
-        )
-
-
-def _epoch(steps: int | None) -> int:
-    if steps is None:
-        raise RecipeError(
-            "The regulariser 'class-adversary' changes its coefficient every epoch and does not know how long one is: "
-            "give make_objective epoch_steps, or set the regulariser's parameter of that name."
-        )
-    return steps
 
 
 class ClassAdversary(Regulariser):

@@ -11,7 +11,6 @@ import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -20,6 +19,7 @@ from torch.utils.data import DataLoader
 
 from nearkin.data.augment import BatchAugment, Transform
 from nearkin.data.dataset import Dataset
+from nearkin.data.samplers import BalancedBatchSampler, EpisodeBatchSampler
 from nearkin.models import Embedder, FeatureCache
 from nearkin.models.embedder import Features, to_device
 from nearkin.models.items import batches, stacked
@@ -67,29 +67,8 @@ _CHUNK = 128
 """Items that go through the network together when no gradient is needed."""
 
 
-class BatchSampler(Protocol):
-    """Which training items a step takes, as a function of the step."""
-
-    classes_per_batch: int
-    per_class: int
-    rank: int
-    world_size: int
-
-    def batch(self, step: int) -> np.ndarray:
-        """Positions of this rank's items of a step, counted from 0, class by class."""
-
-
-class Batches(Protocol):
-    """An endless stream of batches that can start at any step."""
-
-    start: str | None
-    """Where in the embedder the inputs enter: None for images, else the cached stage."""
-
-    def stream(self, first: int, last: int) -> Iterator[tuple[Inputs, Tensor]]:
-        """Yield (inputs, labels) of the steps first..last, counted from 1."""
-
-    def plain(self, positions: np.ndarray) -> Features:
-        """Inputs (n, ...) of the training items at positions (n,), as evaluation sees them."""
+BatchSampler = BalancedBatchSampler | EpisodeBatchSampler
+"""Which training items a step takes, as a function of the step."""
 
 
 @dataclass(eq=False)
@@ -186,6 +165,13 @@ class DecodedBatches:
         return torch.cat(
             [as_channels_last(self.augment.normalise(batch)) for batch in batches(load, len(positions), _PLAIN, 1)]
         )
+
+
+Batches = CachedBatches | DecodedBatches
+"""An endless stream of batches that can start at any step.
+
+Its `start` is where in the embedder the inputs enter: None for images, else the cached stage.
+"""
 
 
 @dataclass(eq=False)

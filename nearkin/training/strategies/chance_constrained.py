@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -55,19 +55,6 @@ class _Proximal(torch.autograd.Function):
         gradients = torch._foreach_sub(ctx.saved_tensors, ctx.centre)
         torch._foreach_mul_(gradients, outer[0] * ctx.strength)
         return (None, None, *gradients)
-
-
-class Anchors(Protocol):
-    """K vectors for each of C classes."""
-
-    def place(self, positions: np.ndarray, embeddings: Tensor) -> None:
-        """Take new anchors: the items at positions (C, K), whose raw embeddings are (C, K, d)."""
-
-    def vectors(self) -> Tensor:
-        """Raw vectors (C K, d), class by class, with their gradients."""
-
-    def values(self) -> Tensor:
-        """Raw vectors (C, K, d) without gradients, as evaluation sees them."""
 
 
 class ProxyAnchors(nn.Module):
@@ -133,6 +120,9 @@ class SampleAnchors(nn.Module):
             self._held = (self.positions.clone(), inputs)
         return self._held[1]
 
+
+Anchors = ProxyAnchors | SampleAnchors
+"""K vectors for each of C classes."""
 
 _CLASSES = 10
 _ITEMS = 50
