@@ -38,7 +38,7 @@ from nearkin.objectives.registry import mixed_seed
 from nearkin.recipe import AdversarialSection
 from nearkin.spaces import Space
 from nearkin.training.ranks import Ranks
-from nearkin.training.strategies.base import Schedule
+from nearkin.training.strategies.base import Given, Schedule
 
 # Keeps the draws of random starts apart from others of the same seed and step.
 _SALT = 0xADE5
@@ -203,12 +203,7 @@ class Adversarial(Schedule):
         return perturbed if self.alone else as_channels_last(torch.cat([inputs, perturbed]))
 
     def forward(
-        self,
-        objective: Objective,
-        embeddings: Tensor,
-        labels: Tensor,
-        attributes: Tensor | None = None,
-        features: Tensor | None = None,
+        self, objective: Objective, embeddings: Tensor, labels: Tensor, attributes: Given = None, features: Given = None
     ) -> Tensor:
         """The value to minimise, a scalar; see `Schedule.forward`."""
         if self.alone:

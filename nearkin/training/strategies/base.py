@@ -30,6 +30,8 @@ SELECTION_METRIC = "val_MAP@R"
 """What chooses the weights unless the schedule has something better, by its name in the log."""
 
 Weights = Callable[[], dict[str, Tensor]]
+Given = Tensor | None
+"""What only some objectives need."""
 
 
 class Schedule(nn.Module):
@@ -61,12 +63,7 @@ class Schedule(nn.Module):
         return inputs
 
     def forward(
-        self,
-        objective: Objective,
-        embeddings: Tensor,
-        labels: Tensor,
-        attributes: Tensor | None = None,
-        features: Tensor | None = None,
+        self, objective: Objective, embeddings: Tensor, labels: Tensor, attributes: Given = None, features: Given = None
     ) -> Tensor:
         """The value to minimise, a scalar.
 
@@ -152,12 +149,7 @@ class CrossBatchMemory(Schedule):
         self.register_buffer("memory_labels", torch.zeros(size, dtype=torch.int64))
 
     def forward(
-        self,
-        objective: Objective,
-        embeddings: Tensor,
-        labels: Tensor,
-        attributes: Tensor | None = None,
-        features: Tensor | None = None,
+        self, objective: Objective, embeddings: Tensor, labels: Tensor, attributes: Given = None, features: Given = None
     ) -> Tensor:
         """The value to minimise, a scalar; see `Schedule.forward`."""
         loss = objective(embeddings, labels, attributes, features)
@@ -202,12 +194,7 @@ class Episodic(Schedule):
         self._representation: Representation = "mean"
 
     def forward(
-        self,
-        objective: Objective,
-        embeddings: Tensor,
-        labels: Tensor,
-        attributes: Tensor | None = None,
-        features: Tensor | None = None,
+        self, objective: Objective, embeddings: Tensor, labels: Tensor, attributes: Given = None, features: Given = None
     ) -> Tensor:
         """The value to minimise, a scalar; see `Schedule.forward`."""
         self.episodes += 1

@@ -25,7 +25,7 @@ from nearkin.spaces import kcenter
 from nearkin.training.batches import TrainingPool
 from nearkin.training.ranks import Ranks
 from nearkin.training.run import load_state, save_state
-from nearkin.training.strategies.base import SELECTION_METRIC, Schedule, Weights
+from nearkin.training.strategies.base import SELECTION_METRIC, Given, Schedule, Weights
 
 
 def proximal(weights: list[Tensor], centre: list[Tensor], strength: float) -> Tensor:
@@ -225,12 +225,7 @@ class ChanceConstrained(Schedule):
         self._weights = {name: p for name, p in pool.embedder.named_parameters() if p.requires_grad}
 
     def forward(
-        self,
-        objective: Objective,
-        embeddings: Tensor,
-        labels: Tensor,
-        attributes: Tensor | None = None,
-        features: Tensor | None = None,
+        self, objective: Objective, embeddings: Tensor, labels: Tensor, attributes: Given = None, features: Given = None
     ) -> Tensor:
         """The value to minimise, a scalar; see `Schedule.forward`."""
         if self.instance == 0:
