@@ -102,7 +102,9 @@ class Hunt:
         if not len(places):
             return
         climbs = self.climbs
-        step = usual_step(min(eps, self._scale()), climbs.steps)
+        # Where nothing bounds climbs: cells end before inputs of other classes begin.
+        gaps = self._gaps[self._gaps.isfinite()]
+        step = usual_step(min(eps, float(gaps.max()) if len(gaps) else self._far()), climbs.steps)
         for part in places.squeeze(1).split(climbs.batch_size):
             region = self._region(part, eps, in_cells)
             generator = torch.Generator().manual_seed(climbs.seed * 1_000_003 + int(part[0]))
@@ -121,11 +123,6 @@ class Hunt:
         if in_cells:
             return CellRegion(self.cells, rows, eps, self.bounds, self.dtype)
         return Ball(self.cells.points[rows].to(self.dtype), eps, self.cells.norm, self.bounds)
-
-    def _scale(self) -> float:
-        """How long climbs are where nothing bounds them: cells end before inputs of other classes begin."""
-        there = self._gaps[self._gaps.isfinite()]
-        return float(there.max()) if len(there) else self._far()
 
     def _far(self) -> float:
         points = self.cells.points

@@ -161,7 +161,13 @@ def _over_scores(
 ) -> nn.Module:
     """A criterion over the class scores of another loss."""
     if kind == "softmax":
-        _refuse_unused(name, scale=scale, proxies=proxies, ema_rate=ema_rate, tree_distance=tree_distance)
+        given = {"scale": scale, "proxies": proxies, "ema_rate": ema_rate, "tree_distance": tree_distance}
+        for option, value in given.items():
+            if value != _UNUSED_BY_SOFTMAX[option]:
+                raise RecipeError(
+                    f"The loss '{name}' has scores=softmax, a linear layer with no use for {option}={value}: leave "
+                    f"{option} out, or set scores to normface or proxy-dr."
+                )
         rows = WeightRows(shape.space, shape.classes, shape.dimension)
         return ProxyLoss(shape.space, rows, LinearScores(shape.classes, shape.dimension), criterion)
     bank = make_bank(shape, name, proxies, ema_rate, tree_distance)
@@ -173,15 +179,6 @@ def _over_scores(
             "model.space to 'sphere', or scores to softmax or proxy-dr."
         )
     return ProxyLoss(shape.space, bank, normface_scores(shape.classes, scale), criterion)
-
-
-def _refuse_unused(name: str, **given: object) -> None:
-    for option, value in given.items():
-        if value != _UNUSED_BY_SOFTMAX[option]:
-            raise RecipeError(
-                f"The loss '{name}' has scores=softmax, a linear layer with no use for {option}={value}: leave "
-                f"{option} out, or set scores to normface or proxy-dr."
-            )
 
 
 class HierarchicalCrossEntropy(nn.Module):

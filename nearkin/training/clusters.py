@@ -264,9 +264,9 @@ class HierarchyWatch:
         found = {"MC_prototypes": self._space.mean(points)}
         if isinstance(self._loss, ClassVectors):
             found["MC_proxies"] = self._loss.class_vectors()
-        values = {name: self._correlation(vectors) for name, vectors in found.items() if vectors.isfinite().all()}
+        values = {
+            name: mean_correlation(self._tree, class_distance_matrix(vectors.cpu(), self._space)).value
+            for name, vectors in found.items()
+            if vectors.isfinite().all()
+        }
         return {name: value for name, value in values.items() if math.isfinite(value)}
-
-    def _correlation(self, vectors: Tensor) -> float:
-        """With the tree, of the distances between vectors (C, d)."""
-        return mean_correlation(self._tree, class_distance_matrix(vectors.cpu(), self._space)).value

@@ -119,6 +119,20 @@ class TrainingSetup:
         """Whether a checkpoint is continued; asked before training writes one."""
         return self.resume and self.run.state_file.exists()
 
+    def learner(self, embedder: Embedder | None = None) -> Learner:
+        """What learns, and what it minimises: a new model, or one whose head has got another size."""
+        return make_learner(
+            self.recipe,
+            self.dataset.kind,
+            len(self.items.classes),
+            validated=len(self.split.val) > 0,
+            processes=self.ranks.world_size,
+            items=len(self.items),
+            class_names=self.items.classes,
+            hierarchy=self.hierarchy,
+            embedder=embedder,
+        )
+
     def rates(self, embedder: Embedder) -> dict[str, Any]:
         """The head's rate, and for what it was lowered: few classes or items could undo a fitted start.
 
@@ -174,18 +188,7 @@ def train(
     ranks = Ranks() if ranks is None else ranks
     split = resolve_split(dataset.manifest, recipe.data, recipe.training.seed) if split is None else split
     setup = TrainingSetup(dataset, recipe, run, split, ranks, source, notes, resume, progress and ranks.is_first)
-    make = partial(
-        make_learner,
-        recipe,
-        dataset.kind,
-        len(setup.items.classes),
-        validated=len(split.val) > 0,
-        processes=ranks.world_size,
-        items=len(setup.items),
-        class_names=setup.items.classes,
-        hierarchy=setup.hierarchy,
-    )
-    learner = make()
+    learner = setup.learner()
     embedder = learner.embedder
     check_fine_tuning(recipe)
     sampler = make_sampler(recipe, setup.class_ids, learner.batch_classes, ranks)
@@ -211,7 +214,7 @@ def train(
         if not setup.goes_on:
             start = _begin(setup, embedder, pool, encode)
         if embedder.dimension != dimension:
-            learner = make(embedder=embedder)
+            learner = setup.learner(embedder)
         if recipe.objective.proxy_start == "prototypes" and not setup.goes_on:
             start_proxies(learner.objective, pool)
         if ranks.is_first:

@@ -357,8 +357,9 @@ def make_fabric(section: TrainingSection, ranks: Ranks) -> Any:
         alone = strategies.SingleDeviceStrategy(device)
         return fabric.Fabric(accelerator=accelerator, devices=1, strategy=alone, precision=section.precision)
     # Statistics of batch norm are equal, or stay with their process, where only the first one's are ever used.
-    options = {_buffers_in_step(): False, "process_group": step_group()}
-    strategy = strategies.DDPStrategy(**options)
+    renamed = "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
+    buffers = "forward_sync_buffers" if renamed else "broadcast_buffers"  # whether to send them around in every step
+    strategy = strategies.DDPStrategy(**{buffers: False, "process_group": step_group()})
     shared = fabric.Fabric(
         accelerator=accelerator,
         devices=ranks.local_world_size,
@@ -368,15 +369,6 @@ def make_fabric(section: TrainingSection, ranks: Ranks) -> Any:
     )
     shared.launch()
     return shared
-
-
-def _buffers_in_step() -> str:
-    """What PyTorch calls the option to send buffers around in every step: it was renamed."""
-    return next(
-        name
-        for name in ("forward_sync_buffers", "broadcast_buffers")
-        if name in inspect.signature(DistributedDataParallel).parameters
-    )
 
 
 class _Shared(nn.modules.batchnorm._BatchNorm):

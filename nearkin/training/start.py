@@ -241,7 +241,8 @@ def start_lines(head: Mapping[str, Any]) -> list[str]:
     lines = [f"The {head.get('layer', 'head')} starts {how}: {sizes}{ridge}{damping}{_costs(size, trials)}."]
     if len(trials) > 1:
         lines.append(f"  On training classes left out ({' / '.join(MEASURES)}):")
-        lines.append("  " + "   ".join(f"{t['dimension']}: {_percent(t)}" for t in trials))
+        shares = (" / ".join(f"{100 * trial[key]:.1f}" for key in MEASURES.values()) for trial in trials)
+        lines.append("  " + "   ".join(f"{t['dimension']}: {share}" for t, share in zip(trials, shares, strict=True)))
     if size == width and size > _LARGE:
         lines.append(
             f"  A gallery of a million items takes {4 * size / 1000:.1f} GB: int8 precision and `nearkin "
@@ -279,10 +280,6 @@ def rate_note(head: Mapping[str, Any], lr: float) -> str | None:
         f"{note}. So few leave the start nearly as it is: to train on all the same, set training.full_rate_classes=0 "
         "and training.full_rate_items=0."
     )
-
-
-def _percent(trial: Mapping[str, Any]) -> str:
-    return " / ".join(f"{100 * trial[key]:.1f}" for key in MEASURES.values())
 
 
 def _costs(size: int, trials: Sequence[Mapping[str, Any]]) -> str:

@@ -161,11 +161,15 @@ class GradientCache:
         del found
         loss = self.step.loss(cached, labels.to(self.device, non_blocking=True))
         self.backward(loss)
-        with keeping_buffers(self.step.embedder), torch.random.fork_rng(self._gpus()):
+        gpus = [self.device] if self.device.type == "cuda" else []
+        with keeping_buffers(self.step.embedder), torch.random.fork_rng(gpus):
             for place, state in enumerate(states):
                 set_generator_state(state, self.device)
                 self._go_back(self._outputs(inputs, place * self.size), cached, place * self.size)
-        self.step.ranks.average([_gradient(parameter) for parameter in self.learned])
+        for parameter in self.learned:
+            if parameter.grad is None:  # every process must have the same
+                parameter.grad = torch.zeros_like(parameter)
+        self.step.ranks.average([parameter.grad for parameter in self.learned if parameter.grad is not None])
         return loss.detach()
 
     def _outputs(self, inputs: Inputs, first: int) -> Outputs:
@@ -185,16 +189,6 @@ class GradientCache:
         }
         if known:
             torch.autograd.backward(list(known), list(known.values()))
-
-    def _gpus(self) -> list[torch.device]:
-        return [self.device] if self.device.type == "cuda" else []
-
-
-def _gradient(parameter: nn.Parameter) -> Tensor:
-    """The gradient of a parameter, made if there is none: every process must have the same."""
-    if parameter.grad is None:
-        parameter.grad = torch.zeros_like(parameter)
-    return parameter.grad
 
 
 @contextmanager

@@ -90,7 +90,9 @@ class InnerAttack:
 
             ball = Ball(pixels.flatten(1), self.section.eps, self.norm)
             raised = self._raised(lambda points: embedder.embed(seen(points)), embedder, loss, ball.centres, labels)
-            start = self._start(ball, step, slope=self._has_slope(loss))
+            # What compares with the input is smallest there, and does not rise from it.
+            slope = isinstance(loss, ClassVectors) and self.section.mode != "trades"
+            start = self._start(ball, step, slope)
             return seen(climb(raised, start, ball, steps=self.steps, step=self.length))
 
     def _raised(
@@ -106,10 +108,6 @@ class InnerAttack:
                 predicted = loss.class_scores(embed(centres))
             return lambda points: prediction_cross_entropy(predicted, loss.class_scores(embed(points)))
         return lambda points: functional.cross_entropy(loss.class_scores(embed(points)), labels, reduction="none")
-
-    def _has_slope(self, loss: nn.Module) -> bool:
-        """Whether what is raised rises from the input itself on: what compares with the input is smallest there."""
-        return isinstance(loss, ClassVectors) and self.section.mode != "trades"
 
     def _start(self, ball: Ball, step: int, slope: bool) -> Tensor:
         """Where to begin (b, D): a random point of the ball for PGD, else the input, or very near to it."""
