@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nearkin.objectives.distances import distance_in, library, similarity_in
-from nearkin.objectives.registry import FLAT, PAIRS, SPHERE, LossShape, register_loss
+from nearkin.objectives.registry import FLAT, PAIRS, SPHERE, Given, LossShape, register_loss
 from nearkin.registry import NonNegative, Positive, Real
 
 Added = tuple[list[Tensor], list[Tensor]]
@@ -58,13 +58,7 @@ class AnchorBlocks(nn.Module):
         self.at_once = at_once
 
     def forward(
-        self,
-        embeddings: Tensor,
-        labels: Tensor,
-        choice: Any = None,
-        *,
-        ref_emb: Tensor | None = None,
-        ref_labels: Tensor | None = None,
+        self, embeddings: Tensor, labels: Tensor, choice: Any = None, *, ref_emb: Given = None, ref_labels: Given = None
     ) -> Tensor:
         """Scalar loss of raw embeddings (B, d) and labels (B,), with themselves or with references (R, d), (R,)."""
         others, their_labels, given = embeddings, labels, {}

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import numpy as np
 import torch
 from pydantic import Field
-from torch import nn
+from torch import Tensor, nn
 
 from nearkin.data.hierarchy import Hierarchy
 from nearkin.models.similarity import SimilarityParts
@@ -25,6 +25,9 @@ Portion = Annotated[float, Field(ge=0, lt=1)]
 """Of a whole that something must be left of."""
 LayerSize = Annotated[int, Field(ge=1, le=65_536)]
 """Of a hidden layer: a larger one is a mistake that would otherwise only show when memory runs out."""
+
+Given = Tensor | None
+"""What only some calls bring: references, attributes or features."""
 
 Takes = Literal["embeddings", "attributes", "features", "proxies"]
 """Raw embeddings (B, d), the attributes (B, M) that the pooling gives, the features (B, F) that the head takes, or the

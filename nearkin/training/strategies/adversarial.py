@@ -34,11 +34,11 @@ from nearkin.objectives.proxy.scores import (
     prediction_cross_entropy,
     prediction_divergence,
 )
-from nearkin.objectives.registry import mixed_seed
+from nearkin.objectives.registry import Given, mixed_seed
 from nearkin.recipe import AdversarialSection
 from nearkin.spaces import Space
 from nearkin.training.ranks import Ranks
-from nearkin.training.strategies.base import Given, Schedule
+from nearkin.training.strategies.base import Schedule
 
 # Keeps the draws of random starts apart from others of the same seed and step.
 _SALT = 0xADE5

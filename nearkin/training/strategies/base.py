@@ -18,6 +18,7 @@ from nearkin.metrics.dynamics import episode_dynamics
 from nearkin.models import Embedder
 from nearkin.models.embedder import Features
 from nearkin.objectives import Objective
+from nearkin.objectives.registry import Given
 from nearkin.recipe import CrossBatchMemorySection, EpisodicSection, TrainingSection
 from nearkin.spaces import Representation, Space
 from nearkin.training.batches import TrainingPool
@@ -30,8 +31,6 @@ SELECTION_METRIC = "val_MAP@R"
 """What chooses the weights unless the schedule has something better, by its name in the log."""
 
 Weights = Callable[[], dict[str, Tensor]]
-Given = Tensor | None
-"""What only some objectives need."""
 
 
 class Schedule(nn.Module):

@@ -20,12 +20,13 @@ from torch import Tensor, nn
 from nearkin.errors import CheckpointError
 from nearkin.models.embedder import Features, to_device, write_tensors
 from nearkin.objectives import Objective
+from nearkin.objectives.registry import Given
 from nearkin.recipe import ChanceConstrainedSection
 from nearkin.spaces import kcenter
 from nearkin.training.batches import TrainingPool
 from nearkin.training.ranks import Ranks
 from nearkin.training.run import load_state, save_state
-from nearkin.training.strategies.base import SELECTION_METRIC, Given, Schedule, Weights
+from nearkin.training.strategies.base import SELECTION_METRIC, Schedule, Weights
 
 
 def proximal(weights: list[Tensor], centre: list[Tensor], strength: float) -> Tensor:
