@@ -29,6 +29,7 @@ from nearkin.storage import replacing
 from nearkin.training.batches import TrainingPool
 
 _FILE = "clusters.npz"
+_UNREADABLE = (OSError, ValueError, KeyError, TypeError, EOFError, RuntimeError, BadZipFile, zlib.error)
 _NUMBERS = ("steps", "centroids", "radii", "drift", "accuracy")
 
 
@@ -185,10 +186,7 @@ def read_clusters(folder: str | Path) -> Clusters | None:
             numbers = {name: stored[name] for name in _NUMBERS}
         clusters = Clusters(class_names=tuple(names.tolist()), space=space, **numbers)
         _check(clusters)
-    except (
-        *(OSError, ValueError, KeyError, TypeError, EOFError, RuntimeError, BadZipFile, zlib.error),
-        NearkinError,  # of the space
-    ) as error:
+    except (*_UNREADABLE, NearkinError) as error:  # the latter of the space
         raise RunError(f"{path} is damaged: remove it; a resumed run begins another.") from error
     return clusters
 

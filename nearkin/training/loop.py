@@ -101,8 +101,8 @@ class LoopState:
 class Kept(NamedTuple):
     """Weights of the model, and the state of a loss that can name classes, which belongs to them; else nothing."""
 
-    weights: Mapping[str, Tensor]
-    loss: Mapping[str, Tensor]
+    weights: dict[str, Tensor]
+    loss: dict[str, Tensor]
 
 
 def _of_mean(name: str) -> str:
