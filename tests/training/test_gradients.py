@@ -222,6 +222,7 @@ def test_accumulated_gradients_are_the_mean_of_those_of_the_batches(cache, patte
     sgd = ["training.optimizer=sgd", "training.momentum=0", "training.weight_decay=0", "training.lr=0.1"]
     more = ["training.gradient_accumulation=3", "training.max_steps=1", f"training.gradient_cache={cache}"]
     recipe = load_recipe("contrastive", [*tiny, *sgd, *more, "model.frozen_batch_norm=true"])
+    monkeypatch.setattr("nearkin.training.fit.check_fine_tuning", lambda _: None)  # a trunk that knows nothing will do
     seen, add = [], Loop._add
 
     def recorded(self, inputs, labels):
