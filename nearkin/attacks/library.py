@@ -101,7 +101,7 @@ class _Published:
 
     Args:
         classes: its class by norm.
-        steps: how many it has, unless told otherwise; None: it has no such number.
+        steps: its default number of them; None if it has none.
         sized: whether it takes the length of a step.
         minimal: whether it looks for the smallest perturbation instead of one within epsilon.
     """

@@ -21,7 +21,7 @@ from nearkin.errors import DataError, suggestion
 from nearkin.spaces import Space
 
 _STEP = 2.5
-"""A step is so many times the radius over the number of steps, unless told otherwise: the ball can be crossed."""
+"""A step is so many times the radius over the number of steps, by default: the ball can be crossed."""
 
 
 class Goal(Protocol):
@@ -64,7 +64,7 @@ def nothing_found(points: Tensor) -> AscentResult:
 
 
 def usual_step(radius: float, steps: int) -> float:
-    """The size of a step where nobody says."""
+    """The default size of a step."""
     return _STEP * radius / steps if steps > 1 else radius
 
 
@@ -256,7 +256,7 @@ class OfInputs:
 
 
 BATCH = 32
-"""Inputs that are attacked together, unless told otherwise."""
+"""Inputs that are attacked together, by default."""
 
 
 def attack(
@@ -327,7 +327,7 @@ def attack_classifier(
     raised: Raised = "cross-entropy",
     **options: object,
 ) -> AscentResult:
-    """Look for wrongly classified points near inputs (B, ...) of classes `codes` (B,); options as of `attack`."""
+    """Look for wrongly classified points near inputs (B, ...) of classes `codes` (B,); options as for `attack`."""
     inputs = as_inputs(inputs)
     goal = Misclassify(classifier, as_codes(codes, inputs), tuple(inputs.shape[1:]), raised)
     with at_rest(classifier):

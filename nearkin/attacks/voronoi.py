@@ -170,7 +170,7 @@ class Hunt:
 
 
 _BATCH = 512
-"""Inputs that are attacked together, unless told otherwise."""
+"""Inputs that are attacked together, by default."""
 
 
 @dataclass(frozen=True, eq=False)

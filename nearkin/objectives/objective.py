@@ -434,7 +434,7 @@ def _make_miner(section: ObjectiveSection, entry: LossEntry, shape: LossShape) -
         return None
     name = section.miner or entry.miner
     if name == EVERY and not section.switch:
-        return None  # a loss takes every pair unless told otherwise
+        return None  # a loss takes every pair by default
     miner = miners.get(name)
     defaults = {name: p.default for name, p in parameters_of(entry.factory).items() if name in miner.inherits}
     inherited: dict[str, Any] = {name: section.parameters.get(name, default) for name, default in defaults.items()}

@@ -76,7 +76,7 @@ class Learner(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class TrainingSetup:
-    """What is fixed in a run; arguments as of `train`."""
+    """What is fixed in a run; the arguments are those of `train`."""
 
     dataset: Dataset
     recipe: Recipe
@@ -115,7 +115,7 @@ class TrainingSetup:
         return self.dataset.fingerprint()
 
     @cached_property
-    def goes_on(self) -> bool:
+    def resumes(self) -> bool:
         """Whether a checkpoint is continued; asked before training writes one."""
         return self.resume and self.run.state_file.exists()
 
@@ -196,7 +196,7 @@ def train(
     check_validation(recipe, setup.validation_labels, classified=classified)
     # Every process looks before the first one writes: afterwards the directory exists.
     run.check(recipe, resume)
-    start = RunStart.load(run.start_file) if setup.goes_on else RunStart()
+    start = RunStart.load(run.start_file) if setup.resumes else RunStart()
     dimension = embedder.dimension
     if start.head is not None:
         resize_head(embedder, start.head["dimension"])
@@ -211,11 +211,11 @@ def train(
         pool = TrainingPool(batches, embedder, setup.class_ids, recipe.training.seed)
         own = learner.batch_classes * recipe.data.per_class // ranks.world_size
         check_memory(embedder, batches, recipe.training, _device(setup), own, recipe.data.per_class)
-        if not setup.goes_on:
+        if not setup.resumes:
             start = _begin(setup, embedder, pool, encode)
         if embedder.dimension != dimension:
             learner = setup.learner(embedder)
-        if recipe.objective.proxy_start == "prototypes" and not setup.goes_on:
+        if recipe.objective.proxy_start == "prototypes" and not setup.resumes:
             start_proxies(learner.objective, pool)
         if ranks.is_first:
             run.prepare(recipe, resume)
