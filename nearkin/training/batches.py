@@ -135,7 +135,7 @@ class DecodedBatches:
         """Yield (inputs, labels) of the steps first..last, counted from 1; inputs are augmented when they are taken."""
         loader = DataLoader(
             _SeededItems(self.dataset, self.transform, self.seed),
-            batch_sampler=self._keys(first, last),  # type: ignore[arg-type]  # an iterator does
+            batch_sampler=self._keys(first, last),
             num_workers=self.workers,
             collate_fn=_collate,
             worker_init_fn=_ignore_interrupts,

@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
@@ -183,7 +184,7 @@ def read_clusters(folder: str | Path) -> Clusters | None:
             names, space = stored["class_names"], make_space(**json.loads(str(stored["space"])))
             if names.ndim != 1 or names.dtype.kind != "U":
                 raise ValueError(f"class names of type {names.dtype} and shape {names.shape}")
-            numbers = {name: stored[name] for name in _NUMBERS}
+            numbers: dict[str, Any] = {name: stored[name] for name in _NUMBERS}
         clusters = Clusters(class_names=tuple(names.tolist()), space=space, **numbers)
         _check(clusters)
     except (*_UNREADABLE, NearkinError) as error:  # the latter of the space
@@ -215,7 +216,8 @@ def _after(seen: Clusters, now: Clusters) -> Clusters:
     seen = replace(seen, centroids=seen.centroids[-1:])
     x, y = (torch.from_numpy(clusters.centroids[-1]).unsqueeze(-2) for clusters in (now, seen))
     now = replace(now, drift=now.space.distance(x, y)[..., 0, 0].numpy()[None])
-    return replace(now, **{name: np.concatenate([getattr(one, name) for one in (seen, now)]) for name in _NUMBERS})
+    both: dict[str, Any] = {name: np.concatenate([getattr(one, name) for one in (seen, now)]) for name in _NUMBERS}
+    return replace(now, **both)
 
 
 def _write(folder: Path, clusters: Clusters) -> None:

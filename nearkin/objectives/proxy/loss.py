@@ -95,7 +95,7 @@ def _check_scale(given: Any, dynamic: bool) -> Any:
     what = ", or dynamic" if dynamic else ""
     if given == "dynamic":
         what = "; only the scales of normface and proxy-dr can be dynamic"
-    raise PydanticCustomError("scale", f"Input should be a number above 0{what}")  # type: ignore[arg-type]
+    raise PydanticCustomError("scale", f"Input should be a number above 0{what}")
 
 
 ScaleOption = Annotated[float | Literal["dynamic"], BeforeValidator(partial(_check_scale, dynamic=True))]
