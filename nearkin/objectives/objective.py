@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -35,7 +36,6 @@ from nearkin.objectives.registry import (
     Takes,
     losses,
     miners,
-    mixed_seed,
     regularisers,
 )
 from nearkin.objectives.section import ObjectiveSection
@@ -353,7 +353,8 @@ def make_objective(
         )
     check_space(section, shape.space.name)
     with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(mixed_seed(seed, _SALT))
+        drawn = np.random.SeedSequence([seed, _SALT]).generate_state(1, np.uint64)[0]
+        torch.default_generator.manual_seed(int(drawn >> np.uint64(1)))
         loss = entry.factory(shape, **section.parameters)
         terms = {
             term.name: (term.weight, regularisers.get(term.name).factory(shape, **term.parameters))
