@@ -43,12 +43,12 @@ class AdversarialSection(_Section):
     """What is made of perturbed inputs, and what perturbs them."""
 
     mode: Literal["mix", "trades", "negative-margin"] = Field(
-        "mix",
+        default="mix",
         description="mix: the loss of clean and of perturbed inputs; trades: perturbed ones should be predicted as the "
         "clean ones are; negative-margin: with the loss normface, perturbed ones should only stay with their proxy.",
     )
     alpha: float = Field(
-        0.5,
+        default=0.5,
         ge=0,
         lt=1,
         allow_inf_nan=False,
@@ -56,31 +56,31 @@ class AdversarialSection(_Section):
         "out (mix only).",
     )
     trades_lambda: Fractional = Field(
-        1 / 6,
+        default=1 / 6,
         gt=0,
         allow_inf_nan=False,
         description="With mode=trades: the perturbed inputs' term is divided by this; small: more robust, less "
         "accurate.",
     )
     trades_term: Literal["kl", "cross-entropy"] = Field(
-        "kl",
+        default="kl",
         description="With mode=trades: kl: the divergence of the two predictions; cross-entropy: this plus the entropy "
         "of the clean one, which can make one class certain for all inputs.",
     )
     attack: Literal["fgsm", "bim", "pgd"] = Field(
-        "pgd",
+        default="pgd",
         description="fgsm: one step of eps; bim: several steps from the input; pgd: from a random point of the ball.",
     )
-    norm: Literal["linf", "l2"] = Field("linf", description="How the size of a perturbation is measured.")
+    norm: Literal["linf", "l2"] = Field(default="linf", description="How the size of a perturbation is measured.")
     eps: Fractional = Field(
-        8 / 255,
+        default=8 / 255,
         gt=0,
         allow_inf_nan=False,
         description="Largest size of a perturbation, of pixels in [0, 1]; fractions such as 8/255 are numbers here.",
     )
-    steps: Count = Field(10, description="Steps of bim and pgd, each a forward and a backward pass.")
+    steps: Count = Field(default=10, description="Steps of bim and pgd, each a forward and a backward pass.")
     step_size: Fractional | None = Field(
-        None,
+        default=None,
         gt=0,
         allow_inf_nan=False,
         description="Length of a step of bim and pgd; null: 2.5 eps / steps, or eps if there is one step.",
@@ -111,35 +111,38 @@ def _default(name: str) -> Any:
 class CrossBatchMemorySection(_Section):
     """A queue of the embeddings of the last batches that each batch is compared with as well."""
 
-    batches: Count = Field(25, description="Batches that the memory holds.")
+    batches: Count = Field(default=25, description="Batches that the memory holds.")
     warmup_steps: CountOrZero = Field(
-        1000, description="Plain steps before the memory is used: embeddings move too fast at first."
+        default=1000, description="Plain steps before the memory is used: embeddings move too fast at first."
     )
 
 
 class ChanceConstrainedSection(_Section):
     """A series of proxy problems, each with new proxies drawn from the data (instances)."""
 
-    proxies: Count = Field(8, description="Proxies a class; 8 up to some 200 classes, 4 for thousands.")
+    proxies: Count = Field(default=8, description="Proxies a class; 8 up to some 200 classes, 4 for thousands.")
     pool: Count = Field(
-        12,
+        default=12,
         description="Samples a class from which the next proxies are picked by greedy k-center; as many as proxies: "
         "random proxies.",
     )
     proximal: NonNegative = Field(
-        2e-4, description="Weight of half the squared distance to the weights of the previous instance."
+        default=2e-4, description="Weight of half the squared distance to the weights of the previous instance."
     )
-    batch_weight: NonNegative = Field(0.1, description="Weight of the loss of the batch with itself.")
+    batch_weight: NonNegative = Field(default=0.1, description="Weight of the loss of the batch with itself.")
     warmup_steps: CountOrZero = Field(
-        0, description="Plain steps before the first proxies are drawn, at a validation: for networks from scratch."
+        default=0,
+        description="Plain steps before the first proxies are drawn, at a validation: for networks from scratch.",
     )
-    patience: Count = Field(3, description="Validations without a gain after which an instance counts as converged.")
-    min_gain: NonNegative = Field(1e-5, description="Gain in MAP@R that counts as one.")
+    patience: Count = Field(
+        default=3, description="Validations without a gain after which an instance counts as converged."
+    )
+    min_gain: NonNegative = Field(default=1e-5, description="Gain in MAP@R that counts as one.")
     instances: Count | None = Field(
-        None, description="The last instance, which is never followed by new proxies; null: no last one."
+        default=None, description="The last instance, which is never followed by new proxies; null: no last one."
     )
     anchors: Literal["proxies", "samples"] = Field(
-        "proxies",
+        default="proxies",
         description="Trained proxies that start at samples' embeddings, or the samples themselves, embedded again in "
         "every step (a control for few classes).",
     )
@@ -154,17 +157,17 @@ class ChanceConstrainedSection(_Section):
 class EpisodicSection(_Section):
     """Batches that are episodes: support and queries of a few classes."""
 
-    way: Several = Field(5, description="Classes in an episode.")
-    shot: Count = Field(1, description="Support items of each class.")
-    query: Count = Field(16, description="Queries of each class.")
+    way: Several = Field(default=5, description="Classes in an episode.")
+    shot: Count = Field(default=1, description="Support items of each class.")
+    query: Count = Field(default=16, description="Queries of each class.")
     validation_way: Several | None = Field(
-        None, description="Classes in a validation's episode; null: as many as in training."
+        default=None, description="Classes in a validation's episode; null: as many as in training."
     )
     validation_episodes: Several = Field(
-        600, description="Episodes of a validation, whose accuracy chooses the weights."
+        default=600, description="Episodes of a validation, whose accuracy chooses the weights."
     )
     record_every: Count | None = Field(
-        100,
+        default=100,
         description="Episodes between two records of the training dynamics, which cost one more forward pass; null: "
         "none.",
     )
@@ -173,104 +176,111 @@ class EpisodicSection(_Section):
 class TrainingSection(_Section):
     """How the objective is minimised."""
 
-    max_steps: Count = Field(1500, description="Optimiser steps at the most.")
-    optimizer: Literal["adam", "adamw", "sgd"] = Field("adam", description="The optimiser.")
+    max_steps: Count = Field(default=1500, description="Optimiser steps at the most.")
+    optimizer: Literal["adam", "adamw", "sgd"] = Field(default="adam", description="The optimiser.")
     lr: Positive = Field(
-        1e-3,
+        default=1e-3,
         description="Learning rate of the head; left out: 1e-4 where it starts from the data (model.head_start), else "
         "1e-3.",
     )
-    backbone_lr_factor: float = Field(0.1, ge=0, description="The backbone's learning rate, as a multiple of `lr`.")
+    backbone_lr_factor: float = Field(
+        default=0.1, ge=0, description="The backbone's learning rate, as a multiple of `lr`."
+    )
     full_rate_classes: CountOrZero = Field(
-        80,
+        default=80,
         description="Training classes for which `lr` is meant, where the head starts from the data (model.head_start) "
         "and the whole backbone is frozen: with fewer, every rate is lowered by the square of the share, so that few "
         "classes cannot ruin the start; 0: never.",
     )
-    full_rate_items: CountOrZero = Field(3000, description="The same by the number of training items.")
+    full_rate_items: CountOrZero = Field(default=3000, description="The same by the number of training items.")
     proxy_lr_factor: float = Field(
-        1.0, ge=0, description="Learning rate of the loss's own parameters, as a multiple of lr."
+        default=1.0, ge=0, description="Learning rate of the loss's own parameters, as a multiple of lr."
     )
-    weight_decay: float = Field(1e-4, ge=0, description="Weight decay of head and backbone; proxies have none.")
+    weight_decay: float = Field(default=1e-4, ge=0, description="Weight decay of head and backbone; proxies have none.")
     layer_decay: Share | None = Field(
-        None,
+        default=None,
         description="Layer-wise decay: each stage of the backbone learns at this share of the rate of the next one, "
         "the last stage at the backbone's own; null: all stages at the same rate.",
     )
-    momentum: float = Field(0.9, ge=0, lt=1, description="Momentum of sgd.")
+    momentum: float = Field(default=0.9, ge=0, lt=1, description="Momentum of sgd.")
     betas: tuple[Beta, Beta] = Field(
-        (0.9, 0.999), description="Decay of adam's and adamw's averages of gradients and of their squares."
+        default=(0.9, 0.999), description="Decay of adam's and adamw's averages of gradients and of their squares."
     )
     lr_schedule: Literal["constant", "cosine", "step", "plateau"] = Field(
-        "constant", description="Learning rate over the steps; plateau: lowered when validation stops gaining."
+        default="constant", description="Learning rate over the steps; plateau: lowered when validation stops gaining."
     )
-    step_every: Count = Field(500, description="With lr_schedule=step: steps between two decays.")
-    step_factor: Share = Field(0.5, description="With lr_schedule=step or plateau: what a decay multiplies by.")
+    step_every: Count = Field(default=500, description="With lr_schedule=step: steps between two decays.")
+    step_factor: Share = Field(default=0.5, description="With lr_schedule=step or plateau: what a decay multiplies by.")
     plateau_patience: CountOrZero = Field(
-        3,
+        default=3,
         description="With lr_schedule=plateau: validations without a better value that are waited for; the next such "
         "one lowers the rate. Those during the warm-up do not count.",
     )
-    warmup_steps: CountOrZero = Field(0, description="Steps of linear warm-up of every learning rate.")
-    head_warmup_steps: CountOrZero = Field(0, description="First steps that train head and proxies only.")
-    clip: float | None = Field(None, gt=0, description="Largest norm of the gradient; longer ones are scaled down.")
+    warmup_steps: CountOrZero = Field(default=0, description="Steps of linear warm-up of every learning rate.")
+    head_warmup_steps: CountOrZero = Field(default=0, description="First steps that train head and proxies only.")
+    clip: float | None = Field(
+        default=None, gt=0, description="Largest norm of the gradient; longer ones are scaled down."
+    )
     precision: Literal["32-true", "bf16-mixed", "16-mixed", "auto"] = Field(
-        "32-true",
+        default="32-true",
         description="Fabric's precision; auto: bf16-mixed where a measurement before the first step says that it is "
         "clearly faster here, else 32-true.",
     )
-    accelerator: Literal["auto", "cpu", "gpu", "mps"] = Field("auto", description="Where to train.")
-    evaluate_every: Count = Field(100, description="Steps between two validations (and checkpoints).")
+    accelerator: Literal["auto", "cpu", "gpu", "mps"] = Field(default="auto", description="Where to train.")
+    evaluate_every: Count = Field(default=100, description="Steps between two validations (and checkpoints).")
     patience: Count | None = Field(
-        10, description="Validations without a better value of what `select` names before stopping; null: never."
+        default=10,
+        description="Validations without a better value of what `select` names before stopping; null: never.",
     )
     select: str | None = Field(
-        None,
+        default=None,
         description="What chooses the weights: MAP@R, P@1, accuracy where it is measured, or one of "
         "validation_metrics; null: MAP@R, or accuracy with schedule=episodic, or with data.split=items or domains "
         "and a loss that classifies.",
     )
     cluster_items: Several | None = Field(
-        None,
+        default=None,
         description="Items of each training class whose centroid and radius every validation measures; null: none.",
     )
     hierarchy_items: Count = Field(
-        20,
+        default=20,
         description="With data.hierarchy: items of each training class that make the prototypes whose distances every "
         "validation compares with the tree.",
     )
     validation_metrics: list[str] = Field(
-        [],
+        default=[],
         description="What each validation measures besides MAP@R and P@1, for the log and the curves: NMI, AMI, F1, "
         "Recall@k, P@k, MAP@k, R-precision, MRR, kNN-Acc (with the audit's knn).",
     )
-    ema: float | None = Field(None, gt=0, lt=1, description="Decay of the moving average of weights; null: none.")
+    ema: float | None = Field(
+        default=None, gt=0, lt=1, description="Decay of the moving average of weights; null: none."
+    )
     average_best: int | None = Field(
-        None,
+        default=None,
         ge=2,
         le=100,
         description="At the end, also validate the mean of the last so many weights that were the best when they were "
         "validated, and keep it if it beats them; a checkpoint holds all of them; null: no mean.",
     )
     gradient_accumulation: Count = Field(
-        1,
+        default=1,
         description="Batches whose gradients are averaged before the optimiser steps. Each has a loss of its own: "
         "items of two batches are never compared, unlike with gradient_cache.",
     )
     gradient_cache: Count | None = Field(
-        None,
+        default=None,
         description="Items that go through the network at once, twice, so that a large batch needs the memory of so "
         "many; null: the whole batch, once.",
     )
     sync_batch_norm: bool = Field(
-        True,
+        default=True,
         description="In several processes: batch norms that learn take their statistics from the whole batch, as in "
         "one; false: from the slice of their process.",
     )
-    log_every: Count = Field(50, description="Steps between two lines of the training log.")
-    seed: CountOrZero = Field(0, description="Seed of everything random.")
+    log_every: Count = Field(default=50, description="Steps between two lines of the training log.")
+    seed: CountOrZero = Field(default=0, description="Seed of everything random.")
     schedule: Literal["plain", "cross-batch-memory", "chance-constrained", "episodic", "adversarial"] = Field(
-        "plain",
+        default="plain",
         description="What a batch is compared with: itself (or the loss's own proxies), also a memory of earlier "
         "batches, sets of proxies redrawn from the data time and again, or, as an episode, its own support items; "
         "adversarial: as plain, also of inputs that an attack has perturbed.",
@@ -362,85 +372,92 @@ def with_new_names(section: dict[str, Any]) -> dict[str, Any]:
 class AuditSection(_Section):
     """What is measured on the held-out classes when training is done."""
 
-    suites: list[str] = Field(["retrieval", "clustering"], description="Suites to run.")
-    recall_at: list[Count] = Field([1, 2, 4, 8], description="The k of Recall@k.")
-    map_at: list[Count] = Field([10], description="The k of MAP@k.")
-    knn: Count = Field(5, description="Neighbours of kNN-Acc.")
+    suites: list[str] = Field(default=["retrieval", "clustering"], description="Suites to run.")
+    recall_at: list[Count] = Field(default=[1, 2, 4, 8], description="The k of Recall@k.")
+    map_at: list[Count] = Field(default=[10], description="The k of MAP@k.")
+    knn: Count = Field(default=5, description="Neighbours of kNN-Acc.")
     classification_k: list[Count] = Field(
-        [10], min_length=1, description="The k of the votes of k neighbours in the classification suite."
+        default=[10], min_length=1, description="The k of the votes of k neighbours in the classification suite."
     )
     rerank: str | None = Field(
-        None,
+        default=None,
         description="How the retrieval suite re-ranks what it finds: average-query-expansion, k-reciprocal; null: not.",
     )
-    corrupted_queries: int = Field(1000, ge=10, description="Queries that the corruption suite corrupts.")
+    corrupted_queries: int = Field(default=1000, ge=10, description="Queries that the corruption suite corrupts.")
     severities: list[Annotated[int, Field(ge=1, le=5)]] = Field(
-        [1, 2, 3, 4, 5], min_length=1, description="Severities of the corruption suite."
+        default=[1, 2, 3, 4, 5], min_length=1, description="Severities of the corruption suite."
     )
     corruption_reference: bool = Field(
-        False,
+        default=False,
         description="Also corrupt for the pretrained features, which the mean corruption error is then relative to; "
         "twice the work.",
     )
-    pooling_classes: Several = Field(10, description="Classes that the pooling suite looks at.")
-    pooling_items: Count = Field(64, description="Items of each of them.")
+    pooling_classes: Several = Field(default=10, description="Classes that the pooling suite looks at.")
+    pooling_items: Count = Field(default=64, description="Items of each of them.")
     pooling_prototypes: Count = Field(
-        48, description="Prototypes that the pooling suite covers their local features with."
+        default=48, description="Prototypes that the pooling suite covers their local features with."
     )
     fewshot_ways: list[Several] = Field(
-        [5, 20], min_length=1, description="Classes in an episode of the fewshot suite, each tried."
+        default=[5, 20], min_length=1, description="Classes in an episode of the fewshot suite, each tried."
     )
     fewshot_shots: list[Count] = Field(
-        [1, 5], min_length=1, description="Known items of each of these classes, each tried."
+        default=[1, 5], min_length=1, description="Known items of each of these classes, each tried."
     )
-    fewshot_queries: Count = Field(15, description="Queries of each of these classes.")
-    fewshot_episodes: Several = Field(600, description="Episodes of each way and shot.")
+    fewshot_queries: Count = Field(default=15, description="Queries of each of these classes.")
+    fewshot_episodes: Several = Field(default=600, description="Episodes of each way and shot.")
     tree_distance: Literal["path", "lcs"] = Field(
-        "path",
+        default="path",
         description="Distance of two classes in the tree of the hierarchy suite: edges between them, or the height of "
         "their lowest common node as a share of the tree's.",
     )
     diagonal: bool = Field(
-        False, description="Whether mean correlations count the distance of a class to itself, as published."
+        default=False, description="Whether mean correlations count the distance of a class to itself, as published."
     )
     hierarchy_similarity_at: list[Several] = Field(
-        [50, 250], min_length=1, description="The k of HS@k in the hierarchy suite; the largest is that of AHS@k."
+        default=[50, 250],
+        min_length=1,
+        description="The k of HS@k in the hierarchy suite; the largest is that of AHS@k.",
     )
     untrained_items: CountOrZero = Field(
-        100,
+        default=100,
         description="Items of each class at the most for the mean correlations of pixels and of a random network in "
         "the hierarchy suite; 0: none.",
     )
     geometry_items: int = Field(
-        500, ge=3, description="Items whose distances the geometry suite compares with those of their pixels."
+        default=500, ge=3, description="Items whose distances the geometry suite compares with those of their pixels."
     )
     sizes: list[Count] = Field(
-        [], description="Dimensions kept in the size suite; empty: all, and halves of it down to 4."
+        default=[], description="Dimensions kept in the size suite; empty: all, and halves of it down to 4."
     )
-    attacked_queries: Several = Field(50, description="Queries that the robustness suite attacks.")
+    attacked_queries: Several = Field(default=50, description="Queries that the robustness suite attacks.")
     attacks: list[str] = Field(
-        _ATTACKS,
+        default=_ATTACKS,
         min_length=1,
         description="Attacks of the robustness suite: fgsm, bim, pgd, deepfool, cw (l2), square (linf).",
     )
-    attack_norm: Literal["linf", "l2"] = Field("linf", description="Norm of the perturbations.")
+    attack_norm: Literal["linf", "l2"] = Field(default="linf", description="Norm of the perturbations.")
     attack_unit: Literal["pixels", "normalised"] = Field(
-        "pixels", description="Unit of the epsilons: pixels from 0 to 1, or inputs as the model normalises them."
+        default="pixels",
+        description="Unit of the epsilons: pixels from 0 to 1, or inputs as the model normalises them.",
     )
     attack_epsilons: list[Annotated[Fractional, Field(gt=0, allow_inf_nan=False)]] = Field(
-        [0.002, 0.004, 0.016], min_length=1, description="Sizes of the perturbations, each tried."
+        default=[0.002, 0.004, 0.016], min_length=1, description="Sizes of the perturbations, each tried."
     )
-    attack_steps: Count = Field(20, description="Steps of PGD, and of the attacks on retrieval.")
+    attack_steps: Count = Field(default=20, description="Steps of PGD, and of the attacks on retrieval.")
     voronoi_items: CountOrZero = Field(
-        500,
+        default=500,
         description="Items whose Voronoi cells bound the Voronoi-epsilon adversary, attacked ones included; fewer "
         "than 2: not measured.",
     )
-    smoothed_queries: CountOrZero = Field(10, description="Queries that randomised smoothing certifies; 0: none.")
-    smoothing_sigma: Positive = Field(0.1, description="Standard deviation of its noise, in pixels from 0 to 1.")
-    smoothing_samples: int = Field(200, ge=10, description="Noisy copies of each of these queries.")
-    resamples: Count = Field(1000, description="Bootstrap resamples of the intervals.")
-    seed: CountOrZero = Field(0, description="Seed of bootstrap, k-means, sampled pairs and episodes.")
+    smoothed_queries: CountOrZero = Field(
+        default=10, description="Queries that randomised smoothing certifies; 0: none."
+    )
+    smoothing_sigma: Positive = Field(
+        default=0.1, description="Standard deviation of its noise, in pixels from 0 to 1."
+    )
+    smoothing_samples: int = Field(default=200, ge=10, description="Noisy copies of each of these queries.")
+    resamples: Count = Field(default=1000, description="Bootstrap resamples of the intervals.")
+    seed: CountOrZero = Field(default=0, description="Seed of bootstrap, k-means, sampled pairs and episodes.")
 
     @field_validator(
         "severities", "fewshot_ways", "fewshot_shots", "hierarchy_similarity_at", "sizes", "attack_epsilons"
