@@ -45,7 +45,7 @@ from nearkin.objectives import make_objective
 from nearkin.objectives.section import ObjectiveSection
 from nearkin.recipe import TrainingSection
 from nearkin.training import Loop, Run
-from nearkin.training.strategies.episodic import Episodic
+from nearkin.training.strategies import Episodic
 
 SEED = 0
 WAY, SHOT, QUERY, EPISODES = 5, 1, 16, 600

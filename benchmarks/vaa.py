@@ -33,8 +33,7 @@ import torch
 from bars import kept, tell, write
 from torch import Tensor, nn
 
-from nearkin.attacks.cell_region import CellRegion, portions
-from nearkin.attacks.cells import VoronoiCells, merge_duplicates
+from nearkin.attacks.cells import CellRegion, VoronoiCells, merge_duplicates, portions
 from nearkin.attacks.norms import L2
 from nearkin.attacks.pgd import AscentResult, Misclassify, ascend, usual_step
 from nearkin.attacks.region import PIXELS
@@ -127,7 +126,7 @@ class Textbook(CellRegion):
 
     @torch.no_grad()
     def project(self, points: Tensor) -> Tensor:
-        wide, near, centres = points.double(), self._near(), self.centres
+        wide, near, centres = points.double(), self.neighbours, self.centres
         found = centres + ball_and_box(wide - centres, PIXELS[0] - centres, PIXELS[1] - centres, self.radius)
         for some in portions(near, wide.shape[1]):
             places, present = near.select(some).table()
@@ -136,7 +135,7 @@ class Textbook(CellRegion):
         return self._settled(found, centres)
 
     def select(self, rows: Tensor) -> Textbook:
-        return Textbook(self.cells, self.rows[rows], self.radius, self.bounds, self.dtype, self._near().select(rows))
+        return Textbook(self.cells, self.rows[rows], self.radius, self.bounds, self.dtype, self.neighbours.select(rows))
 
 
 class Unhurried:

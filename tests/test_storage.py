@@ -45,7 +45,7 @@ import resource, signal, sys, pathlib
 import torch
 from nearkin.errors import StorageError
 from nearkin.storage import write_text
-from nearkin.training.checkpoint import save_state, load_state
+from nearkin.training.run import save_state, load_state
 folder = pathlib.Path(sys.argv[1])
 small = {"weights": {"w": torch.zeros(4)}}
 save_state(folder / "last.safetensors", small, {"identity": {}, "state": {"step": 1}})

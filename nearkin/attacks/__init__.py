@@ -1,11 +1,12 @@
 """How far a distance can be trusted: attacks on inference and retrieval, Voronoi cells, smoothing."""
 
 from nearkin._moved import renamed
-from nearkin.attacks.certified import Certified, certify
 from nearkin.attacks.classifier import (
+    Certified,
     Classifier,
     NearestPoint,
     PixelEmbedder,
+    certify,
     class_codes,
     classifier_of_estimator,
     classifier_of_scores,

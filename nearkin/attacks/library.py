@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -100,7 +101,7 @@ class _Published:
 
     Args:
         classes: its class by norm.
-        steps: how many it has, unless told otherwise; None: it has no such number.
+        steps: its default number of them; None if it has none.
         sized: whether it takes the length of a step.
         minimal: whether it looks for the smallest perturbation instead of one within epsilon.
     """
@@ -202,11 +203,16 @@ def published_attack(
     check_bounds(pixels, PIXELS)
     measured = as_norm(norm)
     numbers, model = unit.of_pixels(pixels).clamp(*unit.bounds), unit.taken_by(classifier)
+    run: Callable[[Tensor, Tensor], Tensor]
     rounding = _ROUNDINGS * torch.finfo(torch.float32).eps
     most = eps * (1 + rounding) + measured.reach(pixels[:1].numel(), rounding * max(map(abs, unit.bounds)))
     found, wrong = pixels.clone(), torch.zeros(len(pixels), dtype=torch.bool)
     distances = torch.zeros(len(pixels), dtype=numbers.dtype)
-    run = _square(model, unit, steps, eps) if name == SQUARE else _foolbox(name, model, unit, norm, steps, step, eps)
+    if name == SQUARE:
+        queries = _SQUARE_QUERIES if steps is None else steps
+        run = partial(square_attack, model, eps=eps, queries=queries, bounds=unit.bounds)
+    else:
+        run = _foolbox(name, model, unit, norm, steps, step, eps)
     with at_rest(classifier):
         for start in range(0, len(pixels), batch_size):
             rows = torch.arange(start, min(start + batch_size, len(pixels)))
@@ -227,13 +233,6 @@ def published_attack(
             if advance is not None:
                 advance(len(rows))
     return Attacked(found, wrong, distances)
-
-
-def _square(
-    model: Callable[[Tensor], Tensor], unit: Unit, steps: int | None, eps: float
-) -> Callable[[Tensor, Tensor], Tensor]:
-    queries = _SQUARE_QUERIES if steps is None else steps
-    return lambda x, codes: square_attack(model, x, codes, eps, queries=queries, bounds=unit.bounds)
 
 
 def _foolbox(

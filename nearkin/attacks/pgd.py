@@ -1,6 +1,5 @@
 """Projected gradient ascent (FGSM, BIM, PGD) for any goal in any region, and the goals of an adversary.
 
-Projected gradient ascent: FGSM, BIM and PGD for whatever can be raised, in any region.
 `x <- project(x + step * steepest(gradient))`. One step of the whole radius from the input is FGSM, many small ones from
 the input are BIM, and from a random point of the region PGD.
 """
@@ -9,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, get_args
 
 import torch
 from torch import Tensor
@@ -22,7 +21,7 @@ from nearkin.errors import DataError, suggestion
 from nearkin.spaces import Space
 
 _STEP = 2.5
-"""A step is so many times the radius over the number of steps, unless told otherwise: the ball can be crossed."""
+"""A step is so many times the radius over the number of steps, by default: the ball can be crossed."""
 
 
 class Goal(Protocol):
@@ -30,7 +29,6 @@ class Goal(Protocol):
 
     def __call__(self, points: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         """What to raise (b,), differentiable, and whether the aim is reached (b,), at points (b, D) of some inputs."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +64,7 @@ def nothing_found(points: Tensor) -> AscentResult:
 
 
 def usual_step(radius: float, steps: int) -> float:
-    """The size of a step where nobody says."""
+    """The default size of a step."""
     return _STEP * radius / steps if steps > 1 else radius
 
 
@@ -130,9 +128,9 @@ def _moved(points: Tensor, gradient: Tensor, region: Region, step: float) -> Ten
 
 
 Raised = Literal["cross-entropy", "margin"]
-_RAISED = ("cross-entropy", "margin")
 
 
+@dataclass(eq=False)
 class Misclassify:
     """Make a classifier name another class.
 
@@ -144,19 +142,16 @@ class Misclassify:
             the former it has a gradient where the classifier is very sure.
     """
 
-    def __init__(
-        self,
-        classifier: Callable[[Tensor], Tensor],
-        codes: Tensor,
-        shape: tuple[int, ...],
-        raised: Raised = "cross-entropy",
-    ) -> None:
-        if raised not in _RAISED:
-            raise DataError(f"An attack does not raise '{raised}'.{suggestion(str(raised), _RAISED)}")
-        self.classifier = classifier
-        self.codes = codes
-        self.shape = tuple(shape)
-        self.raised = raised
+    classifier: Callable[[Tensor], Tensor]
+    codes: Tensor
+    shape: tuple[int, ...]
+    raised: Raised = "cross-entropy"
+
+    def __post_init__(self) -> None:
+        if self.raised not in get_args(Raised):
+            raise DataError(
+                f"An attack does not raise '{self.raised}'.{suggestion(str(self.raised), get_args(Raised))}"
+            )
 
     def __call__(self, points: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         """What is raised (b,), and whether another class is named (b,), of points (b, D) of inputs `rows` (b,)."""
@@ -174,19 +169,17 @@ class Misclassify:
 class _InGallery:
     """What goals of retrieval share: queries as points, and how far they are from a gallery."""
 
-    def __init__(
-        self, embed: Callable[[Tensor], Tensor], gallery: Tensor, space: Space, shape: tuple[int, ...]
-    ) -> None:
-        self.embed = embed
-        self.gallery = gallery
-        self.space = space
-        self.shape = tuple(shape)
+    embed: Callable[[Tensor], Tensor]
+    gallery: Tensor
+    space: Space
+    shape: tuple[int, ...]
 
     def distances(self, points: Tensor) -> Tensor:
         """Distances (b, n) of inputs (b, D) to the gallery."""
         return self.space.distance(self.embed(points.view(-1, *self.shape)), self.gallery)
 
 
+@dataclass(eq=False)
 class PushAway(_InGallery):
     """Make the nearest neighbour of a query one of another class.
 
@@ -199,20 +192,17 @@ class PushAway(_InGallery):
         shape: of one input.
     """
 
-    def __init__(
-        self,
-        embed: Callable[[Tensor], Tensor],
-        gallery: Tensor,
-        codes: Tensor,
-        own: Tensor,
-        space: Space,
-        shape: tuple[int, ...],
-    ) -> None:
-        same = own.unsqueeze(1) == codes
-        if not bool(same.any(dim=1).all()) or bool(same.all(dim=1).any()):
+    embed: Callable[[Tensor], Tensor]
+    gallery: Tensor
+    codes: Tensor
+    own: Tensor
+    space: Space
+    shape: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        self.same = self.own.unsqueeze(1) == self.codes
+        if not bool(self.same.any(dim=1).all()) or bool(self.same.all(dim=1).any()):
             raise DataError("A query can be pushed away from its class if the gallery has items of it, and others.")
-        super().__init__(embed, gallery, space, shape)
-        self.same = same
 
     def __call__(self, points: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         """By how much the own class is farther than the nearest other (b,), and whether it is (b,)."""
@@ -223,6 +213,7 @@ class PushAway(_InGallery):
         return own - other, own > other
 
 
+@dataclass(eq=False)
 class PullTo(_InGallery):
     """Make a chosen item the nearest neighbour of a query.
 
@@ -234,16 +225,11 @@ class PullTo(_InGallery):
         shape: of one input.
     """
 
-    def __init__(
-        self,
-        embed: Callable[[Tensor], Tensor],
-        gallery: Tensor,
-        targets: Tensor,
-        space: Space,
-        shape: tuple[int, ...],
-    ) -> None:
-        super().__init__(embed, gallery, space, shape)
-        self.targets = targets
+    embed: Callable[[Tensor], Tensor]
+    gallery: Tensor
+    targets: Tensor
+    space: Space
+    shape: tuple[int, ...]
 
     def __call__(self, points: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Minus the distance to the target (b,), and whether nothing is nearer (b,)."""
@@ -252,6 +238,7 @@ class PullTo(_InGallery):
         return -near, near <= distances.amin(dim=1)
 
 
+@dataclass(eq=False)
 class OfInputs:
     """A goal of some of the inputs, which are counted anew.
 
@@ -260,9 +247,8 @@ class OfInputs:
         chosen: which ones (b,).
     """
 
-    def __init__(self, goal: Goal, chosen: Tensor) -> None:
-        self.goal = goal
-        self.chosen = chosen
+    goal: Goal
+    chosen: Tensor
 
     def __call__(self, points: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         """What the goal says of points (b, D) of the chosen inputs `rows` (b,)."""
@@ -270,7 +256,7 @@ class OfInputs:
 
 
 BATCH = 32
-"""Inputs that are attacked together, unless told otherwise."""
+"""Inputs that are attacked together, by default."""
 
 
 def attack(
@@ -341,7 +327,7 @@ def attack_classifier(
     raised: Raised = "cross-entropy",
     **options: object,
 ) -> AscentResult:
-    """Look for wrongly classified points near inputs (B, ...) of classes `codes` (B,); options as of `attack`."""
+    """Look for wrongly classified points near inputs (B, ...) of classes `codes` (B,); options as for `attack`."""
     inputs = as_inputs(inputs)
     goal = Misclassify(classifier, as_codes(codes, inputs), tuple(inputs.shape[1:]), raised)
     with at_rest(classifier):

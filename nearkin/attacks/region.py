@@ -34,19 +34,15 @@ class Region(Protocol):
     @property
     def norm(self) -> Norm:
         """How steps are measured."""
-        ...
 
     def project(self, points: Tensor) -> Tensor:
         """Points of the region near points (B, D)."""
-        ...
 
     def draw(self, generator: torch.Generator | None = None) -> Tensor:
         """Random points (B, D) of the region."""
-        ...
 
     def select(self, rows: Tensor) -> Region:
         """The region of some of the inputs."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,8 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nearkin.attacks.cell_region import CellRegion
-from nearkin.attacks.cells import UniqueItems, VoronoiCells, merge_duplicates
+from nearkin.attacks.cells import CellRegion, UniqueItems, VoronoiCells, merge_duplicates
 from nearkin.attacks.classifier import as_inputs, at_rest, check_counts, class_codes
 from nearkin.attacks.norms import Norm, as_norm
 from nearkin.attacks.pgd import Goal, Misclassify, OfInputs, Raised, ascend, usual_step
@@ -34,6 +33,7 @@ class Climbs:
     batch_size: int
 
 
+@dataclass(eq=False)
 class Hunt:
     """What is known of every attacked input so far, and how more is found.
 
@@ -53,28 +53,20 @@ class Hunt:
         voronoi_points: likewise.
     """
 
-    def __init__(
-        self,
-        goal: Goal,
-        cells: VoronoiCells,
-        codes: Tensor,
-        rows: Tensor,
-        dtype: torch.dtype,
-        bounds: Bounds | None,
-        climbs: Climbs,
-    ) -> None:
-        self.goal = goal
-        self.cells = cells
-        self.rows = rows
-        self.dtype = dtype
-        self.bounds = bounds
-        self.climbs = climbs
-        self._gaps, self._others = cells.nearest_other(rows, codes)
-        count = len(rows)
-        self.standard_radii = torch.full((count,), torch.inf, dtype=torch.float64)
-        self.voronoi_radii = torch.full((count,), torch.inf, dtype=torch.float64)
-        self.standard_points = cells.points[rows].to(dtype)
-        self.voronoi_points = cells.points[rows].to(dtype)
+    goal: Goal
+    cells: VoronoiCells
+    codes: Tensor
+    rows: Tensor
+    dtype: torch.dtype
+    bounds: Bounds | None
+    climbs: Climbs
+
+    def __post_init__(self) -> None:
+        self._gaps, self._others = self.cells.nearest_other(self.rows, self.codes)
+        self.standard_radii = torch.full((len(self.rows),), torch.inf, dtype=torch.float64)
+        self.voronoi_radii = self.standard_radii.clone()
+        self.standard_points = self.cells.points[self.rows].to(self.dtype)
+        self.voronoi_points = self.standard_points.clone()
 
     def look_at_inputs(self) -> None:
         """Inputs that are wrong as they are, and real inputs of other classes that an adversary could take."""
@@ -110,7 +102,9 @@ class Hunt:
         if not len(places):
             return
         climbs = self.climbs
-        step = usual_step(min(eps, self._scale()), climbs.steps)
+        # Where nothing bounds climbs: cells end before inputs of other classes begin.
+        gaps = self._gaps[self._gaps.isfinite()]
+        step = usual_step(min(eps, float(gaps.max()) if len(gaps) else self._far()), climbs.steps)
         for part in places.squeeze(1).split(climbs.batch_size):
             region = self._region(part, eps, in_cells)
             generator = torch.Generator().manual_seed(climbs.seed * 1_000_003 + int(part[0]))
@@ -129,11 +123,6 @@ class Hunt:
         if in_cells:
             return CellRegion(self.cells, rows, eps, self.bounds, self.dtype)
         return Ball(self.cells.points[rows].to(self.dtype), eps, self.cells.norm, self.bounds)
-
-    def _scale(self) -> float:
-        """How long climbs are where nothing bounds them: cells end before inputs of other classes begin."""
-        there = self._gaps[self._gaps.isfinite()]
-        return float(there.max()) if len(there) else self._far()
 
     def _far(self) -> float:
         points = self.cells.points
@@ -181,7 +170,7 @@ class Hunt:
 
 
 _BATCH = 512
-"""Inputs that are attacked together, unless told otherwise."""
+"""Inputs that are attacked together, by default."""
 
 
 @dataclass(frozen=True, eq=False)

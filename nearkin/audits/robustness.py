@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from nearkin.attacks.certified import Certified, certify
+from nearkin.attacks.classifier import Certified, certify
 from nearkin.attacks.voronoi import RobustnessCurves
 from nearkin.audits.attacks import (
     VOTES,

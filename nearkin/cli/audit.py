@@ -150,7 +150,7 @@ def write_audit(
     run: Run, result: AuditResult, report: Path, numbers: Path, title: str = "", next_steps: tuple[str, ...] = ()
 ) -> None:
     """Write the report as HTML and the numbers as JSON: both or neither."""
-    from nearkin.training.gain import gain_facts
+    from nearkin.training.start import gain_facts
 
     recipe, model, history = run.recipe(), run.model(), run.history()
     card = model.card

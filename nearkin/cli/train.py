@@ -41,9 +41,8 @@ def train(
     from nearkin.api import fit_run, source_name
     from nearkin.recipe import load_recipe
     from nearkin.training import Run
-    from nearkin.training.gain import suggestion
     from nearkin.training.ranks import Ranks
-    from nearkin.training.start import random_start_line, rate_note, start_lines
+    from nearkin.training.start import random_start_line, rate_note, start_lines, suggestion
     from nearkin.training.strategies.chance_constrained import RADIUS
 
     run = Run(out)

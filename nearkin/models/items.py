@@ -200,7 +200,7 @@ class ItemLoader:
             hint: the short side needed, as of `decode_image`; None: decode at full size.
         """
         if isinstance(item, str | Path):
-            return self.decoded(_read_file(Path(item)), str(item), hint)
+            return self.decoded(read_file(Path(item)), str(item), hint)
         if isinstance(item, bytes):
             return decode_audio(item, name) if self.spec.kind == "audio" else decode_image(item, name, hint)
         if self.spec.kind == "audio":
@@ -329,7 +329,7 @@ def _padded(batch: Tensor, size: int) -> Tensor:
     return square
 
 
-def _read_file(path: Path) -> bytes:
+def read_file(path: Path) -> bytes:
     """The bytes of an item's file."""
     try:
         return path.read_bytes()

@@ -16,7 +16,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from nearkin.errors import RecipeError
-from nearkin.objectives.registry import LayerSize, LossShape, Portion, Regulariser, register_regulariser
+from nearkin.objectives.registry import (
+    LayerSize,
+    LossShape,
+    Portion,
+    Regulariser,
+    register_counters,
+    register_regulariser,
+)
 from nearkin.registry import Count, Positive
 from nearkin.spaces import Space
 
@@ -79,12 +86,28 @@ def class_adversary(
         )
     smoothing = _SMOOTHING[kind] if smoothing is None else smoothing
     if kind == "soft":
-        _refuse_unused(threshold=threshold, epoch_steps=epoch_steps)
+        for name, value in {"threshold": threshold, "epoch_steps": epoch_steps}.items():
+            if value is not None:
+                raise RecipeError(
+                    f"The regulariser 'class-adversary' of the kind soft never changes its coefficient and has no use "
+                    f"for {name}={value:g}: leave {name} out, or set kind to adaptive."
+                )
         epoch = 1
     else:
         threshold = THRESHOLD if threshold is None else threshold
-        _check_turning(threshold, smoothing, shape.classes)
-        epoch = _epoch(epoch_steps or shape.epoch_steps)
+        least = least_loss(smoothing, shape.classes)
+        if least >= threshold:
+            raise RecipeError(
+                f"With smoothing={smoothing:g} and {shape.classes} classes no classifier's loss falls below "
+                f"{least:.3g}, so the regulariser 'class-adversary' would never turn at a threshold of {threshold:g}: "
+                "lower smoothing, or raise threshold."
+            )
+        epoch = epoch_steps or shape.epoch_steps or 0
+        if not epoch:
+            raise RecipeError(
+                "The regulariser 'class-adversary' changes its coefficient every epoch and does not know how long one "
+                "is: give make_objective epoch_steps, or set the regulariser's parameter of that name."
+            )
     return ClassAdversary(
         size,
         shape.classes,
@@ -96,34 +119,6 @@ def class_adversary(
         space=shape.space if vectors == "embeddings" else None,
         seed=shape.seed,
     )
-
-
-def _refuse_unused(**given: float | None) -> None:
-    for name, value in given.items():
-        if value is not None:
-            raise RecipeError(
-                f"The regulariser 'class-adversary' of the kind soft never changes its coefficient and has no use for "
-                f"{name}={value:g}: leave {name} out, or set kind to adaptive."
-            )
-
-
-def _check_turning(threshold: float, smoothing: float, classes: int) -> None:
-    least = least_loss(smoothing, classes)
-    if least >= threshold:
-        raise RecipeError(
-            f"With smoothing={smoothing:g} and {classes} classes no classifier's loss falls below {least:.3g}, so the "
-            f"regulariser 'class-adversary' would never turn at a threshold of {threshold:g}: lower smoothing, or "
-            "raise threshold."
-        )
-
-
-def _epoch(steps: int | None) -> int:
-    if steps is None:
-        raise RecipeError(
-            "The regulariser 'class-adversary' changes its coefficient every epoch and does not know how long one is: "
-            "give make_objective epoch_steps, or set the regulariser's parameter of that name."
-        )
-    return steps
 
 
 class ClassAdversary(Regulariser):
@@ -154,6 +149,8 @@ class ClassAdversary(Regulariser):
     epoch_loss: Tensor
     unread: Tensor
     unread_steps: Tensor
+    _steps: int
+    _unread_steps: int
 
     def __init__(
         self,
@@ -184,13 +181,9 @@ class ClassAdversary(Regulariser):
         self.register_buffer("coefficient", start)  # lambda of the next step, for a weight of 1
         self.register_buffer("acted", start.clone())  # lambda of the last step
         self.register_buffer("turns", torch.zeros(3, dtype=torch.int64))  # how many, step of the first and of the last
-        self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
         self.register_buffer("epoch_loss", torch.zeros(()))  # a sum, of the steps of this epoch
         self.register_buffer("unread", torch.zeros(2))  # sums of loss and accuracy since the last reading
-        self.register_buffer("unread_steps", torch.zeros((), dtype=torch.int64))
-        # The buffers are for checkpoints: to read them at every step would make a GPU wait.
-        self._steps = self._unread_steps = 0
-        self.register_load_state_dict_post_hook(_recall_counts)
+        register_counters(self, "steps", "unread_steps")
 
     def forward(self, given: Tensor, labels: Tensor) -> Tensor:
         """-lambda l_c for vectors (B, size) and labels (B,); see the class for its gradients."""
@@ -253,11 +246,6 @@ class ClassAdversary(Regulariser):
         self.unread_steps.zero_()
         self._unread_steps = 0
         return found
-
-
-def _recall_counts(adversary: ClassAdversary, _: object) -> None:
-    """Go on counting from where the checkpoint that was loaded stands."""
-    adversary._steps, adversary._unread_steps = int(adversary.steps), int(adversary.unread_steps)
 
 
 def coefficient_for(loss: Tensor, threshold: float) -> Tensor:

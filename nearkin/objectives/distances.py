@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nearkin.errors import require
+from nearkin.objectives.registry import Given
 from nearkin.spaces import Space
 
 
@@ -47,12 +48,7 @@ class OnSphere(nn.Module):
         self.module = module
 
     def forward(
-        self,
-        embeddings: Tensor,
-        labels: Tensor,
-        *choice: Any,
-        ref_emb: Tensor | None = None,
-        ref_labels: Tensor | None = None,
+        self, embeddings: Tensor, labels: Tensor, *choice: Any, ref_emb: Given = None, ref_labels: Given = None
     ) -> Any:
         """What the module makes of F.normalize(embeddings) (B, d) and labels (B,), and of references likewise."""
         if ref_emb is None:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from nearkin.errors import DataError, RecipeError
-from nearkin.objectives.registry import PAIRS, EpisodeShape, LossShape, register_loss
+from nearkin.objectives.registry import PAIRS, EpisodeShape, LossShape, register_counters, register_loss
 from nearkin.registry import Positive, Real
 from nearkin.spaces import (
     Representation,
@@ -45,7 +45,6 @@ def protonet_s(shape: LossShape, *, scale: Positive = 1.0, power: Literal[1, 2] 
     Use when: new classes come with a handful of examples, and scale may be part of what is learned.
 
     Args:
-        shape: the run's space and the episode's shape.
         scale: what distances are multiplied by.
         power: 2: squared distances, the usual softmax; 1: plain ones.
 
@@ -68,7 +67,6 @@ def protonet_dr(shape: LossShape, *, log_rho: Real = LOG_RHO, learn_rho: bool = 
     Use when: new classes come with a single example or a few, and training should not spend itself on scale.
 
     Args:
-        shape: the run's space and the episode's shape.
         log_rho: ln rho, before training if it is learned.
         learn_rho: whether rho is learned with the weights; else it stays.
 
@@ -89,7 +87,6 @@ def nearest_s(shape: LossShape, *, scale: Positive = 1.0, power: Literal[1, 2] =
     Use when: classes have several forms of which a mean would be none.
 
     Args:
-        shape: the run's space and the episode's shape.
         scale: what distances are multiplied by.
         power: 2: squared distances, the usual softmax; 1: plain ones.
 
@@ -112,7 +109,6 @@ def nearest_dr(shape: LossShape, *, log_rho: Real = LOG_RHO, learn_rho: bool = T
     Use when: classes have several forms, a few shots, and training should not spend itself on scale.
 
     Args:
-        shape: the run's space and the episode's shape.
         log_rho: ln rho, before training if it is learned.
         learn_rho: whether rho is learned with the weights; else it stays.
 
@@ -135,6 +131,7 @@ class EpisodicLoss(nn.Module):
 
     unread: Tensor
     unread_episodes: Tensor
+    _unread_episodes: int
 
     def __init__(
         self,
@@ -149,10 +146,7 @@ class EpisodicLoss(nn.Module):
         self.scores = scores
         self.representation = representation
         self.register_buffer("unread", torch.zeros(()))  # sum of accuracies since the last reading
-        self.register_buffer("unread_episodes", torch.zeros((), dtype=torch.int64))
-        # The buffers are for checkpoints: to read them at every step would make a GPU wait.
-        self._unread_episodes = 0
-        self.register_load_state_dict_post_hook(_recall_count)
+        register_counters(self, "unread_episodes")
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """Scalar loss of raw embeddings (B, d) and labels (B,): class by class, the support of each class first."""
@@ -226,11 +220,6 @@ class _DistanceRatio(nn.Module):
     def readings(self) -> dict[str, float]:
         """rho as it is now."""
         return {"rho": math.exp(float(self.log_rho.detach()))}
-
-
-def _recall_count(loss: EpisodicLoss, _: object) -> None:
-    """Go on counting from where the checkpoint that was loaded stands."""
-    loss._unread_episodes = int(loss.unread_episodes)
 
 
 def _check_layout(labels: Tensor) -> None:

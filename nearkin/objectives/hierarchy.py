@@ -58,7 +58,6 @@ def hxe(
     Use when: a tree says which mistakes are near misses, and decisions at its levels should not count alike.
 
     Args:
-        shape: the run's dimension, classes, space and hierarchy.
         alpha: how fast the weights of edges fall; 0 is cross-entropy.
         weighted_by: what alpha is multiplied by: the height of an edge's lower node, as printed, so that fine
             distinctions count most; or its depth, as in the authors' code, so that coarse ones do.
@@ -101,7 +100,6 @@ def soft_labels(
     Use when: a tree says which mistakes are near misses, and these should be the likelier ones.
 
     Args:
-        shape: the run's dimension, classes, space and hierarchy.
         beta: how fast targets fall with the distance; large is cross-entropy.
         scores: whose class scores: softmax, a linear layer; normface, cosines; proxy-dr, distance ratios.
         scale: of normface and proxy-dr: what nearness is multiplied by; dynamic: it follows training.
@@ -163,7 +161,13 @@ def _over_scores(
 ) -> nn.Module:
     """A criterion over the class scores of another loss."""
     if kind == "softmax":
-        _refuse_unused(name, scale=scale, proxies=proxies, ema_rate=ema_rate, tree_distance=tree_distance)
+        given = {"scale": scale, "proxies": proxies, "ema_rate": ema_rate, "tree_distance": tree_distance}
+        for option, value in given.items():
+            if value != _UNUSED_BY_SOFTMAX[option]:
+                raise RecipeError(
+                    f"The loss '{name}' has scores=softmax, a linear layer with no use for {option}={value}: leave "
+                    f"{option} out, or set scores to normface or proxy-dr."
+                )
         rows = WeightRows(shape.space, shape.classes, shape.dimension)
         return ProxyLoss(shape.space, rows, LinearScores(shape.classes, shape.dimension), criterion)
     bank = make_bank(shape, name, proxies, ema_rate, tree_distance)
@@ -175,15 +179,6 @@ def _over_scores(
             "model.space to 'sphere', or scores to softmax or proxy-dr."
         )
     return ProxyLoss(shape.space, bank, normface_scores(shape.classes, scale), criterion)
-
-
-def _refuse_unused(name: str, **given: object) -> None:
-    for option, value in given.items():
-        if value != _UNUSED_BY_SOFTMAX[option]:
-            raise RecipeError(
-                f"The loss '{name}' has scores=softmax, a linear layer with no use for {option}={value}: leave "
-                f"{option} out, or set scores to normface or proxy-dr."
-            )
 
 
 class HierarchicalCrossEntropy(nn.Module):

@@ -1,6 +1,5 @@
 """Miners: which pairs or triplets of a batch a loss looks at, and switched negatives.
 
-Miners: which pairs or triplets of a batch a loss looks at.
 A miner is called with raw embeddings (B, d) and labels (B,) and returns index tensors, (anchors, positives, negatives)
 or (anchors, positives, anchors, negatives), or None for all. No gradient passes through the choice.
 Called with `ref_emb` (R, d) and `ref_labels` (R,) too, it takes anchors from the batch and the others from these
@@ -24,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from nearkin.objectives.distances import OnSphere, distance_in, library, similarity_in
-from nearkin.objectives.registry import EVERY, FLAT, SPHERE, AcuteDegrees, LossShape, register_miner
+from nearkin.objectives.registry import EVERY, FLAT, SPHERE, AcuteDegrees, LossShape, drawing_by, register_miner
 from nearkin.registry import NonNegative, Positive
 
 MinedIndices = tuple[Tensor, ...] | None
@@ -53,10 +52,8 @@ class Seeded(nn.Module):
         self, embeddings: Tensor, labels: Tensor, ref_emb: Tensor | None = None, ref_labels: Tensor | None = None
     ) -> MinedIndices:
         """What the miner chooses; the global random state is left as it was."""
-        state = np.random.SeedSequence([self.seed, int(self.draws)]).generate_state(1, np.uint64)[0]
-        self.draws += 1
-        with torch.random.fork_rng(devices=[embeddings.device] if embeddings.is_cuda else []):
-            torch.manual_seed(int(state >> np.uint64(1)))
+        with drawing_by(embeddings.device, self.seed, int(self.draws)):
+            self.draws += 1
             return self.miner(embeddings, labels, ref_emb, ref_labels)
 
 
@@ -83,7 +80,6 @@ def semi_hard(shape: LossShape, *, margin: Positive = 0.2) -> nn.Module:
     Reference: Schroff, Kalenichenko, Philbin 2015, FaceNet.
 
     Args:
-        shape: the run's dimension, classes and space.
         margin: the loss's own margin unless set.
     """
     return _TripletMargin(distance_in(shape.space), least=0.0, most=margin)
@@ -94,7 +90,6 @@ def violating(shape: LossShape, *, margin: Positive = 0.2) -> nn.Module:
     """Triplets whose negative is not further than the positive by the margin: the hard and the semi-hard.
 
     Args:
-        shape: the run's dimension, classes and space.
         margin: the loss's own margin unless set.
     """
     return _TripletMargin(distance_in(shape.space), least=-math.inf, most=margin)
@@ -116,7 +111,6 @@ def multi_similarity(shape: LossShape, *, epsilon: NonNegative = 0.1) -> nn.Modu
     Reference: Wang, Han, Huang, Dong, Scott 2019, Multi-similarity loss with general pair weighting.
 
     Args:
-        shape: the run's dimension, classes and space.
         epsilon: slack of both comparisons.
     """
     return library("miners").MultiSimilarityMiner(epsilon=epsilon, distance=similarity_in(shape.space))
@@ -127,7 +121,6 @@ def pair_margin(shape: LossShape, *, pos_margin: NonNegative = 0.2, neg_margin: 
     """Positives further apart than one distance, negatives nearer than another.
 
     Args:
-        shape: the run's dimension, classes and space.
         pos_margin: positives beyond this distance count.
         neg_margin: negatives within this distance count.
     """
@@ -143,7 +136,6 @@ def angular(shape: LossShape, *, angle: AcuteDegrees = 20.0) -> nn.Module:
     Reference: Wang, Zhou, Wen, Liu, Lin 2017, Deep metric learning with angular loss.
 
     Args:
-        shape: the run's dimension, classes and space.
         angle: the bound, in degrees.
     """
     return OnSphere(library("miners").AngularMiner(angle=angle))
@@ -156,7 +148,6 @@ def distance_weighted(shape: LossShape, *, cutoff: Positive = 0.5, far: Positive
     Reference: Wu, Manmatha, Smola, Krähenbühl 2017, Sampling matters in deep embedding learning.
 
     Args:
-        shape: the run's dimension, classes, space and seed.
         cutoff: negatives nearer than this are drawn as if they were this far.
         far: negatives beyond this distance are not drawn.
     """
@@ -177,10 +168,18 @@ class _RandomTriplets(nn.Module):
     def forward(
         self, embeddings: Tensor, labels: Tensor, ref_emb: Tensor | None = None, ref_labels: Tensor | None = None
     ) -> MinedIndices:
-        same = labels.unsqueeze(1) == (labels if ref_labels is None else ref_labels)
-        positives = same.clone().fill_diagonal_(False) if ref_emb is None else same
+        same, positives = _same_class(labels, ref_labels)
         a = torch.where(positives.any(dim=1) & ~same.all(dim=1))[0]
         return a, _one_of_each_row(positives[a]), _one_of_each_row(~same[a])
+
+
+def _same_class(labels: Tensor, ref_labels: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Which pairs (B, R) are of one class, and which of these are positives: all but an item and itself."""
+    if ref_labels is not None:
+        same = labels.unsqueeze(1) == ref_labels
+        return same, same
+    same = labels.unsqueeze(1) == labels
+    return same, same.clone().fill_diagonal_(False)
 
 
 def _one_of_each_row(mask: Tensor) -> Tensor:
@@ -208,8 +207,7 @@ class _TripletMargin(nn.Module):
     def forward(
         self, embeddings: Tensor, labels: Tensor, ref_emb: Tensor | None = None, ref_labels: Tensor | None = None
     ) -> MinedIndices:
-        same = labels.unsqueeze(1) == (labels if ref_labels is None else ref_labels)
-        positives = same.clone().fill_diagonal_(False) if ref_emb is None else same
+        same, positives = _same_class(labels, ref_labels)
         distances = self.distance(embeddings, ref_emb)
         a, p = torch.where(positives)
         slack = distances[a] - distances[a, p].unsqueeze(1)
@@ -229,7 +227,8 @@ def switching(miner: nn.Module, share: float, seed: int) -> nn.Module:
         share: probability of each negative, in [0, 1).
         seed: of the draws, which go on with the number of calls.
     """
-    return Seeded(SwitchedNegatives(miner, share), _mix(seed)) if share else miner
+    mixed = int(np.random.SeedSequence([seed, _SALT]).generate_state(1, np.uint64)[0])
+    return Seeded(SwitchedNegatives(miner, share), mixed) if share else miner
 
 
 class SwitchedNegatives(nn.Module):
@@ -256,7 +255,8 @@ class SwitchedNegatives(nn.Module):
         """Index tensors: the miner's own form, or (anchors, positives, anchors, negatives) if it chose nothing."""
         choice = self.miner(embeddings, labels, ref_emb, ref_labels)
         if choice is None:
-            choice = _every_pair(labels, ref_labels)
+            same, positives = _same_class(labels, ref_labels)
+            choice = (*torch.where(positives), *torch.where(~same))
         *kept, negatives = choice
         anchors = kept[0] if len(kept) == 2 else kept[2]
         drawn = torch.rand(len(negatives), dtype=torch.float64, device=negatives.device) < self.share
@@ -271,13 +271,6 @@ class SwitchedNegatives(nn.Module):
         switched = negatives.clone()
         switched[places[has]] = items[has].to(switched.dtype)
         return *kept, switched
-
-
-def _every_pair(labels: Tensor, ref_labels: Tensor | None) -> tuple[Tensor, ...]:
-    """(anchors, positives, anchors, negatives) of all pairs."""
-    same = labels.unsqueeze(1) == (labels if ref_labels is None else ref_labels)
-    positives = same.clone().fill_diagonal_(False) if ref_labels is None else same
-    return *torch.where(positives), *torch.where(~same)
 
 
 def _others(
@@ -314,7 +307,3 @@ def _others(
         for place in torch.stack(barred).sort(dim=0).values:
             places = places + (places >= place).long()
     return order[(first + places).clamp(max=len(order) - 1)], has
-
-
-def _mix(seed: int) -> int:
-    return int(np.random.SeedSequence([seed, _SALT]).generate_state(1, np.uint64)[0])

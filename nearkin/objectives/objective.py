@@ -58,7 +58,6 @@ class Told(Protocol):
 
     def readings(self) -> dict[str, float]:
         """Values to log for the steps since the last call."""
-        ...
 
 
 class Objective(nn.Module):
@@ -354,7 +353,8 @@ def make_objective(
         )
     check_space(section, shape.space.name)
     with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(_mix(seed))
+        drawn = np.random.SeedSequence([seed, _SALT]).generate_state(1, np.uint64)[0]
+        torch.default_generator.manual_seed(int(drawn >> np.uint64(1)))
         loss = entry.factory(shape, **section.parameters)
         terms = {
             term.name: (term.weight, regularisers.get(term.name).factory(shape, **term.parameters))
@@ -435,7 +435,7 @@ def _make_miner(section: ObjectiveSection, entry: LossEntry, shape: LossShape) -
         return None
     name = section.miner or entry.miner
     if name == EVERY and not section.switch:
-        return None  # a loss takes every pair unless told otherwise
+        return None  # a loss takes every pair by default
     miner = miners.get(name)
     defaults = {name: p.default for name, p in parameters_of(entry.factory).items() if name in miner.inherits}
     inherited: dict[str, Any] = {name: section.parameters.get(name, default) for name, default in defaults.items()}
@@ -444,10 +444,6 @@ def _make_miner(section: ObjectiveSection, entry: LossEntry, shape: LossShape) -
 
 def _either(names: frozenset[str]) -> str:
     return " or ".join(f"'{name}'" for name in sorted(names))
-
-
-def _mix(seed: int) -> int:
-    return int(np.random.SeedSequence([seed, _SALT]).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
 class PrefixLoss(nn.Module):

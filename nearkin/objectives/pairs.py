@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nearkin.objectives.distances import distance_in, library, similarity_in
-from nearkin.objectives.registry import FLAT, PAIRS, SPHERE, LossShape, register_loss
+from nearkin.objectives.registry import FLAT, PAIRS, SPHERE, Given, LossShape, register_loss
 from nearkin.registry import NonNegative, Positive, Real
 
 Added = tuple[list[Tensor], list[Tensor]]
@@ -58,13 +58,7 @@ class AnchorBlocks(nn.Module):
         self.at_once = at_once
 
     def forward(
-        self,
-        embeddings: Tensor,
-        labels: Tensor,
-        choice: Any = None,
-        *,
-        ref_emb: Tensor | None = None,
-        ref_labels: Tensor | None = None,
+        self, embeddings: Tensor, labels: Tensor, choice: Any = None, *, ref_emb: Given = None, ref_labels: Given = None
     ) -> Tensor:
         """Scalar loss of raw embeddings (B, d) and labels (B,), with themselves or with references (R, d), (R,)."""
         others, their_labels, given = embeddings, labels, {}
@@ -202,7 +196,6 @@ def contrastive(shape: LossShape, *, pos_margin: NonNegative = 0.0, neg_margin: 
     Use when: you want the plainest baseline, or distances with a meaning of their own (a threshold for "same").
 
     Args:
-        shape: the run's dimension, classes and space.
         pos_margin: distance below which positives are near enough.
         neg_margin: distance beyond which negatives are far enough; on the sphere distances reach 2.
 
@@ -225,7 +218,6 @@ def contrastive_cosine(shape: LossShape, *, margin: Real = 0.5) -> nn.Module:
     Use when: comparing with cross-batch memory, whose loss this is; sums favour classes with many pairs in a batch.
 
     Args:
-        shape: the run's dimension, classes and space.
         margin: cosine below which negatives are far enough.
 
     Example:
@@ -288,7 +280,6 @@ def multi_similarity(shape: LossShape, *, alpha: Positive = 2.0, beta: Positive 
     Use when: you want a strong pair loss with little tuning.
 
     Args:
-        shape: the run's dimension, classes and space.
         alpha: sharpness on positives.
         beta: sharpness on negatives.
         base: similarity from which pairs are judged.
@@ -313,7 +304,6 @@ def supcon(shape: LossShape, *, temperature: Positive = 0.1) -> nn.Module:
     Use when: batches are large, or a backbone is trained from scratch.
 
     Args:
-        shape: the run's dimension, classes and space.
         temperature: low looks at the hardest pairs, high at all.
 
     Example:
@@ -337,7 +327,6 @@ def circle(shape: LossShape, *, margin: Positive = 0.4, gamma: Positive = 80.0) 
     Use when: positives and negatives are learned at very different paces.
 
     Args:
-        shape: the run's dimension, classes and space.
         margin: relaxation m; positives aim at 1 - m, negatives at m.
         gamma: scale; 80 for fine-grained retrieval, 128 to 256 for people and faces.
 

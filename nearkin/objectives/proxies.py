@@ -30,7 +30,6 @@ def proxy_nca(shape: LossShape, *, scale: Positive = 9.0) -> nn.Module:
     Use when: reproducing results with ProxyNCA; otherwise 'proxy-nca++' is its better successor.
 
     Args:
-        shape: the run's dimension, classes and space.
         scale: what squared distances are multiplied by; 9 in the public code, 1 in the paper.
 
     Example:
@@ -51,7 +50,6 @@ def proxy_nca_plus_plus(shape: LossShape, *, temperature: Positive = 0.1) -> nn.
     Use when: there are up to some thousand classes and you want fast, stable training without mining.
 
     Args:
-        shape: the run's dimension, classes and space.
         temperature: low sharpens the assignment to proxies.
 
     Example:
@@ -75,7 +73,6 @@ def proxy_anchor(shape: LossShape, *, margin: Real = 0.1, alpha: Positive = 32.0
     Use when: you look for a first choice; it converges fast and needs no mining.
 
     Args:
-        shape: the run's dimension, classes and space.
         margin: added to both sides, in cosine.
         alpha: sharpness; high looks at the hardest samples.
 
@@ -108,7 +105,6 @@ def soft_triple(
     Use when: classes are made of several looks (poses, plumages, seasons) that one proxy would average away.
 
     Args:
-        shape: the run's dimension, classes and space.
         centres: centres of each class.
         scale: what similarities are multiplied by (lambda in the paper).
         gamma: how softly a sample chooses among the centres of a class; low chooses one.
@@ -209,7 +205,6 @@ def normalized_softmax(shape: LossShape, *, temperature: Positive = 0.05) -> nn.
     Use when: you want the simplest strong baseline and the classes number up to some ten thousand.
 
     Args:
-        shape: the run's dimension, classes and space.
         temperature: low sharpens the softmax; 1/T is the scale of NormFace.
 
     Example:

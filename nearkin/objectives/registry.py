@@ -5,12 +5,15 @@ Their parameters are the keyword-only arguments of their factories.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
+import numpy as np
+import torch
 from pydantic import Field
-from torch import nn
+from torch import Tensor, nn
 
 from nearkin.data.hierarchy import Hierarchy
 from nearkin.models.similarity import SimilarityParts
@@ -22,6 +25,9 @@ Portion = Annotated[float, Field(ge=0, lt=1)]
 """Of a whole that something must be left of."""
 LayerSize = Annotated[int, Field(ge=1, le=65_536)]
 """Of a hidden layer: a larger one is a mistake that would otherwise only show when memory runs out."""
+
+Given = Tensor | None
+"""What only some calls bring: references, attributes or features."""
 
 Takes = Literal["embeddings", "attributes", "features", "proxies"]
 """Raw embeddings (B, d), the attributes (B, M) that the pooling gives, the features (B, F) that the head takes, or the
@@ -48,6 +54,35 @@ class Regulariser(nn.Module):
             weight: what the term is multiplied by.
         """
         return {}
+
+
+def register_counters(module: nn.Module, *names: str) -> None:
+    """Give a module counts from 0 on: buffers for checkpoints, and the same as plain numbers, `_` before their names.
+
+    To read the buffers at every step would make a GPU wait. Loading a checkpoint sets both.
+    """
+
+    def recall(loaded: nn.Module, _: Any) -> None:
+        for name in names:
+            setattr(loaded, f"_{name}", int(getattr(loaded, name)))
+
+    for name in names:
+        module.register_buffer(name, torch.zeros((), dtype=torch.int64))
+        setattr(module, f"_{name}", 0)
+    module.register_load_state_dict_post_hook(recall)
+
+
+def mixed_seed(*parts: int) -> int:
+    """One seed of several numbers, as torch's generators take it."""
+    return int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+@contextmanager
+def drawing_by(device: torch.device, *parts: int) -> Iterator[None]:
+    """Inside the block torch's generators draw what belongs to these numbers; outside they are left as they were."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(mixed_seed(*parts))
+        yield
 
 
 Family = Literal["pairs", "proxies", "classification", "episodes", "similarity"]
@@ -197,20 +232,10 @@ def register_loss(
 
     Unless told otherwise, the losses of the family "pairs" take references and the others do not.
     """
-    takes_references = family == "pairs" if references is None else references
+    needs, compares = batch or BatchNeeds(), family == "pairs" if references is None else references
 
     def file(factory: Factory) -> Factory:
-        entry = LossEntry(
-            name,
-            factory,
-            family,
-            batch or BatchNeeds(),
-            spaces,
-            miner,
-            takes_references,
-            needs_hierarchy,
-            switchable,
-        )
+        entry = LossEntry(name, factory, family, needs, spaces, miner, compares, needs_hierarchy, switchable)
         losses.register(name)(entry)
         return factory
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from typing import Annotated
 
-import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor, nn
@@ -15,7 +13,7 @@ from torch.nn import functional
 from nearkin.errors import RecipeError
 from nearkin.models.similarity import PairSimilarity, PrototypeBank, SimilarityParts
 from nearkin.objectives.proxy.loss import check_labels
-from nearkin.objectives.registry import PAIRS, LossShape, Portion, register_loss
+from nearkin.objectives.registry import PAIRS, LossShape, Portion, drawing_by, register_loss
 from nearkin.registry import NonNegative
 from nearkin.spaces import Space
 
@@ -52,7 +50,6 @@ def learned_similarity(
         enough.
 
     Args:
-        shape: the run's dimension, classes and space.
         class_weight: of the similarity to prototypes; 0 leaves the term out.
         pair_weight: of pairs of the batch; 0 leaves the term out.
         auxiliary_weight: of the dense layer; 0 leaves the term out, and the layer.
@@ -141,7 +138,8 @@ class SimilarityLoss(nn.Module):
     def _terms(self, points: Tensor, labels: Tensor) -> dict[str, Tensor]:
         of_class, of_pairs, auxiliary = self.weights
         terms = {}
-        with self._drawing(points.device) if self.training else nullcontext():
+        with drawing_by(points.device, self.seed, int(self.steps), _SALT) if self.training else nullcontext():
+            self.steps += int(self.training)
             if of_class:
                 terms["class_loss"] = of_class * self._cross_entropy(self.class_scores(points), labels)
             if of_pairs:
@@ -149,15 +147,6 @@ class SimilarityLoss(nn.Module):
             if auxiliary and self.parts.dense is not None:
                 terms["auxiliary_loss"] = auxiliary * self._cross_entropy(self.parts.dense(points), labels)
         return terms
-
-    @contextmanager
-    def _drawing(self, device: torch.device) -> Iterator[None]:
-        """Inside the block torch's generators draw what belongs to this step; outside they are left as they were."""
-        drawn = np.random.SeedSequence([self.seed, int(self.steps), _SALT]).generate_state(1, np.uint64)[0]
-        self.steps += 1
-        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            torch.manual_seed(int(drawn >> np.uint64(1)))
-            yield
 
     def class_scores(self, points: Tensor) -> Tensor:
         """Similarities (B, C) of points of the space (B, d) to the prototypes; nothing drops out in eval mode."""

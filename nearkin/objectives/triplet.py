@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from nearkin.errors import RecipeError
 from nearkin.objectives.distances import OnSphere, distance_in, library, scaled_product_in
-from nearkin.objectives.registry import FLAT, PAIRS, SPHERE, AcuteDegrees, LossShape, register_loss
+from nearkin.objectives.registry import FLAT, PAIRS, SPHERE, AcuteDegrees, LossShape, register_counters, register_loss
 from nearkin.registry import NonNegative, Positive
 from nearkin.spaces import Space, Sphere
 
@@ -39,7 +39,6 @@ def triplet(shape: LossShape, *, margin: Positive = 0.0961) -> nn.Module:
     Use when: only the order of neighbours matters and classes differ in how much they spread.
 
     Args:
-        shape: the run's dimension, classes and space.
         margin: how much further than the positive a negative must be.
 
     Example:
@@ -62,7 +61,6 @@ def margin(
     Use when: triplets work but waste most of a batch; the boundary adapts to how much each class spreads.
 
     Args:
-        shape: the run's dimension, classes and space.
         margin: half the width of the gap around the boundary.
         beta: first value of the boundary between positive and negative distances.
         nu: weight of the sum of the betas; more of it draws the boundaries in.
@@ -95,7 +93,6 @@ def lifted_structure(shape: LossShape, *, pos_margin: NonNegative = 0.0, neg_mar
     Use when: every positive pair should face all negatives of the batch at once, without mining.
 
     Args:
-        shape: the run's dimension, classes and space.
         pos_margin: distance below which positives are near enough.
         neg_margin: distance beyond which a negative's weight fades.
 
@@ -121,7 +118,6 @@ def angular(shape: LossShape, *, angle: AcuteDegrees = 45.0) -> nn.Module:
     Use when: scale differs between classes: the angle at the negative does not depend on the size of the triangle.
 
     Args:
-        shape: the run's dimension, classes and space.
         angle: upper bound of the angle at the negative, in degrees.
 
     Example:
@@ -144,7 +140,6 @@ def n_pairs(shape: LossShape, *, scale: Positive = 1.0) -> nn.Module:
     Use when: there are many classes with few samples.
 
     Args:
-        shape: the run's dimension, classes and space.
         scale: what inner products are multiplied by. The paper has 1 and free norms; cosines want 10 or more.
 
     Example:
@@ -245,7 +240,6 @@ def growing_triplet(shape: LossShape, *, margins: Margins | None = None) -> nn.M
     Use when: classes are many and open, and clusters should first be found and then be set apart.
 
     Args:
-        shape: the run's dimension, classes and space.
         margins: pairs of the steps after which a margin begins to hold and that margin, the first of them [0, margin];
             None: 1.0, from 500 steps on 1.3, from 750 on 1.5.
 
@@ -272,16 +266,14 @@ class GrowingTriplet(nn.Module):
     """
 
     steps: Tensor
+    _steps: int
 
     def __init__(self, margins: Sequence[tuple[int, float]], space: Space) -> None:
         super().__init__()
         self.margins = tuple(margins)
         self.space = Sphere() if space.name == "sphere" else space
         self._triplets = library("utils.loss_and_miner_utils").convert_to_triplets
-        self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
-        # The buffer is for checkpoints: to read it at every step would make a GPU wait.
-        self._steps = 0
-        self.register_load_state_dict_post_hook(_recall_steps)
+        register_counters(self, "steps")
 
     def margin_after(self, steps: int) -> float:
         """The margin that holds when so many steps are done."""
@@ -311,8 +303,3 @@ class GrowingTriplet(nn.Module):
     def readings(self) -> dict[str, float]:
         """The `margin` of the last step, for the log."""
         return {"margin": self.margin_after(max(self._steps - 1, 0))}
-
-
-def _recall_steps(loss: GrowingTriplet, _: object) -> None:
-    """Go on counting from where the checkpoint that was loaded stands."""
-    loss._steps = int(loss.steps)

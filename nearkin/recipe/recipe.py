@@ -215,7 +215,7 @@ def _read_tree(
         raise RecipeError(f"The recipe '{name}' is not valid YAML: {' '.join(str(error).split())}.") from error
     tree = {} if tree is None else tree
     if not isinstance(tree, dict):
-        raise RecipeError(f"The recipe '{name}' must be a mapping with the sections {_sections()}.")
+        raise RecipeError(f"The recipe '{name}' must be a mapping with the sections {', '.join(Recipe.model_fields)}.")
     tree = _in_todays_words(tree)
     parent = tree.pop("extends", None)
     for table in _tables(tree.pop(BY_DATA, []), name):
@@ -327,10 +327,6 @@ def _in_todays_words(tree: dict[str, Any]) -> dict[str, Any]:
     """One file or override with old names translated, before what it extends mixes in."""
     training = tree.get("training")
     return {**tree, "training": with_new_names(training)} if isinstance(training, dict) else tree
-
-
-def _sections() -> str:
-    return ", ".join(Recipe.model_fields)
 
 
 def _explain(error: ValidationError, name: str) -> str:

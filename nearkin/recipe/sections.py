@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from nearkin.metrics.named import check_metric_name
+from nearkin.registry import Count, CountOrZero, NonNegative, Positive, Share
 from nearkin.search.rerank import rerankers
 
 _ATTACKS = ["fgsm", "bim", "pgd"]
@@ -28,14 +29,18 @@ AUTO_PRECISION: Literal["auto"] = "auto"
 Beta = Annotated[float, Field(ge=0, lt=1)]
 """How much of a moving average is kept."""
 
+Several = Annotated[int, Field(ge=2)]
+
 Fractional = Annotated[float, BeforeValidator(_as_number)]
 """A number, which a recipe may also give as a fraction."""
 
 
-class AdversarialSection(BaseModel):
-    """What is made of perturbed inputs, and what perturbs them."""
-
+class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class AdversarialSection(_Section):
+    """What is made of perturbed inputs, and what perturbs them."""
 
     mode: Literal["mix", "trades", "negative-margin"] = Field(
         default="mix",
@@ -73,7 +78,7 @@ class AdversarialSection(BaseModel):
         allow_inf_nan=False,
         description="Largest size of a perturbation, of pixels in [0, 1]; fractions such as 8/255 are numbers here.",
     )
-    steps: int = Field(default=10, ge=1, description="Steps of bim and pgd, each a forward and a backward pass.")
+    steps: Count = Field(default=10, description="Steps of bim and pgd, each a forward and a backward pass.")
     step_size: Fractional | None = Field(
         default=None,
         gt=0,
@@ -103,49 +108,38 @@ def _default(name: str) -> Any:
     return AdversarialSection.model_fields[name].default
 
 
-class CrossBatchMemorySection(BaseModel):
+class CrossBatchMemorySection(_Section):
     """A queue of the embeddings of the last batches that each batch is compared with as well."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    batches: int = Field(default=25, ge=1, description="Batches that the memory holds.")
-    warmup_steps: int = Field(
-        default=1000, ge=0, description="Plain steps before the memory is used: embeddings move too fast at first."
+    batches: Count = Field(default=25, description="Batches that the memory holds.")
+    warmup_steps: CountOrZero = Field(
+        default=1000, description="Plain steps before the memory is used: embeddings move too fast at first."
     )
 
 
-class ChanceConstrainedSection(BaseModel):
+class ChanceConstrainedSection(_Section):
     """A series of proxy problems, each with new proxies drawn from the data (instances)."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    proxies: int = Field(default=8, ge=1, description="Proxies a class; 8 up to some 200 classes, 4 for thousands.")
-    pool: int = Field(
+    proxies: Count = Field(default=8, description="Proxies a class; 8 up to some 200 classes, 4 for thousands.")
+    pool: Count = Field(
         default=12,
-        ge=1,
         description="Samples a class from which the next proxies are picked by greedy k-center; as many as proxies: "
         "random proxies.",
     )
-    proximal: float = Field(
-        default=2e-4,
-        ge=0,
-        allow_inf_nan=False,
-        description="Weight of half the squared distance to the weights of the previous instance.",
+    proximal: NonNegative = Field(
+        default=2e-4, description="Weight of half the squared distance to the weights of the previous instance."
     )
-    batch_weight: float = Field(
-        default=0.1, ge=0, allow_inf_nan=False, description="Weight of the loss of the batch with itself."
-    )
-    warmup_steps: int = Field(
+    batch_weight: NonNegative = Field(default=0.1, description="Weight of the loss of the batch with itself.")
+    warmup_steps: CountOrZero = Field(
         default=0,
-        ge=0,
         description="Plain steps before the first proxies are drawn, at a validation: for networks from scratch.",
     )
-    patience: int = Field(
-        default=3, ge=1, description="Validations without a gain after which an instance counts as converged."
+    patience: Count = Field(
+        default=3, description="Validations without a gain after which an instance counts as converged."
     )
-    min_gain: float = Field(default=1e-5, ge=0, allow_inf_nan=False, description="Gain in MAP@R that counts as one.")
-    instances: int | None = Field(
-        default=None, ge=1, description="The last instance, which is never followed by new proxies; null: no last one."
+    min_gain: NonNegative = Field(default=1e-5, description="Gain in MAP@R that counts as one.")
+    instances: Count | None = Field(
+        default=None, description="The last instance, which is never followed by new proxies; null: no last one."
     )
     anchors: Literal["proxies", "samples"] = Field(
         default="proxies",
@@ -160,61 +154,51 @@ class ChanceConstrainedSection(BaseModel):
         return self
 
 
-class EpisodicSection(BaseModel):
+class EpisodicSection(_Section):
     """Batches that are episodes: support and queries of a few classes."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    way: int = Field(default=5, ge=2, description="Classes in an episode.")
-    shot: int = Field(default=1, ge=1, description="Support items of each class.")
-    query: int = Field(default=16, ge=1, description="Queries of each class.")
-    validation_way: int | None = Field(
-        default=None, ge=2, description="Classes in a validation's episode; null: as many as in training."
+    way: Several = Field(default=5, description="Classes in an episode.")
+    shot: Count = Field(default=1, description="Support items of each class.")
+    query: Count = Field(default=16, description="Queries of each class.")
+    validation_way: Several | None = Field(
+        default=None, description="Classes in a validation's episode; null: as many as in training."
     )
-    validation_episodes: int = Field(
-        default=600, ge=2, description="Episodes of a validation, whose accuracy chooses the weights."
+    validation_episodes: Several = Field(
+        default=600, description="Episodes of a validation, whose accuracy chooses the weights."
     )
-    record_every: int | None = Field(
+    record_every: Count | None = Field(
         default=100,
-        ge=1,
         description="Episodes between two records of the training dynamics, which cost one more forward pass; null: "
         "none.",
     )
 
 
-class TrainingSection(BaseModel):
+class TrainingSection(_Section):
     """How the objective is minimised."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    max_steps: int = Field(default=1500, ge=1, description="Optimiser steps at the most.")
+    max_steps: Count = Field(default=1500, description="Optimiser steps at the most.")
     optimizer: Literal["adam", "adamw", "sgd"] = Field(default="adam", description="The optimiser.")
-    lr: float = Field(
+    lr: Positive = Field(
         default=1e-3,
-        gt=0,
-        allow_inf_nan=False,
         description="Learning rate of the head; left out: 1e-4 where it starts from the data (model.head_start), else "
         "1e-3.",
     )
     backbone_lr_factor: float = Field(
         default=0.1, ge=0, description="The backbone's learning rate, as a multiple of `lr`."
     )
-    full_rate_classes: int = Field(
+    full_rate_classes: CountOrZero = Field(
         default=80,
-        ge=0,
         description="Training classes for which `lr` is meant, where the head starts from the data (model.head_start) "
         "and the whole backbone is frozen: with fewer, every rate is lowered by the square of the share, so that few "
         "classes cannot ruin the start; 0: never.",
     )
-    full_rate_items: int = Field(default=3000, ge=0, description="The same by the number of training items.")
+    full_rate_items: CountOrZero = Field(default=3000, description="The same by the number of training items.")
     proxy_lr_factor: float = Field(
         default=1.0, ge=0, description="Learning rate of the loss's own parameters, as a multiple of lr."
     )
     weight_decay: float = Field(default=1e-4, ge=0, description="Weight decay of head and backbone; proxies have none.")
-    layer_decay: float | None = Field(
+    layer_decay: Share | None = Field(
         default=None,
-        gt=0,
-        le=1,
         description="Layer-wise decay: each stage of the backbone learns at this share of the rate of the next one, "
         "the last stage at the backbone's own; null: all stages at the same rate.",
     )
@@ -223,21 +207,17 @@ class TrainingSection(BaseModel):
         default=(0.9, 0.999), description="Decay of adam's and adamw's averages of gradients and of their squares."
     )
     lr_schedule: Literal["constant", "cosine", "step", "plateau"] = Field(
-        default="constant",
-        description="Learning rate over the steps; plateau: lowered when validation stops gaining.",
+        default="constant", description="Learning rate over the steps; plateau: lowered when validation stops gaining."
     )
-    step_every: int = Field(default=500, ge=1, description="With lr_schedule=step: steps between two decays.")
-    step_factor: float = Field(
-        default=0.5, gt=0, le=1, description="With lr_schedule=step or plateau: what a decay multiplies by."
-    )
-    plateau_patience: int = Field(
+    step_every: Count = Field(default=500, description="With lr_schedule=step: steps between two decays.")
+    step_factor: Share = Field(default=0.5, description="With lr_schedule=step or plateau: what a decay multiplies by.")
+    plateau_patience: CountOrZero = Field(
         default=3,
-        ge=0,
         description="With lr_schedule=plateau: validations without a better value that are waited for; the next such "
         "one lowers the rate. Those during the warm-up do not count.",
     )
-    warmup_steps: int = Field(default=0, ge=0, description="Steps of linear warm-up of every learning rate.")
-    head_warmup_steps: int = Field(default=0, ge=0, description="First steps that train head and proxies only.")
+    warmup_steps: CountOrZero = Field(default=0, description="Steps of linear warm-up of every learning rate.")
+    head_warmup_steps: CountOrZero = Field(default=0, description="First steps that train head and proxies only.")
     clip: float | None = Field(
         default=None, gt=0, description="Largest norm of the gradient; longer ones are scaled down."
     )
@@ -247,10 +227,9 @@ class TrainingSection(BaseModel):
         "clearly faster here, else 32-true.",
     )
     accelerator: Literal["auto", "cpu", "gpu", "mps"] = Field(default="auto", description="Where to train.")
-    evaluate_every: int = Field(default=100, ge=1, description="Steps between two validations (and checkpoints).")
-    patience: int | None = Field(
+    evaluate_every: Count = Field(default=100, description="Steps between two validations (and checkpoints).")
+    patience: Count | None = Field(
         default=10,
-        ge=1,
         description="Validations without a better value of what `select` names before stopping; null: never.",
     )
     select: str | None = Field(
@@ -259,14 +238,12 @@ class TrainingSection(BaseModel):
         "validation_metrics; null: MAP@R, or accuracy with schedule=episodic, or with data.split=items or domains "
         "and a loss that classifies.",
     )
-    cluster_items: int | None = Field(
+    cluster_items: Several | None = Field(
         default=None,
-        ge=2,
         description="Items of each training class whose centroid and radius every validation measures; null: none.",
     )
-    hierarchy_items: int = Field(
+    hierarchy_items: Count = Field(
         default=20,
-        ge=1,
         description="With data.hierarchy: items of each training class that make the prototypes whose distances every "
         "validation compares with the tree.",
     )
@@ -285,15 +262,13 @@ class TrainingSection(BaseModel):
         description="At the end, also validate the mean of the last so many weights that were the best when they were "
         "validated, and keep it if it beats them; a checkpoint holds all of them; null: no mean.",
     )
-    gradient_accumulation: int = Field(
+    gradient_accumulation: Count = Field(
         default=1,
-        ge=1,
         description="Batches whose gradients are averaged before the optimiser steps. Each has a loss of its own: "
         "items of two batches are never compared, unlike with gradient_cache.",
     )
-    gradient_cache: int | None = Field(
+    gradient_cache: Count | None = Field(
         default=None,
-        ge=1,
         description="Items that go through the network at once, twice, so that a large batch needs the memory of so "
         "many; null: the whole batch, once.",
     )
@@ -302,8 +277,8 @@ class TrainingSection(BaseModel):
         description="In several processes: batch norms that learn take their statistics from the whole batch, as in "
         "one; false: from the slice of their process.",
     )
-    log_every: int = Field(default=50, ge=1, description="Steps between two lines of the training log.")
-    seed: int = Field(default=0, ge=0, description="Seed of everything random.")
+    log_every: Count = Field(default=50, description="Steps between two lines of the training log.")
+    seed: CountOrZero = Field(default=0, description="Seed of everything random.")
     schedule: Literal["plain", "cross-batch-memory", "chance-constrained", "episodic", "adversarial"] = Field(
         default="plain",
         description="What a batch is compared with: itself (or the loss's own proxies), also a memory of earlier "
@@ -394,16 +369,14 @@ def with_new_names(section: dict[str, Any]) -> dict[str, Any]:
     return {"lr_schedule": section["schedule"], **rest}
 
 
-class AuditSection(BaseModel):
+class AuditSection(_Section):
     """What is measured on the held-out classes when training is done."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     suites: list[str] = Field(default=["retrieval", "clustering"], description="Suites to run.")
-    recall_at: list[Annotated[int, Field(ge=1)]] = Field(default=[1, 2, 4, 8], description="The k of Recall@k.")
-    map_at: list[Annotated[int, Field(ge=1)]] = Field(default=[10], description="The k of MAP@k.")
-    knn: int = Field(default=5, ge=1, description="Neighbours of kNN-Acc.")
-    classification_k: list[Annotated[int, Field(ge=1)]] = Field(
+    recall_at: list[Count] = Field(default=[1, 2, 4, 8], description="The k of Recall@k.")
+    map_at: list[Count] = Field(default=[10], description="The k of MAP@k.")
+    knn: Count = Field(default=5, description="Neighbours of kNN-Acc.")
+    classification_k: list[Count] = Field(
         default=[10], min_length=1, description="The k of the votes of k neighbours in the classification suite."
     )
     rerank: str | None = Field(
@@ -419,19 +392,19 @@ class AuditSection(BaseModel):
         description="Also corrupt for the pretrained features, which the mean corruption error is then relative to; "
         "twice the work.",
     )
-    pooling_classes: int = Field(default=10, ge=2, description="Classes that the pooling suite looks at.")
-    pooling_items: int = Field(default=64, ge=1, description="Items of each of them.")
-    pooling_prototypes: int = Field(
-        default=48, ge=1, description="Prototypes that the pooling suite covers their local features with."
+    pooling_classes: Several = Field(default=10, description="Classes that the pooling suite looks at.")
+    pooling_items: Count = Field(default=64, description="Items of each of them.")
+    pooling_prototypes: Count = Field(
+        default=48, description="Prototypes that the pooling suite covers their local features with."
     )
-    fewshot_ways: list[Annotated[int, Field(ge=2)]] = Field(
+    fewshot_ways: list[Several] = Field(
         default=[5, 20], min_length=1, description="Classes in an episode of the fewshot suite, each tried."
     )
-    fewshot_shots: list[Annotated[int, Field(ge=1)]] = Field(
+    fewshot_shots: list[Count] = Field(
         default=[1, 5], min_length=1, description="Known items of each of these classes, each tried."
     )
-    fewshot_queries: int = Field(default=15, ge=1, description="Queries of each of these classes.")
-    fewshot_episodes: int = Field(default=600, ge=2, description="Episodes of each way and shot.")
+    fewshot_queries: Count = Field(default=15, description="Queries of each of these classes.")
+    fewshot_episodes: Several = Field(default=600, description="Episodes of each way and shot.")
     tree_distance: Literal["path", "lcs"] = Field(
         default="path",
         description="Distance of two classes in the tree of the hierarchy suite: edges between them, or the height of "
@@ -440,24 +413,23 @@ class AuditSection(BaseModel):
     diagonal: bool = Field(
         default=False, description="Whether mean correlations count the distance of a class to itself, as published."
     )
-    hierarchy_similarity_at: list[Annotated[int, Field(ge=2)]] = Field(
+    hierarchy_similarity_at: list[Several] = Field(
         default=[50, 250],
         min_length=1,
         description="The k of HS@k in the hierarchy suite; the largest is that of AHS@k.",
     )
-    untrained_items: int = Field(
+    untrained_items: CountOrZero = Field(
         default=100,
-        ge=0,
         description="Items of each class at the most for the mean correlations of pixels and of a random network in "
         "the hierarchy suite; 0: none.",
     )
     geometry_items: int = Field(
         default=500, ge=3, description="Items whose distances the geometry suite compares with those of their pixels."
     )
-    sizes: list[Annotated[int, Field(ge=1)]] = Field(
+    sizes: list[Count] = Field(
         default=[], description="Dimensions kept in the size suite; empty: all, and halves of it down to 4."
     )
-    attacked_queries: int = Field(default=50, ge=2, description="Queries that the robustness suite attacks.")
+    attacked_queries: Several = Field(default=50, description="Queries that the robustness suite attacks.")
     attacks: list[str] = Field(
         default=_ATTACKS,
         min_length=1,
@@ -471,20 +443,21 @@ class AuditSection(BaseModel):
     attack_epsilons: list[Annotated[Fractional, Field(gt=0, allow_inf_nan=False)]] = Field(
         default=[0.002, 0.004, 0.016], min_length=1, description="Sizes of the perturbations, each tried."
     )
-    attack_steps: int = Field(default=20, ge=1, description="Steps of PGD, and of the attacks on retrieval.")
-    voronoi_items: int = Field(
+    attack_steps: Count = Field(default=20, description="Steps of PGD, and of the attacks on retrieval.")
+    voronoi_items: CountOrZero = Field(
         default=500,
-        ge=0,
         description="Items whose Voronoi cells bound the Voronoi-epsilon adversary, attacked ones included; fewer "
         "than 2: not measured.",
     )
-    smoothed_queries: int = Field(default=10, ge=0, description="Queries that randomised smoothing certifies; 0: none.")
-    smoothing_sigma: float = Field(
-        default=0.1, gt=0, allow_inf_nan=False, description="Standard deviation of its noise, in pixels from 0 to 1."
+    smoothed_queries: CountOrZero = Field(
+        default=10, description="Queries that randomised smoothing certifies; 0: none."
+    )
+    smoothing_sigma: Positive = Field(
+        default=0.1, description="Standard deviation of its noise, in pixels from 0 to 1."
     )
     smoothing_samples: int = Field(default=200, ge=10, description="Noisy copies of each of these queries.")
-    resamples: int = Field(default=1000, ge=1, description="Bootstrap resamples of the intervals.")
-    seed: int = Field(default=0, ge=0, description="Seed of bootstrap, k-means, sampled pairs and episodes.")
+    resamples: Count = Field(default=1000, description="Bootstrap resamples of the intervals.")
+    seed: CountOrZero = Field(default=0, description="Seed of bootstrap, k-means, sampled pairs and episodes.")
 
     @field_validator(
         "severities", "fewshot_ways", "fewshot_shots", "hierarchy_similarity_at", "sizes", "attack_epsilons"

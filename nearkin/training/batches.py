@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -20,6 +19,7 @@ from torch.utils.data import DataLoader
 
 from nearkin.data.augment import BatchAugment, Transform
 from nearkin.data.dataset import Dataset
+from nearkin.data.samplers import BalancedBatchSampler, EpisodeBatchSampler
 from nearkin.models import Embedder, FeatureCache
 from nearkin.models.embedder import Features, to_device
 from nearkin.models.items import batches, stacked
@@ -67,34 +67,11 @@ _CHUNK = 128
 """Items that go through the network together when no gradient is needed."""
 
 
-class BatchSampler(Protocol):
-    """Which training items a step takes, as a function of the step."""
-
-    classes_per_batch: int
-    per_class: int
-    rank: int
-    world_size: int
-
-    def batch(self, step: int) -> np.ndarray:
-        """Positions of this rank's items of a step, counted from 0, class by class."""
-        ...
+BatchSampler = BalancedBatchSampler | EpisodeBatchSampler
+"""Which training items a step takes, as a function of the step."""
 
 
-class Batches(Protocol):
-    """An endless stream of batches that can start at any step."""
-
-    start: str | None
-    """Where in the embedder the inputs enter: None for images, else the cached stage."""
-
-    def stream(self, first: int, last: int) -> Iterator[tuple[Inputs, Tensor]]:
-        """Yield (inputs, labels) of the steps first..last, counted from 1."""
-        ...
-
-    def plain(self, positions: np.ndarray) -> Features:
-        """Inputs (n, ...) of the training items at positions (n,), as evaluation sees them."""
-        ...
-
-
+@dataclass(eq=False)
 class CachedBatches:
     """Batches gathered from a feature cache; each item shows a random one of its cached views.
 
@@ -106,15 +83,14 @@ class CachedBatches:
         seed: seed of the choice of views.
     """
 
-    def __init__(
-        self, cache: FeatureCache, rows: np.ndarray, class_ids: np.ndarray, sampler: BatchSampler, seed: int
-    ) -> None:
-        self.cache = cache
-        self.rows = rows
-        self.class_ids = torch.from_numpy(class_ids)
-        self.sampler = sampler
-        self.seed = seed
-        self.start: str | None = cache.at
+    cache: FeatureCache
+    rows: np.ndarray
+    class_ids: np.ndarray
+    sampler: BatchSampler
+    seed: int
+
+    def __post_init__(self) -> None:
+        self.start: str | None = self.cache.at
 
     def stream(self, first: int, last: int) -> Iterator[tuple[Features, Tensor]]:
         """Yield (inputs, labels) of the steps first..last, counted from 1."""
@@ -123,13 +99,14 @@ class CachedBatches:
             chosen = self.sampler.batch(step - 1)
             views = np.random.default_rng([self.seed, step]).integers(self.cache.views, size=whole)
             views = views[begin : begin + len(chosen)]
-            yield self.cache.gather(self.rows[chosen], views), self.class_ids[chosen]
+            yield self.cache.gather(self.rows[chosen], views), torch.from_numpy(self.class_ids[chosen])
 
     def plain(self, positions: np.ndarray) -> Features:
         """Inputs (n, ...) of the training items at positions (n,), as evaluation sees them."""
         return self.cache.gather(self.rows[positions])
 
 
+@dataclass(eq=False)
 class DecodedBatches:
     """Batches decoded and cropped by workers, then augmented as a whole.
 
@@ -144,31 +121,21 @@ class DecodedBatches:
         workers: decoding processes; 0 decodes between the steps.
     """
 
-    start: str | None = None
-
-    def __init__(
-        self,
-        dataset: Dataset,
-        class_ids: np.ndarray,
-        transform: Transform,
-        augment: BatchAugment,
-        view: Transform,
-        sampler: BatchSampler,
-        seed: int,
-        workers: int,
-    ) -> None:
-        self.items = _SeededItems(dataset, transform, seed)
-        self.class_ids = torch.from_numpy(class_ids)
-        self.augment = augment
-        self.view = view
-        self.sampler = sampler
-        self.workers = workers
+    dataset: Dataset
+    class_ids: np.ndarray
+    transform: Transform
+    augment: BatchAugment
+    view: Transform
+    sampler: BatchSampler
+    seed: int
+    workers: int
+    start: str | None = field(default=None, init=False)
 
     def stream(self, first: int, last: int) -> Iterator[tuple[Deferred, Tensor]]:
         """Yield (inputs, labels) of the steps first..last, counted from 1; inputs are augmented when they are taken."""
         loader = DataLoader(
-            self.items,
-            batch_sampler=_StepSampler(self.sampler, first, last),
+            _SeededItems(self.dataset, self.transform, self.seed),
+            batch_sampler=self._keys(first, last),
             num_workers=self.workers,
             collate_fn=_collate,
             worker_init_fn=_ignore_interrupts,
@@ -176,7 +143,13 @@ class DecodedBatches:
             generator=torch.Generator(),
         )
         for step, (samples, chosen) in enumerate(loader, start=first):
-            yield Deferred(samples, partial(self._augmented, step)), self.class_ids[chosen]
+            yield Deferred(samples, partial(self._augmented, step)), torch.from_numpy(self.class_ids[chosen])
+
+    def _keys(self, first: int, last: int) -> Iterator[list[tuple[int, int, int]]]:
+        """Of each step's batch: the step, the place in the whole batch, and the item."""
+        begin, _ = _slice(self.sampler)
+        for step in range(first, last + 1):
+            yield [(step, place, int(index)) for place, index in enumerate(self.sampler.batch(step - 1), start=begin)]
 
     def _augmented(self, step: int, samples: Tensor, place: int) -> Tensor:
         """Inputs of some samples of this process's slice of a step, the first of them at `place` in it."""
@@ -185,46 +158,34 @@ class DecodedBatches:
 
     def plain(self, positions: np.ndarray) -> Tensor:
         """Inputs (n, ...) of the training items at positions (n,), as evaluation sees them."""
-        dataset, view = self.items.dataset, self.view
 
         def load(place: int) -> Tensor:
-            return view(dataset.load(int(positions[place]), view.hint))
+            return self.view(self.dataset.load(int(positions[place]), self.view.hint))
 
         return torch.cat(
             [as_channels_last(self.augment.normalise(batch)) for batch in batches(load, len(positions), _PLAIN, 1)]
         )
 
 
+Batches = CachedBatches | DecodedBatches
+"""An endless stream of batches that can start at any step.
+
+Its `start` is where in the embedder the inputs enter: None for images, else the cached stage.
+"""
+
+
+@dataclass(eq=False)
 class _SeededItems(torch.utils.data.Dataset):
     """Items by (step, position, index): the crop depends on these and on the seed only."""
 
-    def __init__(self, dataset: Dataset, transform: Transform, seed: int) -> None:
-        self.dataset = dataset
-        self.transform = transform
-        self.seed = seed
+    dataset: Dataset
+    transform: Transform
+    seed: int
 
     def __getitem__(self, key: tuple[int, int, int]) -> tuple[Tensor, int]:
         step, position, index = key
         rng = np.random.default_rng([self.seed, step, position])
         return self.transform(self.dataset.load(index, self.transform.hint), rng), index
-
-
-class _StepSampler:
-    """The keys of each step's batch, from `first` to `last`."""
-
-    def __init__(self, sampler: BatchSampler, first: int, last: int) -> None:
-        self.sampler = sampler
-        self.first = first
-        self.last = last
-
-    def __len__(self) -> int:
-        return self.last - self.first + 1
-
-    def __iter__(self) -> Iterator[list[tuple[int, int, int]]]:
-        begin, _ = _slice(self.sampler)
-        for step in range(self.first, self.last + 1):
-            chosen = self.sampler.batch(step - 1)
-            yield [(step, place, int(index)) for place, index in enumerate(chosen, start=begin)]
 
 
 def _slice(sampler: BatchSampler) -> tuple[int, int]:
@@ -247,6 +208,7 @@ def _collate(items: list[tuple[Tensor, int]]) -> tuple[Tensor, Tensor]:
     return stacked(list(samples)), torch.tensor(indices)
 
 
+@dataclass(eq=False)
 class TrainingPool:
     """Training items by class, and where the network puts them now.
 
@@ -257,12 +219,13 @@ class TrainingPool:
         seed: of the draws.
     """
 
-    def __init__(self, batches: Batches, embedder: Embedder, class_ids: np.ndarray, seed: int) -> None:
-        self.batches = batches
-        self.embedder = embedder
-        self.class_ids = class_ids
-        self.counts = np.bincount(class_ids)
-        self.seed = seed
+    batches: Batches
+    embedder: Embedder
+    class_ids: np.ndarray
+    seed: int
+
+    def __post_init__(self) -> None:
+        self.counts = np.bincount(self.class_ids)
 
     @property
     def classes(self) -> int:

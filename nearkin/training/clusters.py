@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
@@ -29,6 +30,8 @@ from nearkin.storage import replacing
 from nearkin.training.batches import TrainingPool
 
 _FILE = "clusters.npz"
+_UNREADABLE = (OSError, ValueError, KeyError, TypeError, EOFError, RuntimeError, BadZipFile, zlib.error)
+_NUMBERS = ("steps", "centroids", "radii", "drift", "accuracy")
 
 
 @dataclass(frozen=True)
@@ -178,36 +181,20 @@ def read_clusters(folder: str | Path) -> Clusters | None:
         return None
     try:
         with np.load(path, allow_pickle=False) as stored:
-            clusters = Clusters(
-                stored["steps"],
-                _as_names(stored["class_names"]),
-                stored["centroids"],
-                stored["radii"],
-                stored["drift"],
-                stored["accuracy"],
-                make_space(**json.loads(str(stored["space"]))),
-            )
+            names, space = stored["class_names"], make_space(**json.loads(str(stored["space"])))
+            if names.ndim != 1 or names.dtype.kind != "U":
+                raise ValueError(f"class names of type {names.dtype} and shape {names.shape}")
+            numbers: dict[str, Any] = {name: stored[name] for name in _NUMBERS}
+        clusters = Clusters(class_names=tuple(names.tolist()), space=space, **numbers)
         _check(clusters)
-    except (OSError, ValueError, KeyError, TypeError, EOFError, RuntimeError, BadZipFile, zlib.error) as error:
-        raise _damaged(path) from error
-    except NearkinError as error:  # of the space
-        raise _damaged(path) from error
+    except (*_UNREADABLE, NearkinError) as error:  # the latter of the space
+        raise RunError(f"{path} is damaged: remove it; a resumed run begins another.") from error
     return clusters
-
-
-def _damaged(path: Path) -> RunError:
-    return RunError(f"{path} is damaged: remove it; a resumed run begins another.")
-
-
-def _as_names(stored: np.ndarray) -> tuple[str, ...]:
-    if stored.ndim != 1 or stored.dtype.kind != "U":
-        raise ValueError(f"class names of type {stored.dtype} and shape {stored.shape}")
-    return tuple(stored.tolist())
 
 
 def _check(clusters: Clusters) -> None:
     """Raise ValueError unless types, shapes and values are as `_write` leaves them."""
-    steps, numbers = clusters.steps, (clusters.centroids, clusters.radii, clusters.drift, clusters.accuracy)
+    steps, *numbers = (getattr(clusters, name) for name in _NUMBERS)
     times, classes = steps.size, len(clusters.class_names)
     shapes = (steps.shape, *(part.shape for part in numbers))
     if clusters.centroids.ndim != 3 or shapes != (
@@ -226,36 +213,18 @@ def _check(clusters: Clusters) -> None:
 
 def _after(seen: Clusters, now: Clusters) -> Clusters:
     """What was seen, and what is seen now."""
-    drift = _between(now.space, now.centroids[-1], seen.centroids[-1])
-    return replace(
-        now,
-        steps=np.concatenate([seen.steps, now.steps]),
-        centroids=np.concatenate([seen.centroids[-1:], now.centroids]),
-        radii=np.concatenate([seen.radii, now.radii]),
-        drift=np.concatenate([seen.drift, drift[None]]),
-        accuracy=np.concatenate([seen.accuracy, now.accuracy]),
-    )
+    seen = replace(seen, centroids=seen.centroids[-1:])
+    x, y = (torch.from_numpy(clusters.centroids[-1]).unsqueeze(-2) for clusters in (now, seen))
+    now = replace(now, drift=now.space.distance(x, y)[..., 0, 0].numpy()[None])
+    both: dict[str, Any] = {name: np.concatenate([getattr(one, name) for one in (seen, now)]) for name in _NUMBERS}
+    return replace(now, **both)
 
 
 def _write(folder: Path, clusters: Clusters) -> None:
+    numbers = {name: getattr(clusters, name) for name in _NUMBERS}
+    names, space = np.array(clusters.class_names), json.dumps(clusters.space.to_dict())
     with replacing(folder / _FILE) as temporary, open(temporary, "wb") as handle:
-        np.savez(
-            handle,
-            steps=clusters.steps,
-            class_names=np.array(clusters.class_names),
-            centroids=clusters.centroids,
-            radii=clusters.radii,
-            drift=clusters.drift,
-            accuracy=clusters.accuracy,
-            space=json.dumps(clusters.space.to_dict()),
-        )
-
-
-def _between(space: Space, left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Distances (...) between points (..., d) and (..., d), one by one."""
-    x, y = (torch.from_numpy(points).unsqueeze(-2) for points in (left, right))
-    distances: np.ndarray = space.distance(x, y)[..., 0, 0].numpy()
-    return distances
+        np.savez(handle, class_names=names, space=space, **numbers)
 
 
 class HierarchyWatch:
@@ -295,9 +264,9 @@ class HierarchyWatch:
         found = {"MC_prototypes": self._space.mean(points)}
         if isinstance(self._loss, ClassVectors):
             found["MC_proxies"] = self._loss.class_vectors()
-        values = {name: self._correlation(vectors) for name, vectors in found.items() if vectors.isfinite().all()}
+        values = {
+            name: mean_correlation(self._tree, class_distance_matrix(vectors.cpu(), self._space)).value
+            for name, vectors in found.items()
+            if vectors.isfinite().all()
+        }
         return {name: value for name, value in values.items() if math.isfinite(value)}
-
-    def _correlation(self, vectors: Tensor) -> float:
-        """With the tree, of the distances between vectors (C, d)."""
-        return mean_correlation(self._tree, class_distance_matrix(vectors.cpu(), self._space)).value

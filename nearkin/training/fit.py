@@ -32,17 +32,24 @@ from nearkin.objectives.proxy.bank import ClassVectors
 from nearkin.objectives.similarity import LEARNED_SIMILARITY
 from nearkin.recipe import Recipe, TrainingSection
 from nearkin.recipe.sections import AUTO_PRECISION
-from nearkin.training.batch_norm import learning_norms
 from nearkin.training.batches import Batches, BatchSampler, CachedBatches, DecodedBatches, TrainingPool
-from nearkin.training.clusters import check_clusters
+from nearkin.training.clusters import ClusterWatch, HierarchyWatch, check_clusters
 from nearkin.training.forecast import check_memory, choose_precision
-from nearkin.training.gain import Gain, measure_gain
 from nearkin.training.loop import Loop, LoopState
-from nearkin.training.ranks import Ranks, check_accelerator
+from nearkin.training.ranks import Ranks, check_accelerator, learning_norms
 from nearkin.training.run import Run, write_class_vectors
-from nearkin.training.start import RunStart, measure_start, per_query, resize_head, start_model, start_proxies
+from nearkin.training.start import (
+    Gain,
+    RunStart,
+    measure_gain,
+    measure_start,
+    per_query,
+    resize_head,
+    start_model,
+    start_proxies,
+)
 from nearkin.training.strategies.base import ACCURACY, check_schedule, make_schedule
-from nearkin.training.validation import Validation, ValidationInputs, check_validation, make_class_watch
+from nearkin.training.validation import Validation, ValidationInputs, check_validation
 
 Encode = Callable[[Embedder], np.ndarray]
 """From a model to its embeddings (n, d) of the validation items."""
@@ -69,7 +76,7 @@ class Learner(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class TrainingSetup:
-    """What is fixed in a run; arguments as of `train`."""
+    """What is fixed in a run; the arguments are those of `train`."""
 
     dataset: Dataset
     recipe: Recipe
@@ -108,43 +115,45 @@ class TrainingSetup:
         return self.dataset.fingerprint()
 
     @cached_property
-    def goes_on(self) -> bool:
+    def resumes(self) -> bool:
         """Whether a checkpoint is continued; asked before training writes one."""
         return self.resume and self.run.state_file.exists()
 
-    @cached_property
-    def scarce(self) -> tuple[float, str]:
-        """The share of the rate that few classes or items leave, and of what there are too few."""
+    def learner(self, embedder: Embedder | None = None) -> Learner:
+        """What learns, and what it minimises: a new model, or one whose head has got another size."""
+        return make_learner(
+            self.recipe,
+            self.dataset.kind,
+            len(self.items.classes),
+            validated=len(self.split.val) > 0,
+            processes=self.ranks.world_size,
+            items=len(self.items),
+            class_names=self.items.classes,
+            hierarchy=self.hierarchy,
+            embedder=embedder,
+        )
+
+    def rates(self, embedder: Embedder) -> dict[str, Any]:
+        """The head's rate, and for what it was lowered: few classes or items could undo a fitted start.
+
+        They could where the whole backbone is frozen. Where some of it learns, the start is only the first of many
+        things that change, and the recipe's rate was chosen for that.
+        """
         section = self.recipe.training
         wanted = [
             (len(self.items.classes), section.full_rate_classes, "classes"),
             (len(self.items), section.full_rate_items, "items"),
         ]
         shares = [(there / full, f"{there} {what}") for there, full, what in wanted if full and there < full]
-        share, of = min(shares, default=(1.0, ""))
-        return share**2, of
+        frozen = len(embedder.frozen_stages) == len(embedder.backbone.stages)
+        if not shares or not frozen or self.recipe.model.head_start == RANDOM:
+            return {"lr": section.lr, "lr_lowered_for": ""}
+        share, of = min(shares)
+        return {"lr": section.lr * share**2, "lr_lowered_for": of}
 
     def section(self, embedder: Embedder) -> TrainingSection:
-        """The recipe's training section; the rate is lowered where few classes or items could undo a fitted start.
-
-        They could where the whole backbone is frozen. Where some of it learns, the start is only the first of many
-        things that change, and the recipe's rate was chosen for that.
-        """
-        section = self.recipe.training
-        if not self._is_lowered(embedder):
-            return section
-        return section.model_copy(update={"lr": section.lr * self.scarce[0]})
-
-    def rates(self, embedder: Embedder) -> dict[str, Any]:
-        """The head's rate, and for what it was lowered, for the card."""
-        return {
-            "lr": self.section(embedder).lr,
-            "lr_lowered_for": self.scarce[1] if self._is_lowered(embedder) else "",
-        }
-
-    def _is_lowered(self, embedder: Embedder) -> bool:
-        whole = len(embedder.frozen_stages) == len(embedder.backbone.stages)
-        return whole and self.recipe.model.head_start != RANDOM and self.scarce[0] < 1
+        """The recipe's training section with the rate of `rates`."""
+        return self.recipe.training.model_copy(update={"lr": self.rates(embedder)["lr"]})
 
 
 def train(
@@ -179,46 +188,34 @@ def train(
     ranks = Ranks() if ranks is None else ranks
     split = resolve_split(dataset.manifest, recipe.data, recipe.training.seed) if split is None else split
     setup = TrainingSetup(dataset, recipe, run, split, ranks, source, notes, resume, progress and ranks.is_first)
-    learner = make_learner(
-        recipe,
-        dataset.kind,
-        len(setup.items.classes),
-        validated=len(split.val) > 0,
-        processes=ranks.world_size,
-        items=len(setup.items),
-        class_names=setup.items.classes,
-        hierarchy=setup.hierarchy,
-    )
+    learner = setup.learner()
+    embedder = learner.embedder
     check_fine_tuning(recipe)
     sampler = make_sampler(recipe, setup.class_ids, learner.batch_classes, ranks)
     classified = _classifier(recipe, learner.objective) is not None
     check_validation(recipe, setup.validation_labels, classified=classified)
     # Every process looks before the first one writes: afterwards the directory exists.
     run.check(recipe, resume)
-    start = RunStart.load(run.start_file) if setup.goes_on else RunStart()
-    dimension = learner.embedder.dimension
+    start = RunStart.load(run.start_file) if setup.resumes else RunStart()
+    dimension = embedder.dimension
     if start.head is not None:
-        resize_head(learner.embedder, start.head["dimension"])
+        resize_head(embedder, start.head["dimension"])
     if recipe.training.cluster_items is not None:
-        check_clusters(run.path, setup.items.classes, learner.embedder.dimension)
+        check_clusters(run.path, setup.items.classes, embedder.dimension)
     # Before they meet: a process that is refused leaves no other waiting.
     with run.held() if ranks.is_first else nullcontext():
         ranks.meet(ranks.accelerator(recipe.training.accelerator))
-        if not any(parameter.requires_grad for parameter in learner.embedder.parameters()):
+        if not any(parameter.requires_grad for parameter in embedder.parameters()):
             return _keep_untrained(setup, learner)
-        batches, encode = _feed(setup, learner.embedder, sampler, cache_directory, features)
-        pool = TrainingPool(batches, learner.embedder, setup.class_ids, recipe.training.seed)
-        items = learner.batch_classes * recipe.data.per_class // ranks.world_size
-        check_memory(learner.embedder, batches, recipe.training, _device(setup), items, recipe.data.per_class)
-        if not setup.goes_on:
-            start = _begin(setup, learner.embedder, pool, encode)
-        if learner.embedder.dimension != dimension:
-            items, classes = len(setup.items), setup.items.classes
-            objective = _make_objective(
-                recipe, learner.embedder, learner.batch_classes, items, classes, setup.hierarchy
-            )
-            learner = learner._replace(objective=objective)
-        if recipe.objective.proxy_start == "prototypes" and not setup.goes_on:
+        batches, encode = _feed(setup, embedder, sampler, cache_directory, features)
+        pool = TrainingPool(batches, embedder, setup.class_ids, recipe.training.seed)
+        own = learner.batch_classes * recipe.data.per_class // ranks.world_size
+        check_memory(embedder, batches, recipe.training, _device(setup), own, recipe.data.per_class)
+        if not setup.resumes:
+            start = _begin(setup, embedder, pool, encode)
+        if embedder.dimension != dimension:
+            learner = setup.learner(embedder)
+        if recipe.objective.proxy_start == "prototypes" and not setup.resumes:
             start_proxies(learner.objective, pool)
         if ranks.is_first:
             run.prepare(recipe, resume)
@@ -247,8 +244,8 @@ def _feed(
     features: FeatureCache | None,
 ) -> tuple[Batches, Encode | None]:
     """The batches, and how a model embeds validation items, if any: from the feature cache if there is one."""
-    recipe, split, validated = setup.recipe, setup.split, len(setup.split.val) > 0
-    seed = recipe.training.seed
+    recipe, split, seed = setup.recipe, setup.split, setup.recipe.training.seed
+    validated = len(split.val) > 0
     if not recipe.model.cache:
         transform = transform_for(embedder.spec, recipe.data, train=True)
         augment = BatchAugment.for_section(embedder.spec, recipe.data, seed)
@@ -344,8 +341,23 @@ def _make_loop(
         identity=identity,
         progress=setup.progress,
         ranks=ranks,
-        watch=make_class_watch(recipe, run, pool, objective, setup.items.classes, hierarchy),
+        watch=_make_watch(setup, pool, objective),
     )
+
+
+def _make_watch(
+    setup: TrainingSetup, pool: TrainingPool, objective: Objective
+) -> Callable[[int], dict[str, float]] | None:
+    """What looks at the training classes at every validation, where the recipe asks for it."""
+    section, space, names = setup.recipe.training, pool.embedder.space, setup.items.classes
+    watches: list[ClusterWatch | HierarchyWatch] = []
+    if section.cluster_items is not None:
+        watches.append(ClusterWatch(setup.run.path, pool, space, names, section.cluster_items))
+    if setup.hierarchy is not None:
+        watches.append(HierarchyWatch(pool, objective, space, setup.hierarchy, names, section.hierarchy_items))
+    if not watches:
+        return None
+    return lambda step: {name: value for watch in watches for name, value in watch.look(step).items()}
 
 
 def _keep(setup: TrainingSetup, learner: Learner, loop: Loop, start: RunStart, encode: Encode | None) -> TrainingResult:
@@ -429,6 +441,7 @@ def make_learner(
     items: int | None = None,
     class_names: Sequence[str] | None = None,
     hierarchy: Hierarchy | None = None,
+    embedder: Embedder | None = None,
 ) -> Learner:
     """What learns, what it minimises, and the classes of a batch; refuse a recipe that could not be trained.
 
@@ -441,19 +454,20 @@ def make_learner(
         items: how many items train; None: one of each class, enough to see whether the recipe can be trained.
         class_names: of these classes; needed with a tree.
         hierarchy: a tree over the classes, where there is one.
+        embedder: what learns; None: a new model, as the recipe describes it.
     """
     check_accelerator(recipe.training.accelerator)
-    seed = recipe.training.seed
+    section = recipe.training
     check_similarity(recipe)
     names = list(map(str, range(classes))) if class_names is None else class_names
-    dense = recipe.objective.parameters.get("auxiliary_weight", 1.0) > 0
-    embedder = build_embedder(recipe.model, seed, recipe.data.audio_seconds, names, dense)
+    if embedder is None:
+        dense = recipe.objective.parameters.get("auxiliary_weight", 1.0) > 0
+        embedder = build_embedder(recipe.model, section.seed, recipe.data.audio_seconds, names, dense)
     if embedder.spec.kind != kind:
         raise DataError(
             f"The backbone '{recipe.model.backbone}' takes {embedder.spec.kind} and the data is {kind}: choose a "
             f"recipe whose backbone takes {kind}."
         )
-    section = recipe.training
     # An episode of fewer classes would be another task: the sampler refuses it.
     batch_classes = recipe.data.classes_per_batch
     if section.schedule != "episodic":
@@ -461,40 +475,25 @@ def make_learner(
     elif processes > 1 and not section.sync_batch_norm and learning_norms(embedder):
         raise RecipeError(
             f"{processes} processes each see only some classes of an episode, so trainable batch norm would normalise "
-            f"away what tells the classes apart: set training.sync_batch_norm to true, or "
-            "start one process."
+            "away what tells the classes apart: set training.sync_batch_norm to true, or start one process."
         )
-    items = classes if items is None else items
-    objective = _make_objective(recipe, embedder, batch_classes, items, names, hierarchy)
-    objective.check_batch(batch_classes, recipe.data.per_class)
-    _check_regularisers(recipe, embedder, objective)
-    check_schedule(recipe.training, objective, validated, kind, recipe.model.cache)
-    return Learner(embedder, objective, batch_classes)
-
-
-def _make_objective(
-    recipe: Recipe,
-    embedder: Embedder,
-    batch_classes: int,
-    items: int,
-    class_names: Sequence[str],
-    hierarchy: Hierarchy | None,
-) -> Objective:
-    """What a model of this size minimises; arguments as of `make_learner`."""
-    section = recipe.training
-    return make_objective(
+    objective = make_objective(
         recipe.objective,
         dimension=embedder.dimension,
-        classes=len(class_names),
+        classes=classes,
         space=embedder.space,
         seed=section.seed,
         features=embedder.feature_size,
-        epoch_steps=math.ceil(items / (batch_classes * recipe.data.per_class)),
+        epoch_steps=math.ceil((items or classes) / (batch_classes * recipe.data.per_class)),
         episode=(section.episodic.shot, section.episodic.query) if section.schedule == "episodic" else None,
-        class_names=class_names,
+        class_names=names,
         hierarchy=hierarchy,
         similarity=embedder.parts if isinstance(embedder, SimilarityModel) else None,
     )
+    objective.check_batch(batch_classes, recipe.data.per_class)
+    _check_regularisers(recipe, embedder, objective)
+    check_schedule(section, objective, validated, kind, recipe.model.cache)
+    return Learner(embedder, objective, batch_classes)
 
 
 def check_similarity(recipe: Recipe) -> None:

@@ -79,7 +79,7 @@ def graph_bytes(embedder: Embedder, inputs: Features, start: str | None = None) 
 
 
 def free_bytes(device: torch.device) -> int | None:
-    """Memory that is free for training on a device; None where nobody says."""
+    """Bytes of free memory on a device; None if unknown."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     if device.type != "cpu":

@@ -7,11 +7,11 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from types import FrameType
-from typing import Any
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -24,9 +24,12 @@ from nearkin.objectives import Objective
 from nearkin.objectives.proxy.bank import ClassVectors
 from nearkin.progress import Progress, say
 from nearkin.recipe import TrainingSection
-from nearkin.training.batch_norm import synchronised
 from nearkin.training.batches import Batches, Inputs, part
-from nearkin.training.checkpoint import (
+from nearkin.training.forecast import naming_full_memory, takes_images, time_line, without_trace
+from nearkin.training.ranks import Ranks, make_fabric, synchronised
+from nearkin.training.run import (
+    Logbook,
+    Run,
     generator_tensors,
     load_state,
     optimiser_tensors,
@@ -35,9 +38,6 @@ from nearkin.training.checkpoint import (
     save_state,
     seed_generator,
 )
-from nearkin.training.forecast import naming_full_memory, takes_images, time_line, without_trace
-from nearkin.training.ranks import Ranks, make_fabric
-from nearkin.training.run import Logbook, Run
 from nearkin.training.step import (
     GradientCache,
     Gradients,
@@ -96,6 +96,13 @@ class LoopState:
     """Steps of the validations so far, and the values that choose the weights."""
     averaged: int | None = None
     """How many of the best weights the kept ones are the mean of; 0: the mean was not better; None: not tried."""
+
+
+class Kept(NamedTuple):
+    """Weights of the model, and the state of a loss that can name classes, which belongs to them; else nothing."""
+
+    weights: dict[str, Tensor]
+    loss: dict[str, Tensor]
 
 
 def _of_mean(name: str) -> str:
@@ -168,12 +175,14 @@ class Loop:
         self._set_up()
         # A request to stop counts from the first checkpoint on, which is written by `_validate_start`.
         with StopRequest() as stop:
-            if resume and self.run.state_file.exists():
+            resumed = resume and self.run.state_file.exists()
+            if resumed:
                 self._restore()
-                self.logbook = self._open_logbook()
             else:
                 self.schedule.begin()
-                self.logbook = self._open_logbook()
+            log, events = self.run.log_file, self.run.events_folder
+            self.logbook = Logbook(log, self.state.step, events) if self.ranks.is_first else Logbook(None)
+            if not resumed:
                 self._validate_start(known)
             self._tell_time()
             began = time.monotonic() - self.state.seconds
@@ -224,25 +233,16 @@ class Loop:
             self.module, self.optimiser = self.fabric.setup(step, optimiser)
         if self.fabric.world_size == 1:
             self.ranks.agree(step)  # else the wrapper sees to it
-        self.gradients = self._make_gradients(step, backward)
+        device, size, batches = self.fabric.device, self.section.gradient_cache, self.section.gradient_accumulation
+        share = backward if batches == 1 else lambda loss: backward(loss / batches)
+        self.gradients: Gradients = WholeBatch(self.module, share, device)
+        if size is not None:
+            self.gradients = GradientCache(step, share, device, size, self.fabric.autocast)
         self.average = WeightAverage(self.embedder, self.section.ema) if self.section.ema else None
         self._backbone = [parameter for parameter in self.embedder.backbone.parameters() if parameter.requires_grad]
         self._backbone_learns = True
-        self.best, self.best_loss = self._weights(), self._loss_state()
-        self.last_best: list[tuple[dict[str, Tensor], dict[str, Tensor]]] = []
-
-    def _make_gradients(self, step: Step, backward: Callable[[Tensor], None]) -> Gradients:
-        device, size = self.fabric.device, self.section.gradient_cache
-        if (batches := self.section.gradient_accumulation) > 1:
-            whole, backward = backward, lambda loss: whole(loss / batches)
-        if size is None:
-            return WholeBatch(self.module, backward, device)
-        return GradientCache(step, backward, device, size, self.fabric.autocast)
-
-    def _open_logbook(self) -> Logbook:
-        if not self.ranks.is_first:
-            return Logbook(None)
-        return Logbook(self.run.log_file, keep_to=self.state.step, events=self.run.events_folder)
+        self.best = self._kept()
+        self.last_best: list[Kept] = []
 
     def _steps(self, stop: StopRequest, bar: Progress, began: float) -> None:
         section, state = self.section, self.state
@@ -425,12 +425,11 @@ class Loop:
     def _validate(self) -> None:
         """Validate with the averaged weights where there are some; keep the weights if they are the best so far."""
         state = self.state
-        with self._averaged():
+        with self.average.applied() if self.average is not None else nullcontext():
             if self.watch is not None and self.ranks.is_first and (said := self.watch(state.step)):
                 self.logbook.add(state.step, **said)
             if self.validate is None:
-                state.best_step = state.step
-                self.best, self.best_loss = self._weights(), self._loss_state()
+                state.best_step, self.best = state.step, self._kept()
                 return
             values = self._validation_values(self.validate)
             self.logbook.add(state.step, **values)
@@ -438,20 +437,16 @@ class Loop:
             state.validated.append((state.step, chosen_by))
             if chosen_by > state.best_value:
                 state.best_value, state.best_step, state.stale = chosen_by, state.step, 0
-                self.best, self.best_loss = self._weights(), self._loss_state()
+                self.best = self._kept()
                 if count := self.section.average_best:
-                    self.last_best = [*self.last_best, (self.best, self.best_loss)][-count:]
+                    self.last_best = [*self.last_best, self.best][-count:]
             else:
                 state.stale += 1
         if said := self.schedule.validated(state.step, values, self._validated_weights):
             self.logbook.add(state.step, **said)
 
-    def _averaged(self) -> AbstractContextManager[None]:
-        """Inside the block the embedder has the averaged weights, where there are some."""
-        return self.average.applied() if self.average is not None else nullcontext()
-
     def _validated_weights(self) -> dict[str, Tensor]:
-        with self._averaged():
+        with self.average.applied() if self.average is not None else nullcontext():
             return self._weights()
 
     def _validation_values(self, validate: Callable[[], dict[str, float]]) -> dict[str, float]:
@@ -478,16 +473,15 @@ class Loop:
 
     def _try_mean(self, validate: Callable[[], dict[str, float]]) -> None:
         """Validate the mean of the last best weights, and keep it if it is better than the best of them."""
-        now = self._weights(), self._loss_state()
-        mean, mean_loss = (mean_weights([kept[place] for kept in self.last_best]) for place in (0, 1))
-        self._put(mean, mean_loss)
+        now, mean = self._kept(), Kept(*(mean_weights(states) for states in zip(*self.last_best, strict=True)))
+        self._put(mean)
         values = self._validation_values(validate)
-        self._put(*now)
+        self._put(now)
         self.logbook.add(self.state.step, **{_of_mean(name): value for name, value in values.items()})
         value, self.state.averaged = values[self.schedule.selection], 0
         if value > self.state.best_value:
             self.state.best_value, self.state.averaged = value, len(self.last_best)
-            self.best, self.best_loss = mean, mean_loss
+            self.best = mean
 
     def _weights(self) -> dict[str, Tensor]:
         """A copy of every weight and buffer that training may change."""
@@ -495,23 +489,22 @@ class Loop:
         weights = self.embedder.state_dict()
         return {name: value.detach().clone() for name, value in weights.items() if not name.startswith(frozen)}
 
-    def _loss_state(self) -> dict[str, Tensor]:
-        """A copy of a loss that can name classes, for it belongs to the weights; nothing of other losses."""
+    def _kept(self) -> Kept:
+        """A copy of the weights, and of a loss that can name classes."""
         loss = self.objective.loss
-        if not isinstance(loss, ClassVectors):
-            return {}
-        return {name: value.detach().clone() for name, value in loss.state_dict().items()}
+        state = loss.state_dict() if isinstance(loss, ClassVectors) else {}
+        return Kept(self._weights(), {name: value.detach().clone() for name, value in state.items()})
 
-    def _put(self, weights: dict[str, Tensor], loss: dict[str, Tensor]) -> None:
+    def _put(self, kept: Kept) -> None:
         """Give the model weights, and the loss what belongs to them."""
-        self.embedder.load_state_dict(weights, strict=False)
-        if loss:
-            self.objective.loss.load_state_dict(loss)
+        self.embedder.load_state_dict(kept.weights, strict=False)
+        if kept.loss:
+            self.objective.loss.load_state_dict(kept.loss)
 
     def _restore_best(self) -> None:
         for parameter in self._backbone:
             parameter.requires_grad_(True)  # a run may end while they rest
-        self._put(self.best, self.best_loss)
+        self._put(self.best)
         self.ranks.agree(self.embedder)
         self.embedder.eval()
 
@@ -525,21 +518,20 @@ class Loop:
             "objective": dict(self.objective.state_dict()),
             "schedule": self.schedule.tensors(),
             "optimiser": optimiser_tensors(self.optimiser),
-            "best": self.best,
-            "best_loss": self.best_loss,
+            "best": self.best.weights,
+            "best_loss": self.best.loss,
             "random": generators,
         }
         if self.average is not None:
             tensors["average"] = self.average.shadow
         for place, (weights, loss) in enumerate(self.last_best):
             tensors |= {f"last_best_{place}": weights, f"last_best_loss_{place}": loss}
-        facts: dict[str, Any] = {
+        best = None if state.best_value == -math.inf else state.best_value
+        facts = {
             "identity": self.identity,
-            "state": vars(state),
+            "state": {**vars(state), "best_value": best},
             "schedule": self.schedule.facts(),
         }
-        if state.best_value == -math.inf:
-            facts["state"] = {**vars(state), "best_value": None}
         save_state(self.run.state_file, tensors, facts)
 
     def _restore(self) -> None:
@@ -553,9 +545,9 @@ class Loop:
         self.objective.load_state_dict(tensors.get("objective", {}))
         self.schedule.restore(tensors.get("schedule", {}), facts.get("schedule", {}))
         restore_optimiser(self.optimiser, tensors.get("optimiser", {}))
-        self.best, self.best_loss = tensors["best"], tensors.get("best_loss", {})
+        self.best = Kept(tensors["best"], tensors.get("best_loss", {}))
         self.last_best = [
-            (tensors[f"last_best_{place}"], tensors.get(f"last_best_loss_{place}", {}))
+            Kept(tensors[f"last_best_{place}"], tensors.get(f"last_best_loss_{place}", {}))
             for place in range(self.section.average_best or 0)
             if f"last_best_{place}" in tensors
         ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -13,19 +13,20 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor
 
 from nearkin.data.hierarchy import Hierarchy
-from nearkin.errors import RunError
+from nearkin.errors import CheckpointError, RunError
 from nearkin.models import Embedder, SimilarityModel
 from nearkin.models.embedder import ClassScores, read_tensors, write_tensors
 from nearkin.objectives import make_objective
 from nearkin.objectives.proxy.bank import ClassVectors
+from nearkin.objectives.registry import mixed_seed
 from nearkin.recipe import Recipe, load_recipe
 from nearkin.storage import WriterLock, storing, write_json, write_text
-from nearkin.training.checkpoint import load_state
 from nearkin.training.clusters import Clusters, read_clusters
-from nearkin.training.strategies.chance_constrained import read_snapshots
+from nearkin.training.ranks import Ranks
 
 
 class Logbook:
@@ -100,7 +101,7 @@ def _event_writer(folder: Path, keep_to: int) -> Any:
 
 
 _FILE = "classes.safetensors"
-_FORMAT = "nearkin.classes"
+_CLASSES_FORMAT = "nearkin.classes"
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,7 +119,7 @@ class RunProxies:
 
 def write_class_vectors(folder: Path, names: Sequence[str], proxies: Tensor) -> None:
     """Keep the proxies (C, d) of the named classes in a run's directory."""
-    metadata = {"format": _FORMAT, "names": json.dumps(list(names))}
+    metadata = {"format": _CLASSES_FORMAT, "names": json.dumps(list(names))}
     write_tensors(folder / _FILE, {"proxies": proxies.float()}, metadata)
 
 
@@ -135,12 +136,145 @@ def read_class_vectors(folder: Path) -> RunProxies | None:
         metadata, tensors = read_tensors(path)
         names = tuple(map(str, json.loads(metadata["names"])))
         proxies = tensors["proxies"].to(torch.float32).numpy()
-        whole = metadata.get("format") == _FORMAT and proxies.ndim == 2 and len(proxies) == len(names)
+        whole = metadata.get("format") == _CLASSES_FORMAT and proxies.ndim == 2 and len(proxies) == len(names)
     except (OSError, SafetensorError, KeyError, ValueError, TypeError):
         whole = False
     if not whole:
         raise RunError(f"{path} is damaged: remove it to continue without the run's proxies, or train again.")
     return RunProxies(names, proxies)
+
+
+def seed_generator(seed: int, ranks: Ranks, step: int = 0) -> None:
+    """Seed this process's generator; the first one's as that of a run of one process."""
+    torch.manual_seed(seed if ranks.is_first else mixed_seed(seed, ranks.rank, step))
+
+
+def generator_tensors(ranks: Ranks) -> dict[str, Tensor]:
+    """The random states of all processes, of the CPU and of the GPU in use; every process must ask."""
+    own = {"torch": torch.get_rng_state()}
+    if torch.cuda.is_initialized():
+        own["cuda"] = torch.cuda.get_rng_state()
+    return {
+        _name(kind, rank): state
+        for kind, mine in own.items()
+        for rank, state in enumerate(ranks.gather_labels(mine[None]))
+    }
+
+
+def restore_generator(tensors: Mapping[str, Tensor], seed: int, ranks: Ranks, step: int) -> None:
+    """Put this process's state back; one that did not take part before the checkpoint is seeded by its step."""
+    state = tensors.get(_name("torch", ranks.rank))
+    if state is None:
+        seed_generator(seed, ranks, step)
+        return
+    torch.set_rng_state(state.clone())  # PyTorch crashes on a view into another tensor
+    of_gpu = tensors.get(_name("cuda", ranks.rank))
+    if of_gpu is not None and torch.cuda.is_initialized():
+        torch.cuda.set_rng_state(of_gpu.clone())
+
+
+def generator_state(device: torch.device) -> list[Tensor]:
+    """The random state of the CPU, and of the GPU if that is the device."""
+    return [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
+
+
+def set_generator_state(state: list[Tensor], device: torch.device) -> None:
+    """Put back what `generator_state` gave."""
+    torch.set_rng_state(state[0])
+    for of_gpu in state[1:]:
+        torch.cuda.set_rng_state(of_gpu, device)
+
+
+def _name(kind: str, rank: int) -> str:
+    return f"{kind}/{rank}" if rank else kind
+
+
+_FORMAT = "nearkin.training"
+_VERSION = "1"
+
+
+def save_state(path: Path, tensors: dict[str, dict[str, Tensor]], facts: dict[str, Any]) -> None:
+    """Write groups of named tensors and JSON-able facts; an existing file stays whole until the new one is."""
+    flat = {f"{group}/{name}": tensor for group, members in tensors.items() for name, tensor in members.items()}
+    write_tensors(path, flat, {"format": _FORMAT, "version": _VERSION, "facts": json.dumps(facts)})
+
+
+def load_state(path: Path) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
+    """Read what `save_state` wrote."""
+    try:
+        metadata, flat = read_tensors(path)
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"The checkpoint {path} cannot be read ({error}): start a new run.") from error
+    if metadata.get("format") != _FORMAT:
+        raise CheckpointError(f"{path} is not a training checkpoint of nearkin: pass the run it belongs to.")
+    if metadata.get("version") != _VERSION:
+        raise CheckpointError(
+            f"{path} has checkpoint version {metadata.get('version')}, but this nearkin reads "
+            f"version {_VERSION}: resume it with the nearkin that wrote it, or start a new run."
+        )
+    groups: dict[str, dict[str, Tensor]] = {}
+    for name, tensor in flat.items():
+        group, _, member = name.partition("/")
+        groups.setdefault(group, {})[member] = tensor
+    facts = json.loads(metadata["facts"])
+    if not {"identity", "state"} <= facts.keys():
+        raise CheckpointError(f"The checkpoint {path} is damaged: start a new run.")
+    return groups, facts
+
+
+def optimiser_tensors(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """The optimiser's per-parameter state as named tensors."""
+    state = optimiser.state_dict()["state"]
+    return {f"{index}/{key}": torch.as_tensor(value) for index, entry in state.items() for key, value in entry.items()}
+
+
+def restore_optimiser(optimiser: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+    """Put `optimiser_tensors` back; groups and their settings come from the recipe."""
+    state: dict[int, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        index, _, key = name.partition("/")
+        state.setdefault(int(index), {})[key] = tensor
+    optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})
+    # Files hold plain layouts. A fused update walks a weight and its averages in memory order, so with weights that
+    # keep their channels innermost the averages must do so too.
+    for parameter, entry in optimiser.state.items():
+        for key, value in entry.items():
+            if value.shape == parameter.shape:
+                entry[key] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
+
+
+def read_snapshots(folder: Path) -> list[dict[str, Tensor]]:
+    """The readable snapshots of a run, in order.
+
+    Each has the tensors that `Snapshots.take` wrote, and as `instance` (a scalar) the number in its file's name.
+    """
+    numbered = {int(path.stem): path for path in folder.glob("*.safetensors") if path.stem.isdecimal()}
+    found = {number: _read(numbered[number]) for number in sorted(numbered)}
+    return [{**tensors, "instance": torch.tensor(number)} for number, tensors in found.items() if tensors is not None]
+
+
+def _read(path: Path) -> dict[str, Tensor] | None:
+    """The tensors of a snapshot; None if the file is damaged or another."""
+    try:
+        tensors = load_file(path)
+    except (OSError, SafetensorError):
+        return None
+    return tensors if _fit_together(tensors) else None
+
+
+def _fit_together(tensors: Mapping[str, Tensor]) -> bool:
+    """Whether they are all there, of the shapes that `Snapshots.take` gives them, and finite."""
+    if not {"points", "labels", "classes", "converged", "next"} <= tensors.keys():
+        return False
+    points, labels, classes = (tensors[name] for name in ("points", "labels", "classes"))
+    if points.dim() != 2 or labels.shape != points.shape[:1] or classes.dim() != 1:
+        return False
+    proxies = [tensors["converged"], tensors["next"]]
+    return (
+        all(part.dim() == 3 and part.shape[::2] == (len(classes), points.shape[1]) for part in proxies)
+        and bool(torch.isin(labels, classes).all())
+        and all(bool(part.isfinite().all()) for part in (points, *proxies))
+    )
 
 
 class Run:

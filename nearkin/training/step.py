@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -24,8 +25,8 @@ from nearkin.models.embedder import Features, to_device
 from nearkin.objectives import Objective
 from nearkin.recipe import TrainingSection
 from nearkin.training.batches import Inputs, part, whole
-from nearkin.training.checkpoint import generator_state, set_generator_state
 from nearkin.training.ranks import Ranks, naming_lost_process
+from nearkin.training.run import generator_state, set_generator_state
 from nearkin.training.strategies import Schedule
 
 
@@ -49,14 +50,8 @@ class Outputs(NamedTuple):
     @classmethod
     def joined(cls, parts: Sequence[Outputs]) -> Outputs:
         """Parts of a batch as one, without their graphs, ready to collect gradients."""
-        embeddings = torch.cat([one.embeddings for one in parts]).requires_grad_()
-        return cls(embeddings, _joined([one.attributes for one in parts]), _joined([one.features for one in parts]))
-
-
-def _joined(parts: Sequence[Tensor | None]) -> Tensor | None:
-    """Parts as one tensor that collects gradients; None where they are not there."""
-    there = [part for part in parts if part is not None]
-    return torch.cat(there).requires_grad_() if there else None
+        columns = [[one for one in column if one is not None] for column in zip(*parts, strict=True)]
+        return cls(*(torch.cat(there).requires_grad_() if there else None for there in columns))  # type: ignore[arg-type]
 
 
 class Step(nn.Module):
@@ -74,12 +69,8 @@ class Step(nn.Module):
         self.schedule = schedule
         self.start = start
         self.ranks = ranks
-        self.learned = [
-            parameter
-            for module in (embedder.pooling, *embedder.taught_by_loss(), objective, schedule)
-            for parameter in module.parameters()
-            if parameter.requires_grad
-        ]
+        modules = (embedder.pooling, *embedder.taught_by_loss(), objective, schedule)
+        self.learned = [parameter for module in modules for parameter in _trainable(module)]
 
     def forward(self, inputs: Features, labels: Tensor) -> Tensor:
         """The value to minimise, a scalar, for this process's inputs (b, ...) and labels (b,)."""
@@ -110,6 +101,7 @@ Gradients = Callable[[Inputs, Tensor], Tensor]
 """From inputs and labels (b,) of this process to the loss, detached; the gradients are left at the parameters."""
 
 
+@dataclass(eq=False)
 class WholeBatch:
     """One forward pass and one backward pass.
 
@@ -119,10 +111,9 @@ class WholeBatch:
         device: where the module is.
     """
 
-    def __init__(self, module: nn.Module, backward: Callable[[Tensor], None], device: torch.device) -> None:
-        self.module = module
-        self.backward = backward
-        self.device = device
+    module: nn.Module
+    backward: Callable[[Tensor], None]
+    device: torch.device
 
     def __call__(self, inputs: Inputs, labels: Tensor) -> Tensor:
         """The loss, a scalar; see `Gradients`."""
@@ -134,6 +125,7 @@ class WholeBatch:
         return loss.detach()
 
 
+@dataclass(eq=False)
 class GradientCache:
     """Three passes over a batch in parts: embed, take the loss, embed again and go back.
 
@@ -148,20 +140,14 @@ class GradientCache:
         autocast: makes the context of a forward pass in the precision of the training.
     """
 
-    def __init__(
-        self,
-        step: Step,
-        backward: Callable[[Tensor], None],
-        device: torch.device,
-        size: int,
-        autocast: Callable[[], AbstractContextManager[None]],
-    ) -> None:
-        self.step = step
-        self.backward = backward
-        self.device = device
-        self.size = size
-        self.autocast = autocast
-        self.learned = [parameter for parameter in step.parameters() if parameter.requires_grad]
+    step: Step
+    backward: Callable[[Tensor], None]
+    device: torch.device
+    size: int
+    autocast: Callable[[], AbstractContextManager[None]]
+
+    def __post_init__(self) -> None:
+        self.learned = _trainable(self.step)
 
     def __call__(self, inputs: Inputs, labels: Tensor) -> Tensor:
         """The loss, a scalar; see `Gradients`."""
@@ -175,11 +161,15 @@ class GradientCache:
         del found
         loss = self.step.loss(cached, labels.to(self.device, non_blocking=True))
         self.backward(loss)
-        with keeping_buffers(self.step.embedder), torch.random.fork_rng(self._gpus()):
+        gpus = [self.device] if self.device.type == "cuda" else []
+        with keeping_buffers(self.step.embedder), torch.random.fork_rng(gpus):
             for place, state in enumerate(states):
                 set_generator_state(state, self.device)
                 self._go_back(self._outputs(inputs, place * self.size), cached, place * self.size)
-        self.step.ranks.average([_gradient(parameter) for parameter in self.learned])
+        for parameter in self.learned:
+            if parameter.grad is None:  # every process must have the same
+                parameter.grad = torch.zeros_like(parameter)
+        self.step.ranks.average([parameter.grad for parameter in self.learned if parameter.grad is not None])
         return loss.detach()
 
     def _outputs(self, inputs: Inputs, first: int) -> Outputs:
@@ -199,16 +189,6 @@ class GradientCache:
         }
         if known:
             torch.autograd.backward(list(known), list(known.values()))
-
-    def _gpus(self) -> list[torch.device]:
-        return [self.device] if self.device.type == "cuda" else []
-
-
-def _gradient(parameter: nn.Parameter) -> Tensor:
-    """The gradient of a parameter, made if there is none: every process must have the same."""
-    if parameter.grad is None:
-        parameter.grad = torch.zeros_like(parameter)
-    return parameter.grad
 
 
 @contextmanager
@@ -321,6 +301,7 @@ def _fusable(groups: list[dict[str, object]]) -> bool:
     return all(p.device.type in ("cpu", "cuda") and p.is_floating_point() for p in parameters)
 
 
+@dataclass(eq=False)
 class WeightAverage:
     """Shadow weights: shadow <- decay * shadow + (1 - decay) * weight, after every optimiser step.
 
@@ -331,10 +312,11 @@ class WeightAverage:
         decay: share of the shadow that is kept, in (0, 1).
     """
 
-    def __init__(self, module: nn.Module, decay: float) -> None:
-        self.decay = decay
-        self.module = module
-        self.shadow = {name: p.detach().clone() for name, p in module.named_parameters() if p.requires_grad}
+    module: nn.Module
+    decay: float
+
+    def __post_init__(self) -> None:
+        self.shadow = {name: p.detach().clone() for name, p in self.module.named_parameters() if p.requires_grad}
 
     @torch.no_grad()
     def update(self) -> None:

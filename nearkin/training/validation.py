@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from nearkin.data.dataset import Dataset
-from nearkin.data.hierarchy import Hierarchy
 from nearkin.data.inputs import InputSpec
 from nearkin.data.samplers import EpisodeSampler
 from nearkin.errors import DataError, RecipeError
@@ -19,17 +18,14 @@ from nearkin.metrics.fewshot import fewshot_accuracy
 from nearkin.metrics.named import named_metrics
 from nearkin.models import Embedder
 from nearkin.models.items import ItemLoader, open_items
-from nearkin.objectives import Objective
 from nearkin.recipe import EpisodicSection, Recipe
 from nearkin.spaces import Representation, Space
-from nearkin.training.batches import TrainingPool
-from nearkin.training.clusters import ClusterWatch, HierarchyWatch
-from nearkin.training.run import Run
 
 _MOST_BYTES = 512 * 2**20
 _BATCH, _WORKERS = 32, 2
 
 
+@dataclass(eq=False)
 class ValidationInputs:
     """Plain views of a data set, kept in memory after the first use if they are not too large for it.
 
@@ -39,11 +35,12 @@ class ValidationInputs:
         most: bytes that may be kept; larger data is decoded again each time.
     """
 
-    def __init__(self, dataset: Dataset, spec: InputSpec, most: int = _MOST_BYTES) -> None:
-        self.dataset = dataset
-        self.spec = spec
-        self.most = most
-        self._items = open_items(dataset, spec)
+    dataset: Dataset
+    spec: InputSpec
+    most: int = _MOST_BYTES
+
+    def __post_init__(self) -> None:
+        self._items = open_items(self.dataset, self.spec)
         self._samples: Tensor | None = None
         self._tried = False
 
@@ -195,24 +192,3 @@ def _has_pairs(labels: np.ndarray) -> bool:
 
 def _way(section: EpisodicSection) -> int:
     return section.way if section.validation_way is None else section.validation_way
-
-
-def make_class_watch(
-    recipe: Recipe,
-    run: Run,
-    pool: TrainingPool,
-    objective: Objective,
-    class_names: Sequence[str],
-    hierarchy: Hierarchy | None,
-) -> Callable[[int], dict[str, float]] | None:
-    """What looks at the training classes at every validation, where the recipe asks for it."""
-    section, space = recipe.training, pool.embedder.space
-    watches: list[Callable[[int], dict[str, float]]] = []
-    if section.cluster_items is not None:
-        watches.append(ClusterWatch(run.path, pool, space, class_names, section.cluster_items).look)
-    if hierarchy is not None:
-        watch = HierarchyWatch(pool, objective, space, hierarchy, class_names, section.hierarchy_items)
-        watches.append(watch.look)
-    if not watches:
-        return None
-    return lambda step: {name: value for look in watches for name, value in look(step).items()}

@@ -15,7 +15,7 @@ from nearkin.recipe import CrossBatchMemorySection
 from nearkin.report.canvas import BLUE, FAINT, HUES, INK, MUTED, VERMILION, WIDTH, drawing, percent_axis, to_png
 from nearkin.search import AverageQueryExpansion, KReciprocal, exact
 from nearkin.spaces import PrincipalReweighting
-from nearkin.training.strategies.memory import CrossBatchMemory
+from nearkin.training.strategies import CrossBatchMemory
 from studies.method_pictures.loss_pictures import draw_arrows, draw_points
 from studies.method_pictures.loss_toy import CLASSES, TREE, Pull, pull, recipe_of
 from studies.places import located

@@ -10,7 +10,7 @@ from scipy.stats import norm as normal
 from torch import Tensor, nn
 
 from nearkin.attacks import Combined
-from nearkin.attacks.certified import share_bound
+from nearkin.attacks.classifier import share_bound
 from nearkin.attacks.norms import as_norm
 from nearkin.report.canvas import FAINT, HUES, INK, WIDTH, drawing, to_png
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from nearkin.attacks.certified import Certified, certify, share_bound
+from nearkin.attacks.classifier import Certified, certify, share_bound
 from nearkin.errors import DataError
 
 

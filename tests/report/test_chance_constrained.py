@@ -21,7 +21,7 @@ from nearkin.report.canvas import Plane
 from nearkin.report.chance_constrained import ProxyPanel, draw_instances, draw_proxies, evenly_spaced
 from nearkin.spaces import LipschitzBall, Sphere
 from nearkin.training import Run
-from nearkin.training.strategies.chance_constrained import read_snapshots
+from nearkin.training.run import read_snapshots
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 

@@ -14,9 +14,9 @@ from nearkin.objectives import ObjectiveSection, make_objective
 from nearkin.objectives import adversary as module
 from nearkin.recipe import TrainingSection, load_recipe
 from nearkin.training import Run, train
-from nearkin.training.checkpoint import load_state
 from nearkin.training.fit import make_learner
 from nearkin.training.ranks import Ranks
+from nearkin.training.run import load_state
 from nearkin.training.step import Step, make_optimiser, set_learning_rates
 from nearkin.training.strategies import Schedule
 

@@ -12,8 +12,7 @@ from nearkin.metrics import class_bootstrap
 from nearkin.models import Card
 from nearkin.models.start import MEASURES
 from nearkin.recipe import load_recipe
-from nearkin.training.gain import Gain, GainDifference, gain_facts, measure_gain, suggestion
-from nearkin.training.start import RunStart
+from nearkin.training.start import Gain, GainDifference, RunStart, gain_facts, measure_gain, suggestion
 
 
 def gain_of(precision, map_at_r, best_step=100, classes=30):

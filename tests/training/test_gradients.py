@@ -19,9 +19,9 @@ from nearkin.objectives.section import ObjectiveSection
 from nearkin.recipe import load_recipe
 from nearkin.training import Run, train
 from nearkin.training.batches import Deferred, part, whole
-from nearkin.training.checkpoint import load_state
 from nearkin.training.loop import Loop
 from nearkin.training.ranks import Ranks
+from nearkin.training.run import load_state
 from nearkin.training.step import GradientCache, Step, WholeBatch
 from nearkin.training.strategies import CrossBatchMemory, Schedule
 

@@ -21,9 +21,8 @@ from nearkin.recipe import load_recipe
 from nearkin.storage import WriterLock
 from nearkin.training import Run, train
 from nearkin.training.batches import TrainingPool
-from nearkin.training.checkpoint import generator_tensors, load_state, restore_generator, save_state
 from nearkin.training.ranks import Ranks
-from nearkin.training.run import Logbook
+from nearkin.training.run import Logbook, generator_tensors, load_state, restore_generator, save_state
 
 TWO = Ranks(world_size=2, local_world_size=2)
 
@@ -526,7 +525,7 @@ def test_a_checkpoint_of_another_version_or_damaged_is_refused(patterns, tiny, t
     stop_at(6, patterns, recipe, tmp_path / "run", tmp_path)
     path = Run(tmp_path / "run").state_file
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("nearkin.training.checkpoint._VERSION", "99")
+        patch.setattr("nearkin.training.run._VERSION", "99")
         tensors, facts = {"a": {"b": torch.zeros(1)}}, {"identity": {}, "state": {}}
         save_state(tmp_path / "newer.safetensors", tensors, facts)
     with pytest.raises(CheckpointError, match="99"):

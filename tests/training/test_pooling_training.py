@@ -12,7 +12,7 @@ from nearkin.models import Embedder, FeatureCache
 from nearkin.models.pooling import list_poolings
 from nearkin.recipe import load_recipe
 from nearkin.training import Run, train
-from nearkin.training.checkpoint import load_state
+from nearkin.training.run import load_state
 
 SMALL = [
     "model.backbone=resnet20",

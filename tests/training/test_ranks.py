@@ -26,8 +26,8 @@ from nearkin.errors import DataError, LostProcessError, TrainingError
 from nearkin.objectives import Objective
 from nearkin.recipe import TrainingSection, load_recipe
 from nearkin.training import Run
-from nearkin.training.checkpoint import generator_tensors, load_state, restore_generator, seed_generator
 from nearkin.training.ranks import Ranks, make_fabric, naming_lost_process
+from nearkin.training.run import generator_tensors, load_state, restore_generator, seed_generator
 
 # Batch norm would see slices of a batch: a frozen backbone has none that learns.
 FROZEN = ["model.freeze=all", "training.max_steps=12", "training.evaluate_every=4"]

@@ -22,10 +22,10 @@ from nearkin.objectives.section import ObjectiveSection
 from nearkin.recipe import load_recipe
 from nearkin.spaces import Euclidean, Sphere
 from nearkin.training import Run, train
-from nearkin.training.checkpoint import load_state
 from nearkin.training.fit import TrainingSetup
 from nearkin.training.loop import Loop
 from nearkin.training.ranks import Ranks
+from nearkin.training.run import load_state
 from nearkin.training.start import (
     RunStart,
     measure_start,

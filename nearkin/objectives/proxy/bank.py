@@ -22,11 +22,9 @@ class ClassVectors(Protocol):
 
     def class_scores(self, points: Tensor) -> Tensor:
         """Scores (B, C) of points of the space (B, d): their softmax are the class probabilities, without a margin."""
-        ...
 
     def class_vectors(self) -> Tensor:
         """The points (C, d) of the space that stand for the classes, with a gradient where they are learned."""
-        ...
 
 
 @runtime_checkable
@@ -35,7 +33,6 @@ class Stepped(Protocol):
 
     def stepped(self) -> None:
         """Move, right after a step of the optimiser, by what the last forward in training mode saw."""
-        ...
 
 
 @runtime_checkable
@@ -44,7 +41,6 @@ class Following(Protocol):
 
     def unfollowed(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """The loss of raw embeddings (B, d) and labels (B,), as in training, of points that nothing should follow."""
-        ...
 
 
 class Bank(nn.Module):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import torch
@@ -14,7 +15,7 @@ from torch.nn import functional
 
 from nearkin.errors import DataError, RecipeError
 from nearkin.objectives.proxy.bank import Bank, FixedProxies, LearnedProxies, MeanProxies
-from nearkin.objectives.proxy.scores import COSINE_LIMIT, ProxyScores
+from nearkin.objectives.proxy.scores import COSINE_LIMIT, LinearScores, ScaledScores
 from nearkin.objectives.registry import LossShape
 from nearkin.spaces import Space, Sphere
 from nearkin.spaces.mds import chord_targets, multidimensional_scaling
@@ -43,29 +44,17 @@ class MarginCrossEntropy(nn.Module):
         return functional.cross_entropy(scores.scatter(1, index, worse), labels)
 
 
-class CosineMargin:
+def cosine_margin(cosines: Tensor, margin: float) -> Tensor:
     """`cos - m` (CosFace)."""
-
-    def __init__(self, margin: float) -> None:
-        self.margin = margin
-
-    def __call__(self, cosines: Tensor) -> Tensor:
-        """What stands in for the cosines, of any shape."""
-        return cosines - self.margin
+    return cosines - margin
 
 
-class AngleMargin:
+def angle_margin(cosines: Tensor, margin: float) -> Tensor:
     """`cos(angle + m)`, and `cos - m sin m` where angle + m passes 180 degrees (ArcFace); m in radians."""
-
-    def __init__(self, margin: float) -> None:
-        self.margin = margin
-
-    def __call__(self, cosines: Tensor) -> Tensor:
-        """What stands in for the cosines, of any shape."""
-        cosines = cosines.clamp(-COSINE_LIMIT, COSINE_LIMIT)
-        angles = cosines.acos()
-        beyond = cosines - self.margin * math.sin(self.margin)
-        return torch.where(angles + self.margin <= math.pi, (angles + self.margin).cos(), beyond)
+    cosines = cosines.clamp(-COSINE_LIMIT, COSINE_LIMIT)
+    angles = cosines.acos()
+    beyond = cosines - margin * math.sin(margin)
+    return torch.where(angles + margin <= math.pi, (angles + margin).cos(), beyond)
 
 
 class Pull(nn.Module):
@@ -94,34 +83,24 @@ SCALE = 10.0
 """Both as in Kim 2023, article IV."""
 
 
-def _check_scale(given: Any) -> Any:
-    if given == "dynamic":
+def _check_scale(given: Any, dynamic: bool) -> Any:
+    """A number above 0, or "dynamic" where a scale can be that."""
+    if given == "dynamic" and dynamic:
         return given
-    if not _is_positive(given):
-        raise PydanticCustomError("scale", "Input should be a number above 0, or dynamic")
-    return float(given)
-
-
-def _check_fixed_scale(given: Any) -> Any:
-    if given == "dynamic":
-        raise PydanticCustomError(
-            "scale", "Input should be a number above 0; only the scales of normface and proxy-dr can be dynamic"
-        )
-    if not _is_positive(given):
-        raise PydanticCustomError("scale", "Input should be a number above 0")
-    return float(given)
-
-
-def _is_positive(given: Any) -> bool:
     try:
-        return not isinstance(given, bool) and 0 < float(given) < math.inf
+        if not isinstance(given, bool) and 0 < float(given) < math.inf:
+            return float(given)
     except (TypeError, ValueError):
-        return False
+        pass
+    what = ", or dynamic" if dynamic else ""
+    if given == "dynamic":
+        what = "; only the scales of normface and proxy-dr can be dynamic"
+    raise PydanticCustomError("scale", f"Input should be a number above 0{what}")
 
 
-ScaleOption = Annotated[float | Literal["dynamic"], BeforeValidator(_check_scale)]
+ScaleOption = Annotated[float | Literal["dynamic"], BeforeValidator(partial(_check_scale, dynamic=True))]
 """A positive number, or "dynamic"."""
-FixedScale = Annotated[float, BeforeValidator(_check_fixed_scale)]
+FixedScale = Annotated[float, BeforeValidator(partial(_check_scale, dynamic=False))]
 """A positive number."""
 
 
@@ -146,7 +125,15 @@ def make_bank(
     Raises:
         RecipeError: there is no hierarchy for "mds", or an option that these proxies have no use for.
     """
-    _refuse_unused(owner, proxies, ema_rate, tree_distance)
+    for of, option, value, usual in (
+        ("ema", "ema_rate", ema_rate, EMA_RATE),
+        ("mds", "tree_distance", tree_distance, "path"),
+    ):
+        if value != usual and proxies != of:
+            raise RecipeError(
+                f"The loss '{owner}' has proxies={proxies}, which have no use for {option}={value}: leave {option} "
+                f"out, or set proxies to {of}."
+            )
     if proxies == "ema":
         return MeanProxies(shape.space, shape.classes, shape.dimension, ema_rate)
     if proxies == "mds":
@@ -163,25 +150,12 @@ def tree_proxies(shape: LossShape, owner: str, tree_distance: LayoutDistance) ->
     if shape.hierarchy is None or shape.class_names is None:
         raise RecipeError(
             f"The loss '{owner}' needs a tree over the classes to lay out its proxies: set data.hierarchy to a file "
-            f"or "
-            "to a name such as cifar100 (in Python: give make_objective hierarchy= and class_names=)."
+            "or to a name such as cifar100 (in Python: give make_objective hierarchy= and class_names=)."
         )
     targets = chord_targets(shape.hierarchy.distances(shape.class_names, how=tree_distance))
     space = Sphere() if shape.space.name == "sphere" else shape.space  # the targets are chords, whatever search uses
     scaling = multidimensional_scaling(targets, shape.dimension, space=space, seed=shape.seed)
     return FixedProxies(shape.space, scaling.points)
-
-
-def _refuse_unused(owner: str, proxies: Proxies, ema_rate: float, tree_distance: LayoutDistance) -> None:
-    for of, option, value, unused in (
-        ("ema", "ema_rate", ema_rate, ema_rate != EMA_RATE),
-        ("mds", "tree_distance", tree_distance, tree_distance != "path"),
-    ):
-        if unused and proxies != of:
-            raise RecipeError(
-                f"The loss '{owner}' has proxies={proxies}, which have no use for {option}={value}: leave {option} "
-                f"out, or set proxies to {of}."
-            )
 
 
 class ProxyLoss(nn.Module):
@@ -194,7 +168,7 @@ class ProxyLoss(nn.Module):
         criterion: scores (B, C) and labels (B,) to a scalar.
     """
 
-    def __init__(self, space: Space, bank: Bank, scores: ProxyScores, criterion: Criterion) -> None:
+    def __init__(self, space: Space, bank: Bank, scores: ScaledScores | LinearScores, criterion: Criterion) -> None:
         super().__init__()
         self.space = space
         self.bank = bank
@@ -208,7 +182,7 @@ class ProxyLoss(nn.Module):
         check_labels(labels, *scores.shape)
         if self.training:
             self.bank.watch(points.detach(), labels)
-            self.scores.watch(scores.detach(), labels)
+            self.scores.scale.watch(scores.detach(), labels)
         return self.criterion(scores, labels)
 
     def class_scores(self, points: Tensor) -> Tensor:
@@ -229,11 +203,11 @@ class ProxyLoss(nn.Module):
     def stepped(self) -> None:
         """Move what moves by a rule of its own, right after the optimiser's step, by what the last forward saw."""
         self.bank.stepped()
-        self.scores.stepped()
+        self.scores.scale.stepped()
 
     def readings(self) -> dict[str, float]:
         """`scale`, where it is dynamic."""
-        return self.scores.readings()
+        return self.scores.scale.readings()
 
 
 def check_labels(labels: Tensor, rows: int, classes: int) -> None:

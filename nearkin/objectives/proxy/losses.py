@@ -8,6 +8,7 @@ hierarchy, and a scale that follows training.
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Literal
 
 from torch import nn
@@ -18,8 +19,6 @@ from nearkin.objectives.proxy.bank import WeightRows
 from nearkin.objectives.proxy.loss import (
     EMA_RATE,
     SCALE,
-    AngleMargin,
-    CosineMargin,
     FixedScale,
     LayoutDistance,
     MarginCrossEntropy,
@@ -27,6 +26,8 @@ from nearkin.objectives.proxy.loss import (
     ProxyLoss,
     Pull,
     ScaleOption,
+    angle_margin,
+    cosine_margin,
     make_bank,
     tree_proxies,
 )
@@ -34,11 +35,11 @@ from nearkin.objectives.proxy.scales import AdaCosScale, ScoreScale, adacos_scal
 from nearkin.objectives.proxy.scores import (
     LinearScores,
     ScaledScores,
-    SubCentreCosines,
     cosines,
     negative_squares,
     normface_scores,
     ratio_scores,
+    sub_centre_cosines,
 )
 from nearkin.objectives.registry import FLAT, SPHERE, AcuteDegrees, LossShape, register_loss
 from nearkin.registry import Count, NonNegative, Share
@@ -53,9 +54,6 @@ def softmax(shape: LossShape) -> nn.Module:
         where x is the raw embedding.
     Inputs: raw embeddings (B, d), labels (B,).
     Use when: you want a plain classifier as the baseline, on classes that are all known.
-
-    Args:
-        shape: the run's dimension, classes and space.
 
     Example:
         >>> section = ObjectiveSection(loss="softmax")
@@ -84,7 +82,6 @@ def normface(
     Use when: you want the plain classifier on the sphere, or one whose proxies follow the class means or a tree.
 
     Args:
-        shape: the run's dimension, classes and space, and the hierarchy where proxies are laid out by it.
         scale: what cosines are multiplied by; dynamic: it follows training.
         proxies: learned: by the optimiser; ema: following the class means; mds: laid out by the hierarchy, fixed.
         ema_rate: how much of a batch's class mean goes into its proxy.
@@ -120,7 +117,6 @@ def adacos(
     Use when: you want a softmax on the sphere and nothing to tune.
 
     Args:
-        shape: the run's dimension, classes and space, and the hierarchy where proxies are laid out by it.
         scale: dynamic: it follows training; static: it stays where it starts.
         proxies: learned: by the optimiser; ema: following the class means; mds: laid out by the hierarchy, fixed.
         ema_rate: how much of a batch's class mean goes into its proxy.
@@ -153,7 +149,6 @@ def sd_softmax(
         twice the scale.
 
     Args:
-        shape: the run's dimension, classes and space, and the hierarchy where proxies are laid out by it.
         scale: what squared distances are multiplied by; on the sphere, where they end at 4, raise it to 5 or more.
         proxies: learned: by the optimiser; ema: following the class means; mds: laid out by the hierarchy, fixed.
         ema_rate: how much of a batch's class mean goes into its proxy.
@@ -164,7 +159,7 @@ def sd_softmax(
         >>> objective = make_objective(section, dimension=128, classes=100, space=Euclidean())
     """
     bank = make_bank(shape, "sd-softmax", proxies, ema_rate, tree_distance)
-    scores = ScaledScores(negative_squares(shape.space), ScoreScale(scale))
+    scores = ScaledScores(partial(negative_squares, shape.space), ScoreScale(scale))
     return ProxyLoss(shape.space, bank, scores, functional.cross_entropy)
 
 
@@ -189,7 +184,6 @@ def proxy_dr(
     Use when: the classes are known, and how near they lie to each other should mean something.
 
     Args:
-        shape: the run's dimension, classes and space, and the hierarchy where proxies are laid out by it.
         scale: s, the exponent of distances; dynamic: it follows training.
         distance: chord or angle, on the sphere; elsewhere the distance is the space's own, and this stays as it is.
         proxies: learned: by the optimiser; ema: following the class means; mds: laid out by the hierarchy, fixed.
@@ -223,7 +217,6 @@ def cosface(
     Use when: there are many classes and a margin in cosine should keep them apart, as with faces.
 
     Args:
-        shape: the run's dimension, classes and space, and the hierarchy where proxies are laid out by it.
         margin: taken from the own class's cosine.
         scale: what cosines are multiplied by; small data sets want 16 to 32.
         proxies: learned: by the optimiser; ema: following the class means; mds: laid out by the hierarchy, fixed.
@@ -235,7 +228,7 @@ def cosface(
         >>> objective = make_objective(section, dimension=128, classes=100)
     """
     bank = make_bank(shape, "cosface", proxies, ema_rate, tree_distance)
-    criterion = MarginCrossEntropy(CosineMargin(margin), scale)
+    criterion = MarginCrossEntropy(partial(cosine_margin, margin=margin), scale)
     return ProxyLoss(shape.space, bank, ScaledScores(cosines, ScoreScale(scale)), criterion)
 
 
@@ -262,7 +255,6 @@ def arcface(
     Use when: there are many classes and the margin should be the same angle everywhere, as with faces.
 
     Args:
-        shape: the run's dimension, classes and space, and the hierarchy where proxies are laid out by it.
         margin: added to the angle to the own class, in degrees; 28.6 is 0.5 radians.
         scale: what cosines are multiplied by; small data sets want 16 to 32.
         sub_centres: of each class; more than one lets strays and wrong labels gather at a centre of their own.
@@ -280,8 +272,10 @@ def arcface(
             f"proxies={proxies}: set one of them back to its default."
         )
     bank = make_bank(shape, "arcface", proxies, ema_rate, tree_distance, sub_centres)
-    scores = ScaledScores(SubCentreCosines(sub_centres) if sub_centres > 1 else cosines, ScoreScale(scale))
-    return ProxyLoss(shape.space, bank, scores, MarginCrossEntropy(AngleMargin(math.radians(margin)), scale))
+    nearness = partial(sub_centre_cosines, centres=sub_centres) if sub_centres > 1 else cosines
+    scores = ScaledScores(nearness, ScoreScale(scale))
+    criterion = MarginCrossEntropy(partial(angle_margin, margin=math.radians(margin)), scale)
+    return ProxyLoss(shape.space, bank, scores, criterion)
 
 
 @register_loss("corr", family="classification", spaces=SPHERE, needs_hierarchy=True)
@@ -298,7 +292,6 @@ def corr(shape: LossShape, *, tree_distance: LayoutDistance = "path") -> nn.Modu
     Use when: a tree over the classes is known and distances between embeddings should be those of the tree.
 
     Args:
-        shape: the run's dimension, classes, space and hierarchy.
         tree_distance: of the hierarchy: path, edges between classes; lcs, height of the node where they meet.
 
     Example:
@@ -322,7 +315,6 @@ def h_spherical(shape: LossShape, *, tree_distance: LayoutDistance = "path") -> 
     Use when: as for 'corr', where some samples are hard and the easy ones should not be drawn together for nothing.
 
     Args:
-        shape: the run's dimension, classes, space and hierarchy.
         tree_distance: of the hierarchy: path, edges between classes; lcs, height of the node where they meet.
 
     Example:

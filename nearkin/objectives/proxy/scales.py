@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -156,6 +157,10 @@ class _MovingScale(ScoreScale):
         sight, self._sight = self._sight, None
         return sight
 
+    def readings(self) -> dict[str, float]:
+        """`scale` as it is now."""
+        return {"scale": float(self())}
+
 
 @dataclass(frozen=True)
 class ScaleLaw:
@@ -191,16 +196,9 @@ def ratio_residual(scale: Tensor, log_others: Tensor, nearness: Tensor) -> tuple
     return psi, slope
 
 
-def _chord_scale(classes: int) -> float:
-    return ratio_scale(classes, EIGHTH_CHORD / QUARTER_CHORD)
-
-
-def _angle_scale(classes: int) -> float:
-    return ratio_scale(classes, 0.5)
-
-
+_chord_scale = partial(ratio_scale, share=EIGHTH_CHORD / QUARTER_CHORD)
 COSINE_LAW = ScaleLaw(cosine_residual, cosine_scale, math.cos(math.pi / 4))
-ANGLE_LAW = ScaleLaw(ratio_residual, _angle_scale, -math.log(math.pi / 4))
+ANGLE_LAW = ScaleLaw(ratio_residual, partial(ratio_scale, share=0.5), -math.log(math.pi / 4))
 CHORD_LAW = ScaleLaw(ratio_residual, _chord_scale, -math.log(EIGHTH_CHORD))
 DISTANCE_LAW = ScaleLaw(ratio_residual, _chord_scale, None)
 
@@ -256,10 +254,6 @@ class DynamicScale(_MovingScale):
         self.log_scale -= _RATE * mean / (spread + _EPSILON)
         self.log_scale.clamp_(math.log(LEAST_SCALE), math.log(LARGEST_SCALE))
 
-    def readings(self) -> dict[str, float]:
-        """`scale` as it is now."""
-        return {"scale": float(self())}
-
 
 class AdaCosScale(_MovingScale):
     """AdaCos's scale: after each step s = ln B / cos(min(45 degrees, median own angle)); kept from 1 to 100.
@@ -286,10 +280,6 @@ class AdaCosScale(_MovingScale):
             cosine = sight.own.clamp(min=math.cos(math.pi / 4))
             found = (sight.log_others / cosine).clamp(LEAST_SCALE, LARGEST_SCALE)
             self.scale.copy_(torch.where(found.isfinite(), found, self.scale))
-
-    def readings(self) -> dict[str, float]:
-        """`scale` as it is now."""
-        return {"scale": float(self.scale)}
 
 
 def make_scale(option: float | Literal["dynamic"], law: ScaleLaw, classes: int) -> ScoreScale:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
@@ -22,7 +22,6 @@ from nearkin.objectives.proxy.scales import (
     CHORD_LAW,
     COSINE_LAW,
     DISTANCE_LAW,
-    ScaleLaw,
     ScoreScale,
     make_scale,
 )
@@ -41,15 +40,9 @@ def cosines(points: Tensor, proxies: Tensor) -> Tensor:
     return functional.normalize(points) @ functional.normalize(proxies).mT
 
 
-@dataclass(frozen=True)
-class SubCentreCosines:
-    """The largest cosine to any of the `centres` proxies of each class, which stand class by class."""
-
-    centres: int
-
-    def __call__(self, points: Tensor, proxies: Tensor) -> Tensor:
-        """Cosines (B, C) of points (B, d) and proxies (C K, d)."""
-        return cosines(points, proxies).unflatten(1, (-1, self.centres)).amax(dim=2)
+def sub_centre_cosines(points: Tensor, proxies: Tensor, centres: int) -> Tensor:
+    """The largest cosine (B, C) of points to any of the `centres` proxies of each class, which stand class by class."""
+    return cosines(points, proxies).unflatten(1, (-1, centres)).amax(dim=2)
 
 
 def chord_nearness(points: Tensor, proxies: Tensor) -> Tensor:
@@ -67,50 +60,20 @@ def angle_nearness(points: Tensor, proxies: Tensor) -> Tensor:
     return -cosines(points, proxies).clamp(-COSINE_LIMIT, COSINE_LIMIT).acos().log()
 
 
-@dataclass(frozen=True)
-class SpaceNearness:
+def space_nearness(space: Space, points: Tensor, proxies: Tensor) -> Tensor:
     """`-ln sqrt(d^2 + 1e-10)` with the distance of a space."""
-
-    space: Space
-
-    def __call__(self, points: Tensor, proxies: Tensor) -> Tensor:
-        """Nearness (B, C) of points (B, d) and proxies (C, d)."""
-        return distance_ratio_scores(self.space.distance(points, proxies), 1.0)
+    return distance_ratio_scores(space.distance(points, proxies), 1.0)
 
 
-def negative_squares(space: Space) -> Nearness:
+def negative_squares(space: Space, points: Tensor, proxies: Tensor) -> Tensor:
     """`-d^2` with the distance of a space; with chords on the sphere, whatever its search measures by."""
-    return _chord_squares if space.name == "sphere" else _SpaceSquares(space)
+    if space.name == "sphere":
+        return 2 * cosines(points, proxies) - 2
+    return sd_softmax_scores(space.distance(points, proxies))
 
 
-def _chord_squares(points: Tensor, proxies: Tensor) -> Tensor:
-    return 2 * cosines(points, proxies) - 2
-
-
-@dataclass(frozen=True)
-class _SpaceSquares:
-    space: Space
-
-    def __call__(self, points: Tensor, proxies: Tensor) -> Tensor:
-        return sd_softmax_scores(self.space.distance(points, proxies))
-
-
-class ProxyScores(nn.Module):
-    """Base of the scores: points (B, d) and what the bank gives, (C, d), to scores (B, C)."""
-
-    def watch(self, scores: Tensor, labels: Tensor) -> None:
-        """Take note of a batch in training, scores (B, C) without gradient and labels (B,); nothing by default."""
-
-    def stepped(self) -> None:
-        """Move by what was watched last; nothing by default."""
-
-    def readings(self) -> dict[str, float]:
-        """Values to log; none by default."""
-        return {}
-
-
-class ScaledScores(ProxyScores):
-    """Nearness times a scale.
+class ScaledScores(nn.Module):
+    """Nearness times a scale: points (B, d) and what the bank gives, (C, d), to scores (B, C).
 
     Args:
         nearness: points (B, d) and proxies (C, d) to numbers (B, C).
@@ -128,20 +91,8 @@ class ScaledScores(ProxyScores):
         scale = self.scale()
         return nearness * (scale.to(nearness) if isinstance(scale, Tensor) else scale)
 
-    def watch(self, scores: Tensor, labels: Tensor) -> None:
-        """Let the scale see scores (B, C) and labels (B,)."""
-        self.scale.watch(scores, labels)
 
-    def stepped(self) -> None:
-        """Let the scale move."""
-        self.scale.stepped()
-
-    def readings(self) -> dict[str, float]:
-        """`scale`, where it moves."""
-        return self.scale.readings()
-
-
-class LinearScores(ProxyScores):
+class LinearScores(nn.Module):
     """A linear layer's outputs: inner products with its rows, plus a bias for each class.
 
     Args:
@@ -151,6 +102,7 @@ class LinearScores(ProxyScores):
 
     def __init__(self, classes: int, dimension: int) -> None:
         super().__init__()
+        self.scale = ScoreScale(1.0)
         bound = 1 / math.sqrt(dimension)  # as nn.Linear begins
         self.bias = nn.Parameter(torch.empty(classes).uniform_(-bound, bound))
 
@@ -168,19 +120,16 @@ def ratio_scores(
     space: Space, classes: int, scale: float | Literal["dynamic"], distance: Literal["chord", "angle"] = "chord"
 ) -> ScaledScores:
     """`-s ln d`, for C classes: by chord or angle on the sphere, by the space's own distance elsewhere."""
-    nearness, law = _ratio_parts(space, distance)
+    if space.name == "sphere":
+        nearness, law = (chord_nearness, CHORD_LAW) if distance == "chord" else (angle_nearness, ANGLE_LAW)
+    elif distance == "chord":
+        nearness, law = partial(space_nearness, space), DISTANCE_LAW
+    else:
+        raise RecipeError(
+            f"distance={distance} is for the sphere, but the space '{space.name}' has its own: remove distance, or set "
+            "model.space to 'sphere'."
+        )
     return ScaledScores(nearness, make_scale(scale, law, classes))
-
-
-def _ratio_parts(space: Space, distance: Literal["chord", "angle"]) -> tuple[Nearness, ScaleLaw]:
-    if space.name != "sphere":
-        if distance != "chord":
-            raise RecipeError(
-                f"distance={distance} is for the sphere, but the space '{space.name}' has its own: remove distance, "
-                f"or set model.space to 'sphere'."
-            )
-        return SpaceNearness(space), DISTANCE_LAW
-    return (chord_nearness, CHORD_LAW) if distance == "chord" else (angle_nearness, ANGLE_LAW)
 
 
 _TINY_ANGLE = 1e-3

@@ -2,9 +2,7 @@
 support items, or itself as an attack has perturbed it."""
 
 from nearkin.training.strategies.adversarial import Adversarial
-from nearkin.training.strategies.base import Schedule, make_schedule
+from nearkin.training.strategies.base import CrossBatchMemory, Episodic, Schedule, make_schedule
 from nearkin.training.strategies.chance_constrained import ChanceConstrained
-from nearkin.training.strategies.episodic import Episodic
-from nearkin.training.strategies.memory import CrossBatchMemory
 
 __all__ = ["Adversarial", "ChanceConstrained", "CrossBatchMemory", "Episodic", "Schedule", "make_schedule"]

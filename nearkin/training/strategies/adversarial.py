@@ -8,22 +8,23 @@ Reference: Goodfellow, Shlens, Szegedy 2014; Madry et al. 2017; TRADES: Zhang et
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from nearkin.attacks import Ball, as_norm, climb, usual_step
+from nearkin.attacks.classifier import in_eval_mode
 from nearkin.attacks.region import PIXELS
 from nearkin.errors import RecipeError
 from nearkin.models import Embedder
 from nearkin.models.embedder import Features
 from nearkin.models.speed import as_channels_last
 from nearkin.objectives import Objective
+from nearkin.objectives.objective import compared
 from nearkin.objectives.proxy.bank import ClassVectors, Following
 from nearkin.objectives.proxy.loss import ProxyLoss
 from nearkin.objectives.proxy.scores import (
@@ -33,24 +34,11 @@ from nearkin.objectives.proxy.scores import (
     prediction_cross_entropy,
     prediction_divergence,
 )
+from nearkin.objectives.registry import Given, mixed_seed
 from nearkin.recipe import AdversarialSection
 from nearkin.spaces import Space
 from nearkin.training.ranks import Ranks
 from nearkin.training.strategies.base import Schedule
-
-
-@contextmanager
-def in_eval_mode(*modules: nn.Module) -> Iterator[None]:
-    """Inside the block nothing drops out or moves a running statistic; then each part is in its own mode."""
-    parts = {part: part.training for module in modules for part in module.modules()}
-    for module in modules:
-        module.eval()
-    try:
-        yield
-    finally:
-        for part, mode in parts.items():
-            part.training = mode
-
 
 # Keeps the draws of random starts apart from others of the same seed and step.
 _SALT = 0xADE5
@@ -61,6 +49,7 @@ _NUDGE = 0.1
 With less, rounding of the embeddings would have a say in the direction."""
 
 
+@dataclass(eq=False)
 class InnerAttack:
     """FGSM, BIM or PGD on a batch, as a recipe says.
 
@@ -72,10 +61,12 @@ class InnerAttack:
         ranks: the processes that train together.
     """
 
-    def __init__(self, section: AdversarialSection, seed: int, ranks: Ranks) -> None:
-        self.section = section
-        self.seed = seed
-        self.ranks = ranks
+    section: AdversarialSection
+    seed: int
+    ranks: Ranks
+
+    def __post_init__(self) -> None:
+        section = self.section
         self.norm = as_norm(section.norm)
         self.steps = 1 if section.attack == "fgsm" else section.steps
         self.length = usual_step(section.eps, self.steps) if section.step_size is None else section.step_size
@@ -99,7 +90,9 @@ class InnerAttack:
 
             ball = Ball(pixels.flatten(1), self.section.eps, self.norm)
             raised = self._raised(lambda points: embedder.embed(seen(points)), embedder, loss, ball.centres, labels)
-            start = self._start(ball, step, slope=self._has_slope(loss))
+            # What compares with the input is smallest there, and does not rise from it.
+            slope = isinstance(loss, ClassVectors) and self.section.mode != "trades"
+            start = self._start(ball, step, slope)
             return seen(climb(raised, start, ball, steps=self.steps, step=self.length))
 
     def _raised(
@@ -116,17 +109,12 @@ class InnerAttack:
             return lambda points: prediction_cross_entropy(predicted, loss.class_scores(embed(points)))
         return lambda points: functional.cross_entropy(loss.class_scores(embed(points)), labels, reduction="none")
 
-    def _has_slope(self, loss: nn.Module) -> bool:
-        """Whether what is raised rises from the input itself on: what compares with the input is smallest there."""
-        return isinstance(loss, ClassVectors) and self.section.mode != "trades"
-
     def _start(self, ball: Ball, step: int, slope: bool) -> Tensor:
         """Where to begin (b, D): a random point of the ball for PGD, else the input, or very near to it."""
         if self.section.attack != "pgd" and slope:
             return ball.centres
         radius = ball.radius if self.section.attack == "pgd" else _NUDGE * ball.radius
-        drawn = np.random.SeedSequence([self.seed, step, _SALT]).generate_state(1, np.uint64)[0]
-        generator = torch.Generator(ball.centres.device).manual_seed(int(drawn >> np.uint64(1)))
+        generator = torch.Generator(ball.centres.device).manual_seed(mixed_seed(self.seed, step, _SALT))
         rows, columns = ball.centres.shape
         # Drawn for the batch of all processes: an item is perturbed alike however the batch is cut.
         whole = ball.centres.new_empty(rows * self.ranks.world_size, columns)
@@ -188,6 +176,8 @@ class Adversarial(Schedule):
         ranks: the processes that train together; None: this one only.
     """
 
+    counters = ("steps", "unread_steps")
+
     def __init__(self, section: AdversarialSection, space: Space, seed: int, ranks: Ranks | None = None) -> None:
         super().__init__()
         self.section = section
@@ -196,7 +186,7 @@ class Adversarial(Schedule):
         self.attack = InnerAttack(section, seed, self.ranks)
         self.steps = 0
         self._unread: dict[str, Tensor] = {}  # sums since the last reading
-        self._unread_steps = 0
+        self.unread_steps = 0
 
     @property
     def alone(self) -> bool:
@@ -211,12 +201,7 @@ class Adversarial(Schedule):
         return perturbed if self.alone else as_channels_last(torch.cat([inputs, perturbed]))
 
     def forward(
-        self,
-        objective: Objective,
-        embeddings: Tensor,
-        labels: Tensor,
-        attributes: Tensor | None = None,
-        features: Tensor | None = None,
+        self, objective: Objective, embeddings: Tensor, labels: Tensor, attributes: Given = None, features: Given = None
     ) -> Tensor:
         """The value to minimise, a scalar; see `Schedule.forward`."""
         if self.alone:
@@ -250,7 +235,7 @@ class Adversarial(Schedule):
         """The loss of raw embeddings (B, d) of perturbed points, a scalar, before the objective's weight of it."""
         loss = objective.loss
         if self.section.mode == "mix":
-            return _unfollowed(objective, perturbed, labels).reshape(())
+            return _unfollowed(objective, perturbed, labels)
         with in_eval_mode(loss):  # predictions as inference makes them
             if self.section.mode == "negative-margin":
                 assert isinstance(loss, ProxyLoss)
@@ -279,29 +264,25 @@ class Adversarial(Schedule):
             found["adv_distance"] = pairs.mean()
         for name, value in found.items():
             self._unread[name] = value.detach() + self._unread.get(name, 0.0)
-        self._unread_steps += 1
+        self.unread_steps += 1
 
     def readings(self) -> dict[str, float]:
         """Means since the last call: the losses of clean and perturbed points, and their accuracies.
 
         Where the loss has no class scores: how far the perturbed points are from the clean ones.
         """
-        found = {name: float(self._unread[name]) / self._unread_steps for name in _TOLD if name in self._unread}
-        self._unread, self._unread_steps = {}, 0
+        found = {name: float(self._unread[name]) / self.unread_steps for name in _TOLD if name in self._unread}
+        self._unread, self.unread_steps = {}, 0
         return found
 
     def tensors(self) -> dict[str, Tensor]:
         """What has not been logged yet."""
         return dict(self._unread)
 
-    def facts(self) -> dict[str, Any]:
-        """How many steps there were, and how many of them have not been logged yet."""
-        return {"steps": self.steps, "unread_steps": self._unread_steps}
-
     def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         """Put back what `tensors` and `facts` gave."""
+        super().restore({}, facts)
         self._unread = dict(tensors)
-        self.steps, self._unread_steps = facts["steps"], facts["unread_steps"]
 
 
 def _unfollowed(objective: Objective, embeddings: Tensor, labels: Tensor) -> Tensor:
@@ -309,10 +290,5 @@ def _unfollowed(objective: Objective, embeddings: Tensor, labels: Tensor) -> Ten
     loss, miner = objective.loss, objective.miner
     if isinstance(loss, Following):
         return loss.unfollowed(embeddings, labels)
-    if miner is None:
-        with in_eval_mode(loss):
-            unmined: Tensor = loss(embeddings, labels)
-        return unmined
-    with in_eval_mode(loss, miner):
-        mined: Tensor = loss(embeddings, labels, miner(embeddings, labels))
-    return mined
+    with in_eval_mode(loss, *([] if miner is None else [miner])):
+        return compared(loss, miner, embeddings, labels)

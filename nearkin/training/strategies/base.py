@@ -1,18 +1,26 @@
-"""What a schedule is: what each batch is compared with, and what happens between the steps; and the one of a recipe."""
+"""What each batch is compared with, and what happens between the steps: schedules, and the one of a recipe.
+
+Here are the plain ones: a batch by itself, with a memory of earlier batches, and with its own support items (episodes).
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from nearkin.errors import RecipeError
+from nearkin.metrics.dynamics import episode_dynamics
 from nearkin.models import Embedder
 from nearkin.models.embedder import Features
 from nearkin.objectives import Objective
-from nearkin.recipe import TrainingSection
+from nearkin.objectives.registry import Given
+from nearkin.recipe import CrossBatchMemorySection, EpisodicSection, TrainingSection
+from nearkin.spaces import Representation, Space
 from nearkin.training.batches import TrainingPool
 from nearkin.training.ranks import Ranks
 
@@ -33,9 +41,11 @@ class Schedule(nn.Module):
 
     Attributes:
         selection: the validation's value that chooses the weights, by its name in the log.
+        counters: names of the attributes that a checkpoint keeps as plain numbers.
     """
 
     selection: str = SELECTION_METRIC
+    counters: tuple[str, ...] = ()
 
     def views(self, embedder: Embedder, objective: Objective, inputs: Features, labels: Tensor) -> Features:
         """What goes through the network in place of this process's inputs: by default these.
@@ -52,12 +62,7 @@ class Schedule(nn.Module):
         return inputs
 
     def forward(
-        self,
-        objective: Objective,
-        embeddings: Tensor,
-        labels: Tensor,
-        attributes: Tensor | None = None,
-        features: Tensor | None = None,
+        self, objective: Objective, embeddings: Tensor, labels: Tensor, attributes: Given = None, features: Given = None
     ) -> Tensor:
         """The value to minimise, a scalar.
 
@@ -106,11 +111,109 @@ class Schedule(nn.Module):
 
     def facts(self) -> dict[str, Any]:
         """The plain numbers that a checkpoint keeps."""
-        return {}
+        return {name: getattr(self, name) for name in self.counters}
 
     def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         """Put back what `tensors` and `facts` gave."""
         self.load_state_dict(tensors)
+        for name in self.counters:
+            setattr(self, name, facts[name])
+
+
+class CrossBatchMemory(Schedule):
+    """Loss in the batch plus loss to a queue of earlier embeddings; after `warmup_steps` plain steps.
+
+    The memory fills from the first step on, and is used when the warm-up is over. A batch joins it after its own step,
+    so no sample meets its own copy. Embeddings are kept raw, as of the step that made them.
+
+    Reference: Wang, Zhang, Huang, Scott 2020, Cross-batch memory for embedding learning.
+
+    Args:
+        section: the recipe's settings.
+        batch_size: items in a batch of all processes together.
+        dimension: size of an embedding.
+    """
+
+    counters = ("steps", "seen")
+    memory: Tensor
+    memory_labels: Tensor
+
+    def __init__(self, section: CrossBatchMemorySection, batch_size: int, dimension: int) -> None:
+        super().__init__()
+        self.warmup_steps = section.warmup_steps
+        self.steps = 0
+        self.seen = 0
+        size = section.batches * batch_size
+        self.register_buffer("memory", torch.zeros(size, dimension))
+        self.register_buffer("memory_labels", torch.zeros(size, dtype=torch.int64))
+
+    def forward(
+        self, objective: Objective, embeddings: Tensor, labels: Tensor, attributes: Given = None, features: Given = None
+    ) -> Tensor:
+        """The value to minimise, a scalar; see `Schedule.forward`."""
+        loss = objective(embeddings, labels, attributes, features)
+        filled = min(self.seen, len(self.memory))
+        if self.steps >= self.warmup_steps and filled:
+            # Copies: the queue moves on before the backward pass needs what the loss was taken from.
+            remembered, their_labels = self.memory[:filled].clone(), self.memory_labels[:filled].clone()
+            loss = loss + objective.against(embeddings, labels, remembered, their_labels)
+        self._remember(embeddings.detach(), labels)
+        self.steps += 1
+        return loss
+
+    def _remember(self, embeddings: Tensor, labels: Tensor) -> None:
+        """Put a batch (B, d) where the oldest one is."""
+        places = torch.arange(self.seen, self.seen + len(labels), device=labels.device) % len(self.memory)
+        self.memory[places] = embeddings.to(self.memory.dtype)
+        self.memory_labels[places] = labels
+        self.seen += len(labels)
+
+
+class Episodic(Schedule):
+    """Plain steps on episodes; now and then it is recorded how an update moved the episode's points.
+
+    Batches come from an episode sampler. Losses that know nothing of support and queries see plain batches.
+
+    Reference: Vinyals et al. 2016; Snell, Swersky, Zemel 2017; the records of training dynamics: Kim 2023, article II.
+
+    Args:
+        section: the recipe's settings.
+        space: where embeddings are compared.
+    """
+
+    selection = ACCURACY
+    counters = ("episodes",)
+
+    def __init__(self, section: EpisodicSection, space: Space) -> None:
+        super().__init__()
+        self.section = section
+        self.space = space
+        self.episodes = 0
+        self._before: Tensor | None = None
+        self._representation: Representation = "mean"
+
+    def forward(
+        self, objective: Objective, embeddings: Tensor, labels: Tensor, attributes: Given = None, features: Given = None
+    ) -> Tensor:
+        """The value to minimise, a scalar; see `Schedule.forward`."""
+        self.episodes += 1
+        every = self.section.record_every
+        self._before = embeddings.detach() if every is not None and self.episodes % every == 0 else None
+        self._representation = objective.representation
+        return objective(embeddings, labels, attributes, features)
+
+    def updated(self, embed: Callable[[], Tensor]) -> dict[str, float]:
+        """What an update did to the episode's points, where this one is recorded; see `Schedule.updated`."""
+        if self._before is None:
+            return {}
+        before, after = (self.space.project(vectors.float()) for vectors in (self._before, embed()))
+        self._before = None
+        section = self.section
+        found = episode_dynamics(
+            self.space, before, after, way=section.way, shot=section.shot, representation=self._representation
+        )
+        # What is undefined, as a ratio of what did not move, is left out: the log is JSON, which has no such number.
+        return {name: value for name, value in found.items() if math.isfinite(value)}
 
 
 def check_schedule(
@@ -182,8 +285,6 @@ def make_schedule(
         ranks: the processes that train together; None: this one only.
     """
     if section.schedule == "cross-batch-memory":
-        from nearkin.training.strategies.memory import CrossBatchMemory
-
         memory = section.cross_batch_memory
         # No run fills more places than it has batches.
         batches = min(memory.batches, section.max_steps)
@@ -195,8 +296,6 @@ def make_schedule(
         snapshots = Snapshots(folder / "instances", pool) if ranks.is_first else None
         return ChanceConstrained(section.chance_constrained, pool, folder / "instance.safetensors", snapshots, ranks)
     if section.schedule == "episodic":
-        from nearkin.training.strategies.episodic import Episodic
-
         return Episodic(section.episodic, pool.embedder.space)
     if section.schedule == "adversarial":
         from nearkin.training.strategies.adversarial import Adversarial

@@ -11,22 +11,21 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from nearkin.errors import CheckpointError
 from nearkin.models.embedder import Features, to_device, write_tensors
 from nearkin.objectives import Objective
+from nearkin.objectives.registry import Given
 from nearkin.recipe import ChanceConstrainedSection
 from nearkin.spaces import kcenter
 from nearkin.training.batches import TrainingPool
-from nearkin.training.checkpoint import load_state, save_state
 from nearkin.training.ranks import Ranks
+from nearkin.training.run import load_state, save_state
 from nearkin.training.strategies.base import SELECTION_METRIC, Schedule, Weights
 
 
@@ -57,22 +56,6 @@ class _Proximal(torch.autograd.Function):
         gradients = torch._foreach_sub(ctx.saved_tensors, ctx.centre)
         torch._foreach_mul_(gradients, outer[0] * ctx.strength)
         return (None, None, *gradients)
-
-
-class Anchors(Protocol):
-    """K vectors for each of C classes."""
-
-    def place(self, positions: np.ndarray, embeddings: Tensor) -> None:
-        """Take new anchors: the items at positions (C, K), whose raw embeddings are (C, K, d)."""
-        ...
-
-    def vectors(self) -> Tensor:
-        """Raw vectors (C K, d), class by class, with their gradients."""
-        ...
-
-    def values(self) -> Tensor:
-        """Raw vectors (C, K, d) without gradients, as evaluation sees them."""
-        ...
 
 
 class ProxyAnchors(nn.Module):
@@ -139,6 +122,9 @@ class SampleAnchors(nn.Module):
         return self._held[1]
 
 
+Anchors = ProxyAnchors | SampleAnchors
+"""K vectors for each of C classes."""
+
 _CLASSES = 10
 _ITEMS = 50
 
@@ -187,40 +173,6 @@ def _having(module: nn.Module, weights: Mapping[str, Tensor]) -> Iterator[None]:
         yield
     finally:
         module.load_state_dict(before, strict=False)
-
-
-def read_snapshots(folder: Path) -> list[dict[str, Tensor]]:
-    """The readable snapshots of a run, in order.
-
-    Each has the tensors that `Snapshots.take` wrote, and as `instance` (a scalar) the number in its file's name.
-    """
-    numbered = {int(path.stem): path for path in folder.glob("*.safetensors") if path.stem.isdecimal()}
-    found = {number: _read(numbered[number]) for number in sorted(numbered)}
-    return [{**tensors, "instance": torch.tensor(number)} for number, tensors in found.items() if tensors is not None]
-
-
-def _read(path: Path) -> dict[str, Tensor] | None:
-    """The tensors of a snapshot; None if the file is damaged or another."""
-    try:
-        tensors = load_file(path)
-    except (OSError, SafetensorError):
-        return None
-    return tensors if _fit_together(tensors) else None
-
-
-def _fit_together(tensors: Mapping[str, Tensor]) -> bool:
-    """Whether they are all there, of the shapes that `Snapshots.take` gives them, and finite."""
-    if not {"points", "labels", "classes", "converged", "next"} <= tensors.keys():
-        return False
-    points, labels, classes = (tensors[name] for name in ("points", "labels", "classes"))
-    if points.dim() != 2 or labels.shape != points.shape[:1] or classes.dim() != 1:
-        return False
-    proxies = [tensors["converged"], tensors["next"]]
-    return (
-        all(part.dim() == 3 and part.shape[::2] == (len(classes), points.shape[1]) for part in proxies)
-        and bool(torch.isin(labels, classes).all())
-        and all(bool(part.isfinite().all()) for part in (points, *proxies))
-    )
 
 
 RADIUS = "val_covering_radius"
@@ -274,12 +226,7 @@ class ChanceConstrained(Schedule):
         self._weights = {name: p for name, p in pool.embedder.named_parameters() if p.requires_grad}
 
     def forward(
-        self,
-        objective: Objective,
-        embeddings: Tensor,
-        labels: Tensor,
-        attributes: Tensor | None = None,
-        features: Tensor | None = None,
+        self, objective: Objective, embeddings: Tensor, labels: Tensor, attributes: Given = None, features: Given = None
     ) -> Tensor:
         """The value to minimise, a scalar; see `Schedule.forward`."""
         if self.instance == 0:
@@ -336,9 +283,7 @@ class ChanceConstrained(Schedule):
 
     def _next_instance(self, step: int) -> dict[str, float]:
         weights, converged = self._converged()
-        self.previous = [
-            torch.empty_like(weight).copy_(weights[name]).detach() for name, weight in self._weights.items()
-        ]
+        self.previous = self._like_weights(weights)
         report = self._report(step, converged)
         self.instance += 1
         self.began, self.best, self.stale, self.radius = step, -math.inf, 0, math.nan
@@ -347,12 +292,15 @@ class ChanceConstrained(Schedule):
             self._snapshots.take(self.instance - 1, weights, converged, following)
         return report
 
+    def _like_weights(self, values: Mapping[str, Tensor]) -> list[Tensor]:
+        """A copy of values by name, laid out in memory as the weights are."""
+        return [torch.empty_like(weight).copy_(values[name]).detach() for name, weight in self._weights.items()]
+
     def _converged(self) -> tuple[dict[str, Tensor], Tensor]:
         """The weights that validated best in this instance, and their anchors (C, K, d)."""
         # Sent, not read by each: another machine may not see yet what the first process wrote.
         tensors, facts = self._ranks.broadcast_object(self._read_kept() if self._ranks.is_first else ({}, {}))
-        if not self._is_ours(facts):
-            raise self._lost()
+        self._check_ours(facts)
         return tensors["weights"], tensors["anchors"]["values"].to(self.anchor_labels.device)
 
     def _read_kept(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
@@ -362,12 +310,6 @@ class ChanceConstrained(Schedule):
         except CheckpointError:
             return {}, {}
         return tensors, facts["state"]
-
-    def _lost(self) -> CheckpointError:
-        return CheckpointError(
-            f"{self._kept} is missing, damaged or of another run, and the current instance needs it: put it back, or "
-            "start a new run."
-        )
 
     def _report(self, step: int, converged: Tensor) -> dict[str, float]:
         return {
@@ -413,24 +355,21 @@ class ChanceConstrained(Schedule):
         own = {name: value for name, value in tensors.items() if not name.startswith(_PREVIOUS)}
         super().restore(own, facts)
         if len(own) < len(tensors):
-            self.previous = [
-                torch.empty_like(weight).copy_(tensors[f"{_PREVIOUS}{name}"]).detach()
-                for name, weight in self._weights.items()
-            ]
+            self.previous = self._like_weights({name: tensors[f"{_PREVIOUS}{name}"] for name in self._weights})
         self.instance, self.began, self.stale = facts["instance"], facts["began"], facts["stale"]
         self.best = -math.inf if facts["best"] is None else facts["best"]
         self.radius = math.nan if facts["radius"] is None else facts["radius"]
-        self._check_kept()
+        if self.best > -math.inf and self._ranks.is_first:
+            self._check_ours(self._read_kept()[1])  # the end of the instance will need it
 
-    def _check_kept(self) -> None:
-        """Refuse to continue without what the end of the instance will need."""
-        if self.best > -math.inf and self._ranks.is_first and not self._is_ours(self._read_kept()[1]):
-            raise self._lost()
-
-    def _is_ours(self, facts: Mapping[str, Any]) -> bool:
-        """Whether what is kept is of this instance and at least as good as its best.
+    def _check_ours(self, facts: Mapping[str, Any]) -> None:
+        """Refuse what is kept unless it is of this instance and at least as good as its best.
 
         It may be better: the file of a run that was killed between writing it and the checkpoint is one validation
         ahead.
         """
-        return facts.get("instance") == self.instance and facts["best"] >= self.best
+        if facts.get("instance") != self.instance or facts["best"] < self.best:
+            raise CheckpointError(
+                f"{self._kept} is missing, damaged or of another run, and the current instance needs it: put it back, "
+                "or start a new run."
+            )

@@ -16,7 +16,7 @@ from nearkin.recipe import ChanceConstrainedSection, load_recipe
 from nearkin.spaces import Euclidean
 from nearkin.training import Run, train
 from nearkin.training.batches import TrainingPool
-from nearkin.training.checkpoint import load_state, save_state
+from nearkin.training.run import load_state, save_state
 from nearkin.training.step import WeightAverage
 from nearkin.training.strategies import ChanceConstrained
 from nearkin.training.strategies.base import SELECTION_METRIC
