@@ -26,6 +26,13 @@ settings.register_profile("patient", deadline=None)
 settings.load_profile("patient")
 
 
+@pytest.fixture(autouse=True)
+def coarse_pictures(request, monkeypatch):
+    """Draw few pixels where pictures are not what is tested."""
+    if request.node.path.parent.name != "report":
+        monkeypatch.setattr("nearkin.report.canvas._DPI", 50)
+
+
 @pytest.fixture(scope="session")
 def data_root() -> Path:
     """The directory with real data, or a skip that says how to provide it."""
