@@ -140,7 +140,7 @@ def test_a_note_in_milvus_that_cannot_be_read_is_none(tmp_path, monkeypatch):
 
     with Gallery.create(str(tmp_path / "v.db"), dimension=4, name="x", items=np.eye(4), labels=list("aabb")) as gallery:
         with monkeypatch.context() as patch:
-            patch.setattr(collection, "_json", lambda value: "no JSON {")
+            patch.setattr(collection.json, "dumps", lambda *_, **__: "no JSON {")
             gallery.store.set_note("calibration", {})
         assert gallery.calibration is None
         assert gallery.recalibrate(accept=0.9).accept == 0.9
