@@ -46,6 +46,7 @@ _ITEMS_A_DIMENSION, _DIMENSIONS_A_CLASS = 4, 1
 directions unseen classes need."""
 _SMALLEST = 2e-3
 """Deviation of a direction, relative to the first one's, below which it is rounding."""
+_TINY = float(np.finfo(np.float32).tiny)
 _NO_CHOICE = 10.0
 """The ridge where there are too few classes to leave any out."""
 _MOST_DIMENSIONS = 65536
@@ -266,11 +267,11 @@ def _embeddings(
 
     One decomposition serves all ridges: in its directions S, as `basis` whitens it for the ridge in the middle, is the
     identity, and for another ridge the identity and a multiple of `gram`. Principal components of other ridges are the
-    best within the first `_BASIS` x d, by Rayleigh and Ritz. All F directions together compare alike however they are
-    rotated. Single precision is enough to choose by.
+    best within the first `_BASIS` x d, by Rayleigh and Ritz; more than the items can tell apart are not asked for. All F
+    directions together compare alike however they are rotated. Single precision is enough to choose by.
     """
     width, smaller = len(moments.sum), [size for size in sizes if size < len(moments.sum)]
-    most = smaller[-1] if smaller else 0
+    most = min(smaller[-1], moments.count - 1) if smaller else 0
     kept = min(width, math.ceil(_BASIS * most))
     middle = ridges[(len(ridges) - 1) // 2]
     floor = moments.floor(middle)
@@ -294,7 +295,7 @@ def _embeddings(
         for size in sizes[len(smaller) :]:
             yield (size, ridge, 0.0), whitened
         for damping in dampings:
-            damped = components * _damp(variances[:most], usual, damping)
+            damped = components * _scales(variances[:most], usual, damping, moments.count)
             yield from (((size, ridge, damping), damped[:, :size]) for size in smaller)
 
 
@@ -314,12 +315,15 @@ def _eigen(matrix: np.ndarray, most: int | None = None) -> tuple[np.ndarray, np.
     return np.maximum(values[-count:][::-1], 0.0), vectors[:, -count:][:, ::-1]
 
 
-def _damp(variances: np.ndarray, usual: float, damping: float) -> np.ndarray:
-    """What components with these variances (n,) are multiplied by: less for more than the usual variance."""
-    usual = max(float(usual), 0.0)
-    if damping == 0 or usual == 0:
-        return np.full_like(variances, 0.0 if damping else 1.0)
-    return (usual / np.maximum(variances, usual)) ** (damping / 2)
+def _scales(variances: np.ndarray, usual: float, damping: float, items: int) -> np.ndarray:
+    """What components with these variances (n,) are multiplied by: less for more than the usual variance.
+
+    Those in which no item varies could be any, and get 0.
+    """
+    usual = max(float(usual), _TINY)
+    known = np.sqrt(variances) > _SMALLEST * np.sqrt(variances[:1])
+    known[items - 1 :] = False
+    return np.where(known, (usual / np.maximum(variances, usual)) ** (damping / 2), 0)
 
 
 def _best(trials: list[Trial]) -> Trial:
@@ -355,12 +359,9 @@ def _layer(summed: FeaturePass, chosen: Trial, size: int, space: Space) -> tuple
         lower = cholesky(whole.within + whole.floor(chosen.ridge) * lower, lower=True, check_finite=False)
         covariance, _ = dsygst(covariance, lower, lower=1)  # A^T T A with A = L^-T
     variances, vectors = _eigen(covariance, min(size, summed.width))
-    scales = _damp(variances, covariance.diagonal().mean(), chosen.damping)
+    scales = np.ones_like(variances)  # all F together lose nothing, and are not damped
     if size < summed.width:
-        # All F together lose nothing; of fewer, directions in which no item varies would be any.
-        known = np.sqrt(variances) > _SMALLEST * np.sqrt(variances[0])
-        known[whole.count - 1 :] = False
-        scales = np.where(known, scales, 0.0)
+        scales = _scales(variances, covariance.diagonal().mean(), chosen.damping, whole.count)
     directions = solve_triangular(lower, vectors * scales, lower=True, trans="T", check_finite=False)
     rank = int((directions != 0).any(axis=0).sum())
     if size > rank:
