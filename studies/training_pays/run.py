@@ -459,7 +459,7 @@ def tree_table() -> list[str]:
 def same_start(line: dict[str, Any]) -> str:
     """What cells that begin with the same map share: the items and what step 0 gave on the validation classes."""
     parts = [line[key] for key in ("data", "seed", "classes", "items", "dimension")]
-    return str([*parts, line["validation"]["values"]["start"]])
+    return str([*parts, (line["validation"] or {}).get("values", {}).get("start")])
 
 
 def loss_rows(lines: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -499,12 +499,14 @@ def loss_table(lines: list[dict[str, Any]]) -> list[str]:
 
 
 def below_start(lines: list[dict[str, Any]]) -> str:
-    """Which losses end below their own start, and which never left it."""
+    """Which losses end below their own start or below raw features, and which never left their start."""
     rows, below = loss_rows(lines), {}
     for name, row in rows.items():
         lost = [measure for measure in MEASURES if row["starts"] and round(row[f"over start {measure}"], 1) < 0]
         below.setdefault(" and ".join(lost), []).append(name)
     told = [f"Below their own start in {lost}: {', '.join(names)}." for lost, names in sorted(below.items()) if lost]
+    if raw := [name for name, row in rows.items() if round(row["gain P@1"][0], 1) < 0]:
+        told.append(f"Below raw features in P@1: {', '.join(raw)}.")
     if still := [name for name, row in rows.items() if not any(row["best steps"])]:
         told.append(f"No seed got beyond step 0, so the row is the start's, not the loss's: {', '.join(still)}.")
     return " ".join(told)
