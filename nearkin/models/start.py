@@ -380,7 +380,8 @@ def _layer(summed: FeaturePass, chosen: Trial, size: int, space: Space) -> tuple
     elif size > rank:
         notes.append(
             f"The training items give only {rank} of the {size} dimensions: the other {size - rank} start at 0. To "
-            f"keep all that the features have, set model.dimension to auto, or the layer's size to {summed.width}."
+            "keep all that the features have, set model.dimension to auto (of a convolution, model.local_dimension to "
+            f"{summed.width})."
         )
     sample = (summed.sample - whole.mean.astype(np.float32)) @ directions.astype(np.float32)
     directions = directions / _length(sample, space)

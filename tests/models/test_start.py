@@ -409,7 +409,9 @@ def test_dimensions_beyond_the_rank_start_at_zero(kind):
     x = (3 + rng.normal(size=(60, 4)) @ rng.normal(size=(4, 20))).astype(np.float32)
     start = fitted(x, np.repeat(np.arange(6), 10), size=7, kind=kind, ridge=1.0, dimension=7)
     (note,) = start.notes
-    assert all(words in note for words in ("only 4 of the 7", "other 3", "model.dimension to auto", "size to 20"))
+    assert all(
+        words in note for words in ("only 4 of the 7", "other 3", "model.dimension to auto", "local_dimension to 20")
+    )
     assert start.rank == 4
     assert start.weight[:4].any(dim=1).all()
     assert not start.weight[4:].any()
