@@ -18,7 +18,8 @@ from nearkin.data.section import DataSection
 from nearkin.data.splits import FoldOrder, Split, class_folds, resolve_split
 from nearkin.errors import DataError, NearkinError, RecipeError, UnknownNameError, suggestion
 from nearkin.models import Embedder
-from nearkin.recipe import AdversarialSection, Recipe
+from nearkin.recipe import Recipe
+from nearkin.recipe.recipe import ADDED_LATER
 from nearkin.training.batches import BatchSampler
 from nearkin.training.fit import make_learner, make_sampler
 from nearkin.training.validation import check_validation
@@ -96,26 +97,6 @@ def cells_of(recipe: str, seed: int, splits: int) -> list[Cell]:
 
 _IDLE = {"data": ("val_classes", "workers"), "training": ("seed", "log_every", "validation_metrics")}
 """Keys that decide nothing about a model here: the protocol has seeds and folds, the others are not about weights."""
-
-_LATER: dict[str, dict[str, Any]] = {
-    "data": {"test_domains": [], "colour": None, "rotation": 0.0, "erase": 0.0},
-    "model": {"similarity": None, "head_start": "random", "start": None, "resize": None, "drop_path": 0.0},
-    "objective": {"proxy_start": "random", "switch": 0.0, "prefixes": [], "prefix_weights": None},
-    "training": {
-        "adversarial": AdversarialSection().model_dump(mode="json"),
-        "average_best": None,
-        "betas": [0.9, 0.999],
-        "full_rate_classes": 80,
-        "full_rate_items": 3000,
-        "gradient_accumulation": 1,
-        "gradient_cache": None,
-        "layer_decay": None,
-        "plateau_patience": 3,
-        "select": None,
-        "sync_batch_norm": True,
-    },
-}
-"""Keys that older recipes did not have, with the values that change nothing: a digest ignores these."""
 
 Against = str | Mapping[str, str] | None
 """One baseline for all, or candidate to baseline; None: the first candidate of the book."""
@@ -240,7 +221,7 @@ def _content(recipe: Recipe) -> dict[str, Any]:
 def _counting(tree: dict[str, Any]) -> dict[str, Any]:
     """A recipe's content without the keys that do not matter; older books have some of them."""
     counting = dict(tree)
-    for section, later in _LATER.items():
+    for section, later in ADDED_LATER.items():
         if isinstance(given := counting.get(section), Mapping):
             kept = {key: value for key, value in given.items() if key not in later or value != later[key]}
             counting[section] = {key: value for key, value in kept.items() if key not in _IDLE.get(section, ())}

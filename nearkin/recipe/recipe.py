@@ -25,7 +25,7 @@ from nearkin.data.section import DataSection
 from nearkin.errors import RecipeError, UnknownNameError, suggestion
 from nearkin.models.section import AUTO, RANDOM, ModelSection
 from nearkin.objectives.section import ObjectiveSection
-from nearkin.recipe.sections import AuditSection, TrainingSection, with_new_names
+from nearkin.recipe.sections import AdversarialSection, AuditSection, TrainingSection, with_new_names
 from nearkin.storage import write_text
 
 DEFAULT_RECIPE = "multi-similarity"
@@ -36,6 +36,26 @@ _DEFAULT = "default"
 
 _RATE_FROM_START = 1e-4
 """Learning rate of a head that starts from the data: more undoes what the start knows."""
+
+ADDED_LATER: dict[str, dict[str, Any]] = {
+    "data": {"test_domains": [], "colour": None, "rotation": 0.0, "erase": 0.0},
+    "model": {"similarity": None, "head_start": "random", "start": None, "resize": None, "drop_path": 0.0},
+    "objective": {"proxy_start": "random", "switch": 0.0, "prefixes": [], "prefix_weights": None},
+    "training": {
+        "adversarial": AdversarialSection().model_dump(mode="json"),
+        "average_best": None,
+        "betas": [0.9, 0.999],
+        "full_rate_classes": 80,
+        "full_rate_items": 3000,
+        "gradient_accumulation": 1,
+        "gradient_cache": None,
+        "layer_decay": None,
+        "plateau_patience": 3,
+        "select": None,
+        "sync_batch_norm": True,
+    },
+}
+"""Keys that older recipes did not have, with the values that change nothing; what was measured before still counts."""
 
 _OF_EPISODES = ("classes_per_batch", "per_class")
 """What training.episodic says in place of the data section."""

@@ -32,11 +32,12 @@ from nearkin.objectives.proxy.bank import ClassVectors
 from nearkin.objectives.similarity import LEARNED_SIMILARITY
 from nearkin.recipe import Recipe, TrainingSection
 from nearkin.recipe.sections import AUTO_PRECISION
+from nearkin.training.batch_norm import learning_norms
 from nearkin.training.batches import Batches, BatchSampler, CachedBatches, DecodedBatches, TrainingPool
 from nearkin.training.clusters import ClusterWatch, HierarchyWatch, check_clusters
 from nearkin.training.forecast import check_memory, choose_precision
 from nearkin.training.loop import Loop, LoopState
-from nearkin.training.ranks import Ranks, check_accelerator, learning_norms
+from nearkin.training.ranks import Ranks, check_accelerator
 from nearkin.training.run import Run, write_class_vectors
 from nearkin.training.start import (
     Gain,

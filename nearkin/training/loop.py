@@ -24,9 +24,10 @@ from nearkin.objectives import Objective
 from nearkin.objectives.proxy.bank import ClassVectors
 from nearkin.progress import Progress, say
 from nearkin.recipe import TrainingSection
+from nearkin.training.batch_norm import synchronised
 from nearkin.training.batches import Batches, Inputs, part
 from nearkin.training.forecast import naming_full_memory, takes_images, time_line, without_trace
-from nearkin.training.ranks import Ranks, make_fabric, synchronised
+from nearkin.training.ranks import Ranks, make_fabric
 from nearkin.training.run import (
     Logbook,
     Run,

@@ -18,8 +18,9 @@ from torch import nn
 from nearkin.errors import TrainingError
 from nearkin.recipe import load_recipe
 from nearkin.training import Run, loop
+from nearkin.training.batch_norm import synchronised
 from nearkin.training.batches import DecodedBatches
-from nearkin.training.ranks import Ranks, synchronised
+from nearkin.training.ranks import Ranks
 from nearkin.training.run import load_state
 
 # Adam divides by the size of a gradient: of one that is rounding alone it makes a whole step.
