@@ -24,6 +24,8 @@ _SAMPLE = 2048
 _CONSTANT = 1e-10
 _FLAT = 1e-6
 """Shares of a variance below which nothing is left but the rounding of sums in single precision."""
+_SMALL = 1e-15
+"""Features below it may have squares that single precision does not hold."""
 _FLOOR = 1e-5
 _SINGLE = 16
 """Chunks whose products are added in single precision before they go to double."""
@@ -112,6 +114,8 @@ def sum_features(
     """
     sums: _FeatureSums | None = None
     seen = np.zeros(len(class_ids), dtype=bool)
+    if not isinstance(chunks, Iterable):
+        raise ModelError(f"chunks must be pairs of features (n, F) and the positions of their items, not {chunks!r}.")
     # NumPy alone: after each operation of PyTorch its threads spin for a while, and those of NumPy wait for a core.
     for chunk in chunks:
         rows, positions = _rows(chunk)
@@ -130,6 +134,9 @@ def sum_features(
     if not seen.all():
         raise ModelError(f"The chunks have {seen.sum()} items and class_ids {len(class_ids)}: give every item once.")
     summed = sums.found()
+    largest = np.abs(summed.sample + summed.shift).max()
+    if 0 < largest < _SMALL and np.trace(summed.whole.total) < len(summed.shift) * np.finfo(np.float32).tiny:
+        raise ModelError("The training features are too small to start from: scale them up.")
     if _is_flat(summed.whole.total, np.outer(summed.shift, summed.shift), _CONSTANT):
         raise ModelError(
             "The training features are the same for every item, or so nearly the same beside their mean that rounding "
@@ -143,7 +150,13 @@ def _rows(chunk: Any) -> tuple[np.ndarray, np.ndarray]:
     """The features (n, F) of a chunk in single precision, and the positions (n,) of their items."""
     if not isinstance(chunk, tuple | list) or len(chunk) != 2 or not all(hasattr(part, "__len__") for part in chunk):
         raise ModelError("Each chunk must be a pair: features (n, F), and the positions (n,) of their items.")
-    rows, positions = torch.as_tensor(chunk[0]).detach().float().cpu().numpy(), np.asarray(chunk[1])
+    try:
+        features, positions = torch.as_tensor(chunk[0]).detach(), np.asarray(chunk[1])
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ModelError(f"Features must be real numbers, and positions whole ones ({error}).") from error
+    if features.is_complex():
+        raise ModelError("Features must be real numbers, not complex ones.")
+    rows = features.float().cpu().numpy()
     if len(positions) and (rows.ndim != 2 or len(rows) != len(positions) or rows.shape[1] == 0):
         raise ModelError(f"A chunk has features {rows.shape} and {len(positions)} positions: give one each.")
     return rows, positions

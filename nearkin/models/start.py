@@ -46,9 +46,12 @@ _ITEMS_A_DIMENSION, _DIMENSIONS_A_CLASS = 4, 1
 directions unseen classes need."""
 _SMALLEST = 2e-3
 """Deviation of a direction, relative to the first one's, below which it is rounding."""
+_TINY = float(np.finfo(np.float32).tiny)
 _NO_CHOICE = 10.0
 """The ridge where there are too few classes to leave any out."""
 _MOST_DIMENSIONS = 65536
+_MOST_RIDGE = 1e6
+"""Far beyond what still changes the map: it is that of principal components."""
 _TOO_UNEQUAL = (
     "The training features differ too much in size for the head to start from them: look for an item whose features "
     "are about 100,000 times larger than the others', or more, or set model.head_start to random."
@@ -107,12 +110,18 @@ class HeadStart:
         """Size of the embedding."""
         return len(self.weight)
 
+    @property
+    def rank(self) -> int:
+        """How many of the dimensions do not start at 0."""
+        return int((self.weight != 0).any(dim=1).sum())
+
     def to_dict(self) -> dict[str, Any]:
         """All but the weights, as JSON can hold it."""
         return {
             "layer": self.layer,
             "kind": self.kind,
             "dimension": self.dimension,
+            "rank": self.rank,
             "features": self.weight.shape[1],
             "ridge": self.ridge,
             "damping": self.damping,
@@ -205,8 +214,8 @@ def _check_arguments(
         raise ModelError(
             f"dimension must be a whole number from 1 to {_MOST_DIMENSIONS}, or 'auto', not {dimension!r}."
         )
-    if ridge is not None and (not is_real(ridge) or not 0 <= ridge < math.inf):
-        raise ModelError(f"ridge must be a finite number from 0, not {ridge!r}.")
+    if ridge is not None and (not is_real(ridge) or not 0 <= ridge <= _MOST_RIDGE):
+        raise ModelError(f"ridge must be a number from 0 to {_MOST_RIDGE:,.0f}, not {ridge!r}.")
     if not is_whole(seed) or seed < 0:
         raise ModelError(f"seed must be a whole number from 0, not {seed!r}.")
 
@@ -266,11 +275,11 @@ def _embeddings(
 
     One decomposition serves all ridges: in its directions S, as `basis` whitens it for the ridge in the middle, is the
     identity, and for another ridge the identity and a multiple of `gram`. Principal components of other ridges are the
-    best within the first `_BASIS` x d, by Rayleigh and Ritz. All F directions together compare alike however they are
-    rotated. Single precision is enough to choose by.
+    best within the first `_BASIS` x d, by Rayleigh and Ritz; beyond the items' rank there are none. All F directions
+    together compare alike however they are rotated. Single precision is enough to choose by.
     """
     width, smaller = len(moments.sum), [size for size in sizes if size < len(moments.sum)]
-    most = smaller[-1] if smaller else 0
+    most = min(smaller[-1], moments.count - 1) if smaller else 0
     kept = min(width, math.ceil(_BASIS * most))
     middle = ridges[(len(ridges) - 1) // 2]
     floor = moments.floor(middle)
@@ -294,7 +303,7 @@ def _embeddings(
         for size in sizes[len(smaller) :]:
             yield (size, ridge, 0.0), whitened
         for damping in dampings:
-            damped = components * _damp(variances[:most], usual, damping)
+            damped = components * _scales(variances[:most], usual, damping, moments.count)
             yield from (((size, ridge, damping), damped[:, :size]) for size in smaller)
 
 
@@ -314,12 +323,15 @@ def _eigen(matrix: np.ndarray, most: int | None = None) -> tuple[np.ndarray, np.
     return np.maximum(values[-count:][::-1], 0.0), vectors[:, -count:][:, ::-1]
 
 
-def _damp(variances: np.ndarray, usual: float, damping: float) -> np.ndarray:
-    """What components with these variances (n,) are multiplied by: less for more than the usual variance."""
-    usual = max(float(usual), 0.0)
-    if damping == 0 or usual == 0:
-        return np.full_like(variances, 0.0 if damping else 1.0)
-    return (usual / np.maximum(variances, usual)) ** (damping / 2)
+def _scales(variances: np.ndarray, usual: float, damping: float, items: int) -> np.ndarray:
+    """What components with these variances (n,) are multiplied by: less for more than the usual variance.
+
+    Those in which no item varies could be any, and get 0.
+    """
+    usual = max(float(usual), _TINY)
+    known = np.sqrt(variances) > _SMALLEST * np.sqrt(variances[:1])
+    known[items - 1 :] = False
+    return np.where(known, (usual / np.maximum(variances, usual)) ** (damping / 2), 0)
 
 
 def _best(trials: list[Trial]) -> Trial:
@@ -355,19 +367,22 @@ def _layer(summed: FeaturePass, chosen: Trial, size: int, space: Space) -> tuple
         lower = cholesky(whole.within + whole.floor(chosen.ridge) * lower, lower=True, check_finite=False)
         covariance, _ = dsygst(covariance, lower, lower=1)  # A^T T A with A = L^-T
     variances, vectors = _eigen(covariance, min(size, summed.width))
-    scales = _damp(variances, covariance.diagonal().mean(), chosen.damping)
+    scales = np.ones_like(variances)  # all F together lose nothing, and are not damped
     if size < summed.width:
-        # All F together lose nothing; of fewer, directions in which no item varies would be any.
-        known = np.sqrt(variances) > _SMALLEST * np.sqrt(variances[0])
-        known[whole.count - 1 :] = False
-        scales = np.where(known, scales, 0.0)
+        scales = _scales(variances, covariance.diagonal().mean(), chosen.damping, whole.count)
     directions = solve_triangular(lower, vectors * scales, lower=True, trans="T", check_finite=False)
     rank = int((directions != 0).any(axis=0).sum())
-    if size > rank:
+    if size > summed.width:
         notes.append(
-            f"The training features give only {rank} of the {size} dimensions: the other {size - rank} start at 0."
+            f"The features have {summed.width} numbers: of the {size} dimensions {size - summed.width} start at 0."
         )
-        directions = np.pad(directions, ((0, 0), (0, size - directions.shape[1])))
+        directions = np.pad(directions, ((0, 0), (0, size - summed.width)))
+    elif size > rank:
+        notes.append(
+            f"The training items give only {rank} of the {size} dimensions: the other {size - rank} start at 0. To "
+            "keep all that the features have, set model.dimension to auto (of a convolution, model.local_dimension to "
+            f"{summed.width})."
+        )
     sample = (summed.sample - whole.mean.astype(np.float32)) @ directions.astype(np.float32)
     directions = directions / _length(sample, space)
     weight, bias = directions.T, -(whole.mean + summed.shift) @ directions

@@ -197,7 +197,7 @@ def train(
     check_validation(recipe, setup.validation_labels, classified=classified)
     # Every process looks before the first one writes: afterwards the directory exists.
     run.check(recipe, resume)
-    start = RunStart.load(run.start_file) if setup.resumes else RunStart()
+    start = RunStart.load(run.start_file, recipe.model.head_start != RANDOM) if setup.resumes else RunStart()
     dimension = embedder.dimension
     if start.head is not None:
         resize_head(embedder, start.head["dimension"])

@@ -72,15 +72,15 @@ class RunStart:
         write_json(path, vars(self))
 
     @classmethod
-    def load(cls, path: Path) -> RunStart:
-        """Read what `save` wrote; older runs have no such file and began at random."""
-        if not path.exists():
-            return cls()
+    def load(cls, path: Path, fitted: bool = False) -> RunStart:
+        """Read what `save` wrote; older runs have no such file and began at random, so none had a fitted head."""
         try:
-            start = cls(**json.loads(path.read_text(encoding="utf-8")))
+            start = cls(**json.loads(path.read_text(encoding="utf-8"))) if fitted or path.exists() else cls()
             start._check()
+            if fitted and start.head is None:
+                raise ValueError("it has no head")
         except (OSError, ValueError, TypeError) as error:
-            raise RunError(f"{path} is damaged ({error}): start a new run.") from error
+            raise RunError(f"{path} is missing or damaged: restore it, or start a new run ({error}).") from error
         return start
 
     def _check(self) -> None:
@@ -275,7 +275,7 @@ def rate_note(head: Mapping[str, Any], lr: float) -> str | None:
     few = head.get("lr_lowered_for") or "few classes"
     note = f"the learning rate was lowered from {lr:.2g} to {head['lr']:.2g} for {few}"
     if share >= NEARLY_STILL:
-        return f"{note} (training.full_rate_classes, training.full_rate_items)."
+        return f"{note} (training.full_rate_classes and full_rate_items; 0 turns either off)."
     return (
         f"{note}. So few leave the start nearly as it is: to train on all the same, set training.full_rate_classes=0 "
         "and training.full_rate_items=0."
@@ -294,7 +294,6 @@ def _costs(size: int, trials: Sequence[Mapping[str, Any]]) -> str:
 
 
 _FEW_CLASSES = 20
-_POINCARE = "poincare-ball"
 
 
 @dataclass(frozen=True)
@@ -434,7 +433,7 @@ def suggestion(gain: Gain, recipe: Recipe, start: Mapping[str, Any] | None, *, l
         last_step: where training ended.
         classes: how many classes trained.
     """
-    training = recipe.training
+    training, more = recipe.training, "Bring more classes, or more items of each."
     share = rate_share(start, training.lr)
     against = gain.differences.get("best - raw", {}).values()
     if any(one.high < 0 for one in against):
@@ -443,18 +442,12 @@ def suggestion(gain: Gain, recipe: Recipe, start: Mapping[str, Any] | None, *, l
         return f"{gain.validation} cannot tell whether raw features are better here: {_validate_more(recipe.data)}."
     if gain.at_ceiling:
         return f"No gain can show where all are told apart perfectly: {_validate_more(recipe.data)}."
-    if share < NEARLY_STILL:
-        return (
-            "Bring more classes, or more items of each: these leave the start nearly as it is. To train on all the "
-            "same, set training.full_rate_classes=0 and training.full_rate_items=0."
-        )
+    if share < NEARLY_STILL:  # the rate's note says more
+        return more
     if gain.best_step == last_step == training.max_steps:
         return f"The last weights were the best: raise training.max_steps (now {training.max_steps})."
     if share < LOWERED:
-        return (
-            "Bring more classes, or more items of each: training learns slowly below training.full_rate_classes and "
-            "full_rate_items (0 turns either off)."
-        )
+        return more
     if gain.best_step == 0 and classes < _FEW_CLASSES:
         return f"{classes} classes teach a head little: bring more classes; items of the same classes add less."
     if gain.best_step == 0:
@@ -480,17 +473,23 @@ def _beyond_raw(recipe: Recipe, start: Mapping[str, Any] | None) -> str:
     """What may make an embedding no worse than the raw features, of all that this recipe leaves open."""
     model = recipe.model
     use = "use them (--recipe pretrained)"
-    if model.space == _POINCARE:
+    if model.space == PoincareBall.name:
         return "set model.space to sphere, where the head can start from the data"
     if model.head_start == KEPT:
         return "name the model in model.weights instead of model.start, so that a new head starts from the data"
-    changes = [] if model.head_start != RANDOM else ["model.head_start to whitened"]
-    if model.dimension is None:
-        if model.local_dimension is None:
-            return use
-        return f"set {' and '.join([*changes, f'model.local_dimension to {2 * model.local_dimension}'])}, or {use}"
-    if model.dimension == AUTO or (start is not None and start["dimension"] >= start["features"]):
+    key = "local_dimension" if model.dimension is None else "dimension"
+    size = getattr(model, key)
+    if size is None:
+        return use
+    if size == AUTO or (start is not None and start["dimension"] >= start["features"]):
         return f"{use}, or bring more classes"
-    # A learned similarity and prefixes need a number.
-    size: int | str = AUTO if model.similarity is None and not recipe.objective.prefixes else 2 * model.dimension
-    return f"set {' and '.join([*changes, f'model.dimension to {size}'])}"
+    # A learned similarity and prefixes need a number, as the convolution does.
+    if model.dimension is not None and model.similarity is None and not recipe.objective.prefixes:
+        size = AUTO
+    elif start is not None and start.get("rank", size) < size:
+        return f"bring more items or classes, or {use}"
+    else:
+        size *= 2
+    changes = [] if model.head_start != RANDOM else ["model.head_start to whitened"]
+    told = f"set {' and '.join([*changes, f'model.{key} to {size}'])}"
+    return told if model.dimension is not None else f"{told}, or {use}"

@@ -455,17 +455,60 @@ def tree_table() -> list[str]:
     return out
 
 
-def loss_table(lines: list[dict[str, Any]]) -> list[str]:
+def same_start(line: dict[str, Any]) -> str:
+    """What cells that begin with the same map share: the items and what step 0 gave on the validation classes."""
+    parts = [line[key] for key in ("data", "seed", "classes", "items", "dimension")]
+    return str([*parts, (line["validation"] or {}).get("values", {}).get("start")])
+
+
+def loss_rows(lines: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Each loss on CUB-200-2011, best first, with its start where some cell of the ledger kept that (step 0)."""
+    starts = {same_start(line): line["values"] for line in lines if line["best step"] == 0}
     mine = [line for line in lines if line["data"] == "cub200" and not line["classes"] and not line.get("settings")]
+    rows = {name: row for (name,), row in rows_of(mine, "recipe").items()}
+    for name, row in rows.items():
+        pairs = [(line["values"], starts.get(same_start(line))) for line in mine if line["recipe"] == name]
+        known = [(ours, start) for ours, start in pairs if start]
+        row["starts"] = len(known)
+        for measure in MEASURES if known else ():
+            row[f"start {measure}"] = 100 * float(np.mean([start[measure] for _, start in known]))
+            row[f"over start {measure}"] = 100 * float(np.mean([our[measure] - start[measure] for our, start in known]))
+    return dict(sorted(rows.items(), key=lambda pair: -pair[1]["MAP@R"]))
+
+
+def loss_table(lines: list[dict[str, Any]]) -> list[str]:
     out = [
-        "| recipe | dimensions | seeds | P@1 | MAP@R | gain P@1 (95 %) | gain MAP@R (95 %) |",
-        "|---|---|---|---|---|---|---|",
+        "| recipe | dimensions | seeds | P@1 / MAP@R | start alone | over its start | best step | gain P@1 (95 %) "
+        "| gain MAP@R (95 %) |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
-    for (name,), row in sorted(rows_of(mine, "recipe").items(), key=lambda pair: -pair[1]["MAP@R"]):
+    for name, row in loss_rows(lines).items():
         gains = " | ".join("{:+.1f} ({:+.1f} to {:+.1f})".format(*row[f"gain {measure}"]) for measure in MEASURES)
         sizes = " or ".join(map(str, row["dimensions"]))
-        out.append(f"| {name} | {sizes} | {row['seeds']} | {row['P@1']:.1f} | {row['MAP@R']:.1f} | {gains} |")
+        start = over = "–"
+        if row["starts"]:
+            seeds = "" if row["starts"] == row["seeds"] else f" ({row['starts']} of {row['seeds']} seeds)"
+            start = " / ".join(f"{row[f'start {measure}']:.1f}" for measure in MEASURES) + seeds
+            over = " / ".join(f"{row[f'over start {measure}']:+.1f}" for measure in MEASURES)
+        out.append(
+            f"| {name} | {sizes} | {row['seeds']} | {row['P@1']:.1f} / {row['MAP@R']:.1f} | {start} | {over} "
+            f"| {np.mean(row['best steps']):.0f} | {gains} |"
+        )
     return out
+
+
+def below_start(lines: list[dict[str, Any]]) -> str:
+    """Which losses end below their own start or below raw features, and which never left their start."""
+    rows, below = loss_rows(lines), {}
+    for name, row in rows.items():
+        lost = [measure for measure in MEASURES if row["starts"] and round(row[f"over start {measure}"], 1) < 0]
+        below.setdefault(" and ".join(lost), []).append(name)
+    told = [f"Below their own start in {lost}: {', '.join(names)}." for lost, names in sorted(below.items()) if lost]
+    if raw := [name for name, row in rows.items() if round(row["gain P@1"][0], 1) < 0]:
+        told.append(f"Below raw features in P@1: {', '.join(raw)}.")
+    if still := [name for name, row in rows.items() if not any(row["best steps"])]:
+        told.append(f"No seed got beyond step 0, so the row is the start's, not the loss's: {', '.join(still)}.")
+    return " ".join(told)
 
 
 def rates_table(lines: list[dict[str, Any]]) -> list[str]:
@@ -506,12 +549,12 @@ def broken_bars(lines: list[dict[str, Any]]) -> list[str]:
 
 
 def write_page(lines: list[dict[str, Any]]) -> None:
-    """docs/results/start.md: the words of `training_pays.md`, its tables filled in from the ledger."""
+    """docs/results/start.md: the words of `page.md`, its tables filled in from the ledger."""
     text = (Path(__file__).with_name("page.md")).read_text(encoding="utf-8")
     broken = "\n".join(f"- {sentence}" for sentence in broken_bars(lines)) or "None."
     rates = rates_table(read_ledger(RATES_LEDGER))
     filled = {"default": table(lines), "losses": loss_table(lines), "pairs": pair_table(lines), "tree": tree_table()}
-    for name, rows in {**filled, "rates": rates, "broken": [broken]}.items():
+    for name, rows in {**filled, "rates": rates, "broken": [broken], "below": [below_start(lines)]}.items():
         text = text.replace(f"{{{name}}}", "\n".join(rows))
     PAGE.write_text(text, encoding="utf-8")
 

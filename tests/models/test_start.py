@@ -202,6 +202,29 @@ def assert_same_distances(found, expected, tolerance):
     assert (found - expected).abs().max() <= tolerance * expected.max()
 
 
+def test_trials_are_of_the_map_that_is_built():
+    """The same map for whatever number beyond the rank, so the same trials, ridge and damping."""
+    rng = np.random.default_rng(0)
+    ids = np.arange(36) // 6
+    means = rng.normal(size=(6, 600)) * np.r_[np.full(40, 3.0), np.full(560, 0.3)]
+    x = (means[ids] + rng.normal(size=(36, 600)) * np.linspace(2.5, 0.8, 600)).astype(np.float32)
+    starts = [fitted(x, ids, dimension=size) for size in (35, 64, 256, 599)]
+    assert {start.rank for start in starts} == {35}
+    assert len({(start.ridge, start.damping) for start in starts}) == 1
+    assert len({(trial.precision, trial.map_at_r) for start in starts for trial in start.trials}) == 1
+    for start in starts[1:]:
+        assert_equal_but_for_signs(outputs(start, x)[:, :35], outputs(starts[0], x))
+
+
+def test_trials_leave_out_directions_in_which_no_item_varies():
+    rng = np.random.default_rng(0)
+    x = (3 + rng.normal(size=(60, 4)) @ rng.normal(size=(4, 20))).astype(np.float32)
+    summed = sum_features(in_chunks(x), np.arange(60) // 10, 1, seed=0).whole
+    for _, embedded in start_module._embeddings(rng.normal(size=(5, 20)), summed, [7], (0.3, 1.0), (0.0, 0.5)):
+        assert embedded[:, :4].any(axis=0).all()
+        assert not embedded[:, 4:].any()
+
+
 def test_a_sample_has_pairs_and_is_bounded():
     ids = np.repeat(np.arange(3000), 3)
     kept = moments._sample(ids, np.bincount(ids), np.random.default_rng(0))
@@ -370,7 +393,10 @@ def test_more_dimensions_than_features_start_at_zero(kind):
     x, ids = sample_features((8,) * 10)
     start, full = (fitted(x, ids, kind=kind, dimension=d) for d in (FEATURES + 4, FEATURES))
     assert start.dimension == FEATURES + 4
-    assert any(str(FEATURES + 4) in note and "start at 0" in note for note in start.notes)
+    (note,) = start.notes
+    assert f"have {FEATURES} numbers" in note
+    assert f"{FEATURES + 4} dimensions 4 start at 0" in note
+    assert start.rank == start.to_dict()["rank"] == FEATURES
     assert not full.notes
     assert not start.weight[FEATURES:].any()
     assert not start.bias[FEATURES:].any()
@@ -382,7 +408,11 @@ def test_dimensions_beyond_the_rank_start_at_zero(kind):
     rng = np.random.default_rng(0)
     x = (3 + rng.normal(size=(60, 4)) @ rng.normal(size=(4, 20))).astype(np.float32)
     start = fitted(x, np.repeat(np.arange(6), 10), size=7, kind=kind, ridge=1.0, dimension=7)
-    assert any("7" in note and "4" in note for note in start.notes)
+    (note,) = start.notes
+    assert all(
+        words in note for words in ("only 4 of the 7", "other 3", "model.dimension to auto", "local_dimension to 20")
+    )
+    assert start.rank == 4
     assert start.weight[:4].any(dim=1).all()
     assert not start.weight[4:].any()
 
@@ -406,6 +436,8 @@ def test_all_dimensions_are_kept_where_items_are_fewer():
         ({"dimension": 1.5}, "dimension"),
         ({"ridge": -1.0}, "ridge"),
         ({"ridge": float("nan")}, "ridge"),
+        ({"ridge": 1e30}, "1,000,000"),
+        ({"ridge": 1e300}, "1,000,000"),
         ({"space": PoincareBall()}, "Poincaré"),
     ],
 )
@@ -423,6 +455,32 @@ def test_wrong_labels_are_refused(ids):
 def test_features_too_large_to_square_are_refused():
     with pytest.raises(ModelError, match="large"):
         fit_start([(1e25 * torch.randn(8, 4), np.arange(8))], np.arange(8) // 2)
+
+
+@pytest.mark.parametrize("size", [1e-20, 1e-24])
+def test_features_too_small_to_square_are_refused(size):
+    x, ids = sample_features((10,) * 12)
+    with pytest.raises(ModelError, match="too small"):
+        fitted(x * np.float32(size), ids)
+    assert torch.isfinite(fitted(x * np.float32(1e-18), ids).weight).all()
+
+
+def test_the_largest_ridge_gives_principal_components():
+    x, ids = sample_features((10,) * 12)
+    start, plain = fitted(x, ids, ridge=1e6, dimension=4), fitted(x, ids, kind="pca", dimension=4)
+    assert_equal_but_for_signs(outputs(start, x), outputs(plain, x))
+
+
+@pytest.mark.parametrize("features", [[["a", "b"]] * 4, torch.ones(4, 2, dtype=torch.complex64)])
+def test_features_that_are_no_real_numbers_are_refused(features):
+    with pytest.raises(ModelError, match="real numbers"):
+        fit_start([(features, np.arange(4))], np.array([0, 0, 1, 1]))
+
+
+@pytest.mark.parametrize("chunks", [None, 3])
+def test_chunks_that_are_none_are_refused(chunks):
+    with pytest.raises(ModelError, match="chunks"):
+        fit_start(chunks, np.array([0, 0, 1, 1]))
 
 
 def test_empty_chunks_are_passed_over():

@@ -12,7 +12,7 @@ from nearkin.metrics import class_bootstrap
 from nearkin.models import Card
 from nearkin.models.start import MEASURES
 from nearkin.recipe import load_recipe
-from nearkin.training.start import Gain, GainDifference, RunStart, gain_facts, measure_gain, suggestion
+from nearkin.training.start import Gain, GainDifference, RunStart, gain_facts, measure_gain, rate_note, suggestion
 
 
 def gain_of(precision, map_at_r, best_step=100, classes=30):
@@ -159,10 +159,10 @@ def advice(gain, recipe="multi-similarity", changes=(), start=None, last_step=60
         (600, {}, "training.max_steps"),
         (0, {"classes": 12}, "classes"),
         (0, {}, "training.lr=1e-04"),
-        (0, {"start": {"lr": 1e-4}}, "full_rate"),
+        (0, {"start": {"lr": 1e-4}}, "more items of each"),
         (600, {"start": {"lr": 1e-4}}, "training.max_steps"),
         # More steps of hardly any size change nothing.
-        (600, {"start": {"lr": 1e-7}}, "full_rate_items=0"),
+        (600, {"start": {"lr": 1e-7}}, "more items of each"),
         (100, {}, "benchmark"),
         # Stopped early, at its best: it was not cut off.
         (300, {"last_step": 300}, "benchmark"),
@@ -172,6 +172,13 @@ def advice(gain, recipe="multi-similarity", changes=(), start=None, last_step=60
 )
 def test_the_next_thing_to_try(best_step, facts, word):
     assert word in advice(gain_of(CLEAR, CLEAR, best_step), **facts)
+
+
+@pytest.mark.parametrize("lr", [1e-4, 1e-7])
+def test_what_the_note_on_the_rate_says_is_not_said_twice(lr):
+    start = {"lr": lr, "lr_lowered_for": "84 items"}
+    assert "full_rate_items" in rate_note(start, 3e-4)
+    assert "full_rate" not in advice(gain_of(CLEAR, CLEAR, 0), start=start)
 
 
 def behind_raw(high, classes=30):
@@ -195,6 +202,7 @@ FULL = {"dimension": 1280, "features": 1280}
         ("proxy-anchor-prefixes", [], {"dimension": 128, "features": 1280}, {"dimension": 256}),
         ("triplet", ["model.space=poincare-ball"], None, {"space": "sphere"}),
         ("multi-similarity-gsp", [], {"dimension": 128, "features": 1280}, {"local_dimension": 256}),
+        ("multi-similarity-gsp", ["model.local_dimension=1280"], FULL, {}),
         (
             "multi-similarity-gsp",
             ["model.head_start=random"],
@@ -213,6 +221,23 @@ def test_what_to_do_where_raw_features_are_better_can_be_done(recipe, changes, s
     assert {name: getattr(changed, name) for name in expected} == expected
     if found:
         assert changed.head_start == "whitened"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "changes"),
+    [
+        ("multi-similarity-gsp", []),
+        ("proxy-anchor-prefixes", []),
+        ("multi-similarity-gsp", ["model.local_dimension=64"]),
+    ],
+)
+def test_more_dimensions_are_not_advised_where_items_are_the_limit(recipe, changes):
+    model = load_recipe(recipe, changes).model
+    start = {"dimension": model.dimension or model.local_dimension, "features": 1280, "rank": 47}
+    told = advice(behind_raw(-0.1), recipe, changes, start)
+    assert "bring more items or classes, or use them (--recipe pretrained)" in told
+    assert " to " not in told
+    assert "auto" in advice(behind_raw(-0.1), changes=["model.dimension=64"], start={**start, "dimension": 64})
 
 
 def test_a_model_that_went_on_from_another_may_get_a_new_head():

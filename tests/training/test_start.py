@@ -127,7 +127,7 @@ def test_all_dimensions_are_told_with_what_they_take():
     ("rate", "words", "absent"),
     [
         (0.8e-4, None, ""),
-        (2e-5, ("2e-05", "0.0001", "84 items", "full_rate_classes"), "nearly"),
+        (2e-5, ("2e-05", "0.0001", "84 items", "full_rate_classes", "0 turns either off"), "nearly"),
         (7.8e-8, ("7.8e-08", "84 items", "nearly as it is", "full_rate_classes=0", "full_rate_items=0"), "slowly"),
     ],
 )
@@ -412,6 +412,28 @@ def test_a_run_begins_at_its_start_and_goes_on_from_it(name, patterns, settings,
     assert ours.keys() == theirs.keys()
     assert [key for key in ours if not torch.equal(ours[key], theirs[key])] == []
     assert resumed.gain == whole.gain
+
+
+@pytest.mark.parametrize("text", [None, "{}", '{"head": null}'])
+@pytest.mark.parametrize("change", ["model.dimension=auto", "model.dimension=64"])
+def test_a_fitted_run_does_not_go_on_without_its_start(text, change, patterns, settings, tmp_path):
+    recipe = load_recipe("contrastive", [*settings, change, "training.max_steps=2"])
+    run_training(patterns, recipe, tmp_path / "run", tmp_path)
+    file = Run(tmp_path / "run").start_file
+    file.unlink()
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(RunError, match=r"start\.json is missing or damaged: ") as told:
+        run_training(patterns, recipe, tmp_path / "run", tmp_path, resume=True)
+    assert "\n" not in str(told.value)
+
+
+def test_a_run_of_old_goes_on_without_a_start(patterns, settings, tmp_path):
+    recipe = load_recipe("contrastive", [*settings, "model.head_start=random", "training.max_steps=2"])
+    whole = run_training(patterns, recipe, tmp_path / "run", tmp_path)
+    Run(tmp_path / "run").start_file.unlink()
+    again = run_training(patterns, recipe, tmp_path / "run", tmp_path, resume=True)
+    assert again.embedder.fingerprint() == whole.embedder.fingerprint()
 
 
 def test_training_that_only_harms_gives_back_the_start(patterns, settings, tmp_path, monkeypatch):
