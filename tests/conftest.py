@@ -29,7 +29,7 @@ settings.load_profile("patient")
 @pytest.fixture(autouse=True)
 def coarse_pictures(request, monkeypatch):
     """Draw few pixels where pictures are not what is tested."""
-    if request.node.path.parent.name != "report":
+    if request.node.path.parent.name != "report" and not request.node.get_closest_marker("pixels"):
         monkeypatch.setattr("nearkin.report.canvas._DPI", 50)
 
 

@@ -93,7 +93,7 @@ def _neighbours(subject: Subject) -> Figure:
 
 @torch.no_grad()
 def _distances(subject: Subject) -> Figure:
-    """Distances of sampled pairs of the same class and of different classes."""
+    """Distances of sampled pairs of the same class and of different classes, each pair once."""
     rng = np.random.default_rng(_SEED)
     _, codes = np.unique(subject.labels, return_inverse=True)
     first = rng.integers(len(codes), size=_PAIRS)
@@ -104,7 +104,8 @@ def _distances(subject: Subject) -> Figure:
     points = torch.from_numpy(np.ascontiguousarray(subject.embeddings))
 
     def between(second: np.ndarray, kept: np.ndarray) -> np.ndarray:
-        distance = subject.space.distance(points[first[kept]][:, None], points[second[kept]][:, None])
+        one, two = np.unique(np.sort([first[kept], second[kept]], axis=0), axis=1)
+        distance = subject.space.distance(points[one][:, None], points[two][:, None])
         return shown(subject.space, distance[:, 0, 0]).numpy()
 
     same, different = between(mate, mate != first), between(other, codes[first] != codes[other])

@@ -101,6 +101,7 @@ def test_a_wrong_k_is_told_before_anything_is_measured(k):
         nk.audit(clusters(1.0), LABELS, suites=["classification"], overrides=[f"audit.classification_k={k}"])
 
 
+@pytest.mark.pixels
 def test_pictures_show_the_item_and_the_nearest_of_what_it_is_taken_for():
     x = np.array([[0.0], [0.1], [0.2], [0.3], [5.0], [5.1], [0.15], [5.3]], np.float32)
     labels = np.array(["a"] * 4 + ["b"] * 4)

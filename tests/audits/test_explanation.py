@@ -138,6 +138,7 @@ def test_the_contributions_are_those_of_the_embedding(birds):
     assert np.allclose([one.map.sum() for one in found], expected.detach(), atol=1e-4)
 
 
+@pytest.mark.pixels
 def test_an_overlay_can_be_saved_and_is_whole_or_not_there(birds, tmp_path):
     (found,) = nk.explain(make("gsp"), birds.select([0]), progress=False)
     assert found.what == "weights"
@@ -148,6 +149,7 @@ def test_an_overlay_can_be_saved_and_is_whole_or_not_there(birds, tmp_path):
         found.save(tmp_path / "file" / "looks.png")
 
 
+@pytest.mark.pixels
 @pytest.mark.parametrize("what", ["weights", "contribution", "grad-cam", "prototypes"])
 def test_every_kind_has_an_overview_on_one_scale(birds, what):
     found = nk.explain(make("gsp", prototypes=5, budget=0.3), birds.select(range(4)), what=what, progress=False)
@@ -244,6 +246,7 @@ def test_the_explanations_of_an_image_are_found_together(birds):
     assert [len(maps) for maps in by_image(plain)] == [1, 1]
 
 
+@pytest.mark.pixels
 def test_the_overview_of_attention_is_a_row_an_image(birds):
     found = nk.explain(attentive(), birds.select(range(4)), progress=False)
     sizes = [Image.open(io.BytesIO(draw_overview(found[:count]))).size for count in (2, 4, 8)]
@@ -264,6 +267,7 @@ def test_a_stage_of_an_image_can_be_saved(birds, tmp_path):
     assert (fine != coarse).any()
 
 
+@pytest.mark.pixels
 def test_a_report_on_attention_names_the_stages_and_is_short(birds, monkeypatch):
     figure = draw_looks(attentive(), birds)
     assert "6 audited images" in figure.caption

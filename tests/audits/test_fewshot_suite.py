@@ -110,6 +110,7 @@ def test_its_picture_is_on_the_page(subject, tmp_path):
     assert ">Few shots<" in result.report(tmp_path / "audit.html").read_text()
 
 
+@pytest.mark.pixels
 def test_its_picture_shows_the_baseline_where_there_is_one(subject):
     alone = Subject(subject.embeddings, LABELS, Euclidean(), progress=False)
     pictures = [run_suites(one, QUICK, ["fewshot"]).drawings[0]().png for one in (subject, alone)]

@@ -325,6 +325,7 @@ def test_a_seen_class_baseline_is_of_the_items_that_were_trained_on(untrained, p
     assert found.baseline["MC, prototypes"] == pytest.approx(wanted)
 
 
+@pytest.mark.pixels
 def test_pictures_show_known_beside_learned():
     given = subject(proxies=(CLASSES, clusters(0.0)[::10]))
     result = run_suites(given, QUICK, ["hierarchy"])

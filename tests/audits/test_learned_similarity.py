@@ -140,6 +140,7 @@ def test_the_fused_score_is_the_models(model, monkeypatch):
         np.testing.assert_allclose(scores, model.pair_scores(enrolled, queries, by), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.pixels
 def test_the_verification_suite_tells_all_three_scores(model):
     result = run_suites(subject(model), QUICK, ["verification"])
     assert (result.primary, result.higher_is_better) == ("EER", False)

@@ -90,6 +90,7 @@ def test_attention_is_one_picture_a_stage_and_an_overview(nearkin, attentive, fo
     assert "2 overlays" in told  # of one image
 
 
+@pytest.mark.pixels
 def test_the_overview_of_attention_counts_images(nearkin, attentive, folder, tmp_path, monkeypatch):
     monkeypatch.setattr("nearkin.cli.model._OVERVIEW", 2)
     code, told, err = nearkin("explain", attentive, folder, "--out", tmp_path / "out", "-q")

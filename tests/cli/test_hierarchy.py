@@ -104,6 +104,7 @@ def test_an_audit_says_what_is_wrong_with_the_tree(nearkin, unseen, tree):
         assert told in flat(err)
 
 
+@pytest.mark.pixels
 @pytest.mark.parametrize(
     ("source", "method"),
     [("prototypes", "average"), ("proxies", "neighbour-joining"), ("confusions", "average")],

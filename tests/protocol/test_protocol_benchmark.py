@@ -244,7 +244,7 @@ def test_markdown_page_and_picture_can_be_read(benchmark):
     assert page.rows == [len(benchmark.tables.headings())] * 4 + [len(benchmark.tables.further.headings)] * 6
     assert all(source.startswith("data:") for source in page.sources)
     assert any(source.startswith("data:image/png") for source in page.sources)
-    assert Image.open(folder / "comparison.png").size[0] == 1440
+    assert Image.open(folder / "comparison.png").size[0] % 360 == 0  # 720 on the page, whatever the resolution
 
 
 def test_the_conventional_protocol_is_labelled_test_selected_everywhere(bench, candidate, patterns, tmp_path):

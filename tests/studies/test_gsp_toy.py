@@ -87,6 +87,7 @@ def test_what_is_measured(toy):
     assert told == pytest.approx({"coloured": 0.64, "kept": 1, "least": 0.08, "ratio": 0.04 / 0.35})
 
 
+@pytest.mark.pixels
 def test_the_picture_is_drawn_and_the_bars_hold(toy, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(toy, "PICTURE", tmp_path / "toy.png")
     monkeypatch.setattr(sys, "argv", ["gsp_toy.py"])
