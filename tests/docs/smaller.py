@@ -20,6 +20,7 @@ from sklearn import manifold
 
 from nearkin import protocol
 from nearkin.audits import attacks, result
+from nearkin.metrics import class_bootstrap
 from nearkin.models import start
 from nearkin.models.backbones import efficientnet
 from nearkin.models.backbones.base import backbones, initialise
@@ -138,6 +139,7 @@ def shrink(monkeypatch: Any) -> None:
     monkeypatch.setattr(Figure, "savefig", _save)
     monkeypatch.setattr(manifold, "TSNE", partial(manifold.TSNE, max_iter=250))
     monkeypatch.setattr(attacks, "_QUERIES", 20)
+    monkeypatch.setattr("nearkin.training.start.class_bootstrap", partial(class_bootstrap, resamples=20))
     monkeypatch.setattr(result, "_PAIRS", 400)
     for name, value in (("RIDGES", (1.0,)), ("STRONG_RIDGES", ()), ("_FOLDS", 2)):
         monkeypatch.setattr(start, name, value)

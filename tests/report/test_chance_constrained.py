@@ -45,7 +45,7 @@ def drawn_instances(monkeypatch, history):
     return {axes.get_title(loc="left").partition(":")[0]: axes for axes in kept[0].axes}
 
 
-@pytest.mark.parametrize("count", [1, 2, 7, 90])
+@pytest.mark.parametrize("count", [1, 90])
 def test_the_instances_are_a_retina_png_that_depends_on_nothing_else(count):
     history = [row(i) for i in range(1, count + 1)]
     png = draw_instances(history)
