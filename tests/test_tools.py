@@ -251,7 +251,10 @@ def test_files_that_mention_a_module_come_first(small_tree):
     assert found == ["tests/spaces/test_area.py", "tests/spaces"]
 
 
-def test_what_fails_without_the_mutant_catches_nothing(small_tree):
+def test_what_fails_without_the_mutant_catches_nothing(small_tree, monkeypatch):
+    # Every pytest that is started would import all plugins that are installed.
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    monkeypatch.setenv("PYTEST_PLUGINS", "xdist.plugin")
     source = (small_tree / "nearkin/spaces/sphere.py").read_bytes()
     drawn = {mutant.kind: mutant for mutant in mutants.mutants_of(source, "nearkin/spaces/sphere.py")}
     ledger = mutants.Ledger(small_tree / "ledger.jsonl", "a")

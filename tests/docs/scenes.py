@@ -64,7 +64,7 @@ SCENES: dict[str, Scene] = {
     ),
     "docs/guide/bulk-embedding.md": Scene(
         before=SHOP,
-        replaced={"/shared/": "shared/"},
+        replaced={"/shared/": "shared/", "--dimension 1280": "--dimension 320"},
         environment={"SLURM_ARRAY_TASK_ID": "3", "SLURM_CPUS_PER_TASK": "1"},
     ),
     "docs/guide/comparing.md": Scene(

@@ -7,18 +7,32 @@ says about a method is kept: loss, schedule, pooling, space, what is frozen and 
 from __future__ import annotations
 
 import copy
+import sys
 from dataclasses import replace
+from functools import partial
 from typing import Any
+from unittest import mock
+
+import torch
+from matplotlib.figure import Figure
+from PIL import Image
+from sklearn import manifold
 
 from nearkin import protocol
-from nearkin.audits import result
+from nearkin.audits import attacks, result
+from nearkin.metrics import class_bootstrap
 from nearkin.models import start
-from nearkin.models.backbones.base import backbones
+from nearkin.models.backbones import efficientnet
+from nearkin.models.backbones.base import backbones, initialise
 from nearkin.recipe import Recipe
 from nearkin.report import canvas
 
 SIDE = 32
 """Pixels that networks made for larger images are given here."""
+
+STAGES = tuple((1, *rest) for _, *rest in efficientnet._STAGES)
+HEAD = 320
+"""Of EfficientNet-Lite: one block for each stage, and a quarter of the features."""
 
 CAPS = {
     "data": {"classes_per_batch": 3, "per_class": 3, "workers": 0, "audio_seconds": 0.2},
@@ -87,12 +101,45 @@ def _lower(tree: dict[str, Any], full: dict[str, Any], caps: dict[str, Any]) -> 
             tree[name] = min(now, cap)
 
 
-def shrink(monkeypatch: Any) -> None:
-    """From now on recipes that are loaded are small, benchmarks train two models for each, and pictures are coarse.
+_REAL = {name: backbones.get(name) for name in backbones if name.startswith("efficientnet-lite")}
 
-    A head starts from one ridge instead of the best of six: each is a decomposition of 1,280 features for every fold.
+
+def _build(name: str, spec: Any) -> Any:
+    with mock.patch.multiple(efficientnet, _STAGES=STAGES, _HEAD=HEAD):
+        return _REAL[name].build(spec)
+
+
+def _load(backbone: Any) -> None:
+    """Always the same weights, which tell images apart as published ones do; tests/models loads those."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        initialise(backbone)
+
+
+_DRAWN: set[Any] = set()
+_SAVE = Figure.savefig
+
+
+def _save(figure: Any, file: Any, **options: Any) -> None:
+    """Draw the first picture of every function that draws; those after it are blank."""
+    drawer = sys._getframe(2).f_code  # which called canvas.to_png
+    if drawer in _DRAWN:
+        Image.new("L", tuple(map(int, figure.bbox.size)), 255).save(file, "png")
+    else:
+        _DRAWN.add(drawer)
+        _SAVE(figure, file, **options)
+
+
+def shrink(monkeypatch: Any) -> None:
+    """From now on recipes that are loaded and networks are small, benchmarks train two models, and pictures are coarse.
+
+    A head starts from one ridge instead of the best of six: each is a decomposition of all features for every fold.
     """
     monkeypatch.setattr(canvas, "_DPI", 40)
+    monkeypatch.setattr(Figure, "savefig", _save)
+    monkeypatch.setattr(manifold, "TSNE", partial(manifold.TSNE, max_iter=250))
+    monkeypatch.setattr(attacks, "_QUERIES", 20)
+    monkeypatch.setattr("nearkin.training.start.class_bootstrap", partial(class_bootstrap, resamples=20))
     monkeypatch.setattr(result, "_PAIRS", 400)
     for name, value in (("RIDGES", (1.0,)), ("STRONG_RIDGES", ()), ("_FOLDS", 2)):
         monkeypatch.setattr(start, name, value)
@@ -104,7 +151,8 @@ def shrink(monkeypatch: Any) -> None:
     monkeypatch.setattr(Recipe, "model_validate", validate)
     for name, entry in backbones._entries.items():
         if entry.kind == "image":
-            monkeypatch.setitem(backbones._entries, name, replace(entry, size=min(entry.size, SIDE)))
+            own = {"build": partial(_build, name), "load_weights": _load} if name in _REAL else {}
+            monkeypatch.setitem(backbones._entries, name, replace(entry, size=min(entry.size, SIDE), **own))
     benchmark = protocol.run_benchmark
 
     def run_benchmark(*given: Any, folds: int = 4, seeds: int = 3, jobs: int = 1, **options: Any) -> Any:

@@ -54,7 +54,7 @@ def lines(axes, style):
     return [line for line in axes.lines if line.get_linestyle() == style and len(line.get_xdata())]
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 7])
+@pytest.mark.parametrize("count", [1, 3, 7])
 def test_pictures_are_retina_pngs_whatever_the_users_settings(count):
     given, columns = study(MEASURES[:count]), MEASURES[:count]
     png = draw_bars(given, columns)

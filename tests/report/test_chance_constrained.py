@@ -45,7 +45,7 @@ def drawn_instances(monkeypatch, history):
     return {axes.get_title(loc="left").partition(":")[0]: axes for axes in kept[0].axes}
 
 
-@pytest.mark.parametrize("count", [1, 2, 7, 90])
+@pytest.mark.parametrize("count", [1, 90])
 def test_the_instances_are_a_retina_png_that_depends_on_nothing_else(count):
     history = [row(i) for i in range(1, count + 1)]
     png = draw_instances(history)
@@ -147,8 +147,7 @@ def marks(axes):
     return np.concatenate(by_order[6]), np.concatenate(by_order[5])
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 6, 9])
-@pytest.mark.parametrize("d", [1, 2, 7])
+@pytest.mark.parametrize(("count", "d"), [(1, 1), (1, 7), (2, 2), (4, 7), (5, 1), (9, 2)])
 def test_the_picture_is_a_retina_png_that_depends_on_nothing_else(count, d):
     png = draw_proxies(panels(count, d=d), names())
     assert png.startswith(SIGNATURE)

@@ -45,7 +45,7 @@ def lines_of(axes, count):
     return [line for line in axes.lines if len(line.get_xdata()) == count]
 
 
-@pytest.mark.parametrize("count", [1, 5, 600])
+@pytest.mark.parametrize("count", [1, 600])
 @pytest.mark.parametrize("draw", [draw_dynamics, draw_accuracies])
 def test_a_picture_is_a_retina_png_that_depends_on_nothing_else(draw, count):
     logs = {"s": log(count), "dr": log(count, seed=1)}
@@ -190,8 +190,7 @@ def upright(axes):
     ]
 
 
-@pytest.mark.parametrize("classes", [1, 3, 300])
-@pytest.mark.parametrize(("times", "panels"), [(1, 2), (2, 3), (7, 3), (90, 3)])
+@pytest.mark.parametrize(("times", "panels", "classes"), [(1, 2, 1), (1, 2, 300), (2, 3, 3), (7, 3, 1), (90, 3, 300)])
 def test_the_picture_is_a_retina_png_that_depends_on_nothing_else(times, panels, classes):
     given = scene(times, classes)
     names = [f"class {i}" for i in range(classes)]
