@@ -21,7 +21,7 @@ from nearkin.models import Embedder
 from nearkin.recipe import Recipe
 from nearkin.recipe.recipe import ADDED_LATER
 from nearkin.training.batches import BatchSampler
-from nearkin.training.fit import make_learner, make_sampler
+from nearkin.training.fit import check_fine_tuning, make_learner, make_sampler
 from nearkin.training.validation import check_validation
 
 CellKind = Literal["separate", "concatenated", "untrained"]
@@ -168,6 +168,7 @@ def check_trainable(candidate: Candidate, dataset: Dataset, splits: Iterable[Spl
     recipe, name = candidate.recipe, candidate.name
     for split in splits:
         try:
+            check_fine_tuning(recipe)
             embedder, _ = embedder_and_sampler(recipe, dataset.select(split.train))
             check_validation(recipe, dataset.labels[split.val])
         except (DataError, RecipeError) as error:

@@ -14,7 +14,7 @@ from PIL import Image
 
 from nearkin.audits.subject import subject_of_model
 from nearkin.data.splits import class_folds, resolve_split
-from nearkin.errors import DataError
+from nearkin.errors import DataError, RecipeError
 from nearkin.metrics import class_bootstrap, clustering_metrics, holm, paired_permutation, retrieval_metrics
 from nearkin.protocol import Cell
 from nearkin.training import Run
@@ -340,6 +340,12 @@ def test_episodes_that_the_folds_do_not_offer_are_refused_before_anything_starts
     with pytest.raises(DataError, match="validation_way"):
         bench([wide], tmp_path / "book")
     assert not list(tmp_path.rglob("metrics.jsonl"))
+
+
+def test_a_trunk_without_weights_is_refused_before_anything_is_written(bench, candidate, tmp_path):
+    with pytest.raises(RecipeError, match=r"model\.pretrained"):
+        bench([candidate("fine-tune")], tmp_path / "book")
+    assert not (tmp_path / "book").exists()
 
 
 def test_means_over_classes_stand_beside_those_over_queries(benchmark):
