@@ -115,12 +115,11 @@ def run_benchmark(
     if fold_order is None:
         fold_order = "contiguous" if begun is None else begun.fold_order
     division = common_division(dataset, candidates, protocol, folds, fold_order)
-    for candidate in candidates:
-        check_trainable(candidate, dataset, division.splits)
+    started = [note for candidate in candidates for note in check_trainable(candidate, dataset, division.splits)]
     _check_untrained(against, candidates[0], dataset)
     held_out = HeldOut(dataset.select(division.test))
     data = {"name": dataset.name, "source": source, "fingerprint": dataset.fingerprint(), "items": len(dataset)}
-    data["notes"] = list(notes)
+    data["notes"] = [*notes, *started]
     new = Contents(protocol, data, held_out.classes, division.test_classes, division.folds)
     new.dropped_queries, new.fold_order = held_out.dropped, fold_order
     # What is refused leaves nothing behind.
