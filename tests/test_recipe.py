@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from nearkin.errors import RecipeError, UnknownNameError
 from nearkin.objectives import losses
 from nearkin.recipe import Recipe, list_recipes, load_recipe, recipe_schema
+from nearkin.training import Run
 
 
 @pytest.mark.parametrize("name", list_recipes())
@@ -80,6 +81,11 @@ def test_wrong_overrides_say_what_to_change(overrides, message):
         (["training.betas=[0.9, 1.0]"], r"training\.betas"),
         (["training.optimizer=sgd", "training.betas=[0.5, 0.9]"], "sgd"),
         (["training.plateau_patience=2"], "lr_schedule"),
+        (["training.step_every=9"], r"training\.lr_schedule to step,"),
+        (["training.lr_schedule=constant", "training.step_factor=0.1"], "step or plateau"),
+        (["training.step_factor=0.1", "training.lr_schedule=cosine"], "step or plateau"),
+        (["training.optimizer=adamw", "training.momentum=0.5"], "sgd"),
+        (["training.average_best=2", "training.evaluate_every=60", "training.max_steps=60"], "evaluate_every"),
         (["training.lr_schedule=plateau", "training.patience=4"], "patience"),
         (["training.lr_schedule=plateau", "training.step_factor=1"], "step_factor"),
         (["training.select=MAP"], "validation_metrics"),
@@ -98,6 +104,20 @@ def test_settings_of_fine_tuning_that_are_wrong_or_useless_are_refused(overrides
     with pytest.raises(RecipeError, match=message) as refusal:
         load_recipe("proxy-anchor", overrides)
     assert len(str(refusal.value)) < 300
+
+
+def test_another_schedule_or_optimiser_drops_what_the_old_one_used(tmp_path):
+    section = load_recipe("plankton-triplet", ["training.lr_schedule=constant", "training.optimizer=adam"]).training
+    assert (section.step_every, section.step_factor, section.momentum) == (500, 0.5, 0.9)
+
+
+def test_a_run_with_settings_that_nothing_uses_is_still_read(tmp_path):
+    load_recipe("proxy-anchor").save(tmp_path / "recipe.yaml")
+    text = (tmp_path / "recipe.yaml").read_text()
+    (tmp_path / "recipe.yaml").write_text(text.replace("step_every: 500", "step_every: 100"))
+    with pytest.raises(RecipeError, match="step_every"):
+        load_recipe(tmp_path / "recipe.yaml")
+    assert Run(tmp_path).recipe().training.step_every == 100
 
 
 def test_settings_of_fine_tuning_read_back_equal(tmp_path):

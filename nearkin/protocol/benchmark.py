@@ -9,14 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from nearkin.data.augment import BatchAugment, transform_for
 from nearkin.data.dataset import Dataset
 from nearkin.data.splits import FoldOrder, Split
 from nearkin.errors import DataError, TrainingError
-from nearkin.models.embedder import to_device
 from nearkin.models.speed import channels_last, tune_allocator
 from nearkin.progress import Progress, say
 from nearkin.protocol.book import Book, Contents, extended
@@ -39,8 +37,8 @@ from nearkin.protocol.tables import Tables, write_tables
 from nearkin.protocol.worker import BookWorker, Jobs, ModelTrainer, Stopped, Task, WorkerSettings
 from nearkin.recipe import Recipe
 from nearkin.training import Run
-from nearkin.training.batches import DecodedBatches, whole
-from nearkin.training.forecast import duration
+from nearkin.training.batches import DecodedBatches
+from nearkin.training.forecast import duration, naming_full_memory, timed_steps
 from nearkin.training.loop import StopRequest
 from nearkin.training.validation import ValidationInputs
 
@@ -115,12 +113,11 @@ def run_benchmark(
     if fold_order is None:
         fold_order = "contiguous" if begun is None else begun.fold_order
     division = common_division(dataset, candidates, protocol, folds, fold_order)
-    for candidate in candidates:
-        check_trainable(candidate, dataset, division.splits)
+    started = [note for candidate in candidates for note in check_trainable(candidate, dataset, division.splits)]
     _check_untrained(against, candidates[0], dataset)
     held_out = HeldOut(dataset.select(division.test))
     data = {"name": dataset.name, "source": source, "fingerprint": dataset.fingerprint(), "items": len(dataset)}
-    data["notes"] = list(notes)
+    data["notes"] = [*notes, *started]
     new = Contents(protocol, data, held_out.classes, division.test_classes, division.folds)
     new.dropped_queries, new.fold_order = held_out.dropped, fold_order
     # What is refused leaves nothing behind.
@@ -167,7 +164,6 @@ def _resume(worker: BookWorker, cells: Sequence[Cell], progress: bool, jobs: int
     return table.written or table.write()
 
 
-_STEPS = 3  # that are taken for an estimate; the first of them warms up
 _ITEMS = 64  # of validation, that are embedded for it
 
 
@@ -176,7 +172,7 @@ class Estimate:
     """What one model may take.
 
     Args:
-        step: seconds of a training step.
+        step: seconds of a training step, on average.
         validation: seconds of a validation.
         steps: steps at the most.
         validations: validations at the most.
@@ -194,16 +190,16 @@ class Estimate:
 
 
 def estimate_model(recipe: Recipe, dataset: Dataset, split: Split) -> Estimate | None:
-    """Take a few steps as a recipe's training would, and forget them; None where features are cached first.
+    """Take a few steps as a recipe's training would, and forget them.
 
-    The loss itself is left out: next to a network it takes no time.
+    None where features are cached first, or where steps go through the network as often as an attack asks.
 
     Args:
         recipe: the recipe.
         dataset: all the data.
         split: what trains and what validates.
     """
-    if recipe.model.cache:
+    if recipe.model.cache or recipe.training.schedule == "adversarial":
         return None
     items, section = dataset.select(split.train), recipe.training
     tune_allocator()
@@ -219,27 +215,16 @@ def estimate_model(recipe: Recipe, dataset: Dataset, split: Split) -> Estimate |
         transform_for(embedder.spec, recipe.data, train=False),
         sampler,
         section.seed,
-        workers=0,
+        recipe.data.workers,
     )
-    decoding, computing = [], []
-    with torch.random.fork_rng():
-        embedder.train()
-        began = time.perf_counter()
-        for inputs, _ in batches.stream(1, _STEPS):
-            decoded = time.perf_counter()
-            embedder(to_device(whole(inputs), device)).square().mean().backward()
-            if gpu:
-                torch.cuda.synchronize()
-            ended = time.perf_counter()
-            decoding.append(decoded - began)
-            computing.append(ended - decoded)
-            began = ended
-        shown = split.val[:_ITEMS]
+    step, resting = timed_steps(embedder, batches, section, device)
+    shown = split.val[:_ITEMS]
+    with naming_full_memory():
         began = time.perf_counter()
         ValidationInputs(dataset.select(shown), embedder.spec).encode(embedder)
         validation = (time.perf_counter() - began) * len(split.val) / len(shown)
-    step = np.mean(computing[1:]) + np.mean(decoding[1:]) / max(1, recipe.data.workers)
-    return Estimate(float(step), validation, section.max_steps, 1 + -(-section.max_steps // section.evaluate_every))
+    step -= min(1.0, section.head_warmup_steps / section.max_steps) * (step - resting)
+    return Estimate(step, validation, section.max_steps, 1 + -(-section.max_steps // section.evaluate_every))
 
 
 _WORTH_ESTIMATING = 200
@@ -257,7 +242,11 @@ def _tell_estimates(worker: BookWorker, left: Sequence[Cell], jobs: int) -> None
             models = [cell for cell in left if cell.kind == "separate" and cell.recipe == name]
             if sum(map(trainer.steps, models)) < _WORTH_ESTIMATING:
                 continue
-            found = estimate_model(candidate.recipe, trainer.task.dataset, trainer.task.division.splits[0])
+            try:
+                found = estimate_model(candidate.recipe, trainer.task.dataset, trainer.task.division.splits[0])
+            except TrainingError as error:  # its models will fail, the others need not
+                say(f"{name}: {error}")
+                continue
             if found is None:
                 continue
             total += len(models) * found.seconds

@@ -129,6 +129,8 @@ def extended(
         _check_same(path, stored, new)
     contents = replace(stored or new, recipes=dict(stored.recipes if stored else {}))
     contents.dropped_queries = new.dropped_queries  # which older books do not say
+    notes = dict.fromkeys([*contents.data["notes"], *new.data["notes"]])
+    contents.data = {**contents.data, "notes": list(notes)}
     for candidate in candidates:
         known = contents.recipes.get(candidate.name)
         if known is None:

@@ -21,7 +21,7 @@ from nearkin.models import Embedder
 from nearkin.recipe import Recipe
 from nearkin.recipe.recipe import ADDED_LATER
 from nearkin.training.batches import BatchSampler
-from nearkin.training.fit import make_learner, make_sampler
+from nearkin.training.fit import check_fine_tuning, make_learner, make_sampler
 from nearkin.training.validation import check_validation
 
 CellKind = Literal["separate", "concatenated", "untrained"]
@@ -157,8 +157,8 @@ def check_names(candidates: Sequence[Candidate]) -> None:
         seen.add(name)
 
 
-def check_trainable(candidate: Candidate, dataset: Dataset, splits: Iterable[Split]) -> None:
-    """Refuse, before anything starts, a recipe that could not be trained on the data.
+def check_trainable(candidate: Candidate, dataset: Dataset, splits: Iterable[Split]) -> list[str]:
+    """Refuse, before anything starts, a recipe that could not be trained on the data; a note if it knows test classes.
 
     Args:
         candidate: the recipe.
@@ -166,8 +166,10 @@ def check_trainable(candidate: Candidate, dataset: Dataset, splits: Iterable[Spl
         splits: the divisions of its models.
     """
     recipe, name = candidate.recipe, candidate.name
+    known: set[str] = set()
     for split in splits:
         try:
+            check_fine_tuning(recipe)
             embedder, _ = embedder_and_sampler(recipe, dataset.select(split.train))
             check_validation(recipe, dataset.labels[split.val])
         except (DataError, RecipeError) as error:
@@ -176,6 +178,11 @@ def check_trainable(candidate: Candidate, dataset: Dataset, splits: Iterable[Spl
             raise RecipeError(
                 f"The recipe '{name}' has no weights to train: leave it out; untrained features are measured anyway."
             )
+        known |= set((embedder.card.started_from or {}).get("classes", [])) & set(map(str, dataset.labels[split.test]))
+    if not known:
+        return []
+    count = f"{len(known)} test {'class' if len(known) == 1 else 'classes'}"
+    return [f"{name} started from a model that was trained on {count} of this table, so its numbers are optimistic."]
 
 
 def embedder_and_sampler(recipe: Recipe, items: Dataset) -> tuple[Embedder, BatchSampler]:

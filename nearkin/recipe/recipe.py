@@ -160,7 +160,11 @@ def list_recipes() -> dict[str, str]:
 
 
 def load_recipe(
-    recipe: str | Path | Recipe = DEFAULT_RECIPE, overrides: list[str] | None = None, data: str | None = None
+    recipe: str | Path | Recipe = DEFAULT_RECIPE,
+    overrides: list[str] | None = None,
+    data: str | None = None,
+    *,
+    saved: bool = False,
 ) -> Recipe:
     """Read a recipe by name or from a YAML file, apply `a.b=c` overrides, and validate it.
 
@@ -169,16 +173,19 @@ def load_recipe(
         overrides: assignments such as "training.max_steps=200"; the values are YAML.
         data: the catalogue's name of the data, for recipes whose settings depend on it (`by_data`); any other name is
             none of them.
+        saved: it is the recipe of a run, which an earlier version may have let have settings that nothing uses.
     """
     if isinstance(recipe, Recipe):
         tree, name = recipe.model_dump(mode="json"), recipe.name
     else:
         tree, name = _read_tree(str(recipe), data, seen=())
+    given: dict[str, Any] = {}
     for assignment in overrides or []:
-        _assign(tree, assignment)
+        _assign(given, assignment)
+    tree = _merge(tree, given)
     tree.setdefault("name", name)
     try:
-        return Recipe.model_validate(tree)
+        return Recipe.model_validate(tree, context={"saved": saved})
     except ValidationError as error:
         raise RecipeError(_explain(error, name)) from error
 
@@ -303,12 +310,12 @@ def _read_text(recipe: str) -> tuple[str, str]:
 def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     """`over` laid on `base`, mapping by mapping.
 
-    A child that names another loss, miner, pooling, space or schedule starts from that thing's own parameters,
+    A child that names another loss, miner, schedule or optimiser, say, starts from that thing's own parameters,
     so the parent's parameters for the old one are dropped.
     """
     merged = dict(base)
     for owner, owned in _OWNED_PARAMETERS.items():
-        if owner in over and over[owner] != base.get(owner):
+        if owner in over and owner in base and over[owner] != base[owner]:
             for name in owned:
                 merged.pop(name, None)
     for key, value in over.items():
@@ -323,6 +330,8 @@ _OWNED_PARAMETERS = {
     "pooling": ("pooling_parameters",),
     "space": ("space_parameters",),
     "schedule": ("cross_batch_memory", "chance_constrained", "episodic"),
+    "lr_schedule": ("step_every", "step_factor", "plateau_patience"),
+    "optimizer": ("momentum",),
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from nearkin.metrics.named import check_metric_name
 from nearkin.registry import Count, CountOrZero, NonNegative, Positive, Share
@@ -316,7 +316,7 @@ class TrainingSection(_Section):
         return value
 
     @model_validator(mode="after")
-    def _check_used(self) -> TrainingSection:
+    def _check_used(self, info: ValidationInfo) -> TrainingSection:
         for schedule in ("cross-batch-memory", "chance-constrained", "episodic", "adversarial"):
             name = schedule.replace("-", "_")
             section = getattr(self, name)
@@ -326,6 +326,8 @@ class TrainingSection(_Section):
                     f"{schedule}, or leave it out"
                 )
         self._check_rates()
+        if not (info.context or {}).get("saved"):
+            self._check_idle()
         usual = ("MAP@R", "P@1", "accuracy")
         if self.select is not None and self.select not in (*usual, *self.validation_metrics):
             raise ValueError(
@@ -358,6 +360,25 @@ class TrainingSection(_Section):
             raise ValueError(
                 f"patience {self.patience} ends training before plateau_patience {self.plateau_patience} can lower "
                 f"the rate: raise training.patience above {self.plateau_patience + 1}, or set it to null"
+            )
+
+    def _check_idle(self) -> None:
+        """Refuse other settings that nothing would use; runs of earlier versions may have them."""
+        for name, owner, users in (
+            ("step_every", "lr_schedule", ("step",)),
+            ("step_factor", "lr_schedule", ("step", "plateau")),
+            ("momentum", "optimizer", ("sgd",)),
+        ):
+            chosen = getattr(self, owner)
+            if chosen not in users and getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(
+                    f"{name} is set, which {owner}={chosen} does not use: set training.{owner} to "
+                    f"{' or '.join(users)}, or leave it out"
+                )
+        if self.average_best is not None and self.max_steps <= self.evaluate_every:
+            raise ValueError(
+                "average_best is set, and a single validation has nothing to average: lower training.evaluate_every "
+                f"below max_steps ({self.max_steps}), or set average_best to null"
             )
 
 

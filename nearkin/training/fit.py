@@ -35,7 +35,7 @@ from nearkin.recipe.sections import AUTO_PRECISION
 from nearkin.training.batch_norm import learning_norms
 from nearkin.training.batches import Batches, BatchSampler, CachedBatches, DecodedBatches, TrainingPool
 from nearkin.training.clusters import ClusterWatch, HierarchyWatch, check_clusters
-from nearkin.training.forecast import check_memory, choose_precision
+from nearkin.training.forecast import check_memory, choose_precision, naming_full_memory
 from nearkin.training.loop import Loop, LoopState
 from nearkin.training.ranks import Ranks, check_accelerator
 from nearkin.training.run import Run, write_class_vectors
@@ -279,9 +279,10 @@ def _feed(
 def _begin(setup: TrainingSetup, embedder: Embedder, pool: TrainingPool, encode: Encode | None) -> RunStart:
     """Give the model its first weights, and measure what it and the raw features are worth."""
     recipe, ranks, start = setup.recipe, setup.ranks, RunStart()
-    begun = start_model(embedder, pool, recipe.model, recipe.training.seed, setup.progress, ranks)
-    if encode is not None and ranks.is_first:
-        start = measure_start(embedder, setup.validation_labels, encode, recipe.model.knows_something)
+    with naming_full_memory():
+        begun = start_model(embedder, pool, recipe.model, recipe.training.seed, setup.progress, ranks)
+        if encode is not None and ranks.is_first:
+            start = measure_start(embedder, setup.validation_labels, encode, recipe.model.knows_something)
     head = None if begun is None else begun.to_dict()
     if recipe.model.head_start == KEPT:
         head = {"kind": KEPT, "file": recipe.model.start, "dimension": embedder.dimension}

@@ -20,7 +20,7 @@ from nearkin.models import Embedder
 from nearkin.models.embedder import Features, to_device
 from nearkin.models.speed import channels_last
 from nearkin.recipe import TrainingSection
-from nearkin.training.batches import Batches
+from nearkin.training.batches import Batches, part
 from nearkin.training.step import keeping_buffers
 
 _MEASURED = 2
@@ -28,6 +28,8 @@ _MEASURED = 2
 _SLACK = 1.3
 """Memory of a backward pass beside the graph: gradients of maps, and room between blocks."""
 _TIMED_ITEMS, _TIMED_ROUNDS = 8, 3
+_TIMED_STEPS = 2
+"""Steps that are timed before the first one, after one that is not."""
 _CLEARLY_FASTER = 1.25
 """By how much bf16 must be faster to be taken: less is noise, and rounding is not free."""
 
@@ -120,7 +122,7 @@ def check_memory(
     free = free_bytes(device)
     if free is None or not takes_images(batches, embedder):
         return
-    with without_trace(embedder, device):
+    with naming_full_memory(), without_trace(embedder, device):
         inputs = to_device(batches.plain(np.arange(_MEASURED)), device)
         one = _SLACK * graph_bytes(embedder, inputs, batches.start) / _MEASURED
     if one * together > free:
@@ -140,18 +142,27 @@ def _too_large(together: int, section: TrainingSection, per_class: int, free: fl
 
 
 @contextmanager
-def naming_full_memory(items: int, section: TrainingSection) -> Iterator[None]:
-    """Inside the block an allocation that fails says what to change."""
+def naming_full_memory(items: int = 0, section: TrainingSection | None = None) -> Iterator[None]:
+    """Inside the block an allocation that fails says what to change.
+
+    Args:
+        items: of a step.
+        section: the recipe's training section; None: the block takes a few items at once, whatever the recipe says.
+    """
     try:
         yield
     except RuntimeError as error:  # torch.OutOfMemoryError is one
         if not isinstance(error, torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
             raise
+        if section is None:
+            raise TrainingError(
+                "A few items at once do not fit into memory, whatever the batch: lower model.size."
+            ) from error
         together = section.gradient_cache or items
         half = max(1, together // 2)
         raise TrainingError(
             f"{together} items at once do not fit into memory: {half} might. Lower data.classes_per_batch, or set "
-            f"training.gradient_cache to {half}, which keeps the batch."
+            f"training.gradient_cache to {half}, which keeps the batch, or lower model.size."
         ) from error
 
 
@@ -184,6 +195,44 @@ def choose_precision(
                 if turn:
                     seconds[name] = min(seconds[name], taken)
     return "bf16-mixed" if seconds["32-true"] > _CLEARLY_FASTER * seconds["bf16-mixed"] else "32-true"
+
+
+def timed_steps(
+    embedder: Embedder, batches: Batches, section: TrainingSection, device: torch.device
+) -> tuple[float, float]:
+    """Seconds of a step, decoding included, and of one whose backbone rests; nothing is changed.
+
+    The loss itself is left out: next to a network it takes no time.
+
+    Args:
+        embedder: the network.
+        batches: that it would be trained on.
+        section: the recipe's training section.
+        device: where it will train.
+    """
+    seconds, passed = [], []
+    with without_trace(embedder, device):
+        began = time.perf_counter()
+        for inputs, labels in batches.stream(1, _TIMED_STEPS + 1):
+            size = section.gradient_cache or len(labels)
+            with naming_full_memory(len(labels), section):
+                taken = [to_device(part(inputs, at, at + size), device) for at in range(0, len(labels), size)]
+                forward = time.perf_counter()
+                with torch.no_grad():
+                    for one in taken:
+                        embedder(one, start=batches.start)
+                # A gradient cache goes forward twice in a step, and twice while the backbone rests.
+                again = 0.0 if section.gradient_cache is not None else time.perf_counter() - forward
+                passed.append(time.perf_counter() - began)
+                for one in taken:
+                    embedder(one, start=batches.start).float().square().mean().backward()
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+            seconds.append(time.perf_counter() - began - again)
+            began = time.perf_counter()
+    # The first one starts decoders and threads.
+    share = section.gradient_accumulation / _TIMED_STEPS
+    return share * sum(seconds[1:]), share * sum(passed[1:])
 
 
 def _pass(

@@ -26,7 +26,7 @@ from nearkin.progress import Progress, say
 from nearkin.recipe import TrainingSection
 from nearkin.training.batch_norm import synchronised
 from nearkin.training.batches import Batches, Inputs, part
-from nearkin.training.forecast import naming_full_memory, takes_images, time_line, without_trace
+from nearkin.training.forecast import naming_full_memory, takes_images, time_line, timed_steps
 from nearkin.training.ranks import Ranks, make_fabric
 from nearkin.training.run import (
     Logbook,
@@ -52,8 +52,6 @@ from nearkin.training.step import (
 )
 from nearkin.training.strategies import Schedule
 
-_TIMED_STEPS = 2
-"""Steps that are timed before the first one, after one that is not."""
 _WORTH_TELLING = 30
 """Steps whose time is worth measuring before they begin."""
 
@@ -309,30 +307,8 @@ class Loop:
         say(f"Training takes {time_line(total, left, step)}.", self.progress)
 
     def _timed_steps(self) -> tuple[float, float]:
-        """Seconds of a step, decoding included, and of one whose backbone rests; nothing is changed."""
-        device, size = self.fabric.device, self.section.gradient_cache
-        seconds, passed = [], []
-        with without_trace(self.embedder, device), self.fabric.autocast():
-            began = time.perf_counter()
-            for inputs, labels in self.batches.stream(1, _TIMED_STEPS + 1):
-                parts = range(0, len(labels), size or len(labels))
-                taken = [to_device(part(inputs, first, first + (size or len(labels))), device) for first in parts]
-                forward = time.perf_counter()
-                with torch.no_grad():
-                    for one in taken:
-                        self.embedder(one, start=self.batches.start)
-                # A gradient cache goes forward twice in a step, and twice while the backbone rests.
-                again = 0.0 if size is not None else time.perf_counter() - forward
-                passed.append(time.perf_counter() - began)
-                for one in taken:
-                    self.embedder(one, start=self.batches.start).float().square().mean().backward()
-                if device.type == "cuda":
-                    torch.cuda.synchronize(device)
-                seconds.append(time.perf_counter() - began - again)
-                began = time.perf_counter()
-        # The first one starts decoders and threads.
-        share = self.section.gradient_accumulation / _TIMED_STEPS
-        return share * sum(seconds[1:]), share * sum(passed[1:])
+        with self.fabric.autocast():
+            return timed_steps(self.embedder, self.batches, self.section, self.fabric.device)
 
     def _rest_backbone(self, step: int) -> None:
         """Take no gradients of the backbone while only head and proxies learn; several processes always take all."""

@@ -342,7 +342,7 @@ class Run:
         """The resolved recipe the run was started with."""
         if not self.recipe_file.exists():
             raise RunError(f"{self.path} is not a run: it has no {self.recipe_file.name}.")
-        return load_recipe(self.recipe_file)
+        return load_recipe(self.recipe_file, saved=True)
 
     def model(self) -> Embedder:
         """The trained model: the weights that validated best."""

@@ -41,7 +41,7 @@ import torch
 
 from nearkin.data.dataset import Dataset
 from nearkin.data.sources import open_data
-from nearkin.data.splits import Split
+from nearkin.data.splits import Split, class_folds
 from nearkin.errors import NearkinError, StorageError
 from nearkin.metrics import retrieval_metrics
 from nearkin.protocol.ledger import concatenate
@@ -58,11 +58,10 @@ MEASURES = ("MAP@R", "P@1")
 
 def division(dataset: Dataset, fold: int) -> Split:
     """Training and validation items of a fold, whose classes are a run of the sorted training classes."""
-    labels, pool = dataset.labels, dataset.manifest.column("split") == "train"
-    chosen = np.array_split(np.unique(labels[pool].astype(str)), FOLDS)[fold - 1]
-    validates = pool & np.isin(labels.astype(str), chosen)
-    parts = (pool & ~validates, validates, ~pool)
-    return Split(*(np.flatnonzero(part).astype(np.int64) for part in parts))
+    trains = dataset.manifest.column("split") == "train"
+    pool = np.flatnonzero(trains)
+    made = class_folds(dataset.labels[pool], FOLDS, order="contiguous")[fold - 1]
+    return Split(pool[made.train], pool[made.val], np.flatnonzero(~trains))
 
 
 def measure(vectors: np.ndarray, labels: np.ndarray, rerank: Reranker | None = None) -> dict[str, Any]:

@@ -159,6 +159,7 @@ def test_data_that_is_nowhere_is_one_clear_sentence(tmp_path, monkeypatch, name)
         open_data(name, data_root=tmp_path)
     for part in (entry.title, entry.homepage, str(tmp_path), entry.layout):
         assert part in str(caught.value)
+    assert (f"{name}/train/<class>/" in str(caught.value)) == (entry.kind == "image")
 
 
 def test_an_unknown_name_gets_a_suggestion(tmp_path):

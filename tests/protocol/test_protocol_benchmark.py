@@ -7,6 +7,7 @@ import html.parser
 import io
 import json
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -14,8 +15,10 @@ from PIL import Image
 
 from nearkin.audits.subject import subject_of_model
 from nearkin.data.splits import class_folds, resolve_split
-from nearkin.errors import DataError
+from nearkin.errors import DataError, RecipeError
 from nearkin.metrics import class_bootstrap, clustering_metrics, holm, paired_permutation, retrieval_metrics
+from nearkin.models import build_embedder
+from nearkin.models.card import Card, CardParts
 from nearkin.protocol import Cell
 from nearkin.training import Run
 
@@ -340,6 +343,26 @@ def test_episodes_that_the_folds_do_not_offer_are_refused_before_anything_starts
     with pytest.raises(DataError, match="validation_way"):
         bench([wide], tmp_path / "book")
     assert not list(tmp_path.rglob("metrics.jsonl"))
+
+
+def test_a_trunk_without_weights_is_refused_before_anything_is_written(bench, candidate, tmp_path):
+    with pytest.raises(RecipeError, match=r"model\.pretrained"):
+        bench([candidate("fine-tune")], tmp_path / "book")
+    assert not (tmp_path / "book").exists()
+
+
+def test_a_recipe_that_starts_from_a_model_of_the_test_classes_is_noted(bench, candidate, sound, patterns, tmp_path):
+    book = shutil.copytree(sound, tmp_path / "book")
+    tests = json.loads((book / "book.json").read_text())["test_classes"]
+    plain = candidate("triplet")
+    model = build_embedder(plain.recipe.model, seed=0)
+    model.card = Card(classes=CardParts(train=[tests[0], "elsewhere"]))
+    model.save(tmp_path / "known.safetensors")
+    known = candidate("known", "triplet", f"model.start={tmp_path / 'known.safetensors'}")
+    for _ in range(2):  # said once, and kept when others are added
+        notes = bench([plain, known], book).tables.notes()
+        assert [note for note in notes if note.startswith("known started from") and "1 test class of" in note]
+    assert sum("started from" in note for note in bench([plain], book).tables.notes()) == 1
 
 
 def test_means_over_classes_stand_beside_those_over_queries(benchmark):

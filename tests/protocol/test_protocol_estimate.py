@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from nearkin.data.splits import class_folds
+from nearkin.errors import TrainingError
 from nearkin.models import Embedder
 from nearkin.protocol import Candidate, benchmark
 from nearkin.protocol.benchmark import Estimate, estimate_model
@@ -37,6 +39,44 @@ def test_steps_go_through_the_whole_network(patterns, tiny, monkeypatch):
 def test_cached_features_have_no_estimate(patterns, tiny):
     recipe = load_recipe("triplet", [*tiny, "model.freeze=all", "model.cache=true"])
     assert estimate_model(recipe, patterns, class_folds(patterns.labels, 2)[0]) is None
+
+
+def test_a_step_is_the_mean_of_those_with_a_resting_backbone_and_all_others(patterns, tiny, monkeypatch):
+    monkeypatch.setattr(benchmark, "timed_steps", lambda *_: (2.0, 0.5))
+    recipe = load_recipe("triplet", [*tiny, "training.max_steps=40", "training.head_warmup_steps=10"])
+    assert estimate_model(recipe, patterns, class_folds(patterns.labels, 2)[0]).step == (10 * 0.5 + 30 * 2.0) / 40
+
+
+def test_attacked_steps_have_no_estimate(patterns, tiny):
+    recipe = load_recipe("triplet", [*tiny, "training.schedule=adversarial"])
+    assert estimate_model(recipe, patterns, class_folds(patterns.labels, 2)[0]) is None
+
+
+def test_a_full_memory_is_told_in_a_sentence(patterns, tiny, monkeypatch):
+    def forward(self, inputs, **options):
+        raise torch.OutOfMemoryError("CUDA")
+
+    monkeypatch.setattr(Embedder, "forward", forward)
+    with pytest.raises(TrainingError, match=r"or lower model\.size"):
+        estimate_model(load_recipe("triplet", tiny), patterns, class_folds(patterns.labels, 2)[0])
+
+
+def test_a_recipe_that_memory_is_too_small_for_holds_up_no_estimate(
+    patterns, tiny, bench, tmp_path, monkeypatch, capsys
+):
+    def estimate(recipe, *_):
+        if recipe.training.max_steps == 3:
+            raise TrainingError("No room.")
+        return Estimate(2.0, 30.0, 3600, 120)
+
+    monkeypatch.setattr(benchmark, "estimate_model", estimate)
+    monkeypatch.setattr(benchmark, "_WORTH_ESTIMATING", 1)
+    monkeypatch.setattr("nearkin.protocol.tables.draw_benchmark", lambda *_, **__: b"")
+    recipes = {f"steps {count}": load_recipe("triplet", [*tiny, f"training.max_steps={count}"]) for count in (3, 2)}
+    bench([Candidate(*one) for one in recipes.items()], tmp_path / "book", progress=True)
+    told = capsys.readouterr().err
+    assert "steps 3: No room." in told
+    assert "steps 2: about 2 s a step" in told
 
 
 def test_a_benchmark_tells_its_estimate_before_it_begins(patterns, tiny, bench, tmp_path, monkeypatch, capsys):

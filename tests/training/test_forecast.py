@@ -15,7 +15,7 @@ from torch import nn
 
 from nearkin.allocator import tune_threads
 from nearkin.errors import RecipeError, TrainingError
-from nearkin.models import build_embedder
+from nearkin.models import Embedder, build_embedder
 from nearkin.recipe import load_recipe
 from nearkin.training import Run, forecast, train
 
@@ -106,8 +106,45 @@ def test_an_allocation_that_fails_later_says_what_to_change(tiny):
     for error in (torch.OutOfMemoryError("CUDA"), RuntimeError("DefaultCPUAllocator: can't allocate memory")):
         with pytest.raises(TrainingError, match="gradient_cache to 6"), forecast.naming_full_memory(12, section):
             raise error
+    with pytest.raises(TrainingError, match=r"lower model\.size"), forecast.naming_full_memory():
+        raise torch.OutOfMemoryError("CUDA")
     with pytest.raises(RuntimeError, match="shapes"), forecast.naming_full_memory(12, section):
         raise RuntimeError("The shapes do not agree.")
+
+
+@pytest.mark.parametrize("where", ["forecast.graph_bytes", "fit.measure_start", "fit.start_model"])
+def test_a_full_memory_before_the_first_step_says_so(where, patterns, tiny, tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise torch.OutOfMemoryError("CUDA")
+
+    monkeypatch.setattr(f"nearkin.training.{where}", full)
+    with pytest.raises(TrainingError, match=r"model\.size"):
+        run_training(patterns, load_recipe("triplet", tiny), tmp_path / "run", progress=False)
+    assert not Run(tmp_path / "run").exists
+
+
+def test_accumulated_batches_and_parts_of_a_cache_count_in_the_time_of_a_step(patterns, tiny, monkeypatch):
+    sizes, plain = [], Embedder.forward
+
+    def forward(self, inputs, **options):
+        sizes.append(len(inputs))
+        return plain(self, inputs, **options)
+
+    class Steps(Inputs):
+        def stream(self, first, last):
+            for _ in range(first, last + 1):
+                yield self.plain(range(6)), torch.arange(6)
+
+    ticks = iter(range(1000))
+    monkeypatch.setattr(forecast.time, "perf_counter", lambda: float(next(ticks)))
+    monkeypatch.setattr(Embedder, "forward", forward)
+    found = {}
+    for more in ("gradient_accumulation=1", "gradient_accumulation=3", "gradient_cache=4"):
+        section = load_recipe("triplet", [*tiny, f"training.{more}"]).training
+        sizes.clear()
+        found[more] = forecast.timed_steps(build_embedder(load_recipe("triplet", tiny).model, 0), Steps(), section, CPU)
+    assert sizes == [4, 2, 4, 2] * 3
+    assert found["gradient_accumulation=3"] == tuple(3 * one for one in found["gradient_accumulation=1"])
 
 
 def test_measuring_leaves_no_trace(embedder):

@@ -209,6 +209,8 @@ def catalogue_table() -> list[dict[str, str]]:
 def _fetch(entry: Entry, data_root: Path | None, progress: bool) -> Dataset:
     place = data_directory(data_root)
     advice = f"get it from {entry.homepage} and put it into {place} as {entry.layout}"
+    if entry.kind == "image":
+        advice += f", or as {entry.name}/train/<class>/ and {entry.name}/test/<class>/"
     if entry.fetch is None:
         raise DataError(f"{entry.title} is not in {place} and cannot be downloaded by a program: {advice}.")
     target = writing_place(data_root) / entry.name
