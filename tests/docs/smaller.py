@@ -39,7 +39,7 @@ CAPS = {
     "model": {"size": SIDE},
     "training": {
         "max_steps": 3,
-        "evaluate_every": 3,
+        "evaluate_every": 2,
         "log_every": 1,
         "head_warmup_steps": 1,
         "warmup_steps": 1,
