@@ -28,9 +28,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from nearkin.allocator import tune_allocator
+from nearkin.allocator import tune_allocator, tune_threads
 
 tune_allocator()  # as the nearkin command does, before anything is imported that starts threads
+tune_threads()
 
 import numpy as np
 import torch

@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from scipy.linalg import cholesky, eigh, solve_triangular
+from scipy.linalg.blas import strmm
 from scipy.linalg.lapack import dsygst, ssygst, strtri
 from torch import Tensor
 
@@ -296,7 +297,7 @@ def _embeddings(
         if ridge != middle:
             change = np.eye(width, dtype=np.float32) + np.float32(moments.floor(ridge) - floor) * gram
             inverse, _ = strtri(cholesky(change, lower=True, check_finite=False), lower=1)
-            whitened, usual = seen @ inverse.T, ((inverse**2).sum(axis=0) * values).mean()
+            whitened, usual = strmm(1.0, inverse, seen.T, lower=1).T, ((inverse**2).sum(axis=0) * values).mean()
             half = inverse[:kept, :kept] * np.sqrt(values[:kept])
             variances, vectors = _eigen(half @ half.T, most)
             components = whitened[:, :kept] @ vectors
