@@ -1,4 +1,4 @@
-"""glibc's allocator told to keep memory, OpenMP's threads told to wait asleep: why is said in nearkin/models/speed.py.
+"""glibc's allocator told to keep memory, waiting threads told to sleep: why is said in nearkin/models/speed.py.
 
 Imports nothing heavy.
 """
@@ -43,14 +43,17 @@ def tune_allocator() -> bool:
 
 _SPINS = "1000"
 """Turns in which a thread waits awake, some microseconds; libgomp's own 300,000 are more than a millisecond."""
+_TICKS = "14"
+"""The same for NumPy's products (OpenBLAS), 2^14 ticks of the clock; their own 2^26 are some 20 milliseconds."""
 
 
 def tune_threads() -> None:
-    """Make OpenMP's threads fall asleep soon when they wait for each other.
+    """Make the threads of OpenMP and OpenBLAS fall asleep soon when they wait.
 
     A thread that waits awake keeps the core from the one it waits for, if anything else runs on the machine: decoders,
-    or other programs. Call it before torch is imported, which reads the settings then: the `nearkin` command does.
-    Settings in the environment (OMP_WAIT_POLICY, GOMP_SPINCOUNT) are left alone.
+    or other programs. Call it before numpy and torch are imported, which read the settings then: the `nearkin` command
+    does. Settings in the environment (OMP_WAIT_POLICY, GOMP_SPINCOUNT, OPENBLAS_THREAD_TIMEOUT) are left alone.
     """
     if not os.environ.keys() & {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}:
         os.environ["GOMP_SPINCOUNT"] = _SPINS
+    os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", _TICKS)

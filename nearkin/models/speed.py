@@ -4,7 +4,7 @@ Four things cost most of the time of a small network on a CPU, and none of them 
 
 - The allocator. glibc takes every large block (a feature map) fresh from the system and gives it back at once, so each
   layer of each step pays page faults for zeroed memory. `tune_allocator` tells it to keep and reuse memory.
-- Waiting threads. OpenMP's threads wait for each other awake. Beside busy neighbours (decoders, other programs) they
+- Waiting threads. Those of OpenMP and OpenBLAS wait awake. Beside busy neighbours (decoders, other programs) they
   take the core from the one they wait for, and a step costs several times the processor time. `tune_threads` lets them
   sleep.
 - The memory format. Convolutions are fastest with the channels innermost (`channels_last`); a network that starts so

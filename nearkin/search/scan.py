@@ -341,7 +341,8 @@ def _runs(queries: np.ndarray, q: int) -> tuple[np.ndarray, np.ndarray]:
     return starts, np.diff(starts, append=len(queries))
 
 
-_ONE_ENTRIES = 2**21  # of the vectors of a block: 8 MB
+_ONE_ENTRIES = 2**23  # of the vectors of a block: 32 MB
+_GATHERED_ENTRIES = 2**21
 _FEW_ENTRIES = 2**19  # smaller, as each query passes over it
 _PACKED_ENTRIES = 2**17  # smaller still: what was widened is to be in the cache when it is multiplied
 _MANY_ENTRIES = 2**18  # of the scores of a block
@@ -457,22 +458,28 @@ class ProductScan(SlotScan):
         return true_distances(self._space, queries, self._vectors, near)
 
     def _look_few(self, left: np.ndarray, k: int, tolerance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Candidates of a few queries, row by row."""
-        entries = _ONE_ENTRIES if len(left) == 1 else _FEW_ENTRIES
-        if not isinstance(self._vectors, np.ndarray):
-            entries = _PACKED_ENTRIES
+        """Candidates of a few queries, row by row.
+
+        One query takes the vectors through numpy's own product, which has threads of its own and is bound by memory
+        alone; several would take them through once each, and workers keep a block in the cache for all of them.
+        """
+        plain = isinstance(self._vectors, np.ndarray)
+        alone = plain and len(left) == 1 and self._chosen is None
+        one = _ONE_ENTRIES if alone else _GATHERED_ENTRIES
+        entries = (one if len(left) == 1 else _FEW_ENTRIES) if plain else _PACKED_ENTRIES
         size = max(1, entries // left.shape[1])
+        product = np.matmul if alone else _products
 
         def score(buffer: np.ndarray, slots: Slots) -> np.ndarray:
             vectors = self._vectors[slots]
             scores = buffer[: len(vectors)]
             for column, query in enumerate(left):
-                _products(vectors, query, scores[:, column])
+                product(vectors, query, out=scores[:, column])
             self._form.finish(scores, self._extra[slots])
             return scores
 
         new = lambda: partial(score, np.empty((size, len(left)), np.float32))  # noqa: E731
-        return self.look(k, tolerance, size, new, here=self._size <= size)
+        return self.look(k, tolerance, size, new, here=alone or self._size <= size)
 
     def _look_many(self, left: np.ndarray, k: int, tolerance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Candidates of many queries, by products of matrices.

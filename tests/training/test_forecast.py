@@ -269,6 +269,13 @@ def test_threads_wait_asleep_unless_the_environment_says_otherwise(given, kept, 
     assert os.environ.get("GOMP_SPINCOUNT") == kept
 
 
+@pytest.mark.parametrize("given", [{}, {"OPENBLAS_THREAD_TIMEOUT": "20"}])
+def test_threads_of_numpys_products_wait_asleep_unless_the_environment_says_otherwise(given, monkeypatch):
+    monkeypatch.setattr(os, "environ", dict(given))
+    tune_threads()
+    assert os.environ["OPENBLAS_THREAD_TIMEOUT"] == given.get("OPENBLAS_THREAD_TIMEOUT", "14")
+
+
 def test_the_command_tunes_threads_before_torch_is_there():
     code = (
         "import sys, os; sys.argv = ['nearkin', '--help']\n"
