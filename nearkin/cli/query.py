@@ -50,7 +50,10 @@ def identify(
         told = [
             {
                 "query": name,
-                **{fact: getattr(match, fact) for fact in ("label", "probability", "known", "reason", "note", "forecast")},
+                **{
+                    fact: getattr(match, fact)
+                    for fact in ("label", "probability", "known", "reason", "note", "forecast")
+                },
                 "candidates": list(match.candidates),
                 "neighbours": [_neighbour(one) for one in match.neighbours[:neighbours]],
             }

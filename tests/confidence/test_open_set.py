@@ -437,7 +437,10 @@ def test_the_forecast_of_the_density_does_not_depend_on_how_many_points_are_left
 
 def test_the_best_score_has_the_highest_oscr_on_what_is_left_out():
     points, labels = clusters(12, 8)
-    values = {name: UnknownRejector(estimator=ned(), score=name).fit(points, labels).expected_.values["OSCR"] for name in NAMES}
+    values = {
+        name: UnknownRejector(estimator=ned(), score=name).fit(points, labels).expected_.values["OSCR"]
+        for name in NAMES
+    }
     best = UnknownRejector(estimator=ned(), score="best").fit(points, labels)
     assert best.expected_.values["OSCR"] == pytest.approx(max(values.values()))
     assert values[best.score_] == pytest.approx(max(values.values()))

@@ -335,7 +335,7 @@ def test_one_class_says_unknown_but_neither_known_nor_how_probable():
     (verdict,) = fitted.classify(store.search(points[:1], fitted.k, labelled=True), store.classes(), sizes_of(store))
     assert (verdict.label, verdict.probability, verdict.known) == ("c0", None, None)
     assert "2 classes" in verdict.reason
-    assert "enrol more classes" in verdict.reason
+    assert "Enrol more classes" in verdict.reason
     assert fitted.horizon.rejected is None
     (far,) = fitted.classify(store.search(-points[:1], fitted.k, labelled=True), store.classes(), sizes_of(store))
     assert far.known is False

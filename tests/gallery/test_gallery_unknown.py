@@ -86,7 +86,9 @@ def test_neighbours_that_are_not_there_change_no_score():
     found = NED(k=20, temperature=0.1).fit(points, labels)
     told = found.predict(clusters(CLASSES, 1, 4)[0])
     codes = found.support_.codes[told.indices].astype(np.int32)
-    wide = [np.pad(part, ((0, 0), (0, 3)), constant_values=value) for part, value in ((told.distances, np.inf), (codes, -2))]
+    wide = [
+        np.pad(part, ((0, 0), (0, 3)), constant_values=value) for part, value in ((told.distances, np.inf), (codes, -2))
+    ]
     for name, score in SCORES.items():
         fitted = Identification(0.1, 0.8)
         plain = score(fitted, told.distances, codes, np.full(codes.shape, 0.2))
@@ -157,13 +159,14 @@ def test_separated_classes_leave_nothing_undecided(tmp_path):
         assert shares(gallery, clusters(CLASSES, 5, 2, noise=0.2, centres_seed=5)[0]) == [0, 1, 0]
 
 
-def test_a_promise_takes_classes_and_says_how_many(tmp_path):
+def test_few_classes_promise_nothing_and_say_so(tmp_path):
     assert [needed_classes(share) for share in (0.1, 0.05, 0.3, 1)] == [9, 19, 3, 0]
-    for classes, told in ((8, None), (9, True)):
-        with made(tmp_path / f"{classes}.gallery", *clusters(classes, 8, 1, noise=0.1)) as gallery:
-            match = gallery.identify(clusters(classes, 1, 2, noise=0.1)[0][0])
-            assert match.known is told
-            assert ("9 classes" in match.reason) is (told is None)
+    for classes in (8, 9):
+        with made(tmp_path / f"{classes}.gallery", *clusters(classes, 8, 1)) as gallery:
+            match = gallery.identify(clusters(classes, 1, 2)[0][0])
+            assert ("9 are needed" in match.note) is (classes == 8)
+            # Above all strangers there are: with nine classes no more is allowed.
+            assert match.forecast.strangers_known == 0
 
 
 @pytest.mark.parametrize("large", [0, 60])
@@ -195,7 +198,7 @@ def test_leaving_a_class_out_finds_what_is_near_without_it(tmp_path, large):
 def test_a_calibration_of_old_keeps_its_key_and_asserts_what_its_forecast_allows(gallery):
     fitted = gallery.recalibrate()
     plain = fitted.to_dict()
-    for name in ("strangers", "score", "line", "doubt", "forecast", "compared"):
+    for name in ("strangers", "score", "line", "doubt", "classes", "forecast", "compared"):
         del plain["horizon"][name]
     queries, _ = clusters(CLASSES, 5, 8)
     found = gallery.store.search(queries, fitted.k, labelled=True)

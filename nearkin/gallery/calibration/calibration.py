@@ -121,7 +121,7 @@ class Calibration:
             return verdicts
         distances, codes, there = distances[some], codes[some], there[some]
         first, counts = (np.arange(len(some)), there.argmax(axis=1)), shares_of(sizes, codes)
-        known = horizon.judge(identification, distances, codes, counts)
+        known, note = horizon.judge(identification, distances, codes, counts), self.warning or horizon.remark
         if identification.temperature is None:
             top, values = codes[first][:, None], np.zeros((len(some), 0))
         else:
@@ -138,7 +138,7 @@ class Calibration:
                 candidates=listed,
                 reason=self._reason(flag),
                 forecast=horizon.forecast,
-                note=self.warning,
+                note=note,
             )
         return verdicts
 
@@ -326,9 +326,7 @@ def _notes(sizes: np.ndarray, identification: Identification, horizon: UnknownTh
         notes.append(f"{single:,} {verb} a single item: confidence in these could not be tested.")
     if horizon.rejected is not None and classes < _FEW_CLASSES:
         notes.append(f"With only {classes} classes, leaving one out says little about classes that are not enrolled.")
-    if horizon.doubt:
-        notes.append(horizon.doubt)
-    return tuple(notes)
+    return (*notes, *([horizon.doubt] if horizon.doubt else []))
 
 
 _NOTE = "calibration"

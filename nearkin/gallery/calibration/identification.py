@@ -52,7 +52,7 @@ class LeftOut:
 
     def found(self) -> LeftOut:
         """Those with a neighbour."""
-        return self._rows(present(self.distances, self.codes).any(axis=1))
+        return self._rows(np.asarray(present(self.distances, self.codes).any(axis=1)))
 
     def filled(self) -> LeftOut:
         """Rows without gaps: a search that is not exact, or one while items are removed, may find fewer for some."""

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from nearkin.confidence.conformal import needed_points
-from nearkin.gallery.calibration.identification import CHUNK, Identification, LeftOut, present, shares_of
+from nearkin.gallery.calibration.identification import CHUNK, Identification, LeftOut, present
 from nearkin.gallery.condition import condition
 from nearkin.gallery.store import GalleryStore, Sample
 from nearkin.gallery.values import Forecast
@@ -49,6 +49,7 @@ class UnknownThreshold:
         line: a query that scores at least as much counts as known, if it is within the threshold; None if nothing can
             be asserted.
         doubt: why there is no line; empty if there is one.
+        classes: how many classes were left out to learn the line.
         forecast: what to expect of queries; None without a threshold or with a single class.
         compared: what each score would assert, the best first: "score", "named_known" (the share of the rightly named
             items) and "enrolled_known" (of all).
@@ -62,6 +63,7 @@ class UnknownThreshold:
     score: str = ""
     line: float | None = None
     doubt: str = ""
+    classes: int = 0
     forecast: Forecast | None = None
     compared: tuple[dict[str, Any], ...] = ()
 
@@ -83,6 +85,17 @@ class UnknownThreshold:
         else:
             sure = near & (SCORES[self.score](identification, distances, codes, shares) >= self.line)
         return [True if asserted else None if close else False for asserted, close in zip(sure, near, strict=True)]
+
+    @property
+    def remark(self) -> str:
+        """What to know of the forecast; empty if nothing."""
+        if self.forecast is None or self.strangers is None or self.classes >= needed_classes(self.strangers):
+            return ""
+        return (
+            f"The forecast for classes that are not enrolled says little: it was learned from {self.classes:,} "
+            f"classes, and {needed_classes(self.strangers):,} are needed to promise that no more than "
+            f"{_percent(self.strangers)} of their queries come back as known."
+        )
 
     def why_undecided(self) -> str:
         """Why a query that is neither known nor unknown is neither."""
@@ -278,7 +291,8 @@ def fit_known_line(
 
     Strangers come in classes: of C classes left out, whose shares above the line are r_c, a new one is expected to
     have no more than `(1 + sum r_c) / (C + 1)` above it, and the line is the lowest for which that is at most
-    `strangers`. So it takes `1 / strangers - 1` classes at least.
+    `strangers`. Where classes are fewer than `1 / strangers - 1`, no line promises that, and it lies above all
+    strangers there are.
 
     Args:
         horizon: what `fit_unknown_threshold` found.
@@ -294,14 +308,15 @@ def fit_known_line(
     near = -_scores("distance", fitted, known) <= horizon.threshold
     classes = len(np.unique(without_class.own))
     if not classes:
-        return replace(horizon, strangers=strangers, doubt=_too_few(strangers, classes))
+        return replace(horizon, strangers=strangers, doubt=_ONE_CLASS)
+    allowed = max(strangers * (classes + 1) - 1, 0.0)
     weights = _votes(without_class.own)
     close = -_scores("distance", fitted, without_class) <= horizon.threshold
     rows: list[dict[str, Any]] = []
-    for name in _usable(fitted) if classes >= needed_classes(strangers) else ():
+    for name in _usable(fitted):
         ours = _scores(name, fitted, known)
         theirs = np.where(close, _scores(name, fitted, without_class), -np.inf)
-        line = _line(theirs, weights, strangers * (classes + 1) - 1)
+        line = _line(theirs, weights, allowed)
         if line == -math.inf:  # the threshold alone keeps the promise
             name, line, above, passed = "distance", -horizon.threshold, near, close
         else:
@@ -318,11 +333,11 @@ def fit_known_line(
         if above is near:
             break
     rows.sort(key=lambda row: -row["named_known"])
-    best = rows[0] if rows else {"score": "", "line": None, "named_known": 0.0, "enrolled_known": 0.0}
+    best = rows[0]
     forecast = Forecast(
         enrolled_known=best["enrolled_known"],
         named_known=best["named_known"],
-        strangers_known=best.get("strangers_known", 0.0),
+        strangers_known=best["strangers_known"],
         enrolled_unknown=_share(~near, votes),
         strangers_unknown=_share(~close, weights),
     )
@@ -332,10 +347,16 @@ def fit_known_line(
         strangers=strangers,
         score=best["score"],
         line=best["line"],
-        doubt="" if rows else _too_few(strangers, classes),
+        classes=classes,
         forecast=forecast,
         compared=tuple({key: row[key] for key in told} for row in rows),
     )
+
+
+_ONE_CLASS = (
+    "What is of no enrolled class can be told by leaving classes out, which takes two or more: known cannot be told "
+    "with one class. Enrol more classes."
+)
 
 
 def _line(scores: np.ndarray, weights: np.ndarray, allowed: float) -> float:
@@ -362,14 +383,6 @@ def _named(fitted: Identification, rows: LeftOut) -> np.ndarray:
 
 def _share(flags: np.ndarray, votes: np.ndarray) -> float:
     return float(np.average(flags, weights=votes)) if len(flags) else 0.0
-
-
-def _too_few(strangers: float, classes: int) -> str:
-    return (
-        f"To call a query known and let {_percent(strangers)} of queries of other classes through at the most, "
-        f"{needed_classes(strangers):,} classes to learn from are needed, but there are {classes:,}: enrol more "
-        f"classes, or allow {math.ceil(1000 / (classes + 1)) / 10:.3g} % or more (strangers)."
-    )
 
 
 def _percent(share: float) -> str:
