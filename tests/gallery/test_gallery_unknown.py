@@ -20,7 +20,9 @@ from nearkin.gallery.calibration.identification import Identification, class_siz
 from nearkin.gallery.calibration.training_items import is_training_data
 from nearkin.gallery.calibration.unknown import (
     SCORES,
+    CombinedScore,
     _line,
+    _logistic,
     fit_unknown_threshold,
     leave_class_out,
     needed_classes,
@@ -130,7 +132,7 @@ def test_the_best_score_asserts_most(gallery):
     horizon = gallery.recalibrate().horizon
     asserted = [one["named_known"] for one in horizon.compared]
     assert asserted == sorted(asserted, reverse=True)
-    assert {one["score"] for one in horizon.compared} == set(SCORES)
+    assert {one["score"] for one in horizon.compared} == {*SCORES, "combined"}
     assert (horizon.score, horizon.forecast.named_known) == (horizon.compared[0]["score"], asserted[0])
 
 
@@ -198,7 +200,7 @@ def test_leaving_a_class_out_finds_what_is_near_without_it(tmp_path, large):
 def test_a_calibration_of_old_keeps_its_key_and_asserts_what_its_forecast_allows(gallery):
     fitted = gallery.recalibrate()
     plain = fitted.to_dict()
-    for name in ("strangers", "score", "line", "doubt", "classes", "forecast", "compared"):
+    for name in ("strangers", "score", "line", "doubt", "classes", "forecast", "combined", "compared"):
         del plain["horizon"][name]
     queries, _ = clusters(CLASSES, 5, 8)
     found = gallery.store.search(queries, fitted.k, labelled=True)
@@ -210,6 +212,49 @@ def test_a_calibration_of_old_keeps_its_key_and_asserts_what_its_forecast_allows
         matches = old.classify(found, gallery.store.classes(), class_sizes(gallery.store, found.codes[:0]))
         assert {match.known for match in matches} == told
         assert all("recalibrate" in match.reason for match in matches if match.known is None)
+
+
+def test_weights_are_those_of_a_logistic_regression():
+    from sklearn.linear_model import LogisticRegression
+
+    rng = np.random.default_rng(0)
+    positive, negative = rng.normal((1, 0, 0.5), 1, (80, 3)), rng.normal(0, (1, 2, 30), (50, 3))
+    rows = np.concatenate([positive, negative])
+    model = LogisticRegression(C=1.0, class_weight="balanced", tol=1e-8)
+    model.fit((rows - rows.mean(0)) / rows.std(0), np.repeat([1, 0], [80, 50]))
+    assert _logistic(positive, negative) == pytest.approx(model.coef_[0] / rows.std(0), rel=1e-3)
+
+
+def test_the_combined_score_is_that_of_a_loop(gallery):
+    """Log-odds, mean squared distance to the class, and the class's own, the latter drawn to that of all classes."""
+    fitted = gallery.recalibrate()
+    points, labels = clusters(CLASSES, EACH, 1)
+    queries, _ = clusters(CLASSES, 1, 12)
+    squares = ((points[:, None] - points[None]) ** 2).sum(-1)
+    same = np.equal.outer(labels, labels) & ~np.eye(len(labels), dtype=bool)
+    usual = squares[same].mean()
+    spreads = {
+        name: (squares[same & (np.array(labels) == name)[:, None]].sum() + 4 * usual) / (EACH * (EACH - 1) + 4)
+        for name in set(labels)
+    }
+    combined = CombinedScore((2.0, -1.0, 0.7), spreads, usual)
+    found = gallery.store.search(queries, fitted.k, labelled=True)
+    names, counts = gallery.store.classes(), np.full(found.codes.shape, 1 / EACH)
+    scores = combined(fitted.identification, found.distances, found.codes, counts, combined.spreads_of(names))
+    odds = SCORES["confidence"](fitted.identification, found.distances, found.codes, counts)
+    for query, match, score, one in zip(queries, gallery.identify_vectors(queries), scores, odds, strict=True):
+        away = ((points[np.array(labels) == match.label] - query) ** 2).sum(-1).mean()
+        expected = 2 * one - np.log(away) + 0.7 * np.log(spreads[match.label])
+        assert score == pytest.approx(expected, abs=1e-3)
+    kept = fitted.horizon.combined
+    if kept is not None:
+        assert kept.usual == pytest.approx(usual, rel=1e-3)
+        assert kept.spreads == pytest.approx(spreads, rel=1e-3)
+
+
+def test_a_class_that_came_later_has_the_usual_spread():
+    combined = CombinedScore((1.0, 1.0, 1.0), {"a": 2.0}, 0.5)
+    assert combined.spreads_of(["b", "a"]).tolist() == [0.5, 2.0]
 
 
 def test_a_similarity_has_no_ratio_and_no_probabilities_leave_two_scores():

@@ -30,6 +30,7 @@ from nearkin.gallery.calibration.pairs import PairRule, Ruling, compare_pairs, f
 from nearkin.gallery.calibration.training_items import TrainingItems
 from nearkin.gallery.calibration.unknown import (
     STRANGERS,
+    CombinedScore,
     UnknownThreshold,
     fit_known_line,
     fit_unknown_threshold,
@@ -121,7 +122,8 @@ class Calibration:
             return verdicts
         distances, codes, there = distances[some], codes[some], there[some]
         first, counts = (np.arange(len(some)), there.argmax(axis=1)), shares_of(sizes, codes)
-        known, note = horizon.judge(identification, distances, codes, counts), self.warning or horizon.remark
+        known = horizon.judge(identification, distances, codes, counts, classes)
+        note = self.warning or horizon.remark
         if identification.temperature is None:
             top, values = codes[first][:, None], np.zeros((len(some), 0))
         else:
@@ -219,8 +221,12 @@ def restored(kind: type[T], plain: Mapping[str, Any]) -> T:
 
 def _restored_horizon(plain: Mapping[str, Any]) -> UnknownThreshold:
     found = restored(UnknownThreshold, plain)
-    forecast = plain.get("forecast")
-    return found if forecast is None else replace(found, forecast=restored(Forecast, forecast))
+    forecast, combined = plain.get("forecast"), plain.get("combined")
+    return replace(
+        found,
+        forecast=None if forecast is None else restored(Forecast, forecast),
+        combined=None if combined is None else restored(CombinedScore, combined),
+    )
 
 
 _FEW_CLASSES = 10
@@ -275,10 +281,12 @@ def fit_calibration(
         if not few:
             horizon = fit_unknown_threshold(left_out, float(accept))
             without_class = leave_class_out(store, sample, left_out)
-            horizon = fit_known_line(horizon, identification, left_out, without_class, float(strangers))
+            horizon = fit_known_line(
+                horizon, identification, left_out, without_class, store.classes(), float(strangers)
+            )
     horizon = replace(horizon, strangers=float(strangers))
     if warning:
-        horizon = replace(horizon, score="", line=None, doubt=_ALL_TRAINED, forecast=None, compared=())
+        horizon = replace(horizon, score="", line=None, doubt=_ALL_TRAINED, forecast=None, combined=None, compared=())
     pairs = fit_pair_rule(compare_pairs(store, space, sample, sizes, int(seed)))
     notes = (*([note] if note else []), *_notes(sizes, identification, horizon))
     return Calibration(items, changes, generation, float(accept), k, identification, horizon, pairs, notes, warning)

@@ -7,11 +7,13 @@ class is left out is one of a class that nobody has enrolled, a stranger. docs/g
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from scipy.optimize import minimize
+from scipy.special import expit
 
 from nearkin.confidence.conformal import needed_points
 from nearkin.gallery.calibration.identification import CHUNK, Identification, LeftOut, present
@@ -25,8 +27,52 @@ STRANGERS = 0.1
 _STRANGERS_OF_A_CLASS = 50
 """How many items of a class that fills most of its neighbours are searched for once more."""
 
+_MOST_SPREADS = 1000
+"""Classes whose spreads are kept at the most."""
+
+_PAIRS = 4
+"""As many pairs of the usual distance are added to those of each class, so that few pairs do not say much."""
+
+_LEAST_ROWS = 20
+"""Rightly named items without which scores are not combined."""
+
 _LEAST = 1e-300
 """Stands for the share of the other classes where it is too small for a number."""
+
+
+@dataclass(frozen=True)
+class CombinedScore:
+    """Three facts of a query, weighed so that they tell left-out items from strangers best.
+
+    These are the log-odds of its likeliest class, the logarithm of the mean squared distance to the items of that class
+    among the neighbours, and the logarithm of the class's spread, the same among its own items: near to a narrow class
+    means more than near to a wide one.
+
+    Attributes:
+        weights: of the three.
+        spreads: of the classes, by label.
+        usual: the spread of a class that came later, or has one item.
+    """
+
+    weights: tuple[float, ...] = ()
+    spreads: dict[str, float] = field(default_factory=dict)
+    usual: float = 1.0
+
+    def spreads_of(self, classes: Sequence[str]) -> np.ndarray:
+        """The spreads (C,) of classes."""
+        return np.array([self.spreads.get(name, self.usual) for name in classes])
+
+    def __call__(
+        self,
+        fitted: Identification,
+        distances: np.ndarray,
+        codes: np.ndarray,
+        shares: np.ndarray,
+        spreads: np.ndarray,
+    ) -> np.ndarray:
+        """Scores (q,), with the spread (C,) of each class by code; the rest as `SCORES` take it."""
+        best = fitted.class_sums(distances, codes, shares).best
+        return _facts(fitted, distances, codes, shares, best, spreads[best]) @ np.array(self.weights)
 
 
 @dataclass(frozen=True)
@@ -45,12 +91,13 @@ class UnknownThreshold:
             lie among each other: stranger ones are easier to tell.
         reason: why there is no threshold; empty if there is one.
         strangers: the share of strangers that may count as known at the most.
-        score: which score asserts the known, see `SCORES`; empty without a line.
+        score: which score asserts the known, one of `SCORES` or "combined"; empty without a line.
         line: a query that scores at least as much counts as known, if it is within the threshold; None if nothing can
             be asserted.
         doubt: why there is no line; empty if there is one.
         classes: how many classes were left out to learn the line.
         forecast: what to expect of queries; None without a threshold or with a single class.
+        combined: how scores are combined; None where they were not.
         compared: what each score would assert, the best first: "score", "named_known" (the share of the rightly named
             items) and "enrolled_known" (of all).
     """
@@ -65,14 +112,20 @@ class UnknownThreshold:
     doubt: str = ""
     classes: int = 0
     forecast: Forecast | None = None
+    combined: CombinedScore | None = None
     compared: tuple[dict[str, Any], ...] = ()
 
     def judge(
-        self, identification: Identification, distances: np.ndarray, codes: np.ndarray, shares: np.ndarray
+        self,
+        identification: Identification,
+        distances: np.ndarray,
+        codes: np.ndarray,
+        shares: np.ndarray,
+        classes: Sequence[str],
     ) -> list[bool | None]:
         """Known, not known, or None for neither can be told, for queries with neighbours (q, k) as `SCORES` take them.
 
-        Each query has one labelled neighbour at least.
+        Each query has one labelled neighbour at least; `classes` are the names of the codes.
         """
         if self.threshold is None:
             return [None] * len(codes)
@@ -82,6 +135,9 @@ class UnknownThreshold:
             sure = near & (self.rejected is None or self.rejected >= 1 - STRANGERS)
         elif self.line is None:
             sure = np.zeros(len(codes), bool)
+        elif self.combined is not None:
+            spreads = self.combined.spreads_of(classes)
+            sure = near & (self.combined(identification, distances, codes, shares, spreads) >= self.line)
         else:
             sure = near & (SCORES[self.score](identification, distances, codes, shares) >= self.line)
         return [True if asserted else None if close else False for asserted, close in zip(sure, near, strict=True)]
@@ -175,6 +231,69 @@ def _log_odds(fitted: Identification, distances: np.ndarray, codes: np.ndarray, 
 def _usable(fitted: Identification) -> list[str]:
     names = list(SCORES) if fitted.temperature is not None else ["ratio", "distance"]
     return [name for name in names if not (fitted.similarity and name == "ratio")]
+
+
+def _facts(
+    fitted: Identification,
+    distances: np.ndarray,
+    codes: np.ndarray,
+    shares: np.ndarray,
+    best: np.ndarray,
+    spread: np.ndarray,
+) -> np.ndarray:
+    """The three facts (q, 3) of queries with a likeliest class (q,) of a spread (q,)."""
+    there = present(distances, codes) & (codes == best[:, None])
+    sums = np.where(there, distances, 0.0).astype(np.float64) ** 2
+    mean = sums.sum(axis=1) / np.maximum(there.sum(axis=1), 1)
+    logarithms = [np.log(np.maximum(part, _LEAST)) for part in (mean, spread)]
+    return np.stack([confidence(fitted, distances, codes, shares), *logarithms], axis=1)
+
+
+def _combine(
+    fitted: Identification, known: LeftOut, right: np.ndarray, strangers: LeftOut, classes: Sequence[str]
+) -> tuple[CombinedScore, np.ndarray, np.ndarray] | None:
+    """Weigh the facts to tell rightly named items from strangers, by logistic regression; with the scores of both.
+
+    None where there is too little for it, or where there are no squares of distances.
+    """
+    there = int((strangers.sizes > 1).sum())
+    if fitted.temperature is None or fitted.similarity or there > _MOST_SPREADS or right.sum() < _LEAST_ROWS:
+        return None
+    # The spread of a class without the item that is left out; both sides of a pair have counted its distance.
+    mine = present(known.distances, known.codes) & (known.codes == known.own[:, None])
+    sums, counts = (np.where(mine, known.distances, 0.0).astype(np.float64) ** 2).sum(axis=1), mine.sum(axis=1)
+    total, pairs = (np.bincount(known.own, part, len(strangers.sizes)) for part in (sums, counts))
+    usual = float(total.sum() / max(pairs.sum(), 1))
+    spreads = (total + _PAIRS * usual) / (pairs + _PAIRS)
+    without = (np.maximum(total[known.own] - 2 * sums, 0.0) + _PAIRS * usual) / (
+        np.maximum(pairs[known.own] - 2 * counts, 0) + _PAIRS
+    )
+    best = fitted.class_sums(known.distances, known.codes, known.shares).best
+    spread = np.where(best == known.own, without, spreads[best])
+    ours = _facts(fitted, known.distances, known.codes, known.shares, best, spread)
+    best = fitted.class_sums(strangers.distances, strangers.codes, strangers.shares).best
+    theirs = _facts(fitted, strangers.distances, strangers.codes, strangers.shares, best, spreads[best])
+    weights = _logistic(ours[right], theirs)
+    named = {classes[code]: float(spreads[code]) for code in np.flatnonzero(pairs).tolist()}
+    return CombinedScore(tuple(weights.tolist()), named, usual), ours @ weights, theirs @ weights
+
+
+def _logistic(positive: np.ndarray, negative: np.ndarray) -> np.ndarray:
+    """Weights (f,) that tell rows (p, f) from rows (n, f), both kinds counting alike, drawn a little to zero."""
+    rows = np.concatenate([positive, negative])
+    scale = np.maximum(rows.std(axis=0), 1e-9)
+    places = (rows - rows.mean(axis=0)) / scale
+    signs = np.repeat([1.0, -1.0], [len(positive), len(negative)])
+    shares = len(rows) / 2 / np.repeat([len(positive), len(negative)], [len(positive), len(negative)])
+
+    def loss(line: np.ndarray) -> tuple[float, np.ndarray]:
+        odds = signs * (places @ line[1:] + line[0])
+        pull = -shares * signs * expit(-odds)
+        value = float(shares @ np.logaddexp(0, -odds)) + float(line[1:] @ line[1:]) / 2
+        return value, np.concatenate([[pull.sum()], places.T @ pull + line[1:]])
+
+    found: np.ndarray = minimize(loss, np.zeros(places.shape[1] + 1), jac=True, method="L-BFGS-B").x
+    return found[1:] / scale
 
 
 def leave_class_out(store: GalleryStore, sample: Sample, left_out: LeftOut) -> LeftOut:
@@ -285,6 +404,7 @@ def fit_known_line(
     fitted: Identification,
     left_out: LeftOut,
     without_class: LeftOut,
+    classes: Sequence[str],
     strangers: float = STRANGERS,
 ) -> UnknownThreshold:
     """Add the score and the line that assert most rightly named queries and no more than so many strangers.
@@ -299,6 +419,7 @@ def fit_known_line(
         fitted: how probabilities are made.
         left_out: what `leave_out` found.
         without_class: what `leave_class_out` made of that.
+        classes: names of the classes, by code.
         strangers: the share of strangers that may count as known.
     """
     if horizon.threshold is None:
@@ -306,16 +427,19 @@ def fit_known_line(
     known = left_out.with_mates().found()
     votes, right = _votes(known.own), _named(fitted, known) == known.own
     near = -_scores("distance", fitted, known) <= horizon.threshold
-    classes = len(np.unique(without_class.own))
-    if not classes:
+    count = len(np.unique(without_class.own))
+    if not count:
         return replace(horizon, strangers=strangers, doubt=_ONE_CLASS)
-    allowed = max(strangers * (classes + 1) - 1, 0.0)
+    allowed = max(strangers * (count + 1) - 1, 0.0)
+    combined = _combine(fitted, known, right, without_class, classes)
+    scores = {name: (_scores(name, fitted, known), _scores(name, fitted, without_class)) for name in _usable(fitted)}
+    if combined is not None:
+        scores = {"combined": combined[1:], **scores}
     weights = _votes(without_class.own)
     close = -_scores("distance", fitted, without_class) <= horizon.threshold
     rows: list[dict[str, Any]] = []
-    for name in _usable(fitted):
-        ours = _scores(name, fitted, known)
-        theirs = np.where(close, _scores(name, fitted, without_class), -np.inf)
+    for name, (ours, theirs) in scores.items():
+        theirs = np.where(close, theirs, -np.inf)
         line = _line(theirs, weights, allowed)
         if line == -math.inf:  # the threshold alone keeps the promise
             name, line, above, passed = "distance", -horizon.threshold, near, close
@@ -347,8 +471,9 @@ def fit_known_line(
         strangers=strangers,
         score=best["score"],
         line=best["line"],
-        classes=classes,
+        classes=count,
         forecast=forecast,
+        combined=combined[0] if combined is not None and best["score"] == "combined" else None,
         compared=tuple({key: row[key] for key in told} for row in rows),
     )
 
