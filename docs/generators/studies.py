@@ -154,7 +154,35 @@ def _peaks() -> str:
     return table(header, rows)
 
 
+def _unknown() -> str:
+    """Galleries of unseen classes: what came back as known, and what was forecast; mean and range over draws."""
+    cells = [cell for cell in ledger("unknown") if cell["part"] == "measured"]
+
+    def told(data: str, *names: str) -> str:
+        values = []
+        for cell in cells:
+            value = cell
+            for name in names:
+                value = value[name]
+            if cell["data"] == data:
+                values.append(100 * value)
+        return f"{sum(values) / len(values):.1f} ({min(values):.1f} to {max(values):.1f})"
+
+    columns = {
+        "named rightly": ("named",),
+        "strangers called known": ("strangers", "known"),
+        "forecast": ("forecast", "strangers_known"),
+        "by distance alone": ("by distance alone", "strangers"),
+        "rightly named called known": ("rightly named", "known"),
+        "forecast ": ("forecast", "named_known"),
+        "strangers called unknown": ("strangers", "unknown"),
+    }
+    data = dict.fromkeys(cell["data"] for cell in cells)
+    return table(("data", *columns), ((name, *(told(name, *where) for where in columns.values())) for name in data))
+
+
 TABLES = {
+    "unknown": _unknown,
     "gsp_tokens": _tokens,
     "gsp_attributes": _attributes,
     "gsp_collage": _collage,

@@ -235,15 +235,24 @@ def rebuild(
 @gallery_app.command("recalibrate", cls=GalleryCommand)
 def recalibrate(
     path: GalleryPath,
-    accept: Annotated[float | None, typer.Option(help="Share of known queries to accept, between 0 and 1.")] = None,
+    accept: Annotated[
+        float | None,
+        typer.Option(help="Share of queries of enrolled classes that are not to count as unknown, between 0 and 1."),
+    ] = None,
+    strangers: Annotated[
+        float | None,
+        typer.Option(help="Largest share of queries of other classes that may count as known, up to 1."),
+    ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Recalibrate probabilities and thresholds now; this is otherwise done when the gallery has grown by a tenth."""
     if accept is not None and not 0 < accept < 1:
         raise typer.BadParameter(f"{accept:g} is not between 0 and 1.", param_hint="--accept")
+    if strangers is not None and not 0 < strangers <= 1:
+        raise typer.BadParameter(f"{strangers:g} is not above 0 and at most 1.", param_hint="--strangers")
     with nearkin.Gallery.open(path) as gallery:
-        calibration = gallery.recalibrate(accept=accept, progress=not (quiet or as_json))
+        calibration = gallery.recalibrate(accept=accept, strangers=strangers, progress=not (quiet or as_json))
     if as_json:
         show_json(calibration.to_dict())
         return
@@ -373,10 +382,18 @@ def _learned(calibration: Calibration) -> dict[str, object]:
         f"{100 * (named.accuracy or 0):.1f} % of {named.items:,} left-out items are correct; "
         f"calibration error (ECE) {100 * (named.ece or 0):.1f} points"
     )
-    facts["known"] = horizon.reason or (
-        f"up to a distance of {horizon.threshold:.4f}, which accepts {100 * calibration.accept:g} % of known queries"
-        + ("" if horizon.rejected is None else f" and rejects about {100 * horizon.rejected:.1f} % of unknown ones")
+    facts["unknown"] = horizon.reason or (
+        f"beyond a distance of {horizon.threshold:.4f}; {100 * calibration.accept:g} % of queries of enrolled classes "
+        "lie within"
+        + ("" if horizon.rejected is None else f", and about {100 - 100 * horizon.rejected:.1f} % of others")
     )
+    if horizon.forecast is not None and horizon.line is not None:
+        facts["known"] = (
+            f"by {horizon.score}: about {percent(horizon.forecast.enrolled_known)} of queries of enrolled classes, "
+            f"{percent(horizon.forecast.named_known)} of those named rightly, and "
+            f"{percent(horizon.forecast.strangers_known)} of others (at most {percent(horizon.strangers)}); between "
+            "known and unknown it cannot be told"
+        )
     for rate in _RATES:
         ruling = calibration.judge(0.0, rate)
         facts[f"same at {rate:g}"] = ruling.reason or (

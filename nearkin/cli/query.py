@@ -23,7 +23,7 @@ from nearkin.cli.output import in_words, percent, printable, show_facts, show_js
 from nearkin.errors import DataError, ModelError
 
 if TYPE_CHECKING:
-    from nearkin.gallery.values import Match, Neighbour
+    from nearkin.gallery.values import Forecast, Match, Neighbour
 
 
 _ASKED = "an image or recording, or a .npy file for a gallery of vectors"
@@ -39,7 +39,7 @@ def identify(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Identify files: the label, its probability, and whether the class is known at all."""
+    """Identify files: the label, its probability, and whether the class is known, unknown, or neither can be told."""
     from nearkin.cli.gallery_input import embed_queries
     from nearkin.gallery import Gallery
 
@@ -50,7 +50,10 @@ def identify(
         told = [
             {
                 "query": name,
-                **{fact: getattr(match, fact) for fact in ("label", "probability", "known", "reason")},
+                **{
+                    fact: getattr(match, fact)
+                    for fact in ("label", "probability", "known", "reason", "note", "forecast")
+                },
                 "candidates": list(match.candidates),
                 "neighbours": [_neighbour(one) for one in match.neighbours[:neighbours]],
             }
@@ -73,13 +76,17 @@ def verify(
             "--far", help="False accept rate: share of pairs of different classes that are accepted as the same."
         ),
     ] = 0.001,
+    prior: Annotated[
+        float, typer.Option(help="Share of such pairs that are of one class; the probability depends on it.")
+    ] = 0.5,
     model: Model = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Decide whether two files belong to the same class, at a false accept rate; neither needs to be enrolled."""
-    if not 0 < rate < 1:
-        raise typer.BadParameter(f"{rate:g} is not between 0 and 1.", param_hint="--far")
+    for value, option in ((rate, "--far"), (prior, "--prior")):
+        if not 0 < value < 1:
+            raise typer.BadParameter(f"{value:g} is not between 0 and 1.", param_hint=option)
     from nearkin.cli.gallery_input import embed_queries
     from nearkin.gallery import Gallery
 
@@ -87,7 +94,9 @@ def verify(
         _, vectors = embed_queries(gallery, [a, b])
         if len(vectors) != 2:
             raise DataError(f"A and B must contain one vector each, not {len(vectors)} in total.")
-        found = gallery.verify_vectors(vectors[0], vectors[1], false_accept_rate=rate, progress=not (quiet or as_json))
+        found = gallery.verify_vectors(
+            vectors[0], vectors[1], false_accept_rate=rate, prior=prior, progress=not (quiet or as_json)
+        )
     if as_json:
         show_json(found)
     else:
@@ -95,10 +104,12 @@ def verify(
             {
                 "same": "undecided" if found.same is None else "yes" if found.same else "no",
                 "probability": percent(found.probability),
+                "prior": None if found.probability is None else f"{100 * found.prior:g} % of such pairs are the same",
+                "needed": None if found.needed is None else f"{percent(found.needed)} for this false accept rate",
                 "distance": f"{found.distance:.4f}",
                 "threshold": None if found.threshold is None else f"{found.threshold:.4f}",
                 "false accept rate": f"{found.false_accept_rate:g}",
-                "note": found.reason or None,
+                "note": " ".join(filter(None, (found.reason, found.note))) or None,
             }
         )
     if not found.same:
@@ -136,6 +147,17 @@ def _neighbour(one: Neighbour) -> dict[str, Any]:
     return {**facts, "metadata": item.metadata, "source": item.source}
 
 
+_KNOWN = {True: "known", False: "unknown", None: "cannot tell"}
+
+
+def _told_forecast(forecast: Forecast) -> str:
+    return (
+        f"known are {percent(forecast.enrolled_known)} of queries of enrolled classes and "
+        f"{percent(forecast.strangers_known)} of others; unknown are {percent(forecast.enrolled_unknown)} and "
+        f"{percent(forecast.strangers_unknown)}; of the rest it cannot be told."
+    )
+
+
 def _show_matches(names: Sequence[str], matches: Sequence[Match], neighbours: int) -> None:
 
     rows = [
@@ -143,14 +165,16 @@ def _show_matches(names: Sequence[str], matches: Sequence[Match], neighbours: in
             name,
             match.label,
             percent(match.probability),
-            None if match.known is None else "known" if match.known else "unknown",
+            _KNOWN[match.known],
             f"{match.neighbours[0].distance:.4f}" if match.neighbours else None,
         )
         for name, match in zip(names, matches, strict=True)
     ]
     show_table(("query", "label", "probability", "known", "nearest"), rows, numbers=("probability", "nearest"))
-    for reason in dict.fromkeys(match.reason for match in matches if match.reason):
-        print(f"Note: {printable(reason)}")
+    for text in dict.fromkeys(text for match in matches for text in (match.note, match.reason) if text):
+        print(f"Note: {printable(text)}")
+    for forecast in dict.fromkeys(match.forecast for match in matches if match.forecast):
+        print(f"Forecast: {_told_forecast(forecast)}")
     for name, match in zip(names, matches, strict=True):
         if neighbours:
             print(f"\nNearest to {printable(name)}:")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -213,6 +214,7 @@ def _deeper(
 
 
 _FEW_CLASSES = 10
+_BEST = "best"
 
 
 @dataclass(frozen=True, eq=False)
@@ -282,7 +284,8 @@ class UnknownRejector:
 
     Args:
         estimator: NED(), or another over neighbours; a copy of it is fitted.
-        score: "density", "distance", "ratio" or "probability", or a function of a fitted estimator and its prediction.
+        score: "density", "distance", "ratio" or "probability", or a function of a fitted estimator and its prediction;
+            "best": the one of the four with the highest OSCR on the points and classes left out.
         accept: the share of queries of known classes to accept, between 0 and 1.
         target: what the threshold is for, in place of `accept`: a target of `choose_threshold` such as "far=0.05", with
             left-out points as the correct items and those whose class is left out, as many, as the wrong ones.
@@ -291,6 +294,7 @@ class UnknownRejector:
 
     Attributes:
         estimator_: the estimator, fitted.
+        score_: the score that is used: a name, or the function given.
         threshold_: a query that scores at least as much counts as known.
         choice_: the threshold chosen for a target, with intervals; None without one.
         known_scores_: of the points left out, float64 (n,).
@@ -307,6 +311,7 @@ class UnknownRejector:
     points: int = FIT_POINTS
     seed: int = 0
     estimator_: NeighbourEstimator = field(init=False, repr=False)
+    score_: str | UnknownScore = field(init=False, repr=False)
     threshold_: float = field(init=False, repr=False)
     choice_: Threshold | None = field(init=False, repr=False)
     known_scores_: np.ndarray = field(init=False, repr=False)
@@ -324,7 +329,7 @@ class UnknownRejector:
             source: what made the embeddings, such as `model.fingerprint()`; `predict` then refuses those of another.
         """
         with all_or_nothing(self):
-            score = self._checked_score()
+            self._check_settings()
             fitted = self.estimator_ = replace(self.estimator).fit(support, labels, source=source)
             self.notes_ = list(fitted.notes_)
             codes, sizes = fitted.support_.codes, np.bincount(fitted.support_.codes)
@@ -332,9 +337,8 @@ class UnknownRejector:
             known = sizes[codes[rows]] > 1
             self._check_count(int(known.sum()), len(rows), len(sizes))
             rows, found = fitted.leave_one_out(points=self.points, seed=self.seed)
-            self.known_scores_ = score(fitted, found)[known]
-            self.unknown_scores_ = self._simulate(score, rows, found)
             right = (found.probabilities.best == codes[rows])[known]
+            self._compare(self._candidates(found), rows, found, known, right)
             self._learn(codes[rows[known]], codes[rows[: len(self.unknown_scores_)]])
             self._forecast(right)
             if not known.all():
@@ -350,7 +354,39 @@ class UnknownRejector:
         except AttributeError:
             raise DataError("This UnknownRejector has no support yet: call fit(embeddings, labels).") from None
         found = self.estimator_.predict(queries, source=source)
-        return OpenPrediction(found, as_unknown_score(self.score)(self.estimator_, found), threshold)
+        return OpenPrediction(found, as_unknown_score(self.score_)(self.estimator_, found), threshold)
+
+    def _candidates(self, found: Prediction) -> list[str | UnknownScore]:
+        """The scores to choose from: the one given, or all that this estimator and these distances have."""
+        if self.score != _BEST:
+            return [self.score]
+        usable: list[str | UnknownScore] = []
+        for name in unknown_scores:
+            with suppress(DataError):
+                unknown_scores.get(name)(self.estimator_, found)
+                usable.append(name)
+        return usable
+
+    def _compare(
+        self,
+        candidates: list[str | UnknownScore],
+        rows: np.ndarray,
+        found: Prediction,
+        known: np.ndarray,
+        right: np.ndarray,
+    ) -> None:
+        """Take the best score, and keep what it says of known and of simulated unknown queries."""
+        scores = [as_unknown_score(one) for one in candidates]
+        ours = [score(self.estimator_, found)[known] for score in scores]
+        theirs = self._simulate(scores, rows, found)
+        named = np.concatenate([right, np.zeros(theirs.shape[1], bool)])
+        flags = np.arange(len(named)) < len(right)
+        values = [
+            open_set_metrics(np.concatenate(pair), flags, named).values["OSCR"]
+            for pair in (zip(ours, theirs, strict=True) if len(scores) > 1 and theirs.shape[1] else ())
+        ]
+        best = int(np.argmax(values)) if values else 0
+        self.score_, self.known_scores_, self.unknown_scores_ = candidates[best], ours[best], theirs[best]
 
     def _learn(self, known: np.ndarray, unknown: np.ndarray) -> None:
         """Set the threshold; the classes of known (n,) and unknown (m,) queries say which go together."""
@@ -388,18 +424,19 @@ class UnknownRejector:
         known, unknown = self.known_scores_, self.unknown_scores_
         return np.concatenate([known, unknown]), np.arange(len(known) + len(unknown)) < len(known)
 
-    def _simulate(self, score: UnknownScore, rows: np.ndarray, found: Prediction) -> np.ndarray:
-        """Scores of the support points `rows` (n,) as unknown queries; none with a single class."""
+    def _simulate(self, scores: list[UnknownScore], rows: np.ndarray, found: Prediction) -> np.ndarray:
+        """Scores (s, n) of the support points `rows` (n,) as unknown queries; none with a single class."""
         fitted = self.estimator_
         if len(fitted.classes_) == 1:
-            return np.empty(0)
+            return np.empty((len(scores), 0))
         k = len(fitted.support_) if fitted.k == "all" else found.distances.shape[1]
-        scores = np.empty(len(rows))
+        told = np.empty((len(scores), len(rows)))
         for places, prediction in class_left_out(fitted, rows, k):
-            scores[places] = score(fitted, prediction)
-        return scores
+            for row, score in zip(told, scores, strict=True):
+                row[places] = score(fitted, prediction)
+        return told
 
-    def _checked_score(self) -> UnknownScore:
+    def _check_settings(self) -> None:
         if not isinstance(self.estimator, NeighbourEstimator):
             raise DataError(
                 f"Unknown queries are told by their neighbours: the estimator must be one such as NED(), not "
@@ -407,7 +444,8 @@ class UnknownRejector:
             )
         check_between(self.accept, "accept")
         check_whole(self.points, "points", 1)
-        return as_unknown_score(self.score)
+        if self.score != _BEST:
+            as_unknown_score(self.score)
 
     def _check_count(self, known: int, points: int, classes: int) -> None:
         """Refuse too few points that can be left out and still have their class."""

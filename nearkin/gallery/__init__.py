@@ -8,6 +8,7 @@ from nearkin.gallery.layout import Layout
 from nearkin.gallery.precision import PrecisionLoss, precision_loss
 from nearkin.gallery.values import (
     Duplicates,
+    Forecast,
     Item,
     LikelyClass,
     MapPoint,
@@ -22,6 +23,7 @@ from nearkin.gallery.values import (
 __all__ = [
     "Calibration",
     "Duplicates",
+    "Forecast",
     "Gallery",
     "Imported",
     "Item",

@@ -14,7 +14,14 @@ import torch
 from nearkin.checks import check_between
 from nearkin.errors import DataError, ModelError
 from nearkin.gallery.bulk_import import Imported, ParquetPaths, import_files, parquet_files
-from nearkin.gallery.calibration import Calibration, Calibrator, class_sizes
+from nearkin.gallery.calibration import (
+    Calibration,
+    Calibrator,
+    class_sizes,
+    is_training_data,
+    note_training_items,
+    training_classes,
+)
 from nearkin.gallery.checks import (
     check_id,
     check_label,
@@ -26,7 +33,7 @@ from nearkin.gallery.checks import (
     vector_rows,
 )
 from nearkin.gallery.condition import condition
-from nearkin.gallery.enrolment import Enrolment, enrol_items, enrol_vectors, rebuild, replace_vectors
+from nearkin.gallery.enrolment import enrol_items, enrol_vectors, rebuild, replace_vectors
 from nearkin.gallery.items import new_items
 from nearkin.gallery.layout import layout_of
 from nearkin.gallery.map import GalleryMap
@@ -157,6 +164,8 @@ class Gallery:
         with removed_on_error(path) as making, model_kept(path, settings, embedder) as settings:
             making.append(create_store(path, settings, layout))
             gallery = cls(path, making[0], encoder)
+            if training_classes(gallery.card):
+                note_training_items(gallery.store, gallery.card)
             if items is not None:
                 gallery.add(items, labels, metadata, ids=ids, skip_bad=skip_bad, progress=progress)
         return gallery
@@ -196,6 +205,7 @@ class Gallery:
     def _take(self, encoder: QueryEncoder | None) -> None:
         """Go by the model that the store is tied to now, and let the store compare by it."""
         self._tied, self._encoder = self.store.settings, encoder
+        self._calibrator.card = Card() if encoder is None else encoder.embedder.card
         space = self.store.space
         if encoder is not None and isinstance(space, StoredSimilarity):
             space.give(encoder.embedder)
@@ -333,27 +343,48 @@ class Gallery:
         rows, k = self._checked(vectors), how_many(k, "k")
         return self._neighbours(self.store.search(rows, self._reachable(k), where=condition(where, parameters)), k)
 
-    def verify(self, a: Any, b: Any, *, false_accept_rate: float = 0.001) -> Verification:
+    def verify(self, a: Any, b: Any, *, false_accept_rate: float = 0.001, prior: float = 0.5) -> Verification:
         """Tell whether two samples are of the same class.
 
         Args:
             a: an image, or a vector you bring; the enrolled one where a learned similarity is not symmetric.
             b: another; the query there.
             false_accept_rate: the share of pairs of different classes that may be taken for the same.
+            prior: the share of such pairs that are of one class, before anything is known of these two. The probability
+                depends on it, the decision does not.
         """
+        check_between(prior, "prior")
         x, y = (self.embed(self._single(one))[0] for one in (a, b))
-        return self.verify_vectors(x, y, false_accept_rate=false_accept_rate)
+        return self.verify_vectors(x, y, false_accept_rate=false_accept_rate, prior=prior)
 
     def verify_vectors(
-        self, a: np.ndarray, b: np.ndarray, *, false_accept_rate: float = 0.001, progress: bool = False
+        self,
+        a: np.ndarray,
+        b: np.ndarray,
+        *,
+        false_accept_rate: float = 0.001,
+        prior: float = 0.5,
+        progress: bool = False,
     ) -> Verification:
         """`verify` for vectors (d,) that `embed` gave; `progress` as in `identify_vectors`."""
         check_between(false_accept_rate, "false_accept_rate")
+        check_between(prior, "prior")
         rate = float(false_accept_rate)
         x, y = (torch.from_numpy(self._checked(one)[:1].astype(np.float64)) for one in (a, b))
         distance = float(self.store.space.distance(y, x)[0, 0])  # the first is the enrolled one
-        ruling = self._calibrator.calibrated(progress).judge(distance, rate)
-        return Verification(ruling.same, ruling.probability, distance, ruling.threshold, rate, ruling.reason)
+        fitted = self._calibrator.calibrated(progress)
+        ruling = fitted.judge(distance, rate, prior)
+        return Verification(
+            ruling.same,
+            ruling.probability,
+            distance,
+            ruling.threshold,
+            rate,
+            ruling.reason,
+            float(prior),
+            ruling.needed,
+            fitted.warning,
+        )
 
     def find_duplicates(
         self, distance: float | None = None, *, limit: int = 1000, progress: bool = False
@@ -422,14 +453,18 @@ class Gallery:
         """Whether there was no calibration yet, or a tenth of the items has changed since."""
         return self._calibrator.due()
 
-    def recalibrate(self, *, accept: float | None = None, progress: bool = False) -> Calibration:
+    def recalibrate(
+        self, *, accept: float | None = None, strangers: float | None = None, progress: bool = False
+    ) -> Calibration:
         """Fit temperature and thresholds to the gallery as it is now.
 
         Args:
-            accept: the share of queries of enrolled classes to count as known; None: as before (default: 0.95).
+            accept: the share of queries of enrolled classes not to count as unknown; None: as before (default: 0.95).
+            strangers: the largest share of queries of classes that are not enrolled that may count as known, up to 1;
+                None: as before (default: 0.1).
             progress: show a progress bar.
         """
-        return self._calibrator.refit(accept, progress)
+        return self._calibrator.refit(accept, strangers, progress)
 
     def reliability(self) -> dict[str, Any]:
         """How often the gallery is right about its own items, each left out in turn, by how sure it was."""
@@ -501,12 +536,14 @@ class Gallery:
 
     def _enrolment(
         self, items: Any, labels: Any, metadata: Any, ids: Sequence[str] | None, skip_bad: bool, progress: bool
-    ) -> Enrolment:
+    ) -> tuple[list[Record], np.ndarray, bool]:
+        """Records, their vectors (n, d), and whether they come with the data that trained the model."""
         if self.settings.kind == "vector":
             vectors = points_of_space(self.space, self._checked(items))
-            return enrol_vectors(vectors, labels, metadata, ids)
+            return *enrol_vectors(vectors, labels, metadata, ids), False
         given = new_items(items, labels, metadata)
-        return enrol_items(self._asked_encoder(), given, ids, skip_bad=skip_bad, progress=progress)
+        records, vectors = enrol_items(self._asked_encoder(), given, ids, skip_bad=skip_bad, progress=progress)
+        return records, vectors, given.dataset is not None and is_training_data(given.dataset, self.card)
 
     def enrol(self, label: str, items: Any, *, metadata: Any = None) -> list[str]:
         """Add a class from a handful of examples, or more examples of one; nothing is trained. Returns their ids.
@@ -514,13 +551,15 @@ class Gallery:
         Raises:
             DataError: if there are no examples, or one cannot be read.
         """
-        records, vectors = self._enrolment(items, check_label(label), metadata, None, False, False)
+        records, vectors, trained = self._enrolment(items, check_label(label), metadata, None, False, False)
         if not records:
             raise DataError(f"There are no examples of '{label}': give at least one.")
-        return self._write(records, vectors)
+        return self._write(records, vectors, trained)
 
-    def _write(self, records: list[Record], vectors: np.ndarray) -> list[str]:
+    def _write(self, records: list[Record], vectors: np.ndarray, trained: bool) -> list[str]:
         if records:
+            if trained:
+                note_training_items(self.store, self.card, {record.added for record in records})
             self.store.write(records, vectors)
         return [record.id for record in records]
 
@@ -650,4 +689,6 @@ class Gallery:
             progress: show a progress bar.
         """
         files = parquet_files(path)
+        if training_classes(self.card):  # nobody knows what their vectors were made of
+            note_training_items(self.store, self.card, None)
         return import_files(self.store, self.space, files, id_column=id_column, anew=anew, progress=progress)

@@ -111,6 +111,7 @@ class NewItems:
         metadata: the facts of each.
         names: what errors call each; None: by number.
         kind: "image" or "audio" if the data says so.
+        dataset: the data set they are, if they are one.
     """
 
     items: Sequence[Any]
@@ -118,6 +119,7 @@ class NewItems:
     metadata: list[dict[str, Scalar]]
     names: Sequence[str] | None = None
     kind: str | None = None
+    dataset: Dataset | None = None
 
     def __len__(self) -> int:
         return len(self.items)
@@ -287,7 +289,7 @@ def _listed_dataset(dataset: Dataset, labels: Any, metadata: Any) -> NewItems:
         known = [{name: value for name, value in zip(columns, row, strict=True) if value is not None} for row in rows]
         more = [check_metadata({**facts, **extra}) for facts, extra in zip(known, more, strict=True)]
     own = labels_of(manifest.labels if labels is None else labels, count)
-    return NewItems(_DatasetItems(dataset), own, more, manifest.paths.tolist(), dataset.kind)
+    return NewItems(_DatasetItems(dataset), own, more, manifest.paths.tolist(), dataset.kind, dataset)
 
 
 class _DatasetItems(Sequence[Any]):

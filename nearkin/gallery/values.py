@@ -58,16 +58,39 @@ class LikelyClass:
 
 
 @dataclass(frozen=True)
+class Forecast:
+    """What a gallery expects of its answers, from leaving its own items and classes out; classes count alike.
+
+    Attributes:
+        enrolled_known: of queries of enrolled classes, the share that will come back as known.
+        named_known: the same of those that are named rightly.
+        strangers_known: of queries of classes that are not enrolled, the share that will come back as known all the
+            same.
+        enrolled_unknown: of queries of enrolled classes, the share that will come back as unknown.
+        strangers_unknown: the same of queries of classes that are not enrolled.
+    """
+
+    enrolled_known: float
+    named_known: float
+    strangers_known: float
+    enrolled_unknown: float
+    strangers_unknown: float
+
+
+@dataclass(frozen=True)
 class Match:
     """What a query is.
 
     Attributes:
         label: the likeliest class, also where the query counts as unknown; None in a gallery without labelled items.
         probability: that it is of this class, given that it is of an enrolled one; None if that cannot be said.
-        known: whether it counts as of an enrolled class at all; None if that cannot be said.
+        known: whether it counts as of an enrolled class at all; None if that cannot be told: see `forecast`.
         neighbours: the nearest items, nearest first.
         candidates: the likeliest classes, likeliest first; empty without probabilities.
         reason: why probability or known is None; empty if neither is.
+        forecast: how often answers of this gallery are known and unknown, of queries of enrolled classes and of others;
+            None where there is too little to tell.
+        note: what a reader must know of the answer, such as that the probability is too high; empty if nothing.
     """
 
     label: str | None
@@ -76,6 +99,8 @@ class Match:
     neighbours: tuple[Neighbour, ...] = ()
     candidates: tuple[LikelyClass, ...] = ()
     reason: str = ""
+    forecast: Forecast | None = None
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -84,11 +109,14 @@ class Verification:
 
     Attributes:
         same: whether they are nearer than the threshold; None if no threshold can be given.
-        probability: that they are, if as many pairs are genuine as not; None if that cannot be said.
+        probability: that they are, if the share `prior` of all pairs is; None if that cannot be said.
         distance: between the two.
         threshold: the largest distance that counts as the same, at the rate asked for.
         false_accept_rate: the share of pairs of different classes that this threshold takes for the same.
         reason: why something is None; empty if nothing is.
+        prior: the share of pairs that are of one class, before anything is known of these two.
+        needed: the probability at the threshold: with `same`, no less than this; None without a threshold.
+        note: what a reader must know of the answer; empty if nothing.
     """
 
     same: bool | None
@@ -97,6 +125,9 @@ class Verification:
     threshold: float | None
     false_accept_rate: float
     reason: str = ""
+    prior: float = 0.5
+    needed: float | None = None
+    note: str = ""
 
 
 @dataclass(frozen=True)

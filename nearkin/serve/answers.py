@@ -57,13 +57,27 @@ class PlaceAnswer(BaseModel):
     y: float
 
 
+class ForecastAnswer(BaseModel):
+    """How often answers of this gallery are known and unknown, learned by leaving its items and classes out."""
+
+    enrolled_known: float = Field(description="Share of queries of enrolled classes that come back as known.")
+    named_known: float = Field(description="The same of those that are named rightly.")
+    strangers_known: float = Field(description="Share of queries of other classes that come back as known.")
+    enrolled_unknown: float = Field(description="Share of queries of enrolled classes that come back as unknown.")
+    strangers_unknown: float = Field(description="Share of queries of other classes that come back as unknown.")
+
+
 class IdentifyAnswer(BaseModel):
     """What a query is."""
 
     label: str | None
     probability: float | None = Field(description="Probability of this label; null if unknown.")
-    known: bool | None = Field(description="Whether it belongs to an enrolled class at all; null if unknown.")
+    known: bool | None = Field(
+        description="Whether it belongs to an enrolled class at all; null if that cannot be told, see forecast."
+    )
     reason: str = Field(description="Why something is null.")
+    note: str = Field(description="What to know of the answer; empty if nothing.")
+    forecast: ForecastAnswer | None = Field(description="Null where there is too little to tell.")
     candidates: list[CandidateAnswer]
     neighbours: list[NeighbourAnswer]
     place: PlaceAnswer | None
@@ -75,6 +89,7 @@ class IdentifyAnswer(BaseModel):
             "candidates": [CandidateAnswer(**vars(one)) for one in match.candidates],
             "neighbours": [NeighbourAnswer.of(near) for near in match.neighbours],
             "place": None if place is None else PlaceAnswer(x=place[0], y=place[1]),
+            "forecast": None if match.forecast is None else ForecastAnswer(**vars(match.forecast)),
         }
         return cls(**{**vars(match), **found})
 
@@ -89,11 +104,14 @@ class VerifyAnswer(BaseModel):
     """Whether two samples are of one class."""
 
     same: bool | None
-    probability: float | None
+    probability: float | None = Field(description="That they are, if the share prior of all pairs is.")
     distance: float
     threshold: float | None
     false_accept_rate: float
     reason: str
+    prior: float = Field(description="Share of pairs that are of one class, before these two are looked at.")
+    needed: float | None = Field(description="The probability at the threshold.")
+    note: str = Field(description="What to know of the answer; empty if nothing.")
 
 
 class EnrolAnswer(BaseModel):

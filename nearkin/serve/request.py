@@ -190,6 +190,7 @@ class VerifyBody(Body):
     vector_a: Vector | None = None
     vector_b: Vector | None = None
     false_accept_rate: float = Field(default=0.001, gt=0, lt=1)
+    prior: float = Field(default=0.5, gt=0, lt=1)
 
     @model_validator(mode="after")
     def _check(self) -> Self:

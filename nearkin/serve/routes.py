@@ -98,7 +98,9 @@ async def search(asked: Annotated[SearchBody, Depends(body_of(SearchBody))], ser
 async def verify(asked: Annotated[VerifyBody, Depends(body_of(VerifyBody))], service: Serving) -> Verification:
     """Decide whether two images belong to the same class, at a false accept rate."""
     a, b = await asyncio.gather(service.vector(asked.a, asked.vector_a), service.vector(asked.b, asked.vector_b))
-    return await service.read(service.gallery.verify_vectors, a, b, false_accept_rate=asked.false_accept_rate)
+    return await service.read(
+        service.gallery.verify_vectors, a, b, false_accept_rate=asked.false_accept_rate, prior=asked.prior
+    )
 
 
 @items.post("/v1/enrol", **docs(EnrolAnswer, EnrolBody, 201))

@@ -161,6 +161,28 @@ def test_an_unknown_thing_is_called_unknown_in_words(page, picture):
     expect(page.locator(".verdict .hint")).to_contain_text("class")
 
 
+def test_what_cannot_be_told_is_said_with_the_forecast_beside_it(page, picture):
+    page.gallery.recalibrate(strangers=0.1)
+    query = picture("red disc")
+    match = page.gallery.identify(query)
+    assert match.known is None
+    ask(page, query)
+    expect(page.locator(".badge")).to_have_text("Cannot tell")
+    expect(page.locator(".verdict .label")).to_contain_text("perhaps")
+    expect(page.locator(".verdict .hint").last).to_have_text(match.reason)
+    expect(page.locator("#status")).to_contain_text("Cannot tell")
+    rows = page.locator(".forecast tbody tr")
+    expect(rows).to_have_count(2)
+    told = match.forecast
+    for row, shares in enumerate(
+        ((told.enrolled_known, told.enrolled_unknown), (told.strangers_known, told.strangers_unknown))
+    ):
+        known, rest, unknown = rows.nth(row).locator("td").all_inner_texts()
+        for text, share in ((known, shares[0]), (unknown, shares[1]), (rest, 1 - sum(shares))):
+            assert abs(int(text.strip("<> %")) - 100 * share) <= 1
+    expect(rows.first.locator(".here")).to_have_text(rows.first.locator("td").nth(1).inner_text())
+
+
 def test_a_gallery_with_little_in_it_says_why_it_is_not_sure(serve, visit, template, tmp_path, picture):
     model = next(template.glob("model-*.safetensors"))
     small = Gallery.create(
@@ -168,7 +190,7 @@ def test_a_gallery_with_little_in_it_says_why_it_is_not_sure(serve, visit, templ
     )
     page = visit(serve(small)[0])
     ask(page, picture("red disc"))
-    expect(page.locator(".badge")).to_have_text("Undecided")
+    expect(page.locator(".badge")).to_have_text("Cannot tell")
     expect(page.locator(".verdict [role=meter]")).to_have_count(0)
     expect(page.locator(".verdict .hint")).to_have_text(small.identify(picture("red disc")).reason)
 

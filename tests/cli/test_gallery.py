@@ -173,6 +173,49 @@ def test_exit_codes_say_known_or_unknown(nearkin, parts, tmp_path):
     assert json.loads(out)["matches"][0]["known"] is False
 
 
+def test_what_cannot_be_told_is_said_with_the_forecast(nearkin, done, tmp_path):
+    centres, rng = np.random.default_rng(3).normal(size=(20, 16)), np.random.default_rng(4)
+    vectors = (np.repeat(centres, 6, axis=0) + 0.9 * rng.normal(size=(120, 16))).astype(np.float32)
+    _npy(tmp_path / "v.npy", vectors)
+    (tmp_path / "labels.txt").write_text("\n".join(f"c{label}" for label in np.repeat(np.arange(20), 6)))
+    mixed = tmp_path / "mixed.gallery"
+    start = ("gallery", "create", mixed, "--dimension", 16, "--name", "mixed")
+    done(*start, "--vectors", tmp_path / "v.npy", "--labels", tmp_path / "labels.txt")
+    queries = _npy(tmp_path / "queries.npy", np.repeat(centres, 2, axis=0) + 0.9 * rng.normal(size=(40, 16)))
+    code, out, _ = nearkin("identify", mixed, queries, "--json")
+    answer = json.loads(out)["matches"]
+    assert code == 3
+    assert {match["known"] for match in answer} >= {None, True}
+    assert all(bool(match["reason"]) is (match["known"] is None) for match in answer)
+    learned = done("gallery", "info", mixed)["calibration"]["horizon"]
+    assert all(match["forecast"] == learned["forecast"] for match in answer)
+    assert learned["strangers"] == 0.1
+    out = nearkin("identify", mixed, queries)[1]
+    assert "cannot tell" in out
+    assert f"{100 * learned['forecast']['strangers_known']:.1f} %" in out
+    assert done("gallery", "recalibrate", mixed, "--strangers", "1")["horizon"]["strangers"] == 1
+    answer = json.loads(nearkin("identify", mixed, queries, "--json")[1])["matches"]
+    assert None not in {match["known"] for match in answer}
+    assert nearkin("gallery", "recalibrate", mixed, "--strangers", "0")[0] == 2
+
+
+def test_the_probability_of_a_pair_states_its_prior(nearkin, parts, tmp_path):
+    vectors, _ = _points(2, each=2)
+    a, b = (_npy(tmp_path / f"{row}.npy", vectors[row]) for row in (0, 1))
+    found = [
+        json.loads(nearkin("verify", parts, a, b, "--far", "0.01", "--prior", prior, "--json")[1])
+        for prior in ("0.5", "0.001")
+    ]
+    assert [one["prior"] for one in found] == [0.5, 0.001]
+    assert found[0]["probability"] > found[1]["probability"]
+    assert found[0]["needed"] > found[1]["needed"]
+    assert found[0]["same"] is found[1]["same"] is True
+    out = nearkin("verify", parts, a, b, "--far", "0.01", "--prior", "0.001")[1]
+    assert re.search(r"prior +0\.1 %", out)
+    assert f"{100 * found[1]['needed']:.1f} %" in out
+    assert nearkin("verify", parts, a, b, "--prior", "1")[0] == 2
+
+
 def test_exit_codes_say_same_or_not(nearkin, parts, tmp_path):
     vectors, _ = _points(2, each=2)
     a, b, c = (_npy(tmp_path / f"{name}.npy", vectors[row]) for name, row in (("a", 0), ("b", 1), ("c", 2)))

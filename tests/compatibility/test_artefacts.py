@@ -189,6 +189,12 @@ def test_parts_of_embeddings_read_and_go_on(old):
         np.testing.assert_array_equal(getattr(completed, part), getattr(whole, part))
 
 
+def _but_known(lines):
+    """Differences, but for queries that count as known no more where the forecast of old did not allow that."""
+    undecided = {line.partition(".known: ")[0] for line in lines if line.endswith(".known: True became None")}
+    return [line for line in lines if line.partition(".known: ")[0].partition(".reason: ")[0] not in undecided]
+
+
 @pytest.mark.parametrize("name", make.GALLERIES)
 def test_a_gallery_of_vectors_answers_the_same(name, old, told, tmp_path):
     if name not in told["galleries"]:
@@ -196,7 +202,7 @@ def test_a_gallery_of_vectors_answers_the_same(name, old, told, tmp_path):
     before = told["galleries"][name]
     with Gallery.open(old / "galleries" / name) as gallery:
         assert not gallery.calibration_due, "what was learned must not be learned again"
-        assert differences(before, make.asked(gallery, make.points(2, 2)[0])) == []
+        assert _but_known(differences(before, make.asked(gallery, make.points(2, 2)[0]))) == []
         options = make.GALLERIES[name]
         with Gallery.create(tmp_path / "copy", dimension=8, name="drawn", **options) as copy:
             rows = copy.import_(old / "galleries" / f"{name}.parquet")
@@ -212,14 +218,14 @@ def test_a_gallery_with_its_model_answers_the_same(name, old, told):
         assert not gallery.calibration_due
         answers = make.asked(gallery, make.picture_queries(old))
         answers["thumbnail"] = len(gallery.thumbnail(gallery.items(limit=1)[0].id))
-    assert differences(before, answers) == []
+    assert _but_known(differences(before, answers)) == []
 
 
 def test_a_gallery_of_old_is_calibrated_as_it_was_then(old, told):
     with Gallery.open(old / "galleries" / "never asked") as gallery:
         assert gallery.calibration is None
         gallery.recalibrate()
-        found = differences(told["galleries"]["never asked"], make.asked(gallery, make.points(2, 2)[0]))
+        found = _but_known(differences(told["galleries"]["never asked"], make.asked(gallery, make.points(2, 2)[0])))
         # The words of notes may change, and the key of a calibration is made from all it says.
         assert [one for one in found if ".key" not in one and "notes" not in one] == []
 

@@ -433,3 +433,26 @@ def test_the_forecast_of_the_density_does_not_depend_on_how_many_points_are_left
     points = (rng.normal(size=(12, 16))[labels] + 8 * rng.normal(size=(180, 16))).astype(np.float32)
     rejector = UnknownRejector(estimator=ned(temperature=1e6)).fit(points, labels)
     assert 0.85 < rejector.false_accept_ <= 1
+
+
+def test_the_best_score_has_the_highest_oscr_on_what_is_left_out():
+    points, labels = clusters(12, 8)
+    values = {
+        name: UnknownRejector(estimator=ned(), score=name).fit(points, labels).expected_.values["OSCR"]
+        for name in NAMES
+    }
+    best = UnknownRejector(estimator=ned(), score="best").fit(points, labels)
+    assert best.expected_.values["OSCR"] == pytest.approx(max(values.values()))
+    assert values[best.score_] == pytest.approx(max(values.values()))
+    alone = UnknownRejector(estimator=ned(), score=best.score_).fit(points, labels)
+    queries, _ = clusters(12, 2, seed=3)
+    np.testing.assert_array_equal(best.predict(queries).scores, alone.predict(queries).scores)
+    assert best.threshold_ == alone.threshold_
+
+
+def test_the_best_score_is_one_that_the_estimator_has():
+    points, labels = clusters(5, 8)
+    best = UnknownRejector(estimator=KNNVote(k=5, space="euclidean"), score="best").fit(points, labels)
+    assert best.score_ in ("distance", "probability", "ratio")
+    one = UnknownRejector(estimator=ned(), score="best").fit(points, [0] * len(points))
+    assert one.score_ in NAMES

@@ -18,7 +18,7 @@ from nearkin.confidence.conformal import covering_rank
 from nearkin.errors import DataError
 from nearkin.gallery.calibration import Calibration, class_sizes, fit_calibration
 from nearkin.gallery.calibration.calibration import restored
-from nearkin.gallery.calibration.identification import LeftOut, fit_unknown_threshold
+from nearkin.gallery.calibration.identification import LeftOut
 from nearkin.gallery.calibration.pairs import (
     PairDistances,
     PairRule,
@@ -27,6 +27,7 @@ from nearkin.gallery.calibration.pairs import (
     genuine_pairs,
     impostor_pairs,
 )
+from nearkin.gallery.calibration.unknown import fit_unknown_threshold
 from nearkin.gallery.store import ABSENT, UNLABELLED, Found, Sample
 from nearkin.metrics import calibration_metrics
 from nearkin.spaces import Euclidean, Sphere
@@ -197,7 +198,7 @@ def test_the_wanted_share_of_fresh_queries_is_known(gallery, accept):
     fitted = fit_calibration(gallery, SPACE, accept=accept)
     queries, _ = clusters(40, 50, seed=8)
     verdicts = fitted.classify(gallery.search(queries, fitted.k, labelled=True), gallery.classes(), sizes_of(gallery))
-    share = np.mean([verdict.known for verdict in verdicts])
+    share = np.mean([verdict.known is not False for verdict in verdicts])
     # Both the threshold and the share are of finite samples.
     error = 4 * math.sqrt(accept * (1 - accept) * (1 / 2000 + 1 / 1200))
     assert abs(share - accept) < error
@@ -208,7 +209,7 @@ def test_strangers_are_rejected_as_forecast():
     fitted = fit_calibration(store, SPACE)
     queries, _ = clusters(30, 20, seed=3, noise=0.5, centres_seed=99)
     found = store.search(queries, fitted.k, labelled=True)
-    rejected = np.mean([not verdict.known for verdict in fitted.classify(found, store.classes(), sizes_of(store))])
+    rejected = np.mean([verdict.known is False for verdict in fitted.classify(found, store.classes(), sizes_of(store))])
     assert fitted.horizon.rejected == pytest.approx(rejected, abs=0.1)
     assert rejected > 0.5
 
@@ -230,7 +231,7 @@ def test_a_large_class_does_not_decide_what_is_known():
     fitted = fit_calibration(store, SPACE)
     queries, _ = clusters(31, 60, seed=4)
     found = store.search(queries[60:], fitted.k, labelled=True)
-    known = [verdict.known for verdict in fitted.classify(found, store.classes(), sizes_of(store))]
+    known = [verdict.known is not False for verdict in fitted.classify(found, store.classes(), sizes_of(store))]
     assert np.mean(known) == pytest.approx(0.95, abs=0.04)
 
 
@@ -327,13 +328,14 @@ def test_too_little_gives_reasons_and_no_numbers(name):
     assert Calibration.from_dict(json.loads(json.dumps(fitted.to_dict()))) == fitted
 
 
-def test_one_class_says_known_but_not_how_probable():
+def test_one_class_says_unknown_but_neither_known_nor_how_probable():
     points, labels = clusters(1, 60)
     store = FakeStore(points, labels)
     fitted = fit_calibration(store, SPACE)
     (verdict,) = fitted.classify(store.search(points[:1], fitted.k, labelled=True), store.classes(), sizes_of(store))
-    assert (verdict.label, verdict.probability, verdict.known) == ("c0", None, True)
+    assert (verdict.label, verdict.probability, verdict.known) == ("c0", None, None)
     assert "2 classes" in verdict.reason
+    assert "Enrol more classes" in verdict.reason
     assert fitted.horizon.rejected is None
     (far,) = fitted.classify(store.search(-points[:1], fitted.k, labelled=True), store.classes(), sizes_of(store))
     assert far.known is False
@@ -346,7 +348,7 @@ def test_equal_vectors_are_no_evidence():
         store.search(np.float32([[1, 0, 0]]), fitted.k, labelled=True), store.classes(), sizes_of(store)
     )
     assert verdict.probability == pytest.approx(0.5, abs=0.1)
-    assert verdict.known is True
+    assert verdict.known is None
     ruling = fitted.judge(0.0, 0.1)
     assert ruling.threshold is None
     assert "copies" in ruling.reason

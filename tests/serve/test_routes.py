@@ -29,6 +29,8 @@ def test_identify_says_what_the_gallery_says(client, images, paint):
         assert response.status_code == 200
         found = response.json()
         assert (found["label"], found["known"], found["reason"]) == (expected.label, expected.known, expected.reason)
+        assert found["note"] == expected.note
+        assert found["forecast"] == (expected.forecast and pytest.approx(vars(expected.forecast)))
         assert [near["id"] for near in found["neighbours"]] == [near.item.id for near in expected.neighbours]
         assert found["probability"] == (expected.probability and pytest.approx(expected.probability, abs=1e-6))
         assert [near["distance"] for near in found["neighbours"]] == pytest.approx(
@@ -66,14 +68,17 @@ def test_conditions_cannot_feel_for_the_paths_of_the_server(client, paint, probl
 
 def test_verify_is_the_gallerys(client, images, paint):
     a, b = paint(RED, 1), paint(GREEN, 2)
-    expected = images.verify(a, b, false_accept_rate=0.01)
+    expected = images.verify(a, b, false_accept_rate=0.01, prior=0.2)
+    rates = {"false_accept_rate": 0.01, "prior": 0.2}
     for response in (
-        client.post("/v1/verify", files={"a": a, "b": b}, data={"false_accept_rate": "0.01"}),
-        client.post("/v1/verify", json={"a": _text(a), "b": _text(b), "false_accept_rate": 0.01}),
+        client.post("/v1/verify", files={"a": a, "b": b}, data={name: str(rate) for name, rate in rates.items()}),
+        client.post("/v1/verify", json={"a": _text(a), "b": _text(b), **rates}),
     ):
         found = response.json()
         assert found["same"] == expected.same
-        assert found["false_accept_rate"] == 0.01
+        assert (found["false_accept_rate"], found["prior"]) == (0.01, 0.2)
+        assert found["probability"] == (expected.probability and pytest.approx(expected.probability, abs=1e-3))
+        assert found["needed"] == (expected.needed and pytest.approx(expected.needed))
         assert found["distance"] == pytest.approx(expected.distance, abs=1e-4)
 
 

@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from threading import RLock
 from typing import Any, TypeVar
@@ -19,19 +19,27 @@ from nearkin.errors import DataError, StorageError
 from nearkin.gallery.calibration.identification import (
     MOST_NEIGHBOURS,
     Identification,
-    UnknownThreshold,
     class_sizes,
     fit_identification,
-    fit_unknown_threshold,
     leave_out,
     present,
     shares_of,
     too_few_for_probabilities,
-    too_few_for_threshold,
 )
 from nearkin.gallery.calibration.pairs import PairRule, Ruling, compare_pairs, fit_pair_rule
-from nearkin.gallery.store import Found, GalleryStore
-from nearkin.gallery.values import LikelyClass, Match, Settings
+from nearkin.gallery.calibration.training_items import TrainingItems
+from nearkin.gallery.calibration.unknown import (
+    STRANGERS,
+    CombinedScore,
+    UnknownThreshold,
+    fit_known_line,
+    fit_unknown_threshold,
+    leave_class_out,
+    too_few_for_threshold,
+)
+from nearkin.gallery.store import Found, GalleryStore, Sample
+from nearkin.gallery.values import Forecast, LikelyClass, Match, Settings
+from nearkin.models.card import Card
 from nearkin.spaces import Space
 
 T = TypeVar("T")
@@ -56,12 +64,13 @@ class Calibration:
         items: how many items it had.
         changes: how many changes there had been, as `GalleryStore.changes` counts them.
         generation: how many writes there had been.
-        accept: the share of queries of enrolled classes that are to count as known.
+        accept: the share of queries of enrolled classes that are not to count as unknown.
         k: how many neighbours `classify` goes by.
         identification: how neighbours become probabilities.
         horizon: known or unknown.
         pairs: the same or not.
         notes: what a reader must know.
+        warning: what a reader must know of every answer; empty if nothing.
     """
 
     items: int
@@ -73,6 +82,7 @@ class Calibration:
     horizon: UnknownThreshold = field(default_factory=UnknownThreshold)
     pairs: PairRule = field(default_factory=PairRule)
     notes: tuple[str, ...] = ()
+    warning: str = ""
 
     @cached_property
     def key(self) -> str:
@@ -83,7 +93,7 @@ class Calibration:
     @property
     def complete(self) -> bool:
         """Whether there was enough to learn all of it."""
-        return not (self.identification.reason or self.horizon.reason or self.pairs.reason)
+        return not (self.identification.reason or self.horizon.reason or self.horizon.doubt or self.pairs.reason)
 
     def stale(self, store: GalleryStore) -> bool:
         """Whether so much has changed that it should be learned anew: a tenth of the items, one at the least.
@@ -111,28 +121,42 @@ class Calibration:
         if not len(some):
             return verdicts
         distances, codes, there = distances[some], codes[some], there[some]
-        first = np.arange(len(some)), there.argmax(axis=1)
-        known = [None] * len(some) if horizon.threshold is None else (distances[first] <= horizon.threshold).tolist()
+        first, counts = (np.arange(len(some)), there.argmax(axis=1)), shares_of(sizes, codes)
+        known = horizon.judge(identification, distances, codes, counts, classes)
+        note = self.warning or horizon.remark
         if identification.temperature is None:
             top, values = codes[first][:, None], np.zeros((len(some), 0))
         else:
-            top, values = identification.probabilities(distances, codes, shares_of(sizes, codes)).top(_SHOWN)
-        reason = " ".join(dict.fromkeys(text for text in (identification.reason, horizon.reason) if text))
+            top, values = identification.probabilities(distances, codes, counts).top(_SHOWN)
         for row, labels, shares, flag in zip(some.tolist(), top.tolist(), values.tolist(), known, strict=True):
             # Without probabilities there is a label and no share of it.
             pairs = zip(labels, shares, strict=False)
             listed = tuple(LikelyClass(classes[code], share) for code, share in pairs if code >= 0)
             probability = listed[0].probability if listed else None
-            verdicts[row] = Match(classes[labels[0]], probability, flag, (), listed, reason)
+            verdicts[row] = Match(
+                classes[labels[0]],
+                probability,
+                flag,
+                candidates=listed,
+                reason=self._reason(flag),
+                forecast=horizon.forecast,
+                note=note,
+            )
         return verdicts
 
-    def judge(self, distance: float, rate: float) -> Ruling:
+    def _reason(self, known: bool | None) -> str:
+        """Why an answer has no probability, or says neither known nor unknown."""
+        undecided = self.horizon.why_undecided() if known is None else ""
+        return " ".join(dict.fromkeys(text for text in (self.identification.reason, undecided) if text))
+
+    def judge(self, distance: float, rate: float, prior: float = 0.5) -> Ruling:
         """Whether two items at a distance are of one class, so that the share `rate` of others is accepted at most."""
         least = -math.inf if self.identification.similarity else 0.0
         if not is_real(distance) or not least <= float(distance) < math.inf:
             raise DataError(f"A distance must be a number{'' if least else ' from 0 on'}, not {distance!r}.")
         check_between(rate, "false_accept_rate")
-        return self.pairs.judge(float(distance), float(rate))
+        check_between(prior, "prior")
+        return self.pairs.judge(float(distance), float(rate), float(prior))
 
     def reliability(self) -> dict[str, Any]:
         """How sure and how right the gallery is of its own items, each left out in turn; or the reason it cannot say.
@@ -169,17 +193,23 @@ class Calibration:
             return cls(
                 **{name: plain[name] for name in ("items", "changes", "generation", "accept", "k")},
                 identification=restored(Identification, plain["identification"]),
-                horizon=restored(UnknownThreshold, plain["horizon"]),
+                horizon=_restored_horizon(plain["horizon"]),
                 pairs=restored(PairRule, plain["pairs"]),
                 notes=tuple(plain["notes"]),
+                warning=str(plain.get("warning", "")),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DataError(f"This calibration is damaged ({error}): make one with recalibrate.") from error
 
     def _content(self) -> dict[str, Any]:
         plain: dict[str, Any] = json.loads(json.dumps(asdict(self)))
-        if not self.identification.similarity:  # older calibrations have none, and keep their key
+        # Older calibrations have none of these, and keep their key.
+        if not self.identification.similarity:
             del plain["identification"]["similarity"]
+        if not self.warning:
+            del plain["warning"]
+        if self.horizon.strangers is None:
+            plain["horizon"] = {name: plain["horizon"][name] for name in ("threshold", "items", "rejected", "reason")}
         return plain
 
 
@@ -187,6 +217,16 @@ def restored(kind: type[T], plain: Mapping[str, Any]) -> T:
     """A part of a calibration from plain values; keys of a newer version are ignored."""
     known = {field.name: field.default for field in fields(kind) if field.name in plain}  # type: ignore[arg-type]
     return kind(**{name: tuple(plain[name]) if default == () else plain[name] for name, default in known.items()})
+
+
+def _restored_horizon(plain: Mapping[str, Any]) -> UnknownThreshold:
+    found = restored(UnknownThreshold, plain)
+    forecast, combined = plain.get("forecast"), plain.get("combined")
+    return replace(
+        found,
+        forecast=None if forecast is None else restored(Forecast, forecast),
+        combined=None if combined is None else restored(CombinedScore, combined),
+    )
 
 
 _FEW_CLASSES = 10
@@ -197,6 +237,8 @@ def fit_calibration(
     space: Space,
     *,
     accept: float = 0.95,
+    strangers: float = STRANGERS,
+    trained: TrainingItems | None = None,
     points: int = 10_000,
     seed: int = 0,
     progress: bool = False,
@@ -210,31 +252,78 @@ def fit_calibration(
     Args:
         store: the gallery.
         space: how its vectors are compared.
-        accept: the share of queries of enrolled classes that are to count as known.
+        accept: the share of queries of enrolled classes that are not to count as unknown.
+        strangers: the largest share of queries of classes that are not enrolled that may count as known, up to 1.
+        trained: which items trained the model; where there are others, these alone are left out.
         points: look at so many labelled items at the most, drawn at random; each is compared with the whole gallery.
         seed: of the draws.
         progress: whether to show a bar.
     """
     check_between(accept, "accept")
+    check_strangers(strangers)
     check_whole(points, "points", 1)
     check_whole(seed, "seed", 0)
     # Read first: what is written meanwhile counts as a change since.
     changes, generation, items = store.changes, store.generation, len(store)
     sample = store.sample(int(points), int(seed), labelled=True)
     sizes = class_sizes(store, sample.codes)
+    sample, note, warning = _unseen(store, sample, sizes, trained)
     k = max(1, min(MOST_NEIGHBOURS, int(sizes.sum()) - 1))
     similarity = bool(getattr(space, "similarity", False))
     mates = int((sizes[sample.codes] > 1).sum())
-    little, few = too_few_for_probabilities(int((sizes > 1).sum()), mates), too_few_for_threshold(mates, accept)
+    classes = int((np.bincount(sample.codes, minlength=len(sizes))[sizes > 1] > 0).sum())
+    little, few = too_few_for_probabilities(classes, mates), too_few_for_threshold(mates, accept)
     identification = Identification(items=mates, reason=little, similarity=similarity)
     horizon = UnknownThreshold(items=mates, reason=few)
     if not (little and few):  # nothing is searched for where items are too few for anything
         left_out = leave_out(store, sample, sizes, k, progress)
         identification = identification if little else fit_identification(left_out, similarity)
-        horizon = horizon if few else fit_unknown_threshold(left_out, float(accept))
+        if not few:
+            horizon = fit_unknown_threshold(left_out, float(accept))
+            without_class = leave_class_out(store, sample, left_out)
+            horizon = fit_known_line(
+                horizon, identification, left_out, without_class, store.classes(), float(strangers)
+            )
+    horizon = replace(horizon, strangers=float(strangers))
+    if warning:
+        horizon = replace(horizon, score="", line=None, doubt=_ALL_TRAINED, forecast=None, combined=None, compared=())
     pairs = fit_pair_rule(compare_pairs(store, space, sample, sizes, int(seed)))
-    notes = _notes(sizes, identification, horizon)
-    return Calibration(items, changes, generation, float(accept), k, identification, horizon, pairs, notes)
+    notes = (*([note] if note else []), *_notes(sizes, identification, horizon))
+    return Calibration(items, changes, generation, float(accept), k, identification, horizon, pairs, notes, warning)
+
+
+def check_strangers(strangers: Any) -> None:
+    """Refuse a share of strangers that is none."""
+    if not is_real(strangers) or not 0 < strangers <= 1:
+        raise DataError(f"`strangers` must lie above 0 and be at most 1, not {strangers!r}.")
+
+
+_ALL_TRAINED = (
+    "Known or unknown cannot be told from the items that trained the model: enrol items it has not seen, of other "
+    "classes or enrolled later."
+)
+
+
+def _unseen(
+    store: GalleryStore, sample: Sample, sizes: np.ndarray, trained: TrainingItems | None
+) -> tuple[Sample, str, str]:
+    """The items of a sample to calibrate on, a note on the choice, and a warning where there was none."""
+    seen = np.zeros(len(sample.codes), bool) if trained is None else trained.rows(store, sample)
+    if not seen.any():
+        return sample, "", ""
+    left = sample.codes[~seen]
+    classes, mates = len(np.unique(left)), int((sizes[left] > 1).sum())
+    if too_few_for_probabilities(len(np.unique(left[sizes[left] > 1])), mates):
+        warning = (
+            f"The probabilities are too high: {int(seen.sum()):,} of {len(seen):,} items trained the model, and the "
+            "others are too few to calibrate on. Enrol items that the model has not seen."
+        )
+        return sample, warning, warning
+    note = (
+        f"Calibrated on {len(left):,} items of {classes:,} classes, which the model was not trained on; the other "
+        f"{int(seen.sum()):,} of {len(seen):,} items trained it, and would make answers look too sure."
+    )
+    return Sample(*(part[~seen] for part in (sample.keys, sample.vectors, sample.codes))), note, ""
 
 
 def _notes(sizes: np.ndarray, identification: Identification, horizon: UnknownThreshold) -> tuple[str, ...]:
@@ -245,7 +334,7 @@ def _notes(sizes: np.ndarray, identification: Identification, horizon: UnknownTh
         notes.append(f"{single:,} {verb} a single item: confidence in these could not be tested.")
     if horizon.rejected is not None and classes < _FEW_CLASSES:
         notes.append(f"With only {classes} classes, leaving one out says little about classes that are not enrolled.")
-    return tuple(notes)
+    return (*notes, *([horizon.doubt] if horizon.doubt else []))
 
 
 _NOTE = "calibration"
@@ -272,11 +361,13 @@ class Calibrator:
 
     Attributes:
         auto: whether a calibration that is due is fitted before an answer.
+        card: of the model that made the vectors: it knows which classes trained it.
     """
 
     def __init__(self, store: GalleryStore) -> None:
         self.store = store
         self.auto = True
+        self.card = Card()
         self._fitted: Calibration | None = None
         # What could not be written, because another process was writing; and the settings it was fitted for.
         self._unkept: tuple[Settings, Calibration] | None = None
@@ -313,12 +404,12 @@ class Calibrator:
             if fitted is not None and not fitted.stale(self.store):
                 return fitted
             settings = self.store.settings
-            fitted = self._fit(None, progress)
+            fitted = self._fit(None, None, progress)
             with suppress(StorageError):  # another process is writing: an answer need not wait for it
                 self._keep(settings, fitted)
             return fitted
 
-    def refit(self, accept: float | None, progress: bool = False) -> Calibration:
+    def refit(self, accept: float | None, strangers: float | None = None, progress: bool = False) -> Calibration:
         """Calibrate again and keep it; this process goes by it even if it cannot be kept.
 
         Raises:
@@ -326,14 +417,20 @@ class Calibrator:
         """
         with self._fitting:
             settings = self.store.settings
-            fitted = self._fit(accept, progress)
+            fitted = self._fit(accept, strangers, progress)
             self._keep(settings, fitted)
             return fitted
 
-    def _fit(self, accept: float | None, progress: bool) -> Calibration:
+    def _fit(self, accept: float | None, strangers: float | None, progress: bool) -> Calibration:
         before = self.current()
-        share = accept if accept is not None else _ACCEPT if before is None else before.accept
-        return fit_calibration(self.store, self.store.space, accept=share, progress=progress)
+        if accept is None:
+            accept = _ACCEPT if before is None else before.accept
+        if strangers is None:
+            strangers = STRANGERS if before is None or before.horizon.strangers is None else before.horizon.strangers
+        trained = TrainingItems.of(self.store, self.card)
+        return fit_calibration(
+            self.store, self.store.space, accept=accept, strangers=strangers, trained=trained, progress=progress
+        )
 
     def _keep(self, settings: Settings, fitted: Calibration) -> None:
         if self.store.settings != settings:

@@ -1,7 +1,4 @@
-"""Which class and how probable, known or unknown: fitted to the gallery's own items, each left out in turn.
-
-Probabilities are NED with a sharpness; a query is known if its nearest labelled item is no farther than a threshold.
-"""
+"""Which class and how probable: NED with a sharpness, fitted to the gallery's own items, each left out in turn."""
 
 from __future__ import annotations
 
@@ -11,8 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from nearkin.confidence.conformal import needed_points
-from nearkin.confidence.probabilities import ClassProbabilities
+from nearkin.confidence.probabilities import ClassProbabilities, ClassSums
 from nearkin.confidence.sharp_ned import fit_sharpened, sharpened_shares
 from nearkin.confidence.temperature import fit_temperature
 from nearkin.gallery.store import GalleryStore, Sample
@@ -53,6 +49,10 @@ class LeftOut:
     def with_mates(self) -> LeftOut:
         """Those whose class is still there when they are left out."""
         return self._rows(self.mates)
+
+    def found(self) -> LeftOut:
+        """Those with a neighbour."""
+        return self._rows(np.asarray(present(self.distances, self.codes).any(axis=1)))
 
     def filled(self) -> LeftOut:
         """Rows without gaps: a search that is not exact, or one while items are removed, may find fewer for some."""
@@ -168,14 +168,24 @@ class Identification:
             codes: their classes (q, k).
             shares: one over the size of each one's class (q, k).
         """
+        found = self.class_sums(distances, codes, shares)
+        return ClassProbabilities(
+            _NO_NAMES, found.offsets, found.codes, np.minimum(found.sums, self.ceiling), found.best
+        )
+
+    def class_sums(self, distances: np.ndarray, codes: np.ndarray, shares: np.ndarray) -> ClassSums:
+        """The same before the ceiling, in float64."""
         assert self.temperature is not None
         assert self.sharpness is not None
         there = present(distances, codes)
         energies, known = _energies(np.where(there, distances, 0), self.similarity), np.where(there, codes, -1)
-        found = sharpened_shares(energies, known, self.temperature, self.sharpness, shares)
-        return ClassProbabilities(
-            _NO_NAMES, found.offsets, found.codes, np.minimum(found.sums, self.ceiling), found.best
-        )
+        return sharpened_shares(energies, known, self.temperature, self.sharpness, shares)
+
+    def exponents(self, distances: np.ndarray, codes: np.ndarray) -> np.ndarray:
+        """Logarithms of the kernels of neighbours, float64 (q, k); anything where there is none."""
+        assert self.temperature is not None
+        there = present(distances, codes)
+        return -_energies(np.where(there, distances, 0), self.similarity).astype(np.float64) / self.temperature
 
 
 def too_few_for_probabilities(classes: int, items: int) -> str:
@@ -236,85 +246,3 @@ def _energies(distances: np.ndarray, similarity: bool) -> np.ndarray:
     if similarity:
         return np.array(distances)
     return squarable(torch.from_numpy(np.ascontiguousarray(distances))).square().numpy()
-
-
-@dataclass(frozen=True)
-class UnknownThreshold:
-    """The distance beyond which nothing is known.
-
-    Attributes:
-        threshold: a query whose nearest labelled item is no farther counts as known; None if that was not learned.
-        items: how many left-out items it was learned from, all of classes with two items or more.
-        rejected: the share of queries of classes that are not enrolled that it is forecast to reject, by leaving the
-            whole class of each item out, classes counting alike; None with a single class. Strangers are supposed to
-            lie among the classes as these lie among each other: stranger ones are easier to tell.
-        reason: why there is no threshold; empty if there is one.
-    """
-
-    threshold: float | None = None
-    items: int = 0
-    rejected: float | None = None
-    reason: str = ""
-
-
-def too_few_for_threshold(items: int, accept: float) -> str:
-    """Why so many items with others of their class do not tell known from unknown; empty if they do."""
-    needed = needed_points(accept)
-    if items >= needed:
-        return ""
-    return (
-        f"To tell known from unknown and accept {accept:.4g} of the known, {needed:,} items of classes with two or "
-        f"more are needed, but the gallery has {items:,}: add more items to the classes."
-    )
-
-
-def fit_unknown_threshold(left_out: LeftOut, accept: float) -> UnknownThreshold:
-    """The threshold that accepts the share `accept` of queries of enrolled classes, each class as likely as any other.
-
-    Items with others of their class are left out in turn, and those of one class share one vote, so that a large class
-    does not decide for the small ones. Where all classes are of one size, the threshold is the
-    `ceil((n + 1) accept)`-th smallest of the n distances to the nearest other item, whichever its class.
-    """
-    tried = left_out.with_mates()
-    there = np.isfinite(tried.distances[:, 0])
-    nearest = tried.distances[there, 0]
-    reason = too_few_for_threshold(len(nearest), accept)
-    if reason:
-        return UnknownThreshold(items=len(nearest), reason=reason)
-    threshold = _quantile(nearest, _votes(tried.own[there]), accept)
-    return UnknownThreshold(threshold, len(nearest), _forecast(left_out, threshold))
-
-
-def _votes(own: np.ndarray) -> np.ndarray:
-    """What each item (n,) counts, so that every class counts 1."""
-    return 1.0 / np.bincount(own)[own]
-
-
-def _quantile(values: np.ndarray, votes: np.ndarray, share: float) -> float:
-    """The least of the values (n,) that as much of the votes (n,) stay below, one more of the usual weight among them.
-
-    With equal votes it is the `covering_rank`-th smallest.
-    """
-    order = np.argsort(values, kind="stable")
-    total = votes.sum()
-    usual = np.square(votes).sum() / total
-    # 0.55 * 20 is a little more than 11, which must not ask for 12.
-    enough = np.flatnonzero(np.cumsum(votes[order]) / usual >= round(share * (total / usual + 1), 9) - 1e-9)
-    return float(values[order[enough[0] if len(enough) else -1]])
-
-
-def _forecast(left_out: LeftOut, threshold: float) -> float | None:
-    """The share of the items that lie beyond the threshold when their whole class is left out, classes counting alike.
-
-    Where all neighbours found are of the item's own class, the nearest stranger is at least as far as the last of them:
-    such an item counts as rejected only if even that one lies beyond.
-    """
-    there = present(left_out.distances, left_out.codes)
-    other = there & (left_out.codes != left_out.own[:, None])
-    some = there.any(axis=1)
-    if not other.any():
-        return None
-    last = np.where(there, left_out.distances, -np.inf).max(axis=1)
-    strangers = np.where(other, left_out.distances, np.inf).min(axis=1)
-    reach = np.where(np.isfinite(strangers), strangers, last)
-    return float(np.average(reach[some] > threshold, weights=_votes(left_out.own[some])))

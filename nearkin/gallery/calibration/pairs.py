@@ -183,10 +183,11 @@ class Ruling:
 
     Attributes:
         same: whether they are no farther apart than the threshold; None without one.
-        probability: that they are, if as many pairs are genuine as not; None if that was not learned.
+        probability: that they are, if the share `prior` of all pairs is; None if that was not learned.
         threshold: the largest distance that counts as the same; None if the rate cannot be promised.
         true_accept_rate: the share of genuine pairs of the gallery that this threshold accepts; None with it.
         reason: why something is None; empty if nothing is.
+        needed: the probability at the threshold: with `same`, no less than this; None without a threshold.
     """
 
     same: bool | None
@@ -194,6 +195,7 @@ class Ruling:
     threshold: float | None
     true_accept_rate: float | None = None
     reason: str = ""
+    needed: float | None = None
 
 
 @dataclass(frozen=True)
@@ -220,13 +222,17 @@ class PairRule:
     offset: float | None = None
     reason: str = ""
 
-    def judge(self, distance: float, rate: float) -> Ruling:
-        """Judge a pair by its distance, so that the share `rate` of impostor pairs is accepted at the most."""
+    def judge(self, distance: float, rate: float, prior: float = 0.5) -> Ruling:
+        """Judge a pair by its distance, so that the share `rate` of impostor pairs is accepted at the most.
+
+        Args:
+            distance: between the two.
+            rate: the false accept rate.
+            prior: the share of pairs that are of one class.
+        """
         if self.slope is None or self.offset is None:
             return Ruling(None, None, None, reason=self.reason)
-        # No surer than so many pairs can make anyone.
-        least = 1 / (min(self.genuine, self.impostors) + 2)
-        probability = min(max(float(expit(self.offset + self.slope * distance)), least), 1 - least)
+        probability = self._probability(distance, prior)
         # How many of the impostors may be accepted: the quotient decides, the product may round to either side.
         allowed = math.floor(rate * self.impostors)
         allowed += int((allowed + 1) / self.impostors <= rate) - int(allowed / self.impostors > rate)
@@ -234,7 +240,17 @@ class PairRule:
         if allowed < _RESOLVED or place < 0:
             return Ruling(None, probability, None, reason=self._unresolved(rate, allowed))
         threshold = self.thresholds[place]
-        return Ruling(distance <= threshold, probability, threshold, self.true_accepts[place])
+        needed = self._probability(threshold, prior)
+        return Ruling(distance <= threshold, probability, threshold, self.true_accepts[place], needed=needed)
+
+    def _probability(self, distance: float, prior: float) -> float:
+        """That a pair so far apart is of one class, if the share `prior` of all pairs is."""
+        assert self.slope is not None
+        assert self.offset is not None
+        # No surer than so many pairs can make anyone.
+        most = math.log(min(self.genuine, self.impostors) + 1)
+        odds = min(max(self.offset + self.slope * distance, -most), most)
+        return float(expit(odds + math.log(prior) - math.log1p(-prior)))
 
     def _unresolved(self, rate: float, allowed: int) -> str:
         if allowed >= _RESOLVED:

@@ -21,7 +21,10 @@ export class ApiError extends Error {
  * @typedef {{id: string, label: string | null, metadata: Record<string, any>, added: string,
  *   thumbnail: string | null}} Item
  * @typedef {Item & {distance: number}} Neighbour
- * @typedef {{label: string | null, probability: number | null, known: boolean | null, reason: string,
+ * @typedef {{enrolled_known: number, named_known: number, strangers_known: number, enrolled_unknown: number,
+ *   strangers_unknown: number}} Forecast
+ * @typedef {{label: string | null, probability: number | null, known: boolean | null, reason: string, note: string,
+ *   forecast: Forecast | null,
  *   candidates: {label: string, probability: number}[], neighbours: Neighbour[],
  *   place: {x: number, y: number} | null}} Answer
  * @typedef {ReturnType<typeof createApi>} Api

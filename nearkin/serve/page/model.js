@@ -121,6 +121,9 @@ function reliability(told) {
   return h("div", {}, h("dl", { class: "figures" }, figures), reliabilityDiagram(told));
 }
 
+/** @param {number | null | undefined} value */
+const shareOf = (value) => (plain(value) ? percent(value) : null);
+
 /** @param {any} told */
 function calibration(told) {
   if (!told) return hint("Not calibrated yet; this happens on the first query.");
@@ -129,9 +132,14 @@ function calibration(told) {
     ["Calibrated on", counted(told.items, "item")],
     ["Neighbours used", told.k],
     ["Temperature", identification.temperature],
-    ["Known up to distance", plain(horizon.threshold) ? distance(horizon.threshold) : null],
-    ["Known queries accepted", percent(told.accept)],
-    ["Unknown queries rejected", plain(horizon.rejected) ? percent(horizon.rejected) : null],
+    ["Unknown beyond distance", plain(horizon.threshold) ? distance(horizon.threshold) : null],
+    ["Queries of enrolled classes within", percent(told.accept)],
+    ["Queries of other classes called unknown", plain(horizon.rejected) ? percent(horizon.rejected) : null],
+    ["Called known by", horizon.score || null],
+    ["Queries of enrolled classes called known", shareOf(horizon.forecast?.enrolled_known)],
+    ["The same of those named rightly", shareOf(horizon.forecast?.named_known)],
+    ["Queries of other classes called known", shareOf(horizon.forecast?.strangers_known)],
+    ["The most of these that may be", shareOf(horizon.strangers)],
     ["Pairs of the same class", pairs.genuine],
     ["Pairs of different classes", pairs.impostors],
   ];
