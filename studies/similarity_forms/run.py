@@ -2,6 +2,7 @@
 
     python studies/similarity_forms/run.py cub       head on a trunk, unseen birds of CUB-200-2011, every form
     python studies/similarity_forms/run.py cub20     the same with the first 20 images of each class, in 500 steps
+    python studies/similarity_forms/run.py emoji     388 unseen emoji, each as six designers draw it
     python studies/similarity_forms/run.py cifar     100 classes that are known, against softmax of as many steps
     python studies/similarity_forms/run.py pacs      each of four domains left out in turn
     python studies/similarity_forms/run.py cub --trunk runs/cub-fold1           on another trunk: a run or model file
@@ -122,6 +123,11 @@ PARTS = {
         [*_steps(16, 4, 500, 100), *_BIRDS],
         (PAPER, DIFFERENCE, WHITENED, UNTRAINED, EARLIER, DEEP, SOFTMAX),
         each=20,
+    ),
+    "emoji": Part(
+        "emoji",
+        [*_steps(16, 4, 400, 100), "data.split=column", "data.val_classes=0.2"],
+        (PAPER, DIFFERENCE, WHITENED, UNTRAINED, EARLIER, DEEP, SOFTMAX),
     ),
     "cifar": Part(
         "cifar100",
@@ -269,7 +275,10 @@ def read_ledger() -> list[dict[str, Any]]:
 def run_part(arguments: argparse.Namespace) -> None:
     """Train every cell of a part that is not in the ledger."""
     part = PARTS[arguments.part]
-    dataset = part.select(open_data(part.source, data_root=arguments.data_root))
+    folder = arguments.data_root or os.environ.get("NEARKIN_DATA")
+    if not folder:
+        raise SystemExit("Set NEARKIN_DATA, or give --data-root: the directory with the data sets.")
+    dataset = part.select(open_data(Path(folder) / f"{part.source}.zip"))
     for seed in arguments.seeds:
         for case in part.cases:
             given = None if arguments.trunk is None else Path(str(arguments.trunk).replace("{domain}", case))
