@@ -23,7 +23,7 @@ def write_tables(lines: Sequence[Line]) -> None:
     """A table for every part and trunk that has lines, and one of what the forms differ by."""
     TABLES.mkdir(parents=True, exist_ok=True)
     for part in PARTS:
-        for trunk in sorted({line["trunk"] for line in lines if line["part"] == part}):
+        for trunk in sorted({IMAGENET, *(line["trunk"] for line in lines if line["part"] == part)}):
             own = [line for line in lines if (line["part"], line["trunk"]) == (part, trunk)]
             name = part if trunk == IMAGENET else f"{part}_{trunk}"
             unseen = part not in ("cifar", "pacs")
