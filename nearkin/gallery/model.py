@@ -291,7 +291,7 @@ def _space_of_model(embedder: Embedder, compare: str | None) -> Space:
     space = embedder.space
     if not isinstance(space, LearnedSpace):
         return space
-    way = (embedder.card.compared or {}).get("best", "sim") if compare is None else compare
+    way: Any = (embedder.card.compared or {}).get("best", "sim") if compare is None else compare
     if way not in WAYS:
         raise DataError(f"Items cannot be compared by '{way}'.{suggestion(str(way), WAYS)}")
     return Sphere() if way == "cosine" else LearnedSpace(space.base, space.network, way)

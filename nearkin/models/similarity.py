@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -98,14 +98,14 @@ class PairSimilarity(nn.Module):
         later = {"form": (self.form, "concatenation"), "depth": (self.depth, 1)}
         return shape | {name: value for name, (value, usual) in later.items() if value != usual}
 
-    def layers(self, dtype: torch.dtype) -> Sequence[nn.Module]:
-        """Copies of the layers of `g` in a precision, the last one linear; of a difference alone."""
+    def layers(self, dtype: torch.dtype) -> tuple[list[nn.Module], nn.Linear]:
+        """Copies in a precision of what `g` does before its last linear layer, and of that; of a difference alone."""
         layers: list[nn.Module] = []
         for layer in (self.first, *self.deeper):
-            twin = nn.Linear(layer.in_features, layer.out_features, dtype=dtype, device=layer.weight.device)
-            twin.load_state_dict(layer.state_dict())
-            layers += [twin.requires_grad_(False), nn.LeakyReLU(self.slope)]
-        return layers[:-1]
+            assert isinstance(layer, nn.Linear)
+            twin = copy.deepcopy(layer).requires_grad_(False).to(dtype)
+            layers += [twin, nn.LeakyReLU(self.slope)]
+        return layers[:-2], twin
 
     def forward(self, enrolled: Tensor, queries: Tensor) -> Tensor:
         """Similarities (...) of pairs: enrolled (..., d) with queries (..., d), one to one."""

@@ -189,7 +189,7 @@ class DifferenceSides(SimilaritySides):
         outer = similarity.second.weight.detach().double()[0]
         apart, together = outer.split(similarity.hidden)
         half = similarity.second.bias.detach().double() / 2
-        *before, last = similarity.layers(wide)
+        before, last = similarity.layers(wide)
         super().__init__(similarity.hidden, similarity.hidden + 1, dtype, wide)
         weight, bias = last.weight.detach().double(), last.bias.detach().double()
         own = -(apart @ weight), half - apart @ bias
@@ -230,7 +230,10 @@ class LayeredSides(SimilaritySides):
         of_enrolled, of_queries = weight.T.split(similarity.dimension)
         enrolled, queries = (of_enrolled, bias), (of_queries, torch.zeros_like(bias))
         both = [enrolled, queries], [queries, enrolled]
-        self._layers = [tuple(torch.cat(part, dim=-1) for part in zip(*side[:ways], strict=True)) for side in both]
+        self._layers: list[Affine] = [
+            (torch.cat([one for one, _ in side[:ways]], dim=-1), torch.cat([one for _, one in side[:ways]]))
+            for side in both
+        ]
         self._slope = similarity.slope
         later = [*similarity.deeper, similarity.second]
         self._later = [(layer.weight.detach().to(dtype), layer.bias.detach().to(dtype)) for layer in later]

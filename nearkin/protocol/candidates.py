@@ -235,7 +235,7 @@ def _counting(tree: dict[str, Any]) -> dict[str, Any]:
             if isinstance(inner, Mapping):
                 kept = {key: value for key, value in inner.items() if key not in later or value != later[key]}
                 kept = {key: value for key, value in kept.items() if key not in _IDLE.get(place, ())}
-                counting[section] = given | {within: kept} if within else kept
+                counting[section] = {**given, within: kept} if within else kept
     return counting
 
 

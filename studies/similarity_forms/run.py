@@ -2,7 +2,7 @@
 
     python studies/similarity_forms/run.py cub       head on a trunk, unseen birds of CUB-200-2011, every form
     python studies/similarity_forms/run.py cub20     the same with the first 20 images of each class, in 500 steps
-    python studies/similarity_forms/run.py emoji     388 unseen emoji, each as six designers draw it
+    python studies/similarity_forms/run.py emoji     388 unseen emoji, each as six designers draw it, after 100 others
     python studies/similarity_forms/run.py cifar     100 classes that are known, against softmax of as many steps
     python studies/similarity_forms/run.py pacs      each of four domains left out in turn
     python studies/similarity_forms/run.py cub --trunk runs/cub-fold1           on another trunk: a run or model file
@@ -51,7 +51,7 @@ from nearkin.data.splits import Split, resolve_split
 from nearkin.metrics import retrieval_metrics, verification_from_scores
 from nearkin.metrics.labels import label_codes
 from nearkin.metrics.pairs import draw_trials
-from nearkin.models import Embedder, SimilarityModel
+from nearkin.models import Embedder, FeatureCache, SimilarityModel, build_embedder, cache_point
 from nearkin.models.similarity_sides import fused
 from nearkin.protocol import Candidate
 from nearkin.recipe import Recipe, load_recipe
@@ -96,6 +96,14 @@ class Part:
     cells: tuple[str, ...]
     cases: tuple[str, ...] = ("",)
     each: int | None = None
+    train_classes: int | None = None
+
+    def fewer(self, split: Split, labels: np.ndarray, seed: int) -> Split:
+        """The split with as many training classes as the part has, drawn by the seed."""
+        if self.train_classes is None:
+            return split
+        names = np.random.default_rng(seed).permutation(np.unique(labels[split.train]))[: self.train_classes]
+        return Split(split.train[np.isin(labels[split.train], names)], split.val, split.test)
 
     def select(self, dataset: Dataset) -> Dataset:
         """The first items of every class, as many as the part has of each."""
@@ -126,8 +134,9 @@ PARTS = {
     ),
     "emoji": Part(
         "emoji",
-        [*_steps(16, 4, 400, 100), "data.split=column", "data.val_classes=0.2"],
-        (PAPER, DIFFERENCE, WHITENED, UNTRAINED, EARLIER, DEEP, SOFTMAX),
+        [*_steps(16, 4, 400, 200), "data.split=column", "data.val_classes=0.05"],
+        (PAPER, DIFFERENCE, UNTRAINED, EARLIER, DEEP, SOFTMAX, WHITENED),
+        train_classes=100,
     ),
     "cifar": Part(
         "cifar100",
@@ -239,19 +248,24 @@ def measured(dataset: Dataset, cell: Cell, trunk: Trunk | None, more: Sequence[s
     recipe, began = cell.recipe(trunk, more), time.process_time()
     split = None if trunk is None or cell.case else trunk.split(dataset)
     split = resolve_split(dataset.manifest, recipe.data, recipe.training.seed) if split is None else split
-    known, asked = dataset.select(split.train), dataset.select(split.test)
+    pool = dataset.select(np.sort(np.concatenate([split.train, split.val])))  # whose features are kept
+    chosen = PARTS[cell.part].fewer(split, dataset.labels, cell.seed)
+    known, asked = dataset.select(chosen.train), dataset.select(split.test)
     features, compared, loss = cache_directory() / "features", None, None
     if cell.name == UNTRAINED:
-        from nearkin.models import build_embedder
-
         model = build_embedder(recipe.model, seed=cell.seed).eval()
         best, validated = 0, {}
     else:
+        embedder = build_embedder(recipe.model, classes=known.classes)
+        cache = FeatureCache.build(
+            embedder, pool, at=cache_point(embedder), directory=features, views=recipe.model.cache_views, progress=False
+        )
+        own = np.searchsorted(np.sort(np.concatenate([split.train, split.val])), [*chosen.train, *chosen.val])
+        parts = Split(own[: len(chosen.train)], own[len(chosen.train) :], np.empty(0, np.int64))
         with tempfile.TemporaryDirectory() as folder:
             run = Run(Path(folder) / "run")
-            result = train(
-                dataset, recipe, run, source=cell.part, cache_directory=features, split=split, progress=False
-            )
+            how = {"source": cell.part, "cache_directory": features, "progress": False}
+            result = train(pool, recipe, run, split=parts, features=cache, **how)
         if result.interrupted:
             raise SystemExit(130)
         model, best, loss = result.embedder.eval(), result.state.best_step, result.objective.loss
@@ -262,7 +276,7 @@ def measured(dataset: Dataset, cell: Cell, trunk: Trunk | None, more: Sequence[s
         points = embed_items(model, asked, features, progress=False)
         found = {"values": ways_compared(model, points, asked.labels)}
     found["values"] = {name: round(float(value), 5) for name, value in found["values"].items()}
-    items = {"train": len(known), "val": len(split.val), "test": len(asked)}
+    items = {"train": len(known), "val": len(chosen.val), "test": len(asked)}
     told = {"core_seconds": round(time.process_time() - began, 1), "best_step": best, "items": items}
     return told | found | {"validation": (compared and compared["MAP@R"]) or validated}
 
