@@ -461,6 +461,14 @@ def test_a_gallery_compares_as_it_is_told_and_says_so_when_opened(tmp_path, mode
         assert gallery.verify(picture("red", 77), picture("red", 78)).distance is not None
 
 
+def test_vectors_of_one_model_move_between_galleries_that_compare_in_two_ways(gallery, tmp_path, model):
+    gallery.export(tmp_path / "all.parquet")
+    with Gallery.create(tmp_path / "b.gallery", model, compare="cosine", progress=False) as other:
+        assert other.import_(tmp_path / "all.parquet") == len(gallery)
+        ids = [item.id for item in gallery.items(limit=5)]
+        np.testing.assert_array_equal(other.store.vectors(ids), gallery.store.vectors(ids))
+
+
 def test_a_gallery_goes_by_what_validation_found_best(tmp_path, pictures, labels):
     judged = made(3)
     judged.card = replace(judged.card, compared=COMPARED)
