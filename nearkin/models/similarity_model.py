@@ -230,9 +230,10 @@ class SimilarityModel(Embedder):
         queries: Items | None = None,
         *,
         exclude: Any | None = None,
+        by: PairScore = "sim",
         progress: bool = False,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The k gallery items most similar to each query: (similarities, indices), each (q, k), most similar first.
+        """The k gallery items most similar to each query: (scores, indices), each (q, k), most similar first.
 
         A query never finds itself: without `queries` every item of the gallery is looked for among the others, and a
         query that is the same file as items of the gallery does not find those.
@@ -242,8 +243,10 @@ class SimilarityModel(Embedder):
             k: how many.
             queries: as above; default: the gallery itself.
             exclude: the index (q,) of the gallery item that a query must not find, -1 for none; None: by file.
+            by: the score that compares, as of `verify`.
             progress: show a bar.
         """
+        _check_name(by, _PAIR_SCORES, "retrieve")
         gallery = open_collection(gallery)
         there = self._points(gallery, 32, progress)
         if queries is None or queries is gallery:
@@ -260,8 +263,9 @@ class SimilarityModel(Embedder):
             raise DataError(
                 f"k is {k}, but only {available} items can be found ({why}): ask for fewer, or pass more items."
             )
-        distances, indices = exact(*points, k + most, space=self.space, exclude=exclude)
-        found, places = -distances.cpu().numpy(), indices.cpu().numpy()
+        space = "cosine" if by == "cosine" else LearnedSpace(self.base, self.network, by)
+        distances, indices = exact(*points, k + most, space=space, exclude=exclude)
+        found, places = float(by == "cosine") - distances.cpu().numpy(), indices.cpu().numpy()
         if most:
             own = np.array([np.isin(row, hidden) for row, hidden in zip(places, same, strict=True)])
             kept = np.argsort(own, axis=1, kind="stable")[:, :k]

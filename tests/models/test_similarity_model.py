@@ -159,6 +159,18 @@ def test_retrieve_finds_the_most_similar_and_never_the_query(vectors):
     np.testing.assert_allclose(found, np.take_along_axis(table, indices, axis=1), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("by", ["cosine", "cosine+sim", "raw-sum"])
+def test_retrieve_by_another_score_is_verify_of_every_pair(vectors, by):
+    model = make()
+    found, indices = model.retrieve(vectors, k=4, by=by)
+    table = np.array([model.verify(vectors, np.repeat(query[None], 12, axis=0), by) for query in vectors])
+    np.fill_diagonal(table, -np.inf)
+    assert np.array_equal(indices, np.argsort(-table, axis=1)[:, :4])
+    np.testing.assert_allclose(found, np.take_along_axis(table, indices, axis=1), rtol=1e-4, atol=1e-5)
+    with pytest.raises(ModelError, match="retrieve"):
+        model.retrieve(vectors, by="cosinus")
+
+
 def test_retrieve_knows_a_query_by_its_file(tmp_path, images):
     paths = []
     for place, image in enumerate(images):
