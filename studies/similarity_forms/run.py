@@ -13,8 +13,8 @@
 Each finished model is a line of `ledger.jsonl`, seed by seed; the same command goes on where it was, and a model that
 was stopped begins anew. `--cells` and `--seeds` choose some. A trunk keeps the classes that it was validated on: they
 choose the weights here too. It needs the data: NEARKIN_DATA or --data-root. Estimates in minutes of one core: cub 35,
-cub20 10, emoji 10, cifar 25, pacs 20, trunks 50; a trunk for images of 224 px adds 10 for its features. None was timed on
-a quiet machine.
+cub20 10, emoji 10, cifar 25, pacs 20, trunks 50; a trunk for images of 224 px adds 10 for its features. None was timed
+on a quiet machine.
 """
 
 from __future__ import annotations
