@@ -5,11 +5,12 @@
     python benchmarks/similarity.py --quick    about a minute: fewer rounds and queries, nothing is written
     python benchmarks/similarity.py --json F   writes the result to F instead
 
-Scoring: 1,000 queries with 20,000 items, 128 numbers each, by a network of 512 hidden units. The peer repeats and
-concatenates both embeddings of every pair and lets the network have blocks of them; of a few sizes of block it takes
-the one that was fastest for it. A second peer without a bar knows that the first layer is a sum: it adds what both
-sides give, and then is the network again. Peers run over the first of the queries, and their time is scaled to all of
-them, as each costs the same; ours runs over all, and computes the sides in every round. All must agree to 1e-5.
+Scoring: 1,000 queries with 20,000 items, 128 numbers each, by a network of 512 hidden units, of either form. The peer
+repeats both embeddings of every pair (a concatenation puts them side by side) and lets the network have blocks of them;
+of a few sizes of block it takes the one that was fastest for it. A second peer without a bar computes the first layer
+once for every embedding, and then is the network again: of a concatenation it adds what both sides give, of a
+difference it has |g(a) - g(b)| and g(a) g(b). Peers run over the first of the queries, and their time is scaled to all
+of them, as each costs the same; ours runs over all, and computes the sides in every round. All must agree to 1e-5.
 Contenders take turns in one process, and figures are ratios of medians.
 
 Memory: the most that `search.exact` takes beside its inputs, with one budget, for 20,000 and for 100,000 items; each in
@@ -37,7 +38,7 @@ from bars import in_turns, kept, tell, write
 from torch import Tensor
 from torch.nn import functional
 
-from nearkin.models.similarity import LearnedSpace, PairSimilarity
+from nearkin.models.similarity import Form, LearnedSpace, PairSimilarity
 from nearkin.search import exact
 from nearkin.spaces import Euclidean
 
@@ -52,18 +53,25 @@ AGREEMENT = 1e-5
 BUDGET_MB = 64
 MB = 2**20
 CONCATENATED, ADDED = "concatenated pairs", "first layer added"
-SCORING, MEMORY = "scoring", "memory"
+PAIRS, SHARED = "pairs, each embedding again", "first layer shared"
+SCORING, DIFFERENCE, MEMORY = "scoring", "difference", "memory"
+FORMS: dict[str, tuple[Form, str, str]] = {
+    SCORING: ("concatenation", CONCATENATED, ADDED),
+    DIFFERENCE: ("difference", PAIRS, SHARED),
+}
+"""Key of a figure to the form it is of, and what its peers are called."""
 BARS: dict[str, tuple[str, str, float]] = {
     SCORING: (f"scoring {QUERIES:,} x {ITEMS:,}: concatenating pairs / ours", ">=", 8.0),
+    DIFFERENCE: (f"scoring {QUERIES:,} x {ITEMS:,} by differences: pair after pair / ours", ">=", 8.0),
     MEMORY: (f"peak extra memory of a search, {MANY_ITEMS:,} / {ITEMS:,} items", "<=", 1.25),
 }
 RESULT = kept("similarity.json")
 
 
-def network() -> PairSimilarity:
+def network(form: Form = "concatenation") -> PairSimilarity:
     """A network with random weights."""
     torch.manual_seed(SEED)
-    return PairSimilarity(DIMENSION, HIDDEN).eval()
+    return PairSimilarity(DIMENSION, HIDDEN, form=form).eval()
 
 
 def points(number: int, seed: int) -> Tensor:
@@ -73,14 +81,12 @@ def points(number: int, seed: int) -> Tensor:
 
 @torch.no_grad()
 def concatenated(similarity: PairSimilarity, queries: Tensor, items: Tensor, pairs: int) -> Tensor:
-    """Similarities (q, n), each pair of embeddings through the network."""
+    """Similarities (q, n), both embeddings of every pair through the network."""
     scores = torch.empty(len(queries), len(items))
     for row, query in enumerate(queries):
         for start in range(0, len(items), pairs):
             some = items[start : start + pairs]
-            both = torch.cat([some, query.repeat(len(some), 1)], dim=1)
-            hidden = functional.leaky_relu(similarity.first(both), similarity.slope)
-            scores[row, start : start + pairs] = similarity.second(hidden)[:, 0]
+            scores[row, start : start + pairs] = similarity(some, query.repeat(len(some), 1))
     return scores
 
 
@@ -97,17 +103,33 @@ def added(similarity: PairSimilarity, queries: Tensor, items: Tensor, pairs: int
     return scores
 
 
+@torch.no_grad()
+def shared(similarity: PairSimilarity, queries: Tensor, items: Tensor, pairs: int) -> Tensor:
+    """Similarities (q, n) by differences, what each embedding gives computed once."""
+    left, right = similarity.first(queries), similarity.first(items)
+    apart, together = similarity.second.weight.split(HIDDEN, dim=1)
+    scores = torch.empty(len(queries), len(items))
+    for row, query in enumerate(left):
+        for start in range(0, len(items), pairs):
+            some = right[start : start + pairs]
+            one = functional.linear((some - query).abs(), apart, similarity.second.bias)
+            scores[row, start : start + pairs] = one[:, 0] + ((some * query) @ together[0])
+    return scores
+
+
 def ours(similarity: PairSimilarity, queries: Tensor, items: Tensor) -> Tensor:
     """Similarities (q, n) by sides, which are computed too."""
     sides = similarity.taken_apart()
     return sides.scores(sides.of_queries(queries), sides.of_enrolled(items))
 
 
-def measure_scoring(mode: str, figures: dict[str, float], table: list[dict[str, Any]]) -> None:
-    similarity, queries, items = network(), points(QUERIES, 1), points(ITEMS, 2)
+def measure_scoring(key: str, mode: str, figures: dict[str, float], table: list[dict[str, Any]]) -> None:
+    """Time one form against its two peers."""
+    form, *names = FORMS[key]
+    similarity, queries, items = network(form), points(QUERIES, 1), points(ITEMS, 2)
     some = queries[: PEER_QUERIES[mode]]
     peers: dict[str, Any] = {}
-    for name, peer in ((CONCATENATED, concatenated), (ADDED, added)):
+    for name, peer in zip(names, (concatenated, added if key == SCORING else shared), strict=True):
         tried = {pairs: partial(peer, similarity, some[:4], items, pairs) for pairs in PEER_PAIRS}
         times = in_turns({str(pairs): run for pairs, run in tried.items()}, 2, warm=1)
         best = min(PEER_PAIRS, key=lambda pairs: min(times[str(pairs)]))
@@ -119,11 +141,11 @@ def measure_scoring(mode: str, figures: dict[str, float], table: list[dict[str, 
         raise SystemExit(f"The contenders do not give the same similarities: they differ by {gap:.2g}.")
     times = in_turns(contenders, ROUNDS[mode], warm=0)
     seconds = {name: median(each) * (1 if name == "ours" else QUERIES / len(some)) for name, each in times.items()}
-    for key, name in zip((SCORING, ADDED), peers, strict=True):
-        figures[key] = seconds[name] / seconds["ours"]
-    figures["gap"] = gap
+    for figure, name in zip((key, names[1]), peers, strict=True):
+        figures[figure] = seconds[name] / seconds["ours"]
+    figures["gap"] = max(gap, figures.get("gap", 0.0))
     for name, value in seconds.items():
-        table.append({"case": f"scoring {QUERIES:,} x {ITEMS:,}", "contender": name, "seconds": value})
+        table.append({"case": f"{form}, {QUERIES:,} x {ITEMS:,}", "contender": name, "seconds": value})
 
 
 def search(items: int) -> None:
@@ -174,7 +196,8 @@ def main() -> int:
     mode = "quick" if arguments.quick else "full"
     figures: dict[str, float] = {}
     table: list[dict[str, Any]] = []
-    measure_scoring(mode, figures, table)
+    for key in FORMS:
+        measure_scoring(key, mode, figures, table)
     measure_memory(figures, table)
     print(f"\n{'case':32} {'contender':40} {'':>12}")
     for row in table:
@@ -188,7 +211,8 @@ def main() -> int:
     print(
         f"\nA search takes {little:.0f} MB for {ITEMS:,} items and {much:.0f} MB for {MANY_ITEMS:,}; "
         f"scoring all pairs is {figures[SCORING]:.1f} x as fast as concatenating them, "
-        f"{figures[ADDED]:.1f} x as adding the first layer's terms"
+        f"{figures[ADDED]:.1f} x as adding the first layer's terms; by differences {figures[DIFFERENCE]:.1f} x and "
+        f"{figures[SHARED]:.1f} x"
     )
     return 1 if arguments.check and not holds else 0
 

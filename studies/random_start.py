@@ -33,6 +33,9 @@ def load_recipe(recipe: str | Recipe, overrides: Sequence[str] = ()) -> Recipe:
         before.append("objective.parameters.beta=40")
     if all(getattr(now.training, key) == getattr(_SHORT, key) for key in _LONG):
         before += [f"training.{key}={value}" for key, value in _LONG.items()]
+    if recipe == "learned-similarity":  # without smoothed targets and a fixed length
+        recipe = now.model_copy(update={"objective": now.objective.model_copy(update={"parameters": {}})})
+        before += ["model.space=euclidean", *(f"training.{key}={value}" for key, value in _LONG.items())]
     if recipe in _MULTI_SIMILARITY:
         before.append("data.classes_per_batch=16")
     return shipped.load_recipe(recipe, [*before, *overrides])

@@ -74,5 +74,9 @@ TABLES = {
             *("cifar", "changes", "correlations", "cub", "runs"),
         )
     },
+    **{
+        f"similarity_forms_{name}": partial(_written, "similarity_forms", name)
+        for name in ("differences", "cub20", "emoji", "cifar")
+    },
     "tree_losses": partial(_written, "tree_losses", "losses"),
 }

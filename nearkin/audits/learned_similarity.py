@@ -17,10 +17,11 @@ from nearkin.metrics.intervals import Interval, percentile_interval
 from nearkin.metrics.labels import label_codes
 from nearkin.metrics.pairs import Trials, draw_trials, resampled_equal_errors
 from nearkin.metrics.verification import verification_from_scores
-from nearkin.models.similarity_model import PairScore, SimilarityModel
+from nearkin.models.similarity_model import SimilarityModel
+from nearkin.models.similarity_sides import PairScore, fused
 from nearkin.recipe import AuditSection
 
-SIM, COSINE, FUSED, DOL = "SIM", "cosine", "cosine+SIM", "DOL"
+SIM, COSINE, FUSED, RAW, DOL = "SIM", "cosine", "cosine+SIM", "raw sum", "DOL"
 NEAREST_MEAN = "nearest mean"
 _SCORES: dict[str, PairScore] = {SIM: "sim", COSINE: "cosine"}
 _ENTRIES = 2**22
@@ -70,7 +71,8 @@ def score_trials(subject: Subject, learned: SimilarityModel, section: AuditSecti
     vectors = np.ascontiguousarray(subject.embeddings, dtype=np.float32)
     scores = {name: _score(learned, vectors, enrolled, queries, by) for name, by in _SCORES.items()}
     # Of the two that there are, as `pair_scores` would give it: comparing is what takes the time.
-    scores[FUSED] = (1 / (1 + np.exp(-scores[SIM])) + (1 + scores[COSINE]) / 2) / 2
+    both = torch.from_numpy(scores[SIM]), torch.from_numpy(scores[COSINE])
+    scores |= {FUSED: fused(*both, "cosine+sim").numpy(), RAW: fused(*both, "raw-sum").numpy()}
     results = {name: verification_from_scores(values, trials.same) for name, values in scores.items()}
     drawn = resampled_equal_errors(scores, trials.same, (codes[enrolled], codes[queries]), **resampling(section))
     baseline = ""

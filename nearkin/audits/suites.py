@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from nearkin.audits.learned_similarity import COSINE, FUSED, SIM, ScoredTrials, score_trials
+from nearkin.audits.learned_similarity import COSINE, FUSED, RAW, SIM, ScoredTrials, score_trials
 from nearkin.audits.result import AuditResult, SuiteResult, gap_text, resampling
 from nearkin.audits.subject import Subject, asked_and_searched, check_labels, shown
 from nearkin.metrics import (
@@ -202,9 +202,10 @@ def _by_scores(trials: ScoredTrials) -> SuiteResult:
     gaps = "; ".join(f"{name} {gap_text(*ahead, digits=2)}" for name, ahead in trials.ahead.items())
     notes = [
         f"Verification compares {first.genuine:,} genuine and {first.impostors:,} impostor pairs by the learned "
-        f"similarity ({SIM}), by the cosine, and by the mean of sigmoid({SIM}) and (1 + cosine) / 2 ({FUSED}). One "
-        "item of a pair is enrolled and the other asks: that of the gallery is enrolled, and without a gallery a coin "
-        f"says which. Both errors of {SIM} are equal at the similarity {first.threshold:.3g}.",
+        f"similarity ({SIM}), by the cosine, by the mean of sigmoid({SIM}) and (1 + cosine) / 2 ({FUSED}), and by "
+        f"{SIM} plus the cosine ({RAW}, as in the paper). One item of a pair is enrolled and the other asks: that of "
+        "the gallery is enrolled, and without a gallery a coin says which. Both errors of "
+        f"{SIM} are equal at the similarity {first.threshold:.3g}.",
         "Intervals of the EER draw classes anew, the same for all scores. Below zero a score makes fewer errors than "
         f"the cosine: {gaps}.",
     ]
@@ -216,7 +217,7 @@ def _by_scores(trials: ScoredTrials) -> SuiteResult:
         lower_is_better=first.lower_is_better,
         details={"verification": trials.to_dict()},
     )
-    for name in (COSINE, FUSED):
+    for name in (COSINE, FUSED, RAW):
         for metric in _TRIAL_METRICS:
             found.add(f"{metric}, {name}", trials.results[name].values[metric])
         found.intervals[f"EER, {name}"] = trials.intervals[name]

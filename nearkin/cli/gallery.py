@@ -91,6 +91,14 @@ def create(
     ] = None,
     partitions: Annotated[int | None, typer.Option(min=1, help="Number of partitions; default: 64.")] = None,
     engine: Engine = "torch",
+    compare: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SCORE",
+            help="For a model with a learned similarity: compare by sim, cosine, cosine+sim or raw-sum; default: what "
+            "the model's validation found best on unseen classes.",
+        ),
+    ] = None,
     skip_bad: SkipUnreadable = False,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -118,8 +126,11 @@ def create(
         engine=engine,
         skip_bad=skip_bad,
         progress=not (quiet or as_json),
+        compare=compare,
     ) as gallery:
         _report(gallery, as_json, f"Created {path}: {_size(gallery)}.", path=path)
+        if gallery.comparison and not as_json:
+            print(gallery.comparison)
 
 
 @gallery_app.command("add", cls=GalleryCommand)
@@ -276,12 +287,12 @@ def _report(gallery: Gallery, as_json: bool, sentence: str, **facts: Any) -> Non
 def info(path: GalleryPath, as_json: Json = False) -> None:
     """Show a gallery's contents, model and calibration."""
     with nearkin.Gallery.open(path) as gallery:
-        stats, calibration = gallery.stats(), gallery.calibration
+        stats, calibration, compared = gallery.stats(), gallery.calibration, gallery.comparison
     if as_json:
-        show_json({"path": path, **vars(stats)})
+        show_json({"path": path, **vars(stats), **({} if compared is None else {"comparison": compared})})
         return
     show_facts({"gallery": path, **_facts(stats), **({} if calibration is None else _learned(calibration))})
-    show_notes(stats.notes)
+    show_notes([*stats.notes, *([] if compared is None else [compared])])
     shown = list(islice(stats.classes.items(), _CLASSES_SHOWN))
     if shown:
         print()

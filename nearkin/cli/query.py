@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from nearkin.gallery.values import Forecast, Match, Neighbour
 
 
+_NAMED_BY = ("neighbours", "prototypes")
 _ASKED = "an image or recording, or a .npy file for a gallery of vectors"
 
 
@@ -35,17 +36,30 @@ def identify(
     neighbours: Annotated[
         int, typer.Option("--neighbours", "-n", min=0, max=1000, help="Also show this many nearest items.")
     ] = 0,
+    by: Annotated[
+        str,
+        typer.Option(
+            help="What names the class: the nearest neighbours, or prototypes, the means of the classes' items."
+        ),
+    ] = "neighbours",
     model: Model = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Identify files: the label, its probability, and whether the class is known, unknown, or neither can be told."""
+    if by not in _NAMED_BY:
+        raise typer.BadParameter(f"Choose {_NAMED_BY[0]} or {_NAMED_BY[1]}, not '{by}'.", param_hint="--by")
     from nearkin.cli.gallery_input import embed_queries
     from nearkin.gallery import Gallery
 
     with Gallery.open(path, model) as gallery:
         names, vectors = embed_queries(gallery, files)
-        matches = gallery.identify_vectors(vectors, neighbours=max(neighbours, 1), progress=not (quiet or as_json))
+        matches = gallery.identify_vectors(
+            vectors,
+            neighbours=max(neighbours, 1),
+            progress=not (quiet or as_json),
+            by="prototypes" if by == "prototypes" else "neighbours",
+        )
     if as_json:
         told = [
             {
@@ -202,9 +216,16 @@ def classify(
     by: Annotated[
         str, typer.Option(help="sim: by the most similar prototype; dol: by the dense output layer.")
     ] = "sim",
+    support: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Classes of your own in place of the training classes: a few examples each, in one folder per class.",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Classify files among a model's training classes, with probabilities."""
+    """Classify files among a model's training classes, or those of a few examples, with probabilities."""
     if by not in _BY:
         raise typer.BadParameter(f"Choose {_BY[0]} or {_BY[1]}, not '{by}'.", param_hint="--by")
     from nearkin import api
@@ -220,6 +241,8 @@ def classify(
             f"{run} has no learned similarity, so it cannot classify: train with --recipe learned-similarity, or "
             "query a gallery with `nearkin identify`."
         )
+    if support is not None:
+        model = model.few_shot(str(support))
     names, items = queries_from(files, of_vectors=False)
     found = model.classify(items, "dol" if by == "dol" else "sim")
     rows = [

@@ -223,7 +223,8 @@ def _check_same(mine: Settings, table: ParquetTable) -> None:
             "with a dimension and a name."
         )
     tie: tuple[Any, Any] = (mine.fingerprint or mine.name, other.fingerprint or other.name)
-    if tie[0] != tie[1] or mine.dimension != other.dimension or mine.space != other.space:
+    unlike = mine.fingerprint is None and mine.space != other.space  # one model's vectors may be compared in two ways
+    if tie[0] != tie[1] or mine.dimension != other.dimension or unlike:
         raise ModelError(
             f"The vectors of {path} were made by '{other.name}' ({other.dimension} dimensions, {other.space['name']}) "
             f"and those of the gallery by '{mine.name}' ({mine.dimension}, {mine.space['name']}), and distances "

@@ -6,13 +6,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
 import torch
 
 from nearkin.checks import check_between
-from nearkin.errors import DataError, ModelError
+from nearkin.errors import DataError, ModelError, suggestion
 from nearkin.gallery.bulk_import import Imported, ParquetPaths, import_files, parquet_files
 from nearkin.gallery.calibration import (
     Calibration,
@@ -40,6 +40,7 @@ from nearkin.gallery.map import GalleryMap
 from nearkin.gallery.model import (
     QueryEncoder,
     StoredSimilarity,
+    comparison_in_words,
     matching_encoder,
     model_kept,
     open_model,
@@ -55,6 +56,7 @@ from nearkin.gallery.places import (
     open_store,
     removed_on_error,
 )
+from nearkin.gallery.prototypes import GalleryPrototypes
 from nearkin.gallery.review import find_duplicates, suspicious_labels
 from nearkin.gallery.store import Found, GalleryStore, Record
 from nearkin.gallery.values import Duplicates, Item, MapPoint, Match, Neighbour, Settings, Stats, Suspect, Verification
@@ -67,6 +69,9 @@ from nearkin.spaces import Space, make_space
 
 FilterLike = str | Mapping[str, Any] | None
 Parameters = Mapping[str, Any] | None
+
+IdentifyBy = Literal["neighbours", "prototypes"]
+"""What names the class of a query."""
 
 _MODEST = 1000
 """Neighbours for which nobody counts the items first."""
@@ -101,6 +106,7 @@ class Gallery:
         self.store = store
         self._calibrator = Calibrator(store)
         self._map = GalleryMap(store)
+        self._prototypes = GalleryPrototypes(store)
         self._counted: tuple[int, list[str], np.ndarray] | None = None
         self._engine = TORCH if encoder is None else encoder.engine
         self._take(encoder)
@@ -126,6 +132,7 @@ class Gallery:
         engine: str = TORCH,
         skip_bad: bool = False,
         progress: bool = True,
+        compare: str | None = None,
     ) -> Gallery:
         """Create a gallery, with its first items if you pass any.
 
@@ -152,6 +159,9 @@ class Gallery:
             engine: what runs the model until the gallery is closed: "torch", or "onnx" for ONNX Runtime.
             skip_bad: leave out items that cannot be read instead of stopping.
             progress: show a progress bar.
+            compare: of a model with a learned similarity: by "sim", "cosine", "cosine+sim" or "raw-sum"; None: by what
+                its validation found best on classes that did not train, or "sim" where there were none. `comparison`
+                says which.
         """
         check_free(path)
         check_engine(engine)
@@ -159,7 +169,7 @@ class Gallery:
             raise DataError("You passed labels, metadata or ids but no items: pass the items too.")
         embedder = None if model is None else open_model(model)
         layout = layout_of(index, index_parameters, partition, partitions)
-        settings = settings_of(embedder, dimension, name, space, dtype)
+        settings = settings_of(embedder, dimension, name, space, dtype, compare)
         encoder = None if embedder is None else QueryEncoder(embedder, engine)
         with removed_on_error(path) as making, model_kept(path, settings, embedder) as settings:
             making.append(create_store(path, settings, layout))
@@ -214,7 +224,12 @@ class Gallery:
     def space(self) -> Space:
         """How vectors are compared; by the learned similarity of the model where it has one."""
         space = self.store.space
-        return LearnedSpace(space.base, space.network) if isinstance(space, StoredSimilarity) else space
+        return LearnedSpace(space.base, space.network, space.by) if isinstance(space, StoredSimilarity) else space
+
+    @property
+    def comparison(self) -> str | None:
+        """Which score compares items, and what the model's validation found of each; None where there is no choice."""
+        return comparison_in_words(self.settings, self.card)
 
     def close(self) -> None:
         """Close files and connections."""
@@ -290,31 +305,41 @@ class Gallery:
             check_pixels(item, encoder.spec.kind, "The query" if len(items) == 1 else f"Query {number}")
         return encoder.encode(items)
 
-    def identify(self, query: Any, *, neighbours: int = 10) -> Match:
+    def identify(self, query: Any, *, neighbours: int = 10, by: IdentifyBy = "neighbours") -> Match:
         """Identify a query: the likeliest class, how sure that is, and whether it is of any enrolled class at all.
 
         Args:
             query: an image (path, bytes, PIL image, array of pixels), or a vector (d,) you bring.
             neighbours: how many of the nearest items to show.
+            by: what names the class: the nearest "neighbours", or "prototypes", the means of the classes' items;
+                whether the query is known at all is said by its neighbours.
         """
-        return self.identify_vectors(self.embed(self._single(query)), neighbours=neighbours)[0]
+        return self.identify_vectors(self.embed(self._single(query)), neighbours=neighbours, by=by)[0]
 
-    def identify_many(self, queries: Any, *, neighbours: int = 10) -> list[Match]:
+    def identify_many(self, queries: Any, *, neighbours: int = 10, by: IdentifyBy = "neighbours") -> list[Match]:
         """`identify` for several images, as `embed` takes them, or vectors (q, d)."""
-        return self.identify_vectors(self.embed(queries), neighbours=neighbours)
+        return self.identify_vectors(self.embed(queries), neighbours=neighbours, by=by)
 
-    def identify_vectors(self, vectors: np.ndarray, *, neighbours: int = 10, progress: bool = False) -> list[Match]:
+    def identify_vectors(
+        self, vectors: np.ndarray, *, neighbours: int = 10, progress: bool = False, by: IdentifyBy = "neighbours"
+    ) -> list[Match]:
         """`identify` for vectors (q, d) that `embed` gave.
 
         Args:
             vectors: the queries.
             neighbours: how many of the nearest items to show.
             progress: show a progress bar if the gallery must be calibrated first.
+            by: as in `identify`.
         """
+        if by not in get_args(IdentifyBy):
+            raise DataError(f"A gallery cannot identify by '{by}'.{suggestion(str(by), get_args(IdentifyBy))}")
         rows, k = self._checked(vectors), how_many(neighbours, "neighbours")
         fitted = self._calibrator.calibrated(progress)
         found = self.store.search(rows, max(self._reachable(k), fitted.k), labelled=True)
-        matches = zip(fitted.classify(found, *self._classes()), self._neighbours(found, k), strict=True)
+        answers = fitted.classify(found, *self._classes())
+        if by == "prototypes":
+            answers = self._prototypes.named(rows, answers, self.space)
+        matches = zip(answers, self._neighbours(found, k), strict=True)
         return [replace(match, neighbours=tuple(near)) for match, near in matches]
 
     def search(
@@ -618,6 +643,8 @@ class Gallery:
 
     def rebuild(self, model: Embedder | str | Path, *, missing: str = "error", progress: bool = True) -> None:
         """Embed all items again with another model; the old vectors stay in use until the last new one is there.
+
+        How they are compared is chosen anew, as `create` does.
 
         Args:
             model: as in `create`.

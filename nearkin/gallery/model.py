@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -24,9 +24,14 @@ from nearkin.models import Embedder, ModelSection, build_embedder, list_backbone
 from nearkin.models.card import Card
 from nearkin.models.engines import TORCH, make_encoder
 from nearkin.models.items import Item, ItemLoader, batches, stacked
-from nearkin.models.similarity import LearnedSpace, PairSimilarity, SimilaritySides
+from nearkin.models.similarity import LearnedSpace, PairSimilarity
+from nearkin.models.similarity_sides import PairScore
+from nearkin.search.scorers import Sides
 from nearkin.search.workers import lone_threads
-from nearkin.spaces import Space, make_space
+from nearkin.spaces import Space, Sphere, make_space
+
+WAYS = get_args(PairScore)
+"""How items can be compared where the model has a learned similarity."""
 
 
 class StoredSimilarity(LearnedSpace):
@@ -41,11 +46,12 @@ class StoredSimilarity(LearnedSpace):
 
     def __init__(self, settings: Settings, directory: Path | None) -> None:
         self.base = make_space(**settings.space["base"])
+        self.by = settings.space.get("by", "sim")
         self._settings = settings
         self._directory = directory
         self._reading = Lock()
         self._network: PairSimilarity | None = None
-        self._apart: dict[torch.dtype, SimilaritySides] = {}
+        self._apart: dict[torch.dtype, Sides] = {}
 
     def __repr__(self) -> str:
         return f"StoredSimilarity({self._settings.fingerprint})"
@@ -74,7 +80,7 @@ class StoredSimilarity(LearnedSpace):
         sides = self.sides(wide)
         return sides.scores(sides.of_queries(x), sides.of_enrolled(y)).neg_()
 
-    def sides(self, dtype: torch.dtype = torch.float32) -> SimilaritySides:
+    def sides(self, dtype: torch.dtype = torch.float32) -> Sides:
         """What each side of a pair adds, taken apart once."""
         if dtype not in self._apart:
             self._apart[dtype] = super().sides(dtype)
@@ -122,8 +128,10 @@ def check_space_settings(space: Mapping[str, Any]) -> None:
         NearkinError: if there is no such space.
     """
     if is_learned(space):
-        if not isinstance(space.get("base"), Mapping) or set(space) != {"name", "base"}:
-            raise TypeError("a learned similarity is described by its name and its base")
+        if not isinstance(space.get("base"), Mapping) or set(space) - {"by"} != {"name", "base"}:
+            raise TypeError("a learned similarity is described by its name, its base and the score of a pair")
+        if space.get("by", "sim") not in WAYS:
+            raise TypeError(f"a pair is not scored by {space['by']!r}")
         make_space(**space["base"])
     else:
         make_space(**space)
@@ -136,7 +144,10 @@ def is_learned(space: Mapping[str, Any]) -> bool:
 
 def space_in_words(space: Mapping[str, Any]) -> str:
     """The settings of a space as a reader wants them."""
-    return f"learned similarity over {space['base']['name']}" if is_learned(space) else str(space["name"])
+    if not is_learned(space):
+        return str(space["name"])
+    by = "" if space.get("by", "sim") == "sim" else f" ({space['by']})"
+    return f"learned similarity over {space['base']['name']}{by}"
 
 
 _MODEL_FILE = "model.safetensors"
@@ -241,9 +252,21 @@ def pretrained(backbone: str) -> Embedder:
 _LONGEST_NAME = 200
 
 
-def settings_of(embedder: Embedder | None, dimension: int | None, name: str | None, space: Any, dtype: str) -> Settings:
+def settings_of(
+    embedder: Embedder | None,
+    dimension: int | None,
+    name: str | None,
+    space: Any,
+    dtype: str,
+    compare: str | None = None,
+) -> Settings:
     """What a gallery is tied to, from what `create` was given."""
     check_dtype(dtype, {})
+    if compare is not None and (embedder is None or not isinstance(embedder.space, LearnedSpace)):
+        raise DataError(
+            "compare= chooses among the scores of a learned similarity, and there is none: leave it out, or give a "
+            "model that the recipe learned-similarity has trained."
+        )
     if embedder is not None:
         if dimension is not None or space is not None:
             raise DataError("The model sets the dimension and the space: leave both out.")
@@ -252,7 +275,7 @@ def settings_of(embedder: Embedder | None, dimension: int | None, name: str | No
         return Settings(
             name=usual if name is None else _checked_name(name),
             dimension=embedder.dimension,
-            space=embedder.space.to_dict(),
+            space=_space_of_model(embedder, compare).to_dict(),
             dtype=dtype,
             fingerprint=embedder.fingerprint(),
             kind=embedder.spec.kind,
@@ -261,6 +284,28 @@ def settings_of(embedder: Embedder | None, dimension: int | None, name: str | No
         raise DataError("A gallery needs a model, or a dimension and a name for vectors of your own.")
     check_range(dimension, "dimension", 1, 65_536)
     return Settings(name=_checked_name(name), dimension=int(dimension), space=_space(space).to_dict(), dtype=dtype)
+
+
+def _space_of_model(embedder: Embedder, compare: str | None) -> Space:
+    """How a model's embeddings are compared: as asked, else as its validation on unseen classes found best, or by S."""
+    space = embedder.space
+    if not isinstance(space, LearnedSpace):
+        return space
+    way: Any = (embedder.card.compared or {}).get("best", "sim") if compare is None else compare
+    if way not in WAYS:
+        raise DataError(f"Items cannot be compared by '{way}'.{suggestion(str(way), WAYS)}")
+    return Sphere() if way == "cosine" else LearnedSpace(space.base, space.network, way)
+
+
+def comparison_in_words(settings: Settings, card: Card) -> str | None:
+    """By which score a gallery of a model with a learned similarity compares, and what its validation found."""
+    if card.compared is None:
+        return None
+    way = settings.space.get("by", "sim") if is_learned(settings.space) else "cosine"
+    found = ", ".join(f"{100 * value:.1f} by {name}" for name, value in card.compared["MAP@R"].items())
+    best = card.compared["best"]
+    told = "which was best" if way == best else f"where {best} was best"
+    return f"Compared by {way}, {told} on the model's validation classes (MAP@R in %: {found})."
 
 
 def _space(given: Any) -> Space:

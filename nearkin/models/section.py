@@ -11,7 +11,7 @@ from nearkin.errors import RecipeError
 from nearkin.models.attention import Fusion, Score, check_options
 from nearkin.models.backbones.base import check_backbone_name
 from nearkin.models.pooling.base import check_pooling
-from nearkin.models.similarity import Symmetric
+from nearkin.models.similarity import Form, Symmetric, check_similarity_options
 from nearkin.spaces import make_space
 
 AUTO: Literal["auto"] = "auto"
@@ -106,6 +106,21 @@ class SimilaritySection(BaseModel):
         default=None,
         description="max or mean of the similarities of both orders of a pair; null: S(enrolled, query) as it is.",
     )
+    form: Form = Field(
+        default="concatenation",
+        description="concatenation: a network on [a; b], the paper's; difference: on |g(a) - g(b)| and g(a) * g(b), "
+        "the same in either order, for classes that it has never seen.",
+    )
+    depth: int = Field(
+        default=1,
+        description="Hidden layers, 1 to 8. Further ones of a difference are in g, computed once an item; those of a "
+        "concatenation take every pair, which makes searches several times as slow.",
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> SimilaritySection:
+        check_similarity_options(self.form, self.symmetric, self.depth)
+        return self
 
 
 class ModelSection(BaseModel):

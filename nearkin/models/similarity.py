@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -12,35 +12,50 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from nearkin.errors import DataError, ModelError, suggestion
-from nearkin.search.scorers import slices
-from nearkin.search.workers import Queue, run_workers
+from nearkin.models.similarity_sides import (
+    HELD_ENTRIES,
+    ConcatenatedSides,
+    DifferenceSides,
+    FusedSides,
+    LayeredSides,
+    PairScore,
+    SimilaritySides,
+    fused,
+)
+from nearkin.search.scorers import Sides, slices
 from nearkin.spaces import Space
 
 Symmetric = Literal["max", "mean"]
+Form = Literal["concatenation", "difference"]
 
 _SYMMETRIC = ("max", "mean")
-_HELD_ENTRIES = 2**24  # hidden values of pairs that are held at once where the layers cannot be taken apart
-_BLOCK_ENTRIES = {"cpu": 2**19}  # hidden values of a block of pairs, near a core's cache; elsewhere as many as are held
-_BLOCK_ITEMS = 64
+_FORMS = ("concatenation", "difference")
+_MOST_LAYERS = 8
 _SIDE_ENTRIES = 2**22  # of the sides that a table holds
-_WIDE_ENTRIES = 2**18  # of sides in double precision, before they are rounded
 
 
 class PairSimilarity(nn.Module):
-    """`S(a, b) = v . dropout(LeakyReLU(W [a; b] + w)) + c`: how likely two embeddings are of one class, as a logit.
+    """How likely two embeddings are of one class, as a logit: `a` is a prototype or an enrolled item, `b` the query.
 
-    `a` is a prototype or an enrolled item and `b` the query. The first layer is a sum, `W [a; b] = Wa a + Wb b`, so
-    what an embedding adds is computed once for all its pairs. And LeakyReLU of a sum is a line plus a maximum,
-    `s x + y + (1 - s) max(x, -y)`, so without dropout a pair costs one maximum and one product for each hidden unit.
+    concatenation: `S(a, b) = v . dropout(LeakyReLU(W [a; b] + w)) + c`, the paper's. The first layer is a sum,
+    `W [a; b] = Wa a + Wb b`, so what an embedding adds is computed once for all its pairs. And LeakyReLU of a sum is a
+    line plus a maximum, `s x + y + (1 - s) max(x, -y)`, so without dropout a pair costs one maximum and one product for
+    each hidden unit.
+
+    difference: `S(a, b) = v . dropout(|g(a) - g(b)|) + u . dropout(g(a) * g(b)) + c`, with one layer `g` for both, the
+    same in either order. It starts as a similarity does: v below zero, u above.
 
     Reference: *Learning semantic similarities for prototypical classifiers* (submitted to ICLR 2021), section 3.
 
     Args:
         dimension: size of an embedding.
-        hidden: units of the hidden layer.
+        hidden: units of a hidden layer.
         slope: of LeakyReLU below zero, from 0 to 1.
         dropout: share of the hidden units that a training step leaves out.
         symmetric: "max" or "mean" of `S(a, b)` and `S(b, a)`; None: the first as it is.
+        form: "concatenation" or "difference".
+        depth: hidden layers. Further ones of a concatenation take each pair, which is slow; those of a difference take
+            each embedding, and cost pairs nothing.
     """
 
     def __init__(
@@ -50,10 +65,11 @@ class PairSimilarity(nn.Module):
         slope: float = 0.1,
         dropout: float = 0.25,
         symmetric: Symmetric | None = None,
+        form: Form = "concatenation",
+        depth: int = 1,
     ) -> None:
         super().__init__()
-        if symmetric is not None and symmetric not in _SYMMETRIC:
-            raise ModelError(f"A similarity cannot be symmetric by '{symmetric}'.{suggestion(symmetric, _SYMMETRIC)}")
+        check_similarity_options(form, symmetric, depth)
         if not 0.0 <= slope <= 1.0 or not 0.0 <= dropout < 1.0:
             raise ModelError(
                 f"A similarity takes a slope from 0 to 1 and a dropout from 0 to below 1, not {slope:g} and "
@@ -63,21 +79,41 @@ class PairSimilarity(nn.Module):
         self.hidden = hidden
         self.slope = slope
         self.symmetric = symmetric
-        self.first = nn.Linear(2 * dimension, hidden)
+        self.form = form
+        self.depth = depth
+        different = form == "difference"
+        self.first = nn.Linear(dimension if different else 2 * dimension, hidden)
         self.dropout = nn.Dropout(dropout)
-        self.second = nn.Linear(hidden, 1)
+        self.second = nn.Linear(2 * hidden if different else hidden, 1)
+        self.deeper = nn.ModuleList(nn.Linear(hidden, hidden) for _ in range(depth - 1))
+        if different:
+            with torch.no_grad():
+                self.second.weight.abs_()[:, :hidden].neg_()
 
     def to_dict(self) -> dict[str, Any]:
         """The arguments, so that `PairSimilarity(dimension, **similarity.to_dict())` builds it again."""
         shape: dict[str, Any] = {"hidden": self.hidden, "slope": self.slope}
-        return shape | {"dropout": self.dropout.p, "symmetric": self.symmetric}
+        shape |= {"dropout": self.dropout.p, "symmetric": self.symmetric}
+        # Fingerprints of models that were saved before there was a choice are without it.
+        later = {"form": (self.form, "concatenation"), "depth": (self.depth, 1)}
+        return shape | {name: value for name, (value, usual) in later.items() if value != usual}
+
+    def layers(self, dtype: torch.dtype) -> tuple[list[nn.Module], nn.Linear]:
+        """Copies in a precision of what `g` does before its last linear layer, and of that; of a difference alone."""
+        layers: list[nn.Module] = []
+        for layer in (self.first, *self.deeper):
+            assert isinstance(layer, nn.Linear)
+            twin = copy.deepcopy(layer).requires_grad_(False).to(dtype)
+            layers += [twin, nn.LeakyReLU(self.slope)]
+        return layers[:-2], twin
 
     def forward(self, enrolled: Tensor, queries: Tensor) -> Tensor:
         """Similarities (...) of pairs: enrolled (..., d) with queries (..., d), one to one."""
+        if self.form == "difference":
+            return self._of_values(self._values(enrolled), self._values(queries), self.dropout.p)
 
         def one_way(left: Tensor, right: Tensor) -> Tensor:
-            hidden = functional.leaky_relu(self.first(torch.cat([left, right], dim=-1)), self.slope)
-            return self.second(self.dropout(hidden)).squeeze(-1)
+            return self._of_hidden(self.first(torch.cat([left, right], dim=-1)), self.dropout.p)
 
         scores = one_way(enrolled, queries)
         return scores if self.symmetric is None else self._both(scores, one_way(queries, enrolled))
@@ -100,33 +136,62 @@ class PairSimilarity(nn.Module):
             return self._held_table(queries, enrolled, self.dropout.p if drops else 0.0)
         return self._table_of_sides(queries, enrolled)
 
-    def taken_apart(self, dtype: torch.dtype = torch.float32) -> SimilaritySides:
+    def taken_apart(self, dtype: torch.dtype = torch.float32, wide: torch.dtype = torch.float64) -> SimilaritySides:
         """What each side adds, for many pairs of few embeddings; a copy of the weights as they are, without dropout.
 
         Args:
             dtype: of the computation.
+            wide: of the product that gives the sides, before they are rounded.
         """
-        return SimilaritySides(self, dtype)
+        if self.form == "difference":
+            return DifferenceSides(self, dtype, wide)
+        return (ConcatenatedSides if self.depth == 1 else LayeredSides)(self, dtype, wide)
 
     def _held_table(self, queries: Tensor, enrolled: Tensor, dropout: float) -> Tensor:
         """The table with the hidden values of all pairs of some queries held at a time."""
+        different = self.form == "difference"
+        step = max(1, HELD_ENTRIES // max(1, math.prod(enrolled.shape[:-1]) * self.hidden * (2 if different else 1)))
+        strips = []
+        if different:
+            items = self._values(enrolled).unsqueeze(-3)
+            for some in self._values(queries).split(step, dim=-2):
+                strips.append(self._of_values(items, some.unsqueeze(-2), dropout))
+            return torch.cat(strips, dim=-2) if len(strips) != 1 else strips[0]
         weight, bias = self.first.weight.to(queries.dtype), self.first.bias.to(queries.dtype)
         of_enrolled, of_queries = weight[:, : self.dimension], weight[:, self.dimension :]
 
         def one_way(left: Tensor, right: Tensor) -> Tensor:  # (..., q, h) and (..., n, h)
-            hidden = functional.leaky_relu(left.unsqueeze(-2) + right.unsqueeze(-3), self.slope)
-            kept = functional.dropout(hidden, dropout) if dropout else hidden
-            outer, constant = self.second.weight.to(hidden.dtype), self.second.bias.to(hidden.dtype)
-            return functional.linear(kept, outer, constant).squeeze(-1)
+            return self._of_hidden(left.unsqueeze(-2) + right.unsqueeze(-3), dropout)
 
-        step = max(1, _HELD_ENTRIES // max(1, math.prod(enrolled.shape[:-1]) * self.hidden))
-        strips = []
         for some in queries.split(step, dim=-2):
             scores = one_way(some @ of_queries.T, enrolled @ of_enrolled.T + bias)
             if self.symmetric is not None:
                 scores = self._both(scores, one_way(some @ of_enrolled.T + bias, enrolled @ of_queries.T))
             strips.append(scores)
         return torch.cat(strips, dim=-2) if len(strips) != 1 else strips[0]
+
+    def _of_hidden(self, hidden: Tensor, dropout: float) -> Tensor:
+        """Similarities (...) of what the first layer of a concatenation gives (..., h)."""
+        values = hidden
+        for layer in (*self.deeper, self.second):
+            values = _linear(layer, self._kept(functional.leaky_relu(values, self.slope), dropout))
+        return values.squeeze(-1)
+
+    def _values(self, points: Tensor) -> Tensor:
+        """g (..., h) of points (..., d)."""
+        values = _linear(self.first, points)
+        for layer in self.deeper:
+            values = _linear(layer, functional.leaky_relu(values, self.slope))
+        return values
+
+    def _of_values(self, x: Tensor, y: Tensor, dropout: float) -> Tensor:
+        """Similarities (...) of pairs by their g, (..., h) each."""
+        apart, together = self.second.weight.to(x.dtype).split(self.hidden, dim=1)
+        scores = functional.linear(self._kept((x - y).abs(), dropout), apart, self.second.bias.to(x.dtype))
+        return (scores + functional.linear(self._kept(x * y, dropout), together)).squeeze(-1)
+
+    def _kept(self, hidden: Tensor, dropout: float) -> Tensor:
+        return functional.dropout(hidden, dropout) if dropout and self.training else hidden
 
     @torch.no_grad()
     def _table_of_sides(self, queries: Tensor, enrolled: Tensor) -> Tensor:
@@ -142,7 +207,7 @@ class PairSimilarity(nn.Module):
         batch, rows, items = len(x), x.shape[1], y.shape[1]
         # Where sides are hardly shared between pairs they are most of the work, and nothing adds up their rounding.
         lone = rows * items <= rows + items
-        sides = SimilaritySides(self, queries.dtype, queries.dtype if lone else torch.float64)
+        sides = self.taken_apart(queries.dtype, queries.dtype if lone else torch.float64)
         table = torch.empty(batch, rows, items, dtype=queries.dtype, device=queries.device)
         most = max(1, _SIDE_ENTRIES // sides.width)
         for some in slices(batch, max(1, most // max(1, rows + items))):
@@ -156,149 +221,51 @@ class PairSimilarity(nn.Module):
         return torch.maximum(there, back) if self.symmetric == "max" else (there + back) / 2
 
 
-class SimilaritySides:
-    """A similarity as a sum of what each side adds: sides are computed once, and a pair costs little more.
-
-    A side has `width` columns: the hidden values, those of enrolled items negative, and last the side's own number;
-    twice that where the similarity is symmetric, once for each of its roles. With `x` of the query and `y` of the item,
-    `S = (1 - s) v . max(x, y)` plus both numbers.
-
-    Args:
-        similarity: whose weights to copy.
-        dtype: of all that is computed.
-        wide: of the product that gives the sides, before they are rounded.
-    """
-
-    def __init__(
-        self, similarity: PairSimilarity, dtype: torch.dtype = torch.float32, wide: torch.dtype = torch.float64
-    ) -> None:
-        outer = similarity.second.weight.detach().double()[0]
-        bias, constant = similarity.first.bias.detach().double(), similarity.second.bias.detach().double()
-        of_enrolled, of_queries = similarity.first.weight.detach().double().split(similarity.dimension, dim=1)
-        self._symmetric = similarity.symmetric
-        self._dtype, self._wide = dtype, wide
-        self._half = len(outer) + 1
-        self._bend = ((1 - similarity.slope) * outer).to(dtype)
-        line = similarity.slope * outer
-        enrolled = torch.cat([-of_enrolled, (outer @ of_enrolled)[None]]), torch.cat([-bias, outer @ bias + constant])
-        queries = torch.cat([of_queries, (line @ of_queries)[None]]), torch.zeros_like(enrolled[1])
-        ways = {"enrolled": [enrolled], "queries": [queries]}
-        if self._symmetric is not None:
-            ways = {"enrolled": [enrolled, queries], "queries": [queries, enrolled]}
-        self._layers = {
-            side: (torch.cat([one for one, _ in layers]).T.to(wide), torch.cat([one for _, one in layers]).to(wide))
-            for side, layers in ways.items()
-        }
-
-    @property
-    def width(self) -> int:
-        """Columns of a side."""
-        return (1 if self._symmetric is None else 2) * self._half
-
-    def of_enrolled(self, points: Tensor) -> Tensor:
-        """Sides (..., width) of enrolled items (..., d)."""
-        return self._side(points, *self._layers["enrolled"])
-
-    def of_queries(self, points: Tensor) -> Tensor:
-        """Sides (..., width) of queries (..., d)."""
-        return self._side(points, *self._layers["queries"])
-
-    @torch.no_grad()
-    def scores(self, queries: Tensor, enrolled: Tensor, out: Tensor | None = None) -> Tensor:
-        """Similarities (..., q, n) of the sides of queries (..., q, width) and of enrolled items (..., n, width).
-
-        Every thread of torch takes blocks of pairs, whose hidden values stay in its core's cache.
-        """
-        lead = torch.broadcast_shapes(queries.shape[:-2], enrolled.shape[:-2])
-        rows, items = queries.shape[-2], enrolled.shape[-2]
-        if out is None:
-            out = torch.empty(*lead, rows, items, dtype=self._dtype, device=queries.device)
-        batch = math.prod(lead)
-        left = queries.expand(*lead, -1, -1).reshape(batch, rows, self.width)
-        right = enrolled.expand(*lead, -1, -1).reshape(batch, items, self.width)
-        flat = out if len(lead) == 1 else out.view(batch, rows, items) if lead else out.unsqueeze(0)
-        entries = _BLOCK_ENTRIES.get(queries.device.type, _HELD_ENTRIES)
-        blocks = list(_blocks(len(left), rows, items, max(1, entries // self._half)))
-        queue = Queue(blocks)
-
-        def work(_: int) -> None:
-            room: Tensor | None = None
-            for some, strip, part in queue:
-                x, y = left[some, strip].unsqueeze(2), right[some, part].unsqueeze(1)
-                shape = (len(x), x.shape[1], y.shape[2], self._half - 1)
-                if room is None or math.prod(shape) > len(room):
-                    room = torch.empty(math.prod(shape), dtype=self._dtype, device=x.device)
-                flat[some, strip, part] = self._both_ways(x, y, room[: math.prod(shape)].view(shape))
-
-        if len(blocks) > 1:
-            run_workers(work, queries.device)
-        else:
-            work(0)
-        return out
-
-    def sizes(self, sides: Tensor) -> Tensor:
-        """Upper bounds (...) of the terms that a side (..., width) adds to any score, for what rounding may do."""
-        ways = sides.unflatten(-1, (-1, self._half))
-        bend = self._bend.abs().to(sides.device)
-        return (ways[..., :-1].abs() @ bend + ways[..., -1].abs()).amax(dim=-1)
-
-    @torch.no_grad()
-    def _side(self, points: Tensor, matrix: Tensor, offset: Tensor) -> Tensor:
-        # Rounded once: in what all pairs of a point share, rounding would add up over the hidden units.
-        flat = points.reshape(-1, points.shape[-1])
-        matrix, offset = matrix.to(points.device), offset.to(points.device)
-        sides = torch.empty(len(flat), self.width, dtype=self._dtype, device=points.device)
-        for some in slices(len(flat), max(1, _WIDE_ENTRIES // self.width)):
-            sides[some] = torch.addmm(offset, flat[some].to(self._wide), matrix)
-        return sides.view(*points.shape[:-1], self.width)
-
-    def _both_ways(self, x: Tensor, y: Tensor, room: Tensor) -> Tensor:
-        """Similarities (b, q, n) of sides (b, q, 1, width) and (b, 1, n, width); the room (b, q, n, h) is filled."""
-        there = self._one_way(x[..., : self._half], y[..., : self._half], room)
-        if self._symmetric is None:
-            return there
-        back = self._one_way(x[..., self._half :], y[..., self._half :], room)
-        return torch.maximum(there, back) if self._symmetric == "max" else there.add_(back).div_(2)
-
-    def _one_way(self, x: Tensor, y: Tensor, room: Tensor) -> Tensor:
-        torch.maximum(x[..., :-1], y[..., :-1], out=room)
-        bent = torch.mv(room.view(-1, room.shape[-1]), self._bend.to(x.device))
-        return bent.view(room.shape[:-1]).add_(x[..., -1] + y[..., -1])
+def _linear(layer: nn.Module, values: Tensor) -> Tensor:
+    """What a linear layer gives (..., o) of values (..., i), in their precision."""
+    assert isinstance(layer, nn.Linear)
+    return functional.linear(values, layer.weight.to(values.dtype), layer.bias.to(values.dtype))
 
 
-def _blocks(batch: int, rows: int, items: int, pairs: int) -> Iterator[tuple[slice, slice, slice]]:
-    """Blocks of about so many pairs: which of the tables, rows and columns."""
-    wide = min(items, _BLOCK_ITEMS)
-    tall = min(rows, max(1, pairs // max(1, wide)))
-    wide = min(items, max(wide, pairs // max(1, tall)))
-    whole = tall == rows and wide == items
-    for some in slices(batch, max(1, pairs // max(1, tall * wide)) if whole else 1):
-        for part in slices(items, max(1, wide)):
-            for strip in slices(rows, max(1, tall)):
-                yield some, strip, part
+def check_similarity_options(form: str, symmetric: str | None, depth: int) -> None:
+    """Refuse a form, a symmetry or a depth that there is not."""
+    if form not in _FORMS:
+        raise ModelError(f"A similarity has no form '{form}'.{suggestion(form, _FORMS)}")
+    if symmetric is not None and symmetric not in _SYMMETRIC:
+        raise ModelError(f"A similarity cannot be symmetric by '{symmetric}'.{suggestion(symmetric, _SYMMETRIC)}")
+    if symmetric is not None and form == "difference":
+        raise ModelError("A similarity of the form 'difference' is symmetric already: set symmetric to null.")
+    if not 1 <= depth <= _MOST_LAYERS:
+        raise ModelError(f"A similarity has a depth of 1 to {_MOST_LAYERS} hidden layers, not {depth}.")
 
 
 class PrototypeBank(nn.Module):
     """A point for each class, moved towards the class's mean in every batch it appears in, never by a gradient.
 
     `C <- momentum C + (1 - momentum) mean` of the batch's embeddings of the class; classes that are not in the batch
-    stay where they are. The points are saved with the model.
+    stay where they are. The points are saved with the model. What items are compared with is `placed`.
 
     Reference: *Learning semantic similarities for prototypical classifiers* (submitted to ICLR 2021), section 3.1.
 
     Args:
         classes: how many.
         dimension: size of an embedding.
+        space: where the embeddings are; None: prototypes are the moving averages as they are.
     """
 
     points: Tensor
 
-    def __init__(self, classes: int, dimension: int) -> None:
+    def __init__(self, classes: int, dimension: int, space: Space | None = None) -> None:
         super().__init__()
         self.register_buffer("points", torch.randn(classes, dimension))
+        self.space = space
 
     def __len__(self) -> int:
         return len(self.points)
+
+    def placed(self) -> Tensor:
+        """The prototypes (C, d) as the space has its means: on the sphere they are on it, as those of few shots are."""
+        return self.points if self.space is None else self.space.mean(self.points.unsqueeze(-2))
 
     @torch.no_grad()
     def update(self, embeddings: Tensor, labels: Tensor, momentum: float = 0.9) -> None:
@@ -345,7 +312,7 @@ class SimilarityParts:
         """
         if by == "dol" and self.dense is not None:
             return self.dense(points)
-        return self.network.table(points, self.prototypes.points.to(points.dtype), at_rest=at_rest)
+        return self.network.table(points, self.prototypes.placed().to(points.dtype), at_rest=at_rest)
 
 
 @dataclass(eq=False, repr=False)
@@ -358,6 +325,7 @@ class LearnedSpace:
     Args:
         base: where the points live: what projects embeddings, and what their mean is.
         network: what compares them, as it is at the moment of each call.
+        by: the score of a pair: "sim" is S; "cosine+sim" and "raw-sum" have the cosine with it.
     """
 
     name: ClassVar[str] = "learned"
@@ -365,9 +333,10 @@ class LearnedSpace:
 
     base: Space
     network: PairSimilarity
+    by: PairScore = "sim"
 
     def __repr__(self) -> str:
-        return f"LearnedSpace({self.base!r}, similarity {id(self.network):x})"
+        return f"LearnedSpace({self.base!r}, similarity {id(self.network):x}, {self.by})"
 
     def project(self, f: Tensor) -> Tensor:
         """Raw embeddings (..., d) to points of the base space (..., d)."""
@@ -379,16 +348,22 @@ class LearnedSpace:
             x, y = x.float(), y.float()
         # The network's weights learn by its loss alone, and a graph would hold every pair.
         with torch.set_grad_enabled(torch.is_grad_enabled() and (x.requires_grad or y.requires_grad)):
-            return -self.network.table(x, y, at_rest=True)
+            similarities = self.network.table(x, y, at_rest=True)
+            if self.by == "sim":
+                return -similarities
+            cosines = functional.normalize(x, dim=-1) @ functional.normalize(y, dim=-1).mT
+            return -fused(similarities, cosines, self.by)
 
     def mean(self, xs: Tensor) -> Tensor:
         """The mean (..., d) of points (..., n, d) of the base space."""
         return self.base.mean(xs)
 
-    def sides(self, dtype: torch.dtype = torch.float32) -> SimilaritySides:
+    def sides(self, dtype: torch.dtype = torch.float32) -> Sides:
         """What each side of a pair adds, for searches: see `nearkin.search.scorers.Factorised`."""
-        return self.network.taken_apart(dtype)
+        apart = self.network.taken_apart(dtype)
+        return apart if self.by == "sim" else FusedSides(apart, self.by, self.network.dimension, dtype)
 
     def to_dict(self) -> dict[str, Any]:
         """The name and the base; the network is part of the model, with which alone the space can be built again."""
-        return {"name": self.name, "base": self.base.to_dict()}
+        told = {"name": self.name, "base": self.base.to_dict()}
+        return told if self.by == "sim" else told | {"by": self.by}

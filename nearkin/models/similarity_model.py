@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from nearkin.errors import DataError, ModelError, suggestion
 from nearkin.models.embedder import Embedder, Features
 from nearkin.models.items import Items, open_collection
 from nearkin.models.similarity import LearnedSpace, PairSimilarity, PrototypeBank, SimilarityParts
+from nearkin.models.similarity_sides import PairScore, fused
 from nearkin.search import exact
 from nearkin.spaces import Space
 
@@ -52,10 +53,9 @@ def _same_file_positions(queries: Any, gallery: Any) -> list[list[int]]:
 
 
 Classifier = Literal["sim", "dol"]
-PairScore = Literal["sim", "cosine", "cosine+sim"]
 
 _CLASSIFIERS = ("sim", "dol")
-_PAIR_SCORES = ("sim", "cosine", "cosine+sim")
+_PAIR_SCORES = get_args(PairScore)
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +103,7 @@ class SimilarityModel(Embedder):
             )
         self.network = network
         self.classes = tuple(classes)
-        self.prototypes = PrototypeBank(len(self.classes), self.dimension)
+        self.prototypes = PrototypeBank(len(self.classes), self.dimension, encoder.space)
         self.dense = nn.Linear(self.dimension, len(self.classes)) if dense else None
         self.space = LearnedSpace(encoder.space, network)
 
@@ -186,7 +186,7 @@ class SimilarityModel(Embedder):
         twin = copy.copy(self)
         twin._modules = dict(self._modules)
         twin.classes = tuple(classes)
-        twin.prototypes = PrototypeBank(len(classes), self.dimension).to(self._device)
+        twin.prototypes = PrototypeBank(len(classes), self.dimension, self.base).to(self._device)
         means = [self.base.mean(torch.from_numpy(points[names == name])) for name in classes]
         twin.prototypes.points.copy_(torch.stack(means))
         twin.dense = None
@@ -202,7 +202,7 @@ class SimilarityModel(Embedder):
             a: enrolled items, as of `encode`, or embeddings, float (n, d).
             b: as many items to be compared with them, one to one.
             by: "sim": the learned similarity, a logit; "cosine": of the embeddings; "cosine+sim": the mean of
-                `sigmoid(S)` and `(1 + cosine) / 2`, from 0 to 1.
+                `sigmoid(S)` and `(1 + cosine) / 2`, from 0 to 1; "raw-sum": S plus the cosine, as in the paper.
             progress: show a bar.
         """
         return self.pair_scores(self._points(a, 32, progress), self._points(b, 32, progress), by)
@@ -221,8 +221,7 @@ class SimilarityModel(Embedder):
         if by == "cosine":
             return cosine.cpu().numpy()
         similarity = self.network.table(right.unsqueeze(1), left.unsqueeze(1), at_rest=True)[:, 0, 0]
-        scores = similarity if by == "sim" else (similarity.sigmoid() + (1 + cosine) / 2) / 2
-        return scores.cpu().numpy()
+        return fused(similarity, cosine, by).cpu().numpy()
 
     def retrieve(
         self,
@@ -231,9 +230,10 @@ class SimilarityModel(Embedder):
         queries: Items | None = None,
         *,
         exclude: Any | None = None,
+        by: PairScore = "sim",
         progress: bool = False,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The k gallery items most similar to each query: (similarities, indices), each (q, k), most similar first.
+        """The k gallery items most similar to each query: (scores, indices), each (q, k), most similar first.
 
         A query never finds itself: without `queries` every item of the gallery is looked for among the others, and a
         query that is the same file as items of the gallery does not find those.
@@ -243,8 +243,10 @@ class SimilarityModel(Embedder):
             k: how many.
             queries: as above; default: the gallery itself.
             exclude: the index (q,) of the gallery item that a query must not find, -1 for none; None: by file.
+            by: the score that compares, as of `verify`.
             progress: show a bar.
         """
+        _check_name(by, _PAIR_SCORES, "retrieve")
         gallery = open_collection(gallery)
         there = self._points(gallery, 32, progress)
         if queries is None or queries is gallery:
@@ -261,8 +263,9 @@ class SimilarityModel(Embedder):
             raise DataError(
                 f"k is {k}, but only {available} items can be found ({why}): ask for fewer, or pass more items."
             )
-        distances, indices = exact(*points, k + most, space=self.space, exclude=exclude)
-        found, places = -distances.cpu().numpy(), indices.cpu().numpy()
+        space = "cosine" if by == "cosine" else LearnedSpace(self.base, self.network, by)
+        distances, indices = exact(*points, k + most, space=space, exclude=exclude)
+        found, places = float(by == "cosine") - distances.cpu().numpy(), indices.cpu().numpy()
         if most:
             own = np.array([np.isin(row, hidden) for row, hidden in zip(places, same, strict=True)])
             kept = np.argsort(own, axis=1, kind="stable")[:, :k]

@@ -69,7 +69,8 @@ def learned_similarity(
     parts = shape.similarity
     if parts is None:
         dense = nn.Linear(shape.dimension, shape.classes) if auxiliary_weight else None
-        parts = SimilarityParts(PairSimilarity(shape.dimension), PrototypeBank(shape.classes, shape.dimension), dense)
+        bank = PrototypeBank(shape.classes, shape.dimension, shape.space)
+        parts = SimilarityParts(PairSimilarity(shape.dimension), bank, dense)
     weights = (class_weight, pair_weight, auxiliary_weight)
     owned = shape.similarity is None
     return SimilarityLoss(shape.space, parts, weights, momentum, label_smoothing, target_spread, shape.seed, owned)
@@ -154,7 +155,7 @@ class SimilarityLoss(nn.Module):
 
     def class_vectors(self) -> Tensor:
         """The prototypes (C, d), which have no gradient."""
-        return self.parts.prototypes.points
+        return self.parts.prototypes.placed()
 
     def readings(self) -> dict[str, float]:
         """The weighted terms of the last step."""

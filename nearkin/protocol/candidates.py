@@ -228,10 +228,14 @@ def _content(recipe: Recipe) -> dict[str, Any]:
 def _counting(tree: dict[str, Any]) -> dict[str, Any]:
     """A recipe's content without the keys that do not matter; older books have some of them."""
     counting = dict(tree)
-    for section, later in ADDED_LATER.items():
+    for place, later in ADDED_LATER.items():
+        section, _, within = place.partition(".")
         if isinstance(given := counting.get(section), Mapping):
-            kept = {key: value for key, value in given.items() if key not in later or value != later[key]}
-            counting[section] = {key: value for key, value in kept.items() if key not in _IDLE.get(section, ())}
+            inner = given.get(within) if within else given
+            if isinstance(inner, Mapping):
+                kept = {key: value for key, value in inner.items() if key not in later or value != later[key]}
+                kept = {key: value for key, value in kept.items() if key not in _IDLE.get(place, ())}
+                counting[section] = {**given, within: kept} if within else kept
     return counting
 
 

@@ -193,6 +193,7 @@ class ModelAnswer(BaseModel):
     kind: str
     fingerprint: str | None
     card: dict[str, Any]
+    comparison: str | None = Field(description="By which score items are compared, where the model has several.")
     stats: dict[str, Any]
     calibration: dict[str, Any] | None
     reliability: dict[str, Any]

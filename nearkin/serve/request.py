@@ -8,7 +8,7 @@ import binascii
 import math
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 import pydantic_core
 from fastapi import Request
@@ -170,6 +170,9 @@ class IdentifyBody(SampleBody):
 
     neighbours: int = Field(default=10, ge=1, le=MOST_NEIGHBOURS)
     place: bool = Field(default=False, description="Also give its position in the map.")
+    by: Literal["neighbours", "prototypes"] = Field(
+        default="neighbours", description="What names the class: nearest items, or the mean of each class's (few-shot)."
+    )
 
 
 class SearchBody(SampleBody):

@@ -80,7 +80,11 @@ Serving = Annotated[Service, Depends(_service)]
 async def identify(asked: Annotated[IdentifyBody, Depends(body_of(IdentifyBody))], service: Serving) -> IdentifyAnswer:
     """Identify an image: its label, the probability, and whether it belongs to an enrolled class at all."""
     vector = await service.vector(asked.image, asked.vector)
-    match = await service.identify(vector, asked.neighbours)
+    if asked.by == "neighbours":
+        match = await service.identify(vector, asked.neighbours)
+    else:
+        matches = service.gallery.identify_vectors
+        match = (await service.read(matches, vector[None], neighbours=asked.neighbours, by=asked.by))[0]
     place = await service.slowly(service.gallery.place, vector) if asked.place and match.neighbours else None
     return IdentifyAnswer.of(match, place)
 
@@ -253,6 +257,7 @@ async def model(service: Serving, request: Request) -> ModelAnswer:
             "kind": settings.kind,
             "fingerprint": settings.fingerprint,
             "card": plain(gallery.card.to_dict()),
+            "comparison": gallery.comparison,
             "stats": stats_answer(stats),
             "calibration": plain(stats.calibration),
             "reliability": plain(gallery.reliability()),

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from nearkin.checks import is_real
 from nearkin.errors import ModelError, suggestion
 from nearkin.registry import Registry
 
@@ -148,6 +149,7 @@ class Euclidean(StraightSpace):
 
 
 _STABILITY = 1e-6
+_LARGEST_RADIUS = 1000.0
 
 
 @spaces.register("sphere")
@@ -161,21 +163,28 @@ class Sphere(StraightSpace):
 
     Args:
         metric: "chord" (0 to 2) or "angle" (0 to pi). Both give the same neighbours.
+        radius: length of embeddings and means; distances are those of directions whatever it is.
     """
 
     name: ClassVar[str] = "sphere"
     metric: str = "chord"
+    radius: float = 1.0
 
     def __post_init__(self) -> None:
         metrics = ("chord", "angle")
         if self.metric not in metrics:
             raise ModelError(f"The sphere has no metric '{self.metric}'.{suggestion(str(self.metric), metrics)}")
+        if not (is_real(self.radius) and 0 < self.radius <= _LARGEST_RADIUS):
+            raise ModelError(
+                f"The radius of a sphere must be a number above 0 and at most {_LARGEST_RADIUS:g}, not {self.radius!r}."
+            )
 
     def project(self, f: Tensor) -> Tensor:
-        """Normalise embeddings (..., d): `f / (|f| + 1e-6)`; zero, having no direction, stays zero without gradient."""
+        """Normalise embeddings (..., d): `f / (|f| + 1e-6)` times the radius; zero stays zero without gradient."""
         wide = widen(f)
         norm = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
-        return torch.where(norm == 0, torch.zeros_like(wide), wide / (norm + _STABILITY)).to(f.dtype)
+        points = torch.where(norm == 0, torch.zeros_like(wide), wide / (norm + _STABILITY))
+        return (points if self.radius == 1 else self.radius * points).to(f.dtype)
 
     def distance(self, x: Tensor, y: Tensor) -> Tensor:
         """Distances (..., n, m) between points (..., n, d) and (..., m, d)."""
@@ -195,6 +204,11 @@ class Sphere(StraightSpace):
     def as_euclidean(self, points: Tensor) -> tuple[Tensor, Tensor | None]:
         """The directions: chord and angle grow together."""
         return _direction(widen(points)), None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Name and parameters; the usual radius goes without saying, as before there was another."""
+        told = super().to_dict()
+        return told if self.radius != 1 else {key: value for key, value in told.items() if key != "radius"}
 
 
 def _direction(x: Tensor) -> Tensor:

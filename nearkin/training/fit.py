@@ -50,7 +50,7 @@ from nearkin.training.start import (
     start_proxies,
 )
 from nearkin.training.strategies.base import ACCURACY, check_schedule, make_schedule
-from nearkin.training.validation import Validation, ValidationInputs, check_validation
+from nearkin.training.validation import Validation, ValidationInputs, check_validation, compared_scores
 
 Encode = Callable[[Embedder], np.ndarray]
 """From a model to its embeddings (n, d) of the validation items."""
@@ -370,8 +370,12 @@ def _keep(setup: TrainingSetup, learner: Learner, loop: Loop, start: RunStart, e
     if encode is not None and start.first is not None and ranks.is_first:
         best, _ = per_query(encode(embedder), setup.validation_labels, embedder.space)
         gain = measure_gain(start, best, state.best_step)
+    compared = None
+    if encode is not None and isinstance(embedder, SimilarityModel) and ranks.is_first and _unseen(setup):
+        compared = compared_scores(encode(embedder), setup.validation_labels, embedder.space)
     card = _make_card(setup, embedder, state, values, loop.finished)
-    embedder.card = replace(card, start=start.head, gain=None if gain is None else gain.to_dict())
+    told = None if gain is None else gain.to_dict()
+    embedder.card = replace(card, start=start.head, gain=told, compared=compared)
     if ranks.is_first and (state.best_step or state.stale or not loop.interrupted):
         # Stopped before the first validation there is nothing worth keeping but the checkpoint.
         setup.run.save_model(embedder)
@@ -379,6 +383,12 @@ def _keep(setup: TrainingSetup, learner: Learner, loop: Loop, start: RunStart, e
             write_class_vectors(setup.run.path, setup.items.classes, objective.loss.class_vectors())
     ranks.await_first()  # whoever leaves early may have torchrun end the one that writes
     return TrainingResult(embedder, objective, state, loop.interrupted, gain)
+
+
+def _unseen(setup: TrainingSetup) -> bool:
+    """Whether the validation classes are others than those that train, with two items of one at least."""
+    labels = setup.validation_labels
+    return not setup.recipe.data.classes_are_seen and len(np.unique(labels)) < len(labels)
 
 
 def _make_card(
@@ -509,6 +519,11 @@ def check_similarity(recipe: Recipe) -> None:
     if loss == LEARNED_SIMILARITY and not has_similarity:
         raise RecipeError(
             f"The loss '{loss}' trains a similarity, but the model has none: set model.similarity to {{}}."
+        )
+    if not has_similarity and recipe.model.space_parameters.get("radius", 1) != 1:
+        raise RecipeError(
+            f"model.space_parameters.radius is for a learned similarity, and the loss '{loss}' goes by directions: set "
+            "it to 1."
         )
     for name in ("ema", "average_best"):
         if has_similarity and getattr(recipe.training, name):

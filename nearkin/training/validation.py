@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,10 +17,10 @@ from nearkin.errors import DataError, RecipeError
 from nearkin.metrics import mean_class_radius, retrieval_metrics
 from nearkin.metrics.fewshot import fewshot_accuracy
 from nearkin.metrics.named import named_metrics
-from nearkin.models import Embedder
+from nearkin.models import Embedder, LearnedSpace
 from nearkin.models.items import ItemLoader, open_items
 from nearkin.recipe import EpisodicSection, Recipe
-from nearkin.spaces import Representation, Space
+from nearkin.spaces import Representation, Space, Sphere
 
 _MOST_BYTES = 512 * 2**20
 _BATCH, _WORKERS = 32, 2
@@ -74,6 +75,20 @@ class ValidationInputs:
 
 
 _USUAL = ("MAP@R", "P@1")
+
+
+def compared_scores(embeddings: np.ndarray, labels: np.ndarray, space: LearnedSpace) -> dict[str, Any]:
+    """MAP@R of items (n, d) with n labels by each way to compare, for a model's card; which is best, first of equals.
+
+    The cosine comes first: it is the simpler one, and has a graph index.
+    """
+    ways: dict[str, Space] = {"cosine": Sphere(), "sim": LearnedSpace(space.base, space.network)}
+    ways["cosine+sim"] = LearnedSpace(space.base, space.network, "cosine+sim")
+    found = {
+        name: retrieval_metrics(embeddings, labels, metrics=["MAP@R"], space=way, per_query=False).values["MAP@R"]
+        for name, way in ways.items()
+    }
+    return {"MAP@R": found, "best": max(found, key=lambda name: found[name]), "items": len(labels)}
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ SETTINGS = (
     "model.freeze=null",
     "model.cache=false",
     "model.dimension=2",
+    "model.space=euclidean",
     "training.max_steps=800",
     "training.evaluate_every=100",
 )

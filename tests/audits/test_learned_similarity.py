@@ -13,7 +13,7 @@ from sklearn.metrics import roc_auc_score, roc_curve
 
 import nearkin as nk
 from nearkin.audits import Subject, run_suites
-from nearkin.audits.learned_similarity import COSINE, FUSED, SIM, score_trials
+from nearkin.audits.learned_similarity import COSINE, FUSED, RAW, SIM, score_trials
 from nearkin.audits.result import draw_subject
 from nearkin.audits.subject import compared_by, shown
 from nearkin.metrics import retrieval_metrics, verification_from_scores
@@ -103,12 +103,13 @@ def test_trials_are_scored_as_naive_loops_score_them(model, gallery):
     known = np.arange(80) if gallery is None else np.flatnonzero(gallery)
     asked = np.arange(80) if gallery is None else np.flatnonzero(~gallery)
     trials = found.trials
-    expected = {SIM: [], COSINE: [], FUSED: []}
+    expected = {SIM: [], COSINE: [], FUSED: [], RAW: []}
     for enrolled, query in zip(known[trials.enrolled], asked[trials.queries], strict=True):
         s, c = similarity(model, x[enrolled], x[query]), cosine(x[enrolled], x[query])
         expected[SIM].append(s)
         expected[COSINE].append(c)
         expected[FUSED].append((1 / (1 + np.exp(-s)) + (1 + c) / 2) / 2)
+        expected[RAW].append(s + c)
     same = LABELS[known[trials.enrolled]] == LABELS[asked[trials.queries]]
     assert (trials.same == same).all()
     if gallery is not None:
@@ -136,15 +137,15 @@ def test_the_fused_score_is_the_models(model, monkeypatch):
     given = subject(model)
     trials = score_trials(given, model, QUICK, 500).trials
     enrolled, queries = given.embeddings[trials.enrolled], given.embeddings[trials.queries]
-    for scores, by in zip(seen, ("sim", "cosine", "cosine+sim"), strict=True):
+    for scores, by in zip(seen, ("sim", "cosine", "cosine+sim", "raw-sum"), strict=True):
         np.testing.assert_allclose(scores, model.pair_scores(enrolled, queries, by), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.pixels
-def test_the_verification_suite_tells_all_three_scores(model):
+def test_the_verification_suite_tells_all_four_scores(model):
     result = run_suites(subject(model), QUICK, ["verification"])
     assert (result.primary, result.higher_is_better) == ("EER", False)
-    for name in ("EER", "EER, cosine", "EER, cosine+SIM"):
+    for name in ("EER", "EER, cosine", "EER, cosine+SIM", "EER, raw sum"):
         low, high = result.intervals[name]
         assert low <= high
         assert name in result.lower_is_better

@@ -54,7 +54,7 @@ def check_end_to_end(voices, folder):
     for name in ("EER", "EER, cosine", "EER, cosine+SIM"):
         low, high = result.intervals[name]
         assert 0 <= low <= high <= 1
-    with nk.Gallery.create(folder / "voices.gallery", folder / "run", unseen, progress=False) as gallery:
+    with nk.Gallery.create(folder / "voices.gallery", folder / "run", unseen, compare="sim", progress=False) as gallery:
         clips = [folder / "a.flac", folder / "b.flac"]
         for row, clip in enumerate(clips):
             clip.write_bytes(unseen.store.read(unseen.manifest.paths[row]))

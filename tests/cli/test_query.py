@@ -85,3 +85,21 @@ def test_wrong_words_and_missing_files_are_told(nearkin, tmp_path, files):
     code, _, told = nearkin("classify", model, tmp_path / "nothing.png")
     assert code == 1
     assert "nothing.png" in told
+
+
+def test_a_support_takes_the_place_of_the_training_classes(nearkin, tmp_path, files):
+    rng = np.random.default_rng(1)
+    for name in ("dog", "elk"):
+        (tmp_path / "support" / name).mkdir(parents=True)
+        for number in range(2):
+            image = Image.fromarray(rng.integers(0, 256, (16, 16, 3), np.uint8))
+            image.save(tmp_path / "support" / name / f"{number}.png")
+    model = saved(tmp_path)
+    code, out, _ = nearkin("classify", model, *files, "--support", tmp_path / "support", "--json")
+    assert code == 0
+    found, expected = json.loads(out), nk.load(model).few_shot(tmp_path / "support").classify(list(files))
+    assert found["classes"] == ["dog", "elk"]
+    assert [row["label"] for row in found["files"]] == expected.labels.tolist()
+    code, _, told = nearkin("classify", model, files[0], "--support", tmp_path / "support", "--by", "dol")
+    assert code == 1
+    assert "dense" in told

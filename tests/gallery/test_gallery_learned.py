@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -437,3 +438,62 @@ def test_one_query_among_many_items_takes_little():
 def test_the_kept_model_is_a_similarity_model(gallery, tmp_path):
     (file,) = (tmp_path / "a.gallery").glob("model-*.safetensors")
     assert isinstance(Embedder.load(file), SimilarityModel)
+
+
+COMPARED = {"MAP@R": {"cosine": 0.4, "sim": 0.3, "cosine+sim": 0.35}, "best": "cosine", "items": 20}
+
+
+@pytest.mark.parametrize("by", ["cosine", "cosine+sim", "raw-sum"])
+def test_a_gallery_compares_as_it_is_told_and_says_so_when_opened(tmp_path, model, pictures, labels, by):
+    with Gallery.create(tmp_path / "a.gallery", model, pictures, labels, compare=by, progress=False) as made_now:
+        assert made_now.comparison is None, "the model was not validated on unseen classes"
+    with Gallery.open(tmp_path / "a.gallery") as gallery:
+        query = gallery.embed([picture("red", 77)])
+        found = gallery.search_vectors(query, 10)[0]
+        ids = [item.id for item in gallery.items(limit=100)]
+        vectors = gallery.store.vectors(ids)
+        scores = model.pair_scores(vectors, np.repeat(query, len(vectors), axis=0), by)
+        order = np.argsort(-scores, kind="stable")[:10]
+        assert [near.item.id for near in found] == [ids[place] for place in order]
+        far = -scores[order] if by != "cosine" else np.sqrt(2 - 2 * scores[order].clip(max=1))
+        np.testing.assert_allclose([near.distance for near in found], far, rtol=1e-3, atol=1e-3)
+        assert gallery.identify(picture("red", 77)).label == found[0].item.label
+        assert gallery.verify(picture("red", 77), picture("red", 78)).distance is not None
+
+
+def test_vectors_of_one_model_move_between_galleries_that_compare_in_two_ways(gallery, tmp_path, model):
+    gallery.export(tmp_path / "all.parquet")
+    with Gallery.create(tmp_path / "b.gallery", model, compare="cosine", progress=False) as other:
+        assert other.import_(tmp_path / "all.parquet") == len(gallery)
+        ids = [item.id for item in gallery.items(limit=5)]
+        np.testing.assert_array_equal(other.store.vectors(ids), gallery.store.vectors(ids))
+
+
+def test_a_gallery_goes_by_what_validation_found_best(tmp_path, pictures, labels):
+    judged = made(3)
+    judged.card = replace(judged.card, compared=COMPARED)
+    with Gallery.create(tmp_path / "a.gallery", judged, pictures, labels, progress=False) as gallery:
+        assert gallery.settings.space["name"] == "sphere"
+        assert "40.0 by cosine" in gallery.comparison
+    with Gallery.create(tmp_path / "b.gallery", judged, compare="sim", progress=False) as gallery:
+        assert gallery.settings.space == judged.space.to_dict()
+        assert "where cosine was best" in gallery.comparison
+    with pytest.raises(DataError, match="cosine"):
+        Gallery.create(tmp_path / "c.gallery", judged, compare="cosinus")
+    with pytest.raises(DataError, match="compare"):
+        Gallery.create(tmp_path / "c.gallery", dimension=3, name="rgb", compare="sim")
+
+
+def test_prototypes_name_the_class_whose_mean_is_most_similar(gallery, model, pictures, labels):
+    asked = [picture(colour, 300) for colour in COLOURS]
+    found = gallery.identify_many(asked, by="prototypes")
+    usual = gallery.identify_many(asked)
+    few = model.few_shot(gallery.store.vectors([f"{number:03d}" for number in range(len(pictures))]), labels)
+    for match, other, label in zip(found, usual, few.classify(gallery.embed(asked)).labels, strict=True):
+        assert match.label == label
+        assert sum(one.probability for one in match.candidates) == pytest.approx(1, abs=1e-4)
+        assert (match.known, match.neighbours) == (other.known, other.neighbours)
+    gallery.enrol("pink", [picture("red", 301)])
+    assert {"pink"} <= {one.label for one in gallery.identify(asked[0], by="prototypes").candidates}
+    with pytest.raises(DataError, match="prototypes"):
+        gallery.identify(asked[0], by="prototype")

@@ -14,9 +14,15 @@ from nearkin.models import Card, Embedder, LearnedSpace, ModelSection, Similarit
 CLASSES = ("ape", "bee", "cat")
 
 
-def make(seed=0, **similarity):
+def make(seed=0, space="euclidean", radius=None, **similarity):
     section = ModelSection(
-        backbone="lenet", channels=1, size=28, dimension=6, space="euclidean", similarity={"hidden": 32, **similarity}
+        backbone="lenet",
+        channels=1,
+        size=28,
+        dimension=6,
+        space=space,
+        space_parameters={} if radius is None else {"radius": radius},
+        similarity={"hidden": 32, **similarity},
     )
     model = build_embedder(section, seed, classes=CLASSES)
     assert isinstance(model, SimilarityModel)
@@ -153,6 +159,18 @@ def test_retrieve_finds_the_most_similar_and_never_the_query(vectors):
     np.testing.assert_allclose(found, np.take_along_axis(table, indices, axis=1), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("by", ["cosine", "cosine+sim", "raw-sum"])
+def test_retrieve_by_another_score_is_verify_of_every_pair(vectors, by):
+    model = make()
+    found, indices = model.retrieve(vectors, k=4, by=by)
+    table = np.array([model.verify(vectors, np.repeat(query[None], 12, axis=0), by) for query in vectors])
+    np.fill_diagonal(table, -np.inf)
+    assert np.array_equal(indices, np.argsort(-table, axis=1)[:, :4])
+    np.testing.assert_allclose(found, np.take_along_axis(table, indices, axis=1), rtol=1e-4, atol=1e-5)
+    with pytest.raises(ModelError, match="retrieve"):
+        model.retrieve(vectors, by="cosinus")
+
+
 def test_retrieve_knows_a_query_by_its_file(tmp_path, images):
     paths = []
     for place, image in enumerate(images):
@@ -273,3 +291,36 @@ def test_refusals(tmp_path, vectors):
     (tmp_path / "broken.safetensors").write_bytes(data)
     with pytest.raises(CheckpointError, match=r"broken\.safetensors"):
         Embedder.load(tmp_path / "broken.safetensors")
+
+
+@pytest.mark.parametrize("form", ["concatenation", "difference"])
+def test_a_prototype_means_the_same_however_it_came_to_be(form, vectors):
+    model = make(space="sphere", radius=8, form=form)
+    points = model.base.project(torch.from_numpy(vectors)).numpy()
+    np.testing.assert_allclose(np.linalg.norm(points, axis=1), 8, rtol=1e-4)
+    names = np.array(["ape", "bee", "cat"] * 4)
+    few = model.few_shot(points, names)
+    with torch.no_grad():  # as training leaves them: plain means of points
+        for row, name in enumerate(CLASSES):
+            model.prototypes.points[row] = torch.from_numpy(points[names == name].mean(axis=0))
+    np.testing.assert_allclose(model.prototypes.placed(), few.prototypes.placed(), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(model.classify(points).probabilities, few.classify(points).probabilities, rtol=1e-3)
+
+
+@pytest.mark.parametrize(("form", "depth"), [("difference", 1), ("difference", 2), ("concatenation", 2)])
+def test_a_saved_form_is_loaded(tmp_path, form, depth, vectors):
+    model = make(form=form, depth=depth)
+    model.save(tmp_path / "model.safetensors")
+    again = Embedder.load(tmp_path / "model.safetensors")
+    assert (again.network.form, again.network.depth) == (form, depth)
+    assert again.fingerprint() == model.fingerprint()
+    assert np.array_equal(
+        again.verify(vectors[:4], vectors[4:8], "sim"), model.verify(vectors[:4], vectors[4:8], "sim")
+    )
+
+
+def test_raw_sum_is_the_logit_plus_the_cosine(vectors):
+    model = make()
+    a, b = vectors[:5], vectors[5:10]
+    expected = model.verify(a, b, "sim") + model.verify(a, b, "cosine")
+    np.testing.assert_allclose(model.verify(a, b, "raw-sum"), expected, rtol=1e-5)

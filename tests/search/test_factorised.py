@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from nearkin.errors import DataError
 from nearkin.metrics import retrieval_metrics
-from nearkin.models import similarity as similarity_module
+from nearkin.models import similarity_sides as sides_module
 from nearkin.models.similarity import LearnedSpace, PairSimilarity
 from nearkin.search import exact
 from nearkin.search.brute_force import Order
@@ -163,7 +163,7 @@ def test_what_overflows_is_refused():
 def test_no_pairs_are_held(monkeypatch):
     """The largest tensor that a search makes on the way is a block, however many pairs there are."""
     monkeypatch.setattr("nearkin.search.scorers._LEAST_MB", 1)
-    monkeypatch.setattr(similarity_module, "_BLOCK_ENTRIES", {"cpu": 2**14})
+    monkeypatch.setattr(sides_module, "_BLOCK_ENTRIES", {"cpu": 2**14})
     largest, empty, maximum = [0], torch.empty, torch.maximum
 
     def counted(*shape, **options):
@@ -193,3 +193,15 @@ def test_metrics_by_a_learned_similarity():
     values = retrieval_metrics(x, labels, space=space).values
     assert values["P@1"] == pytest.approx(hits[:, 0].mean())
     assert values["MAP@R"] == pytest.approx((precision * hits).sum(axis=1).mean() / 9)
+
+
+@pytest.mark.parametrize("shape", [{"form": "difference"}, {"form": "difference", "depth": 2}, {"depth": 2}])
+@pytest.mark.parametrize("by", ["sim", "cosine+sim", "raw-sum"])
+def test_every_form_and_score_is_searched_in_its_true_order(shape, by):
+    torch.manual_seed(0)
+    space = LearnedSpace(Euclidean(), PairSimilarity(4, 24, **shape).eval(), by)
+    x, y = torch.randn(30, 4), torch.randn(300, 4)
+    distances, indices = exact(x, y, 20, space=space)
+    table = space.distance(x.double(), y.double())
+    assert torch.equal(indices, table.argsort(dim=1, stable=True)[:, :20])
+    torch.testing.assert_close(distances, table.gather(1, indices).float(), rtol=1e-5, atol=1e-6)

@@ -103,3 +103,13 @@ def test_duplicates_go_by_the_base_space(client, paint):
 
 def test_the_page_explains_negative_distances(client):
     assert "similarity" in client.get("/static/model.js").text
+
+
+def test_prototypes_name_the_class_over_http(client, gallery, paint):
+    raw = paint(COLOURS["red"], 100)
+    found = client.post("/v1/identify", json={"image": text(raw), "by": "prototypes"}).json()
+    match = gallery.identify(raw, by="prototypes")
+    assert (found["label"], found["known"]) == (match.label, match.known)
+    assert found["probability"] == pytest.approx(match.probability, abs=1e-6)
+    assert client.post("/v1/identify", json={"image": text(raw), "by": "magic"}).status_code == 422
+    assert client.get("/v1/model").json()["comparison"] is None

@@ -20,7 +20,16 @@ from nearkin.spaces import (
     spaces,
 )
 
-ALL = [Euclidean(), Sphere(), Sphere("angle"), LipschitzBall(), PoincareBall(), PoincareBall(0.25), PoincareBall(7.0)]
+ALL = [
+    Euclidean(),
+    Sphere(),
+    Sphere("angle"),
+    Sphere(radius=8.0),
+    LipschitzBall(),
+    PoincareBall(),
+    PoincareBall(0.25),
+    PoincareBall(7.0),
+]
 every_space = pytest.mark.parametrize("space", ALL, ids=repr)
 
 

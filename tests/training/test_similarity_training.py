@@ -1,10 +1,12 @@
 """A learned similarity in training: what is refused, and what a finished run can do."""
 
+import numpy as np
 import pytest
 import torch
 
-from nearkin.errors import RecipeError
-from nearkin.models import SimilarityModel
+from nearkin.errors import ModelError, RecipeError
+from nearkin.metrics import retrieval_metrics
+from nearkin.models import LearnedSpace, SimilarityModel
 from nearkin.recipe import load_recipe
 from nearkin.training import Run, train
 from nearkin.training.fit import make_learner
@@ -17,13 +19,15 @@ from nearkin.training.fit import make_learner
         ("learned-similarity", ["model.similarity=null"], r"model\.similarity"),
         ("learned-similarity", ["training.ema=0.9"], r"training\.ema"),
         ("learned-similarity", ["data.per_class=1"], r"data\.per_class"),
+        ("triplet", ["model.space_parameters={radius: 8}"], "radius"),
+        ("learned-similarity", ["model.similarity={form: difference, symmetric: max}"], "symmetric"),
     ],
 )
 def test_refusals(base, changes, word):
     recipe = load_recipe(base, ["model.backbone=lenet", "model.pretrained=false", "model.freeze=null",
-                                "model.cache=false", *changes])  # fmt: skip
-    with pytest.raises(RecipeError, match=word):
-        make_learner(recipe, "image", 4, validated=True)
+                                "model.cache=false"])  # fmt: skip
+    with pytest.raises((RecipeError, ModelError), match=word):
+        make_learner(load_recipe(recipe, changes), "image", 4, validated=True)
 
 
 def test_without_the_auxiliary_loss_there_is_no_dense_layer():
@@ -56,3 +60,26 @@ def test_a_run_keeps_prototypes_that_have_moved(tmp_path, patterns, tiny):
     assert (model.prototypes.points - start.prototypes.points).abs().amin(dim=1).max() > 0
     log = Run(tmp_path / "run").history()
     assert {"class_loss", "pair_loss", "auxiliary_loss", "val_accuracy"} <= set().union(*log)
+
+
+@pytest.mark.parametrize("form", ["concatenation", "difference"])
+def test_a_run_on_unseen_classes_says_which_score_found_more(tmp_path, patterns, tiny, form):
+    recipe = load_recipe("learned-similarity", [*tiny, "training.max_steps=2", f"model.similarity.form={form}"])
+    result = train(patterns, recipe, Run(tmp_path / "run"), source="patterns", cache_directory=tmp_path, progress=False)
+    model = Run(tmp_path / "run").model()
+    told = model.card.compared
+    assert told == result.embedder.card.compared
+    items = np.flatnonzero(np.isin(patterns.labels, model.card.classes.val))
+    asked = patterns.select(items)
+    points = model.encode(asked, progress=False)
+    for name, value in told["MAP@R"].items():
+        space = "cosine" if name == "cosine" else LearnedSpace(model.base, model.network, name)
+        expected = retrieval_metrics(points, asked.labels, metrics=["MAP@R"], space=space).values["MAP@R"]
+        assert value == pytest.approx(expected, abs=1e-6)
+    assert told["MAP@R"][told["best"]] == max(told["MAP@R"].values())
+
+
+def test_seen_classes_say_nothing_of_unseen_ones(tmp_path, patterns, tiny):
+    recipe = load_recipe("learned-similarity", [*tiny, "data.split=items", "training.max_steps=2"])
+    train(patterns, recipe, Run(tmp_path / "run"), source="patterns", cache_directory=tmp_path, progress=False)
+    assert Run(tmp_path / "run").model().card.compared is None
