@@ -19,6 +19,14 @@ IMAGE_SUFFIXES = frozenset(
 )
 MAX_PIXELS = 64_000_000
 MAX_SAMPLES = 1 << 28
+SHORTEST = 0.15
+"""Seconds that a recording must last: what is shorter says nothing of who speaks."""
+
+_SILENCE = 1e-5
+"""Largest sample of a silent recording: a third of the smallest step of 16 bits."""
+
+_FILM = (b"\x1aE\xdf\xa3", b"FLV")
+"""What Matroska, WebM and Flash files begin with; those of the MPEG-4 family say so in their fifth byte."""
 
 # Only raster formats that Pillow decodes itself: it hands EPS and the like to other programs.
 _FORMATS = ("JPEG", "PNG", "BMP", "GIF", "TIFF", "WEBP", "PPM", "JPEG2000", "AVIF", "ICO", "QOI")
@@ -79,7 +87,7 @@ def decode_audio(raw: bytes, path: str, rate: int = 16000) -> np.ndarray:
     """Decode a recording to a mono float32 waveform (n,) at `rate` samples a second.
 
     Raises:
-        UnreadableError: the file is empty, not audio, truncated, or holds no finite samples.
+        UnreadableError: the file is empty, not audio, truncated, silent, too short, or holds no finite samples.
         MissingExtraError: soundfile is not installed.
     """
     soundfile = require("soundfile", extra="audio")
@@ -101,6 +109,8 @@ def decode_audio(raw: bytes, path: str, rate: int = 16000) -> np.ndarray:
     except UnreadableError:
         raise
     except Exception as error:
+        if raw[4:8] == b"ftyp" or raw.startswith(_FILM):
+            raise UnreadableError(path, "is a film or an MPEG-4 or WebM file: save its sound as WAV or FLAC") from error
         reason = str(getattr(error, "error_string", error)).rstrip(".")  # its full message names a Python object
         raise UnreadableError(path, f"is not readable as audio ({reason})") from error
     if exact and len(samples) < frames:
@@ -110,6 +120,11 @@ def decode_audio(raw: bytes, path: str, rate: int = 16000) -> np.ndarray:
         raise UnreadableError(path, "holds no samples")
     if not np.isfinite(wave).all():
         raise UnreadableError(path, "holds samples that are not finite numbers")
+    if len(wave) < SHORTEST * source:
+        raise UnreadableError(path, f"lasts {len(wave) / source:.2f} s, which is too short: give {SHORTEST:g} s or more")
+    if np.abs(wave).max() <= _SILENCE:
+        opposed = samples.shape[1] > 1 and np.abs(samples).max() > _SILENCE
+        raise UnreadableError(path, "holds channels that cancel each other: give one of them" if opposed else "is silent")
     if source != rate:
         from scipy.signal import resample_poly
 
