@@ -40,7 +40,7 @@ class ScoredList:
 
     Attributes:
         results: part of the trials ("all", "same digit", "other digit") and score to metrics.
-        intervals: the same to the 95 % interval of the EER, with the people drawn anew; parts of one person have none.
+        intervals: the same to the 95 % interval of the EER, with the people drawn anew.
         scores: score to the value (t,) of each trial.
         notes: what a reader must know.
     """
@@ -60,7 +60,7 @@ class ScoredList:
                 "threshold": result.threshold,
                 "genuine": result.genuine,
                 "impostors": result.impostors,
-                **({"EER interval": list(found)} if (found := self.intervals.get((part, score))) else {}),
+                "EER interval": list(self.intervals[part, score]),
             }
             for (part, score), result in self.results.items()
         ]
@@ -123,6 +123,8 @@ def rows_of(trials: TrialList, dataset: Dataset) -> list[np.ndarray]:
     for row, path in enumerate(dataset.manifest.paths):
         parts = PurePosixPath(path).with_suffix("").parts
         for depth in depths:
+            if depth > len(parts):
+                continue
             key = parts[-depth:]
             known[key] = None if key in known else row
     rows: dict[str, int] = {}
@@ -180,12 +182,40 @@ def score_list(
     vectors = model.encode(dataset.select(used), progress=progress)
     sides = means(vectors, np.split(places, np.cumsum([len(side) for side in rows])[:-1]), model.space)
     strangers = model.encode(cohort, progress=progress) if norm != "none" and cohort is not None else None
-    scores = {
-        name: _scored(table, sides, trials, strangers, top if norm == "as" else None)
-        for name, table in scores_of(model).items()
-    }
+    scores = side_scores(model, sides, trials, strangers, top if norm == "as" else None)
+    return measure_trials(scores, trials, rows, dataset, content, resamples, seed)
+
+
+def side_scores(
+    model: Embedder | Space,
+    sides: np.ndarray,
+    trials: TrialList,
+    strangers: np.ndarray | None = None,
+    top: int | None = None,
+) -> dict[str, np.ndarray]:
+    """Scores (t,) of trials by every way in which a model or a space compares.
+
+    Args:
+        model: what compares.
+        sides: embeddings (g, d) of the sides of the list.
+        trials: the list.
+        strangers: embeddings (c, d) to normalise by; None: scores as they are.
+        top: how many of them, those most like each side; None: all.
+    """
+    return {name: _scored(table, sides, trials, strangers, top) for name, table in scores_of(model).items()}
+
+
+def measure_trials(
+    scores: dict[str, np.ndarray],
+    trials: TrialList,
+    rows: Sequence[np.ndarray],
+    dataset: Dataset,
+    content: str | None = None,
+    resamples: int = 1000,
+    seed: int = 0,
+) -> ScoredList:
+    """How often scores (t,) err, with intervals over people; `rows` are those of each side in the data set."""
     people = label_codes(dataset.labels)[0][np.array([side[0] for side in rows])]
-    notes = _disagreements(people, trials)
     results, intervals = {}, {}
     for part, kept in _parts(trials, rows, dataset, content).items():
         classes = people[trials.enrolled[kept]], people[trials.queries[kept]]
@@ -193,9 +223,8 @@ def score_list(
         drawn = resampled_equal_errors(some, trials.same[kept], classes, resamples=resamples, seed=seed)
         for name, values in some.items():
             results[part, name] = verification_from_scores(values, trials.same[kept])
-            if len(np.unique(classes)) > 1:
-                intervals[part, name] = percentile_interval(drawn[name])
-    return ScoredList(results, intervals, scores, tuple(notes))
+            intervals[part, name] = percentile_interval(drawn[name])
+    return ScoredList(results, intervals, scores, tuple(_disagreements(people, trials)))
 
 
 def means(vectors: np.ndarray, groups: Sequence[np.ndarray], space: Space) -> np.ndarray:
@@ -225,8 +254,10 @@ def _scored(
         return scores
     of_enrolled = cohort_moments(table(sides, strangers), top)
     of_queries = cohort_moments(table(strangers, sides).T, top)
-    at = [tuple(values[places] for values in moments) for moments, places in
-          ((of_enrolled, trials.enrolled), (of_queries, trials.queries))]
+    at = [
+        tuple(values[places] for values in moments)
+        for moments, places in ((of_enrolled, trials.enrolled), (of_queries, trials.queries))
+    ]
     return normalise_scores(scores, *at)
 
 
@@ -237,7 +268,9 @@ def _parts(
     parts = {ALL: np.ones(len(trials), bool)}
     if content is not None:
         if any(len(side) > 1 for side in rows):
-            raise DataError(f"'{content}' tells single recordings apart, and sides hold several: leave one of both out.")
+            raise DataError(
+                f"'{content}' tells single recordings apart, and sides hold several: leave one of both out."
+            )
         said = dataset.manifest.column(content)[np.concatenate(rows)]
         same = said[trials.enrolled] == said[trials.queries]
         parts |= {f"{SAME} {content}": same, f"{OTHER} {content}": ~same}

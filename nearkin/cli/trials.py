@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nearkin.cli.options import DataRoot, Json, JsonFile, Quiet, SkipBad
-from nearkin.cli.output import percent, show_json, show_notes, show_table
+from nearkin.cli.options import DataRoot, JsonFile, Quiet, SkipBad
+from nearkin.cli.output import percent, show_notes, show_table
 from nearkin.errors import DataError, RunError
 
 if TYPE_CHECKING:
@@ -43,8 +43,7 @@ def trials(
         str | None, typer.Option(help="The strangers: data, as for --data; default: the run's training classes.")
     ] = None,
     top: Annotated[int, typer.Option(min=2, help="Number of strangers that --norm as takes.")] = 200,
-    out: JsonFile = None,
-    as_json: Json = False,
+    json: JsonFile = None,
     skip_bad: SkipBad = False,
     data_root: DataRoot = None,
     quiet: Quiet = False,
@@ -70,16 +69,13 @@ def trials(
         norm=norm,
         cohort=_cohort(run, model, cohort, skip_bad, data_root, not quiet) if norm != "none" else None,
         top=top,
-        progress=not (quiet or as_json),
+        progress=not quiet,
     )
-    if out is not None:
+    if json is not None:
         from nearkin.storage import write_json
 
-        write_json(out, found.to_dict())
-    if as_json:
-        show_json(found.to_dict())
-    else:
-        _show(found, [*filter(None, [model.spec.note]), *found.notes])
+        write_json(json, found.to_dict())
+    _show(found, [*filter(None, [model.spec.note]), *found.notes])
 
 
 def _opened(
@@ -121,8 +117,8 @@ def _cohort(
 def _show(found: ScoredList, notes: list[str]) -> None:
     rows = []
     for (part, score), result in found.results.items():
-        interval = found.intervals.get((part, score))
-        between = None if interval is None else f"{100 * interval[0]:.1f} to {100 * interval[1]:.1f} %"
+        low, high = found.intervals[part, score]
+        between = f"{100 * low:.1f} to {100 * high:.1f} %"
         counts = f"{result.genuine:,}", f"{result.impostors:,}"
         rows.append((part, score, percent(result.values["EER"]), between, f"{result.values['minDCF']:.3f}", *counts))
     columns = ("trials", "score", "EER", "95 % interval", "minDCF", "genuine", "impostors")

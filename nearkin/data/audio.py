@@ -213,7 +213,11 @@ def measured_bands(spec: InputSpec, dataset: Dataset) -> InputSpec:
         if not isinstance(waveform, np.ndarray):
             raise DataError("Statistics of mel bands are those of recordings, and the data holds images.")
         bands = transform(waveform)[0].double().numpy()
-        total, squares, frames = total + bands.sum(axis=1), squares + np.square(bands).sum(axis=1), frames + bands.shape[1]
+        total, squares, frames = (
+            total + bands.sum(axis=1),
+            squares + np.square(bands).sum(axis=1),
+            frames + bands.shape[1],
+        )
     mean = total / frames
     deviation = np.sqrt(np.maximum(squares / frames - mean**2, _LEAST_DEVIATION**2))
     # Four digits, as a reader of the model's description wants them.

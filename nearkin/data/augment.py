@@ -230,9 +230,7 @@ def plain_view(spec: InputSpec) -> EvalTransform | PadTransform:
     return PadTransform(spec) if spec.fit == "pad" else EvalTransform(spec)
 
 
-def transform_for(
-    spec: InputSpec, section: DataSection | None, train: bool, items: Dataset | None = None
-) -> Transform:
+def transform_for(spec: InputSpec, section: DataSection | None, train: bool, items: Dataset | None = None) -> Transform:
     """The transform of single samples that fits the input and the recipe's data section.
 
     Without a section it is what use and evaluation see, of a recording all that the model takes; with one, audio is cut

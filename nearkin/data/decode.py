@@ -121,10 +121,14 @@ def decode_audio(raw: bytes, path: str, rate: int = 16000) -> np.ndarray:
     if not np.isfinite(wave).all():
         raise UnreadableError(path, "holds samples that are not finite numbers")
     if len(wave) < SHORTEST * source:
-        raise UnreadableError(path, f"lasts {len(wave) / source:.2f} s, which is too short: give {SHORTEST:g} s or more")
+        raise UnreadableError(
+            path, f"lasts {len(wave) / source:.2f} s, which is too short: give {SHORTEST:g} s or more"
+        )
     if np.abs(wave).max() <= _SILENCE:
         opposed = samples.shape[1] > 1 and np.abs(samples).max() > _SILENCE
-        raise UnreadableError(path, "holds channels that cancel each other: give one of them" if opposed else "is silent")
+        raise UnreadableError(
+            path, "holds channels that cancel each other: give one of them" if opposed else "is silent"
+        )
     if source != rate:
         from scipy.signal import resample_poly
 

@@ -40,7 +40,10 @@ class AudioSection(BaseModel):
         default=(5.0, 25.0), description="Least and largest ratio of the crop's power to the noise's, in decibels."
     )
     reverberation: float = Field(
-        default=0.0, ge=0, le=1, description="Share of the crops that are heard in a room: a synthetic impulse response."
+        default=0.0,
+        ge=0,
+        le=1,
+        description="Share of crops that are heard in a room, by a synthetic impulse response.",
     )
     reverberation_seconds: tuple[float, float] = Field(
         default=(0.1, 0.5), description="Shortest and longest time in which such a room's sound falls by 60 decibels."

@@ -44,10 +44,10 @@ class TrialList:
 
 
 def read_trials(path: str | Path) -> TrialList:
-    """Read a list of trials, one a line: `1 a.wav b.wav` as VoxCeleb writes them, or `a.wav b.wav target` as Kaldi does.
+    """Read a list of trials, one a line: `1 a.wav b.wav` as VoxCeleb has them, or `a.wav b.wav target` as Kaldi.
 
-    The word is 1, target or same for genuine trials, and 0, nontarget or different for the others. Several recordings of
-    a side are joined by commas: `1 a.wav,b.wav c.wav`. Empty lines and those that begin with # are left out.
+    The word is 1, target or same for genuine trials, and 0, nontarget or different for the others. Several recordings
+    of a side are joined by commas: `1 a.wav,b.wav c.wav`. Empty lines and those that begin with # are left out.
 
     Raises:
         DataError: the file cannot be read, or a line is none of these.

@@ -35,13 +35,11 @@ def by_length(batch: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         rows = (lengths == length).nonzero()[:, 0]
         part = batch[rows][..., :length]
         if not length or not part.isfinite().all():
-            raise DataError("Some log-mel values are not finite numbers: give recordings, or log-mel values without NaN.")
+            raise DataError("Some log-mel values are not finite numbers: give recordings, or values without NaN.")
         yield rows, part
 
 
-def embed_recordings(
-    batch: Tensor, run: Callable[[Tensor], Tensor], mean: Callable[[Tensor], Tensor] | None
-) -> Tensor:
+def embed_recordings(batch: Tensor, run: Callable[[Tensor], Tensor], mean: Callable[[Tensor], Tensor] | None) -> Tensor:
     """Vectors (B, d) of recordings (B, 1, mels, T) of one length or several.
 
     Args:
