@@ -134,19 +134,20 @@ class SpeedCopies(Dataset):
         whole = dataset.manifest.select(np.tile(np.arange(len(dataset)), len(every)))
         labels = [name if speed == 1.0 else f"{name} x{speed:g}" for speed in every for name in dataset.labels]
         super().__init__(whole.with_column("label", labels), dataset.store, "audio", dataset.name)
-        self.speeds = np.repeat(every, len(dataset))
-        """Of each item, (n,)."""
+        self._plain, self._rows = dataset, np.tile(np.arange(len(dataset)), len(every))
+        self._speeds = np.repeat(every, len(dataset))
 
     def load(self, index: int, hint: int | None = None) -> np.ndarray:
         """A float32 waveform (n,) at 16 kHz, at the speed of its copy."""
-        waveform: Any = super().load(index)
-        speed = float(self.speeds[index])
+        waveform: Any = self._plain.load(int(self._rows[index]))
+        speed = float(self._speeds[index])
         return waveform if speed == 1.0 else at_speed(waveform, speed)
 
     def select(self, rows: np.ndarray | Sequence[int] | Sequence[bool]) -> SpeedCopies:
         """The items given by indices, in that order, or by a boolean mask, at their speeds."""
         twin = copy.copy(self)
-        twin.manifest, twin.speeds = self.manifest.select(rows), self.speeds[np.asarray(rows)]
+        twin.manifest = self.manifest.select(rows)
+        twin._rows, twin._speeds = self._rows[np.asarray(rows)], self._speeds[np.asarray(rows)]
         return twin
 
     def where(self, **equals: str) -> SpeedCopies:

@@ -25,6 +25,9 @@ SHORTEST = 0.15
 _SILENCE = 1e-5
 """Largest sample of a silent recording: a third of the smallest step of 16 bits."""
 
+_LEAST_RATE, _MOST_RATE = 1000, 1_000_000
+"""Samples a second that a recording may have; a lower rate would be blown up by resampling."""
+
 _FILM = (b"\x1aE\xdf\xa3", b"FLV")
 """What Matroska, WebM and Flash files begin with; those of the MPEG-4 family say so in their fifth byte."""
 
@@ -102,6 +105,8 @@ def decode_audio(raw: bytes, path: str, rate: int = 16000) -> np.ndarray:
     try:
         with soundfile.SoundFile(io.BytesIO(raw)) as recording:
             source, frames = recording.samplerate, recording.frames
+            if not _LEAST_RATE <= source <= _MOST_RATE:
+                raise UnreadableError(path, f"claims {source:,} samples a second: record at 8,000 to 192,000")
             if frames * recording.channels > MAX_SAMPLES:
                 raise UnreadableError(path, f"claims {frames:,} samples, too many for one item")
             samples = recording.read(dtype="float32", always_2d=True)

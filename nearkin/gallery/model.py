@@ -23,7 +23,7 @@ from nearkin.gallery.values import Settings
 from nearkin.models import Embedder, ModelSection, build_embedder, list_backbones
 from nearkin.models.card import Card
 from nearkin.models.engines import TORCH, make_encoder
-from nearkin.models.items import Item, ItemLoader, batches, stacked
+from nearkin.models.items import Item, ItemLoader, batches
 from nearkin.models.similarity import LearnedSpace, PairSimilarity, SimilaritySides
 from nearkin.search.workers import lone_threads
 from nearkin.spaces import Space, make_space
@@ -174,10 +174,11 @@ class QueryEncoder:
         return self._load(item, name)
 
     def run(self, samples: Sequence[Tensor]) -> np.ndarray:
-        """Vectors float32 (n, d) of samples (C, H, W) each, in one pass of the network."""
+        """Vectors float32 (n, d) of samples (C, H, W) each, in one pass of the network unless some are long."""
         if not len(samples):
             return np.empty((0, self.dimension), np.float32)
-        return self._through(stacked(list(samples)))
+        parts = batches(samples.__getitem__, len(samples), len(samples), workers=0)
+        return np.concatenate([self._through(batch) for batch in parts])
 
     def encode(self, items: Sequence[Item], *, batch_size: int = 32, workers: int = 2) -> np.ndarray:
         """Vectors float32 (n, d) of items, decoded ahead in threads."""

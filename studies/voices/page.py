@@ -100,9 +100,7 @@ def verdict(cells: Cells) -> str:
         found = {score: rate(cells, f"{task}|{score}") for score in SCORES[:3]}
         score, best = min(((name, one) for name, one in found.items() if one), key=lambda pair: pair[1][0])
         word = "reached" if best[0] <= aim else "missed"
-        told.append(
-            f"- {TASKS[task]}: {rate_text(best)} % by {score}; at most {100 * aim:g} % was asked for: **{word}**."
-        )
+        told.append(f"- {TASKS[task]}: {rate_text(best)} % by {score}; aim {100 * aim:g} %: **{word}**.")
     return "\n".join(told)
 
 
