@@ -22,8 +22,8 @@ MAX_SAMPLES = 1 << 28
 SHORTEST = 0.15
 """Seconds that a recording must last: what is shorter says nothing of who speaks."""
 
-_SILENCE = 1e-5
-"""Largest sample of a silent recording: a third of the smallest step of 16 bits."""
+_SILENCE = 2e-5
+"""Largest sample of a silent recording: less than the smallest step of 16 bits."""
 
 _LEAST_RATE, _MOST_RATE = 1000, 1_000_000
 """Samples a second that a recording may have; a lower rate would be blown up by resampling."""

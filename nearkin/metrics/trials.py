@@ -73,8 +73,8 @@ def read_trials(path: str | Path) -> TrialList:
         sides = [tuple(filter(None, name.split(","))) for name in names]
         if not all(sides):
             raise DataError(f"Line {number} of {path} names no recording on one side: write at least one.")
-        enrolled, query = (places.setdefault(side, len(places)) for side in sides)
-        rows.append((enrolled, query, _GENUINE[word]))
+        asked = [places.setdefault(side, len(places)) for side in sides]
+        rows.append((asked[0], asked[1], _GENUINE[word]))
     if not rows:
         raise DataError(f"{path} holds no trials: give lines such as '1 a.wav b.wav'.")
     enrolled, queries, same = (np.array(column) for column in zip(*rows, strict=True))
