@@ -169,7 +169,7 @@ class DataSection(BaseModel):
     )
     audio: AudioSection = Field(
         default_factory=lambda: AudioSection(),
-        description="What a model takes of recordings, and how they are varied in training.",
+        description="Features of recordings, and how training varies them.",
     )
 
     @property
