@@ -268,11 +268,12 @@ def info(path: GalleryPath, as_json: Json = False) -> None:
     """Show a gallery's contents, model and calibration."""
     with nearkin.Gallery.open(path) as gallery:
         stats, calibration = gallery.stats(), gallery.calibration
+        of_input = "" if gallery.encoder is None else gallery.encoder.spec.note
     if as_json:
         show_json({"path": path, **vars(stats)})
         return
     show_facts({"gallery": path, **_facts(stats), **({} if calibration is None else _learned(calibration))})
-    show_notes(stats.notes)
+    show_notes([*stats.notes, *filter(None, [of_input])])
     shown = list(islice(stats.classes.items(), _CLASSES_SHOWN))
     if shown:
         print()
