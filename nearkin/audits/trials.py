@@ -152,7 +152,7 @@ def score_list(
     trials: TrialList,
     *,
     content: str | None = None,
-    norm: ScoreNorm = "none",
+    norm: ScoreNorm | str = "none",
     cohort: Dataset | None = None,
     top: int = 200,
     resamples: int = 1000,

@@ -26,7 +26,7 @@ def picture(path: Path, shade: int = 100) -> None:
 def sound(path: Path) -> None:
     soundfile = pytest.importorskip("soundfile")
     path.parent.mkdir(parents=True, exist_ok=True)
-    soundfile.write(path, np.sin(np.arange(800) / 9).astype(np.float32), 16_000)
+    soundfile.write(path, np.sin(np.arange(4000) / 9).astype(np.float32), 16_000)
 
 
 def text(path: Path, *lines: str) -> None:
