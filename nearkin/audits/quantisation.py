@@ -18,13 +18,15 @@ import torch
 from torch import Tensor
 
 from nearkin.audits.subject import draw_rows, leave_classes_out, unseen_items
-from nearkin.data.dataset import Dataset
+from nearkin.data.audio import HOP
+from nearkin.data.dataset import SAMPLE_RATE, Dataset
 from nearkin.errors import DataError
 from nearkin.metrics import class_bootstrap, retrieval_metrics
 from nearkin.models import Embedder
 from nearkin.models.card import Card
 from nearkin.models.items import open_items
 from nearkin.models.onnx import OnnxEncoder
+from nearkin.models.recordings import by_length
 
 CALIBRATION_ITEMS = 128
 """Of training classes, drawn by a seed; more changed nothing that could be measured."""
@@ -116,8 +118,11 @@ def divide_for_int8(dataset: Dataset, card: Card, seed: int = 0) -> Int8Division
 def calibration_batches(
     dataset: Dataset, division: Int8Division, embedder: Embedder, batch_size: int = 8
 ) -> list[Tensor]:
-    """The samples (B, C, H, W) that calibrate, as loaded."""
-    return list(open_items(dataset.select(division.calibration), embedder.spec).batches(batch_size, 2))
+    """The samples (B, C, H, W) that calibrate, as loaded; recordings of one length together."""
+    given = open_items(dataset.select(division.calibration), embedder.spec).batches(batch_size, 2)
+    if embedder.spec.kind == "audio":
+        return [part for batch in given for _, part in by_length(batch)]
+    return list(given)
 
 
 def compare_quantised(
@@ -178,7 +183,7 @@ def processor() -> dict[str, Any]:
 def _speed(encoders: list[OnnxEncoder], embedder: Embedder) -> float:
     """How many times as fast the second encoder is as the first, on a batch of noise; they take turns."""
     spec = embedder.spec
-    width = spec.size if spec.kind == "image" else encoders[0].description.preprocessing["frames"]
+    width = spec.size if spec.kind == "image" else spec.frames or SAMPLE_RATE // HOP
     batch = torch.rand(_BATCH, spec.channels, spec.size, width, generator=torch.Generator().manual_seed(0))
     times: list[list[float]] = [[], []]
     for _ in range(_ROUNDS + 1):

@@ -67,7 +67,8 @@ def run_suites(subject: Subject, section: AuditSection, names: Sequence[str] | N
     if section.rerank is not None:
         subject.facts["re-ranking"] = section.rerank
     found = [suite(subject, section) for suite in chosen]
-    result = AuditResult(subject=subject, notes=list(subject.notes))
+    of_input = [] if subject.model is None else [subject.model.spec.note]
+    result = AuditResult(subject=subject, notes=[*filter(None, of_input), *subject.notes])
     for part in found:
         result.include(part)
     named = [name for name in _PRIMARY if name in result.values] + [part.primary for part in found if part.primary]

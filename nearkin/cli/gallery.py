@@ -288,11 +288,12 @@ def info(path: GalleryPath, as_json: Json = False) -> None:
     """Show a gallery's contents, model and calibration."""
     with nearkin.Gallery.open(path) as gallery:
         stats, calibration, compared = gallery.stats(), gallery.calibration, gallery.comparison
+        of_input = "" if gallery.encoder is None else gallery.encoder.spec.note
     if as_json:
         show_json({"path": path, **vars(stats), **({} if compared is None else {"comparison": compared})})
         return
     show_facts({"gallery": path, **_facts(stats), **({} if calibration is None else _learned(calibration))})
-    show_notes([*stats.notes, *([] if compared is None else [compared])])
+    show_notes([*stats.notes, *filter(None, [compared, of_input])])
     shown = list(islice(stats.classes.items(), _CLASSES_SHOWN))
     if shown:
         print()

@@ -17,6 +17,8 @@ from PIL import Image
 from torch import Tensor, nn
 
 from nearkin.data.audio import LogMelTransform
+from nearkin.data.audio_augment import AudioAugment
+from nearkin.data.dataset import Dataset
 from nearkin.data.inputs import InputSpec
 from nearkin.data.section import DataSection
 from nearkin.errors import DataError, require
@@ -228,14 +230,33 @@ def plain_view(spec: InputSpec) -> EvalTransform | PadTransform:
     return PadTransform(spec) if spec.fit == "pad" else EvalTransform(spec)
 
 
-def transform_for(spec: InputSpec, section: DataSection | None, train: bool) -> Transform:
-    """The transform of single samples that fits the input and the recipe's data section."""
-    section = section or DataSection()
+def transform_for(spec: InputSpec, section: DataSection | None, train: bool, items: Dataset | None = None) -> Transform:
+    """The transform of single samples that fits the input and the recipe's data section.
+
+    Without a section it is what use and evaluation see, of a recording all that the model takes; with one, audio is cut
+    to the recipe's length.
+
+    Args:
+        spec: what the model takes.
+        section: the recipe's data section.
+        train: whether a generator may vary the samples.
+        items: the training items, whose recordings may become the noise in others.
+    """
     if spec.kind == "audio":
-        return LogMelTransform(spec, section.audio_seconds)
+        if section is None:
+            return LogMelTransform(spec, whole=True)
+        augment = AudioAugment(section.audio, items) if train and section.audio.augments else None
+        return LogMelTransform(spec, section.audio_seconds, augment=augment)
+    section = section or DataSection()
     if train and section.crop == "random":
         return TrainTransform(spec, section.crop_scale, section.crop_ratio)
     return plain_view(spec)
+
+
+def statistics_of(spec: InputSpec) -> tuple[Tensor, Tensor]:
+    """Mean and std of an input, to be broadcast over (B, C, H, W): of each channel, or of each mel band."""
+    shape = (1, 1, -1, 1) if spec.is_measured else (1, -1, 1, 1)
+    return torch.tensor(spec.mean).view(shape), torch.tensor(spec.std).view(shape)
 
 
 class Normalise(nn.Module):
@@ -251,8 +272,9 @@ class Normalise(nn.Module):
     def __init__(self, spec: InputSpec) -> None:
         super().__init__()
         # Not part of the weights: they are in the spec, which is saved beside them.
-        self.register_buffer("mean", torch.tensor(spec.mean).view(1, -1, 1, 1), persistent=False)
-        self.register_buffer("std", torch.tensor(spec.std).view(1, -1, 1, 1), persistent=False)
+        mean, std = statistics_of(spec)
+        self.register_buffer("mean", mean, persistent=False)
+        self.register_buffer("std", std, persistent=False)
 
     def forward(self, batch: Tensor) -> Tensor:
         """Normalise (B, C, H, W): uint8 in [0, 255] or float in [0, 1], for audio float log-mel values."""

@@ -19,6 +19,17 @@ IMAGE_SUFFIXES = frozenset(
 )
 MAX_PIXELS = 64_000_000
 MAX_SAMPLES = 1 << 28
+SHORTEST = 0.15
+"""Seconds that a recording must last: what is shorter says nothing of who speaks."""
+
+_SILENCE = 2e-5
+"""Largest sample of a silent recording: less than the smallest step of 16 bits."""
+
+_LEAST_RATE, _MOST_RATE = 1000, 1_000_000
+"""Samples a second that a recording may have; a lower rate would be blown up by resampling."""
+
+_FILM = (b"\x1aE\xdf\xa3", b"FLV")
+"""What Matroska, WebM and Flash files begin with; those of the MPEG-4 family say so in their fifth byte."""
 
 # Only raster formats that Pillow decodes itself: it hands EPS and the like to other programs.
 _FORMATS = ("JPEG", "PNG", "BMP", "GIF", "TIFF", "WEBP", "PPM", "JPEG2000", "AVIF", "ICO", "QOI")
@@ -79,7 +90,7 @@ def decode_audio(raw: bytes, path: str, rate: int = 16000) -> np.ndarray:
     """Decode a recording to a mono float32 waveform (n,) at `rate` samples a second.
 
     Raises:
-        UnreadableError: the file is empty, not audio, truncated, or holds no finite samples.
+        UnreadableError: the file is empty, not audio, truncated, silent, too short, or holds no finite samples.
         MissingExtraError: soundfile is not installed.
     """
     soundfile = require("soundfile", extra="audio")
@@ -94,6 +105,8 @@ def decode_audio(raw: bytes, path: str, rate: int = 16000) -> np.ndarray:
     try:
         with soundfile.SoundFile(io.BytesIO(raw)) as recording:
             source, frames = recording.samplerate, recording.frames
+            if not _LEAST_RATE <= source <= _MOST_RATE:
+                raise UnreadableError(path, f"claims {source:,} samples a second: record at 8,000 to 192,000")
             if frames * recording.channels > MAX_SAMPLES:
                 raise UnreadableError(path, f"claims {frames:,} samples, too many for one item")
             samples = recording.read(dtype="float32", always_2d=True)
@@ -101,6 +114,8 @@ def decode_audio(raw: bytes, path: str, rate: int = 16000) -> np.ndarray:
     except UnreadableError:
         raise
     except Exception as error:
+        if raw[4:8] == b"ftyp" or raw.startswith(_FILM):
+            raise UnreadableError(path, "is a film or an MPEG-4 or WebM file: save its sound as WAV or FLAC") from error
         reason = str(getattr(error, "error_string", error)).rstrip(".")  # its full message names a Python object
         raise UnreadableError(path, f"is not readable as audio ({reason})") from error
     if exact and len(samples) < frames:
@@ -110,6 +125,15 @@ def decode_audio(raw: bytes, path: str, rate: int = 16000) -> np.ndarray:
         raise UnreadableError(path, "holds no samples")
     if not np.isfinite(wave).all():
         raise UnreadableError(path, "holds samples that are not finite numbers")
+    if len(wave) < SHORTEST * source:
+        raise UnreadableError(
+            path, f"lasts {len(wave) / source:.2f} s, which is too short: give {SHORTEST:g} s or more"
+        )
+    if np.abs(wave).max() <= _SILENCE:
+        opposed = samples.shape[1] > 1 and np.abs(samples).max() > _SILENCE
+        raise UnreadableError(
+            path, "holds channels that cancel each other: give one of them" if opposed else "is silent"
+        )
     if source != rate:
         from scipy.signal import resample_poly
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from math import inf
 from typing import Any, Literal
 
 from nearkin.errors import DataError, suggestion
@@ -18,12 +19,17 @@ class InputSpec:
     Args:
         channels: 3 (colour) or 1 (grey) for images, 1 for audio.
         size: side of the square image in pixels; for audio the number of mel bands.
-        mean: what normalisation subtracts from inputs in [0, 1], one value a channel; for audio from log-mel values.
-        std: what normalisation divides by, one value a channel.
+        mean: what normalisation subtracts from inputs in [0, 1], one value a channel; for audio from log-mel values,
+            one value for all bands or one a band.
+        std: what normalisation divides by, as many values.
         kind: "image" or "audio".
         frames: length of an audio crop in frames of 10 ms; None leaves it to `audio_seconds` of the recipe.
         fit: how an image of another shape becomes the square: "crop" cuts its centre out, "pad" fills what it leaves.
         resize: with "crop", pixels that the short side of an image is brought to before; None: 1.143 times the size.
+        bands: how log-mel bands become comparable. "standardised": recordings are brought to one level, `mean` and
+            `std` are those of each band in the training set, and the whole recording counts. "centred", as models had
+            it before there was a choice: each band of the middle `frames` is centred over time.
+        trim: decibels below the loudest part of a recording from which on a part is silence and left out; None: none.
     """
 
     channels: int
@@ -34,6 +40,8 @@ class InputSpec:
     frames: int | None = None
     fit: Literal["crop", "pad"] = "crop"
     resize: int | None = None
+    bands: Literal["centred", "standardised"] = "centred"
+    trim: float | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "mean", tuple(float(value) for value in self.mean))
@@ -55,15 +63,51 @@ class InputSpec:
             raise DataError(f"An {self.kind} input cannot have {self.channels} channels: use 1, or 3 for colour.")
         if self.size < 1 or (self.frames is not None and self.frames < 1):
             raise DataError(f"The size and the frames of an input must be positive, not {self.size} and {self.frames}.")
-        if len(self.mean) != self.channels or len(self.std) != self.channels:
-            raise DataError(f"Give mean and std one value for each of the {self.channels} channels.")
+        self._check_statistics()
+        if self.bands not in ("centred", "standardised"):
+            raise DataError(f"Log-mel bands are 'centred' or 'standardised', not '{self.bands}'.")
+        if self.kind == "image" and (self.bands != "centred" or self.trim is not None):
+            raise DataError("Only recordings have bands and silence: leave `bands` and `trim` out for images.")
+        if self.trim is not None and (self.bands == "centred" or not 0 < self.trim < inf):
+            raise DataError(
+                f"Silence lies a positive number of decibels below the loudest part, not {self.trim}, and is left out "
+                "with standardised bands only."
+            )
+
+    def _check_statistics(self) -> None:
+        counts = {self.channels, self.size} if self.kind == "audio" else {self.channels}
+        if len(self.mean) != len(self.std) or len(self.mean) not in counts:
+            each = "mel band, or one for all" if self.kind == "audio" else f"of the {self.channels} channels"
+            raise DataError(f"Give mean and std one value for each {each}.")
         if min(self.std) <= 0:
             raise DataError(f"The std of an input must be positive, got {self.std}.")
 
     @classmethod
-    def audio(cls, mels: int = MEL_BANDS, frames: int | None = None) -> InputSpec:
-        """An input of log-mel frames, which are centred per utterance and so need no further shift or scale."""
-        return cls(channels=1, size=mels, mean=(0.0,), std=(1.0,), kind="audio", frames=frames)
+    def audio(
+        cls,
+        mels: int = MEL_BANDS,
+        frames: int | None = None,
+        bands: Literal["centred", "standardised"] = "centred",
+        trim: float | None = None,
+    ) -> InputSpec:
+        """An input of log-mel frames without statistics: none are needed where bands are centred over a recording."""
+        return cls(1, mels, (0.0,), (1.0,), "audio", frames, bands=bands, trim=trim)
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether the statistics of each mel band are known."""
+        return self.kind == "audio" and len(self.mean) > 1
+
+    @property
+    def note(self) -> str:
+        """What a user of the model must know of its input; empty: nothing."""
+        if self.kind != "audio" or self.bands != "centred":
+            return ""
+        seconds = "" if self.frames is None else f" {self.frames / 100:g} s"
+        return (
+            f"The model has the old audio features: it hears the middle{seconds} of a recording only, each band "
+            "centred. Train it again to use whole recordings."
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as JSON-safe values."""
@@ -73,6 +117,10 @@ class InputSpec:
             del fields["fit"]
         if self.resize is None:
             del fields["resize"]
+        if self.bands == "centred":
+            del fields["bands"]
+        if self.trim is None:
+            del fields["trim"]
         return {**fields, "mean": list(self.mean), "std": list(self.std)}
 
     @classmethod

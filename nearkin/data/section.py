@@ -5,7 +5,80 @@ from __future__ import annotations
 from math import inf
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+
+
+class AudioSection(BaseModel):
+    """What a model takes of recordings, and how they are varied in training."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    bands: Literal["centred", "standardised"] = Field(
+        default="centred",
+        description="standardised: recordings at one level, each mel band by its statistics in the training set, and "
+        "the whole recording in use; centred: as before 0.2.0, each band of a crop centred, and its middle in use.",
+    )
+    trim: float | None = Field(
+        default=None,
+        gt=0,
+        le=120,
+        description="Decibels below the loudest part of a recording from which on a part is silence and left out, in "
+        "training and use; null: nothing is.",
+    )
+    speeds: list[float] = Field(
+        default=[],
+        description="Speeds of copies of every training recording, e.g. [0.9, 1.1]; the copies of a class are classes "
+        "of their own.",
+    )
+    noise: float = Field(default=0.0, ge=0, le=1, description="Share of the crops that noise is added to.")
+    noise_kinds: list[Literal["white", "pink", "recording"]] = Field(
+        default=["white", "pink", "recording"],
+        min_length=1,
+        description="What the noise may be; recording: another training recording.",
+    )
+    noise_decibels: tuple[float, float] = Field(
+        default=(5.0, 25.0), description="Least and largest ratio of the crop's power to the noise's, in decibels."
+    )
+    reverberation: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="Share of crops that are heard in a room, by a synthetic impulse response.",
+    )
+    reverberation_seconds: tuple[float, float] = Field(
+        default=(0.1, 0.5), description="Shortest and longest time in which such a room's sound falls by 60 decibels."
+    )
+    gain: float = Field(default=0.0, ge=0, le=40, description="Largest change of a crop's level, in decibels.")
+    band_mask: int = Field(
+        default=0, ge=0, description="Most neighbouring mel bands that are hidden in a crop: as many as are drawn."
+    )
+    time_mask: int = Field(default=0, ge=0, description="Most frames of 10 ms in a row that are hidden in a crop.")
+
+    @property
+    def augments(self) -> bool:
+        """Whether crops are varied."""
+        return any((self.noise, self.reverberation, self.gain, self.band_mask, self.time_mask))
+
+    @field_validator("speeds")
+    @classmethod
+    def _check_speeds(cls, value: list[float]) -> list[float]:
+        if any(not 0.5 <= speed <= 2.0 or speed == 1.0 for speed in value) or len(set(value)) < len(value):
+            raise ValueError(f"must be different speeds from 0.5 to 2 without 1, which is always there, not {value}")
+        return value
+
+    @field_validator("noise_decibels", "reverberation_seconds")
+    @classmethod
+    def _check_range(cls, value: tuple[float, float], info: ValidationInfo) -> tuple[float, float]:
+        low, high = value
+        if not low <= high or (info.field_name == "reverberation_seconds" and not 0 < low <= high <= 3):
+            raise ValueError(f"must be two ascending numbers (of seconds: above 0, at most 3), not {low:g}, {high:g}")
+        return value
+
+    @model_validator(mode="after")
+    def _check(self) -> AudioSection:
+        if self.bands == "centred" and (self.trim is not None or self.augments):
+            raise ValueError("centred bands have neither trim nor augmentation: set bands to standardised")
+        return self
 
 
 class DataSection(BaseModel):
@@ -91,7 +164,13 @@ class DataSection(BaseModel):
     workers: int = Field(
         default=2, ge=0, description="Processes that decode samples; 0 decodes in the training process."
     )
-    audio_seconds: float = Field(default=1.0, gt=0.0, description="Length of the crop of an audio clip, in seconds.")
+    audio_seconds: float = Field(
+        default=1.0, gt=0.0, description="Length of the crops of recordings that training sees, in seconds."
+    )
+    audio: AudioSection = Field(
+        default_factory=lambda: AudioSection(),
+        description="Features of recordings, and how training varies them.",
+    )
 
     @property
     def classes_are_seen(self) -> bool:

@@ -185,10 +185,11 @@ class QueryEncoder:
         return self._load(item, name)
 
     def run(self, samples: Sequence[Tensor]) -> np.ndarray:
-        """Vectors float32 (n, d) of samples (C, H, W) each, in one pass of the network."""
+        """Vectors float32 (n, d) of samples (C, H, W) each, in one pass of the network unless some are long."""
         if not len(samples):
             return np.empty((0, self.dimension), np.float32)
-        return self._through(stacked(list(samples)))
+        parts = batches(samples.__getitem__, len(samples), len(samples), workers=0)
+        return np.concatenate([self._through(batch) for batch in parts])
 
     def encode(self, items: Sequence[Item], *, batch_size: int = 32, workers: int = 2) -> np.ndarray:
         """Vectors float32 (n, d) of items, decoded ahead in threads."""

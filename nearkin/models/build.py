@@ -13,6 +13,7 @@ from torch import nn
 
 from nearkin.data.audio import LogMelTransform
 from nearkin.data.inputs import InputSpec
+from nearkin.data.section import AudioSection
 from nearkin.errors import CheckpointError, ModelError
 from nearkin.models.attention import StageAttention, default_stages
 from nearkin.models.backbones import Backbone, make_backbone
@@ -34,6 +35,7 @@ def build_embedder(
     audio_seconds: float | None = None,
     classes: Sequence[str] = (),
     dense: bool = True,
+    audio: AudioSection | None = None,
 ) -> Embedder:
     """Build what a recipe asks for, frozen as it says; torch's global random state is left as it was.
 
@@ -43,6 +45,8 @@ def build_embedder(
         audio_seconds: length of an audio crop; ignored for images.
         classes: names of the training classes; only a model with a learned similarity must know.
         dense: whether such a model has a dense layer besides.
+        audio: the recipe's features of recordings; None: bands are centred. A model that goes on from another one, or
+            from its backbone, keeps the features of that.
     """
     path, saved = _read_saved(section)
     dimension = DEFAULT_DIMENSION if section.dimension == AUTO else section.dimension
@@ -65,11 +69,18 @@ def build_embedder(
             embedder.backbone.config["pretrained"] = saved.pretrained
     if section.drop_path:
         embedder.backbone.drop_paths(section.drop_path)
-    embedder.backbone.spec = replace(embedder.spec, fit=section.fit, resize=section.resize)
-    if embedder.spec.kind == "audio" and audio_seconds is not None:
-        frames = LogMelTransform(embedder.spec, audio_seconds).frames
-        embedder.backbone.spec = InputSpec.audio(embedder.spec.size, frames)
+    spec = replace(embedder.spec, fit=section.fit, resize=section.resize)
+    if spec.kind == "audio":
+        spec = _of_recordings(spec if saved is None else saved.spec, audio_seconds, audio if saved is None else None)
+    embedder.take(spec)
     return embedder
+
+
+def _of_recordings(spec: InputSpec, seconds: float | None, audio: AudioSection | None) -> InputSpec:
+    """An input of recordings, cut in training to `seconds`, with the features that are asked for or those it has."""
+    if seconds is not None:
+        spec = replace(spec, frames=LogMelTransform(replace(spec, frames=None), seconds).frames)
+    return spec if audio is None else replace(spec, bands=audio.bands, trim=audio.trim)
 
 
 def pretrained_baseline(embedder: Embedder) -> Embedder:

@@ -23,6 +23,7 @@ from torch import Tensor
 from nearkin.data.augment import TrainTransform, Transform, transform_for
 from nearkin.data.dataset import Dataset
 from nearkin.data.inputs import InputSpec
+from nearkin.data.section import DataSection
 from nearkin.errors import DataError, ModelError, StorageError
 from nearkin.models.embedder import POOLING, Embedder, Features, hash_tensors, to_device
 from nearkin.models.engines import Encoder
@@ -53,7 +54,7 @@ class ItemViews:
         self.dataset = dataset
         self.views = views
         self.seed = seed
-        self.plain = transform_for(spec, None, train=False)
+        self.plain = transform_for(spec, DataSection(), train=False)
         self.random: Transform = self.plain if spec.kind == "audio" else TrainTransform(spec, views.crop_scale)
         # A small crop of a large image needs the pixels that the hint would drop.
         self.hint = None if views.crops else self.plain.hint
@@ -303,7 +304,7 @@ def cache_point(embedder: Embedder) -> str:
 
 def _facts(embedder: Embedder, dataset: Dataset, at: str, views: CacheViews, dtype: str, seed: int) -> dict[str, Any]:
     """All that decides the content of a cache."""
-    transform = transform_for(embedder.spec, None, train=False)
+    transform = transform_for(embedder.spec, DataSection(), train=False)
     drawn = {"crop_scale": list(views.crop_scale), "seed": seed} if views.crops else {}
     places = embedder.places(at)
     return {

@@ -110,6 +110,11 @@ class Embedder(nn.Module):
         """What the model takes."""
         return self.backbone.spec
 
+    def take(self, spec: InputSpec) -> None:
+        """Be a model of other inputs: of another size, or with other statistics; the weights stay."""
+        self.backbone.spec = spec
+        self.normalise = Normalise(spec).to(self.normalise.mean.device)
+
     @property
     def feature_size(self) -> int:
         """Size of what the head takes."""

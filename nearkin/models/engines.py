@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from nearkin.data.augment import statistics_of
 from nearkin.data.inputs import InputSpec
 from nearkin.errors import ModelError
 from nearkin.models.items import Items, open_items
+from nearkin.models.recordings import embed_recordings
 from nearkin.models.speed import as_channels_last, compiled, inference_copy
 from nearkin.progress import Progress
 from nearkin.registry import Registry
@@ -89,16 +92,24 @@ class Encoder(BatchEncoder):
         self.embedder = inference_copy(embedder)
         self.at = at
         # (x - mean) / std is x * scale + shift: (1, C, 1, 1), or, which is faster, one value where all channels agree.
-        mean, std = (torch.tensor(values, device=self.device) for values in (self.spec.mean, self.spec.std))
+        mean, std = (values.to(self.device) for values in statistics_of(self.spec))
         if len(set(self.spec.mean)) == len(set(self.spec.std)) == 1:
-            mean, std = mean[:1], std[:1]
-        self._scale, self._shift = (1.0 / std).view(1, -1, 1, 1), (-mean / std).view(1, -1, 1, 1)
+            mean, std = mean.flatten()[:1].view(1, 1, 1, 1), std.flatten()[:1].view(1, 1, 1, 1)
+        self._scale, self._shift = 1.0 / std, -mean / std
         self._run: Callable[[Tensor], Tensor] = compiled(self._features) if compile else self._features
 
     @torch.inference_mode()
     def __call__(self, batch: Tensor) -> Tensor:
         """Features of samples (B, C, H, W) as loaded: uint8 or float in [0, 1], for audio log-mel values."""
-        return self._run(batch.to(self.device))
+        batch = batch.to(self.device)
+        return embed_recordings(batch, self._run, self._mean) if self.spec.kind == "audio" else self._run(batch)
+
+    @property
+    def _mean(self) -> Callable[[Tensor], Tensor] | None:
+        """The mean (d,) of the vectors (n, d) of one recording; None of maps."""
+        if self.at is None:
+            return self.embedder.space.mean
+        return partial(torch.mean, dim=0) if self.at == "pooling" else None
 
     @torch.inference_mode()
     def cut(self, batch: Tensor, at: str) -> dict[str, Tensor]:

@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +22,19 @@ from nearkin.data.inputs import InputSpec
 from nearkin.data.sources import open_data
 from nearkin.data.stores import is_url
 from nearkin.errors import DataError
+from nearkin.models.recordings import padded
 
 _AHEAD = 2
 """Batches being decoded or waiting while one is computed."""
 
+_MOST_VALUES = 2**24
+"""Numbers in a batch of recordings of different lengths."""
+
 
 def batches(load: Callable[[int], Tensor], count: int, batch_size: int, workers: int) -> Iterator[Tensor]:
     """Yield load(0), load(1), ... stacked in batches (B, ...), the last one perhaps smaller.
+
+    Recordings of different lengths make a batch only as long as it is not too large: see `nearkin.models.recordings`.
 
     Args:
         load: gives one sample; called in threads.
@@ -38,8 +43,20 @@ def batches(load: Callable[[int], Tensor], count: int, batch_size: int, workers:
         workers: threads; 0 decodes between the batches.
     """
     samples = _load_ahead(load, count, batch_size * _AHEAD, workers) if workers else map(load, range(count))
-    while batch := list(islice(samples, batch_size)):
+    batch: list[Tensor] = []
+    for sample in samples:
+        if len(batch) == batch_size or _too_large([*batch, sample]):
+            yield stacked(batch)
+            batch = []
+        batch.append(sample)
+    if batch:
         yield stacked(batch)
+
+
+def _too_large(samples: list[Tensor]) -> bool:
+    """Whether samples of different sizes would take more than 64 MB when all are as large as the largest."""
+    sizes = [sample.numel() for sample in samples]
+    return min(sizes) < max(sizes) and len(sizes) * max(sizes) > _MOST_VALUES
 
 
 def _load_ahead(load: Callable[[int], Tensor], count: int, ahead: int, workers: int) -> Iterator[Tensor]:
@@ -59,9 +76,14 @@ def _load_ahead(load: Callable[[int], Tensor], count: int, ahead: int, workers: 
 
 
 def stacked(samples: list[Tensor]) -> Tensor:
-    """Samples (..., C, H, W) as one batch (B, ..., C, H, W), channels innermost in memory if they are in the first."""
+    """Samples (..., C, H, W) as one batch (B, ..., C, H, W), channels innermost in memory if they are in the first.
+
+    Recordings that are shorter than the longest are filled up with NaN, which `nearkin.models.recordings` takes off.
+    """
     if len({sample.dtype for sample in samples}) > 1:
         samples = [sample / 255.0 if sample.dtype == torch.uint8 else sample for sample in samples]
+    if len({sample.shape[-1] for sample in samples}) > 1:
+        samples = padded(samples)
     if samples[0].ndim >= 3 and samples[0].movedim(-3, -1).is_contiguous():
         return torch.stack([sample.movedim(-3, -1) for sample in samples]).movedim(-1, -3)
     return torch.stack(samples)

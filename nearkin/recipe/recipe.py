@@ -21,7 +21,7 @@ from pydantic import (
     model_validator,
 )
 
-from nearkin.data.section import DataSection
+from nearkin.data.section import AudioSection, DataSection
 from nearkin.errors import RecipeError, UnknownNameError, suggestion
 from nearkin.models.section import AUTO, RANDOM, ModelSection
 from nearkin.objectives.section import ObjectiveSection
@@ -37,8 +37,10 @@ _DEFAULT = "default"
 _RATE_FROM_START = 1e-4
 """Learning rate of a head that starts from the data: more undoes what the start knows."""
 
+_PLAIN_AUDIO = AudioSection().model_dump(mode="json")
+
 ADDED_LATER: dict[str, dict[str, Any]] = {
-    "data": {"test_domains": [], "colour": None, "rotation": 0.0, "erase": 0.0},
+    "data": {"test_domains": [], "colour": None, "rotation": 0.0, "erase": 0.0, "audio": _PLAIN_AUDIO},
     "model": {"similarity": None, "head_start": "random", "start": None, "resize": None, "drop_path": 0.0},
     "model.similarity": {"form": "concatenation", "depth": 1},
     "objective": {"proxy_start": "random", "switch": 0.0, "prefixes": [], "prefix_weights": None},

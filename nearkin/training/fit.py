@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 
 from nearkin._version import __version__
+from nearkin.data.audio import measured_bands
+from nearkin.data.audio_augment import SpeedCopies
 from nearkin.data.augment import BatchAugment, transform_for
 from nearkin.data.dataset import Dataset
 from nearkin.data.domain_splits import COLUMN
@@ -91,8 +93,9 @@ class TrainingSetup:
 
     @cached_property
     def items(self) -> Dataset:
-        """The training items."""
-        return self.dataset.select(self.split.train)
+        """The training items, of recordings also their copies at other speeds."""
+        items, speeds = self.dataset.select(self.split.train), self.recipe.data.audio.speeds
+        return SpeedCopies(items, speeds) if speeds else items
 
     @cached_property
     def class_ids(self) -> np.ndarray:
@@ -192,6 +195,7 @@ def train(
     learner = setup.learner()
     embedder = learner.embedder
     check_fine_tuning(recipe)
+    check_speeds(recipe)
     sampler = make_sampler(recipe, setup.class_ids, learner.batch_classes, ranks)
     classified = _classifier(recipe, learner.objective) is not None
     check_validation(recipe, setup.validation_labels, classified=classified)
@@ -208,6 +212,8 @@ def train(
         ranks.meet(ranks.accelerator(recipe.training.accelerator))
         if not any(parameter.requires_grad for parameter in embedder.parameters()):
             return _keep_untrained(setup, learner)
+        if embedder.spec.bands == "standardised" and not embedder.spec.is_measured:
+            embedder.take(measured_bands(embedder.spec, setup.items))
         batches, encode = _feed(setup, embedder, sampler, cache_directory, features)
         pool = TrainingPool(batches, embedder, setup.class_ids, recipe.training.seed)
         own = learner.batch_classes * recipe.data.per_class // ranks.world_size
@@ -248,7 +254,7 @@ def _feed(
     recipe, split, seed = setup.recipe, setup.split, setup.recipe.training.seed
     validated = len(split.val) > 0
     if not recipe.model.cache:
-        transform = transform_for(embedder.spec, recipe.data, train=True)
+        transform = transform_for(embedder.spec, recipe.data, train=True, items=setup.items)
         augment = BatchAugment.for_section(embedder.spec, recipe.data, seed)
         view = transform_for(embedder.spec, recipe.data, train=False)
         decoded = DecodedBatches(
@@ -443,6 +449,15 @@ def check_fine_tuning(recipe: Recipe) -> None:
         )
 
 
+def check_speeds(recipe: Recipe) -> None:
+    """Refuse copies at other speeds where classes are more than names, or items are rows of a cache."""
+    if not recipe.data.audio.speeds:
+        return
+    for there, key in ((recipe.model.cache, "model.cache"), (recipe.data.hierarchy is not None, "data.hierarchy")):
+        if there:
+            raise RecipeError(f"data.audio.speeds makes new classes, which do not go with {key}: remove one of them.")
+
+
 def make_learner(
     recipe: Recipe,
     kind: str,
@@ -474,7 +489,8 @@ def make_learner(
     names = list(map(str, range(classes))) if class_names is None else class_names
     if embedder is None:
         dense = recipe.objective.parameters.get("auxiliary_weight", 1.0) > 0
-        embedder = build_embedder(recipe.model, section.seed, recipe.data.audio_seconds, names, dense)
+        data = recipe.data
+        embedder = build_embedder(recipe.model, section.seed, data.audio_seconds, names, dense, data.audio)
     if embedder.spec.kind != kind:
         raise DataError(
             f"The backbone '{recipe.model.backbone}' takes {embedder.spec.kind} and the data is {kind}: choose a "

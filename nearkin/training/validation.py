@@ -18,7 +18,7 @@ from nearkin.metrics import mean_class_radius, retrieval_metrics
 from nearkin.metrics.fewshot import fewshot_accuracy
 from nearkin.metrics.named import named_metrics
 from nearkin.models import Embedder, LearnedSpace
-from nearkin.models.items import ItemLoader, open_items
+from nearkin.models.items import ItemLoader, open_items, stacked
 from nearkin.recipe import EpisodicSection, Recipe
 from nearkin.spaces import Representation, Space, Sphere
 
@@ -59,11 +59,13 @@ class ValidationInputs:
     def _fits(self) -> bool:
         if not len(self.dataset):
             return False
-        # All views have one size, for an image as for a recording.
+        # All views of images have one size; of recordings the first stands for the others.
         return len(self.dataset) * ItemLoader(self.spec).of_dataset(self.dataset, 0).nbytes <= self.most
 
     def _decoded(self) -> Tensor:
         """All samples (n, C, H, W), uint8 or log-mel values, the channels innermost in memory as batches have them."""
+        if self.spec.kind == "audio":  # of different lengths
+            return stacked([one for batch in self._items.batches(1, _WORKERS) for one in batch])
         samples, done = torch.empty(0), 0
         for batch in self._items.batches(_BATCH, _WORKERS):
             inner = batch.movedim(1, -1)

@@ -46,7 +46,7 @@ def check_end_to_end(voices, folder):
     nk.fit(voices, "speaker-verification", out=folder / "run", overrides=QUICK, progress=False)
     model = nk.load(folder / "run")
     assert isinstance(model, SimilarityModel)
-    assert (model.backbone_name, model.dimension) == ("tdnn", 128)
+    assert (model.backbone_name, model.dimension) == ("tdnn-narrow", 128)
     unseen = voices.where(split="test")
     assert not set(model.classes) & set(unseen.classes)
     result = nk.audit(model, voices, suites=["verification"], overrides=["audit.resamples=20"], progress=False)
@@ -84,7 +84,7 @@ def test_real_voices_from_end_to_end(data_root, tmp_path):
 
 def test_the_recipe_is_an_x_vector_with_a_learned_similarity():
     recipe = load_recipe("speaker-verification")
-    assert (recipe.model.backbone, recipe.model.pooling) == ("tdnn", "stats")
+    assert (recipe.model.backbone, recipe.model.pooling) == ("tdnn-narrow", "stats")
     assert recipe.model.similarity is not None
     assert recipe.objective.loss == "learned-similarity"
     assert "verification" in recipe.audit.suites

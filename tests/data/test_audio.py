@@ -5,8 +5,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.signal import get_window
 
-from nearkin.data.audio import FFT, HOP, LogMelTransform, hz_to_mel, log_mel, mel_filterbank, mel_to_hz
+from nearkin.data.audio import (
+    FFT,
+    HOP,
+    LogMelTransform,
+    at_level,
+    hz_to_mel,
+    log_mel,
+    measured_bands,
+    mel_filterbank,
+    mel_to_hz,
+    without_silence,
+)
+from nearkin.data.dataset import Dataset
 from nearkin.data.inputs import InputSpec
+from nearkin.data.manifest import Manifest
+from nearkin.data.stores import ArrayStore
 from nearkin.errors import DataError
 
 SCALES = ["slaney", "htk"]
@@ -143,3 +157,97 @@ def test_real_speech_has_the_shape_of_the_input(data_root):
         found = transform(dataset.load(index))
         assert found.shape == (1, 40, 60)
         assert found.std() > 0.5
+
+
+STANDARDISED = InputSpec.audio(bands="standardised")
+
+
+def whole(spec=STANDARDISED):
+    return LogMelTransform(spec, whole=True)
+
+
+@pytest.mark.parametrize("seconds", [0.2, 0.333, 1.5])
+def test_whole_recordings_match_frame_by_frame_transforms(seconds):
+    wave, filters = voice(seconds), mel_filterbank()
+    window = np.zeros(512)
+    window[56:456] = get_window("hann", 400)
+    powers = [np.mean(np.square(wave[first : first + 400], dtype=float)) for first in range(0, wave.size, 400)]
+    level = np.sqrt(np.mean([power for power in powers if power >= max(powers) / 1000]))
+    loud = wave * 0.1 / level
+    frames = [loud[start : start + 512] * window for start in range(0, wave.size - 511, 160)]
+    wanted = [np.log(filters @ np.abs(np.fft.rfft(frame)) ** 2 + 1e-10) for frame in frames]
+    np.testing.assert_allclose(whole()(wave)[0].numpy(), np.stack(wanted, axis=1), rtol=1e-3, atol=1e-3)
+
+
+def test_a_long_recording_is_transformed_as_a_short_one(monkeypatch):
+    wave = voice(3.0)
+    expected = whole()(wave)
+    monkeypatch.setattr("nearkin.data.audio._BLOCK", 7)
+    np.testing.assert_allclose(whole()(wave).numpy(), expected.numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize("factor", [1e-3, 0.2, 8.0])
+def test_the_level_of_a_recording_does_not_matter(factor):
+    wave = voice(0.8)
+    np.testing.assert_allclose(whole()(wave * np.float32(factor)).numpy(), whole()(wave).numpy(), atol=1e-3)
+
+
+def test_the_level_is_that_of_the_loud_parts():
+    wave = voice(1.0)
+    silence = np.zeros(16_000, np.float32)
+    np.testing.assert_allclose(at_level(np.concatenate([wave, silence]))[:16_000], at_level(wave), rtol=1e-4)
+
+
+def test_silence_is_trimmed_where_asked():
+    tone = np.sin(np.arange(8000) * 0.2).astype(np.float32)
+    quiet = 1e-4 * np.sin(np.arange(16_000) * 0.3).astype(np.float32)
+    kept = without_silence(np.concatenate([quiet, tone, quiet, tone]), 40)
+    assert 2 * 8000 <= kept.size <= 2 * 8000 + 3 * 6 * HOP
+    assert whole(InputSpec.audio(bands="standardised", trim=40))(np.concatenate([tone, quiet])).shape[2] < 70
+    np.testing.assert_array_equal(without_silence(tone, 40), tone)
+
+
+def test_statistics_are_those_of_all_frames():
+    waves = [voice(seconds, seed) for seed, seconds in enumerate((0.3, 0.9, 0.5))]
+    data = Dataset(Manifest.from_rows(["a", "b", "c"], ["x", "x", "y"]), ArrayStore({}), kind="audio")
+    data.load = lambda index, hint=None: waves[index]
+    frames = np.concatenate([whole()(wave)[0].numpy() for wave in waves], axis=1)
+    spec = measured_bands(STANDARDISED, data)
+    assert spec.is_measured
+    np.testing.assert_allclose(spec.mean, frames.mean(axis=1), atol=1e-3)
+    np.testing.assert_allclose(spec.std, np.maximum(frames.std(axis=1), 0.1), atol=1e-3)
+    assert InputSpec.from_dict(spec.to_dict()) == spec
+
+
+def test_old_descriptions_are_of_old_features_and_say_so():
+    old = {"channels": 1, "size": 40, "mean": [0.0], "std": [1.0], "kind": "audio", "frames": 60}
+    spec = InputSpec.from_dict(old)
+    assert spec.bands == "centred"
+    assert "0.6 s" in spec.note
+    assert spec.to_dict() == old
+    assert not STANDARDISED.note
+    assert torch.equal(whole(spec)(voice()), LogMelTransform(spec)(voice()))
+
+
+@pytest.mark.parametrize(
+    ("fields", "word"),
+    [
+        ({"bands": "loud"}, "centred"),
+        ({"trim": 30.0}, "standardised"),
+        ({"bands": "standardised", "trim": -1.0}, "decibels"),
+        ({"mean": (0.0, 1.0), "std": (1.0, 1.0)}, "band"),
+        ({"kind": "image", "bands": "standardised"}, "images"),
+    ],
+)
+def test_impossible_inputs_are_refused(fields, word):
+    with pytest.raises(DataError, match=word):
+        InputSpec(**{"channels": 1, "size": 40, "mean": (0.0,), "std": (1.0,), "kind": "audio"} | fields)
+
+
+@pytest.mark.data
+def test_hardly_a_cell_of_real_speech_lies_at_the_floor(data_root):
+    from nearkin.data.sources import open_data
+
+    dataset = open_data(data_root / "audiomnist.zip", progress=False)
+    cells = np.concatenate([whole()(dataset.load(row))[0].numpy().ravel() for row in range(0, len(dataset), 60)])
+    assert (cells < np.log(2e-10)).mean() < 0.05

@@ -80,7 +80,7 @@ def test_names_that_are_not_unicode_have_a_fingerprint(tmp_path):
 
 def test_audio_is_loaded_as_a_waveform(tmp_path):
     soundfile = pytest.importorskip("soundfile")
-    soundfile.write(tmp_path / "a.wav", np.zeros(8000), 8000)
+    soundfile.write(tmp_path / "a.wav", np.sin(np.arange(8000) / 9), 8000)
     data = Dataset(Manifest.from_rows(["a.wav"], ["x"]), FolderStore(tmp_path), kind="audio")
     wave = data.load(0)
     assert wave.shape == (16000,)

@@ -216,6 +216,13 @@ def test_channels_are_averaged():
         (lambda: sound(tone(16000), kind="FLAC")[:9000], "audio|truncated"),
         (lambda: sound(np.zeros(0)), "samples"),
         (lambda: sound(np.full(10, np.nan), subtype="FLOAT"), "finite"),
+        (lambda: sound(tone(16000, seconds=0.1)), "too short"),
+        (lambda: sound(tone(8000, seconds=0.1), 8000), "too short"),
+        (lambda: sound(np.zeros(16000)), "silent"),
+        (lambda: sound(np.stack([tone(16000), -tone(16000)], axis=1)), "cancel"),
+        (lambda: sound(tone(16000), rate=7), "a second"),
+        (lambda: b"\0\0\0\x20ftypisom" + bytes(500), "film"),
+        (lambda: b"\x1aE\xdf\xa3" + bytes(500), "film"),
     ],
 )
 def test_a_broken_recording_gets_one_sentence(make, reason):
@@ -224,6 +231,12 @@ def test_a_broken_recording_gets_one_sentence(make, reason):
         decode_audio(make(), "voices/ann.wav")
     assert str(caught.value).startswith("voices/ann.wav")
     assert "0x" not in str(caught.value)
+
+
+def test_clipped_recordings_are_taken_as_they_are():
+    wave = decode_audio(sound(np.clip(4 * tone(16000), -1, 1)), "a")
+    assert wave.shape == (16000,)
+    assert np.isfinite(wave).all()
 
 
 def test_without_soundfile_the_extra_is_named(monkeypatch):

@@ -87,7 +87,7 @@ def smaller(recipe: Recipe) -> dict[str, Any]:
     if schedule == "episodic":
         for name in ("classes_per_batch", "per_class"):  # what the episode says
             tree["data"].pop(name, None)
-    if full["model"]["backbone"] == "tdnn":
+    if full["model"]["backbone"].startswith("tdnn"):
         tree["model"]["size"] = full["model"]["size"]  # mel bands
     return tree
 

@@ -11,12 +11,23 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from nearkin.data.audio import FFT, HOP, WINDOW, LogMelTransform
+from nearkin.data.audio import (
+    ACTIVE,
+    CENTRED_FLOOR,
+    FFT,
+    FLOOR,
+    HANGOVER,
+    HOP,
+    LEVEL,
+    WINDOW,
+    LogMelTransform,
+)
 from nearkin.data.augment import REDUCING_GAP, EvalTransform
 from nearkin.data.dataset import SAMPLE_RATE
 from nearkin.data.inputs import InputSpec
 from nearkin.errors import CheckpointError, ModelError
 from nearkin.models.embedder import Embedder, check_version
+from nearkin.models.recordings import WINDOW_FRAMES
 from nearkin.models.similarity_model import SimilarityModel
 
 
@@ -49,24 +60,34 @@ def _image(spec: InputSpec) -> dict[str, Any]:
 
 
 def _audio(spec: InputSpec) -> dict[str, Any]:
-    frames = LogMelTransform(spec).frames
+    whole = spec.bands == "standardised"
+    frames = 1 if whole else LogMelTransform(spec).frames
     return {
         "kind": "audio",
         "sample_rate": SAMPLE_RATE,
         "channels": "mean",
+        **({"silence": _silence(spec.trim), "level": _LEVEL} if whole else {}),
         "samples": (frames - 1) * HOP + FFT,
         "shorter": "repeat from the start",
-        "longer": "centre",
+        "longer": {"window": WINDOW_FRAMES, "hop": WINDOW_FRAMES // 2, "vector": "mean"} if whole else "centre",
         "window": {"name": "hann", "periodic": True, "length": WINDOW, "centred_in": FFT},
         "hop": HOP,
         "fft": FFT,
         "spectrum": "power",
         "mel": {"bands": spec.size, "scale": "slaney", "area": 1, "low": 0, "high": SAMPLE_RATE / 2},
-        "log": {"base": "e", "add": 1e-6},
-        "centre": "each band over time",
-        "frames": frames,
+        "log": {"base": "e", "add": FLOOR if whole else CENTRED_FLOOR},
+        "centre": None if whole else "each band over time",
+        "frames": None if whole else frames,
         "layout": "(batch, 1, bands, frames)",
     }
+
+
+_LEVEL = {"rms": LEVEL, "of": "windows", "length": WINDOW, "within_decibels": ACTIVE}
+
+
+def _silence(decibels: float | None) -> dict[str, Any] | None:
+    """What of a recording is left out, if anything."""
+    return None if decibels is None else {"below_loudest": decibels, "length": HOP, "kept_around": HANGOVER}
 
 
 FORMAT = "nearkin.onnx"

@@ -12,10 +12,12 @@ import torch
 from torch import Tensor
 
 from nearkin.data.inputs import InputSpec
-from nearkin.errors import CheckpointError, ModelError, first_line, require
+from nearkin.errors import CheckpointError, ModelError, NearkinError, first_line, require
 from nearkin.models.engines import BatchEncoder
 from nearkin.models.onnx.description import Description, described
+from nearkin.models.recordings import embed_recordings
 from nearkin.search.workers import lone_threads
+from nearkin.spaces import make_space
 
 ERRORS_ONLY = 3
 """Of what the runtime would print, by its own count."""
@@ -61,13 +63,19 @@ class OnnxEncoder(BatchEncoder):
         if not len(batch):
             return torch.empty(0, self.dimension)
         try:
-            points = self._points(as_samples(batch))
+            if self.spec.kind == "audio":
+                return embed_recordings(batch, self._of_one_length, make_space(**self.description.space).mean)
+            return self._of_one_length(batch)
+        except NearkinError:
+            raise
         except Exception as error:  # the runtime has exceptions of its own
             raise ModelError(
                 f"The model takes samples of {self.spec.channels} x {self.spec.size} and was given a batch of "
                 f"{tuple(batch.shape)}: bring them to that size ({_reason(error)})."
             ) from error
-        return torch.from_numpy(points)
+
+    def _of_one_length(self, batch: Tensor) -> Tensor:
+        return torch.from_numpy(self._points(as_samples(batch)))
 
     def _points(self, samples: np.ndarray) -> np.ndarray:
         """Points (B, d) of samples (B, C, H, W): all threads at one of them, or a share to each thread.

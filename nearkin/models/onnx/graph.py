@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from nearkin.data.augment import statistics_of
 from nearkin.data.inputs import InputSpec
 from nearkin.errors import ModelError, require
 from nearkin.models.backbones.base import SameConv2d
@@ -163,10 +164,10 @@ class EmbeddingGraph(nn.Module):
     def __init__(self, embedder: Embedder) -> None:
         super().__init__()
         spec = embedder.spec
-        std = torch.tensor(spec.std).view(1, -1, 1, 1)
+        mean, std = statistics_of(spec)
         self.embedder = fold_batch_norm(copy.deepcopy(embedder).cpu().eval().requires_grad_(False))
         self.register_buffer("scale", 1.0 / std)
-        self.register_buffer("shift", -torch.tensor(spec.mean).view(1, -1, 1, 1) / std)
+        self.register_buffer("shift", -mean / std)
         if spec.kind == "image":
             _plain_convolutions(self, example(spec))
         self.eval()

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from nearkin.data.section import AudioSection
 from nearkin.models import ModelSection, build_embedder
 from nearkin.models.items import ItemLoader
 from nearkin.models.onnx.description import describe
@@ -88,11 +89,17 @@ def mel(hertz):
 
 def log_mel(wave, how):
     """What the guide says of audio, by plain loops."""
+    if "level" in how:
+        length = how["level"]["length"]
+        powers = [np.mean(wave[first : first + length].astype(float) ** 2) for first in range(0, len(wave), length)]
+        loud = [power for power in powers if power >= max(powers) / 10 ** (how["level"]["within_decibels"] / 10)]
+        wave = wave * how["level"]["rms"] / np.sqrt(np.mean(loud))
     missing = how["samples"] - len(wave)
     if missing > 0:
         wave = np.resize(wave, how["samples"])
-    start = max(0, -missing // 2)
-    wave = wave[start : start + how["samples"]]
+    if how["longer"] == "centre":
+        start = max(0, -missing // 2)
+        wave = wave[start : start + how["samples"]]
     length, fft = how["window"]["length"], how["fft"]
     window = np.zeros(fft)
     first = (fft - length) // 2
@@ -102,7 +109,7 @@ def log_mel(wave, how):
     dense = np.linspace(0, how["sample_rate"] / 2, 200_001)
     edges = np.interp(limits, mel(dense), dense)
     frames = []
-    for frame in range(how["frames"]):
+    for frame in range(how["frames"] or 1 + (len(wave) - fft) // how["hop"]):
         part = wave[frame * how["hop"] : frame * how["hop"] + fft] * window
         power = np.abs(np.fft.rfft(part)) ** 2
         bands = []
@@ -111,14 +118,16 @@ def log_mel(wave, how):
             bands.append(np.log(triangle @ power + how["log"]["add"]))
         frames.append(bands)
     values = np.array(frames).T
-    return values - values.mean(axis=1, keepdims=True)
+    return values - values.mean(axis=1, keepdims=True) if how["centre"] else values
 
 
+@pytest.mark.parametrize("bands", ["centred", "standardised"])
 @pytest.mark.parametrize("length", [3000, 5432, 20_001])
-def test_audio_is_prepared_as_the_guide_says(length):
-    embedder = build_embedder(ModelSection(backbone="tdnn", size=12, pooling="stats"), audio_seconds=0.3)
+def test_audio_is_prepared_as_the_guide_says(length, bands):
+    section = ModelSection(backbone="tdnn-narrow", size=12, pooling="stats")
+    embedder = build_embedder(section, audio_seconds=0.3, audio=AudioSection(bands=bands))
     how = describe(embedder).preprocessing
     wave = np.random.default_rng(0).normal(0, 0.1, length).astype(np.float32)
     expected = ItemLoader(embedder.spec)(wave, "wave").numpy()[0]
-    assert expected.shape == (how["mel"]["bands"], how["frames"])
+    assert expected.shape == (how["mel"]["bands"], how["frames"] or 1 + (length - 512) // 160)
     assert np.abs(log_mel(wave, how) - expected).max() < 1e-3

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from nearkin.data.section import AudioSection
 from nearkin.models import ModelSection, build_embedder, list_poolings, make_pooling
 from nearkin.models.attention import StageAttention
 from nearkin.models.onnx import OnnxEncoder
@@ -56,6 +59,16 @@ def test_audio_of_any_length(shaken):
     section = ModelSection(backbone="tdnn", size=10, pooling="stats", dimension=6)
     embedder = shaken(build_embedder(section, audio_seconds=0.3))
     assert differences(embedder, exported(embedder)) < LIMIT
+
+
+def test_whole_recordings_of_several_lengths(shaken):
+    section = ModelSection(backbone="tdnn-narrow", size=10, pooling="stats", dimension=6)
+    embedder = shaken(build_embedder(section, audio_seconds=0.3, audio=AudioSection(bands="standardised")))
+    embedder.take(replace(embedder.spec, mean=tuple(range(-9, 1)), std=tuple(range(1, 11))))
+    rng = np.random.default_rng(0)
+    waves = [rng.normal(0, 0.1, size).astype(np.float32) for size in (9000, 5000, 9000, 400_000)]
+    ours, theirs = (encoder.encode(waves, progress=False) for encoder in (embedder, exported(embedder)))
+    assert relative(ours, theirs) < LIMIT
 
 
 def test_the_pretrained_network_at_its_own_size():
