@@ -20,6 +20,7 @@ from nearkin.data.hierarchy import Hierarchy
 from nearkin.errors import DataError, RecipeError
 from nearkin.objectives.proxy.bank import WeightRows
 from nearkin.objectives.proxy.loss import EMA_RATE, SCALE, LayoutDistance, Proxies, ProxyLoss, ScaleOption, make_bank
+from nearkin.objectives.proxy.scales import SCALE_RATE, ScaleValue
 from nearkin.objectives.proxy.scores import LinearScores, normface_scores, ratio_scores
 from nearkin.objectives.registry import FLAT, LossShape, Regulariser, register_loss, register_regulariser
 from nearkin.registry import NonNegative, Positive, Share
@@ -30,7 +31,13 @@ ScoreKind = Literal["softmax", "normface", "proxy-dr"]
 WeightedBy = Literal["height", "depth"]
 """A node's longest way down to a leaf, or its way up to the root, in edges."""
 
-_UNUSED_BY_SOFTMAX = {"scale": SCALE, "proxies": "learned", "ema_rate": EMA_RATE, "tree_distance": "path"}
+_UNUSED_BY_SOFTMAX = {
+    "scale": SCALE,
+    "scale_rate": SCALE_RATE,
+    "proxies": "learned",
+    "ema_rate": EMA_RATE,
+    "tree_distance": "path",
+}
 
 
 @register_loss("hxe", family="classification", spaces=FLAT, needs_hierarchy=True)
@@ -41,6 +48,7 @@ def hxe(
     weighted_by: WeightedBy = "height",
     scores: ScoreKind = "softmax",
     scale: ScaleOption = SCALE,
+    scale_rate: Positive = SCALE_RATE,
     proxies: Proxies = "learned",
     ema_rate: Share = EMA_RATE,
     tree_distance: LayoutDistance = "path",
@@ -63,6 +71,7 @@ def hxe(
             distinctions count most; or its depth, as in the authors' code, so that coarse ones do.
         scores: whose class scores: softmax, a linear layer; normface, cosines; proxy-dr, distance ratios.
         scale: of normface and proxy-dr: what nearness is multiplied by; dynamic: it follows training.
+        scale_rate: of a dynamic scale: about how much ln s moves in a step.
         proxies: of normface and proxy-dr: learned by the optimiser, ema or mds.
         ema_rate: how much of a batch's class mean goes into an ema proxy.
         tree_distance: of the hierarchy, for mds proxies: path or lcs.
@@ -73,7 +82,7 @@ def hxe(
         >>> objective = make_objective(section, dimension=128, classes=4, class_names=tree.classes, hierarchy=tree)
     """
     criterion = HierarchicalCrossEntropy(*_tree(shape, "loss 'hxe'"), alpha, weighted_by)
-    return _over_scores(shape, "hxe", criterion, scores, scale, proxies, ema_rate, tree_distance)
+    return _over_scores(shape, "hxe", criterion, scores, scale, scale_rate, proxies, ema_rate, tree_distance)
 
 
 @register_loss("soft-labels", family="classification", spaces=FLAT, needs_hierarchy=True)
@@ -83,6 +92,7 @@ def soft_labels(
     beta: Positive = 10.0,
     scores: ScoreKind = "softmax",
     scale: ScaleOption = SCALE,
+    scale_rate: Positive = SCALE_RATE,
     proxies: Proxies = "learned",
     ema_rate: Share = EMA_RATE,
     tree_distance: LayoutDistance = "path",
@@ -103,6 +113,7 @@ def soft_labels(
         beta: how fast targets fall with the distance; large is cross-entropy.
         scores: whose class scores: softmax, a linear layer; normface, cosines; proxy-dr, distance ratios.
         scale: of normface and proxy-dr: what nearness is multiplied by; dynamic: it follows training.
+        scale_rate: of a dynamic scale: about how much ln s moves in a step.
         proxies: of normface and proxy-dr: learned by the optimiser, ema or mds.
         ema_rate: how much of a batch's class mean goes into an ema proxy.
         tree_distance: of the hierarchy, for mds proxies: path or lcs; targets always go by lcs.
@@ -113,7 +124,7 @@ def soft_labels(
         >>> objective = make_objective(section, dimension=128, classes=4, class_names=tree.classes, hierarchy=tree)
     """
     criterion = SoftLabels(*_tree(shape, "loss 'soft-labels'"), beta)
-    return _over_scores(shape, "soft-labels", criterion, scores, scale, proxies, ema_rate, tree_distance)
+    return _over_scores(shape, "soft-labels", criterion, scores, scale, scale_rate, proxies, ema_rate, tree_distance)
 
 
 @register_regulariser("distortion")
@@ -154,14 +165,21 @@ def _over_scores(
     name: str,
     criterion: nn.Module,
     kind: ScoreKind,
-    scale: float | Literal["dynamic"],
+    scale: ScaleValue,
+    scale_rate: float,
     proxies: Proxies,
     ema_rate: float,
     tree_distance: LayoutDistance,
 ) -> nn.Module:
     """A criterion over the class scores of another loss."""
     if kind == "softmax":
-        given = {"scale": scale, "proxies": proxies, "ema_rate": ema_rate, "tree_distance": tree_distance}
+        given = {
+            "scale": scale,
+            "scale_rate": scale_rate,
+            "proxies": proxies,
+            "ema_rate": ema_rate,
+            "tree_distance": tree_distance,
+        }
         for option, value in given.items():
             if value != _UNUSED_BY_SOFTMAX[option]:
                 raise RecipeError(
@@ -172,13 +190,15 @@ def _over_scores(
         return ProxyLoss(shape.space, rows, LinearScores(shape.classes, shape.dimension), criterion)
     bank = make_bank(shape, name, proxies, ema_rate, tree_distance)
     if kind == "proxy-dr":
-        return ProxyLoss(shape.space, bank, ratio_scores(shape.space, shape.classes, scale, "chord"), criterion)
+        return ProxyLoss(
+            shape.space, bank, ratio_scores(shape.space, shape.classes, scale, "chord", scale_rate), criterion
+        )
     if shape.space.name != "sphere":
         raise RecipeError(
             f"The loss '{name}' has scores=normface, which are cosines, but the space is '{shape.space.name}': set "
             "model.space to 'sphere', or scores to softmax or proxy-dr."
         )
-    return ProxyLoss(shape.space, bank, normface_scores(shape.classes, scale), criterion)
+    return ProxyLoss(shape.space, bank, normface_scores(shape.classes, scale, scale_rate), criterion)
 
 
 class HierarchicalCrossEntropy(nn.Module):

@@ -1,7 +1,7 @@
 """How two vectors are compared: spaces, class scores, principal directions, k-center and covering radius."""
 
 from nearkin.spaces.balls import LipschitzBall, PoincareBall
-from nearkin.spaces.extremes import where_largest
+from nearkin.spaces.extremes import where_largest, widest_angle
 from nearkin.spaces.k_center import covering_radius, kcenter
 from nearkin.spaces.mds import Scaling, chord_targets, multidimensional_scaling
 from nearkin.spaces.principal import PrincipalReweighting, PrincipalRotation
@@ -10,6 +10,7 @@ from nearkin.spaces.scores import (
     cosface_probabilities,
     distance_ratio_scores,
     distance_scores,
+    multiplied_angle,
     normface_probabilities,
     sd_softmax_scores,
     sphereface_probabilities,
@@ -48,9 +49,11 @@ __all__ = [
     "kcenter",
     "make_space",
     "multidimensional_scaling",
+    "multiplied_angle",
     "normface_probabilities",
     "sd_softmax_scores",
     "spaces",
     "sphereface_probabilities",
     "where_largest",
+    "widest_angle",
 ]

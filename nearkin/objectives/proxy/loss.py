@@ -17,7 +17,7 @@ from nearkin.errors import DataError, RecipeError
 from nearkin.objectives.proxy.bank import Bank, FixedProxies, LearnedProxies, MeanProxies
 from nearkin.objectives.proxy.scores import COSINE_LIMIT, LinearScores, ScaledScores
 from nearkin.objectives.registry import LossShape
-from nearkin.spaces import Space, Sphere
+from nearkin.spaces import Space, Sphere, multiplied_angle, widest_angle
 from nearkin.spaces.mds import chord_targets, multidimensional_scaling
 
 Criterion = Callable[[Tensor, Tensor], Tensor]
@@ -50,11 +50,36 @@ def cosine_margin(cosines: Tensor, margin: float) -> Tensor:
 
 
 def angle_margin(cosines: Tensor, margin: float) -> Tensor:
-    """`cos(angle + m)`, and `cos - m sin m` where angle + m passes 180 degrees (ArcFace); m in radians."""
+    """`cos(angle + m)`, and `cos - m sin m` where angle + m passes 180 degrees (ArcFace); m in radians.
+
+    With a negative margin it is 1 up to an angle of -m: otherwise points would be pushed away from their proxy there.
+    """
     cosines = cosines.clamp(-COSINE_LIMIT, COSINE_LIMIT)
-    angles = cosines.acos()
+    angles = (cosines.acos() + margin).clamp(min=0.0)
     beyond = cosines - margin * math.sin(margin)
-    return torch.where(angles + margin <= math.pi, (angles + margin).cos(), beyond)
+    return torch.where(angles <= math.pi, angles.cos(), beyond)
+
+
+def angle_factor(cosines: Tensor, margin: int, blend: float) -> Tensor:
+    """`(b cos + psi) / (b + 1)`, psi being the cosine of m times the angle, falling all the way (SphereFace)."""
+    return (blend * cosines + multiplied_angle(cosines, margin)) / (blend + 1)
+
+
+def check_negative_margin(owner: str, shape: LossShape, margin: float, *, in_degrees: bool = False) -> None:
+    """Refuse a negative margin with which a point that lies on another class's proxy would count as its own.
+
+    That is `cos phi - 1` in cosine and `-phi` as an angle, phi being the angle of the closest two proxies when all are
+    as far apart as they can be: docs/methods/cosface.md.
+    """
+    widest = widest_angle(shape.classes, shape.dimension)
+    least = -math.degrees(widest) if in_degrees else math.cos(widest) - 1
+    if margin <= least:
+        unit = " degrees" if in_degrees else ""
+        raise RecipeError(
+            f"The loss '{owner}' has margin={margin:g}, and with {shape.classes} classes in {shape.dimension} "
+            f"dimensions a point on another class's proxy counts as its own from {least:.4g}{unit} down: raise "
+            "objective.parameters.margin."
+        )
 
 
 class Pull(nn.Module):

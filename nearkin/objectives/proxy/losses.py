@@ -1,4 +1,4 @@
-"""Losses by class representatives: softmax, NormFace, AdaCos, ProxyDR, CosFace, ArcFace and pulls to a layout.
+"""Losses by class representatives: softmax, NormFace, AdaCos, ProxyDR, CosFace, ArcFace, SphereFace, pulls to a layout.
 
 Each is a cross-entropy over scores of points of the space; they differ in what the scores are. All of them take the
 options of article IV of Kim 2023 where they have a meaning: proxies that follow the class means or are laid out by a
@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Literal
+from typing import Annotated, Literal
 
+from pydantic import Field
 from torch import nn
 from torch.nn import functional
 
@@ -26,12 +27,14 @@ from nearkin.objectives.proxy.loss import (
     ProxyLoss,
     Pull,
     ScaleOption,
+    angle_factor,
     angle_margin,
+    check_negative_margin,
     cosine_margin,
     make_bank,
     tree_proxies,
 )
-from nearkin.objectives.proxy.scales import AdaCosScale, ScoreScale, adacos_scale
+from nearkin.objectives.proxy.scales import SCALE_RATE, AdaCosScale, ScoreScale, adacos_scale
 from nearkin.objectives.proxy.scores import (
     LinearScores,
     ScaledScores,
@@ -41,8 +44,8 @@ from nearkin.objectives.proxy.scores import (
     ratio_scores,
     sub_centre_cosines,
 )
-from nearkin.objectives.registry import FLAT, SPHERE, AcuteDegrees, LossShape, register_loss
-from nearkin.registry import Count, NonNegative, Share
+from nearkin.objectives.registry import FLAT, SPHERE, LossShape, MarginDegrees, register_loss
+from nearkin.registry import Count, NonNegative, Positive, Real, Share
 
 
 @register_loss("softmax", family="classification", spaces=FLAT)
@@ -69,6 +72,7 @@ def normface(
     shape: LossShape,
     *,
     scale: ScaleOption = SCALE,
+    scale_rate: Positive = SCALE_RATE,
     proxies: Proxies = "learned",
     ema_rate: Share = EMA_RATE,
     tree_distance: LayoutDistance = "path",
@@ -83,6 +87,7 @@ def normface(
 
     Args:
         scale: what cosines are multiplied by; dynamic: it follows training.
+        scale_rate: of a dynamic scale: about how much ln s moves in a step.
         proxies: learned: by the optimiser; ema: following the class means; mds: laid out by the hierarchy, fixed.
         ema_rate: how much of a batch's class mean goes into its proxy.
         tree_distance: of the hierarchy: path, edges between classes; lcs, height of the node where they meet.
@@ -92,7 +97,7 @@ def normface(
         >>> objective = make_objective(section, dimension=128, classes=100)
     """
     bank = make_bank(shape, "normface", proxies, ema_rate, tree_distance)
-    scores = normface_scores(shape.classes, scale)
+    scores = normface_scores(shape.classes, scale, scale_rate)
     return ProxyLoss(shape.space, bank, scores, functional.cross_entropy)
 
 
@@ -168,6 +173,7 @@ def proxy_dr(
     shape: LossShape,
     *,
     scale: ScaleOption = SCALE,
+    scale_rate: Positive = SCALE_RATE,
     distance: Literal["chord", "angle"] = "chord",
     proxies: Proxies = "learned",
     ema_rate: Share = EMA_RATE,
@@ -185,6 +191,7 @@ def proxy_dr(
 
     Args:
         scale: s, the exponent of distances; dynamic: it follows training.
+        scale_rate: of a dynamic scale: about how much ln s moves in a step.
         distance: chord or angle, on the sphere; elsewhere the distance is the space's own, and this stays as it is.
         proxies: learned: by the optimiser; ema: following the class means; mds: laid out by the hierarchy, fixed.
         ema_rate: how much of a batch's class mean goes into its proxy.
@@ -195,7 +202,7 @@ def proxy_dr(
         >>> objective = make_objective(section, dimension=128, classes=100)
     """
     bank = make_bank(shape, "proxy-dr", proxies, ema_rate, tree_distance)
-    scores = ratio_scores(shape.space, shape.classes, scale, distance)
+    scores = ratio_scores(shape.space, shape.classes, scale, distance, scale_rate)
     return ProxyLoss(shape.space, bank, scores, functional.cross_entropy)
 
 
@@ -203,7 +210,7 @@ def proxy_dr(
 def cosface(
     shape: LossShape,
     *,
-    margin: NonNegative = 0.35,
+    margin: Real = 0.35,
     scale: FixedScale = 64.0,
     proxies: Proxies = "learned",
     ema_rate: Share = EMA_RATE,
@@ -217,7 +224,7 @@ def cosface(
     Use when: there are many classes and a margin in cosine should keep them apart, as with faces.
 
     Args:
-        margin: taken from the own class's cosine.
+        margin: taken from the own class's cosine; a negative one leaves classes wider, for the sake of new ones.
         scale: what cosines are multiplied by; small data sets want 16 to 32.
         proxies: learned: by the optimiser; ema: following the class means; mds: laid out by the hierarchy, fixed.
         ema_rate: how much of a batch's class mean goes into its proxy.
@@ -227,6 +234,7 @@ def cosface(
         >>> section = ObjectiveSection(loss="cosface", parameters={"margin": 0.2, "scale": 32})
         >>> objective = make_objective(section, dimension=128, classes=100)
     """
+    check_negative_margin("cosface", shape, margin)
     bank = make_bank(shape, "cosface", proxies, ema_rate, tree_distance)
     criterion = MarginCrossEntropy(partial(cosine_margin, margin=margin), scale)
     return ProxyLoss(shape.space, bank, ScaledScores(cosines, ScoreScale(scale)), criterion)
@@ -236,7 +244,7 @@ def cosface(
 def arcface(
     shape: LossShape,
     *,
-    margin: AcuteDegrees = 28.6,
+    margin: MarginDegrees = 28.6,
     scale: FixedScale = 64.0,
     sub_centres: Count = 1,
     proxies: Proxies = "learned",
@@ -245,8 +253,9 @@ def arcface(
 ) -> nn.Module:
     """ArcFace: cross-entropy over s (cos(angle + m) for the own class, cos for the others).
 
-    Where angle + m passes 180 degrees the own logit goes on as cos - m sin(m), so that it keeps falling. With
-    sub-centres the cosine of a class is the largest of those to its sub-centres.
+    Where angle + m passes 180 degrees the own logit goes on as cos - m sin(m), so that it keeps falling. With a
+    negative margin it is s up to an angle of -m. With sub-centres the cosine of a class is the largest of those to its
+    sub-centres.
 
     Reference: Deng, Guo, Xue, Zafeiriou 2019, ArcFace: additive angular margin loss for deep face recognition; Deng,
         Guo, Liu, Gong, Zafeiriou 2020, Sub-center ArcFace.
@@ -255,7 +264,8 @@ def arcface(
     Use when: there are many classes and the margin should be the same angle everywhere, as with faces.
 
     Args:
-        margin: added to the angle to the own class, in degrees; 28.6 is 0.5 radians.
+        margin: added to the angle to the own class, in degrees, below 90; 28.6 is 0.5 radians. A negative one leaves
+            classes wider.
         scale: what cosines are multiplied by; small data sets want 16 to 32.
         sub_centres: of each class; more than one lets strays and wrong labels gather at a centre of their own.
         proxies: learned: by the optimiser; ema: following the class means; mds: laid out by the hierarchy, fixed.
@@ -266,6 +276,7 @@ def arcface(
         >>> section = ObjectiveSection(loss="arcface", parameters={"margin": 15, "scale": 32})
         >>> objective = make_objective(section, dimension=128, classes=100)
     """
+    check_negative_margin("arcface", shape, margin, in_degrees=True)
     if sub_centres > 1 and proxies != "learned":
         raise RecipeError(
             f"The loss 'arcface' has sub-centres (sub_centres={sub_centres}) only of learned proxies, not with "
@@ -276,6 +287,44 @@ def arcface(
     scores = ScaledScores(nearness, ScoreScale(scale))
     criterion = MarginCrossEntropy(partial(angle_margin, margin=math.radians(margin)), scale)
     return ProxyLoss(shape.space, bank, scores, criterion)
+
+
+@register_loss("sphereface", family="classification", spaces=SPHERE)
+def sphereface(
+    shape: LossShape,
+    *,
+    margin: Annotated[int, Field(ge=1, le=8)] = 4,
+    blend: NonNegative = 5.0,
+    scale: FixedScale = 30.0,
+    proxies: Proxies = "learned",
+    ema_rate: Share = EMA_RATE,
+    tree_distance: LayoutDistance = "path",
+) -> nn.Module:
+    """SphereFace: cross-entropy over s psi(angle) for the own class, s cos for the others.
+
+    psi = (-1)^k cos(m angle) - 2k for angles from k 180/m to (k + 1) 180/m degrees, which falls all the way; blended
+    with the plain cosine, (b cos + psi) / (b + 1). With m = 1 it is NormFace.
+
+    Reference: Liu, Wen, Yu, Li, Raj, Song 2017, SphereFace: deep hypersphere embedding for face recognition.
+    Needs: any batch; labels 0 ... classes - 1. Class weights want a higher learning rate. Sphere only.
+    Inputs: raw embeddings (B, d), labels (B,).
+    Use when: the margin should grow with the angle; to compare with, as 'cosface' and 'arcface' train more easily.
+
+    Args:
+        margin: m, a whole number: what the angle to the own class is multiplied by.
+        blend: b, how much the plain cosine counts beside psi; 0: psi alone, which is hard to train.
+        scale: what cosines are multiplied by; the paper has the length of each embedding.
+        proxies: learned: by the optimiser; ema: following the class means; mds: laid out by the hierarchy, fixed.
+        ema_rate: how much of a batch's class mean goes into its proxy.
+        tree_distance: of the hierarchy: path, edges between classes; lcs, height of the node where they meet.
+
+    Example:
+        >>> section = ObjectiveSection(loss="sphereface", parameters={"margin": 2, "blend": 0})
+        >>> objective = make_objective(section, dimension=128, classes=100)
+    """
+    bank = make_bank(shape, "sphereface", proxies, ema_rate, tree_distance)
+    criterion = MarginCrossEntropy(partial(angle_factor, margin=margin, blend=blend), scale)
+    return ProxyLoss(shape.space, bank, ScaledScores(cosines, ScoreScale(scale)), criterion)
 
 
 @register_loss("corr", family="classification", spaces=SPHERE, needs_hierarchy=True)
