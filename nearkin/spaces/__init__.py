@@ -3,7 +3,13 @@
 from nearkin.spaces.balls import LipschitzBall, PoincareBall
 from nearkin.spaces.extremes import where_largest, widest_angle
 from nearkin.spaces.k_center import covering_radius, kcenter
-from nearkin.spaces.mds import Scaling, chord_targets, multidimensional_scaling
+from nearkin.spaces.mds import (
+    Scaling,
+    chord_targets,
+    multidimensional_scaling,
+    points_of_cosines,
+    points_of_ranks,
+)
 from nearkin.spaces.principal import PrincipalReweighting, PrincipalRotation
 from nearkin.spaces.scores import (
     arcface_probabilities,
@@ -51,6 +57,8 @@ __all__ = [
     "multidimensional_scaling",
     "multiplied_angle",
     "normface_probabilities",
+    "points_of_cosines",
+    "points_of_ranks",
     "sd_softmax_scores",
     "spaces",
     "sphereface_probabilities",

@@ -21,12 +21,15 @@ from nearkin.objectives.proxy.loss import (
     EMA_RATE,
     SCALE,
     FixedScale,
+    Layout,
+    LayoutAngle,
     LayoutDistance,
     MarginCrossEntropy,
     Proxies,
     ProxyLoss,
     Pull,
     ScaleOption,
+    TreeProxies,
     angle_factor,
     angle_margin,
     check_negative_margin,
@@ -76,6 +79,8 @@ def normface(
     proxies: Proxies = "learned",
     ema_rate: Share = EMA_RATE,
     tree_distance: LayoutDistance = "path",
+    layout_beta: Positive = 1.0,
+    layout_angle: LayoutAngle | None = None,
 ) -> nn.Module:
     """NormFace: cross-entropy over s cos(x, w).
 
@@ -88,15 +93,18 @@ def normface(
     Args:
         scale: what cosines are multiplied by; dynamic: it follows training.
         scale_rate: of a dynamic scale: about how much ln s moves in a step.
-        proxies: learned: by the optimiser; ema: following the class means; mds: laid out by the hierarchy, fixed.
+        proxies: learned: by the optimiser; ema: following the class means; mds, cosines or ranks: laid out by the
+            hierarchy, fixed.
         ema_rate: how much of a batch's class mean goes into its proxy.
         tree_distance: of the hierarchy: path, edges between classes; lcs, height of the node where they meet.
+        layout_beta: of mds: the distance in the tree that becomes half of the largest chord.
+        layout_angle: of mds: degrees between the farthest two classes; null: as printed with path, 90 with lcs.
 
     Example:
         >>> section = ObjectiveSection(loss="normface", parameters={"scale": "dynamic", "proxies": "ema"})
         >>> objective = make_objective(section, dimension=128, classes=100)
     """
-    bank = make_bank(shape, "normface", proxies, ema_rate, tree_distance)
+    bank = make_bank(shape, "normface", proxies, ema_rate, Layout(tree_distance, layout_beta, layout_angle))
     scores = normface_scores(shape.classes, scale, scale_rate)
     return ProxyLoss(shape.space, bank, scores, functional.cross_entropy)
 
@@ -109,6 +117,8 @@ def adacos(
     proxies: Proxies = "learned",
     ema_rate: Share = EMA_RATE,
     tree_distance: LayoutDistance = "path",
+    layout_beta: Positive = 1.0,
+    layout_angle: LayoutAngle | None = None,
 ) -> nn.Module:
     """AdaCos: cross-entropy over s cos(x, w) with s = ln B / cos(min(45 degrees, median own angle)).
 
@@ -123,15 +133,18 @@ def adacos(
 
     Args:
         scale: dynamic: it follows training; static: it stays where it starts.
-        proxies: learned: by the optimiser; ema: following the class means; mds: laid out by the hierarchy, fixed.
+        proxies: learned: by the optimiser; ema: following the class means; mds, cosines or ranks: laid out by the
+            hierarchy, fixed.
         ema_rate: how much of a batch's class mean goes into its proxy.
         tree_distance: of the hierarchy: path, edges between classes; lcs, height of the node where they meet.
+        layout_beta: of mds: the distance in the tree that becomes half of the largest chord.
+        layout_angle: of mds: degrees between the farthest two classes; null: as printed with path, 90 with lcs.
 
     Example:
         >>> section = ObjectiveSection(loss="adacos", parameters={"scale": "static"})
         >>> objective = make_objective(section, dimension=128, classes=100)
     """
-    bank = make_bank(shape, "adacos", proxies, ema_rate, tree_distance)
+    bank = make_bank(shape, "adacos", proxies, ema_rate, Layout(tree_distance, layout_beta, layout_angle))
     moving = AdaCosScale(shape.classes) if scale == "dynamic" else ScoreScale(adacos_scale(shape.classes))
     return ProxyLoss(shape.space, bank, ScaledScores(cosines, moving), functional.cross_entropy)
 
@@ -144,6 +157,8 @@ def sd_softmax(
     proxies: Proxies = "learned",
     ema_rate: Share = EMA_RATE,
     tree_distance: LayoutDistance = "path",
+    layout_beta: Positive = 1.0,
+    layout_angle: LayoutAngle | None = None,
 ) -> nn.Module:
     """SD-softmax: cross-entropy over -s d^2(x, w) with the distance of the space; on the sphere, the chord.
 
@@ -155,15 +170,18 @@ def sd_softmax(
 
     Args:
         scale: what squared distances are multiplied by; on the sphere, where they end at 4, raise it to 5 or more.
-        proxies: learned: by the optimiser; ema: following the class means; mds: laid out by the hierarchy, fixed.
+        proxies: learned: by the optimiser; ema: following the class means; mds, cosines or ranks: laid out by the
+            hierarchy, fixed.
         ema_rate: how much of a batch's class mean goes into its proxy.
         tree_distance: of the hierarchy: path, edges between classes; lcs, height of the node where they meet.
+        layout_beta: of mds: the distance in the tree that becomes half of the largest chord.
+        layout_angle: of mds: degrees between the farthest two classes; null: as printed with path, 90 with lcs.
 
     Example:
         >>> section = ObjectiveSection(loss="sd-softmax", parameters={"scale": 0.5})
         >>> objective = make_objective(section, dimension=128, classes=100, space=Euclidean())
     """
-    bank = make_bank(shape, "sd-softmax", proxies, ema_rate, tree_distance)
+    bank = make_bank(shape, "sd-softmax", proxies, ema_rate, Layout(tree_distance, layout_beta, layout_angle))
     scores = ScaledScores(partial(negative_squares, shape.space), ScoreScale(scale))
     return ProxyLoss(shape.space, bank, scores, functional.cross_entropy)
 
@@ -178,6 +196,8 @@ def proxy_dr(
     proxies: Proxies = "learned",
     ema_rate: Share = EMA_RATE,
     tree_distance: LayoutDistance = "path",
+    layout_beta: Positive = 1.0,
+    layout_angle: LayoutAngle | None = None,
 ) -> nn.Module:
     """ProxyDR: p_c = d_c^-s / sum of d_y^-s, with the distances to the proxies; cross-entropy over -s ln d.
 
@@ -193,15 +213,18 @@ def proxy_dr(
         scale: s, the exponent of distances; dynamic: it follows training.
         scale_rate: of a dynamic scale: about how much ln s moves in a step.
         distance: chord or angle, on the sphere; elsewhere the distance is the space's own, and this stays as it is.
-        proxies: learned: by the optimiser; ema: following the class means; mds: laid out by the hierarchy, fixed.
+        proxies: learned: by the optimiser; ema: following the class means; mds, cosines or ranks: laid out by the
+            hierarchy, fixed.
         ema_rate: how much of a batch's class mean goes into its proxy.
         tree_distance: of the hierarchy: path, edges between classes; lcs, height of the node where they meet.
+        layout_beta: of mds: the distance in the tree that becomes half of the largest chord.
+        layout_angle: of mds: degrees between the farthest two classes; null: as printed with path, 90 with lcs.
 
     Example:
         >>> section = ObjectiveSection(loss="proxy-dr", parameters={"scale": "dynamic"})
         >>> objective = make_objective(section, dimension=128, classes=100)
     """
-    bank = make_bank(shape, "proxy-dr", proxies, ema_rate, tree_distance)
+    bank = make_bank(shape, "proxy-dr", proxies, ema_rate, Layout(tree_distance, layout_beta, layout_angle))
     scores = ratio_scores(shape.space, shape.classes, scale, distance, scale_rate)
     return ProxyLoss(shape.space, bank, scores, functional.cross_entropy)
 
@@ -215,6 +238,8 @@ def cosface(
     proxies: Proxies = "learned",
     ema_rate: Share = EMA_RATE,
     tree_distance: LayoutDistance = "path",
+    layout_beta: Positive = 1.0,
+    layout_angle: LayoutAngle | None = None,
 ) -> nn.Module:
     """CosFace: cross-entropy over s (cos - m for the own class, cos for the others).
 
@@ -226,16 +251,19 @@ def cosface(
     Args:
         margin: taken from the own class's cosine; a negative one leaves classes wider, for the sake of new ones.
         scale: what cosines are multiplied by; small data sets want 16 to 32.
-        proxies: learned: by the optimiser; ema: following the class means; mds: laid out by the hierarchy, fixed.
+        proxies: learned: by the optimiser; ema: following the class means; mds, cosines or ranks: laid out by the
+            hierarchy, fixed.
         ema_rate: how much of a batch's class mean goes into its proxy.
         tree_distance: of the hierarchy: path, edges between classes; lcs, height of the node where they meet.
+        layout_beta: of mds: the distance in the tree that becomes half of the largest chord.
+        layout_angle: of mds: degrees between the farthest two classes; null: as printed with path, 90 with lcs.
 
     Example:
         >>> section = ObjectiveSection(loss="cosface", parameters={"margin": 0.2, "scale": 32})
         >>> objective = make_objective(section, dimension=128, classes=100)
     """
     check_negative_margin("cosface", shape, margin)
-    bank = make_bank(shape, "cosface", proxies, ema_rate, tree_distance)
+    bank = make_bank(shape, "cosface", proxies, ema_rate, Layout(tree_distance, layout_beta, layout_angle))
     criterion = MarginCrossEntropy(partial(cosine_margin, margin=margin), scale)
     return ProxyLoss(shape.space, bank, ScaledScores(cosines, ScoreScale(scale)), criterion)
 
@@ -250,6 +278,8 @@ def arcface(
     proxies: Proxies = "learned",
     ema_rate: Share = EMA_RATE,
     tree_distance: LayoutDistance = "path",
+    layout_beta: Positive = 1.0,
+    layout_angle: LayoutAngle | None = None,
 ) -> nn.Module:
     """ArcFace: cross-entropy over s (cos(angle + m) for the own class, cos for the others).
 
@@ -268,9 +298,12 @@ def arcface(
             classes wider.
         scale: what cosines are multiplied by; small data sets want 16 to 32.
         sub_centres: of each class; more than one lets strays and wrong labels gather at a centre of their own.
-        proxies: learned: by the optimiser; ema: following the class means; mds: laid out by the hierarchy, fixed.
+        proxies: learned: by the optimiser; ema: following the class means; mds, cosines or ranks: laid out by the
+            hierarchy, fixed.
         ema_rate: how much of a batch's class mean goes into its proxy.
         tree_distance: of the hierarchy: path, edges between classes; lcs, height of the node where they meet.
+        layout_beta: of mds: the distance in the tree that becomes half of the largest chord.
+        layout_angle: of mds: degrees between the farthest two classes; null: as printed with path, 90 with lcs.
 
     Example:
         >>> section = ObjectiveSection(loss="arcface", parameters={"margin": 15, "scale": 32})
@@ -282,7 +315,7 @@ def arcface(
             f"The loss 'arcface' has sub-centres (sub_centres={sub_centres}) only of learned proxies, not with "
             f"proxies={proxies}: set one of them back to its default."
         )
-    bank = make_bank(shape, "arcface", proxies, ema_rate, tree_distance, sub_centres)
+    bank = make_bank(shape, "arcface", proxies, ema_rate, Layout(tree_distance, layout_beta, layout_angle), sub_centres)
     nearness = partial(sub_centre_cosines, centres=sub_centres) if sub_centres > 1 else cosines
     scores = ScaledScores(nearness, ScoreScale(scale))
     criterion = MarginCrossEntropy(partial(angle_margin, margin=math.radians(margin)), scale)
@@ -299,6 +332,8 @@ def sphereface(
     proxies: Proxies = "learned",
     ema_rate: Share = EMA_RATE,
     tree_distance: LayoutDistance = "path",
+    layout_beta: Positive = 1.0,
+    layout_angle: LayoutAngle | None = None,
 ) -> nn.Module:
     """SphereFace: cross-entropy over s psi(angle) for the own class, s cos for the others.
 
@@ -314,21 +349,31 @@ def sphereface(
         margin: m, a whole number: what the angle to the own class is multiplied by.
         blend: b, how much the plain cosine counts beside psi; 0: psi alone, which is hard to train.
         scale: what cosines are multiplied by; the paper has the length of each embedding.
-        proxies: learned: by the optimiser; ema: following the class means; mds: laid out by the hierarchy, fixed.
+        proxies: learned: by the optimiser; ema: following the class means; mds, cosines or ranks: laid out by the
+            hierarchy, fixed.
         ema_rate: how much of a batch's class mean goes into its proxy.
         tree_distance: of the hierarchy: path, edges between classes; lcs, height of the node where they meet.
+        layout_beta: of mds: the distance in the tree that becomes half of the largest chord.
+        layout_angle: of mds: degrees between the farthest two classes; null: as printed with path, 90 with lcs.
 
     Example:
         >>> section = ObjectiveSection(loss="sphereface", parameters={"margin": 2, "blend": 0})
         >>> objective = make_objective(section, dimension=128, classes=100)
     """
-    bank = make_bank(shape, "sphereface", proxies, ema_rate, tree_distance)
+    bank = make_bank(shape, "sphereface", proxies, ema_rate, Layout(tree_distance, layout_beta, layout_angle))
     criterion = MarginCrossEntropy(partial(angle_factor, margin=margin, blend=blend), scale)
     return ProxyLoss(shape.space, bank, ScaledScores(cosines, ScoreScale(scale)), criterion)
 
 
 @register_loss("corr", family="classification", spaces=SPHERE, needs_hierarchy=True)
-def corr(shape: LossShape, *, tree_distance: LayoutDistance = "path") -> nn.Module:
+def corr(
+    shape: LossShape,
+    *,
+    proxies: TreeProxies = "mds",
+    tree_distance: LayoutDistance = "path",
+    layout_beta: Positive = 1.0,
+    layout_angle: LayoutAngle | None = None,
+) -> nn.Module:
     """CORR: mean of 1 - cos(x, w) to the own class's proxy, the proxies being laid out by a hierarchy and fixed.
 
     As a classifier its scores are the cosines themselves: the order of classes is what they are for, and softmax of
@@ -341,7 +386,10 @@ def corr(shape: LossShape, *, tree_distance: LayoutDistance = "path") -> nn.Modu
     Use when: a tree over the classes is known and distances between embeddings should be those of the tree.
 
     Args:
+        proxies: mds, distances as near to the tree's as can be; cosines, exactly 1 - lcs; ranks, only their order.
         tree_distance: of the hierarchy: path, edges between classes; lcs, height of the node where they meet.
+        layout_beta: of mds: the distance in the tree that becomes half of the largest chord.
+        layout_angle: of mds: degrees between the farthest two classes; null: as printed with path, 90 with lcs.
 
     Example:
         >>> section = ObjectiveSection(loss="corr")
@@ -349,11 +397,18 @@ def corr(shape: LossShape, *, tree_distance: LayoutDistance = "path") -> nn.Modu
         >>> tree = Hierarchy.from_nested({"left": names[:2], "right": names[2:]})
         >>> objective = make_objective(section, dimension=128, classes=4, class_names=names, hierarchy=tree)
     """
-    return _pull(shape, "corr", tree_distance, power=1)
+    return _pull(shape, "corr", proxies, Layout(tree_distance, layout_beta, layout_angle), power=1)
 
 
 @register_loss("h-spherical", family="classification", spaces=SPHERE, needs_hierarchy=True)
-def h_spherical(shape: LossShape, *, tree_distance: LayoutDistance = "path") -> nn.Module:
+def h_spherical(
+    shape: LossShape,
+    *,
+    proxies: TreeProxies = "mds",
+    tree_distance: LayoutDistance = "path",
+    layout_beta: Positive = 1.0,
+    layout_angle: LayoutAngle | None = None,
+) -> nn.Module:
     """H-spherical: mean of (1 - cos(x, w))^2 to the own class's proxy, laid out by a hierarchy and fixed.
 
     As 'corr', but the far are pulled most and the near hardly.
@@ -364,7 +419,10 @@ def h_spherical(shape: LossShape, *, tree_distance: LayoutDistance = "path") -> 
     Use when: as for 'corr', where some samples are hard and the easy ones should not be drawn together for nothing.
 
     Args:
+        proxies: mds, distances as near to the tree's as can be; cosines, exactly 1 - lcs; ranks, only their order.
         tree_distance: of the hierarchy: path, edges between classes; lcs, height of the node where they meet.
+        layout_beta: of mds: the distance in the tree that becomes half of the largest chord.
+        layout_angle: of mds: degrees between the farthest two classes; null: as printed with path, 90 with lcs.
 
     Example:
         >>> section = ObjectiveSection(loss="h-spherical", parameters={"tree_distance": "lcs"})
@@ -372,9 +430,9 @@ def h_spherical(shape: LossShape, *, tree_distance: LayoutDistance = "path") -> 
         >>> tree = Hierarchy.from_nested({"left": names[:2], "right": names[2:]})
         >>> objective = make_objective(section, dimension=128, classes=4, class_names=names, hierarchy=tree)
     """
-    return _pull(shape, "h-spherical", tree_distance, power=2)
+    return _pull(shape, "h-spherical", proxies, Layout(tree_distance, layout_beta, layout_angle), power=2)
 
 
-def _pull(shape: LossShape, name: str, tree_distance: LayoutDistance, power: int) -> nn.Module:
-    bank = tree_proxies(shape, name, tree_distance)
+def _pull(shape: LossShape, name: str, proxies: TreeProxies, layout: Layout, power: int) -> nn.Module:
+    bank = tree_proxies(shape, name, proxies, layout)
     return ProxyLoss(shape.space, bank, ScaledScores(cosines, ScoreScale(1.0)), Pull(power))
