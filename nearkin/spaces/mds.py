@@ -137,29 +137,40 @@ def points_of_cosines(cosines: np.ndarray, dimension: int) -> Tensor:
 
 _COMPARISONS = 512
 """Pairs that each class is compared with in a step of `points_of_ranks`."""
+_SHARPNESS = 10.0
+"""Of its triplets: a difference of 0.3 in cosine settles which of two is nearer, so that points need not collapse."""
 
 
 @torch.inference_mode(False)
 @torch.enable_grad()
 def points_of_ranks(
-    distances: np.ndarray, dimension: int, *, steps: int = 1000, lr: float = 1e-2, seed: int = 0
+    distances: np.ndarray,
+    dimension: int,
+    *,
+    closest: float = 0.5,
+    steps: int = 1000,
+    lr: float = 1e-2,
+    seed: int = 0,
 ) -> Tensor:
     """Unit points (C, d), float32, whose cosines are ordered as the distances are, and which keep apart.
 
-    Minimises the cross-entropy of "i is nearer to j than to k" with the logit `cos_ij - cos_ik`, over random triplets
-    (a tie counts half), plus the mean over i of its largest cosine to another point.
+    Minimises the cross-entropy of "i is nearer to j than to k" with the logit `10 (cos_ij - cos_ik)`, over random
+    triplets (a tie counts half), plus the mean over i of what its largest cosine to another point has above `closest`.
 
     Reference: Mettes, van der Pol, Snoek 2019, Hyperspherical prototype networks.
 
     Args:
         distances: (C, C), symmetric with a zero diagonal; only their order in each row counts.
         dimension: of the points.
+        closest: the cosine above which two points repel each other.
         steps: of Adam.
         lr: its learning rate.
         seed: of the start and the triplets.
     """
     check_whole(dimension, "dimension", 1)
     check_whole(steps, "steps", 1)
+    if not is_real(closest) or not -1 < closest <= 1:
+        raise DataError(f"closest must be a cosine above -1, not {closest!r}.")
     wide = torch.from_numpy(_checked_targets(distances))
     count = len(wide)
     generator = torch.Generator().manual_seed(int(seed))
@@ -173,10 +184,10 @@ def points_of_ranks(
         drawn = torch.randint(count - 1, (2, count, _COMPARISONS), generator=generator)
         one, other = drawn + (drawn >= torch.arange(count)[:, None])
         nearer = 0.5 * (1 + torch.sign(wide.gather(1, other) - wide.gather(1, one))).float()
-        logits = cosines.gather(1, one) - cosines.gather(1, other)
+        logits = _SHARPNESS * (cosines.gather(1, one) - cosines.gather(1, other))
         ranked = torch.nn.functional.binary_cross_entropy_with_logits(logits, nearer)
         optimiser.zero_grad()
-        (ranked + cosines.masked_fill(itself, -1.0).amax(dim=1).mean()).backward()
+        (ranked + (cosines.masked_fill(itself, -1.0).amax(dim=1) - closest).clamp(min=0).mean()).backward()
         optimiser.step()
     return torch.nn.functional.normalize(free.detach())
 

@@ -1,6 +1,7 @@
 """Multidimensional scaling: the oracle of the CIFAR-100 tree, properties, limits and bad input."""
 
 import math
+from itertools import product
 
 import numpy as np
 import pytest
@@ -201,4 +202,33 @@ def test_points_of_ranks_are_in_order_and_drawn_from_the_seed():
     assert torch.equal(points, points_of_ranks(distances, 4, steps=300))
     assert not torch.equal(points, points_of_ranks(distances, 4, steps=300, seed=1))
     between = torch.cdist(points.double(), points.double()).numpy()
-    assert mean_correlation(distances, between, off_diagonal=True) > 0.9
+    for row, others in zip(distances, between, strict=True):
+        order = [others[row == step].max() for step in sorted(set(row))]
+        after = [others[row == step].min() for step in sorted(set(row))]
+        assert all(near < far for near, far in zip(order[:-1], after[1:], strict=True)), (
+            "ties aside, as the tree has it"
+        )
+    cosines = (points @ points.T).fill_diagonal_(-1)
+    assert cosines.max() < 0.52
+
+
+def test_the_loss_of_ranks_is_smaller_at_its_points_than_at_any_that_are_turned_a_little():
+    """The printed loss, by loops over all triplets, at what was found and beside it."""
+    distances = SMALL.distances()
+
+    def value(points):
+        unit = points / np.linalg.norm(points, axis=1, keepdims=True)
+        cosines = unit @ unit.T
+        terms = []
+        for i, j, k in product(range(5), repeat=3):
+            if i not in (j, k):
+                s = 0.5 * (1 + np.sign(distances[i, k] - distances[i, j]))
+                o = 10 * (cosines[i, j] - cosines[i, k])
+                terms.append(s * np.logaddexp(0, -o) + (1 - s) * np.logaddexp(0, o))
+        nearest = (cosines - 3 * np.eye(5)).max(axis=1)
+        return np.mean(terms) + np.maximum(nearest - 0.5, 0).mean()
+
+    found = points_of_ranks(distances, 4, steps=600).double().numpy()
+    rng = np.random.default_rng(0)
+    beside = [value(found + 0.2 * rng.normal(size=found.shape)) for _ in range(50)]
+    assert value(found) < min(beside)

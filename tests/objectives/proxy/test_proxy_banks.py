@@ -187,7 +187,7 @@ def test_ranks_order_classes_as_the_tree_does():
     for i, j, k in product(range(len(distances)), repeat=3):
         if i not in (j, k) and distances[i, j] < distances[i, k]:
             assert cosines[i, j] > cosines[i, k]
-    assert (cosines - np.eye(len(cosines))).max() < 0.9, "no two are drawn together"
+    assert (cosines - np.eye(len(cosines))).max() < 0.55, "no two are drawn together"
 
 
 @pytest.mark.parametrize(
