@@ -42,6 +42,7 @@ from nearkin.objectives.proxy.scores import (
     LinearScores,
     ScaledScores,
     cosines,
+    negative_distances,
     negative_squares,
     normface_scores,
     ratio_scores,
@@ -154,13 +155,14 @@ def sd_softmax(
     shape: LossShape,
     *,
     scale: FixedScale = 1.0,
+    power: Literal[1, 2] = 2,
     proxies: Proxies = "learned",
     ema_rate: Share = EMA_RATE,
     tree_distance: LayoutDistance = "path",
     layout_beta: Positive = 1.0,
     layout_angle: LayoutAngle | None = None,
 ) -> nn.Module:
-    """SD-softmax: cross-entropy over -s d^2(x, w) with the distance of the space; on the sphere, the chord.
+    """SD-softmax: cross-entropy over -s d^2(x, w) or -s d(x, w), d being the space's distance; on the sphere, chords.
 
     Reference: Kim 2023, section 2.2 and article IV; the softmax of prototypical networks, with proxies.
     Needs: any batch; labels 0 ... classes - 1. Learned proxies want a higher learning rate. Any space.
@@ -170,6 +172,7 @@ def sd_softmax(
 
     Args:
         scale: what squared distances are multiplied by; on the sphere, where they end at 4, raise it to 5 or more.
+        power: 2: squared distances, the usual softmax; 1: plain ones.
         proxies: learned: by the optimiser; ema: following the class means; mds, cosines or ranks: laid out by the
             hierarchy, fixed.
         ema_rate: how much of a batch's class mean goes into its proxy.
@@ -182,7 +185,8 @@ def sd_softmax(
         >>> objective = make_objective(section, dimension=128, classes=100, space=Euclidean())
     """
     bank = make_bank(shape, "sd-softmax", proxies, ema_rate, Layout(tree_distance, layout_beta, layout_angle))
-    scores = ScaledScores(partial(negative_squares, shape.space), ScoreScale(scale))
+    nearness = negative_squares if power == 2 else negative_distances
+    scores = ScaledScores(partial(nearness, shape.space), ScoreScale(scale))
     return ProxyLoss(shape.space, bank, scores, functional.cross_entropy)
 
 

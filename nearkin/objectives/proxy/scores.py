@@ -67,6 +67,11 @@ def space_nearness(space: Space, points: Tensor, proxies: Tensor) -> Tensor:
     return distance_ratio_scores(space.distance(points, proxies), 1.0)
 
 
+def negative_distances(space: Space, points: Tensor, proxies: Tensor) -> Tensor:
+    """`-d` with the distance of a space, `d` being `sqrt(d^2 + 1e-10)`; with chords on the sphere."""
+    return -(1e-10 - negative_squares(space, points, proxies)).clamp(min=1e-10).sqrt()
+
+
 def negative_squares(space: Space, points: Tensor, proxies: Tensor) -> Tensor:
     """`-d^2` with the distance of a space; with chords on the sphere, whatever its search measures by."""
     if space.name == "sphere":

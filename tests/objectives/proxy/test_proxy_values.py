@@ -115,6 +115,19 @@ def test_sd_softmax(space):
     assert loss(x, labels).item() == pytest.approx(cross_entropy(logits, labels), rel=1e-5)
 
 
+@pytest.mark.parametrize("space", SPACES)
+def test_sd_softmax_of_plain_distances(space):
+    x, labels = batch()
+    loss = loss_of("sd-softmax", space, scale=0.7, power=1)
+    there = make_space(space)
+    points, proxies = there.project(x), loss.class_vectors().detach()
+    logits = [[-0.7 * there.distance(p[None], q[None]).item() for q in proxies] for p in points]
+    assert loss(x, labels).item() == pytest.approx(cross_entropy(logits, labels), rel=1e-5)
+    on = proxies.clone().requires_grad_()
+    loss(on, torch.arange(CLASSES)).backward()
+    assert on.grad.isfinite().all()
+
+
 def test_sd_softmax_is_normface_at_twice_the_scale_on_the_sphere():
     x, labels = batch()
     torch.testing.assert_close(loss_of("sd-softmax", scale=5)(x, labels), loss_of("normface", scale=10)(x, labels))
