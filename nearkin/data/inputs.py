@@ -24,6 +24,8 @@ class InputSpec:
         frames: length of an audio crop in frames of 10 ms; None leaves it to `audio_seconds` of the recipe.
         fit: how an image of another shape becomes the square: "crop" cuts its centre out, "pad" fills what it leaves.
         resize: with "crop", pixels that the short side of an image is brought to before; None: 1.143 times the size.
+        size_feature: whether a sample also says how large its image was, and where that is known from: "pixels" of the
+            image itself, or two columns of the manifest, width and height. See `planes`.
     """
 
     channels: int
@@ -34,8 +36,14 @@ class InputSpec:
     frames: int | None = None
     fit: Literal["crop", "pad"] = "crop"
     resize: int | None = None
+    size_feature: str | tuple[str, str] | None = None
 
     def __post_init__(self) -> None:
+        if self.size_feature is not None:
+            if not isinstance(self.size_feature, str):
+                object.__setattr__(self, "size_feature", tuple(self.size_feature))
+            if self.kind == "audio":
+                raise DataError("Only images have a width and a height: leave model.size_feature out for audio.")
         object.__setattr__(self, "mean", tuple(float(value) for value in self.mean))
         object.__setattr__(self, "std", tuple(float(value) for value in self.std))
         if self.kind not in ("image", "audio"):
@@ -60,6 +68,15 @@ class InputSpec:
         if min(self.std) <= 0:
             raise DataError(f"The std of an input must be positive, got {self.std}.")
 
+    @property
+    def planes(self) -> int:
+        """Channels of a sample: those of the image, and two more where it says its size.
+
+        These two are the same number everywhere, ln width and ln height, so that the size goes wherever a sample goes:
+        through batches, crops, caches and galleries. Nothing normalises or augments them.
+        """
+        return self.channels + (0 if self.size_feature is None else 2)
+
     @classmethod
     def audio(cls, mels: int = MEL_BANDS, frames: int | None = None) -> InputSpec:
         """An input of log-mel frames, which are centred per utterance and so need no further shift or scale."""
@@ -73,6 +90,10 @@ class InputSpec:
             del fields["fit"]
         if self.resize is None:
             del fields["resize"]
+        if self.size_feature is None:
+            del fields["size_feature"]
+        elif not isinstance(self.size_feature, str):
+            fields["size_feature"] = list(self.size_feature)
         return {**fields, "mean": list(self.mean), "std": list(self.std)}
 
     @classmethod

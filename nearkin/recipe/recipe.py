@@ -39,7 +39,14 @@ _RATE_FROM_START = 1e-4
 
 ADDED_LATER: dict[str, dict[str, Any]] = {
     "data": {"test_domains": [], "colour": None, "rotation": 0.0, "erase": 0.0},
-    "model": {"similarity": None, "head_start": "random", "start": None, "resize": None, "drop_path": 0.0},
+    "model": {
+        "similarity": None,
+        "head_start": "random",
+        "start": None,
+        "resize": None,
+        "drop_path": 0.0,
+        "size_feature": None,
+    },
     "objective": {"proxy_start": "random", "switch": 0.0, "prefixes": [], "prefix_weights": None},
     "training": {
         "adversarial": AdversarialSection().model_dump(mode="json"),
