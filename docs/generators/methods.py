@@ -22,6 +22,8 @@ def _cost_of_loss(loss: str) -> str:
         for row in result["table"]
         if row["loss"] == loss
     ]
+    if not rows:
+        return "Not timed yet: `python benchmarks/losses.py` times all losses, in about a minute."
     caption = (
         f"`python benchmarks/losses.py`, torch {machine['torch']}, one thread: the loss of a batch and its gradient, "
         "without a network, in embeddings of 128 dimensions. The ratio is to "

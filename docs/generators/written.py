@@ -28,6 +28,7 @@ TABLES = {
     "fewshot_protonet": partial(_rows_written, "fewshot", "accuracy", ("ProtoNet",)),
     "fewshot_nearest": partial(_rows_written, "fewshot", "accuracy", ("1-NN",)),
     **{f"taxonomy_{name}": partial(_written, "taxonomy", name) for name in ("runs", "spaces")},
+    **{f"taxonomy_options{part}": partial(_written, "taxonomy", f"options{part}") for part in ("", "_tests", "_scale")},
     **{
         f"taxonomy_{task}{part}": partial(_written, "taxonomy", task + part)
         for task in ("cifar", "omniglot")

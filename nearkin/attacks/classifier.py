@@ -180,6 +180,11 @@ class PixelEmbedder(nn.Module):
                 f"Attacks change pixels, and this model takes {embedder.spec.kind}: give a model of images, or attack "
                 "a module of your own."
             )
+        if embedder.size_feature is not None:
+            raise DataError(
+                "Attacks change pixels, and this model also takes the sizes of images (model.size_feature): attack one "
+                "without."
+            )
         self.model = inference_copy(embedder)
 
     def forward(self, pixels: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -131,7 +131,7 @@ class LocalEncoder:
 
     def view(self, row: int) -> Image.Image:
         """The image of an item as the model sees it: resized and cropped."""
-        sample = ItemLoader(self.embedder.spec).of_dataset(self.dataset, row)
+        sample = ItemLoader(replace(self.embedder.spec, size_feature=None)).of_dataset(self.dataset, row)
         pixels = sample.permute(1, 2, 0).numpy()
         return Image.fromarray(pixels if pixels.shape[2] == 3 else pixels[:, :, 0])
 

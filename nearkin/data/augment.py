@@ -9,7 +9,7 @@ its longer side fits.
 from __future__ import annotations
 
 import math
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
@@ -18,7 +18,8 @@ from torch import Tensor, nn
 
 from nearkin.data.audio import LogMelTransform
 from nearkin.data.audio_augment import AudioAugment
-from nearkin.data.dataset import Dataset
+from nearkin.data.dataset import ROW, Dataset
+from nearkin.data.decode import ORIGINAL_SIZE
 from nearkin.data.inputs import InputSpec
 from nearkin.data.section import DataSection
 from nearkin.errors import DataError, require
@@ -249,8 +250,62 @@ def transform_for(spec: InputSpec, section: DataSection | None, train: bool, ite
         return LogMelTransform(spec, section.audio_seconds, augment=augment)
     section = section or DataSection()
     if train and section.crop == "random":
-        return TrainTransform(spec, section.crop_scale, section.crop_ratio)
-    return plain_view(spec)
+        return with_size(TrainTransform(spec, section.crop_scale, section.crop_ratio), spec)
+    return with_size(plain_view(spec), spec)
+
+
+def with_size(transform: Transform, spec: InputSpec) -> Transform:
+    """The transform itself, or one that adds the size of the image where the input has it."""
+    return transform if spec.size_feature is None else SizedTransform(transform, spec)
+
+
+class SizedTransform:
+    """What another transform gives, as float32 in [0, 1], and two planes more: ln width and ln height of the image.
+
+    Args:
+        inner: gives the pixels (C, H, W).
+        spec: says where the size is known from.
+    """
+
+    def __init__(self, inner: Transform, spec: InputSpec) -> None:
+        self.inner = inner
+        self.spec = spec
+        self.hint = inner.hint
+
+    def __call__(self, sample: Image.Image, rng: np.random.Generator | None = None) -> Tensor:
+        """The tensor (C + 2, H, W) of an image."""
+        return add_size(_unit(self.inner(sample, rng)), self.size(sample))
+
+    def size(self, image: Image.Image) -> tuple[float, float]:
+        """Width and height of an image before anything was done to it, or what the manifest says in their place."""
+        if self.spec.size_feature == "pixels":
+            found: tuple[float, float] = image.info.get(ORIGINAL_SIZE, image.size)
+            return found
+        names = cast(tuple[str, str], self.spec.size_feature)
+        if ROW not in image.info:
+            raise DataError(
+                f"The model knows sizes from the columns {names[0]} and {names[1]} of a manifest, and this image is of "
+                "none: give a data set with them, or train with model.size_feature: pixels."
+            )
+        manifest, row = image.info[ROW]
+        told = [str(manifest.column(name)[row]) for name in names]
+        try:
+            width, height = map(float, told)
+        except ValueError:
+            width = height = math.nan
+        if not (0 < width < math.inf and 0 < height < math.inf):
+            raise DataError(
+                f"{manifest.paths[row]} has {names[0]}={told[0]!r} and {names[1]}={told[1]!r} in the manifest, which "
+                "must be sizes above 0: correct them, or set model.size_feature to pixels."
+            )
+        return width, height
+
+
+def add_size(pixels: Tensor, size: tuple[float, float]) -> Tensor:
+    """Pixels (..., C, H, W) with two planes more, which hold ln width and ln height everywhere."""
+    logs = pixels.new_tensor([math.log(side) for side in size]).view(2, 1, 1)
+    planes = logs.expand(*pixels.shape[:-3], 2, *pixels.shape[-2:])
+    return torch.cat([pixels, planes], dim=-3)
 
 
 def statistics_of(spec: InputSpec) -> tuple[Tensor, Tensor]:
@@ -278,6 +333,9 @@ class Normalise(nn.Module):
 
     def forward(self, batch: Tensor) -> Tensor:
         """Normalise (B, C, H, W): uint8 in [0, 255] or float in [0, 1], for audio float log-mel values."""
+        channels = self.mean.shape[1]
+        if batch.ndim == 4 and batch.shape[1] > channels:  # what is beyond them is a size
+            return torch.cat([self(batch[:, :channels]), batch[:, channels:]], dim=1)
         # (x - mean) / std as one multiply-add: one pass over the batch instead of two.
         return torch.addcmul(-self.mean / self.std, _unit(batch), 1.0 / self.std)
 
@@ -341,6 +399,9 @@ class BatchAugment(nn.Module):
             whole: items in the whole batch; None: those given. Draws are made for all of them, so a slice is augmented
                 as it would be among the others.
         """
+        channels = self.normalise.mean.shape[1]
+        if batch.ndim == 4 and batch.shape[1] > channels:  # what is beyond them is a size
+            return torch.cat([self(batch[:, :channels], step, first, whole), batch[:, channels:]], dim=1)
         if not len(self.augmentations) and not self.erase:
             return self.normalise(batch)
         count = len(batch) if whole is None else whole

@@ -140,13 +140,16 @@ class CorruptedDataset(Dataset):
             hint: not used, so that what is seen does not depend on who looks; `side` says at which size to decode.
         """
         image: Any = self.dataset.load(index, self.side)
+        info = dict(image.info)
         if self.side is not None and (shortest := min(image.size)) > self.side:
             width, height = (max(self.side, round(length * self.side / shortest)) for length in image.size)
             image = image.resize((width, height), Image.Resampling.BILINEAR)
         path = str(self.manifest.paths[index])
         seed = int.from_bytes(_digest([self.seed, path, self.corruption, self.severity]))
         try:
-            return corrupt(image, self.corruption, self.severity, seed)
+            corrupted = corrupt(image, self.corruption, self.severity, seed)
+            corrupted.info.update(info)  # an object is as large as it was
+            return corrupted
         except DataError as error:
             raise DataError(f"{path}: {error}") from error
 

@@ -22,6 +22,8 @@ from nearkin.progress import track
 from nearkin.storage import write_text
 
 MediaKind = Literal["image", "audio"]
+ROW = "manifest_row"
+"""Under which the `info` of an image of a data set has the manifest and its row."""
 SAMPLE_RATE = 16000
 """Samples a second of every waveform a data set gives."""
 
@@ -76,7 +78,9 @@ class Dataset:
         path = self.manifest.paths[index]
         raw = self.store.read(path)
         if self.kind == "image":
-            return decode_image(raw, path, hint)
+            image = decode_image(raw, path, hint)
+            image.info[ROW] = (self.manifest, index)  # for transforms that look up a column
+            return image
         if isinstance(raw, np.ndarray):
             raise DataError(f"{path} is an array, but audio items must be encoded files.")
         return decode_audio(raw, path, SAMPLE_RATE)

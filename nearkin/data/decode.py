@@ -17,6 +17,8 @@ IMAGE_SUFFIXES = frozenset(
     {".avif", ".bmp", ".dib", ".gif", ".ico", ".j2k", ".jfif", ".jp2", ".jpe", ".jpeg", ".jpg", ".pbm", ".pgm", ".png"}
     | {".pnm", ".ppm", ".qoi", ".tif", ".tiff", ".webp"}
 )
+ORIGINAL_SIZE = "original_size"
+"""Under which the `info` of a decoded image has its width and height as it was saved, upright."""
 MAX_PIXELS = 64_000_000
 MAX_SAMPLES = 1 << 28
 SHORTEST = 0.15
@@ -46,6 +48,7 @@ _TURNS = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+_ON_THEIR_SIDE = {_TURNS[tag] for tag in (5, 6, 7, 8)}
 
 
 def decode_image(raw: bytes | np.ndarray, path: str, hint: int | None = None) -> Image.Image:
@@ -69,10 +72,14 @@ def decode_image(raw: bytes | np.ndarray, path: str, hint: int | None = None) ->
         image = Image.open(io.BytesIO(raw), formats=_formats())
         if image.width * image.height > MAX_PIXELS:
             raise _bomb(path, f"{image.width} x {image.height} pixels")
+        width, height = image.size
         if hint is not None:
             image.draft(None, (hint, hint))  # only JPEG uses it
         image.load()
-        return plain_image(image, path)
+        plain = plain_image(image, path)
+        turned = _turn_of(image) in _ON_THEIR_SIDE
+        plain.info[ORIGINAL_SIZE] = (height, width) if turned else (width, height)
+        return plain
     except UnreadableError:
         raise
     except UnidentifiedImageError as error:
@@ -183,8 +190,13 @@ def plain_image(image: Image.Image, path: str) -> Image.Image:
         plain = Image.alpha_composite(white, colours).convert("L" if image.mode in _GREY else "RGB")
     else:
         plain = image.convert("L" if image.mode in _GREY else "RGB")
-    try:
-        turn = _TURNS.get(int(image.getexif().get(_ORIENTATION_TAG, 1)))
-    except Exception:  # damaged metadata around a sound image
-        turn = None
+    turn = _turn_of(image)
     return plain if turn is None else plain.transpose(turn)
+
+
+def _turn_of(image: Image.Image) -> Image.Transpose | None:
+    """What makes an image upright."""
+    try:
+        return _TURNS.get(int(image.getexif().get(_ORIENTATION_TAG, 1)))
+    except Exception:  # damaged metadata around a sound image
+        return None

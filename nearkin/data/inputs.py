@@ -30,6 +30,8 @@ class InputSpec:
             `std` are those of each band in the training set, and the whole recording counts. "centred", as models had
             it before there was a choice: each band of the middle `frames` is centred over time.
         trim: decibels below the loudest part of a recording from which on a part is silence and left out; None: none.
+        size_feature: whether a sample also says how large its image was, and where that is known from: "pixels" of the
+            image itself, or two columns of the manifest, width and height. See `planes`.
     """
 
     channels: int
@@ -42,8 +44,14 @@ class InputSpec:
     resize: int | None = None
     bands: Literal["centred", "standardised"] = "centred"
     trim: float | None = None
+    size_feature: str | tuple[str, str] | None = None
 
     def __post_init__(self) -> None:
+        if self.size_feature is not None:
+            if not isinstance(self.size_feature, str):
+                object.__setattr__(self, "size_feature", tuple(self.size_feature))
+            if self.kind == "audio":
+                raise DataError("Only images have a width and a height: leave model.size_feature out for audio.")
         object.__setattr__(self, "mean", tuple(float(value) for value in self.mean))
         object.__setattr__(self, "std", tuple(float(value) for value in self.std))
         if self.kind not in ("image", "audio"):
@@ -81,6 +89,15 @@ class InputSpec:
             raise DataError(f"Give mean and std one value for each {each}.")
         if min(self.std) <= 0:
             raise DataError(f"The std of an input must be positive, got {self.std}.")
+
+    @property
+    def planes(self) -> int:
+        """Channels of a sample: those of the image, and two more where it says its size.
+
+        These two are the same number everywhere, ln width and ln height, so that the size goes wherever a sample goes:
+        through batches, crops, caches and galleries. Nothing normalises or augments them.
+        """
+        return self.channels + (0 if self.size_feature is None else 2)
 
     @classmethod
     def audio(
@@ -121,6 +138,10 @@ class InputSpec:
             del fields["bands"]
         if self.trim is None:
             del fields["trim"]
+        if self.size_feature is None:
+            del fields["size_feature"]
+        elif not isinstance(self.size_feature, str):
+            fields["size_feature"] = list(self.size_feature)
         return {**fields, "mean": list(self.mean), "std": list(self.std)}
 
     @classmethod

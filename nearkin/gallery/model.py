@@ -23,7 +23,7 @@ from nearkin.gallery.values import Settings
 from nearkin.models import Embedder, ModelSection, build_embedder, list_backbones
 from nearkin.models.card import Card
 from nearkin.models.engines import TORCH, make_encoder
-from nearkin.models.items import Item, ItemLoader, batches, stacked
+from nearkin.models.items import Item, ItemLoader, batches
 from nearkin.models.similarity import LearnedSpace, PairSimilarity
 from nearkin.models.similarity_sides import PairScore
 from nearkin.search.scorers import Sides

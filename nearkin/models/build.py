@@ -26,7 +26,7 @@ from nearkin.models.similarity_model import SimilarityModel
 from nearkin.spaces import make_space
 
 _MODEL_OF_A_RUN = "model.safetensors"
-_ALL_PARTS = ("backbone", "local", "pooling", "attention", "head")
+_ALL_PARTS = ("backbone", "local", "pooling", "attention", "size_feature", "head")
 
 
 def build_embedder(
@@ -58,6 +58,7 @@ def build_embedder(
         "backbone": {"name": section.backbone, **section.model_dump(include={"pretrained", "channels", "size"})},
         "pooling": {"name": section.pooling, "parameters": section.pooling_parameters},
         "dimension": dimension,
+        "size_feature": section.size_feature is not None,
         "space": {"name": section.space, **section.space_parameters},
     }
     if section.similarity is not None:
@@ -69,7 +70,7 @@ def build_embedder(
             embedder.backbone.config["pretrained"] = saved.pretrained
     if section.drop_path:
         embedder.backbone.drop_paths(section.drop_path)
-    spec = replace(embedder.spec, fit=section.fit, resize=section.resize)
+    spec = replace(embedder.spec, fit=section.fit, resize=section.resize, size_feature=section.size_feature)
     if spec.kind == "audio":
         spec = _of_recordings(spec if saved is None else saved.spec, audio_seconds, audio if saved is None else None)
     embedder.take(spec)
@@ -87,6 +88,7 @@ def pretrained_baseline(embedder: Embedder) -> Embedder:
     """The same backbone with its pretrained weights, average pooling and no head: what training must beat."""
     architecture = {**embedder.architecture(), "local_dimension": None, "dimension": None, "freeze": "all"}
     architecture["attention"] = architecture["similarity"] = None
+    architecture["size_feature"] = False
     architecture["pooling"] = {"name": "gap", "parameters": {}}
     return assemble(architecture, pretrained=True)
 
@@ -118,7 +120,13 @@ def assemble(architecture: dict[str, Any], *, pretrained: bool, seed: int = 0) -
         if "input" in architecture:
             backbone.spec = InputSpec.from_dict(architecture["input"])
         space = make_space(**architecture["space"])
-        embedder = Embedder(backbone, pooling, head, space, local=local, attention=attention)
+        sizes = None
+        if architecture.get("size_feature"):
+            # Zero, so that a model begins as it would without sizes; drawn after all else.
+            sizes = nn.Linear(2, features)
+            nn.init.zeros_(sizes.weight)
+            nn.init.zeros_(sizes.bias)
+        embedder = Embedder(backbone, pooling, head, space, local=local, attention=attention, size_feature=sizes)
         if similarity := architecture.get("similarity"):
             options = {key: value for key, value in similarity.items() if key not in ("classes", "dense")}
             network = PairSimilarity(embedder.dimension, **options)

@@ -20,12 +20,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nearkin.data.augment import TrainTransform, Transform, transform_for
+from nearkin.data.augment import TrainTransform, Transform, transform_for, with_size
 from nearkin.data.dataset import Dataset
 from nearkin.data.inputs import InputSpec
 from nearkin.data.section import DataSection
 from nearkin.errors import DataError, ModelError, StorageError
-from nearkin.models.embedder import POOLING, Embedder, Features, hash_tensors, to_device
+from nearkin.models.embedder import POOLING, SIZE, Embedder, Features, hash_tensors, to_device
 from nearkin.models.engines import Encoder
 from nearkin.models.items import batches, check_kind, stacked
 from nearkin.models.section import CacheViews
@@ -55,7 +55,10 @@ class ItemViews:
         self.views = views
         self.seed = seed
         self.plain = transform_for(spec, DataSection(), train=False)
-        self.random: Transform = self.plain if spec.kind == "audio" else TrainTransform(spec, views.crop_scale)
+        crops: Transform = (
+            self.plain if spec.kind == "audio" else with_size(TrainTransform(spec, views.crop_scale), spec)
+        )
+        self.random = crops
         # A small crop of a large image needs the pixels that the hint would drop.
         self.hint = None if views.crops else self.plain.hint
 
@@ -240,7 +243,7 @@ class FeatureCache:
         facts = _facts(embedder, dataset, at, views, dtype, seed)
         key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
         path = Path(directory) / f"{key[:32]}.npy"
-        widths = embedder.backbone.widths | {POOLING: embedder.pooling.out_channels}
+        widths = embedder.backbone.widths | {POOLING: embedder.pooling.out_channels, SIZE: 2}
         channels = {place: widths[place] for place in embedder.places(at)}
         if (found := _open(path, key, channels)) is not None:
             return cls(*found, key, reused=True)
@@ -356,7 +359,7 @@ def _layout(said: dict[str, list[int]], channels: dict[str, int], rows: np.ndarr
     layout = {place: tuple(said[place]) for place in channels}
     for place, shape in layout.items():
         whole = all(type(side) is int and side >= 1 for side in shape)
-        if not whole or len(shape) != (1 if place == POOLING else 3) or shape[-1] != channels[place]:
+        if not whole or len(shape) != (1 if place in (POOLING, SIZE) else 3) or shape[-1] != channels[place]:
             raise ValueError(f"'{place}' cannot have the shape {shape}")
     if sum(math.prod(shape) for shape in layout.values()) != rows.shape[2]:
         raise ValueError("the shapes of the places do not fill a row")

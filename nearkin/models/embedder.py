@@ -56,6 +56,9 @@ class ClassScores:
 POOLING = "pooling"
 """As a place, where a sample is a vector: after the pooling, to enter or to cut; for `features`, before the head."""
 
+SIZE = "size"
+"""As a place: ln width and ln height (B, 2) of the images, for a model that takes them."""
+
 ALL = "all"
 """As a stage to freeze up to: the last one."""
 
@@ -72,6 +75,7 @@ class Embedder(nn.Module):
         local: from one vector of the map to another, a 1x1 convolution; None leaves the map as it is.
         attention: from the maps of earlier stages and the pooled vector to the features that the head takes; None: the
             pooled vector is all.
+        size_feature: from ln width and ln height of an image to what is added to these features; None: nothing.
     """
 
     def __init__(
@@ -83,9 +87,11 @@ class Embedder(nn.Module):
         card: Card | Mapping[str, Any] | None = None,
         local: nn.Module | None = None,
         attention: StageAttention | None = None,
+        size_feature: nn.Linear | None = None,
     ) -> None:
         super().__init__()
         self.backbone = backbone
+        self.size_feature = size_feature
         self.local = nn.Identity() if local is None else local
         self.pooling = pooling
         self.attention = attention
@@ -187,12 +193,15 @@ class Embedder(nn.Module):
         return [] if self.attention is None else list(self.attention.stages)
 
     def _split(self, x: Features, start: str | None) -> tuple[Tensor, dict[str, Tensor]]:
-        """What enters at `start`, and the maps of the attended stages up to there."""
+        """What enters at `start`, and the maps of the attended stages up to there; sizes of images among them."""
         if isinstance(x, Tensor):
+            if start is None and self.spec.size_feature is not None:
+                channels = self.spec.channels
+                return x[:, :channels], {SIZE: x[:, channels:, 0, 0]}
             return x, {name: x for name in self.attended_stages if name == start}
         if start is None or start not in x:
             raise ModelError(f"For features by name ({', '.join(x)}), pass start= to say where they enter the model.")
-        return x[start], {name: x[name] for name in self.attended_stages if name in x}
+        return x[start], {name: x[name] for name in (*self.attended_stages, SIZE) if name in x}
 
     def _run(self, map_: Tensor, stages: list[str], wanted: list[str], found: dict[str, Tensor]) -> Tensor:
         """The map after some stages; on the way, those of the wanted ones are put into `found`."""
@@ -203,7 +212,14 @@ class Embedder(nn.Module):
         return map_
 
     def _attend(self, u: Tensor, attended: dict[str, Tensor]) -> Tensor:
-        return u if self.attention is None else self.attention(attended, u)
+        features = u if self.attention is None else self.attention(attended, u)
+        if self.size_feature is None:
+            return features
+        if SIZE not in attended or not attended[SIZE].shape[1]:
+            raise ModelError(
+                "This model also takes the sizes of images (model.size_feature): pass samples as its loaders give them."
+            )
+        return features + self.size_feature(attended[SIZE].to(features.dtype))
 
     def embed(self, x: Features, start: str | None = None) -> Tensor:
         """Points of the space (B, d); arguments as of `forward`."""
@@ -211,17 +227,19 @@ class Embedder(nn.Module):
 
     def features(self, x: Tensor, at: str) -> Tensor:
         """What normalised inputs (B, C, H, W) are at a stage of the backbone, or before the head ("pooling")."""
-        return self.pooled(x) if at == POOLING else self.backbone(x, stop=at)
+        return self.pooled(x) if at == POOLING else self.backbone(self._split(x, None)[0], stop=at)
 
     def places(self, at: str) -> list[str]:
-        """What a model needs to go on from `at`: the attended stages up to there, and `at` itself."""
+        """What a model needs to go on from `at`: sizes, the attended stages up to there, and `at` itself."""
         reached = self.backbone.between(None, None if at == POOLING else at)
-        return [name for name in self.attended_stages if name in reached and name != at] + [at]
+        sizes = [] if self.size_feature is None else [SIZE]
+        return sizes + [name for name in self.attended_stages if name in reached and name != at] + [at]
 
     def cut(self, x: Tensor, at: str) -> dict[str, Tensor]:
         """What normalised inputs (B, C, H, W) are at all `places` of `at`; `forward` goes on from there."""
-        found: dict[str, Tensor] = {}
-        map_ = self._run(x, self.backbone.between(None, None if at == POOLING else at), self.places(at), found)
+        pixels, beside = self._split(x, None)
+        found = {name: beside[name] for name in self.places(at) if name == SIZE}
+        map_ = self._run(pixels, self.backbone.between(None, None if at == POOLING else at), self.places(at), found)
         if at == POOLING:
             found[at] = self.pooling(self.local(map_))
         return found
@@ -323,6 +341,7 @@ class Embedder(nn.Module):
             "pooling": dict(self.pooling.config),
             **({} if self.attention is None else {"attention": self.attention.to_dict()}),
             "dimension": self.dimension if isinstance(self.head, nn.Linear) else None,
+            **({} if self.size_feature is None else {"size_feature": True}),
             "space": self.space.to_dict(),
             "freeze": self.frozen_upto,
             "frozen_batch_norm": self.frozen_batch_norm,
@@ -438,4 +457,4 @@ class PixelReader:
         """Pixels float32 (r, C, H, W) in [0, 1] of the items `rows` (r,)."""
         samples = open_items(self.dataset.select(np.asarray(rows)), self.embedder.spec)
         batches = [batch if batch.is_floating_point() else batch / 255.0 for batch in samples.batches(_BATCH, 1)]
-        return torch.cat([batch.float() for batch in batches])
+        return torch.cat([batch.float() for batch in batches])[:, : self.embedder.spec.channels]

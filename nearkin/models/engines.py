@@ -121,6 +121,9 @@ class Encoder(BatchEncoder):
         return self.embedder.embed(x) if self.at is None else self.embedder.features(x, self.at)
 
     def _normalised(self, batch: Tensor) -> Tensor:
+        if batch.ndim == 4 and batch.shape[1] > self.spec.channels:  # what is beyond them is a size
+            pixels = self._normalised(batch[:, : self.spec.channels])
+            return torch.cat([pixels, batch[:, self.spec.channels :]], dim=1)
         scale = self._scale / 255.0 if batch.dtype == torch.uint8 else self._scale
         return as_channels_last(batch).to(torch.float32, copy=True).mul_(scale).add_(self._shift)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
-from nearkin.data.augment import fitting, margins, transform_for
+from nearkin.data.augment import add_size, fitting, margins, transform_for
 from nearkin.data.dataset import Dataset
 from nearkin.data.decode import decode_audio, decode_image, plain_image
 from nearkin.data.inputs import InputSpec
@@ -294,6 +294,8 @@ def _fitted(batch: Tensor, spec: InputSpec, name: str) -> Tensor:
         return batch.float()
     if not batch.numel():
         raise DataError(f"{name} has no pixels.")
+    if spec.size_feature is not None:
+        return _sized(batch, spec, name)
     if batch.dtype != torch.uint8:
         batch = _checked_range(batch, name)
     if batch.shape[1] != spec.channels:
@@ -303,6 +305,19 @@ def _fitted(batch: Tensor, spec: InputSpec, name: str) -> Tensor:
             return _padded(batch, spec.size)
         return _resized(_as_unit(batch), spec.size)
     return batch
+
+
+def _sized(batch: Tensor, spec: InputSpec, name: str) -> Tensor:
+    """A batch with its sizes: as it is if it has them, as samples of a data set do, else with its own shape."""
+    if batch.shape[1] == spec.planes and batch.is_floating_point():
+        return batch.float()
+    if spec.size_feature != "pixels":
+        raise DataError(
+            f"{name} has no manifest to know its size from, as the model does: give a data set, or train with "
+            "model.size_feature: pixels."
+        )
+    pixels = _as_unit(_fitted(batch, replace(spec, size_feature=None), name))
+    return add_size(pixels, (batch.shape[3], batch.shape[2]))
 
 
 def _checked_range(batch: Tensor, name: str) -> Tensor:

@@ -178,6 +178,12 @@ class ModelSection(BaseModel):
         default=None,
         description="Attention of earlier stages to the pooled vector; null: the pooled vector is all the head sees.",
     )
+    size_feature: Literal["pixels"] | tuple[str, str] | None = Field(
+        default=None,
+        description="Also give the head the size of the image: a linear map of ln width and ln height is added to what "
+        "it takes. pixels: of the image as it was saved; two names: columns of the manifest, such as [width_um, "
+        "height_um]; null: no size.",
+    )
     dimension: Annotated[int, Field(ge=1, le=_MOST_DIMENSIONS)] | Literal["auto"] | None = Field(
         default=AUTO,
         description="Size of the embedding. auto: of 64, 128, 256, 512 (no more than there are classes, nor than a "

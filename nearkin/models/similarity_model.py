@@ -94,7 +94,7 @@ class SimilarityModel(Embedder):
     space: LearnedSpace
 
     def __init__(self, encoder: Embedder, network: PairSimilarity, classes: Sequence[str], dense: bool = True) -> None:
-        parts = encoder.local, encoder.attention
+        parts = encoder.local, encoder.attention, encoder.size_feature
         super().__init__(encoder.backbone, encoder.pooling, encoder.head, encoder.space, encoder.card, *parts)
         if network.dimension != self.dimension:
             raise ModelError(

@@ -40,6 +40,17 @@ def scaled_product_in(space: Space, scale: float) -> Any:
     return _ours().SpaceInnerProduct(space, scale)
 
 
+def ratio_in(space: Space) -> Any:
+    """`-ln d` with a space's own distance, as a similarity object."""
+    return _ours().SpaceRatio(space)
+
+
+def contrastive_in(space: Space, pos_margin: float, neg_margin: float, *, squared: bool) -> Any:
+    """The library's contrastive loss in a space, with distances beyond margins as they are or squared."""
+    kind = _ours().SquaredContrastive if squared else library("losses").ContrastiveLoss
+    return kind(pos_margin=pos_margin, neg_margin=neg_margin, distance=distance_in(space))
+
+
 class OnSphere(nn.Module):
     """Hand unit vectors to a loss or miner of the library that normalises only some of those it compares."""
 

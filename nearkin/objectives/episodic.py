@@ -2,7 +2,8 @@
 
 The distance d of a query to each class, of its mean or of its nearest support item, becomes a probability: softmax over
 -s d^2 or -s d (SD-softmax), or over -rho ln d, which is d^-rho / sum of d^-rho (distance ratio). The loss is the mean
-cross-entropy of the queries. Derivation: docs/methods/distance-ratio.md.
+cross-entropy of the queries; of rolling episodes, in which all items take turns as support, the mean over the turns.
+Derivation: docs/methods/distance-ratio.md.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ _LARGEST_LOG_RHO = 80.0
 
 
 @register_loss("protonet-s", family="episodes", batch=PAIRS)
-def protonet_s(shape: LossShape, *, scale: Positive = 1.0, power: Literal[1, 2] = 2) -> nn.Module:
+def protonet_s(
+    shape: LossShape, *, scale: Positive = 1.0, power: Literal[1, 2] = 2, rolling: bool = False
+) -> nn.Module:
     """ProtoNet_S: softmax over -scale d^power to the mean of each class's support items.
 
     Reference: Snell, Swersky, Zemel 2017, Prototypical networks for few-shot learning; Kim 2023, article II.
@@ -47,16 +50,19 @@ def protonet_s(shape: LossShape, *, scale: Positive = 1.0, power: Literal[1, 2] 
     Args:
         scale: what distances are multiplied by.
         power: 2: squared distances, the usual softmax; 1: plain ones.
+        rolling: every item is support in turn and a query otherwise; the loss is the mean over all these episodes.
 
     Example:
         >>> section = ObjectiveSection(loss="protonet-s")
         >>> objective = make_objective(section, dimension=128, classes=64, space=Euclidean(), episode=(1, 1))
     """
-    return EpisodicLoss(shape.space, _episode(shape, "protonet-s"), _Softmax(scale, power), "mean")
+    return EpisodicLoss(shape.space, _episode(shape, "protonet-s"), _Softmax(scale, power), "mean", rolling)
 
 
 @register_loss("protonet-dr", family="episodes", batch=PAIRS)
-def protonet_dr(shape: LossShape, *, log_rho: Real = LOG_RHO, learn_rho: bool = True) -> nn.Module:
+def protonet_dr(
+    shape: LossShape, *, log_rho: Real = LOG_RHO, learn_rho: bool = True, rolling: bool = False
+) -> nn.Module:
     """ProtoNet_DR: p_c = d_c^-rho / sum of d_y^-rho, with the distances to the means of the classes' support items.
 
     Probabilities do not change when the whole embedding is scaled, are 1 at the class's own mean and 0 at another's.
@@ -69,16 +75,19 @@ def protonet_dr(shape: LossShape, *, log_rho: Real = LOG_RHO, learn_rho: bool = 
     Args:
         log_rho: ln rho, before training if it is learned.
         learn_rho: whether rho is learned with the weights; else it stays.
+        rolling: every item is support in turn and a query otherwise; the loss is the mean over all these episodes.
 
     Example:
         >>> section = ObjectiveSection(loss="protonet-dr")
         >>> objective = make_objective(section, dimension=128, classes=64, space=Euclidean(), episode=(1, 1))
     """
-    return EpisodicLoss(shape.space, _episode(shape, "protonet-dr"), _DistanceRatio(log_rho, learn_rho), "mean")
+    return EpisodicLoss(
+        shape.space, _episode(shape, "protonet-dr"), _DistanceRatio(log_rho, learn_rho), "mean", rolling
+    )
 
 
 @register_loss("1nn-s", family="episodes", batch=PAIRS)
-def nearest_s(shape: LossShape, *, scale: Positive = 1.0, power: Literal[1, 2] = 2) -> nn.Module:
+def nearest_s(shape: LossShape, *, scale: Positive = 1.0, power: Literal[1, 2] = 2, rolling: bool = False) -> nn.Module:
     """1NN_S: softmax over -scale d^power to the nearest support item of each class; a differentiable 1-NN.
 
     Reference: Kim 2023, article II, appendix D.
@@ -89,16 +98,19 @@ def nearest_s(shape: LossShape, *, scale: Positive = 1.0, power: Literal[1, 2] =
     Args:
         scale: what distances are multiplied by.
         power: 2: squared distances, the usual softmax; 1: plain ones.
+        rolling: every item is support in turn and a query otherwise; the loss is the mean over all these episodes.
 
     Example:
         >>> section = ObjectiveSection(loss="1nn-s", parameters={"scale": 0.5})
         >>> objective = make_objective(section, dimension=128, classes=64, space=Euclidean(), episode=(1, 1))
     """
-    return EpisodicLoss(shape.space, _episode(shape, "1nn-s"), _Softmax(scale, power), "nearest")
+    return EpisodicLoss(shape.space, _episode(shape, "1nn-s"), _Softmax(scale, power), "nearest", rolling)
 
 
 @register_loss("1nn-dr", family="episodes", batch=PAIRS)
-def nearest_dr(shape: LossShape, *, log_rho: Real = LOG_RHO, learn_rho: bool = True) -> nn.Module:
+def nearest_dr(
+    shape: LossShape, *, log_rho: Real = LOG_RHO, learn_rho: bool = True, rolling: bool = False
+) -> nn.Module:
     """1NN_DR: p_c = d_c^-rho / sum of d_y^-rho, with the distances to the nearest support item of each class.
 
     For distance ratios support items are optimal representatives and their mean is not (article II, appendix A.2).
@@ -111,12 +123,13 @@ def nearest_dr(shape: LossShape, *, log_rho: Real = LOG_RHO, learn_rho: bool = T
     Args:
         log_rho: ln rho, before training if it is learned.
         learn_rho: whether rho is learned with the weights; else it stays.
+        rolling: every item is support in turn and a query otherwise; the loss is the mean over all these episodes.
 
     Example:
         >>> section = ObjectiveSection(loss="1nn-dr", parameters={"learn_rho": False})
         >>> objective = make_objective(section, dimension=128, classes=64, space=Euclidean(), episode=(1, 1))
     """
-    return EpisodicLoss(shape.space, _episode(shape, "1nn-dr"), _DistanceRatio(log_rho, learn_rho), "nearest")
+    return EpisodicLoss(shape.space, _episode(shape, "1nn-dr"), _DistanceRatio(log_rho, learn_rho), "nearest", rolling)
 
 
 class EpisodicLoss(nn.Module):
@@ -127,6 +140,7 @@ class EpisodicLoss(nn.Module):
         episode: how many items of each class are support and how many queries.
         scores: distances (Q, C) to scores whose softmax are the class probabilities; a module of its own `readings`.
         representation: what stands for a class.
+        rolling: whether all items of a class take turns as support.
     """
 
     unread: Tensor
@@ -139,8 +153,10 @@ class EpisodicLoss(nn.Module):
         episode: EpisodeShape,
         scores: _Softmax | _DistanceRatio,
         representation: Representation = "mean",
+        rolling: bool = False,
     ) -> None:
         super().__init__()
+        self.rolling = rolling
         self.space = space
         self.episode = episode
         self.scores = scores
@@ -159,6 +175,11 @@ class EpisodicLoss(nn.Module):
         if labels.device.type == "cpu":  # elsewhere the look itself would make the step wait
             _check_layout(labels.view(-1, per_class))
         points = self.space.project(embeddings).unflatten(0, (-1, per_class))
+        turns = range(per_class if self.rolling else 1)
+        return torch.stack([self._turn(points.roll(-turn, dims=1)) for turn in turns]).mean()
+
+    def _turn(self, points: Tensor) -> Tensor:
+        """Scalar loss of points (C, K + Q, d) whose first K of each class are the support."""
         support, query = points.split([self.episode.shot, self.episode.query], dim=1)
         scores = self.scores(class_distances(self.space, support, query.flatten(0, 1), self.representation))
         truth = torch.arange(len(points), device=scores.device).repeat_interleave(self.episode.query)

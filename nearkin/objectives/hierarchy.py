@@ -19,7 +19,18 @@ from torch.nn import functional
 from nearkin.data.hierarchy import Hierarchy
 from nearkin.errors import DataError, RecipeError
 from nearkin.objectives.proxy.bank import WeightRows
-from nearkin.objectives.proxy.loss import EMA_RATE, SCALE, LayoutDistance, Proxies, ProxyLoss, ScaleOption, make_bank
+from nearkin.objectives.proxy.loss import (
+    EMA_RATE,
+    SCALE,
+    Layout,
+    LayoutAngle,
+    LayoutDistance,
+    Proxies,
+    ProxyLoss,
+    ScaleOption,
+    make_bank,
+)
+from nearkin.objectives.proxy.scales import SCALE_RATE, ScaleValue
 from nearkin.objectives.proxy.scores import LinearScores, normface_scores, ratio_scores
 from nearkin.objectives.registry import FLAT, LossShape, Regulariser, register_loss, register_regulariser
 from nearkin.registry import NonNegative, Positive, Share
@@ -30,7 +41,15 @@ ScoreKind = Literal["softmax", "normface", "proxy-dr"]
 WeightedBy = Literal["height", "depth"]
 """A node's longest way down to a leaf, or its way up to the root, in edges."""
 
-_UNUSED_BY_SOFTMAX = {"scale": SCALE, "proxies": "learned", "ema_rate": EMA_RATE, "tree_distance": "path"}
+_UNUSED_BY_SOFTMAX = {
+    "scale": SCALE,
+    "scale_rate": SCALE_RATE,
+    "proxies": "learned",
+    "ema_rate": EMA_RATE,
+    "tree_distance": "path",
+    "layout_beta": 1.0,
+    "layout_angle": None,
+}
 
 
 @register_loss("hxe", family="classification", spaces=FLAT, needs_hierarchy=True)
@@ -41,9 +60,12 @@ def hxe(
     weighted_by: WeightedBy = "height",
     scores: ScoreKind = "softmax",
     scale: ScaleOption = SCALE,
+    scale_rate: Positive = SCALE_RATE,
     proxies: Proxies = "learned",
     ema_rate: Share = EMA_RATE,
     tree_distance: LayoutDistance = "path",
+    layout_beta: Positive = 1.0,
+    layout_angle: LayoutAngle | None = None,
 ) -> nn.Module:
     """Hierarchical cross-entropy: each decision on the way from the root to the class has a weight of its own.
 
@@ -63,9 +85,12 @@ def hxe(
             distinctions count most; or its depth, as in the authors' code, so that coarse ones do.
         scores: whose class scores: softmax, a linear layer; normface, cosines; proxy-dr, distance ratios.
         scale: of normface and proxy-dr: what nearness is multiplied by; dynamic: it follows training.
-        proxies: of normface and proxy-dr: learned by the optimiser, ema or mds.
+        scale_rate: of a dynamic scale: about how much ln s moves in a step.
+        proxies: of normface and proxy-dr: learned by the optimiser, ema, mds, cosines or ranks.
         ema_rate: how much of a batch's class mean goes into an ema proxy.
-        tree_distance: of the hierarchy, for mds proxies: path or lcs.
+        tree_distance: of the hierarchy, for mds and ranks: path or lcs.
+        layout_beta: of mds: the distance in the tree that becomes half of the largest chord.
+        layout_angle: of mds: degrees between the farthest two classes; null: as printed with path, 90 with lcs.
 
     Example:
         >>> tree = Hierarchy.from_nested({"mammals": ["dog", "cat"], "fish": ["shark", "guppy"]})
@@ -73,7 +98,8 @@ def hxe(
         >>> objective = make_objective(section, dimension=128, classes=4, class_names=tree.classes, hierarchy=tree)
     """
     criterion = HierarchicalCrossEntropy(*_tree(shape, "loss 'hxe'"), alpha, weighted_by)
-    return _over_scores(shape, "hxe", criterion, scores, scale, proxies, ema_rate, tree_distance)
+    layout = Layout(tree_distance, layout_beta, layout_angle)
+    return _over_scores(shape, "hxe", criterion, scores, scale, scale_rate, proxies, ema_rate, layout)
 
 
 @register_loss("soft-labels", family="classification", spaces=FLAT, needs_hierarchy=True)
@@ -83,9 +109,12 @@ def soft_labels(
     beta: Positive = 10.0,
     scores: ScoreKind = "softmax",
     scale: ScaleOption = SCALE,
+    scale_rate: Positive = SCALE_RATE,
     proxies: Proxies = "learned",
     ema_rate: Share = EMA_RATE,
     tree_distance: LayoutDistance = "path",
+    layout_beta: Positive = 1.0,
+    layout_angle: LayoutAngle | None = None,
 ) -> nn.Module:
     """Soft labels: cross-entropy with targets that are shared with the classes nearby in the tree.
 
@@ -103,9 +132,12 @@ def soft_labels(
         beta: how fast targets fall with the distance; large is cross-entropy.
         scores: whose class scores: softmax, a linear layer; normface, cosines; proxy-dr, distance ratios.
         scale: of normface and proxy-dr: what nearness is multiplied by; dynamic: it follows training.
-        proxies: of normface and proxy-dr: learned by the optimiser, ema or mds.
+        scale_rate: of a dynamic scale: about how much ln s moves in a step.
+        proxies: of normface and proxy-dr: learned by the optimiser, ema, mds, cosines or ranks.
         ema_rate: how much of a batch's class mean goes into an ema proxy.
-        tree_distance: of the hierarchy, for mds proxies: path or lcs; targets always go by lcs.
+        tree_distance: of the hierarchy, for mds and ranks: path or lcs; targets always go by lcs.
+        layout_beta: of mds: the distance in the tree that becomes half of the largest chord.
+        layout_angle: of mds: degrees between the farthest two classes; null: as printed with path, 90 with lcs.
 
     Example:
         >>> tree = Hierarchy.from_nested({"mammals": ["dog", "cat"], "fish": ["shark", "guppy"]})
@@ -113,7 +145,8 @@ def soft_labels(
         >>> objective = make_objective(section, dimension=128, classes=4, class_names=tree.classes, hierarchy=tree)
     """
     criterion = SoftLabels(*_tree(shape, "loss 'soft-labels'"), beta)
-    return _over_scores(shape, "soft-labels", criterion, scores, scale, proxies, ema_rate, tree_distance)
+    layout = Layout(tree_distance, layout_beta, layout_angle)
+    return _over_scores(shape, "soft-labels", criterion, scores, scale, scale_rate, proxies, ema_rate, layout)
 
 
 @register_regulariser("distortion")
@@ -154,14 +187,23 @@ def _over_scores(
     name: str,
     criterion: nn.Module,
     kind: ScoreKind,
-    scale: float | Literal["dynamic"],
+    scale: ScaleValue,
+    scale_rate: float,
     proxies: Proxies,
     ema_rate: float,
-    tree_distance: LayoutDistance,
+    layout: Layout,
 ) -> nn.Module:
     """A criterion over the class scores of another loss."""
     if kind == "softmax":
-        given = {"scale": scale, "proxies": proxies, "ema_rate": ema_rate, "tree_distance": tree_distance}
+        given = {
+            "scale": scale,
+            "scale_rate": scale_rate,
+            "proxies": proxies,
+            "ema_rate": ema_rate,
+            "tree_distance": layout.distance,
+            "layout_beta": layout.beta,
+            "layout_angle": layout.angle,
+        }
         for option, value in given.items():
             if value != _UNUSED_BY_SOFTMAX[option]:
                 raise RecipeError(
@@ -170,15 +212,17 @@ def _over_scores(
                 )
         rows = WeightRows(shape.space, shape.classes, shape.dimension)
         return ProxyLoss(shape.space, rows, LinearScores(shape.classes, shape.dimension), criterion)
-    bank = make_bank(shape, name, proxies, ema_rate, tree_distance)
+    bank = make_bank(shape, name, proxies, ema_rate, layout)
     if kind == "proxy-dr":
-        return ProxyLoss(shape.space, bank, ratio_scores(shape.space, shape.classes, scale, "chord"), criterion)
+        return ProxyLoss(
+            shape.space, bank, ratio_scores(shape.space, shape.classes, scale, "chord", scale_rate), criterion
+        )
     if shape.space.name != "sphere":
         raise RecipeError(
             f"The loss '{name}' has scores=normface, which are cosines, but the space is '{shape.space.name}': set "
             "model.space to 'sphere', or scores to softmax or proxy-dr."
         )
-    return ProxyLoss(shape.space, bank, normface_scores(shape.classes, scale), criterion)
+    return ProxyLoss(shape.space, bank, normface_scores(shape.classes, scale, scale_rate), criterion)
 
 
 class HierarchicalCrossEntropy(nn.Module):

@@ -25,7 +25,7 @@ from nearkin.data.hierarchy import Hierarchy
 from nearkin.errors import DataError, RecipeError
 from nearkin.models.similarity import SimilarityParts
 from nearkin.objectives.miner import switching
-from nearkin.objectives.proxy.bank import ClassVectors, FixedProxies, Stepped
+from nearkin.objectives.proxy.bank import ClassVectors, FixedProxies, MeanProxies, Stepped
 from nearkin.objectives.registry import (
     EVERY,
     BatchNeeds,
@@ -200,33 +200,42 @@ class Objective(nn.Module):
 
     @property
     def has_learned_proxies(self) -> bool:
-        """Whether `start_proxies` does anything."""
-        return any(True for _ in self._learned_proxies())
+        """Whether `start_proxies` does anything: there are proxies that move, learned or by class means."""
+        return any(True for _ in self._moving_proxies())
 
     @torch.no_grad()
     def start_proxies(self, embeddings: Tensor) -> None:
-        """Put learned proxies, or a classifier's rows, where the points of their classes are.
+        """Put proxies that move, or a classifier's rows, where the points of their classes are.
 
         Args:
             embeddings: raw, (C, m, d): m items of each class. Where a class has K proxies, each gets the mean of every
                 K-th of them.
         """
         classes, items, _ = embeddings.shape
-        for space, proxies, along in self._learned_proxies():
+        for proxies, along in self._moving_proxies():
             size = proxies.shape[1 - along]
-            points = space.project(embeddings[..., :size].reshape(-1, size)).view(classes, items, size)
+            points = self.space.project(embeddings[..., :size].reshape(-1, size)).view(classes, items, size)
             centres = proxies.shape[along] // classes
             groups = [points[:, torch.arange(k, max(items, k + 1), centres) % items] for k in range(centres)]
-            means = torch.stack([space.mean(group) for group in groups], dim=1).flatten(0, 1)
+            means = torch.stack([self.space.mean(group) for group in groups], dim=1).flatten(0, 1)
             proxies.copy_(means if along == 0 else means.T)
+        for bank in self._mean_proxies():
+            bank.seen.fill_(True)  # the first mean of a batch is no longer copied
 
-    def _learned_proxies(self) -> Iterator[tuple[Space, nn.Parameter, int]]:
-        """Learned proxies of the loss and its prefixes: their space, the parameter, and its axis of classes."""
+    def _moving_proxies(self) -> Iterator[tuple[Tensor, int]]:
+        """What moves of the loss and its prefixes: the proxies, and their axis of classes."""
         for loss in (self.loss, *(prefix.loss for prefix in self._prefixes())):
             for name, along in (("proxies", 0), ("bank.proxies", 0), ("bank.weight", 0), ("W", 1), ("fc", 1)):
                 found = dict(loss.named_parameters()).get(name)
                 if found is not None and found.requires_grad and found.ndim == 2:
-                    yield self.space, found, along
+                    yield found, along
+        for bank in self._mean_proxies():
+            yield bank.proxies, 0
+
+    def _mean_proxies(self) -> list[MeanProxies]:
+        """Proxies that follow the class means, of the loss and its prefixes."""
+        losses = (self.loss, *(prefix.loss for prefix in self._prefixes()))
+        return [bank for loss in losses if isinstance(bank := getattr(loss, "bank", None), MeanProxies)]
 
     def networks(self) -> list[nn.Parameter]:
         """The trainable parameters of regularisers that learn at the head's rate: networks, not proxies."""

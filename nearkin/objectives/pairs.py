@@ -8,13 +8,13 @@ of anchors, and so do the gradients of the sums, which are taken block by block 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nearkin.objectives.distances import distance_in, library, similarity_in
+from nearkin.objectives.distances import contrastive_in, library, ratio_in, similarity_in
 from nearkin.objectives.registry import FLAT, PAIRS, SPHERE, Given, LossShape, register_loss
 from nearkin.registry import NonNegative, Positive, Real
 
@@ -123,12 +123,17 @@ class _BlockwiseMeans(torch.autograd.Function):
         return mine, theirs, None, None
 
 
-def hinge_terms(pos_margin: float, neg_margin: float) -> Terms:
-    """Of the contrastive loss on distances: (d - m+)_+ and (m- - d)_+, each with the number of those above zero."""
+def hinge_terms(pos_margin: float, neg_margin: float, squared: bool = False) -> Terms:
+    """Of the contrastive loss on distances: (d - m+)_+ and (m- - d)_+, each with the number of those above zero.
+
+    Squared: half the square of each instead.
+    """
 
     def terms(distances: Tensor, positives: Tensor, negatives: Tensor) -> Added:
         pull = F.relu(distances - pos_margin) * positives
         push = F.relu(neg_margin - distances) * negatives
+        if squared:
+            pull, push = pull.square() / 2, push.square() / 2
         return [pull.sum(), push.sum()], [(pull > 0).sum(), (push > 0).sum()]
 
     return terms
@@ -184,10 +189,12 @@ def _soft_count(exponents: Tensor, chosen: Tensor) -> Tensor:
 
 
 @register_loss("contrastive", family="pairs", batch=PAIRS, miner="all")
-def contrastive(shape: LossShape, *, pos_margin: NonNegative = 0.0, neg_margin: Positive = 0.3841) -> nn.Module:
+def contrastive(
+    shape: LossShape, *, pos_margin: NonNegative = 0.0, neg_margin: Positive = 0.3841, squared: bool = False
+) -> nn.Module:
     """Contrastive loss with two margins: mean of (d - m+)_+ over positives plus mean of (m- - d)_+ over negatives.
 
-    Distances are not squared; each mean runs over its own non-zero terms.
+    Distances are not squared unless asked for; each mean runs over its own non-zero terms.
 
     Reference: Hadsell, Chopra, LeCun 2006, Dimensionality reduction by learning an invariant mapping; margins for
         both kinds of pairs after Wu et al. 2017. C2 in Gürbüz 2022.
@@ -198,14 +205,14 @@ def contrastive(shape: LossShape, *, pos_margin: NonNegative = 0.0, neg_margin: 
     Args:
         pos_margin: distance below which positives are near enough.
         neg_margin: distance beyond which negatives are far enough; on the sphere distances reach 2.
+        squared: half the square of what a pair is beyond its margin, as first published: far pairs count most.
 
     Example:
         >>> section = ObjectiveSection(loss="contrastive", parameters={"pos_margin": 0.2652, "neg_margin": 0.5409})
         >>> objective = make_objective(section, dimension=128, classes=98)
     """
-    distance = distance_in(shape.space)
-    loss = library("losses").ContrastiveLoss(pos_margin=pos_margin, neg_margin=neg_margin, distance=distance)
-    return AnchorBlocks(loss, distance, hinge_terms(pos_margin, neg_margin))
+    loss = contrastive_in(shape.space, pos_margin, neg_margin, squared=squared)
+    return AnchorBlocks(loss, loss.distance, hinge_terms(pos_margin, neg_margin, squared))
 
 
 @register_loss("contrastive-cosine", family="pairs", batch=PAIRS, spaces=SPHERE)
@@ -294,7 +301,12 @@ def multi_similarity(shape: LossShape, *, alpha: Positive = 2.0, beta: Positive 
 
 
 @register_loss("supcon", family="pairs", batch=PAIRS, spaces=FLAT, miner="all", switchable=False)
-def supcon(shape: LossShape, *, temperature: Positive = 0.1) -> nn.Module:
+def supcon(
+    shape: LossShape,
+    *,
+    temperature: Positive = 0.1,
+    similarity: Literal["product", "distance-ratio"] = "product",
+) -> nn.Module:
     """Supervised contrastive: mean over anchors of -mean_p ln(exp(s_p/T) / sum over all others exp(s/T)).
 
     Reference: Khosla et al. 2020, Supervised contrastive learning.
@@ -305,14 +317,16 @@ def supcon(shape: LossShape, *, temperature: Positive = 0.1) -> nn.Module:
 
     Args:
         temperature: low looks at the hardest pairs, high at all.
+        similarity: product: s is the cosine on the sphere, the inner product elsewhere; distance-ratio: -ln d, so that
+            the share of a pair is d^-(1/T), the same however the embedding is scaled.
 
     Example:
         >>> section = ObjectiveSection(loss="supcon", parameters={"temperature": 0.07})
         >>> objective = make_objective(section, dimension=128, classes=100)
     """
-    similarity = similarity_in(shape.space)
-    loss = library("losses").SupConLoss(temperature=temperature, distance=similarity)
-    return AnchorBlocks(loss, similarity, supcon_terms(temperature))
+    nearness = similarity_in(shape.space) if similarity == "product" else ratio_in(shape.space)
+    loss = library("losses").SupConLoss(temperature=temperature, distance=nearness)
+    return AnchorBlocks(loss, nearness, supcon_terms(temperature))
 
 
 @register_loss("circle", family="pairs", batch=PAIRS, spaces=SPHERE, miner="all", switchable=False)

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nearkin.objectives.distances import distance_in, library
+from nearkin.objectives.proxy.loss import check_negative_margin
 from nearkin.objectives.registry import SPHERE, LossShape, register_loss
 from nearkin.registry import Count, NonNegative, Positive, Real
 
@@ -90,7 +91,7 @@ def soft_triple(
     centres: Count = 10,
     scale: Positive = 20.0,
     gamma: Positive = 0.1,
-    margin: NonNegative = 0.01,
+    margin: Real = 0.01,
     tau: NonNegative = 0.2,
 ) -> nn.Module:
     """SoftTriple: softmax over classes that have several centres each, plus a term that merges surplus centres.
@@ -108,13 +109,14 @@ def soft_triple(
         centres: centres of each class.
         scale: what similarities are multiplied by (lambda in the paper).
         gamma: how softly a sample chooses among the centres of a class; low chooses one.
-        margin: taken from the own class's similarity.
+        margin: taken from the own class's similarity; a negative one leaves classes wider.
         tau: weight of the term that merges centres; without effect with one centre.
 
     Example:
         >>> section = ObjectiveSection(loss="soft-triple", parameters={"centres": 2})
         >>> objective = make_objective(section, dimension=128, classes=100)
     """
+    check_negative_margin("soft-triple", shape, margin)
     return library("losses").SoftTripleLoss(
         shape.classes,
         shape.dimension,

@@ -21,6 +21,7 @@ from nearkin.registry import Registry
 from nearkin.spaces import Space
 
 AcuteDegrees = Annotated[float, Field(gt=0, lt=90)]
+MarginDegrees = Annotated[float, Field(gt=-180, lt=90)]
 Portion = Annotated[float, Field(ge=0, lt=1)]
 """Of a whole that something must be left of."""
 LayerSize = Annotated[int, Field(ge=1, le=65_536)]

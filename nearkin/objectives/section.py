@@ -68,8 +68,9 @@ class ObjectiveSection(BaseModel):
     )
     proxy_start: Literal["prototypes", "random"] | None = Field(
         default=None,
-        description="First values of learned proxies. prototypes: the mean points of their classes in the untrained "
-        "network; null: prototypes where the head starts from the data (model.head_start), else random.",
+        description="First values of proxies that move, learned or ema. prototypes: the mean points of their classes "
+        "in the network before training, pretrained or from scratch; null: prototypes where the head starts from the "
+        "data (model.head_start), else random.",
     )
     prefixes: list[Annotated[int, Field(ge=2)]] = Field(
         default_factory=list,

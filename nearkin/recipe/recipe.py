@@ -41,7 +41,14 @@ _PLAIN_AUDIO = AudioSection().model_dump(mode="json")
 
 ADDED_LATER: dict[str, dict[str, Any]] = {
     "data": {"test_domains": [], "colour": None, "rotation": 0.0, "erase": 0.0, "audio": _PLAIN_AUDIO},
-    "model": {"similarity": None, "head_start": "random", "start": None, "resize": None, "drop_path": 0.0},
+    "model": {
+        "similarity": None,
+        "head_start": "random",
+        "start": None,
+        "resize": None,
+        "drop_path": 0.0,
+        "size_feature": None,
+    },
     "model.similarity": {"form": "concatenation", "depth": 1},
     "objective": {"proxy_start": "random", "switch": 0.0, "prefixes": [], "prefix_weights": None},
     "training": {

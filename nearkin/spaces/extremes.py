@@ -1,4 +1,7 @@
-"""Where in a space a value is largest: at which points a class is most probable, say."""
+"""Where in a space a value is largest: at which points a class is most probable, say.
+
+And how far apart so many directions can be.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,27 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from nearkin.checks import check_whole
 from nearkin.errors import DataError
 from nearkin.spaces.space import Space
+
+
+def widest_angle(points: int, dimension: int) -> float:
+    """The largest angle, in radians, that the closest two of so many directions can have between them.
+
+    Up to d + 1 directions can be the corners of a simplex, whose cosines are -1/(C - 1). More have two at 90 degrees or
+    nearer (Rankin 1955): exact up to 2 d of them, beyond that only a bound. In the plane it is 360/C degrees.
+
+    Args:
+        points: C, at least two.
+        dimension: d, at least two.
+    """
+    check_whole(points, "points", 2)
+    check_whole(dimension, "dimension", 2)
+    if dimension == 2:
+        return 2 * math.pi / points
+    return math.acos(-1 / (points - 1)) if points <= dimension + 1 else math.pi / 2
+
 
 _FINEST = 1e-6
 """The search ends when its step is this share of the first one."""

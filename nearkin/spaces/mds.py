@@ -1,6 +1,8 @@
-"""Multidimensional scaling: points of a space whose distances are as near to given ones as can be.
+"""Points that are laid out by what is known of each pair: their distance, their cosine, or only who is nearer to whom.
 
-Minimises the stress `|D - T|_F / |T|_F` between the distances D of the points and the targets T by Adam.
+Multidimensional scaling minimises the stress `|D - T|_F / |T|_F` between the distances D of the points and the targets
+T by Adam. Cosines are met exactly where dimensions suffice. Ranks are learned from triplets. When to use which:
+docs/methods/proxy-options.md.
 """
 
 from __future__ import annotations
@@ -38,18 +40,24 @@ class Scaling:
     course: np.ndarray
 
 
-def chord_targets(distances: np.ndarray, beta: float = 1.0) -> np.ndarray:
+def chord_targets(distances: np.ndarray, beta: float = 1.0, farthest: float | None = None) -> np.ndarray:
     """Distances from 0 to infinity as chords between 0 and a right angle's: `sqrt(2) d / (beta + d)`.
 
     Reference: Kim 2023, article IV.
 
     Args:
         distances: any shape, such as those of a class tree (C, C).
-        beta: the distance that becomes half of the largest chord.
+        beta: the distance that becomes half of the largest chord; small ones tell large distances less apart.
+        farthest: the chord that the largest of the distances becomes, all others in proportion; None: as printed,
+            which stays well below `sqrt(2)` where no distance is large beside beta.
     """
     _check_positive(beta, "beta")
     wide = _numbers(distances, "The distances")
-    return math.sqrt(2) * wide / (beta + wide)
+    chords = math.sqrt(2) * wide / (beta + wide)
+    if farthest is None:
+        return chords
+    _check_positive(farthest, "farthest")
+    return chords * (farthest / chords.max()) if chords.any() else chords
 
 
 @torch.inference_mode(False)  # whoever asks may be building a model where gradients are switched off
@@ -99,6 +107,89 @@ def multidimensional_scaling(
         optimiser.step()
     points = space.project(free.detach())
     return Scaling(points, _stress(space.distance(points, points), wanted).item(), course)
+
+
+def points_of_cosines(cosines: np.ndarray, dimension: int) -> Tensor:
+    """Unit points (C, d), float32, with exactly these cosines.
+
+    Reference: Barz, Denzler 2019, Hierarchy-based image embeddings for semantic image retrieval.
+
+    Args:
+        cosines: (C, C), symmetric with ones on the diagonal, such as `1 - d` of the LCS distances of a tree.
+        dimension: d, at least the rank of the matrix, which is C where no two classes share all they are close to.
+    """
+    check_whole(dimension, "dimension", 1)
+    wide = np.array(cosines, dtype=np.float64)
+    if wide.ndim != 2 or wide.shape[0] != wide.shape[1] or not np.isfinite(wide).all():
+        raise DataError(f"The cosines must be a square (C, C) of finite numbers, not of shape {wide.shape}.")
+    if np.abs(wide - wide.T).max() > _SYMMETRY or np.abs(wide.diagonal() - 1).max() > _SYMMETRY:
+        raise DataError("The cosines must be symmetric, with ones on the diagonal.")
+    squares, directions = np.linalg.eigh((wide + wide.T) / 2)
+    held = squares > _SYMMETRY * squares[-1]
+    if squares[0] < -_SYMMETRY * squares[-1]:
+        raise DataError("No points have these cosines: the matrix has eigenvalues below 0.")
+    if held.sum() > dimension:
+        raise DataError(f"Points with these cosines need {held.sum()} dimensions, and there are {dimension}.")
+    points = np.zeros((len(wide), dimension))
+    points[:, : held.sum()] = directions[:, held] * np.sqrt(squares[held])
+    return torch.from_numpy(points / np.linalg.norm(points, axis=1, keepdims=True)).float()
+
+
+_COMPARISONS = 512
+"""Pairs that each class is compared with in a step of `points_of_ranks`."""
+_SHARPNESS = 10.0
+"""Of its triplets: a difference of 0.3 in cosine settles which of two is nearer, so that points need not collapse."""
+
+
+@torch.inference_mode(False)
+@torch.enable_grad()
+def points_of_ranks(
+    distances: np.ndarray,
+    dimension: int,
+    *,
+    closest: float = 0.5,
+    steps: int = 1000,
+    lr: float = 1e-2,
+    seed: int = 0,
+) -> Tensor:
+    """Unit points (C, d), float32, whose cosines are ordered as the distances are, and which keep apart.
+
+    Minimises the cross-entropy of "i is nearer to j than to k" with the logit `10 (cos_ij - cos_ik)`, over random
+    triplets (a tie counts half), plus the mean over i of what its largest cosine to another point has above `closest`.
+
+    Reference: Mettes, van der Pol, Snoek 2019, Hyperspherical prototype networks.
+
+    Args:
+        distances: (C, C), symmetric with a zero diagonal; only their order in each row counts.
+        dimension: of the points.
+        closest: the cosine above which two points repel each other.
+        steps: of Adam.
+        lr: its learning rate.
+        seed: of the start and the triplets.
+    """
+    check_whole(dimension, "dimension", 1)
+    check_whole(steps, "steps", 1)
+    if not is_real(closest) or not -1 < closest <= 1:
+        raise DataError(f"closest must be a cosine above -1, not {closest!r}.")
+    wide = torch.from_numpy(_checked_targets(distances))
+    count = len(wide)
+    generator = torch.Generator().manual_seed(int(seed))
+    free = torch.randn(count, dimension, generator=generator).div_(math.sqrt(dimension)).requires_grad_()
+    optimiser = torch.optim.Adam([free], lr=lr)
+    itself = torch.eye(count, dtype=torch.bool)
+    for _ in range(steps):
+        unit = torch.nn.functional.normalize(free)
+        cosines = unit @ unit.T
+        # Any class but the row's own: a number below C - 1, and one more from the diagonal on.
+        drawn = torch.randint(count - 1, (2, count, _COMPARISONS), generator=generator)
+        one, other = drawn + (drawn >= torch.arange(count)[:, None])
+        nearer = 0.5 * (1 + torch.sign(wide.gather(1, other) - wide.gather(1, one))).float()
+        logits = _SHARPNESS * (cosines.gather(1, one) - cosines.gather(1, other))
+        ranked = torch.nn.functional.binary_cross_entropy_with_logits(logits, nearer)
+        optimiser.zero_grad()
+        (ranked + (cosines.masked_fill(itself, -1.0).amax(dim=1) - closest).clamp(min=0).mean()).backward()
+        optimiser.step()
+    return torch.nn.functional.normalize(free.detach())
 
 
 def _stress(distances: Tensor, wanted: Tensor) -> Tensor:

@@ -45,17 +45,14 @@ def normface_probabilities(cosines: Tensor, scale: float | Tensor) -> Tensor:
     return (scale * widen(cosines)).softmax(dim=-1)
 
 
-def sphereface_probabilities(
-    cosines: Tensor, scale: float | Tensor, margin: int = 4, segments: int | None = None
-) -> Tensor:
-    """p(c|x) (..., C) of cosines (..., C) with `f = (-1)^k cos(m angle) - 2k` (Liu et al. 2017, SphereFace).
+def multiplied_angle(cosines: Tensor, margin: int = 4, segments: int | None = None) -> Tensor:
+    """`(-1)^k cos(m angle) - 2k` of cosines, any shape (Liu et al. 2017, SphereFace).
 
-    The angle lies in the segment k, from k pi/m to (k+1) pi/m. With all m segments f falls from 0 to 180 degrees. With
-    one, k = 0 everywhere, it is `cos(m angle)`, which rises again beyond pi/m (Kim 2023, article II, figure 7).
+    The angle lies in the segment k, from k pi/m to (k+1) pi/m. With all m segments the value falls from 0 to 180
+    degrees. With one, k = 0 everywhere, it is `cos(m angle)`, which rises again beyond pi/m.
 
     Args:
-        cosines: (..., C).
-        scale: what cosines are multiplied by.
+        cosines: any shape.
         margin: m, a whole number: what the angle is multiplied by.
         segments: how many segments to tell apart, 1 to m; the last one reaches to 180 degrees. None: all of them.
     """
@@ -72,8 +69,17 @@ def sphereface_probabilities(
     before, multiple = torch.ones_like(cosines), cosines
     for _ in range(margin - 1):
         before, multiple = multiple, 2 * cosines * multiple - before
-    own = torch.where(segment % 2 == 0, 1.0, -1.0) * multiple - 2 * segment
-    return _target_probabilities(cosines, own, scale)
+    return torch.where(segment % 2 == 0, 1.0, -1.0) * multiple - 2 * segment
+
+
+def sphereface_probabilities(
+    cosines: Tensor, scale: float | Tensor, margin: int = 4, segments: int | None = None
+) -> Tensor:
+    """p(c|x) (..., C) of cosines (..., C) with `f = (-1)^k cos(m angle) - 2k` (Liu et al. 2017, SphereFace).
+
+    With one segment it is what figure 7 of article II of Kim 2023 draws; see `multiplied_angle` for the arguments.
+    """
+    return _target_probabilities(widen(cosines), multiplied_angle(cosines, margin, segments), scale)
 
 
 def cosface_probabilities(cosines: Tensor, scale: float | Tensor, margin: float | Tensor) -> Tensor:
@@ -87,22 +93,26 @@ def cosface_probabilities(cosines: Tensor, scale: float | Tensor, margin: float 
 def arcface_probabilities(cosines: Tensor, scale: float | Tensor, margin: float) -> Tensor:
     """p(c|x) (..., C) of cosines (..., C) with `f = cos(angle + m)` (Deng et al. 2019, ArcFace).
 
-    Where angle + m passes 180 degrees f is `cos(angle) - m sin(m)`, so that it goes on falling, as in training. At an
-    angle of exactly 0 or 180 degrees, where the angle has no derivative, its share of the gradient is zero.
+    Where angle + m passes 180 degrees f is `cos(angle) - m sin(m)`, so that it goes on falling, as in training. With a
+    negative margin f is 1 up to an angle of -m. At an angle of exactly 0 or 180 degrees, where the angle has no
+    derivative, its share of the gradient is zero.
 
     Args:
         cosines: (..., C).
         scale: what cosines are multiplied by.
-        margin: m, in radians, from 0 to pi.
+        margin: m, in radians, from -pi to pi.
     """
-    if not isinstance(margin, Real) or not 0 <= margin <= math.pi:
-        raise DataError(f"The margin of ArcFace must be an angle in radians from 0 to pi, not {margin!r}.")
+    if not isinstance(margin, Real) or not -math.pi <= margin <= math.pi:
+        raise DataError(f"The margin of ArcFace must be an angle in radians from -pi to pi, not {margin!r}.")
     cosines = widen(cosines)
     square = 1 - cosines.square()
     some = square > 0
     sines = torch.where(some, torch.where(some, square, 1.0).sqrt(), 0.0)  # without a gradient where they are zero
     added = math.cos(margin) * cosines - math.sin(margin) * sines
-    own = torch.where(cosines >= -math.cos(margin), added, cosines - margin * math.sin(margin))
+    if margin < 0:
+        own = torch.where(cosines >= math.cos(margin), 1.0, added)
+    else:
+        own = torch.where(cosines >= -math.cos(margin), added, cosines - margin * math.sin(margin))
     return _target_probabilities(cosines, own, scale)
 
 

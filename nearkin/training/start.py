@@ -212,7 +212,7 @@ def _start_pooling(embedder: Embedder, pool: TrainingPool, seed: int) -> None:
 
 @torch.no_grad()
 def start_proxies(objective: Objective, pool: TrainingPool) -> None:
-    """Put learned proxies where the untrained network has their classes."""
+    """Put proxies that move where the untrained network has their classes."""
     if objective.has_learned_proxies:
         items = max(1, min(_PROTOTYPE_ITEMS, _ALL_PROTOTYPE_ITEMS // pool.classes))
         objective.start_proxies(pool.embed(pool.draw(0, items)))

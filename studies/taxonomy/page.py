@@ -82,6 +82,7 @@ def write_pages(lines: Sequence[Mapping[str, Any]]) -> None:
     FOLDER.mkdir(exist_ok=True)
     tasks = {task: cells_of(lines, task) for task in TASKS}
     tables = {"runs": runs_table(tasks), "spaces": spaces_table(cells_of(lines, "spaces"))}
+    tables |= options_tables(tasks["cifar"], cells_of(lines, "options"))
     for task, cells in tasks.items():
         tables |= {
             task: measures_table(cells, JUDGED),
@@ -102,6 +103,24 @@ def write_pages(lines: Sequence[Mapping[str, Any]]) -> None:
         for name, png in pictures.items():
             if png:
                 (IMAGES / f"taxonomy-{task}-{name}.png").write_bytes(png)
+
+
+def options_tables(usual: Cells, cells: Cells) -> dict[str, str]:
+    """Other layouts, starts and scales of proxies, and each beside the usual one of the same seed."""
+    both = usual | cells
+    pairs = [
+        (name, f"{model}, standard" if "prototypes" in option else f"{model}, {option.partition(', rate')[0]}")
+        for name in cells
+        for model, _, option in [name.partition(", ")]
+        if "prototypes" in option or "rate" in option
+    ]
+    layouts = [name for name in cells if not any(word in name for word in ("prototypes", "rate"))]
+    pairs += [(name, "CORR, MDS" if name.startswith(("CORR", "H-")) else "NormFace, MDS") for name in layouts]
+    return {
+        "options": measures_table(cells, (*ACCURACY, "AHD@1", "AHD@5", "HP@5", *CORRELATIONS)),
+        "options_tests": tests_table(both, pairs, (*ACCURACY, "AHD@5", CORRELATIONS[1])),
+        "options_scale": scale_table(cells),
+    }
 
 
 def runs_table(tasks: Mapping[str, Cells]) -> str:

@@ -2,6 +2,7 @@
 
     python studies/taxonomy/run.py cifar      head on frozen EfficientNet-Lite0 features: every model and option
     python studies/taxonomy/run.py start      the main models of `cifar` again, heads and proxies starting from the data
+    python studies/taxonomy/run.py options    `cifar` again, with other layouts, starts and scales of proxies
     python studies/taxonomy/run.py omniglot   Conv4 from random weights, 964 characters of 30 alphabets
     python studies/taxonomy/run.py spaces     mean correlations without training: input space, random and pretrained
     python studies/taxonomy/run.py omniglot --only "NormFace, standard" --seeds 1
@@ -156,6 +157,32 @@ TASKS = {
             "CORR, MDS": ("corr", []),
         },
         (0, 1, 2, 3, 4),
+    ),
+    "options": Task(
+        "cifar100",
+        FROZEN,
+        {
+            **{
+                f"{model}, {option}": (loss, [f"objective.{change}" for change in changes])
+                for model, loss in BOTH.items()
+                for option, changes in {
+                    "dynamic, rate 0.003": ["parameters.scale=dynamic", "parameters.scale_rate=0.003"],
+                    "from prototypes": ["proxy_start=prototypes"],
+                }.items()
+            },
+            **{
+                f"NormFace, {option}": ("normface", [f"objective.parameters={{{given}}}"])
+                for option, given in {
+                    "MDS of LCS, 41 degrees": "proxies: mds, tree_distance: lcs, layout_angle: 41.41",
+                    "MDS of LCS": "proxies: mds, tree_distance: lcs",
+                    "cosines": "proxies: cosines",
+                    "ranks": "proxies: ranks",
+                }.items()
+            },
+            "CORR, cosines": ("corr", ["objective.parameters.proxies=cosines"]),
+            "H-spherical, ranks": ("h-spherical", ["objective.parameters.proxies=ranks"]),
+        },
+        (0, 1, 2),
     ),
     "omniglot": Task(
         "omniglot",

@@ -84,6 +84,21 @@ def test_one_side_may_need_no_gradient(loss, learned):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-9)
 
 
+@pytest.mark.parametrize(
+    ("loss", "parameters"),
+    [("contrastive", {"squared": True, "neg_margin": 1.0}), ("supcon", {"similarity": "distance-ratio"})],
+)
+def test_other_forms(loss, parameters):
+    labels = LABELS["balanced"]
+    ours, theirs = vectors(len(labels)), vectors(len(labels))
+    found = objective(loss, "euclidean", 30, **parameters)(ours, labels)
+    expected = objective(loss, "euclidean", **parameters)(theirs, labels)
+    found.backward()
+    expected.backward()
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-5, atol=1e-9)
+
+
 @pytest.mark.parametrize("space", ["euclidean", "poincare-ball", "lipschitz-ball"])
 def test_any_space(space):
     labels = LABELS["balanced"]

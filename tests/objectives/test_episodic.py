@@ -87,6 +87,30 @@ def test_protonet_dr_and_1nn_dr_by_naive_loops(loss, parameters, space, shot):
     assert make(loss, shot, 2, space, **parameters)(raw, labels).item() == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.parametrize(("shot", "query"), [(1, 2), (2, 3)])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_rolling_episodes_are_the_mean_over_all_turns(loss, shot, query):
+    raw, labels = episode(shot, query)
+    items = raw.view(WAY, shot + query, -1)
+    turns = [
+        naive(loss, Euclidean(), torch.cat([items[:, turn:], items[:, :turn]], dim=1).flatten(0, 1), shot, query)
+        for turn in range(shot + query)
+    ]
+    made = make(loss, shot, query, rolling=True)
+    assert made(raw, labels).item() == pytest.approx(np.mean(turns), rel=1e-5)
+    assert made.train()(raw, labels).item() == pytest.approx(np.mean(turns), rel=1e-5)
+    assert 0 <= made.readings()["accuracy"] <= 1
+
+
+def test_in_a_rolling_episode_all_items_of_a_class_count_alike():
+    raw, labels = episode(1, 3)
+    objective = make("protonet-s", 1, 3, rolling=True)
+    order = torch.tensor([2, 0, 3, 1])
+    shuffled = raw.view(WAY, 4, -1)[:, order].flatten(0, 1)
+    torch.testing.assert_close(objective(raw, labels), objective(shuffled, labels))
+    assert make("protonet-s", 1, 3)(raw, labels) != make("protonet-s", 1, 3)(shuffled, labels)
+
+
 def test_1nn_s_and_1nn_dr_are_the_prototypes_with_one_shot():
     raw, labels = episode(1, 3)
     for form in ("s", "dr"):

@@ -91,6 +91,17 @@ def test_contrastive_averages_each_hinge_over_its_own_non_zero_terms(space, pos_
     assert value_of(objective, raw, labels) == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.parametrize("space", SPACES)
+def test_contrastive_with_squares_is_the_printed_one(space):
+    raw, labels = batch()
+    points, margin = enter(space, raw), 1.2
+    pull = [0.5 * gap(space, points[i], points[j]) ** 2 for i, j in pairs(labels, True)]
+    push = [0.5 * max(0.0, margin - gap(space, points[i], points[j])) ** 2 for i, j in pairs(labels, False)]
+    expected = mean(pull) + mean(v for v in push if v > 0)
+    objective = objective_of("contrastive", space, neg_margin=margin, squared=True)
+    assert value_of(objective, raw, labels) == pytest.approx(expected, rel=1e-5)
+
+
 @pytest.mark.parametrize("margin", [0.5, -0.2])
 def test_contrastive_cosine_sums_over_pairs_and_divides_by_the_batch(margin):
     raw, labels = batch()
@@ -201,6 +212,22 @@ def test_supcon(space):
         terms.append(-mean(scores[j] - whole for a, j in pairs(labels, True) if a == i))
     objective = objective_of("supcon", space, temperature=temperature)
     assert value_of(objective, raw, labels) == pytest.approx(mean(terms))
+
+
+@pytest.mark.parametrize("space", ["sphere", "lipschitz-ball", "euclidean"])
+def test_supcon_by_distance_ratios(space):
+    """A pair's share is d^-rho with rho = 1/T, so in Euclidean space no scaling changes the loss."""
+    raw, labels = batch()
+    points, rho = enter(space, raw), 4.0
+    terms = []
+    for i in range(len(labels)):
+        shares = {j: gap(space, points[i], points[j]) ** -rho for j in range(len(labels)) if j != i}
+        whole = sum(shares.values())
+        terms.append(-mean(math.log(shares[j] / whole) for a, j in pairs(labels, True) if a == i))
+    objective = objective_of("supcon", space, temperature=1 / rho, similarity="distance-ratio")
+    assert value_of(objective, raw, labels) == pytest.approx(mean(terms), rel=1e-6)
+    if space == "euclidean":
+        assert value_of(objective, 7 * raw, labels) == pytest.approx(mean(terms), rel=1e-6)
 
 
 def test_circle():

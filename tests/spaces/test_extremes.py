@@ -9,7 +9,7 @@ from scipy.optimize import minimize
 
 from nearkin.errors import DataError
 from nearkin.spaces import Euclidean, PoincareBall, Sphere, distance_ratio_scores
-from nearkin.spaces.extremes import where_largest
+from nearkin.spaces.extremes import where_largest, widest_angle
 from nearkin.spaces.scores import arcface_probabilities, normface_probabilities
 
 
@@ -101,3 +101,28 @@ def test_bad_input_is_told(change, match):
     asked = {"value": lambda x: x[:, 0], "starts": grid(2), "space": Euclidean(), "step": 0.5, "bounds": (-1.0, 1.0)}
     with pytest.raises(DataError, match=match):
         where_largest(**asked | change)
+
+
+@pytest.mark.parametrize(("points", "dimension"), [(2, 3), (4, 2), (4, 3), (6, 3), (5, 6)])
+def test_the_widest_angle_is_what_directions_that_repel_each_other_reach(points, dimension):
+    best = 0.0
+    for seed in range(3):
+        free = torch.randn(points, dimension, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        free.requires_grad_()
+        for sharpness in (4.0, 30.0, 300.0):
+            optimiser = torch.optim.Adam([free], lr=0.3 / sharpness)
+            for _ in range(150):
+                unit = torch.nn.functional.normalize(free)
+                between = (unit @ unit.T)[~torch.eye(points, dtype=torch.bool)]
+                optimiser.zero_grad()
+                (sharpness * between).logsumexp(dim=0).backward()
+                optimiser.step()
+        best = max(best, math.acos(between.max().item()))
+    assert best == pytest.approx(widest_angle(points, dimension), abs=0.02)
+    assert best <= widest_angle(points, dimension) + 1e-9
+
+
+@pytest.mark.parametrize(("points", "dimension"), [(1, 3), (3, 1)])
+def test_one_direction_or_dimension_has_no_widest_angle(points, dimension):
+    with pytest.raises(DataError, match="points" if points == 1 else "dimension"):
+        widest_angle(points, dimension)

@@ -1,16 +1,18 @@
 """Multidimensional scaling: the oracle of the CIFAR-100 tree, properties, limits and bad input."""
 
 import math
+from itertools import product
 
 import numpy as np
 import pytest
 import torch
+from scipy.linalg import sqrtm
 from scipy.stats import spearmanr
 
 from nearkin.data.hierarchy import Hierarchy, load_hierarchy
 from nearkin.errors import DataError
 from nearkin.spaces import Euclidean, PoincareBall, Sphere
-from nearkin.spaces.mds import chord_targets, multidimensional_scaling
+from nearkin.spaces.mds import chord_targets, multidimensional_scaling, points_of_cosines, points_of_ranks
 
 SMALL = Hierarchy.from_nested({"animals": {"fish": ["shark", "trout"], "dogs": ["poodle"]}, "plants": ["oak", "rose"]})
 
@@ -149,3 +151,84 @@ def test_bad_settings_are_refused(settings):
 def test_a_bad_beta_is_refused(beta):
     with pytest.raises(DataError, match="beta"):
         chord_targets(np.eye(2), beta)
+
+
+def test_the_farthest_distance_becomes_the_chord_that_is_asked_for():
+    distances = SMALL.distances(how="lcs")
+    assert chord_targets(distances).max() == pytest.approx(math.sqrt(2) / 2)
+    scaled = chord_targets(distances, farthest=math.sqrt(2))
+    assert scaled.max() == pytest.approx(math.sqrt(2))
+    np.testing.assert_allclose(scaled, 2 * chord_targets(distances))
+    assert not chord_targets(np.zeros((2, 2)), farthest=1.0).any()
+    with pytest.raises(DataError, match="farthest"):
+        chord_targets(distances, farthest=0.0)
+
+
+def test_points_of_cosines_are_those_of_scipys_square_root():
+    wanted = 1 - load_hierarchy("cifar100").distances(how="lcs")
+    points = points_of_cosines(wanted, 128).double().numpy()
+    assert points.shape == (100, 128)
+    np.testing.assert_allclose(points @ points.T, wanted, atol=1e-5)
+    np.testing.assert_allclose(points @ points.T, sqrtm(wanted) @ sqrtm(wanted).T, atol=1e-5)
+
+
+def test_a_matrix_of_low_rank_needs_no_more_dimensions():
+    corners = np.array([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0], [math.sqrt(0.5)] * 2])
+    points = points_of_cosines(corners @ corners.T, 2).double().numpy()
+    np.testing.assert_allclose(points @ points.T, corners @ corners.T, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("cosines", "dimension", "word"),
+    [
+        (np.eye(3), 2, "dimensions"),
+        (np.array([[1.0, 1, -1], [1, 1, 1], [-1, 1, 1]]), 3, "below 0"),
+        (np.array([[1.0, 0.5], [0.2, 1]]), 2, "symmetric"),
+        (2 * np.eye(2), 2, "diagonal"),
+        (np.ones((2, 3)), 2, "square"),
+    ],
+)
+def test_cosines_that_no_points_have_are_refused(cosines, dimension, word):
+    with pytest.raises(DataError, match=word):
+        points_of_cosines(cosines, dimension)
+
+
+def test_points_of_ranks_are_in_order_and_drawn_from_the_seed():
+    distances = SMALL.distances()
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    points = points_of_ranks(distances, 4, steps=300)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(points, points_of_ranks(distances, 4, steps=300))
+    assert not torch.equal(points, points_of_ranks(distances, 4, steps=300, seed=1))
+    between = torch.cdist(points.double(), points.double()).numpy()
+    for row, others in zip(distances, between, strict=True):
+        order = [others[row == step].max() for step in sorted(set(row))]
+        after = [others[row == step].min() for step in sorted(set(row))]
+        assert all(near < far for near, far in zip(order[:-1], after[1:], strict=True)), (
+            "ties aside, as the tree has it"
+        )
+    cosines = (points @ points.T).fill_diagonal_(-1)
+    assert cosines.max() < 0.52
+
+
+def test_the_loss_of_ranks_is_smaller_at_its_points_than_at_any_that_are_turned_a_little():
+    """The printed loss, by loops over all triplets, at what was found and beside it."""
+    distances = SMALL.distances()
+
+    def value(points):
+        unit = points / np.linalg.norm(points, axis=1, keepdims=True)
+        cosines = unit @ unit.T
+        terms = []
+        for i, j, k in product(range(5), repeat=3):
+            if i not in (j, k):
+                s = 0.5 * (1 + np.sign(distances[i, k] - distances[i, j]))
+                o = 10 * (cosines[i, j] - cosines[i, k])
+                terms.append(s * np.logaddexp(0, -o) + (1 - s) * np.logaddexp(0, o))
+        nearest = (cosines - 3 * np.eye(5)).max(axis=1)
+        return np.mean(terms) + np.maximum(nearest - 0.5, 0).mean()
+
+    found = points_of_ranks(distances, 4, steps=600).double().numpy()
+    rng = np.random.default_rng(0)
+    beside = [value(found + 0.2 * rng.normal(size=found.shape)) for _ in range(50)]
+    assert value(found) < min(beside)

@@ -264,6 +264,10 @@ MODELS = {
     "sphereface, k = 0": (lambda c: sphereface_probabilities(c, SCALE, 2, 1), lambda angle: math.cos(2 * angle)),
     "cosface": (lambda c: cosface_probabilities(c, SCALE, 0.25), lambda angle: math.cos(angle) - 0.25),
     "arcface": (lambda c: arcface_probabilities(c, SCALE, 0.25), lambda angle: falling(angle, 0.25)),
+    "arcface, negative": (
+        lambda c: arcface_probabilities(c, SCALE, -0.7),
+        lambda angle: falling(max(angle, 0.7), -0.7),
+    ),
 }
 
 
@@ -399,7 +403,7 @@ def test_cosines_a_little_beyond_one_are_harmless():
         (lambda c: sphereface_probabilities(c, SCALE, 1.5), r"1\.5"),
         (lambda c: sphereface_probabilities(c, SCALE, 2, 3), "segments"),
         (lambda c: sphereface_probabilities(c, SCALE, 2, 0), "segments"),
-        (lambda c: arcface_probabilities(c, SCALE, -0.1), r"-0\.1"),
+        (lambda c: arcface_probabilities(c, SCALE, -3.2), r"-3\.2"),
         (lambda c: arcface_probabilities(c, SCALE, "0.5"), "ArcFace"),
         (lambda c: arcface_probabilities(c, SCALE, None), "None"),
         (lambda c: cosface_probabilities(c, SCALE, "0.5"), "CosFace"),

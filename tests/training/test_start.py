@@ -6,6 +6,7 @@ import json
 import math
 import os
 import signal
+from copy import deepcopy
 
 import numpy as np
 import pytest
@@ -265,6 +266,23 @@ def test_proxies_start_at_the_prototypes(loss):
     torch.testing.assert_close(found if len(found) == 5 else found.T, prototypes)
 
 
+@pytest.mark.parametrize("prefixes", [[], [2]])
+def test_proxies_that_follow_class_means_start_there_too(prefixes):
+    points = torch.randn(5, 7, 4, generator=torch.Generator().manual_seed(0))
+    section = ObjectiveSection(loss="normface", parameters={"proxies": "ema", "ema_rate": 0.25}, prefixes=prefixes)
+    objective = make_objective(section, dimension=4, classes=5)
+    objective.start_proxies(points)
+    prototypes = Sphere().mean(Sphere().project(points))
+    torch.testing.assert_close(objective.loss.class_vectors(), prototypes)
+    for prefix in objective.prefixes:
+        torch.testing.assert_close(prefix.loss.class_vectors(), Sphere().mean(Sphere().project(points[..., :2])))
+    batch = torch.eye(4)[:1].repeat(2, 1)
+    objective(batch, torch.zeros(2, dtype=torch.int64))
+    objective.stepped()
+    moved = torch.nn.functional.normalize(0.25 * batch[0] + 0.75 * prototypes[0], dim=0)
+    torch.testing.assert_close(objective.loss.class_vectors()[0], moved, rtol=1e-4, atol=1e-5)
+
+
 def test_several_centres_of_a_class_start_at_parts_of_it():
     points = torch.randn(5, 8, 4, generator=torch.Generator().manual_seed(0))
     found = started_proxies("soft-triple", points, centres=3).T
@@ -464,6 +482,31 @@ def test_a_run_from_scratch_keeps_its_random_head_and_counts_step_0(patterns, ti
     assert "start" not in result.embedder.card
     assert set(result.gain.values) == {"start", "best"}
     assert math.isfinite(rows_at(tmp_path / "run", 0)["val_MAP@R"])
+
+
+@pytest.mark.parametrize("proxies", ["learned", "ema"])
+def test_proxies_of_a_run_from_scratch_start_at_the_prototypes_of_its_untrained_network(
+    proxies, patterns, tiny, tmp_path, monkeypatch
+):
+    begun = []
+    plain = Loop.train
+
+    def keep(self, **given):
+        begun.append((self.objective.loss.class_vectors().detach().clone(), deepcopy(self.embedder)))
+        return plain(self, **given)
+
+    monkeypatch.setattr(Loop, "train", keep)
+    changes = [f"objective.parameters.proxies={proxies}", "objective.proxy_start=prototypes", "training.max_steps=2"]
+    recipe = load_recipe("normface", [*tiny, *changes])
+    assert recipe.model.head_start == "random"
+    run_training(patterns, recipe, tmp_path / "run", tmp_path)
+    (vectors, embedder) = begun[0]
+    items = patterns.select(resolve_split(patterns.manifest, recipe.data, recipe.training.seed).train)
+    points = embedder.eval().encode(items, progress=False)
+    labels = np.asarray(items.labels)
+    means = np.stack([points[labels == name].mean(axis=0) for name in items.classes])
+    means /= np.linalg.norm(means, axis=1, keepdims=True)
+    np.testing.assert_allclose(vectors.numpy(), means, atol=1e-4)
 
 
 def test_without_a_head_the_convolution_takes_the_start(patterns, settings, tmp_path, monkeypatch):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from PIL import Image
 
-from nearkin.data.dataset import SAMPLE_RATE, BadFile, Dataset
+from nearkin.data.dataset import ROW, SAMPLE_RATE, BadFile, Dataset
 from nearkin.data.stores import UnreadableError
 from nearkin.errors import DataError
 from nearkin.models.bulk.folders import (
@@ -240,7 +240,11 @@ class _Lenient(Dataset):
             if not self._skip_bad:
                 raise
             self.bad[index] = BadFile(error.path, error.reason)
-            return Image.new("RGB", (32, 32)) if self.kind == "image" else np.zeros(SAMPLE_RATE, dtype=np.float32)
+            if self.kind == "audio":
+                return np.zeros(SAMPLE_RATE, dtype=np.float32)
+            blank = Image.new("RGB", (32, 32))
+            blank.info[ROW] = (self.manifest, index)
+            return blank
         finally:
             with self._lock:
                 self._bar.advance()

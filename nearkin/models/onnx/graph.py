@@ -184,6 +184,11 @@ def build_graph(embedder: Embedder) -> Any:
         ModelError: a layer has no counterpart in ONNX, and is named; or PyTorch is too old.
         MissingExtraError: onnx or onnxscript is not installed.
     """
+    if embedder.size_feature is not None:
+        raise ModelError(
+            "A model that takes the sizes of images (model.size_feature) cannot be exported to ONNX, whose files take "
+            "pixels alone: use it with the engine 'torch', or train one without."
+        )
     require("onnx", "onnx")
     require("onnxscript", "onnx")
     if "custom_translation_table" not in inspect.signature(torch.onnx.export).parameters:

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import torch
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 from torch import Tensor, nn
 from torch.nn import functional
 
+from nearkin.data.hierarchy import Hierarchy
 from nearkin.errors import DataError, RecipeError
 from nearkin.objectives.proxy.bank import Bank, FixedProxies, LearnedProxies, MeanProxies
 from nearkin.objectives.proxy.scores import COSINE_LIMIT, LinearScores, ScaledScores
 from nearkin.objectives.registry import LossShape
-from nearkin.spaces import Space, Sphere
-from nearkin.spaces.mds import chord_targets, multidimensional_scaling
+from nearkin.spaces import Space, Sphere, multiplied_angle, widest_angle
+from nearkin.spaces.mds import chord_targets, multidimensional_scaling, points_of_cosines, points_of_ranks
 
 Criterion = Callable[[Tensor, Tensor], Tensor]
 """Scores (B, C) and labels (B,) to a scalar; a module where it has buffers."""
@@ -50,11 +53,36 @@ def cosine_margin(cosines: Tensor, margin: float) -> Tensor:
 
 
 def angle_margin(cosines: Tensor, margin: float) -> Tensor:
-    """`cos(angle + m)`, and `cos - m sin m` where angle + m passes 180 degrees (ArcFace); m in radians."""
+    """`cos(angle + m)`, and `cos - m sin m` where angle + m passes 180 degrees (ArcFace); m in radians.
+
+    With a negative margin it is 1 up to an angle of -m: otherwise points would be pushed away from their proxy there.
+    """
     cosines = cosines.clamp(-COSINE_LIMIT, COSINE_LIMIT)
-    angles = cosines.acos()
+    angles = (cosines.acos() + margin).clamp(min=0.0)
     beyond = cosines - margin * math.sin(margin)
-    return torch.where(angles + margin <= math.pi, (angles + margin).cos(), beyond)
+    return torch.where(angles <= math.pi, angles.cos(), beyond)
+
+
+def angle_factor(cosines: Tensor, margin: int, blend: float) -> Tensor:
+    """`(b cos + psi) / (b + 1)`, psi being the cosine of m times the angle, falling all the way (SphereFace)."""
+    return (blend * cosines + multiplied_angle(cosines, margin)) / (blend + 1)
+
+
+def check_negative_margin(owner: str, shape: LossShape, margin: float, *, in_degrees: bool = False) -> None:
+    """Refuse a negative margin with which a point that lies on another class's proxy would count as its own.
+
+    That is `cos phi - 1` in cosine and `-phi` as an angle, phi being the angle of the closest two proxies when all are
+    as far apart as they can be: docs/methods/cosface.md.
+    """
+    widest = widest_angle(shape.classes, shape.dimension)
+    least = -math.degrees(widest) if in_degrees else math.cos(widest) - 1
+    if margin <= least:
+        unit = " degrees" if in_degrees else ""
+        raise RecipeError(
+            f"The loss '{owner}' has margin={margin:g}, and with {shape.classes} classes in {shape.dimension} "
+            f"dimensions a point on another class's proxy counts as its own from {least:.4g}{unit} down: raise "
+            "objective.parameters.margin."
+        )
 
 
 class Pull(nn.Module):
@@ -73,10 +101,37 @@ class Pull(nn.Module):
         return (1 - scores.gather(1, labels.unsqueeze(1))).pow(self.power).mean()
 
 
-Proxies = Literal["learned", "ema", "mds"]
-"""Moved by the optimiser, following the class means, or laid out by the hierarchy."""
+Proxies = Literal["learned", "ema", "mds", "cosines", "ranks"]
+"""Moved by the optimiser, following the class means, or laid out by the hierarchy in one of three ways."""
+TreeProxies = Literal["mds", "cosines", "ranks"]
+"""Distances as near to the tree's as can be; cosines that are exactly its own; or only in the order of the tree."""
 LayoutDistance = Literal["path", "lcs"]
 """Edges between two classes, or the height of the node where they meet."""
+LayoutAngle = Annotated[float, Field(gt=0, le=180)]
+"""In degrees."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a hierarchy lays out proxies.
+
+    Attributes:
+        distance: of "mds" and "ranks": which distance of the hierarchy they should have.
+        beta: of "mds": the distance that becomes half of the largest chord.
+        angle: of "mds": degrees between the farthest two classes; None: as printed with path, 90 with lcs, whose
+            distances end at 1 and would leave all proxies within 41 degrees.
+    """
+
+    distance: LayoutDistance = "path"
+    beta: float = 1.0
+    angle: float | None = None
+
+    def chords(self, hierarchy: Hierarchy, names: Sequence[str]) -> np.ndarray:
+        """Targets (C, C) of multidimensional scaling."""
+        degrees = 90.0 if self.angle is None and self.distance == "lcs" else self.angle
+        farthest = None if degrees is None else 2 * math.sin(math.radians(degrees) / 2)
+        return chord_targets(hierarchy.distances(names, how=self.distance), self.beta, farthest)
+
 
 EMA_RATE = 0.001
 SCALE = 10.0
@@ -109,7 +164,7 @@ def make_bank(
     owner: str,
     proxies: Proxies,
     ema_rate: float = EMA_RATE,
-    tree_distance: LayoutDistance = "path",
+    layout: Layout = Layout(),
     centres: int = 1,
 ) -> Bank:
     """The bank that the options ask for.
@@ -119,43 +174,70 @@ def make_bank(
         owner: name of the loss, for messages.
         proxies: what they are.
         ema_rate: how much of a batch's mean goes into a proxy, with "ema".
-        tree_distance: which distance of the hierarchy the proxies should have, with "mds".
+        layout: how the hierarchy lays them out, with "mds", "cosines" and "ranks".
         centres: sub-centres of each class, with "learned".
 
     Raises:
-        RecipeError: there is no hierarchy for "mds", or an option that these proxies have no use for.
+        RecipeError: there is no hierarchy to lay them out by, or an option that these proxies have no use for.
     """
-    for of, option, value, usual in (
-        ("ema", "ema_rate", ema_rate, EMA_RATE),
-        ("mds", "tree_distance", tree_distance, "path"),
-    ):
-        if value != usual and proxies != of:
-            raise RecipeError(
-                f"The loss '{owner}' has proxies={proxies}, which have no use for {option}={value}: leave {option} "
-                f"out, or set proxies to {of}."
-            )
+    _check_used(owner, proxies, ema_rate, layout)
     if proxies == "ema":
         return MeanProxies(shape.space, shape.classes, shape.dimension, ema_rate)
-    if proxies == "mds":
-        return tree_proxies(shape, owner, tree_distance)
-    return LearnedProxies(shape.space, shape.classes, shape.dimension, centres)
+    if proxies == "learned":
+        return LearnedProxies(shape.space, shape.classes, shape.dimension, centres)
+    return tree_proxies(shape, owner, proxies, layout)
 
 
-def tree_proxies(shape: LossShape, owner: str, tree_distance: LayoutDistance) -> FixedProxies:
-    """Proxies whose distances in the space are those of the hierarchy, as far as multidimensional scaling can.
+def _check_used(owner: str, proxies: Proxies, ema_rate: float, layout: Layout) -> None:
+    """Refuse an option that the proxies have no use for."""
+    usual = Layout()
+    for users, option, value, default in (
+        (("ema",), "ema_rate", ema_rate, EMA_RATE),
+        (("mds", "ranks"), "tree_distance", layout.distance, usual.distance),
+        (("mds",), "layout_beta", layout.beta, usual.beta),
+        (("mds",), "layout_angle", layout.angle, usual.angle),
+    ):
+        if value != default and proxies not in users:
+            raise RecipeError(
+                f"The loss '{owner}' has proxies={proxies}, which have no use for {option}={value}: leave {option} "
+                f"out, or set proxies to {' or '.join(users)}."
+            )
+
+
+def tree_proxies(shape: LossShape, owner: str, proxies: TreeProxies = "mds", layout: Layout | None = None) -> Bank:
+    """Fixed proxies that are laid out by the hierarchy, in one of three ways.
 
     Raises:
-        RecipeError: there is no hierarchy.
+        RecipeError: there is no hierarchy, or it cannot be met in this space, or with so few dimensions.
     """
+    layout = layout or Layout()
+    _check_used(owner, proxies, EMA_RATE, layout)
     if shape.hierarchy is None or shape.class_names is None:
         raise RecipeError(
             f"The loss '{owner}' needs a tree over the classes to lay out its proxies: set data.hierarchy to a file "
             "or to a name such as cifar100 (in Python: give make_objective hierarchy= and class_names=)."
         )
-    targets = chord_targets(shape.hierarchy.distances(shape.class_names, how=tree_distance))
-    space = Sphere() if shape.space.name == "sphere" else shape.space  # the targets are chords, whatever search uses
-    scaling = multidimensional_scaling(targets, shape.dimension, space=space, seed=shape.seed)
-    return FixedProxies(shape.space, scaling.points)
+    tree, names, on_sphere = shape.hierarchy, shape.class_names, shape.space.name == "sphere"
+    if proxies == "mds":
+        space = Sphere() if on_sphere else shape.space  # the targets are chords, whatever search uses
+        targets = layout.chords(tree, names)
+        return FixedProxies(
+            shape.space, multidimensional_scaling(targets, shape.dimension, space=space, seed=shape.seed).points
+        )
+    if not on_sphere:
+        raise RecipeError(
+            f"The loss '{owner}' has proxies={proxies}, which are laid out by cosines, but the space is "
+            f"'{shape.space.name}': set model.space to sphere, or proxies to mds."
+        )
+    if proxies == "ranks":
+        distances = tree.distances(names, how=layout.distance)
+        return FixedProxies(shape.space, points_of_ranks(distances, shape.dimension, seed=shape.seed))
+    if len(names) > shape.dimension:
+        raise RecipeError(
+            f"The loss '{owner}' has proxies=cosines, which need as many dimensions as there are classes "
+            f"({len(names)}), and there are {shape.dimension}: raise model.dimension, or set proxies to mds."
+        )
+    return FixedProxies(shape.space, points_of_cosines(1 - tree.distances(names, how="lcs"), shape.dimension))
 
 
 class ProxyLoss(nn.Module):

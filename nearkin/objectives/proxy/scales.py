@@ -20,6 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from nearkin.errors import RecipeError
+
 LEAST_SCALE, LARGEST_SCALE = 1.0, 100.0
 """Between which every scale that moves is kept."""
 
@@ -85,12 +87,14 @@ QUARTER_CHORD = math.sqrt(2)
 EIGHTH_CHORD = 2 * math.sin(math.pi / 8)
 """The chord of 45 degrees."""
 
-_RATE = 1e-4
+SCALE_RATE = 1e-4
+"""Of the Adam that moves a dynamic scale, as in Kim 2023, article IV."""
 _BETAS = 0.9, 0.999
 _EPSILON = 1e-8
 _LARGEST_POWER = 150.0
 """The fourth power of e to this is still a number in double precision: Adam squares the slope of a square."""
 
+ScaleValue = float | Literal["dynamic"]
 Residual = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
@@ -204,11 +208,12 @@ DISTANCE_LAW = ScaleLaw(ratio_residual, _chord_scale, None)
 
 
 class DynamicScale(_MovingScale):
-    """A scale whose logarithm is moved by an Adam of its own (rate 1e-4) to make psi^2 small; kept from 1 to 100.
+    """A scale whose logarithm is moved by an Adam of its own to make psi^2 small; kept from 1 to 100.
 
     Args:
         law: psi, and where to start.
         classes: C.
+        rate: of that Adam: about how much ln s moves in a step.
     """
 
     log_scale: Tensor
@@ -216,9 +221,10 @@ class DynamicScale(_MovingScale):
     second_moment: Tensor
     steps: Tensor
 
-    def __init__(self, law: ScaleLaw, classes: int) -> None:
+    def __init__(self, law: ScaleLaw, classes: int, rate: float = SCALE_RATE) -> None:
         super().__init__(law.start(classes))
         self.law = law
+        self.rate = rate
         self.register_buffer("log_scale", torch.tensor(math.log(self.start), dtype=torch.float64))
         for name in ("first_moment", "second_moment", "steps"):
             self.register_buffer(name, torch.zeros((), dtype=torch.float64))
@@ -251,7 +257,7 @@ class DynamicScale(_MovingScale):
         self.second_moment.lerp_(gradient.square(), 1 - second)
         mean = self.first_moment / (1 - first**self.steps)
         spread = (self.second_moment / (1 - second**self.steps)).sqrt()
-        self.log_scale -= _RATE * mean / (spread + _EPSILON)
+        self.log_scale -= self.rate * mean / (spread + _EPSILON)
         self.log_scale.clamp_(math.log(LEAST_SCALE), math.log(LARGEST_SCALE))
 
 
@@ -282,6 +288,17 @@ class AdaCosScale(_MovingScale):
             self.scale.copy_(torch.where(found.isfinite(), found, self.scale))
 
 
-def make_scale(option: float | Literal["dynamic"], law: ScaleLaw, classes: int) -> ScoreScale:
-    """A scale of a given value, or one that makes the residual of `law` small."""
-    return DynamicScale(law, classes) if option == "dynamic" else ScoreScale(float(option))
+def make_scale(option: ScaleValue, law: ScaleLaw, classes: int, rate: float = SCALE_RATE) -> ScoreScale:
+    """A scale of a given value, or one that makes the residual of `law` small.
+
+    Raises:
+        RecipeError: a rate for a scale that does not move.
+    """
+    if option == "dynamic":
+        return DynamicScale(law, classes, rate)
+    if rate != SCALE_RATE:
+        raise RecipeError(
+            f"scale_rate={rate:g} moves a dynamic scale, but scale is {option:g}: set objective.parameters.scale to "
+            "dynamic, or leave scale_rate out."
+        )
+    return ScoreScale(float(option))

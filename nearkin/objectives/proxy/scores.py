@@ -22,6 +22,8 @@ from nearkin.objectives.proxy.scales import (
     CHORD_LAW,
     COSINE_LAW,
     DISTANCE_LAW,
+    SCALE_RATE,
+    ScaleValue,
     ScoreScale,
     make_scale,
 )
@@ -63,6 +65,11 @@ def angle_nearness(points: Tensor, proxies: Tensor) -> Tensor:
 def space_nearness(space: Space, points: Tensor, proxies: Tensor) -> Tensor:
     """`-ln sqrt(d^2 + 1e-10)` with the distance of a space."""
     return distance_ratio_scores(space.distance(points, proxies), 1.0)
+
+
+def negative_distances(space: Space, points: Tensor, proxies: Tensor) -> Tensor:
+    """`-d` with the distance of a space, `d` being `sqrt(d^2 + 1e-10)`; with chords on the sphere."""
+    return -(1e-10 - negative_squares(space, points, proxies)).clamp(min=1e-10).sqrt()
 
 
 def negative_squares(space: Space, points: Tensor, proxies: Tensor) -> Tensor:
@@ -111,15 +118,22 @@ class LinearScores(nn.Module):
         return points @ rows.mT + self.bias
 
 
-def normface_scores(classes: int, scale: float | Literal["dynamic"]) -> ScaledScores:
-    """`s cos`, for points of the sphere and C classes."""
-    return ScaledScores(cosines, make_scale(scale, COSINE_LAW, classes))
+def normface_scores(classes: int, scale: ScaleValue, rate: float = SCALE_RATE) -> ScaledScores:
+    """`s cos`, for points of the sphere and C classes; `rate` is that of a dynamic scale."""
+    return ScaledScores(cosines, make_scale(scale, COSINE_LAW, classes, rate))
 
 
 def ratio_scores(
-    space: Space, classes: int, scale: float | Literal["dynamic"], distance: Literal["chord", "angle"] = "chord"
+    space: Space,
+    classes: int,
+    scale: ScaleValue,
+    distance: Literal["chord", "angle"] = "chord",
+    rate: float = SCALE_RATE,
 ) -> ScaledScores:
-    """`-s ln d`, for C classes: by chord or angle on the sphere, by the space's own distance elsewhere."""
+    """`-s ln d`, for C classes: by chord or angle on the sphere, by the space's own distance elsewhere.
+
+    `rate` is that of a dynamic scale.
+    """
     if space.name == "sphere":
         nearness, law = (chord_nearness, CHORD_LAW) if distance == "chord" else (angle_nearness, ANGLE_LAW)
     elif distance == "chord":
@@ -129,7 +143,7 @@ def ratio_scores(
             f"distance={distance} is for the sphere, but the space '{space.name}' has its own: remove distance, or set "
             "model.space to 'sphere'."
         )
-    return ScaledScores(nearness, make_scale(scale, law, classes))
+    return ScaledScores(nearness, make_scale(scale, law, classes, rate))
 
 
 _TINY_ANGLE = 1e-3

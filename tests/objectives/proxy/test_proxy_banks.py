@@ -12,11 +12,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nearkin.data.hierarchy import Hierarchy
+from nearkin.data.hierarchy import Hierarchy, load_hierarchy
 from nearkin.errors import DataError, RecipeError
 from nearkin.objectives import ObjectiveSection, losses, make_objective
 from nearkin.objectives.proxy import ClassVectors, MeanProxies, Stepped
-from nearkin.objectives.proxy.loss import tree_proxies
+from nearkin.objectives.proxy.loss import Layout, tree_proxies
 from nearkin.objectives.registry import LossShape
 from nearkin.spaces import Euclidean, LipschitzBall, PoincareBall, Sphere, make_space, spaces
 from nearkin.spaces.mds import chord_targets, multidimensional_scaling
@@ -26,10 +26,10 @@ TREE = Hierarchy.from_nested({"cats": ["lion", "tiger"], "dogs": ["wolf", "fox",
 WITH_PROXIES = ["normface", "cosface", "arcface", "adacos", "sd-softmax", "proxy-dr"]
 
 
-def make(loss, space=None, tree=TREE, seed=0, **parameters):
+def make(loss, space=None, tree=TREE, seed=0, dimension=DIMENSION, **parameters):
     return make_objective(
         ObjectiveSection(loss=loss, parameters=parameters),
-        dimension=DIMENSION,
+        dimension=dimension,
         classes=CLASSES,
         space=space,
         seed=seed,
@@ -141,10 +141,70 @@ def test_only_learned_proxies_are_the_optimisers(loss, proxies):
 def test_a_tree_lays_out_proxies(space, how):
     names = TREE.classes[::-1]
     shape = LossShape(DIMENSION, CLASSES, space, seed=3, class_names=names, hierarchy=TREE)
-    targets = chord_targets(TREE.distances(names, how=how))
+    farthest = math.sqrt(2) if how == "lcs" else None  # of LCS distances the farthest pair is at 90 degrees
+    targets = chord_targets(TREE.distances(names, how=how), farthest=farthest)
     there = Sphere() if space.name == "sphere" else space
     wanted = multidimensional_scaling(targets, DIMENSION, space=there, seed=3).points
-    assert torch.equal(tree_proxies(shape, "normface", how)(), wanted)
+    assert torch.equal(tree_proxies(shape, "normface", "mds", Layout(how))(), wanted)
+
+
+def test_lcs_distances_no_longer_crowd_the_classes():
+    """As printed they stay within 41.4 degrees, and NormFace at s = 10 gives 0.063 on the own proxy."""
+    tree = load_hierarchy("cifar100")
+    shape = LossShape(128, 100, Sphere(), class_names=tree.classes, hierarchy=tree)
+    distances = tree.distances(how="lcs")
+    surest = {}
+    layouts = {"printed": chord_targets(distances), "ours": Layout("lcs").chords(tree, tree.classes)}
+    # The cosines of a layout that meets its targets.
+    layouts = {name: 1 - np.square(targets) / 2 for name, targets in layouts.items()} | {"cosines": 1 - distances}
+    for name, cosines in layouts.items():
+        assert np.degrees(np.arccos(cosines.min())) == pytest.approx(41.41 if name == "printed" else 90, abs=0.01)
+        surest[name] = (np.exp(10.0) / np.exp(10 * cosines).sum(axis=1)).mean()
+    assert surest == pytest.approx({"printed": 0.063, "ours": 0.507, "cosines": 0.700}, abs=5e-4)
+    found = tree_proxies(shape, "normface", "mds", Layout("lcs"))()
+    angles = torch.acos((found @ found.T).clamp(-1, 1)).rad2deg()
+    assert angles.max() == pytest.approx(90, abs=1)
+
+
+@pytest.mark.parametrize(("beta", "angle"), [(1.0, None), (0.2, None), (3.0, 120.0)])
+def test_beta_and_the_angle_of_the_farthest_pair_set_the_targets(beta, angle):
+    names = TREE.classes
+    found = Layout("path", beta, angle).chords(TREE, names)
+    for (i, one), (j, other) in product(enumerate(names), repeat=2):
+        d = TREE.distances([one, other])[0, 1] if i != j else 0.0
+        top = max(math.sqrt(2) * e / (beta + e) for e in TREE.distances(names).ravel())
+        factor = 1.0 if angle is None else 2 * math.sin(math.radians(angle) / 2) / top
+        assert found[i, j] == pytest.approx(factor * math.sqrt(2) * d / (beta + d))
+
+
+def test_cosines_are_exactly_those_of_the_tree():
+    proxies = make("corr", proxies="cosines", dimension=8).loss.class_vectors().double().numpy()
+    np.testing.assert_allclose(proxies @ proxies.T, 1 - TREE.distances(how="lcs"), atol=2e-6)
+
+
+def test_ranks_order_classes_as_the_tree_does():
+    proxies = make("h-spherical", proxies="ranks", dimension=8).loss.class_vectors().double().numpy()
+    cosines, distances = proxies @ proxies.T, TREE.distances()
+    for i, j, k in product(range(len(distances)), repeat=3):
+        if i not in (j, k) and distances[i, j] < distances[i, k]:
+            assert cosines[i, j] > cosines[i, k]
+    assert (cosines - np.eye(len(cosines))).max() < 0.55, "no two are drawn together"
+
+
+@pytest.mark.parametrize(
+    ("parameters", "space", "word"),
+    [
+        ({"proxies": "cosines"}, "sphere", "dimensions"),
+        ({"proxies": "ranks"}, "euclidean", "sphere"),
+        ({"proxies": "ema", "layout_beta": 2.0}, "sphere", "layout_beta"),
+        ({"proxies": "ranks", "layout_angle": 60.0}, "sphere", "layout_angle"),
+        ({"proxies": "cosines", "tree_distance": "lcs"}, "sphere", "tree_distance"),
+    ],
+)
+def test_layouts_that_cannot_be_are_refused(parameters, space, word):
+    given = {"dimension": 3} if word == "dimensions" else {}
+    with pytest.raises(RecipeError, match=word):
+        make("proxy-dr", space=make_space(space), **given, **parameters)
 
 
 def test_proxies_of_a_tree_stay_where_they_are():

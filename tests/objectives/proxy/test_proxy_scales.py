@@ -11,6 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import brentq
 
+from nearkin.data.hierarchy import Hierarchy
+from nearkin.errors import RecipeError
 from nearkin.objectives import LossShape, losses
 from nearkin.objectives.proxy.scales import (
     ANGLE_LAW,
@@ -110,6 +112,39 @@ def batches(count, size=8, classes=6, seed=0):
     for _ in range(count):
         nearness = 2 * torch.rand(size, classes, generator=generator, dtype=torch.float64) - 1
         yield nearness, torch.randint(classes, (size,), generator=generator)
+
+
+@pytest.mark.parametrize("rate", [1e-4, 0.01])
+def test_the_first_step_of_adam_is_as_long_as_the_rate(rate):
+    loss = losses.get("proxy-dr").factory(LossShape(4, 6, Sphere()), scale="dynamic", scale_rate=rate)
+    before = loss.scores.scale.log_scale.item()
+    loss(torch.randn(8, 4, generator=torch.Generator().manual_seed(0)), torch.arange(8) % 6)
+    loss.stepped()
+    assert abs(loss.scores.scale.log_scale.item() - before) == pytest.approx(rate, rel=1e-5)
+
+
+def test_a_dynamic_scale_gets_as_near_to_its_root_as_its_rate_lets_it():
+    """The same batch all the time: only the higher rate arrives at the scale where psi is zero, in so few steps."""
+    nearness, labels = next(batches(1, classes=40))
+    own, others = 0.6, 0.1
+    nearness = torch.full_like(nearness, others).scatter(1, labels[:, None], own)
+    left = {}
+    for rate in (1e-4, 1e-2):
+        scale = DynamicScale(CHORD_LAW, 40, rate)
+        for _ in range(300):
+            scale.watch(scale().item() * nearness, labels)
+            scale.stepped()
+        now = scale().item()
+        left[rate] = abs(39 * math.exp(now * (others - own)) * (now + 1) - now + 1)
+    assert left[1e-2] < 0.05 < left[1e-4]
+
+
+@pytest.mark.parametrize(("name", "given"), [("normface", {}), ("hxe", {"scores": "softmax"})])
+def test_a_rate_for_a_scale_that_does_not_move_is_refused(name, given):
+    tree = Hierarchy.from_nested({"a": ["b", "c"], "d": ["e", "f"]})
+    shape = LossShape(4, 4, Sphere(), class_names=tuple(tree.classes), hierarchy=tree)
+    with pytest.raises(RecipeError, match="scale_rate"):
+        losses.get(name).factory(shape, scale_rate=0.01, **given)
 
 
 def seen(nearness, labels, scale):

@@ -13,14 +13,25 @@ from pytorch_metric_learning import losses as peers
 from scipy.special import logsumexp
 
 from nearkin.data.hierarchy import Hierarchy
-from nearkin.errors import DataError
+from nearkin.errors import DataError, RecipeError
 from nearkin.objectives import ObjectiveSection, losses, make_objective
 from nearkin.objectives.proxy.scores import chord_nearness
-from nearkin.spaces import PoincareBall, Sphere, make_space
+from nearkin.spaces import PoincareBall, Sphere, make_space, widest_angle
 
 CLASSES, DIMENSION, BATCH = 5, 4, 9
 TREE = Hierarchy.from_nested({"cats": ["lion", "tiger"], "dogs": ["wolf", "fox", "dingo"]})
-OURS = ["softmax", "normface", "cosface", "arcface", "adacos", "sd-softmax", "proxy-dr", "corr", "h-spherical"]
+OURS = [
+    "softmax",
+    "normface",
+    "cosface",
+    "arcface",
+    "sphereface",
+    "adacos",
+    "sd-softmax",
+    "proxy-dr",
+    "corr",
+    "h-spherical",
+]
 SPACES = ["sphere", "lipschitz-ball", "euclidean", "poincare-ball"]
 
 
@@ -102,6 +113,19 @@ def test_sd_softmax(space):
     points, proxies = there.project(x), loss.class_vectors().detach()
     logits = [[-0.7 * there.distance(p[None], q[None]).item() ** 2 for q in proxies] for p in points]
     assert loss(x, labels).item() == pytest.approx(cross_entropy(logits, labels), rel=1e-5)
+
+
+@pytest.mark.parametrize("space", SPACES)
+def test_sd_softmax_of_plain_distances(space):
+    x, labels = batch()
+    loss = loss_of("sd-softmax", space, scale=0.7, power=1)
+    there = make_space(space)
+    points, proxies = there.project(x), loss.class_vectors().detach()
+    logits = [[-0.7 * there.distance(p[None], q[None]).item() for q in proxies] for p in points]
+    assert loss(x, labels).item() == pytest.approx(cross_entropy(logits, labels), rel=1e-5)
+    on = proxies.clone().requires_grad_()
+    loss(on, torch.arange(CLASSES)).backward()
+    assert on.grad.isfinite().all()
 
 
 def test_sd_softmax_is_normface_at_twice_the_scale_on_the_sphere():
@@ -201,6 +225,84 @@ def test_values_and_gradients_are_the_librarys(name, parameters, peer):
     torch.testing.assert_close(loss.bank.proxies.grad, theirs.W.grad.T, rtol=1e-4, atol=1e-6)
 
 
+def negative_angle(theta, m):
+    return math.cos(max(theta + m, 0.0))
+
+
+@pytest.mark.parametrize(
+    ("name", "margin", "own"),
+    [
+        ("cosface", -0.3, lambda theta: math.cos(theta) + 0.3),
+        ("arcface", -40.0, lambda theta: negative_angle(theta, -math.radians(40))),
+        ("arcface", 0.0, math.cos),
+    ],
+)
+def test_negative_margins(name, margin, own):
+    x, labels = batch(3, size=40)
+    loss = loss_of(name, margin=margin, scale=8)
+    logits = logits_by_loops(x, raw_proxies(loss), lambda a, b: 8 * math.cos(angle(a, b)))
+    for row, c, point in zip(logits, labels.tolist(), x.numpy(), strict=True):
+        row[c] = 8 * own(angle(point, raw_proxies(loss)[c]))
+    assert loss(x, labels).item() == pytest.approx(cross_entropy(logits, labels), rel=1e-5)
+
+
+def test_a_negative_angle_pushes_no_point_away_from_its_proxy():
+    loss = loss_of("arcface", margin=-40.0, scale=8)
+    proxies = loss.class_vectors().detach()
+    x = (proxies + 0.2 * torch.roll(proxies, 1, dims=0)).requires_grad_()
+    labels = torch.arange(CLASSES)
+    (slope,) = torch.autograd.grad(loss(x, labels), x)
+    assert (torch.nn.functional.cosine_similarity(x, proxies).acos().rad2deg() < 40).all()
+    towards = ((proxies - x) * -slope).sum(dim=1)
+    assert (towards > -1e-9).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "most", "least"),
+    [("cosface", -1.24, -1.26), ("arcface", -104.4, -104.5), ("soft-triple", -1.24, -1.26)],
+)
+def test_a_margin_that_asks_for_nothing_is_refused(name, most, least):
+    """Five classes in four dimensions can be the corners of a simplex, whose cosines are -1/4 (104.48 degrees)."""
+    loss_of(name, margin=most)
+    with pytest.raises(RecipeError, match="raise objective"):
+        loss_of(name, margin=least)
+
+
+def test_beyond_the_bound_a_point_on_another_proxy_counts_as_its_own():
+    corners = torch.eye(3, dtype=torch.float64) - 1 / 3  # three directions at 120 degrees
+    on_others = corners.roll(1, dims=0)
+    for margin, right in ((-1.51, True), (-1.49, False)):
+        scores = torch.nn.functional.normalize(on_others) @ torch.nn.functional.normalize(corners).T
+        own = scores.diagonal() - margin
+        others = scores.clone().fill_diagonal_(-9).amax(dim=1)
+        assert bool((own > others).all()) is right
+    assert math.cos(widest_angle(3, 3)) - 1 == pytest.approx(-1.5)
+
+
+def psi(theta, m):
+    k = min(int(m * theta / math.pi), m - 1)
+    return (-1) ** k * math.cos(m * theta) - 2 * k
+
+
+@pytest.mark.parametrize(("margin", "blend"), [(1, 0.0), (2, 0.0), (4, 5.0), (3, 0.5)])
+def test_sphereface(margin, blend):
+    x, labels = batch(2, size=40)
+    loss = loss_of("sphereface", margin=margin, blend=blend, scale=4)
+    logits = logits_by_loops(x, raw_proxies(loss), lambda a, b: 4 * math.cos(angle(a, b)))
+    for row, c, point in zip(logits, labels.tolist(), x.numpy(), strict=True):
+        theta = angle(point, raw_proxies(loss)[c])
+        row[c] = 4 * (blend * math.cos(theta) + psi(theta, margin)) / (blend + 1)
+    assert loss(x, labels).item() == pytest.approx(cross_entropy(logits, labels))
+
+
+def test_sphereface_is_the_librarys_without_a_blend():
+    x, labels = batch(1, size=40)
+    x = torch.nn.functional.normalize(x)  # theirs scales by the length of each embedding
+    loss = loss_of("sphereface", margin=4, blend=0, scale=2)
+    theirs = copied(peers.SphereFaceLoss(CLASSES, DIMENSION, margin=4, scale=2), loss)
+    torch.testing.assert_close(loss(x, labels), theirs(x, labels), rtol=1e-5, atol=1e-8)
+
+
 def test_sub_centres_score_by_the_nearest_and_stand_for_a_class_by_their_mean():
     x, _ = batch()
     loss = loss_of("arcface", sub_centres=3, scale=2)
@@ -262,7 +364,7 @@ def test_the_numbering_of_classes_does_not_matter(seed, name, random):
     torch.testing.assert_close(loss.class_vectors()[order], other.class_vectors())
 
 
-@pytest.mark.parametrize("name", ["cosface", "arcface"])
+@pytest.mark.parametrize("name", ["cosface", "arcface", "sphereface"])
 def test_scores_have_no_margin(name):
     x, _ = batch()
     loss, plain = loss_of(name, scale=10), loss_of("normface", scale=10)
