@@ -64,6 +64,7 @@ from nearkin.metrics.local_features import (
     prototype_histogram,
 )
 from nearkin.metrics.open_set import OpenSetResult, open_set_metrics
+from nearkin.metrics.pair_constraints import ViolationResult, pair_violations
 from nearkin.metrics.paired import (
     CorrelationTable,
     MeasureCorrelation,
@@ -101,6 +102,7 @@ __all__ = [
     "SizeCurve",
     "TwoSampleResult",
     "VerificationResult",
+    "ViolationResult",
     "attribute_transfer",
     "calibration_from_probabilities",
     "calibration_metrics",
@@ -132,6 +134,7 @@ __all__ = [
     "mmd_squared",
     "mmd_test",
     "open_set_metrics",
+    "pair_violations",
     "paired_permutation",
     "pcc_embedding",
     "prototype_histogram",

@@ -413,6 +413,12 @@ class AuditSection(_Section):
         description="Also corrupt for the pretrained features, which the mean corruption error is then relative to; "
         "twice the work.",
     )
+    pair_margins: tuple[NonNegative, Positive] | None = Field(
+        default=None,
+        description="Margins [m+, m-] by which the chance-constraints suite, and the log of chance-constrained "
+        "training, say which pairs are violated; null: the loss's own, and where it has none on distances, 0 and twice "
+        "the distance of equal errors (in the suite).",
+    )
     pooling_classes: Several = Field(default=10, description="Classes that the pooling suite looks at.")
     pooling_items: Count = Field(default=64, description="Items of each of them.")
     pooling_prototypes: Count = Field(
@@ -502,6 +508,13 @@ class AuditSection(_Section):
         if len({f"{eps:.3g}" for eps in self.attack_epsilons}) < len(self.attack_epsilons):
             raise ValueError(f"attack_epsilons must differ within three digits, and {self.attack_epsilons} do not")
         return self
+
+    @field_validator("pair_margins")
+    @classmethod
+    def _check_margins(cls, value: tuple[float, float] | None) -> tuple[float, float] | None:
+        if value is not None and value[0] >= value[1]:
+            raise ValueError(f"pair_margins are [m+, m-] with m+ below m-, and {list(value)} are not")
+        return value
 
     @field_validator("rerank")
     @classmethod
