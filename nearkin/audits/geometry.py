@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 from nearkin.audits.result import gap_text, resampling
-from nearkin.audits.subject import Subject, asked_and_searched, leave_classes_out
+from nearkin.audits.subject import Subject, asked_and_searched, embed_items, leave_classes_out, training_rows
 from nearkin.audits.suites import SuiteResult, suites
+from nearkin.checks import is_real
+from nearkin.data.dataset import Dataset
 from nearkin.errors import DataError
 from nearkin.metrics import RetrievalResult, class_bootstrap, retrieval_metrics
 from nearkin.metrics.geometry import (
@@ -26,6 +30,8 @@ from nearkin.metrics.geometry import (
     singular_spectrum,
 )
 from nearkin.metrics.labels import label_codes
+from nearkin.models import Embedder
+from nearkin.models.shorten import check_head, raw_embeddings, reweighted
 from nearkin.models.similarity import LearnedSpace
 from nearkin.recipe import AuditSection
 from nearkin.report.geometry import correlation_title, draw_distance_pairs, draw_reweighting, draw_spectra
@@ -115,6 +121,78 @@ def reweigh(subject: Subject, section: AuditSection) -> Reweighting:
         (ours.classes, theirs.classes),
         space,
     )
+
+
+def reweighting_of_training(
+    embedder: Embedder,
+    dataset: Dataset,
+    power: float | str = "auto",
+    weights: Sequence[float] | np.ndarray | None = None,
+    *,
+    cache_directory: Path,
+    seed: int = 0,
+    progress: bool = True,
+) -> Embedder:
+    """A copy of a model with the principal directions of its training items re-weighted.
+
+    Args:
+        embedder: the model; its card says which classes trained and validated it.
+        dataset: data with items of these classes; others are not looked at, so that they stay unseen.
+        power: how far directions are made alike; "auto": the one of `POWERS` with the best MAP@R of the validation
+            classes, or of half of the training classes if the data has none of these.
+        weights: of the directions (d,), instead of a power.
+        cache_directory: where the features of a frozen backbone are kept.
+        seed: of the half.
+        progress: whether to show bars.
+
+    Raises:
+        DataError: with "auto", if no power beats the embeddings as they are.
+    """
+    check_head(embedder, "re-weighted")
+    if weights is None and power != "auto" and not is_real(power):
+        raise DataError(f"power must be a number, or auto, not {power!r}.")
+    rows = training_rows(dataset, embedder.card)
+    if len(rows) < 2:
+        raise DataError(
+            f"None of the {len(dataset.classes)} classes of the data is among the model's training classes: pass the "
+            "data it was trained on."
+        )
+    raw = raw_embeddings(embedder)
+    part = dataset.select(rows)
+    points = embed_items(raw, part, cache_directory, progress)
+    facts: dict[str, Any] = {}
+    if weights is None and power == "auto":
+        judged = dataset.select(np.setdiff1d(np.flatnonzero(np.isin(dataset.labels, embedder.card.classes.val)), rows))
+        if len(set(judged.labels)) >= 2:
+            theirs = embed_items(raw, judged, cache_directory, progress)
+            power, facts = _best_power(points, theirs, judged.labels, embedder.space)
+            facts["chosen_on"] = f"{len(set(judged.labels))} validation classes"
+        else:
+            known = leave_classes_out(part.labels, np.arange(len(part)), seed)
+            power, facts = _best_power(points[known], points[~known], part.labels[~known], embedder.space)
+            facts["chosen_on"] = f"{len(set(part.labels[~known]))} training classes left out"
+    change = PrincipalReweighting(weights=weights) if power == "auto" else PrincipalReweighting(float(power), weights)
+    words = f"items of {len(part.classes)} training classes of {dataset.name}"
+    return reweighted(embedder, change.fit(points), fitted_on=words, items=len(part), **facts)
+
+
+def _best_power(
+    points: np.ndarray, judged: np.ndarray, labels: np.ndarray, space: Space
+) -> tuple[float, dict[str, Any]]:
+    """The best power for raw embeddings (m, d), fitted on others (n, d), and MAP@R with it and without."""
+
+    def map_at_r(embeddings: np.ndarray) -> float:
+        found = space.project(torch.from_numpy(np.ascontiguousarray(embeddings))).numpy()
+        return retrieval_metrics(found, labels, metrics=("MAP@R",), space=space).values["MAP@R"]
+
+    values = [map_at_r(PrincipalReweighting(power).fit(points).transform(judged)) for power in POWERS]
+    best, unchanged = int(np.argmax(values)), map_at_r(judged)
+    if values[best] <= unchanged:
+        raise DataError(
+            f"No re-weighting helps: MAP@R of classes left out is {100 * unchanged:.1f} % as the model is and "
+            f"{100 * values[best]:.1f} % at best (power {POWERS[best]:g}). Keep the model, or set a power yourself."
+        )
+    return POWERS[best], {"MAP@R": values[best], "unchanged": unchanged}
 
 
 class _Half:

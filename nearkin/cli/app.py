@@ -89,7 +89,15 @@ def geometry(
     geometry_command(runs, against, out, json)
 
 
-_OF_RUNS: tuple[Callable[..., None], ...] = (train, audit, model.embed, model.shorten, model.export, model.explain)
+_OF_RUNS: tuple[Callable[..., None], ...] = (
+    train,
+    audit,
+    model.embed,
+    model.shorten,
+    model.reweight,
+    model.export,
+    model.explain,
+)
 _OF_SEVERAL: tuple[Callable[..., None], ...] = (compare, dynamics, geometry, benchmark, demo)
 _OF_GALLERIES: tuple[Callable[..., None], ...] = (query.search, query.classify, serve.serve, serve.key)
 for _command in (*_OF_RUNS, *_OF_SEVERAL):

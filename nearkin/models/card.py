@@ -69,6 +69,7 @@ class Card(Mapping[str, Any]):
         start: how the head started, see `HeadStart.to_dict`, and the learning rate.
         gain: what training added to its start, see `Gain.to_dict`.
         shortened: how embeddings were made shorter.
+        reweighted: how their principal directions were re-weighted.
         few_shot: how many items there were of each class `SimilarityModel.few_shot` was given.
         others: keys that this version does not know.
     """
@@ -92,6 +93,7 @@ class Card(Mapping[str, Any]):
     start: dict[str, Any] | None = None
     gain: dict[str, Any] | None = None
     shortened: dict[str, Any] | None = None
+    reweighted: dict[str, Any] | None = None
     few_shot: dict[str, Any] | None = None
     others: dict[str, Any] = field(default_factory=dict)
 
