@@ -45,6 +45,7 @@ _MODULES = {
     "geometry": "geometry",
     "hierarchy": "hierarchy",
     "pooling": "pooling_suite",
+    "residuals": "residuals",
     "retrieval": "suites",
     "robustness": "robustness",
     "size": "sizes",

@@ -73,6 +73,7 @@ from nearkin.metrics.paired import (
     holm,
     paired_permutation,
 )
+from nearkin.metrics.residuals import ResidualResult, class_residuals, residual_metrics
 from nearkin.metrics.retrieval import RetrievalResult, SizeCurve, halved_sizes, retrieval_metrics, size_curve
 from nearkin.metrics.verification import VerificationResult, verification_from_scores, verification_metrics
 
@@ -97,6 +98,7 @@ __all__ = [
     "OpenSetResult",
     "PairedResult",
     "ReliabilityCurve",
+    "ResidualResult",
     "RetrievalResult",
     "RobinsonFoulds",
     "SizeCurve",
@@ -111,6 +113,7 @@ __all__ = [
     "class_distance_matrix",
     "class_moments",
     "class_prototypes",
+    "class_residuals",
     "class_separation",
     "classification_metrics",
     "clustering_metrics",
@@ -140,6 +143,7 @@ __all__ = [
     "prototype_histogram",
     "recovered_clades",
     "relative_corruption_error",
+    "residual_metrics",
     "retrieval_metrics",
     "robinson_foulds",
     "separation_intervals",

@@ -424,6 +424,12 @@ class AuditSection(_Section):
     pooling_prototypes: Count = Field(
         default=48, description="Prototypes that the pooling suite covers their local features with."
     )
+    residual_clusters: Count = Field(default=10, description="Clusters of the residuals suite.")
+    residual_column: str | None = Field(
+        default=None,
+        description="Column of the data that says what varies inside classes, such as a pose, for the residuals suite; "
+        "null: domain, if there is one.",
+    )
     fewshot_ways: list[Several] = Field(
         default=[5, 20], min_length=1, description="Classes in an episode of the fewshot suite, each tried."
     )
