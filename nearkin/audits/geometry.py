@@ -17,12 +17,13 @@ from nearkin.audits.suites import SuiteResult, suites
 from nearkin.checks import is_real
 from nearkin.data.dataset import Dataset
 from nearkin.errors import DataError
-from nearkin.metrics import RetrievalResult, class_bootstrap, retrieval_metrics
+from nearkin.metrics import RetrievalResult, class_bootstrap, retrieval_metrics, verification_from_scores
 from nearkin.metrics.geometry import (
     DistanceStructure,
     InputNorm,
     class_moments,
     feature_distances,
+    floored_directions,
     geometry_metrics,
     input_distances,
     sampled_rows,
@@ -35,7 +36,8 @@ from nearkin.models.shorten import check_head, raw_embeddings, reweighted
 from nearkin.models.similarity import LearnedSpace
 from nearkin.recipe import AuditSection
 from nearkin.report.geometry import correlation_title, draw_distance_pairs, draw_reweighting, draw_spectra
-from nearkin.spaces import Euclidean, LipschitzBall, PrincipalReweighting, Space, Sphere
+from nearkin.search import exact
+from nearkin.spaces import Euclidean, LipschitzBall, PoincareBall, PrincipalReweighting, Space, Sphere
 
 POWERS = (0.0, 0.25, 0.5, 0.75, 1.0)
 RETRIEVAL = ("MAP@R", "P@1")
@@ -215,6 +217,9 @@ class _Half:
 
 
 NORMS: tuple[InputNorm, ...] = ("l2", "linf")
+CLARITY = "clarity AUC"
+_DECIDED = 0.5
+"""Share of rho from which on a reader is told that the floor decides it."""
 THIS = "this model"
 
 
@@ -242,6 +247,10 @@ def geometry_suite(subject: Subject, section: AuditSection) -> SuiteResult:
             "d_DoV."
         )
     spectra = {THIS: singular_spectrum(embeddings)}
+    if note := _floor_note(spectra[THIS], found.values["rho"]):
+        found.notes.append(note)
+    if isinstance(subject.space, PoincareBall):
+        _add_clarity(found, subject, subject.space)
     if subject.baseline is not None:
         name = subject.baseline_name or "baseline"
         try:
@@ -262,9 +271,38 @@ def geometry_suite(subject: Subject, section: AuditSection) -> SuiteResult:
         _add_inputs(found, subject, section)
     _add_reweighting(found, subject, section)
     _drop_infinite(found)
-    found.numbers = tuple(dict.fromkeys([*found.values, *found.baseline]))
+    found.numbers = tuple(dict.fromkeys(name for name in (*found.values, *found.baseline) if name != CLARITY))
     found.primary = "phi" if "phi" in found.values else next(iter(found.values), "")
     return found
+
+
+def _floor_note(spectrum: np.ndarray, rho: float) -> str:
+    """A warning where rho is decided by directions that hold nothing; empty where it is not."""
+    empty = floored_directions(spectrum)
+    # What the empty directions alone add to the mean of ln(1 / ((d - 1) s_i)).
+    share = empty / len(spectrum) * -math.log(len(spectrum) * float(spectrum[-1])) / rho if empty and rho else 0.0
+    if share < _DECIDED:
+        return ""
+    return (
+        f"Geometry: rho is decided by its floor. {empty:,} of {len(spectrum):,} directions hold nothing and count as "
+        f"1e-6 of the largest each, which makes {100 * min(share, 1):.0f} % of rho: compare d_DoV, or models with as "
+        "many directions."
+    )
+
+
+def _add_clarity(found: SuiteResult, subject: Subject, space: PoincareBall) -> None:
+    """Whether items far from the centre of the ball are those whose nearest neighbour is of their class."""
+    points = torch.from_numpy(np.ascontiguousarray(subject.embeddings))
+    nearest = exact(subject.embeddings, k=1, space=space)[1][:, 0].numpy()
+    right = subject.labels[nearest] == subject.labels
+    if right.all() or not right.any():
+        found.notes.append("Geometry: the clarity AUC is left out, as all nearest neighbours are right, or none is.")
+        return
+    found.add(CLARITY, verification_from_scores(space.clarity(points).numpy(), right).values["ROC-AUC"])
+    found.notes.append(
+        f"Geometry: {CLARITY} is how often an item whose nearest neighbour is of its class lies farther from the "
+        "centre of the ball than one whose is not; 50 % is chance."
+    )
 
 
 def _add_inputs(found: SuiteResult, subject: Subject, section: AuditSection) -> None:

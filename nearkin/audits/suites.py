@@ -44,6 +44,7 @@ _MODULES = {
     "fewshot": "fewshot",
     "geometry": "geometry",
     "hierarchy": "hierarchy",
+    "inputs": "inputs",
     "pooling": "pooling_suite",
     "residuals": "residuals",
     "retrieval": "suites",

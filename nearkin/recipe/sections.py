@@ -443,6 +443,11 @@ class AuditSection(_Section):
         description="Distance of two classes in the tree of the hierarchy suite: edges between them, or the height of "
         "their lowest common node as a share of the tree's.",
     )
+    correlation_classes: list[str] | None = Field(
+        default=None,
+        description="Classes among which the hierarchy suite also takes the mean correlations, such as those of one "
+        "branch of the tree; null: only among all.",
+    )
     diagonal: bool = Field(
         default=False, description="Whether mean correlations count the distance of a class to itself, as published."
     )
@@ -481,6 +486,11 @@ class AuditSection(_Section):
         default=500,
         description="Items whose Voronoi cells bound the Voronoi-epsilon adversary, attacked ones included; fewer "
         "than 2: not measured.",
+    )
+    voronoi_whole_cells: bool = Field(
+        default=True,
+        description="Also attack within whole Voronoi cells, without a ball: the global Voronoi robustness, which VAA "
+        "comes to.",
     )
     smoothed_queries: CountOrZero = Field(
         default=10, description="Queries that randomised smoothing certifies; 0: none."

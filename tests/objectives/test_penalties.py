@@ -60,7 +60,7 @@ def test_koleo_spreads():
     assert module(f, LABELS) < before - 1
 
 
-@pytest.mark.parametrize("name", OF_BATCHES)
+@pytest.mark.parametrize("name", [name for name in OF_BATCHES if name != "residual-augmentation"])  # has constants
 @pytest.mark.parametrize("n", [1, 2, 8])
 def test_gradients(name, n):
     f = embeddings(n).requires_grad_()

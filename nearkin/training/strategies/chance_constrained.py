@@ -175,6 +175,7 @@ def _having(module: nn.Module, weights: Mapping[str, Tensor]) -> Iterator[None]:
         module.load_state_dict(before, strict=False)
 
 
+RADIUS = "val_covering_radius"
 _REACHED = ("covering_radius", "violation", "violation_bound")
 """What is told of the validation at which an instance was best, besides its MAP@R."""
 _PREVIOUS = "previous/"
