@@ -73,6 +73,7 @@ from nearkin.metrics.paired import (
     geometry_correlations,
     holm,
     paired_permutation,
+    rank_correlations,
 )
 from nearkin.metrics.residuals import ResidualResult, class_residuals, residual_metrics
 from nearkin.metrics.retrieval import RetrievalResult, SizeCurve, halved_sizes, retrieval_metrics, size_curve
@@ -143,6 +144,7 @@ __all__ = [
     "paired_permutation",
     "pcc_embedding",
     "prototype_histogram",
+    "rank_correlations",
     "recovered_clades",
     "relative_corruption_error",
     "residual_metrics",

@@ -6,9 +6,9 @@
 577 classes train and validate, 388 others test; each class has one item of each of six designers, so what varies inside
 classes is known. A frozen EfficientNet-Lite0 at 112 px, the size of the pictures, and 128 dimensions: multi-similarity
 loss from the whitened start, alone and with the regulariser `residual-augmentation`; ProxyDR from a random head on the
-sphere and in the Poincare ball. Of each model, on test classes: MAP@R and P@1 with class means for paired intervals; chance constraints
-and covering radius; residuals with the designer as what varies; MAP@R by power when principal directions of the
-training classes are re-weighted; and whether items that lie far out are the clear ones.
+sphere and in the Poincare ball. Of each model, on test classes: MAP@R and P@1 with class means for paired intervals;
+chance constraints and covering radius; residuals with the designer as what varies; MAP@R by power when principal
+directions of the training classes are re-weighted; and whether items that lie far out are the clear ones.
 
 Each finished cell is a line of `ledger.jsonl`; a run that is stopped goes on where it was. Needs the data:
 NEARKIN_DATA or --data-root.
