@@ -123,7 +123,7 @@ def _draw_examples(
         ),
     )
     members = [_central(result, subject.labels, cluster) for cluster in np.argsort(-np.bincount(_clustered(result)))]
-    rows = [row(items, result.distances[items[1:]]) for items in members[:_SHOWN] if len(items) > 1]
+    rows = [row(items, result.distances[items[1:]].tolist()) for items in members[:_SHOWN] if len(items) > 1]
     found.show(
         "Clusters of residuals",
         "One row a cluster, the largest first: the items nearest to its centre, each of another class.",

@@ -300,7 +300,8 @@ def rank_correlations(
     for kind in ("pearson", "spearman"):
         known = [pair for pair in pairs if not math.isnan(getattr(found[pair], f"{kind}_p"))]
         for pair, p in zip(known, holm([getattr(found[pair], f"{kind}_p") for pair in known]), strict=True):
-            found[pair] = replace(found[pair], **{f"{kind}_holm": p})
+            corrected: dict[str, Any] = {f"{kind}_holm": p}
+            found[pair] = replace(found[pair], **corrected)
     return found
 
 

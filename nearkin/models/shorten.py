@@ -143,5 +143,6 @@ def _with_head(
     earlier = getattr(shorter.card, what)
     before = {} if earlier is None else {"before": earlier}
     facts = {"of": embedder.fingerprint(), "dimension": embedder.dimension} | facts | before
-    shorter.card = replace(shorter.card, **{what: facts})
+    told: dict[str, Any] = {what: facts}
+    shorter.card = replace(shorter.card, **told)
     return shorter

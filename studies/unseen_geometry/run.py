@@ -6,9 +6,10 @@
 577 classes train and validate, 388 others test; each class has one item of each of six designers, so what varies inside
 classes is known. A frozen EfficientNet-Lite0 at 112 px, the size of the pictures, and 128 dimensions: multi-similarity
 loss from the whitened start, alone and with the regulariser `residual-augmentation`; ProxyDR from a random head on the
-sphere and in the Poincare ball. Of each model, on test classes: MAP@R and P@1 with class means for paired intervals;
-chance constraints and covering radius; residuals with the designer as what varies; MAP@R by power when principal
-directions of the training classes are re-weighted; and whether items that lie far out are the clear ones.
+sphere and in the Poincare ball; contrastive loss with one proxy problem and with CCP, once. Of each model, on test
+classes: MAP@R and P@1 with class means for paired intervals; chance constraints and covering radius; residuals with the
+designer as what varies; MAP@R by power when principal directions of the training classes are re-weighted; and whether
+items that lie far out are the clear ones.
 
 Each finished cell is a line of `ledger.jsonl`; a run that is stopped goes on where it was. Needs the data:
 NEARKIN_DATA or --data-root.
@@ -47,8 +48,10 @@ from nearkin.metrics import (
 )
 from nearkin.models import Embedder
 from nearkin.models.shorten import raw_embeddings
+from nearkin.objectives.section import pair_margins
 from nearkin.recipe import load_recipe
 from nearkin.report import draw_metric_curves
+from nearkin.report.chance_constrained import draw_instances
 from nearkin.search import exact
 from nearkin.spaces import PoincareBall
 from nearkin.training import Run, train
@@ -64,6 +67,8 @@ SETTINGS = (
     "model.dimension=128",
     "training.evaluate_every=100",
 )
+ONE_PROBLEM, CCP = "contrastive, one proxy problem", "contrastive, CCP"
+_LONG = ("training.max_steps=1500", "training.evaluate_every=25", "training.patience=30")
 _SLOW = ("training.lr=1e-4", "training.proxy_lr_factor=100")
 _TERM = "objective.regularisers=[{name: residual-augmentation, weight: 0.5}]"
 VARIANTS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -72,8 +77,10 @@ VARIANTS: dict[str, tuple[str, tuple[str, ...]]] = {
     HYPERBOLIC: ("proxy-dr", ("model.space=poincare-ball", "model.space_parameters={curvature: 0.01}", *_SLOW)),
     SPHERICAL: ("proxy-dr", ("model.head_start=random", *_SLOW)),
     STEEP: ("proxy-dr", ("model.space=poincare-ball",)),  # the defaults
+    ONE_PROBLEM: ("contrastive-ccp", ("training.chance_constrained={instances: 1}", *_LONG)),
+    CCP: ("contrastive-ccp", _LONG),
 }
-ONCE = (STEEP,)
+ONCE = (STEEP, ONE_PROBLEM, CCP)
 """Variants of the first seed alone."""
 METRICS = ("MAP@R", "P@1")
 FEATURES = cache_directory() / "features"
@@ -103,14 +110,15 @@ def run_cell(variant: str, seed: int, settings: tuple[str, ...], root: Path | No
     recipe = load_recipe(name, [*SETTINGS, *own, f"training.seed={seed}", *settings])
     split = resolve_split(dataset.manifest, recipe.data, seed)
     with tempfile.TemporaryDirectory() as folder:
-        result = train(
-            dataset, recipe, Run(Path(folder) / "run"), source="emoji", cache_directory=FEATURES, split=split
-        )
+        run = Run(Path(folder) / "run")
+        result = train(dataset, recipe, run, source="emoji", cache_directory=FEATURES, split=split)
+        instances = [row for row in run.history() if row.get("instance") is not None]
     if result.interrupted:
         raise SystemExit("Stopped; the next run begins with this cell.")
     model, items = result.embedder, dataset.select(split.test)
     points = embed_items(model, items, FEATURES, progress=False)
-    margins = {"pos_margin": 0.0, "neg_margin": 1.0, "space": model.space, "pairs": 200_000}
+    least, most = pair_margins(recipe.objective, model.space) or (0.0, 1.0)
+    margins = {"pos_margin": least, "neg_margin": most, "space": model.space, "pairs": 200_000}
     residuals = residual_metrics(points, items.labels, attributes=items.manifest.column("domain"))
     cell = {
         "variant": variant,
@@ -124,6 +132,8 @@ def run_cell(variant: str, seed: int, settings: tuple[str, ...], root: Path | No
         "steps": result.state.step,
         "seconds": round(result.state.seconds, 1),
     }
+    if instances:
+        cell["instances"] = instances
     if variant == PLAIN:
         cell["re-weighted"] = reweighted(model, dataset, items)
     if name == "proxy-dr":
@@ -187,11 +197,13 @@ def read_ledger() -> list[dict[str, Any]]:
 
 
 def draw(cells: list[dict[str, Any]]) -> None:
-    """Variance inside unseen classes explained, of the first plain model."""
+    """Variance inside unseen classes explained, of the first plain model; instances of chance-constrained training."""
     first = next(cell for cell in cells if cell["variant"] == PLAIN)
     series = {name: (first["sizes"], shares) for name, shares in first["explained"].items()}
     png = draw_metric_curves({"Variance inside classes explained": series}, of="388 unseen emoji", across="directions")
     (IMAGES / "residuals.png").write_bytes(png)
+    rows = [cell["instances"] for cell in cells if cell["variant"] == CCP]
+    (IMAGES / "ccp-constraints.png").write_bytes(draw_instances(rows[0]))
 
 
 def print_table(cells: list[dict[str, Any]]) -> None:
