@@ -10,7 +10,7 @@ from nearkin._version import __version__
 from nearkin.errors import NearkinError
 
 if TYPE_CHECKING:
-    from nearkin.api import audit, explain, fit, load, shorten
+    from nearkin.api import audit, explain, fit, load, reweight, shorten
     from nearkin.audits import AuditResult
     from nearkin.audits.drift import drift
     from nearkin.data import Dataset, Manifest, open_data
@@ -35,6 +35,7 @@ __all__ = [
     "load",
     "load_recipe",
     "open_data",
+    "reweight",
     "shorten",
 ]
 
@@ -56,6 +57,7 @@ _HOMES = {
     "load": "nearkin.api",
     "load_recipe": "nearkin.recipe",
     "open_data": "nearkin.data.sources",
+    "reweight": "nearkin.api",
     "shorten": "nearkin.api",
 }
 

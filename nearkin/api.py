@@ -298,18 +298,56 @@ def shorten(
         return embedder.shortened(dimension)
     if method != "pca":
         raise ModelError(f"The method must be 'pca' or 'prefix', not '{method}'.")
+    from nearkin.audits.sizes import components_of_training
+
+    dataset = _training_data(embedder, data, skip_bad, data_root, progress)
+    return components_of_training(
+        embedder, dataset, dimension, cache_directory=cache_directory() / "features", progress=progress
+    )
+
+
+def reweight(
+    model: Embedder | str | Path,
+    power: float | str = "auto",
+    *,
+    weights: Sequence[float] | np.ndarray | None = None,
+    data: Source | None = None,
+    skip_bad: bool = False,
+    data_root: str | Path | None = None,
+    progress: bool = True,
+) -> Embedder:
+    """A copy of a model whose principal directions are re-weighted, at no cost when it encodes.
+
+    Args:
+        model: a model, or the path of a run or model file.
+        power: 0 centres the embeddings, 1 makes all directions vary alike; "auto": the best of five on the validation
+            classes, or on training classes left out; an error if none helps.
+        weights: of the directions (d,), the one that varies most first, instead of a power.
+        data: data with items of the training classes, as in `fit`; None: what the card names.
+        skip_bad: leave out files that cannot be read.
+        data_root: where catalogue data is found.
+        progress: whether to show progress bars.
+    """
+    from nearkin.audits.geometry import reweighting_of_training
+
+    embedder = model if isinstance(model, Embedder) else load(model)
+    dataset = _training_data(embedder, data, skip_bad, data_root, progress)
+    return reweighting_of_training(
+        embedder, dataset, power, weights, cache_directory=cache_directory() / "features", progress=progress
+    )
+
+
+def _training_data(
+    embedder: Embedder, data: Source | None, skip_bad: bool, data_root: str | Path | None, progress: bool
+) -> Dataset:
+    """The data given, or that which the model's card names."""
     trained_on = embedder.card.data
     source = data if data is not None else trained_on.source
     if source is None:
         raise DataError("The model's card does not name the training data: pass it as data=.")
     # What training left out is left out here too.
     skip_bad = skip_bad or (data is None and bool(trained_on.notes))
-    dataset, _ = open_readable(source, skip_bad=skip_bad, data_root=data_root, progress=progress)
-    from nearkin.audits.sizes import components_of_training
-
-    return components_of_training(
-        embedder, dataset, dimension, cache_directory=cache_directory() / "features", progress=progress
-    )
+    return open_readable(source, skip_bad=skip_bad, data_root=data_root, progress=progress)[0]
 
 
 def audit_section(

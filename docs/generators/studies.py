@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from generators.kept import STUDIES, ledger, result
 from generators.markdown import table
+from nearkin.metrics import paired_permutation
 
 
 def _tokens() -> str:
@@ -181,6 +183,109 @@ def _unknown() -> str:
     return table(("data", *columns), ((name, *(told(name, *where) for where in columns.values())) for name in data))
 
 
+def _unseen(variant: str) -> list[dict[str, Any]]:
+    """The cells of a variant of the study of unseen classes' geometry."""
+    return [cell for cell in ledger("unseen_geometry") if cell["variant"] == variant]
+
+
+def _ranged(values: Sequence[float], scale: float = 100, digits: int = 1) -> str:
+    """Mean and range of values, or the only one."""
+    mean, low, high = (f"{scale * one:.{digits}f}" for one in (sum(values) / len(values), min(values), max(values)))
+    return mean if len(values) == 1 else f"{mean} ({low} to {high})"
+
+
+_RESIDUALS = {
+    "variance within classes": (100, 1),
+    "shared directions": (1, 2),
+    "nearest residual": (1, 2),
+    "nearest residual, by chance": (1, 2),
+    "same attribute": (100, 1),
+    "same attribute, by chance": (100, 1),
+    "NMI of residual clusters and classes": (1, 2),
+    "NMI of residual clusters and attributes": (1, 2),
+}
+"""Measures of the residuals, what they are multiplied by, and their digits."""
+
+
+def _residuals() -> str:
+    """What varies inside unseen classes: mean and range over seeds."""
+    cells = _unseen("multi-similarity")
+    return table(
+        ("measure", "multi-similarity"),
+        (
+            (name.replace("attributes", "designers").replace("attribute", "designer"), _ranged(values, *told))
+            for name, told in _RESIDUALS.items()
+            for values in [[cell["residuals"][name] for cell in cells]]
+        ),
+    )
+
+
+def _class_means(cells: Sequence[dict[str, Any]], metric: str) -> dict[str, float]:
+    """Class to the mean over seeds."""
+    return {name: sum(c["classes"][metric][name] for c in cells) / len(cells) for name in cells[0]["classes"][metric]}
+
+
+def _difference(ours: dict[str, float], theirs: dict[str, float]) -> tuple[str, str]:
+    """Points between two sets of class means, with the interval over classes, and p."""
+    found = paired_permutation(ours, theirs)
+    told = f"{100 * found.difference:+.2f} ({100 * found.low:+.2f} to {100 * found.high:+.2f})"
+    return told, "< 0.001" if found.p_value < 0.001 else f"{found.p_value:.2f}"
+
+
+def _residual_augmentation() -> str:
+    """What the regulariser does to retrieval."""
+    plain, ours = _unseen("multi-similarity"), _unseen("with residual-augmentation")
+    rows = []
+    for metric in ("MAP@R", "P@1"):
+        told, p = _difference(_class_means(ours, metric), _class_means(plain, metric))
+        rows.append((metric, _ranged([c[metric] for c in plain]), _ranged([c[metric] for c in ours]), told, p))
+    return table(("metric", "the loss alone", "with the regulariser", "difference, points", "p"), rows)
+
+
+def _reweighted() -> str:
+    """MAP@R of unseen classes by power, beside the model as it is."""
+    cells = _unseen("multi-similarity")
+    before = _class_means(cells, "MAP@R")
+    rows = [("as it is", _ranged([cell["MAP@R"] for cell in cells]), "–", "–")]
+    for power in (name for name in cells[0]["re-weighted"] if name != "chosen"):
+        changed = [cell["re-weighted"][power] for cell in cells]
+        rows.append(
+            (power, _ranged([one["MAP@R"] for one in changed]), *_difference(_class_means(changed, "MAP@R"), before))
+        )
+    return table(("power", "MAP@R", "difference, points", "p"), rows)
+
+
+def _poincare_ball() -> str:
+    """ProxyDR in the ball and on the sphere, and what norms say."""
+    variants = ("Poincaré ball, curvature 0.01", "sphere", "Poincaré ball, curvature 1, rate 1e-3")
+    clarity = list(_unseen(variants[0])[0]["clarity"])
+    rows = []
+    for variant in variants:
+        cells = _unseen(variant)
+        scores = [_ranged([cell["clarity"][name] for cell in cells]) for name in clarity]
+        rows.append(
+            (variant, str(len(cells)), *(_ranged([c[metric] for c in cells]) for metric in ("MAP@R", "P@1")), *scores)
+        )
+    return table(("ProxyDR in", "seeds", "MAP@R", "P@1", *(name.replace("_", " ") for name in clarity)), rows)
+
+
+def _chance_constraints() -> str:
+    """Violated pairs of unseen classes, Markov's bound and the covering radius."""
+    rows = []
+    for variant in ("contrastive, one proxy problem", "contrastive, CCP"):
+        (cell,) = _unseen(variant)
+        found = cell["constraints"]
+        shares = [f"{100 * found[name]:.2f}" for name in ("violation", "violation bound")]
+        kinds = [
+            f"{100 * found[f'{name}, {kind}']:.1f}"
+            for kind in ("same class", "other classes")
+            for name in ("violation", "violation bound")
+        ]
+        rows.append((variant, f"{100 * cell['MAP@R']:.1f}", *shares, *kinds, f"{cell['covering radius']:.3f}"))
+    kinds = ("of one class", "their bound", "of two classes", "their bound")
+    return table(("", "MAP@R", "violated pairs", "bound", *kinds, "covering radius"), rows)
+
+
 TABLES = {
     "unknown": _unknown,
     "gsp_tokens": _tokens,
@@ -189,6 +294,11 @@ TABLES = {
     "plankton": _plankton,
     "plankton_confusions": _plankton_confusions,
     "ccp_toy": _toy,
+    "residuals": _residuals,
+    "residual_augmentation": _residual_augmentation,
+    "reweighted": _reweighted,
+    "poincare_ball": _poincare_ball,
+    "chance_constraints": _chance_constraints,
     "dr_table": _ratio_table,
     "dr_peaks": _peaks,
 }

@@ -157,6 +157,7 @@ def attack_cells(scene: Scene, known: list[Tensor]) -> RobustnessCurves | None:
         attacked=np.arange(len(scene.rows)),
         candidates=known,
         steps=section.attack_steps,
+        whole_cells=section.voronoi_whole_cells,
         seed=section.seed,
         batch_size=_BATCH,
         progress=subject.progress,

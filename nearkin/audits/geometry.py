@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 from nearkin.audits.result import gap_text, resampling
-from nearkin.audits.subject import Subject, asked_and_searched, leave_classes_out
+from nearkin.audits.subject import Subject, asked_and_searched, embed_items, leave_classes_out, training_rows
 from nearkin.audits.suites import SuiteResult, suites
+from nearkin.checks import is_real
+from nearkin.data.dataset import Dataset
 from nearkin.errors import DataError
-from nearkin.metrics import RetrievalResult, class_bootstrap, retrieval_metrics
+from nearkin.metrics import RetrievalResult, class_bootstrap, retrieval_metrics, verification_from_scores
 from nearkin.metrics.geometry import (
     DistanceStructure,
     InputNorm,
     class_moments,
     feature_distances,
+    floored_directions,
     geometry_metrics,
     input_distances,
     sampled_rows,
@@ -26,10 +31,13 @@ from nearkin.metrics.geometry import (
     singular_spectrum,
 )
 from nearkin.metrics.labels import label_codes
+from nearkin.models import Embedder
+from nearkin.models.shorten import check_head, raw_embeddings, reweighted
 from nearkin.models.similarity import LearnedSpace
 from nearkin.recipe import AuditSection
 from nearkin.report.geometry import correlation_title, draw_distance_pairs, draw_reweighting, draw_spectra
-from nearkin.spaces import Euclidean, LipschitzBall, PrincipalReweighting, Space, Sphere
+from nearkin.search import exact
+from nearkin.spaces import Euclidean, LipschitzBall, PoincareBall, PrincipalReweighting, Space, Sphere
 
 POWERS = (0.0, 0.25, 0.5, 0.75, 1.0)
 RETRIEVAL = ("MAP@R", "P@1")
@@ -117,6 +125,78 @@ def reweigh(subject: Subject, section: AuditSection) -> Reweighting:
     )
 
 
+def reweighting_of_training(
+    embedder: Embedder,
+    dataset: Dataset,
+    power: float | str = "auto",
+    weights: Sequence[float] | np.ndarray | None = None,
+    *,
+    cache_directory: Path,
+    seed: int = 0,
+    progress: bool = True,
+) -> Embedder:
+    """A copy of a model with the principal directions of its training items re-weighted.
+
+    Args:
+        embedder: the model; its card says which classes trained and validated it.
+        dataset: data with items of these classes; others are not looked at, so that they stay unseen.
+        power: how far directions are made alike; "auto": the one of `POWERS` with the best MAP@R of the validation
+            classes, or of half of the training classes if the data has none of these.
+        weights: of the directions (d,), instead of a power.
+        cache_directory: where the features of a frozen backbone are kept.
+        seed: of the half.
+        progress: whether to show bars.
+
+    Raises:
+        DataError: with "auto", if no power beats the embeddings as they are.
+    """
+    check_head(embedder, "re-weighted")
+    if weights is None and power != "auto" and not is_real(power):
+        raise DataError(f"power must be a number, or auto, not {power!r}.")
+    rows = training_rows(dataset, embedder.card)
+    if len(rows) < 2:
+        raise DataError(
+            f"None of the {len(dataset.classes)} classes of the data is among the model's training classes: pass the "
+            "data it was trained on."
+        )
+    raw = raw_embeddings(embedder)
+    part = dataset.select(rows)
+    points = embed_items(raw, part, cache_directory, progress)
+    facts: dict[str, Any] = {}
+    if weights is None and power == "auto":
+        judged = dataset.select(np.setdiff1d(np.flatnonzero(np.isin(dataset.labels, embedder.card.classes.val)), rows))
+        if len(set(judged.labels)) >= 2:
+            theirs = embed_items(raw, judged, cache_directory, progress)
+            power, facts = _best_power(points, theirs, judged.labels, embedder.space)
+            facts["chosen_on"] = f"{len(set(judged.labels))} validation classes"
+        else:
+            known = leave_classes_out(part.labels, np.arange(len(part)), seed)
+            power, facts = _best_power(points[known], points[~known], part.labels[~known], embedder.space)
+            facts["chosen_on"] = f"{len(set(part.labels[~known]))} training classes left out"
+    change = PrincipalReweighting(weights=weights) if power == "auto" else PrincipalReweighting(float(power), weights)
+    words = f"items of {len(part.classes)} training classes of {dataset.name}"
+    return reweighted(embedder, change.fit(points), fitted_on=words, items=len(part), **facts)
+
+
+def _best_power(
+    points: np.ndarray, judged: np.ndarray, labels: np.ndarray, space: Space
+) -> tuple[float, dict[str, Any]]:
+    """The best power for raw embeddings (m, d), fitted on others (n, d), and MAP@R with it and without."""
+
+    def map_at_r(embeddings: np.ndarray) -> float:
+        found = space.project(torch.from_numpy(np.ascontiguousarray(embeddings))).numpy()
+        return retrieval_metrics(found, labels, metrics=("MAP@R",), space=space).values["MAP@R"]
+
+    values = [map_at_r(PrincipalReweighting(power).fit(points).transform(judged)) for power in POWERS]
+    best, unchanged = int(np.argmax(values)), map_at_r(judged)
+    if values[best] <= unchanged:
+        raise DataError(
+            f"No re-weighting helps: MAP@R of classes left out is {100 * unchanged:.1f} % as the model is and "
+            f"{100 * values[best]:.1f} % at best (power {POWERS[best]:g}). Keep the model, or set a power yourself."
+        )
+    return POWERS[best], {"MAP@R": values[best], "unchanged": unchanged}
+
+
 class _Half:
     """Some of the items, by a mask (n,)."""
 
@@ -137,6 +217,9 @@ class _Half:
 
 
 NORMS: tuple[InputNorm, ...] = ("l2", "linf")
+CLARITY = "clarity AUC"
+_DECIDED = 0.5
+"""Share of rho from which on a reader is told that the floor decides it."""
 THIS = "this model"
 
 
@@ -164,6 +247,10 @@ def geometry_suite(subject: Subject, section: AuditSection) -> SuiteResult:
             "d_DoV."
         )
     spectra = {THIS: singular_spectrum(embeddings)}
+    if note := _floor_note(spectra[THIS], found.values["rho"]):
+        found.notes.append(note)
+    if isinstance(subject.space, PoincareBall):
+        _add_clarity(found, subject, subject.space)
     if subject.baseline is not None:
         name = subject.baseline_name or "baseline"
         try:
@@ -184,9 +271,38 @@ def geometry_suite(subject: Subject, section: AuditSection) -> SuiteResult:
         _add_inputs(found, subject, section)
     _add_reweighting(found, subject, section)
     _drop_infinite(found)
-    found.numbers = tuple(dict.fromkeys([*found.values, *found.baseline]))
+    found.numbers = tuple(dict.fromkeys(name for name in (*found.values, *found.baseline) if name != CLARITY))
     found.primary = "phi" if "phi" in found.values else next(iter(found.values), "")
     return found
+
+
+def _floor_note(spectrum: np.ndarray, rho: float) -> str:
+    """A warning where rho is decided by directions that hold nothing; empty where it is not."""
+    empty = floored_directions(spectrum)
+    # What the empty directions alone add to the mean of ln(1 / ((d - 1) s_i)).
+    share = empty / len(spectrum) * -math.log(len(spectrum) * float(spectrum[-1])) / rho if empty and rho else 0.0
+    if share < _DECIDED:
+        return ""
+    return (
+        f"Geometry: rho is decided by its floor. {empty:,} of {len(spectrum):,} directions hold nothing and count as "
+        f"1e-6 of the largest each, which makes {100 * min(share, 1):.0f} % of rho: compare d_DoV, or models with as "
+        "many directions."
+    )
+
+
+def _add_clarity(found: SuiteResult, subject: Subject, space: PoincareBall) -> None:
+    """Whether items far from the centre of the ball are those whose nearest neighbour is of their class."""
+    points = torch.from_numpy(np.ascontiguousarray(subject.embeddings))
+    nearest = exact(subject.embeddings, k=1, space=space)[1][:, 0].numpy()
+    right = subject.labels[nearest] == subject.labels
+    if right.all() or not right.any():
+        found.notes.append("Geometry: the clarity AUC is left out, as all nearest neighbours are right, or none is.")
+        return
+    found.add(CLARITY, verification_from_scores(space.clarity(points).numpy(), right).values["ROC-AUC"])
+    found.notes.append(
+        f"Geometry: {CLARITY} is how often an item whose nearest neighbour is of its class lies farther from the "
+        "centre of the ball than one whose is not; 50 % is chance."
+    )
 
 
 def _add_inputs(found: SuiteResult, subject: Subject, section: AuditSection) -> None:

@@ -28,6 +28,7 @@ from nearkin.metrics.hierarchy import (
 from nearkin.metrics.labels import class_names, label_codes
 from nearkin.models import Embedder
 from nearkin.models.build import assemble
+from nearkin.models.embedder import ClassScores
 from nearkin.progress import track
 from nearkin.recipe import AuditSection
 from nearkin.report.values import value_text
@@ -36,6 +37,8 @@ from nearkin.spaces import Euclidean, Space, Sphere
 
 INPUT, NORMALISED = "input space", "normalised input space"
 _PIXEL_SIDE = 32
+_FEWEST = 3
+"""Classes that a mean correlation needs: with two, each has one other."""
 
 
 class Untrained:
@@ -87,9 +90,11 @@ class Untrained:
         return network.eval().encode(self._dataset.select(rows), progress=self._progress)
 
 
-_PROTOTYPES, _PROXIES = "prototypes", "proxies"
+_PROTOTYPES, _PROXIES, _SCORES = "prototypes", "proxies", "class scores"
 _RANKED = 5
 """Classes that are ranked for an item: the k of top-5, AHD@5 and HP@5."""
+_AT_ONCE = 4096
+"""Items whose class scores are taken at once."""
 
 
 @suites.register("hierarchy")
@@ -118,6 +123,12 @@ def hierarchy_suite(subject: Subject, section: AuditSection) -> SuiteResult:
         )
     for name, vectors in points.items():
         findings.rank(asked, vectors, space, "" if name == _PROTOTYPES else f", {name}")
+    own = subject.class_scores
+    if own is not None and set(own.names) >= set(known.names):
+        findings.rank_by(_ranked_by_scores(own, asked, known.names), f", {_SCORES}")
+        findings.notes.append(
+            f"figures that end in {_SCORES} are by how the loss itself scores the classes it trained."
+        )
     findings.similar(subject, subject.embeddings, space)
     found = findings.found
     tree_name = subject.facts.get(TREE_FACT, "")
@@ -130,7 +141,7 @@ def hierarchy_suite(subject: Subject, section: AuditSection) -> SuiteResult:
     if known.dropped:
         found.notes.append(f"Hierarchy: {known.dropped:,} items are of classes without references and not asked.")
     found.notes += [f"Hierarchy: {note}" for note in dict.fromkeys(findings.notes)]
-    correlations = [name for name in found.values if name.startswith("MC, ")]
+    correlations = [name for name in found.values if name.startswith(("MC, ", "MC of "))]
     found.lower_is_better = tuple(name for name in found.values if name.startswith(("AHD@", SEVERITY)))
     found.numbers = (*found.lower_is_better, *correlations)
     found.primary = next(iter([*correlations, *found.values]))
@@ -146,6 +157,15 @@ def hierarchy_suite(subject: Subject, section: AuditSection) -> SuiteResult:
     found.drawings.append(partial(draw_distances, findings.tree, findings.distances, known.names, learned, titles))
     found.drawings.append(partial(draw_trees, findings.tree, known.names, learned))
     return found
+
+
+@torch.no_grad()
+def _ranked_by_scores(own: ClassScores, points: np.ndarray, names: Sequence[str]) -> np.ndarray:
+    """The likeliest of the classes `names` for each of points (q, d), as places among these, likeliest first."""
+    columns = torch.tensor([own.names.index(name) for name in names])
+    count = min(_RANKED, len(names))
+    parts = torch.from_numpy(np.ascontiguousarray(points)).split(_AT_ONCE)
+    return torch.cat([own.scores(part)[:, columns].topk(count, dim=1).indices for part in parts]).numpy()
 
 
 def needed_tree(hierarchy: Hierarchy | None) -> Hierarchy:
@@ -193,12 +213,26 @@ class _Findings:
 
     def correlate(self, name: str, learned: np.ndarray) -> None:
         """The mean correlation of the tree with distances (C, C) between what stands for the classes."""
-        found = mean_correlation(self.distances, learned, diagonal=self.section.diagonal)
-        metric = f"MC, {name}"
+        self._correlate(f"MC, {name}", learned, np.arange(len(self.known.names)))
+        if (wanted := self.section.correlation_classes) is None:
+            return
+        places = np.flatnonzero(np.isin(self.known.names, wanted))
+        if len(places) < _FEWEST:
+            raise DataError(
+                f"Of audit.correlation_classes, {len(places)} are among the {len(self.known.names)} audited classes, "
+                f"and a correlation needs {_FEWEST}: name more, or set it to null."
+            )
+        self._correlate(f"MC of {len(places)} classes, {name}", learned, places)
+
+    def _correlate(self, metric: str, learned: np.ndarray, places: np.ndarray) -> None:
+        """Of the classes at some places only, among themselves."""
+        chosen = np.ix_(places, places)
+        names = [self.known.names[place] for place in places]
+        found = mean_correlation(self.distances[chosen], learned[chosen], diagonal=self.section.diagonal)
         if math.isnan(found.value):
             self.notes.append(f"{metric} is left out, as no class has others at different distances.")
             return
-        rows = list(zip(self.known.names, found.per_class.tolist(), strict=True))
+        rows = list(zip(names, found.per_class.tolist(), strict=True))
         self.found.add(metric, found.value, per_class={name: value for name, value in rows if not math.isnan(value)})
         if found.extreme:
             agree = "class agrees" if found.extreme == 1 else "classes agree"
@@ -231,9 +265,12 @@ class _Findings:
 
     def rank(self, asked: np.ndarray, vectors: np.ndarray, space: Space, suffix: str) -> None:
         """Top-k, AHD@k, HP@k and severity when items (q, d) are given to the nearest of vectors (C, d)."""
-        _, ranking = exact(asked, vectors, min(_RANKED, len(vectors)), space=space)
+        self.rank_by(exact(asked, vectors, min(_RANKED, len(vectors)), space=space)[1].numpy(), suffix)
+
+    def rank_by(self, ranking: np.ndarray, suffix: str) -> None:
+        """The same of a ranking of classes (q, k), the first the one that an item is given to."""
         names = self.known.names
-        self._add(ranking_metrics(ranking.numpy(), self.known.truth, self.distances), names, suffix)
+        self._add(ranking_metrics(ranking, self.known.truth, self.distances), names, suffix)
         if len(names) < _RANKED:
             return
         # Whether the neighbourhood of every asked class that has as many classes as are ranked has all of them.

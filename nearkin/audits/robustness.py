@@ -222,6 +222,12 @@ def _add_cells(found: SuiteResult, curves: RobustnessCurves, scene: Scene) -> No
             # Two epsilons that look the same are told once.
             if f"{name} {eps:.3g}" not in found.values:
                 _add_share(found, f"{name} {eps:.3g}", radii > eps, scene.truth[curves.rows], section)
+    if section.voronoi_whole_cells:
+        _add_share(found, "VAA, whole cells", np.isinf(curves.voronoi_radii), scene.truth[curves.rows], section)
+        found.notes.append(
+            "VAA, whole cells, is the global Voronoi robustness, without a ball: the nearest-neighbour classifier in "
+            f"pixels has 100 % among these {curves.items:,} items."
+        )
     found.notes.append(
         f"SAA is the accuracy of {OURS} against the worst point found in the ball, VAA against the worst that is also "
         f"nearer to its own item than to every other one of {curves.items:,}; the attack raises the margin and "

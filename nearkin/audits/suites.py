@@ -11,15 +11,22 @@ import torch
 from nearkin.audits.learned_similarity import COSINE, FUSED, RAW, SIM, ScoredTrials, score_trials
 from nearkin.audits.result import AuditResult, SuiteResult, gap_text, resampling
 from nearkin.audits.subject import Subject, asked_and_searched, check_labels, shown
+from nearkin.errors import DataError
 from nearkin.metrics import (
     RetrievalResult,
     VerificationResult,
+    ViolationResult,
     class_bootstrap,
     clustering_metrics,
+    mean_class_radius,
+    pair_violations,
     retrieval_metrics,
     verification_metrics,
 )
+from nearkin.metrics.pair_constraints import VIOLATION
 from nearkin.metrics.retrieval import over_classes
+from nearkin.objectives import ObjectiveSection
+from nearkin.objectives.section import pair_margins
 from nearkin.recipe import AuditSection
 from nearkin.registry import Registry
 from nearkin.report import draw_det
@@ -29,6 +36,7 @@ Suite = Callable[[Subject, AuditSection], SuiteResult]
 
 _MODULES = {
     "calibration": "calibration",
+    "chance-constraints": "suites",
     "classification": "classification",
     "clustering": "suites",
     "corruption": "corruption",
@@ -36,7 +44,9 @@ _MODULES = {
     "fewshot": "fewshot",
     "geometry": "geometry",
     "hierarchy": "hierarchy",
+    "inputs": "inputs",
     "pooling": "pooling_suite",
+    "residuals": "residuals",
     "retrieval": "suites",
     "robustness": "robustness",
     "size": "sizes",
@@ -245,6 +255,60 @@ def _show_errors(found: SuiteResult, results: dict[str, VerificationResult], wha
 def _verification(subject: Subject, embeddings: np.ndarray, space: Space, section: AuditSection) -> VerificationResult:
     sides = asked_and_searched(embeddings, subject.labels, subject.gallery)
     return verification_metrics(**sides, space=space, pairs=_PAIRS, seed=section.seed)
+
+
+_RADIUS = "covering radius"
+
+
+@suites.register("chance-constraints")
+def chance_constraints_suite(subject: Subject, section: AuditSection) -> SuiteResult:
+    """How many pairs are violated, Markov's bound on it from the mean loss, and the covering radius of the classes.
+
+    The margins that say which pairs are violated are `audit.pair_margins`, else those of the loss that trained the
+    model, else 0 and twice the distance at which both errors of verification are equal.
+    """
+    margins, told = _pair_margins(subject, section)
+    result = _violations(subject, subject.embeddings, subject.space, margins, section)
+    found = SuiteResult(dict(result.values), lower_is_better=(*result.values, _RADIUS), primary=VIOLATION)
+    found.add(_RADIUS, mean_class_radius(subject.embeddings, subject.labels))
+    if subject.baseline is not None:
+        points = Sphere().project(torch.from_numpy(subject.baseline)).numpy()
+        found.baseline.update(_violations(subject, points, Sphere(), margins, section).values)
+        found.baseline[_RADIUS] = mean_class_radius(points, subject.labels)
+    found.numbers = (_RADIUS,)
+    found.notes = [
+        f"Chance constraints: of {result.genuine:,} pairs of a class those at least {result.beta:.3g} apart are "
+        f"violated, of {result.impostors:,} pairs of two classes those at most as far; the loss wants a gap of "
+        f"{result.alpha:.3g} on both sides, and its mean over that gap is the bound. {told}",
+        *result.notes,
+    ]
+    found.details["chance-constraints"] = result.to_dict()
+    return found
+
+
+def _pair_margins(subject: Subject, section: AuditSection) -> tuple[tuple[float, float], str]:
+    """m+ and m-, and where they are from, in a sentence."""
+    if section.pair_margins is not None:
+        return section.pair_margins, "The margins are those of audit.pair_margins."
+    objective = ObjectiveSection.model_validate(subject.card.recipe.get("objective", {}))
+    margins = pair_margins(objective, subject.space) if subject.card.recipe else None
+    if margins is not None and 0 <= margins[0] < margins[1]:
+        return margins, f"The margins are those of the loss '{objective.loss}'."
+    equal = _verification(subject, subject.embeddings, subject.space, section).threshold
+    if equal <= 0:
+        raise DataError("The chance-constraints suite needs margins above 0: set audit.pair_margins, such as [0, 1].")
+    return (0.0, 2 * equal), (
+        "The loss has no margins on distances, so pairs are parted where as many of a class as of two are violated: "
+        "set audit.pair_margins to compare models."
+    )
+
+
+def _violations(
+    subject: Subject, embeddings: np.ndarray, space: Space, margins: tuple[float, float], section: AuditSection
+) -> ViolationResult:
+    sides = asked_and_searched(embeddings, subject.labels, subject.gallery)
+    least, most = margins
+    return pair_violations(**sides, pos_margin=least, neg_margin=most, space=space, pairs=_PAIRS, seed=section.seed)
 
 
 def _retrieval(

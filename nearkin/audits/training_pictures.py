@@ -48,7 +48,7 @@ def draw_training(run: Run, model: Embedder, notes: list[str]) -> list[Figure]:
 
 
 def draw_course(history: Sequence[Mapping[str, float]]) -> Figure:
-    """MAP@R, covering radius, spread and steps of each instance; without bytes if training had none.
+    """MAP@R, violated pairs, radius, spread and steps of each instance; without bytes if training had none.
 
     Args:
         history: rows of the training log.
@@ -56,10 +56,12 @@ def draw_course(history: Sequence[Mapping[str, float]]) -> Figure:
     return Figure(
         "Instances",
         "Each instance solves one problem with proxies of its own, until MAP@R on the validation classes no longer "
-        "gains; then proxies are picked anew. The covering radius is how far items of the validation classes lie from "
+        "gains; then proxies are picked anew. A pair is violated where two items of a class are farther apart than the "
+        "middle of the loss's margins, or two of different classes nearer; the mean loss over half the gap bounds how "
+        "many are (Markov). The covering radius is how far items of the validation classes lie from "
         "the nearest of a few of their own class, averaged over how many those are.",
         draw_instances(history),
-        "MAP@R, covering radius, spread of the proxies and steps against instances",
+        "MAP@R, violated pairs and their bound, covering radius, spread of the proxies and steps against instances",
     )
 
 

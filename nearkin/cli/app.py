@@ -90,16 +90,32 @@ def geometry(
     geometry_command(runs, against, out, json)
 
 
+def correlate(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Three or more audited runs.")],
+    measure: Annotated[
+        list[str],
+        typer.Option("--measure", help="A metric of their audits, e.g. 'MC, prototypes'; repeat for two or more."),
+    ],
+    out: Annotated[Path | None, typer.Option(help="Also write a page (.html).", dir_okay=False)] = None,
+    json: JsonFile = None,
+) -> None:
+    """Correlate any measures of audits with each other over runs, by Spearman's rank correlation."""
+    from nearkin.cli.geometry import correlate_command
+
+    correlate_command(runs, measure, out, json)
+
+
 _OF_RUNS: tuple[Callable[..., None], ...] = (
     train,
     audit,
     trials,
     model.embed,
     model.shorten,
+    model.reweight,
     model.export,
     model.explain,
 )
-_OF_SEVERAL: tuple[Callable[..., None], ...] = (compare, dynamics, geometry, benchmark, demo)
+_OF_SEVERAL: tuple[Callable[..., None], ...] = (compare, dynamics, geometry, correlate, benchmark, demo)
 _OF_GALLERIES: tuple[Callable[..., None], ...] = (query.search, query.classify, serve.serve, serve.key)
 for _command in (*_OF_RUNS, *_OF_SEVERAL):
     app.command()(_command)

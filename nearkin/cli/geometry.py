@@ -1,23 +1,23 @@
-"""`nearkin geometry`: compare the embedding geometry of runs."""
+"""`nearkin geometry` and `correlate`: the embedding geometry of runs, and which of their measures go together."""
 
 from __future__ import annotations
 
 import json as files
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from nearkin.cli.output import check_ending, directory_names, show_table, write_page_or_picture
 from nearkin.errors import DataError, RunError, suggestion
 from nearkin.metrics.geometry import GEOMETRY
-from nearkin.metrics.paired import CorrelationTable, MeasureCorrelation, geometry_correlations
+from nearkin.metrics.paired import CorrelationTable, MeasureCorrelation, geometry_correlations, rank_correlations
 from nearkin.report import Figure
 from nearkin.report.geometry import draw_measures
 from nearkin.report.page import render_table
 from nearkin.report.values import MISSING, TextTable, change_text, p_text, value_text
-from nearkin.storage import write_json
+from nearkin.storage import write_json, write_text
 from nearkin.training import Run
 
 _FEWEST = 3
@@ -76,6 +76,76 @@ def geometry_command(paths: Sequence[Path], against: str, out: Path | None, json
         print(f"Numbers: {json}")
     if out is not None:
         _write(out, runs, found, tables, notes)
+
+
+def correlate_command(paths: Sequence[Path], measures: Sequence[str], out: Path | None, json: Path | None) -> None:
+    """Print Spearman's correlation of every two measures over audited runs; write files if requested."""
+    if out is not None and out.suffix.lower() != ".html":
+        raise DataError(f"Unknown file type {out}: --out must end in .html.")
+    if len({path.resolve() for path in paths}) < len(paths):
+        raise DataError("The same run is given twice: give each run once.")
+    runs = [_audited(path) for path in paths]
+    for path, values in zip(paths, runs, strict=True):
+        for measure in measures:
+            if measure not in values:
+                raise RunError(
+                    f"No audit of {path} has '{measure}': audit it with a suite that measures it, or choose another "
+                    f"with --measure.{suggestion(measure, values)}"
+                )
+    found = rank_correlations(runs, measures)
+    names = list(dict.fromkeys(measures))
+    rows = [
+        [[row], *([_rank_cell(found, row, column)] for column in names[: place + 1])] for place, row in enumerate(names)
+    ]
+    table = TextTable(
+        f"Spearman's correlation over {len(runs)} runs",
+        ["measure", *names],
+        [row + [[""]] * (len(names) + 1 - len(row)) for row in rows],
+    )
+    notes = [
+        "In brackets p, corrected by Holm for all pairs of the table, and exact for up to 8 runs.",
+        "Correlation is not causation: recipes that differ in several ways differ in all of these.",
+    ]
+    show_table(table.headings, [[" ".join(cell) for cell in row] for row in table.rows], title=table.title)
+    for note in notes:
+        print(note)
+    if json is not None:
+        pairs = [{"of": list(pair), **_plain(one)} for pair, one in found.items()]
+        write_json(json, {"runs": list(map(str, paths)), "measures": names, "pairs": pairs, "notes": notes})
+        print(f"Numbers: {json}")
+    if out is not None:
+        write_text(out, render_table(table.title, table.headings, table.rows, figures=[], notes=notes))
+        print(f"Page: {out}")
+
+
+def _audited(path: Path) -> dict[str, float]:
+    """Every metric of a run's audits on the data of the first of them."""
+    audits = list(_audits(path))
+    if not audits:
+        raise RunError(f"{path} has no audit: run `nearkin audit {path}` first.")
+    data = audits[0]["facts"].get("data", "")
+    values: dict[str, float] = {}
+    for audit in audits:
+        if audit["facts"].get("data", "") == data:
+            values = {name: float(value) for name, value in audit["values"].items()} | values
+    return values
+
+
+def _rank_cell(found: Mapping[tuple[str, str], MeasureCorrelation], row: str, column: str) -> str:
+    """Spearman's r and its p of two measures, or what is constant; 1 of a measure with itself."""
+    if row == column:
+        return "1"
+    one = found[column, row]
+    if one.constant or math.isnan(one.spearman):
+        return f"constant {one.constant}" if one.constant else MISSING
+    p = "< 0.001" if one.spearman_holm < 0.001 else p_text(one.spearman_holm)
+    return f"{change_text(one.spearman, 0.0, False)} ({p})"
+
+
+def _plain(one: MeasureCorrelation) -> dict[str, Any]:
+    """A correlation as JSON can hold it."""
+    told = {name: value for name, value in asdict(one).items() if name != "measure"}
+    return {name: None if isinstance(value, float) and math.isnan(value) else value for name, value in told.items()}
 
 
 def _read(path: Path, name: str, against: str) -> AuditedRun:

@@ -99,6 +99,47 @@ def infer(
     print(f"Picture: {picture}")
 
 
+@hierarchy_app.command("build")
+def build(
+    table: Annotated[
+        Path,
+        typer.Argument(
+            help="A .csv, .tsv or .txt table of species with their ranks, such as the eBird/Clements checklist; with "
+            "--is-a, a list of 'parent child' lines, such as WordNet's."
+        ),
+    ],
+    data: Annotated[str, typer.Option(help="The data whose classes the tree is for.")],
+    out: Annotated[Path, typer.Option(help="The .nwk or .json file to write.", dir_okay=False)],
+    is_a: Annotated[bool, typer.Option("--is-a", help="The file is a list of what is a what.")] = False,
+    names: Annotated[str | None, typer.Option(help="The column of the names that the classes have.")] = None,
+    levels: Annotated[str, typer.Option(help="Columns of the ranks, outermost first.")] = "order,family,genus",
+    words: Annotated[
+        Path | None, typer.Option(help="With --is-a: a file of identifiers and their names, a tab between.")
+    ] = None,
+    data_root: DataRoot = None,
+    quiet: Quiet = False,
+) -> None:
+    """Build the tree of a data set's classes from a taxonomy, matching names loosely; then check it with `check`."""
+    import json
+
+    from nearkin.data.sources import open_data
+    from nearkin.data.taxonomies import read_is_a, read_taxonomy
+    from nearkin.storage import write_text
+
+    if out.suffix.lower() not in (".nwk", ".json"):
+        raise DataError(f"Unknown file type {out}: --out must end in .nwk or .json.")
+    if words is not None and not is_a:
+        raise DataError("--words requires --is-a: add it, or drop --words.")
+    classes = open_data(data, data_root=data_root, progress=not quiet).classes
+    ranks = [level.strip() for level in levels.split(",") if level.strip()]
+    tree = read_is_a(table, classes, words=words) if is_a else read_taxonomy(table, classes, names=names, levels=ranks)
+    text = tree.to_newick() if out.suffix.lower() == ".nwk" else json.dumps(tree.to_nested(), indent=1)
+    write_text(out, text + "\n")
+    print(
+        f"Wrote a tree of {len(tree.classes):,} classes in {len(tree.parents) - len(tree.classes) - 1:,} groups: {out}"
+    )
+
+
 def _place(run: Path, out: str | None) -> tuple[Path, str]:
     """The output directory, default: the run's, and the name of the files, if given."""
     path = run if out is None else Path(out)

@@ -1,4 +1,4 @@
-"""Commands on one trained model: `nearkin embed`, `shorten`, `export` and `explain`."""
+"""Commands on one trained model: `nearkin embed`, `shorten`, `reweight`, `export` and `explain`."""
 
 from __future__ import annotations
 
@@ -199,10 +199,7 @@ def shorten(
     """Write a copy of a run's model with shorter embeddings; `nearkin audit RUN --suite size` helps to choose one."""
     from nearkin import api
 
-    if out.suffix != _MODEL_SUFFIX:
-        raise DataError(f"Unknown file type {out}: --out must end in {_MODEL_SUFFIX}.")
-    if out.resolve() in (run.resolve(), (run / f"model{_MODEL_SUFFIX}").resolve()):
-        raise DataError(f"--out {out} would overwrite the model to shorten: choose another file.")
+    _check_model_file(out, run)
     if method == "prefix" and data is not None:
         raise DataError("--method prefix takes no data: drop --data, or use --method pca.")
     model = api.load(run)
@@ -221,6 +218,49 @@ def shorten(
     if method == "prefix" and dimension not in prefixes:
         print(f"Note: the model was not trained with a prefix of {dimension} dimensions; --method pca may be better.")
     print(f"Wrote a model of {dimension} of {model.dimension} dimensions{kept}: {out}")
+
+
+def reweight(
+    run: RunOrModel,
+    out: Annotated[Path, typer.Option(help="The .safetensors file to write.", dir_okay=False)],
+    power: Annotated[
+        str,
+        typer.Option(
+            help="How far directions are made alike: 0 centres only, 1 whitens, below 0 strengthens the strongest; "
+            "auto: the best of 0 to 1 on the validation classes.",
+        ),
+    ] = "auto",
+    data: Annotated[str | None, typer.Option(help="Data with the training classes; default: the run's data.")] = None,
+    skip_bad: SkipBad = False,
+    data_root: DataRoot = None,
+    quiet: Quiet = False,
+) -> None:
+    """Write a copy of a run's model with its principal directions re-weighted; galleries take it by `rebuild`."""
+    from nearkin import api
+
+    _check_model_file(out, run)
+    try:
+        chosen: Any = power if power == "auto" else float(power)
+    except ValueError:
+        raise DataError(f"--power must be a number such as 0.5, or auto, not '{power}'.") from None
+    changed = api.reweight(run, chosen, data=data, skip_bad=skip_bad, data_root=data_root, progress=not quiet)
+    changed.save(out)
+    facts = changed.card.reweighted or {}
+    told = f"fitted on {facts['items']:,} {facts['fitted_on']}"
+    if "chosen_on" in facts:
+        told += (
+            f", chosen by MAP@R of {facts['chosen_on']}: {100 * facts['MAP@R']:.1f} %, "
+            f"{100 * facts['unchanged']:.1f} % before"
+        )
+    print(f"Wrote a model re-weighted by the power {facts['power']:g}, {told}: {out}")
+
+
+def _check_model_file(out: Path, run: Path) -> None:
+    """Refuse to write anything but a model file, or over the model that it is made from."""
+    if out.suffix != _MODEL_SUFFIX:
+        raise DataError(f"Unknown file type {out}: --out must end in {_MODEL_SUFFIX}.")
+    if out.resolve() in (run.resolve(), (run / f"model{_MODEL_SUFFIX}").resolve()):
+        raise DataError(f"--out {out} would overwrite the model it is made from: choose another file.")
 
 
 def export(

@@ -30,6 +30,7 @@ from nearkin.metrics.geometry import (
     class_moments,
     class_separation,
     distance_correlation,
+    floored_directions,
     geometry_metrics,
     mean_class_radius,
     separation_intervals,
@@ -64,6 +65,7 @@ from nearkin.metrics.local_features import (
     prototype_histogram,
 )
 from nearkin.metrics.open_set import OpenSetResult, open_set_metrics
+from nearkin.metrics.pair_constraints import ViolationResult, pair_violations
 from nearkin.metrics.paired import (
     CorrelationTable,
     MeasureCorrelation,
@@ -71,7 +73,9 @@ from nearkin.metrics.paired import (
     geometry_correlations,
     holm,
     paired_permutation,
+    rank_correlations,
 )
+from nearkin.metrics.residuals import ResidualResult, class_residuals, residual_metrics
 from nearkin.metrics.retrieval import RetrievalResult, SizeCurve, halved_sizes, retrieval_metrics, size_curve
 from nearkin.metrics.verification import VerificationResult, verification_from_scores, verification_metrics
 
@@ -96,11 +100,13 @@ __all__ = [
     "OpenSetResult",
     "PairedResult",
     "ReliabilityCurve",
+    "ResidualResult",
     "RetrievalResult",
     "RobinsonFoulds",
     "SizeCurve",
     "TwoSampleResult",
     "VerificationResult",
+    "ViolationResult",
     "attribute_transfer",
     "calibration_from_probabilities",
     "calibration_metrics",
@@ -109,6 +115,7 @@ __all__ = [
     "class_distance_matrix",
     "class_moments",
     "class_prototypes",
+    "class_residuals",
     "class_separation",
     "classification_metrics",
     "clustering_metrics",
@@ -118,6 +125,7 @@ __all__ = [
     "distance_correlation",
     "episode_dynamics",
     "fewshot_accuracy",
+    "floored_directions",
     "geometry_correlations",
     "geometry_metrics",
     "halved_sizes",
@@ -132,11 +140,14 @@ __all__ = [
     "mmd_squared",
     "mmd_test",
     "open_set_metrics",
+    "pair_violations",
     "paired_permutation",
     "pcc_embedding",
     "prototype_histogram",
+    "rank_correlations",
     "recovered_clades",
     "relative_corruption_error",
+    "residual_metrics",
     "retrieval_metrics",
     "robinson_foulds",
     "separation_intervals",

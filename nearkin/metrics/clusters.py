@@ -170,10 +170,10 @@ def clustering_metrics(embeddings: Any, labels: Any, *, seed: int = 0) -> dict[s
     if len(vectors) == 0:
         raise DataError("There are no embeddings to cluster.")
     (codes,) = label_codes(label_array(labels, len(vectors)))
-    return _agreement(codes, cluster(vectors.cpu().numpy(), int(codes.max()) + 1, seed))
+    return agreement(codes, cluster(vectors.cpu().numpy(), int(codes.max()) + 1, seed))
 
 
-def _agreement(codes: np.ndarray, clusters: np.ndarray) -> dict[str, float]:
+def agreement(codes: np.ndarray, clusters: np.ndarray) -> dict[str, float]:
     """NMI, AMI and F1 of classes (n,) and clusters (n,), from the sizes of classes, clusters and their overlaps."""
     from scipy.stats import entropy
     from sklearn.metrics import mutual_info_score

@@ -238,6 +238,14 @@ def singular_spectrum(embeddings: Any) -> np.ndarray:
     return values / values.sum()
 
 
+def floored_directions(spectrum: np.ndarray) -> int:
+    """How many values of a spectrum (m,) are at the floor of `singular_spectrum`: directions that hold nothing.
+
+    Each adds the same `ln` of the floor to rho, so that many of them decide it, whatever the others are.
+    """
+    return int((spectrum <= _FLOOR * spectrum[0] * (1 + _TIE)).sum())
+
+
 def spectral_decay(spectrum: np.ndarray) -> float:
     """rho of a spectrum (m,) that sums to 1: its divergence from the uniform one, 0 if it is that."""
     return max(0.0, float(-np.log(len(spectrum) * spectrum).mean()))

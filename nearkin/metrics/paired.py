@@ -272,6 +272,39 @@ def geometry_correlations(rows: Sequence[Mapping[str, float]], of: Sequence[str]
     return CorrelationTable(against, corrected)
 
 
+def rank_correlations(
+    rows: Sequence[Mapping[str, float]], of: Sequence[str]
+) -> dict[tuple[str, str], MeasureCorrelation]:
+    """Correlations of every two of some measures over runs, by the pair of their names in the order given.
+
+    p-values are corrected for all pairs of the table, those of ranks and of values each for themselves.
+
+    Reference: Kim 2023, article IV, tables S2 to S4, which have Spearman's.
+
+    Args:
+        rows: a mapping of names to values for each run, at least three.
+        of: two measures or more.
+
+    Raises:
+        DataError: if there are fewer than three runs or two measures, or a run lacks one.
+    """
+    names = list(dict.fromkeys(of))
+    if len(rows) < _FEWEST or len(names) < 2:
+        raise DataError(
+            f"A table of correlations needs at least {_FEWEST} runs and two measures, but there are {len(rows)} and "
+            f"{len(names)}: add more."
+        )
+    columns = {name: _column(rows, name) for name in names}
+    pairs = list(itertools.combinations(names, 2))
+    found = {pair: _correlate(pair[0], columns[pair[0]], pair[1], columns[pair[1]]) for pair in pairs}
+    for kind in ("pearson", "spearman"):
+        known = [pair for pair in pairs if not math.isnan(getattr(found[pair], f"{kind}_p"))]
+        for pair, p in zip(known, holm([getattr(found[pair], f"{kind}_p") for pair in known]), strict=True):
+            corrected: dict[str, Any] = {f"{kind}_holm": p}
+            found[pair] = replace(found[pair], **corrected)
+    return found
+
+
 def _column(rows: Sequence[Mapping[str, float]], name: str) -> np.ndarray:
     for place, row in enumerate(rows):
         if name not in row:

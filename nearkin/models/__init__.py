@@ -9,7 +9,7 @@ from nearkin.models.embedder import Embedder, PixelReader
 from nearkin.models.engines import Encoder
 from nearkin.models.pooling import Pooling, list_poolings, make_pooling, poolings
 from nearkin.models.section import AttentionSection, CacheViews, ModelSection, SimilaritySection
-from nearkin.models.shorten import first_dimensions, principal_components
+from nearkin.models.shorten import first_dimensions, principal_components, reweighted
 from nearkin.models.similarity import LearnedSpace, PairSimilarity, PrototypeBank, SimilarityParts
 from nearkin.models.similarity_model import Classification, SimilarityModel
 from nearkin.models.speed import as_channels_last, channels_last, fold_batch_norm, inference_copy, tune_allocator
@@ -48,5 +48,6 @@ __all__ = [
     "poolings",
     "pretrained_baseline",
     "principal_components",
+    "reweighted",
     "tune_allocator",
 ]

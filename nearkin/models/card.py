@@ -69,6 +69,7 @@ class Card(Mapping[str, Any]):
         start: how the head started, see `HeadStart.to_dict`, and the learning rate.
         gain: what training added to its start, see `Gain.to_dict`.
         shortened: how embeddings were made shorter.
+        reweighted: how their principal directions were re-weighted.
         few_shot: how many items there were of each class `SimilarityModel.few_shot` was given.
         compared: what the validation classes say of ways to compare by a learned similarity: MAP@R of each, and which
             was "best"; None where the classes were those that trained.
@@ -94,6 +95,7 @@ class Card(Mapping[str, Any]):
     start: dict[str, Any] | None = None
     gain: dict[str, Any] | None = None
     shortened: dict[str, Any] | None = None
+    reweighted: dict[str, Any] | None = None
     few_shot: dict[str, Any] | None = None
     compared: dict[str, Any] | None = None
     others: dict[str, Any] = field(default_factory=dict)

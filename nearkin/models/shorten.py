@@ -1,8 +1,9 @@
-"""Shorter embeddings of a trained model: fewer rows in its head, and nothing else changes.
+"""Another head for a trained model: shorter embeddings, or principal directions re-weighted; nothing else changes.
 
 With the head `W u + b`, the first k dimensions are its first k rows, and principal components are the head
 `P W u + P (b - c)`, P (k, d) being the directions and c their centre: nothing is computed in addition when a sample is
-encoded. When to use which: docs/guide/short-embeddings.md.
+encoded. When to use which: docs/guide/short-embeddings.md. Re-weighting `M (f - m)` is the head `M W u + M (b - m)`:
+docs/methods/principal-reweighting.md.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from torch import nn
 
 from nearkin.checks import is_whole
 from nearkin.errors import DataError, ModelError
-from nearkin.spaces import PrincipalRotation
+from nearkin.spaces import Euclidean, PrincipalReweighting, PrincipalRotation
 from nearkin.spaces.principal import check_turnable
 
 if TYPE_CHECKING:
@@ -69,17 +70,47 @@ def principal_components(
     return _with_head(embedder, rotation.components_[:dimension], rotation.centre_, facts)
 
 
-def check_shorter(embedder: Embedder, dimension: int) -> None:
-    """Refuse a model that cannot be shortened, and a size that is not below its own."""
+def reweighted(embedder: Embedder, change: PrincipalReweighting, **facts: Any) -> Embedder:
+    """A copy of a model whose raw embeddings have their principal directions re-weighted; its card says how.
+
+    Raw embeddings are changed, before the space projects them: on the sphere too this is a linear head.
+
+    Reference: Kim 2023, section 6.2.3.
+
+    Args:
+        embedder: any model but one with a learned similarity.
+        change: fitted on raw embeddings of the model, see `raw_embeddings`.
+        facts: what else the card tells, such as what it was fitted on.
+    """
+    check_head(embedder, "re-weighted")
+    matrix = (change.components_.T * change.weights_) @ change.components_
+    told = {"power": change.power} if change.weights is None else {"weights": change.weights_.tolist()}
+    return _with_head(embedder, matrix, change.mean_, told | facts, "reweighted")
+
+
+def raw_embeddings(embedder: Embedder) -> Embedder:
+    """The same model in Euclidean space, where `encode` gives what the head does; weights are shared."""
+    raw = copy.copy(embedder)
+    raw.space = Euclidean()
+    return raw
+
+
+def check_head(embedder: Embedder, done: str) -> None:
+    """Refuse a model whose head cannot be shortened, or re-weighted, as `done` says."""
     from nearkin.models.similarity_model import SimilarityModel
 
     if isinstance(embedder, SimilarityModel):
         raise ModelError(
-            "A model with a learned similarity compares whole embeddings and cannot be shortened: train one with a "
-            "smaller model.dimension."
+            f"A model with a learned similarity compares whole embeddings and cannot be {done}: train one with another "
+            "model.dimension."
         )
     if not isinstance(embedder.head, nn.Linear | nn.Identity):
-        raise ModelError(f"Only a linear head or none can be shortened, not {type(embedder.head).__name__}.")
+        raise ModelError(f"Only a linear head or none can be {done}, not {type(embedder.head).__name__}.")
+
+
+def check_shorter(embedder: Embedder, dimension: int) -> None:
+    """Refuse a model that cannot be shortened, and a size that is not below its own."""
+    check_head(embedder, "shortened")
     if not is_whole(dimension) or not 1 <= dimension < embedder.dimension:
         raise ModelError(
             f"A shorter embedding has 1 to {embedder.dimension - 1} dimensions, as the model's has "
@@ -87,8 +118,13 @@ def check_shorter(embedder: Embedder, dimension: int) -> None:
         )
 
 
-def _with_head(embedder: Embedder, rows: np.ndarray, centre: np.ndarray, facts: dict[str, Any]) -> Embedder:
-    """A copy of a model whose raw embeddings are `rows` (k, d) times those of the model minus a centre (d,)."""
+def _with_head(
+    embedder: Embedder, rows: np.ndarray, centre: np.ndarray, facts: dict[str, Any], what: str = "shortened"
+) -> Embedder:
+    """A copy of a model whose raw embeddings are `rows` (k, d) times those of the model minus a centre (d,).
+
+    What was done is the card's field of that name.
+    """
     shorter = copy.deepcopy(embedder)
     like = next(embedder.parameters())
     matrix, shift = torch.from_numpy(rows), -torch.from_numpy(rows @ centre)
@@ -104,7 +140,9 @@ def _with_head(embedder: Embedder, rows: np.ndarray, centre: np.ndarray, facts: 
         # A bias even where there was none: a saved linear head has one.
         head.bias.copy_(shift)
     shorter.head = head.train(embedder.head.training)
-    before = {} if shorter.card.shortened is None else {"before": shorter.card.shortened}
+    earlier = getattr(shorter.card, what)
+    before = {} if earlier is None else {"before": earlier}
     facts = {"of": embedder.fingerprint(), "dimension": embedder.dimension} | facts | before
-    shorter.card = replace(shorter.card, shortened=facts)
+    told: dict[str, Any] = {what: facts}
+    shorter.card = replace(shorter.card, **told)
     return shorter

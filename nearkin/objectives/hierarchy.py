@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from nearkin.data.hierarchy import Hierarchy
 from nearkin.errors import DataError, RecipeError
-from nearkin.objectives.proxy.bank import WeightRows
+from nearkin.objectives.proxy.bank import NodeRows, WeightRows
 from nearkin.objectives.proxy.loss import (
     EMA_RATE,
     SCALE,
@@ -31,13 +31,13 @@ from nearkin.objectives.proxy.loss import (
     make_bank,
 )
 from nearkin.objectives.proxy.scales import SCALE_RATE, ScaleValue
-from nearkin.objectives.proxy.scores import LinearScores, normface_scores, ratio_scores
+from nearkin.objectives.proxy.scores import ConditionalScores, LinearScores, normface_scores, ratio_scores
 from nearkin.objectives.registry import FLAT, LossShape, Regulariser, register_loss, register_regulariser
 from nearkin.registry import NonNegative, Positive, Share
 from nearkin.spaces import Space
 
-ScoreKind = Literal["softmax", "normface", "proxy-dr"]
-"""The loss whose class scores are taken."""
+ScoreKind = Literal["softmax", "normface", "proxy-dr", "conditional"]
+"""The loss whose class scores are taken; conditional: a softmax among the children of every node of the tree."""
 WeightedBy = Literal["height", "depth"]
 """A node's longest way down to a leaf, or its way up to the root, in edges."""
 
@@ -83,7 +83,8 @@ def hxe(
         alpha: how fast the weights of edges fall; 0 is cross-entropy.
         weighted_by: what alpha is multiplied by: the height of an edge's lower node, as printed, so that fine
             distinctions count most; or its depth, as in the authors' code, so that coarse ones do.
-        scores: whose class scores: softmax, a linear layer; normface, cosines; proxy-dr, distance ratios.
+        scores: whose class scores: softmax, a linear layer; normface, cosines; proxy-dr, distance ratios; conditional,
+            a softmax among the children of every node of the tree.
         scale: of normface and proxy-dr: what nearness is multiplied by; dynamic: it follows training.
         scale_rate: of a dynamic scale: about how much ln s moves in a step.
         proxies: of normface and proxy-dr: learned by the optimiser, ema, mds, cosines or ranks.
@@ -130,7 +131,8 @@ def soft_labels(
 
     Args:
         beta: how fast targets fall with the distance; large is cross-entropy.
-        scores: whose class scores: softmax, a linear layer; normface, cosines; proxy-dr, distance ratios.
+        scores: whose class scores: softmax, a linear layer; normface, cosines; proxy-dr, distance ratios; conditional,
+            a softmax among the children of every node of the tree.
         scale: of normface and proxy-dr: what nearness is multiplied by; dynamic: it follows training.
         scale_rate: of a dynamic scale: about how much ln s moves in a step.
         proxies: of normface and proxy-dr: learned by the optimiser, ema, mds, cosines or ranks.
@@ -194,7 +196,7 @@ def _over_scores(
     layout: Layout,
 ) -> nn.Module:
     """A criterion over the class scores of another loss."""
-    if kind == "softmax":
+    if kind in ("softmax", "conditional"):
         given = {
             "scale": scale,
             "scale_rate": scale_rate,
@@ -207,9 +209,13 @@ def _over_scores(
         for option, value in given.items():
             if value != _UNUSED_BY_SOFTMAX[option]:
                 raise RecipeError(
-                    f"The loss '{name}' has scores=softmax, a linear layer with no use for {option}={value}: leave "
+                    f"The loss '{name}' has scores={kind}, a linear layer with no use for {option}={value}: leave "
                     f"{option} out, or set scores to normface or proxy-dr."
                 )
+        if kind == "conditional":
+            siblings, paths = tree_nodes(*_tree(shape, f"loss '{name}'"))
+            nodes = NodeRows(shape.space, paths, shape.dimension)
+            return ProxyLoss(shape.space, nodes, ConditionalScores(siblings, paths, shape.dimension), criterion)
         rows = WeightRows(shape.space, shape.classes, shape.dimension)
         return ProxyLoss(shape.space, rows, LinearScores(shape.classes, shape.dimension), criterion)
     bank = make_bank(shape, name, proxies, ema_rate, layout)
@@ -223,6 +229,21 @@ def _over_scores(
             "model.space to 'sphere', or scores to softmax or proxy-dr."
         )
     return ProxyLoss(shape.space, bank, normface_scores(shape.classes, scale, scale_rate), criterion)
+
+
+def tree_nodes(hierarchy: Hierarchy, classes: Sequence[str]) -> tuple[Tensor, Tensor]:
+    """Of the nodes below the root, the number of each one's parent (N,) int64, and which are above each class (C, N).
+
+    Args:
+        hierarchy: a tree that has all the classes.
+        classes: their names; other leaves of the tree do not count.
+    """
+    tree = hierarchy.restricted(classes)
+    _, siblings = np.unique(np.array(tree.parents[1:]), return_inverse=True)
+    paths = np.zeros((len(classes), len(siblings)), dtype=np.float32)
+    for row, name in enumerate(classes):
+        paths[row, [node - 1 for node in tree.ancestors(name) if node > 0]] = 1
+    return torch.from_numpy(siblings.astype(np.int64)), torch.from_numpy(paths)
 
 
 class HierarchicalCrossEntropy(nn.Module):

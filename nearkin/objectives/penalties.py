@@ -1,4 +1,4 @@
-"""Regularisers that learn nothing themselves: the norm of embeddings, their spread, and the confusion of classes."""
+"""Regularisers that learn nothing themselves: norms, spread, confusion of classes, residuals of other classes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from nearkin.objectives.registry import LossShape, Regulariser, register_regulariser
+from nearkin.errors import RecipeError
+from nearkin.objectives.registry import FLAT, LossShape, Regulariser, register_regulariser
+from nearkin.registry import Positive
 from nearkin.spaces import Space
 
 
@@ -59,6 +61,36 @@ def energy_confusion(shape: LossShape) -> nn.Module:
         >>> objective = make_objective(section, dimension=128, classes=100)
     """
     return EnergyConfusion(shape.space)
+
+
+@register_regulariser("residual-augmentation", classes=2)
+def residual_augmentation(shape: LossShape, *, amount: Positive = 1.0, scale: Positive = 10.0) -> nn.Module:
+    """Vary each item as items of another class vary: the cross-entropy of f + amount * r to the class means.
+
+    r is the residual, the point minus the mean of its class, of an item of another class; class scores are
+    -scale d^2 to the class means of the batch.
+
+    Reference: Kim 2023, section 6.2.2, which proposes augmentation by estimated intra-class variance; after Lin et al.
+        2018, Deep variational metric learning.
+    Needs: at least two classes and two samples of each in a batch. Sphere, Lipschitz ball or Euclidean space.
+    Inputs: raw embeddings (B, d), labels (B,).
+    Use when: classes vary alike (`nearkin audit RUN --suite residuals` tells), and each has few items.
+
+    Args:
+        amount: what residuals are multiplied by before they are added.
+        scale: what negative squared distances are multiplied by before the softmax.
+
+    Example:
+        >>> term = {"name": "residual-augmentation", "weight": 0.5}
+        >>> section = ObjectiveSection(loss="multi-similarity", regularisers=[term])
+        >>> objective = make_objective(section, dimension=128, classes=100)
+    """
+    if shape.space.name not in FLAT:
+        raise RecipeError(
+            f"The regulariser 'residual-augmentation' adds points, which the space '{shape.space.name}' cannot: set "
+            "model.space to sphere, lipschitz-ball or euclidean."
+        )
+    return ResidualAugmentation(shape.space, amount, scale)
 
 
 class EmbeddingNorm(Regulariser):
@@ -119,3 +151,53 @@ class EnergyConfusion(Regulariser):
         member = member / member.sum(dim=0)
         between = member.T @ squares @ member  # (C, C): means over the samples of two classes
         return between[~torch.eye(len(classes), dtype=torch.bool, device=between.device)].mean()
+
+
+class ResidualAugmentation(Regulariser):
+    """The module behind the regulariser 'residual-augmentation'.
+
+    Residuals come from the class after an item's own in the batch's order, item by item, so nothing is drawn: batches
+    put classes together at random. They are constants: what is learned is where items and means lie, not to vary less.
+
+    Args:
+        space: where embeddings are projected and compared.
+        amount: what residuals are multiplied by before they are added.
+        scale: what negative squared distances are multiplied by before the softmax.
+    """
+
+    def __init__(self, space: Space, amount: float = 1.0, scale: float = 10.0) -> None:
+        super().__init__()
+        self.space = space
+        self.amount = amount
+        self.scale = scale
+
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        """The mean cross-entropy over embeddings (B, d) with labels (B,); zero for one class."""
+        classes, belongs = labels.unique(return_inverse=True)
+        if len(classes) < 2:
+            return 0.0 * embeddings.sum()
+        points = self.space.project(embeddings)
+        member = functional.one_hot(belongs, len(classes)).to(points.dtype)
+        means = (member / member.sum(dim=0)).T @ points  # (C, d)
+        residuals = (points - means[belongs]).detach()
+        varied = self.space.project(points + self.amount * residuals[partners(belongs)])
+        scores = -self.scale * self.space.distance(varied, self.space.project(means)).square()
+        return functional.cross_entropy(scores, belongs)
+
+
+def partners(belongs: Tensor) -> Tensor:
+    """Of each item (B,) one of the class that follows its own, the last being followed by the first.
+
+    The i-th item of a class has the i-th of the next one, from the first again where that is smaller.
+
+    Args:
+        belongs: classes (B,) from 0 to C - 1, each with an item, C at least 2.
+    """
+    order = torch.argsort(belongs, stable=True)
+    sizes = torch.bincount(belongs)
+    starts = sizes.cumsum(0) - sizes
+    place = torch.empty_like(order)
+    place[order] = torch.arange(len(order), device=order.device)
+    within = place - starts[belongs]
+    following = (belongs + 1) % len(sizes)
+    return order[starts[following] + within % sizes[following]]

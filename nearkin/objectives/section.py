@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
@@ -25,6 +26,7 @@ from nearkin.objectives import (  # noqa: F401
 )
 from nearkin.objectives import registry as known
 from nearkin.registry import check_parameters, parameters_of
+from nearkin.spaces import Space
 
 
 class RegulariserSection(BaseModel):
@@ -150,6 +152,25 @@ class ObjectiveSection(BaseModel):
         name = self.miner or loss.miner
         factory = known.miners.get(name).factory
         _check_given(factory, self.miner_parameters, f"miner '{name}'", "objective.miner_parameters")
+
+
+def pair_margins(section: ObjectiveSection, space: Space) -> tuple[float, float] | None:
+    """m+ and m- of a loss that draws a fixed line between distances of pairs; None of any other.
+
+    Args:
+        section: what training minimises.
+        space: whose distances these are.
+    """
+    declared = parameters_of(known.losses.get(section.loss).factory)
+    chosen = {name: parameter.default for name, parameter in declared.items()} | section.parameters
+    if section.loss == "contrastive":
+        return chosen["pos_margin"], chosen["neg_margin"]
+    if section.loss == "contrastive-cosine":  # m- is a cosine, on the sphere only
+        angle = math.acos(min(1.0, max(-1.0, chosen["margin"])))
+        return 0.0, angle if getattr(space, "metric", "chord") == "angle" else 2 * math.sin(angle / 2)
+    if section.loss == "margin":  # where beta begins: it is learned
+        return chosen["beta"] - chosen["margin"], chosen["beta"] + chosen["margin"]
+    return None
 
 
 def _check_given(factory: Callable[..., Any], given: dict[str, Any], owner: str, key: str) -> None:

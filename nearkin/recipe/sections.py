@@ -413,10 +413,22 @@ class AuditSection(_Section):
         description="Also corrupt for the pretrained features, which the mean corruption error is then relative to; "
         "twice the work.",
     )
+    pair_margins: tuple[NonNegative, Positive] | None = Field(
+        default=None,
+        description="Margins [m+, m-] by which the chance-constraints suite, and the log of chance-constrained "
+        "training, say which pairs are violated; null: the loss's own, and where it has none on distances, 0 and twice "
+        "the distance of equal errors (in the suite).",
+    )
     pooling_classes: Several = Field(default=10, description="Classes that the pooling suite looks at.")
     pooling_items: Count = Field(default=64, description="Items of each of them.")
     pooling_prototypes: Count = Field(
         default=48, description="Prototypes that the pooling suite covers their local features with."
+    )
+    residual_clusters: Count = Field(default=10, description="Clusters of the residuals suite.")
+    residual_column: str | None = Field(
+        default=None,
+        description="Column of the data that says what varies inside classes, such as a pose, for the residuals suite; "
+        "null: domain, if there is one.",
     )
     fewshot_ways: list[Several] = Field(
         default=[5, 20], min_length=1, description="Classes in an episode of the fewshot suite, each tried."
@@ -430,6 +442,11 @@ class AuditSection(_Section):
         default="path",
         description="Distance of two classes in the tree of the hierarchy suite: edges between them, or the height of "
         "their lowest common node as a share of the tree's.",
+    )
+    correlation_classes: list[str] | None = Field(
+        default=None,
+        description="Classes among which the hierarchy suite also takes the mean correlations, such as those of one "
+        "branch of the tree; null: only among all.",
     )
     diagonal: bool = Field(
         default=False, description="Whether mean correlations count the distance of a class to itself, as published."
@@ -470,6 +487,11 @@ class AuditSection(_Section):
         description="Items whose Voronoi cells bound the Voronoi-epsilon adversary, attacked ones included; fewer "
         "than 2: not measured.",
     )
+    voronoi_whole_cells: bool = Field(
+        default=True,
+        description="Also attack within whole Voronoi cells, without a ball: the global Voronoi robustness, which VAA "
+        "comes to.",
+    )
     smoothed_queries: CountOrZero = Field(
         default=10, description="Queries that randomised smoothing certifies; 0: none."
     )
@@ -502,6 +524,13 @@ class AuditSection(_Section):
         if len({f"{eps:.3g}" for eps in self.attack_epsilons}) < len(self.attack_epsilons):
             raise ValueError(f"attack_epsilons must differ within three digits, and {self.attack_epsilons} do not")
         return self
+
+    @field_validator("pair_margins")
+    @classmethod
+    def _check_margins(cls, value: tuple[float, float] | None) -> tuple[float, float] | None:
+        if value is not None and value[0] >= value[1]:
+            raise ValueError(f"pair_margins are [m+, m-] with m+ below m-, and {list(value)} are not")
+        return value
 
     @field_validator("rerank")
     @classmethod

@@ -11,7 +11,7 @@ import numpy as np
 
 from nearkin.errors import DataError
 from nearkin.report import canvas
-from nearkin.report.canvas import BLUE, FAINT, GREEN, HUES, INK, VERMILION, WIDTH
+from nearkin.report.canvas import BLUE, FAINT, GREEN, HUES, INK, PURPLE, VERMILION, WIDTH
 from nearkin.report.lines import mark_places, stacked_panels
 from nearkin.report.values import LOWER, course_text, plain_numbers, shaped, value_text
 
@@ -23,11 +23,12 @@ if TYPE_CHECKING:
 _PANEL, _RIM = 150, 40  # CSS pixels: the height of a panel, and of what the axis below adds
 _MOST_MARKED = 60  # of more instances only the line is drawn
 _LINES = (("instance_MAP@R", BLUE, "o"), ("instance_covering_radius", VERMILION, "s"), ("instance_spread", GREEN, "^"))
+_VIOLATION, _BOUND = "instance_violation", "instance_violation_bound"
 _STEPS = "instance_steps"
 
 
 def draw_instances(history: Sequence[Mapping[str, float]]) -> bytes:
-    """Draw what each instance reached, one panel a measure: MAP@R, covering radius, spread of the proxies, steps.
+    """Draw what each instance reached, a panel a measure: MAP@R, violated pairs and bound, radius, spread, steps.
 
     Args:
         history: rows of the training log; those with an `instance` count, and of an instance that occurs twice, as
@@ -39,9 +40,10 @@ def draw_instances(history: Sequence[Mapping[str, float]]) -> bytes:
     rows = {int(row["instance"]): row for row in history if row.get("instance") is not None}
     instances = np.array(sorted(rows))
     values = {}
-    for key in (*(key for key, _, _ in _LINES), _STEPS):
+    for key in (_LINES[0][0], _VIOLATION, _BOUND, *(key for key, _, _ in _LINES[1:]), _STEPS):
         line = np.array([rows[instance].get(key) for instance in instances], dtype=np.float64)  # None becomes NaN
         values[key] = np.where(np.isfinite(line), line, np.nan)
+    bound = values.pop(_BOUND)
     keys = [key for key, line in values.items() if np.isfinite(line).any()]
     if not keys:
         return b""
@@ -54,6 +56,8 @@ def draw_instances(history: Sequence[Mapping[str, float]]) -> bytes:
                 look: Any = {"color": colour, "marker": marker if len(instances) <= _MOST_MARKED else ""}
                 grid[key].plot(instances, values[key], linewidth=1.6, markersize=4, zorder=3, **look)
                 grid[key].margins(y=0.15)
+        if _VIOLATION in grid:
+            _draw_violations(grid[_VIOLATION], instances, values[_VIOLATION], bound)
         _write_titles(grid, instances, values)
         if _STEPS in grid:
             grid[_STEPS].bar(instances, np.nan_to_num(values[_STEPS]), width=0.7, color=FAINT)
@@ -62,6 +66,17 @@ def draw_instances(history: Sequence[Mapping[str, float]]) -> bytes:
         last.set_xlim(instances[0] - 0.6, instances[-1] + 0.6)
         last.xaxis.set_major_locator(MaxNLocator(nbins=20, integer=True, min_n_ticks=1))
         return canvas.to_png(figure)
+
+
+def _draw_violations(axes: Axes, instances: np.ndarray, violation: np.ndarray, bound: np.ndarray) -> None:
+    """The share of violated pairs (n,) below Markov's bound on it (n,), which is dashed."""
+    marker = "D" if len(instances) <= _MOST_MARKED else ""
+    axes.plot(instances, bound, color=PURPLE, linewidth=1.2, linestyle=(0, (4, 2)), zorder=2)
+    axes.plot(instances, violation, color=PURPLE, linewidth=1.6, marker=marker, markersize=4, zorder=3)
+    title = f"Violated pairs {LOWER}{_course(violation, percent=True)}"
+    axes.set_title(f"{title}; Markov's bound (dashed){_course(bound, percent=True)}")
+    axes.set_ylim(0, 1.15 * float(np.nanmax([*violation, *bound])) or 1.0)
+    canvas.percent_axis(axes, "y")
 
 
 def _write_titles(grid: Mapping[str, Axes], instances: np.ndarray, values: Mapping[str, np.ndarray]) -> None:
@@ -86,10 +101,10 @@ def _write_titles(grid: Mapping[str, Axes], instances: np.ndarray, values: Mappi
         grid[_STEPS].set_title(f"Steps: {total:,.0f} in all")
 
 
-def _course(values: np.ndarray) -> str:
+def _course(values: np.ndarray, percent: bool = False) -> str:
     """From the first to the last value, in words; nothing for a single one."""
     known = values[np.isfinite(values)]
-    return f": {course_text(known)}" if len(known) > 1 else ""
+    return f": {course_text(known, percent)}" if len(known) > 1 else ""
 
 
 MOST_PANELS = 6

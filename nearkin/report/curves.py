@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 _PREFIX = "val_"
 _USUAL = ("val_accuracy", "val_MAP@R", "val_P@1")
 """What selects the weights comes first: the accuracy of episodes where there are some, else MAP@R."""
-_LENGTHS = ("val_covering_radius",)
-"""No shares of 1, and drawn elsewhere."""
+_LENGTHS = ("val_covering_radius", "val_violation", "val_violation_bound")
+"""Lower is better; drawn elsewhere."""
 
 
 def draw_curves(

@@ -51,12 +51,18 @@ class NeighbourRow:
     neighbours: Sequence[tuple[Thumb, float, bool]]
 
 
-def draw_neighbours(rows: Sequence[NeighbourRow], *, number: str = "distance") -> bytes:
+_KINDS = ("same class", "other class")
+
+
+def draw_neighbours(
+    rows: Sequence[NeighbourRow], *, number: str = "distance", kinds: tuple[str, str] | None = _KINDS
+) -> bytes:
     """Draw one row a query; hits have a solid green frame and a check mark, misses a dashed red one and a cross.
 
     Args:
         rows: the queries.
         number: what the number of a neighbour is.
+        kinds: what hits and misses are; None: neighbours are neither.
 
     Returns:
         PNG bytes, or empty bytes when there are no rows.
@@ -82,19 +88,22 @@ def draw_neighbours(rows: Sequence[NeighbourRow], *, number: str = "distance") -
             _write_below(sheet, _MARGIN, top, query, fontweight="bold")
             for place, ((thumb, distance, hit), label) in enumerate(zip(row.neighbours, found, strict=True)):
                 left = first + place * (_CELL + _GAP)
-                sheet.paste(_framed(thumb.image, _CELL, _RIM, _HIT if hit else _MISS, 3, dashed=not hit), left, top)
-                _draw_badge(sheet, left + _CELL - 6, top + _CELL - 6, hit)
+                frame = (FAINT, 1) if kinds is None else (_HIT if hit else _MISS, 3)
+                dashed = kinds is not None and not hit
+                sheet.paste(_framed(thumb.image, _CELL, _RIM, *frame, dashed=dashed), left, top)
+                if kinds is not None:
+                    _draw_badge(sheet, left + _CELL - 6, top + _CELL - 6, hit)
                 _write_below(sheet, left, top, label)
                 number_top = top + _LINE * _lines(label)
                 _write_below(sheet, left, number_top, value_text(distance, percent=False), color=MUTED)
             top += height
             sheet.rule(top - 7, _MARGIN)
         key = _MARGIN + 8.5
-        for hit, meaning in ((True, "same class"), (False, "other class")):
+        for hit, meaning in zip((True, False), kinds or (), strict=False):
             _draw_badge(sheet, key, top + 11, hit)
             sheet.write(key + 13, top + 11, meaning, _TEXT, color=MUTED)
             key += 35 + canvas.text_width(meaning, _TEXT)
-        sheet.write(key - 10, top + 11, f"number: {number}", _TEXT, color=MUTED)
+        sheet.write(key - (10 if kinds else 8.5), top + 11, f"number: {number}", _TEXT, color=MUTED)
         return canvas.to_png(figure)
 
 

@@ -97,6 +97,14 @@ class PoincareBall(StraightSpace):
         back = lorentz + (lorentz**2 - self.curvature * _dot(weighted, weighted)).sqrt()
         return self._inside(weighted / back).to(xs.dtype)
 
+    def clarity(self, points: Tensor) -> Tensor:
+        """How far (...) points (..., d) are from the centre, where what is unclear or new is found to lie.
+
+        Reference: Khrulkov et al. 2020, section 4; Kim 2023, section 2.3.
+        """
+        root = math.sqrt(self.curvature)
+        return 2 / root * torch.atanh(root * torch.linalg.vector_norm(self._inside(widen(points)), dim=-1))
+
     def as_euclidean(self, points: Tensor) -> tuple[Tensor, Tensor | None]:
         """The points, weighted by `1 - tau |y|^2`."""
         inside = self._inside(points)

@@ -14,11 +14,13 @@ from nearkin.data.dataset import Dataset
 from nearkin.data.inputs import InputSpec
 from nearkin.data.samplers import EpisodeSampler
 from nearkin.errors import DataError, RecipeError
-from nearkin.metrics import mean_class_radius, retrieval_metrics
+from nearkin.metrics import mean_class_radius, pair_violations, retrieval_metrics
 from nearkin.metrics.fewshot import fewshot_accuracy
 from nearkin.metrics.named import named_metrics
+from nearkin.metrics.pair_constraints import BOUND, VIOLATION
 from nearkin.models import Embedder, LearnedSpace
 from nearkin.models.items import ItemLoader, open_items, stacked
+from nearkin.objectives.section import pair_margins
 from nearkin.recipe import EpisodicSection, Recipe
 from nearkin.spaces import Representation, Space, Sphere
 
@@ -77,6 +79,8 @@ class ValidationInputs:
 
 
 _USUAL = ("MAP@R", "P@1")
+_PAIRS = 20_000
+"""Of each kind, whose violations are counted: a share of them is off by a third of a point."""
 
 
 def compared_scores(embeddings: np.ndarray, labels: np.ndarray, space: LearnedSpace) -> dict[str, Any]:
@@ -135,7 +139,25 @@ class Validation:
             ).values
         if training.schedule == "chance-constrained":
             values["covering_radius"] = mean_class_radius(embeddings, self.labels)
+            values |= self._violations(embeddings)
         return values
+
+    def _violations(self, embeddings: np.ndarray) -> dict[str, float]:
+        """How often the same sample of pairs is violated, and the bound on it; nothing where no margins say when."""
+        audit = self.recipe.audit
+        margins = audit.pair_margins or pair_margins(self.recipe.objective, self.space)
+        if margins is None or not 0 <= margins[0] < margins[1] or len(np.unique(self.labels)) < 2:
+            return {}
+        found = pair_violations(
+            embeddings,
+            self.labels,
+            pos_margin=margins[0],
+            neg_margin=margins[1],
+            space=self.space,
+            pairs=_PAIRS,
+            seed=audit.seed,
+        ).values
+        return {name.replace(" ", "_"): found[name] for name in (VIOLATION, BOUND)}
 
     @torch.no_grad()
     def _classified(self, embeddings: np.ndarray, classify: Callable[[Tensor], Tensor]) -> float:

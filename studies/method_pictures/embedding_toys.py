@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,7 +16,7 @@ from nearkin.objectives import ObjectiveSection, make_objective
 from nearkin.recipe import CrossBatchMemorySection
 from nearkin.report.canvas import BLUE, FAINT, HUES, INK, MUTED, VERMILION, WIDTH, drawing, percent_axis, to_png
 from nearkin.search import AverageQueryExpansion, KReciprocal, exact
-from nearkin.spaces import PrincipalReweighting
+from nearkin.spaces import PoincareBall, PrincipalReweighting
 from nearkin.training.strategies import CrossBatchMemory
 from studies.method_pictures.loss_pictures import draw_arrows, draw_points
 from studies.method_pictures.loss_toy import CLASSES, TREE, Pull, pull, recipe_of
@@ -155,6 +157,52 @@ def principal_reweighting() -> bytes:
         return to_png(figure)
 
 
+def poincare_ball() -> bytes:
+    """Circles of one radius and straight lines in the Poincaré disc, and a tree whose branches are equally long."""
+    ball, turn = PoincareBall(), np.linspace(0, 2 * np.pi, 120)
+    unit = np.tanh(0.5) * np.stack([np.cos(turn), np.sin(turn)], axis=1)  # at distance 1 from the centre
+
+    def moved(points: np.ndarray, to: np.ndarray) -> np.ndarray:
+        return ball.add(torch.from_numpy(to), torch.from_numpy(points)).numpy()
+
+    with drawing(WIDTH, HEIGHT + 40) as figure:
+        circles, tree = figure.subplots(1, 2)
+        for place, share in enumerate((0.0, 0.45, 0.75, 0.9, 0.965)):
+            centre = share * np.array([np.cos(0.6), np.sin(0.6)])
+            circles.fill(*moved(unit, centre).T, color=HUES[place], alpha=0.35, linewidth=0)
+            circles.scatter(*centre, s=10, color=INK, zorder=4)
+        for start, end in ((1.9, 3.0), (2.2, 4.6), (3.4, 5.6), (4.2, 5.2)):
+            first, last = (0.999 * np.array([np.cos(angle), np.sin(angle)]) for angle in (start, end))
+            way = moved(last, -first)  # seen from the first point the line is straight
+            along = np.tanh(np.linspace(0, 1, 400)[:, None] * np.arctanh(min(np.linalg.norm(way), 1 - 1e-9)))
+            circles.plot(*moved(along * way / np.linalg.norm(way), first).T, color=MUTED, linewidth=1)
+        _grow(tree, moved, np.zeros(2), 0.0, 2 * np.pi, 0)
+        for axes, title in (
+            (circles, "circles of radius 1, straight lines"),
+            (tree, "a tree with branches of length 1"),
+        ):
+            axes.plot(np.cos(turn), np.sin(turn), color=INK, linewidth=1)
+            axes.spines[:].set_visible(False)
+            axes.set(xlim=(-1.04, 1.04), ylim=(-1.04, 1.04), xticks=[], yticks=[], aspect="equal")
+            axes.set_title(title, fontsize=_SMALL)
+        return to_png(figure)
+
+
+def _grow(axes: Axes, moved: Callable[..., np.ndarray], node: np.ndarray, low: float, high: float, depth: int) -> None:
+    """Draw a node's children, a hyperbolic step of 1 away, between two angles as seen from it."""
+    children = 4 if depth == 0 else 3
+    edges = np.linspace(low, high, children + 1)
+    for left, right in pairwise(edges):
+        angle = (left + right) / 2
+        step = np.tanh(np.linspace(0, 0.5, 12))[:, None] * np.array([np.cos(angle), np.sin(angle)])
+        way = moved(step, node)
+        axes.plot(*way.T, color=HUES[depth], linewidth=1.6 - 0.3 * depth)
+        if depth < 3:
+            # What lies ahead: as wide as keeps the branches of a node apart.
+            out = np.arctan2(*(way[-1] - way[-2])[::-1])
+            _grow(axes, moved, way[-1], out - 1.1, out + 1.1, depth + 1)
+
+
 def re_ranking() -> bytes:
     """The first neighbours of a query at the end of one moon, by distance and re-ranked."""
     rng = np.random.default_rng(2)
@@ -274,6 +322,7 @@ PICTURES = {
     "proxy-options": proxy_options,
     "distortion": distortion,
     "geometry": geometry,
+    "poincare-ball": poincare_ball,
     "principal-reweighting": principal_reweighting,
     "re-ranking": re_ranking,
     "search": search,

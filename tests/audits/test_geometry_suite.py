@@ -185,3 +185,39 @@ def test_a_model_on_images_has_all_of_it(patterns, tiny, tmp_path):
     assert {*GEOMETRY, "MC, input l2", "MC, input linf"} <= result.values.keys()
     assert -1 <= result["MC, input l2"] <= 1
     assert re.search(r"3 x 16 x 16, in \[0, 1\]\), of \d+ items", " ".join(result.notes))
+
+
+def test_a_reader_is_warned_where_the_floor_decides_rho():
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(10), 6)
+    thin = rng.normal(size=(10, 3))[labels] @ rng.normal(size=(3, 32)) + 0.0
+    thin = (thin + rng.normal(size=(60, 3)) @ rng.normal(size=(3, 32)) * 0.1).astype(np.float32)
+    found = geometry_suite(Subject(thin, labels, Sphere()), AuditSection(resamples=20))
+    (note,) = [note for note in found.notes if "floor" in note]
+    empty = 31 - np.linalg.matrix_rank(thin)
+    assert f"{empty} of 31" in note
+    full = rng.normal(size=(60, 32)).astype(np.float32)
+    assert not any("floor" in note for note in geometry_suite(Subject(full, labels, Sphere()), AuditSection()).notes)
+
+
+def test_clarity_of_the_poincare_ball_is_how_norms_order_right_and_wrong_neighbours():
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(6), 8)
+    space = PoincareBall()
+    centres = rng.normal(size=(6, 4))[labels]
+    depth = rng.uniform(0.1, 1.0, size=(48, 1))
+    points = space.project(torch.from_numpy(depth * centres + 0.15 * rng.normal(size=(48, 4)))).float().numpy()
+    found = geometry_suite(Subject(points, labels, space), AuditSection(resamples=20))
+    distances = space.distance(torch.from_numpy(points), torch.from_numpy(points)).fill_diagonal_(np.inf)
+    right = labels[distances.argmin(dim=1).numpy()] == labels
+    norms = np.linalg.norm(points, axis=1)
+    pairs = [(a > b) + 0.5 * (a == b) for a in norms[right] for b in norms[~right]]
+    assert found.values["clarity AUC"] == pytest.approx(np.mean(pairs))
+    assert "clarity AUC" not in found.numbers
+    apart = np.eye(4, dtype=np.float32)[np.arange(40) % 4] * 0.5
+    none = geometry_suite(
+        Subject(apart + 1e-3 * rng.normal(size=(40, 4)).astype(np.float32), np.arange(40) % 4, space),
+        AuditSection(resamples=20),
+    )
+    assert "clarity AUC" not in none.values
+    assert any("clarity" in note for note in none.notes)

@@ -25,6 +25,7 @@ from nearkin.metrics.hierarchy import (
 )
 from nearkin.metrics.labels import halves
 from nearkin.models.build import build_embedder
+from nearkin.models.embedder import ClassScores
 from nearkin.models.section import ModelSection
 from nearkin.recipe import AuditSection
 from nearkin.search import InnerProduct
@@ -394,3 +395,35 @@ def test_classes_with_nothing_to_ask_have_no_confusions():
     assert found.values.shape == (len(found.names),) * 2
     with pytest.raises(DataError, match="classes"):
         distances_of_items(subject(embeddings=clusters(1.0)[:3], labels=np.array(["a", "a", "b"])), "confusions")
+
+
+def test_the_losses_own_class_scores_are_measured_beside():
+    weights = torch.randn(10, 6, generator=torch.Generator().manual_seed(0))
+    names = ("x", *reversed(CLASSES), "y")  # more classes, in another order
+    found = hierarchy_suite(subject(class_scores=ClassScores(names, lambda points: points @ weights.T)), QUICK)
+    _, asked = halves(LABELS, 0)
+    scores = clusters(1.0)[asked] @ weights.numpy().T[:, [names.index(name) for name in CLASSES]]
+    truth = np.searchsorted(CLASSES, LABELS[asked])
+    wanted = ranking_metrics(np.argsort(-scores, axis=1, kind="stable")[:, :5], truth, TREE.distances(CLASSES))
+    told = {name: value for name, value in found.values.items() if name.endswith(", class scores")}
+    assert told == pytest.approx({f"{name}, class scores": value for name, value in wanted.values.items()})
+    assert any("loss itself" in note for note in found.notes)
+    fewer = hierarchy_suite(subject(class_scores=ClassScores(CLASSES[1:], lambda points: points[:, :7])), QUICK)
+    assert not any("class scores" in name for name in fewer.values)
+
+
+def test_mean_correlations_of_some_classes():
+    wanted = ["c0", "c1", "c2", "c3", "c7"]
+    found = hierarchy_suite(subject(), QUICK.model_copy(update={"correlation_classes": wanted}))
+    known, _ = halves(LABELS, 0)
+    learned = class_distance_matrix(
+        class_prototypes(clusters(1.0)[known], LABELS[known], Euclidean()).vectors, Euclidean()
+    )
+    places = np.ix_([0, 1, 2, 3, 7], [0, 1, 2, 3, 7])
+    expected_value = mean_correlation(TREE.distances(CLASSES)[places], learned[places]).value
+    assert found.values["MC of 5 classes, prototypes"] == pytest.approx(expected_value)
+    assert found.values["MC, prototypes"] != pytest.approx(expected_value)
+    assert "MC of 5 classes, prototypes" in found.numbers
+    assert set(found.per_class["MC of 5 classes, prototypes"]) <= set(wanted)
+    with pytest.raises(DataError, match="correlation_classes"):
+        hierarchy_suite(subject(), QUICK.model_copy(update={"correlation_classes": ["c0", "c1", "z"]}))

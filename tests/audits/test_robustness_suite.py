@@ -97,6 +97,8 @@ def test_cells_never_fall_below_balls(found):
     assert all(voronoi >= standard for voronoi, standard in zip(cells["VAA"], cells["SAA"], strict=True))
     assert cells["inputs"] == 12
     assert set(QUICK.attack_epsilons) <= set(cells["epsilons"])
+    assert found.values["VAA, whole cells"] == cells["global Voronoi robustness"] <= min(cells["VAA"])
+    assert "VAA, whole cells" in found.intervals
 
 
 def test_what_it_says_can_be_kept_and_drawn(found, subject):

@@ -602,7 +602,36 @@ def test_a_folder_and_what_is_no_path_are_refused(tmp_path):
 
 
 def test_shipped_names_are_listed():
-    assert list_hierarchies() == ["cifar100"]
+    assert list_hierarchies() == ["cifar100", "cub200"]
+
+
+def test_the_birds_are_those_of_the_catalogue_and_lie_as_their_names_say():
+    tree = load_hierarchy("cub200")
+    assert len(tree.classes) == 200
+    assert [int(name[:3]) for name in sorted(tree.classes)] == list(range(1, 201))
+    assert set(tree.depths()[[tree.ancestors(name)[0] for name in tree.classes]]) == {4}
+    between = tree.distances(["067.Anna_Hummingbird", "068.Ruby_throated_Hummingbird", "001.Black_footed_Albatross"])
+    assert between[0, 1] == 4  # one family
+    assert between[0, 2] == 8  # no order in common
+    family = {name: tree.names[tree.ancestors(name)[2]] for name in tree.classes}
+    kin = {
+        "Gull": "Laridae",
+        "Tern": "Laridae",
+        "Vireo": "Vireonidae",
+        "Wren": "Troglodytidae",
+        "Swallow": "Hirundinidae",
+        "Woodpecker": "Picidae",
+        "Cuckoo": "Cuculidae",
+        "Grebe": "Podicipedidae",
+        "Kingfisher": "Alcedinidae",
+        "Oriole": "Icteridae",
+        "Warbler": "Parulidae",
+        "Albatross": "Diomedeidae",
+        "Cormorant": "Phalacrocoracidae",
+    }
+    for end, wanted in kin.items():
+        assert {family[name] for name in tree.classes if name.endswith(f"_{end}")} == {wanted}
+    assert len(set(family.values())) == 37
 
 
 def test_the_forms_of_the_guide_are_one_tree(written, capsys):

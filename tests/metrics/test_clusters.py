@@ -15,7 +15,7 @@ from sklearn.metrics.cluster import pair_confusion_matrix
 
 from nearkin.errors import DataError
 from nearkin.metrics import clustering_metrics, clusters
-from nearkin.metrics.clusters import _agreement, _pairs
+from nearkin.metrics.clusters import _pairs, agreement
 
 
 def blobs(noise, classes=5, items=20, seed=0, dimensions=None):
@@ -75,7 +75,7 @@ partitions = st.integers(1, 40).flatmap(
 @given(partitions)
 def test_agreement_is_that_of_scikit_learn_and_of_counted_pairs(both):
     codes, clusters = both
-    ours = _agreement(codes, clusters)
+    ours = agreement(codes, clusters)
     assert ours["NMI"] == pytest.approx(normalized_mutual_info_score(codes, clusters), abs=1e-9)
     assert ours["F1"] == pytest.approx(naive_f1(codes, clusters), abs=1e-12)
     # Where chance leaves nothing to correct, scikit-learn divides rounding by rounding.
@@ -87,7 +87,7 @@ def test_agreement_of_many_classes_is_that_of_scikit_learn():
     rng = np.random.default_rng(0)
     codes = rng.permutation(np.repeat(np.arange(300), rng.integers(1, 9, 300)))
     clusters = np.where(rng.random(len(codes)) < 0.4, rng.integers(0, 250, len(codes)), codes)
-    ours = _agreement(codes, clusters)
+    ours = agreement(codes, clusters)
     (_, false), (missed, both) = pair_confusion_matrix(codes, clusters)
     assert ours == {
         "NMI": pytest.approx(normalized_mutual_info_score(codes, clusters), rel=1e-10),
@@ -152,7 +152,7 @@ def test_a_collapsed_model_gives_numbers_without_warnings(labels, points):
 
 def test_a_single_class_is_found_and_a_single_cluster_tells_nothing():
     assert clustering_metrics(np.random.default_rng(0).normal(size=(9, 2)), ["x"] * 9) == {"NMI": 1, "AMI": 1, "F1": 1}
-    assert _agreement(np.array([0, 0, 1, 1]), np.zeros(4, int)) == {"NMI": 0, "AMI": 0, "F1": pytest.approx(1 / 2)}
+    assert agreement(np.array([0, 0, 1, 1]), np.zeros(4, int)) == {"NMI": 0, "AMI": 0, "F1": pytest.approx(1 / 2)}
 
 
 def test_the_limit_separates_the_two_methods(monkeypatch):

@@ -18,6 +18,7 @@ from nearkin.metrics import (
     GEOMETRY,
     class_moments,
     class_separation,
+    floored_directions,
     geometry,
     geometry_metrics,
     mean_class_radius,
@@ -312,3 +313,10 @@ def test_of_a_large_class_the_first_hundred_items_count():
     labels = np.zeros(130, dtype=int)
     assert mean_class_radius(points, labels) == pytest.approx(radius(points[:100]), rel=1e-5)
     assert mean_class_radius(points, labels) != pytest.approx(radius(points), rel=1e-3)
+
+
+@pytest.mark.parametrize(("rank", "dimension"), [(1, 6), (3, 9), (8, 9), (9, 9)])
+def test_directions_at_the_floor_are_those_beyond_the_rank(rank, dimension):
+    rng = np.random.default_rng(0)
+    points = (rng.normal(size=(50, rank)) @ rng.normal(size=(rank, dimension))).astype(np.float64)
+    assert floored_directions(singular_spectrum(points)) == max(0, dimension - 1 - rank)

@@ -10,7 +10,8 @@ from torch import nn
 
 from nearkin.errors import DataError, ModelError
 from nearkin.models import Embedder, ModelSection, SimilaritySection, build_embedder, principal_components
-from nearkin.spaces import PrincipalRotation
+from nearkin.models.shorten import raw_embeddings, reweighted
+from nearkin.spaces import PrincipalReweighting, PrincipalRotation
 
 IMAGES = torch.rand(24, 3, 16, 16, generator=torch.Generator().manual_seed(0))
 
@@ -79,6 +80,36 @@ def test_a_shorter_model_is_an_ordinary_one(make_embedder, kind, tmp_path):
     assert (facts["fitted_on"], facts["items"]) == ("tests", len(IMAGES))
     assert again.card["classes"]["train"] == ["a"]
     np.testing.assert_array_equal(again.encode(IMAGES, progress=False), shorter.encode(IMAGES, progress=False))
+
+
+@pytest.mark.parametrize("space", ["sphere", "euclidean", "poincare-ball"])
+@pytest.mark.parametrize("kind", ["with bias", "without bias", "none"])
+@pytest.mark.parametrize("options", [{"power": 0.5}, {"power": -0.3}, {"weights": "given"}])
+def test_a_reweighted_head_is_the_reweighting_of_raw_embeddings(make_embedder, kind, space, options, tmp_path):
+    embedder = heads(make_embedder, kind, space)
+    weights = np.linspace(0, 2, embedder.dimension) if "weights" in options else None
+    points = raw_embeddings(embedder).encode(IMAGES, progress=False)
+    scale = np.abs(raw(embedder)).max()
+    np.testing.assert_allclose(points / scale, raw(embedder) / scale, atol=1e-5)
+    change = PrincipalReweighting(options.get("power", 0.5), weights).fit(points)
+    changed = reweighted(embedder, change, fitted_on="tests")
+    # By scikit-learn's directions, one after the other.
+    theirs = PCA().fit(points.astype(np.float64))
+    held = len(theirs.components_)
+    turned = (raw(embedder) - theirs.mean_) @ theirs.components_.T
+    wanted = (turned * change.weights_[:held]) @ theirs.components_
+    size = np.abs(wanted).max()
+    np.testing.assert_allclose(raw(changed) / size, wanted / size, atol=2e-5)
+    changed.save(tmp_path / "model.safetensors")
+    again = Embedder.load(tmp_path / "model.safetensors")
+    assert again.fingerprint() == changed.fingerprint() != embedder.fingerprint()
+    assert (again.dimension, again.space) == (embedder.dimension, embedder.space)
+    facts = again.card["reweighted"]
+    assert facts["of"] == embedder.fingerprint()
+    assert facts["fitted_on"] == "tests"
+    assert ("power" in facts) != ("weights" in facts) == ("weights" in options)
+    assert "reweighted" not in embedder.card
+    assert embedder.space.name == space  # the raw copy shares weights, not the space
 
 
 def test_frozen_parts_stay_frozen_and_a_shorter_model_can_be_shortened_again(make_embedder):

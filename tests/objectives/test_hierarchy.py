@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from nearkin.data.hierarchy import Hierarchy
 from nearkin.errors import DataError, RecipeError
 from nearkin.objectives import LossShape, ObjectiveSection, losses, make_objective
-from nearkin.objectives.hierarchy import HierarchicalCrossEntropy, SoftLabels
+from nearkin.objectives.hierarchy import HierarchicalCrossEntropy, SoftLabels, tree_nodes
+from nearkin.objectives.proxy.scores import ConditionalScores
 from nearkin.spaces import Sphere, make_space
 
 ANIMALS = {"mammals": ["dog", "cat"], "fish": ["shark", "guppy"]}
@@ -342,3 +343,69 @@ def test_parameters_out_of_range_are_refused(loss, parameters):
 def test_a_checkpoint_holds_no_tables_of_the_tree(loss):
     """They come from the tree again; a run's tree may be larger than its weights."""
     assert set(make(loss).state_dict()) == set(make("softmax").state_dict())
+
+
+@settings(max_examples=30, deadline=None)
+@given(found=paths, seed=seeds)
+def test_conditional_scores_are_log_probabilities_of_a_walk_down_the_tree(found, seed):
+    tree = Hierarchy.from_paths(found)
+    torch.manual_seed(seed)
+    siblings, ways = tree_nodes(tree, list(found))
+    module = ConditionalScores(siblings, ways, 4).double()
+    points, rows = torch.randn(5, 4, dtype=torch.float64), 3 * torch.randn(len(siblings), 4, dtype=torch.float64)
+    scores = module(points, rows)
+    outputs = (points @ rows.T + module.bias).detach().numpy()
+    whole = tree.restricted(found)  # its node n + 1 has the output n
+    children = {parent: [n for n, p in enumerate(whole.parents) if p == parent] for parent in set(whole.parents)}
+    for row in range(5):
+        for column, name in enumerate(found):
+            wanted = 0.0
+            for node in whole.ancestors(name)[:-1]:
+                others = [math.exp(outputs[row, sibling - 1]) for sibling in children[whole.parents[node]]]
+                wanted += math.log(math.exp(outputs[row, node - 1]) / sum(others))
+            assert scores[row, column].item() == pytest.approx(wanted, abs=1e-9)
+    torch.testing.assert_close(scores.exp().sum(dim=1), torch.ones(5, dtype=torch.float64))
+
+
+def test_hxe_of_conditional_scores_weighs_the_decisions_themselves():
+    """Of such scores p(child | parent) is the softmax among siblings: with alpha 0 all count alike (YOLO9000)."""
+    tree = Hierarchy.from_nested(ANIMALS)
+    objective = make_objective(
+        ObjectiveSection(loss="hxe", parameters={"scores": "conditional", "alpha": 0.5}),
+        dimension=6,
+        classes=4,
+        space=make_space("euclidean"),
+        class_names=NAMES,
+        hierarchy=tree,
+    ).double()
+    x, labels = torch.randn(7, 6, dtype=torch.float64), torch.randint(4, (7,))
+    loss = objective.loss
+    siblings, ways = tree_nodes(tree, NAMES)
+    outputs = x @ loss.bank.weight.T + loss.scores.bias
+    parts = torch.zeros_like(outputs)
+    for group in siblings.unique():
+        mine = siblings == group
+        parts[:, mine] = F.log_softmax(outputs[:, mine], dim=1)
+    heights = torch.tensor(tree.restricted(NAMES).heights()[1:])
+    weighted = parts * torch.exp(-0.5 * heights)
+    wanted = -(weighted @ ways.double().T).gather(1, labels[:, None]).mean()
+    torch.testing.assert_close(objective(x, labels), wanted)
+    torch.testing.assert_close(loss.class_scores(x), parts @ ways.double().T)
+    torch.testing.assert_close(loss.class_vectors(), ways.double() @ loss.bank.weight)
+    assert loss.class_vectors().shape == (4, 6)
+
+
+def test_conditional_scores_learn_and_refuse_what_they_have_no_use_for():
+    tree = Hierarchy.from_paths(UNEVEN)
+    given = {"dimension": 6, "classes": 6, "class_names": tuple(UNEVEN), "hierarchy": tree}
+    section = ObjectiveSection(loss="soft-labels", parameters={"scores": "conditional"})
+    objective = make_objective(section, **given)
+    x, labels = torch.eye(6), torch.arange(6)
+    optimiser = torch.optim.Adam(objective.parameters(), lr=0.1)
+    for _ in range(80):
+        optimiser.zero_grad()
+        objective(x, labels).backward()
+        optimiser.step()
+    assert torch.equal(objective.loss.class_scores(objective.loss.space.project(x)).argmax(dim=1), labels)
+    with pytest.raises(RecipeError, match="conditional"):
+        make_objective(ObjectiveSection(loss="hxe", parameters={"scores": "conditional", "scale": 5}), **given)

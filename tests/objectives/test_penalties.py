@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from nearkin.errors import RecipeError
 from nearkin.objectives import LossShape, ObjectiveSection, make_objective, regularisers
-from nearkin.objectives.penalties import EnergyConfusion
+from nearkin.objectives.penalties import EnergyConfusion, ResidualAugmentation, partners
 from nearkin.spaces import Euclidean, Sphere, make_space, spaces
 
 OF_BATCHES = [name for name in regularisers if name != "distortion"]
@@ -60,7 +60,7 @@ def test_koleo_spreads():
     assert module(f, LABELS) < before - 1
 
 
-@pytest.mark.parametrize("name", OF_BATCHES)
+@pytest.mark.parametrize("name", [name for name in OF_BATCHES if name != "residual-augmentation"])  # has constants
 @pytest.mark.parametrize("n", [1, 2, 8])
 def test_gradients(name, n):
     f = embeddings(n).requires_grad_()
@@ -176,3 +176,62 @@ def test_it_is_added():
     expected = 0.1 * by_hand(Sphere(), embeddings, labels)
     assert terms["energy-confusion"].item() == pytest.approx(expected, rel=1e-6)
     torch.testing.assert_close(objective(embeddings, labels), terms["loss"] + terms["energy-confusion"])
+
+
+def varied_by_hand(where, embeddings, labels, amount, scale):
+    """The next class in order lends its items' residuals, one after the other."""
+    points = where.project(embeddings)
+    classes = sorted(set(labels.tolist()))
+    members = {c: [i for i, label in enumerate(labels.tolist()) if label == c] for c in classes}
+    means = {c: sum(points[i] for i in members[c]) / len(members[c]) for c in classes}
+    total = 0.0
+    for place, c in enumerate(classes):
+        other = classes[(place + 1) % len(classes)]
+        for turn, i in enumerate(members[c]):
+            j = members[other][turn % len(members[other])]
+            moved = where.project((points[i] + amount * (points[j] - means[other]))[None])
+            scores = [-scale * where.distance(moved, where.project(means[k][None])).item() ** 2 for k in classes]
+            total += math.log(sum(math.exp(s - scores[place]) for s in scores))
+    return total / len(labels)
+
+
+@pytest.mark.parametrize("space", ["sphere", "euclidean", "lipschitz-ball"])
+@pytest.mark.parametrize("labels", [[0, 1, 0, 1], [5, 2, 5, 2, 5, 9], [0, 0, 0, 0, 1, 2, 2]])
+def test_residual_augmentation_is_that_of_loops(space, labels):
+    where = make_space(space)
+    f, labels = samples(labels)
+    value = ResidualAugmentation(where, 0.7, 3.0)(f, labels)
+    assert value.item() == pytest.approx(varied_by_hand(where, f, labels, 0.7, 3.0), rel=1e-5)
+
+
+@given(st.lists(st.integers(0, 4), min_size=2, max_size=20).filter(lambda labels: len(set(labels)) > 1))
+def test_partners_are_of_the_class_that_follows(labels):
+    belongs = torch.tensor(labels).unique(return_inverse=True)[1]
+    found = partners(belongs)
+    assert torch.equal(belongs[found], (belongs + 1) % (int(belongs.max()) + 1))
+
+
+def test_residual_augmentation_gradients_agree_with_finite_differences_and_lent_residuals_are_constants():
+    f, labels = samples([0, 0, 1, 1, 2, 2])
+    f.requires_grad_()
+    module = ResidualAugmentation(Euclidean(), 1.0, 0.5)
+    module(f, labels).backward()
+    kept = (f.detach() - torch.stack([f.detach()[labels == c].mean(0) for c in labels]))[partners(labels)]
+
+    def loss(x):
+        means = torch.stack([x[labels == c].mean(0) for c in range(3)])
+        return torch.nn.functional.cross_entropy(-0.5 * torch.cdist(x + kept, means).square(), labels)
+
+    assert torch.autograd.gradcheck(loss, (f.detach().clone().requires_grad_(),))
+    (wanted,) = torch.autograd.grad(loss(f), f)
+    torch.testing.assert_close(f.grad, wanted)
+
+
+def test_residual_augmentation_asks_for_room_and_for_a_space_where_points_add():
+    tight = torch.tensor([[1.0, 0.0], [1.0, 0.2], [-1.0, 0.0], [-1.0, 0.2]], dtype=torch.float64)
+    labels = torch.tensor([0, 0, 1, 1])
+    module = ResidualAugmentation(Euclidean(), 1.0, 1.0)
+    assert module(3 * tight, labels) < module(tight, labels)
+    assert ResidualAugmentation(Euclidean())(tight, torch.zeros(4, dtype=torch.int64)) == 0
+    with pytest.raises(RecipeError, match="poincare-ball"):
+        make("residual-augmentation", make_space("poincare-ball"))

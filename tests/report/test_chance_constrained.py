@@ -19,10 +19,12 @@ from nearkin.errors import DataError
 from nearkin.recipe import load_recipe
 from nearkin.report.canvas import Plane
 from nearkin.report.chance_constrained import ProxyPanel, draw_instances, draw_proxies, evenly_spaced
+from nearkin.report.values import LOWER
 from nearkin.spaces import LipschitzBall, Sphere
 from nearkin.training import Run
 from nearkin.training.run import read_snapshots
 
+VIOLATED = {f"Violated pairs {LOWER}"}
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 
@@ -65,6 +67,17 @@ def test_the_instances_are_a_retina_png_that_depends_on_nothing_else(count):
 )
 def test_no_instances_give_no_bytes(history):
     assert draw_instances(history) == b""
+
+
+def test_violated_pairs_and_their_bound_have_a_panel_where_they_were_measured(monkeypatch):
+    history = [row(i, violation=0.1 / i, violation_bound=0.4 / i) for i in (1, 2, 4)]
+    panel = drawn_instances(monkeypatch, history)[next(iter(VIOLATED))]
+    bound, violation = (line.get_ydata() for line in panel.lines[:2])
+    np.testing.assert_allclose(violation, [0.1, 0.05, 0.025])
+    np.testing.assert_allclose(bound, 4 * violation)
+    assert panel.get_ylim()[1] > 0.4
+    assert "10.0 % to 2.5 %" in panel.get_title(loc="left")
+    assert not drawn_instances(monkeypatch, [row(1), row(2)]).keys() & VIOLATED
 
 
 def test_other_rows_do_not_change_the_picture():

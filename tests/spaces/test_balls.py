@@ -123,3 +123,15 @@ def test_midpoint_of_single_precision_points_at_the_rim():
     apart = ball.project(torch.tensor([[20.0, 0.0], [20.0, 1e-3]]))
     to_each = ball.distance(ball.mean(apart)[None], apart)[0]
     torch.testing.assert_close(to_each, ball.distance(apart, apart)[0, 1].expand(2) / 2, rtol=0.02, atol=0)
+
+
+@pytest.mark.parametrize("curvature", [0.3, 1.0, 4.0])
+def test_clarity_is_the_distance_from_the_centre(curvature):
+    ball = PoincareBall(curvature)
+    points = ball.project(torch.randn(20, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64))
+    centre = torch.zeros(1, 5, dtype=torch.float64)
+    torch.testing.assert_close(ball.clarity(points), ball.distance(points, centre)[:, 0])
+    raw = 0.2 * torch.randn(6, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    # The exponential map at the centre keeps lengths, up to the conformal factor 2.
+    torch.testing.assert_close(ball.clarity(ball.project(raw)), 2 * raw.norm(dim=1))
+    assert ball.clarity(torch.full((1, 5), 9.0)).isfinite().all()

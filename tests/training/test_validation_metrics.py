@@ -13,7 +13,7 @@ from nearkin.data.manifest import Manifest
 from nearkin.data.splits import resolve_split
 from nearkin.data.stores import ArrayStore
 from nearkin.errors import NearkinError, RecipeError, UnknownNameError
-from nearkin.metrics import clustering_metrics, retrieval_metrics
+from nearkin.metrics import clustering_metrics, pair_violations, retrieval_metrics
 from nearkin.recipe import load_recipe
 from nearkin.training import Run, train
 
@@ -78,6 +78,22 @@ def test_the_covering_radius_of_chance_constrained_training_stands_beside_them(p
     row = next(row for row in run.history() if "val_NMI" in row)
     assert 0 <= row["val_NMI"] <= 1
     assert np.isfinite(row["val_covering_radius"])
+    assert 0 <= row["val_violation"] <= row["val_violation_bound"]
+
+
+def test_violations_are_those_of_the_margins_that_were_asked_for(noisy, tiny, tmp_path):
+    settings = ["training.chance_constrained={proxies: 2, pool: 3}", "training.max_steps=4"]
+    run = trained(noisy, tiny, tmp_path / "run", *settings, "audit.pair_margins=[0.1, 0.7]", recipe="triplet-ccp")
+    recipe = run.recipe()
+    items = noisy.select(resolve_split(noisy.manifest, recipe.data, recipe.training.seed).val)
+    expected = pair_violations(run.model().encode(items, progress=False), items.labels, pos_margin=0.1, neg_margin=0.7)
+    best = json.loads(run.card_file.read_text())["validation"]
+    assert best["val_violation"] == pytest.approx(expected.values["violation"], abs=1e-6)
+    assert best["val_violation_bound"] == pytest.approx(expected.values["violation bound"], abs=1e-6)
+    reached = [row for row in run.history() if "instance" in row]
+    assert all(0 <= row["instance_violation"] <= row["instance_violation_bound"] for row in reached)
+    plain = trained(noisy, tiny, tmp_path / "plain", *settings, recipe="triplet-ccp")
+    assert not any("val_violation" in row for row in plain.history())  # a triplet loss draws no line between distances
 
 
 @pytest.mark.parametrize(

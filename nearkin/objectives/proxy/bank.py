@@ -118,6 +118,26 @@ class WeightRows(Bank):
         return self.space.project(self.weight)
 
 
+class NodeRows(WeightRows):
+    """The rows of a linear layer for the nodes of a tree: a class's one point is the sum of those down to it.
+
+    Args:
+        space: where that sum is projected.
+        paths: 1 where a node is on the way down to a class, (C, N).
+        dimension: d.
+    """
+
+    paths: Tensor
+
+    def __init__(self, space: Space, paths: Tensor, dimension: int) -> None:
+        super().__init__(space, paths.shape[1], dimension)
+        self.register_buffer("paths", paths, persistent=False)
+
+    def class_vectors(self) -> Tensor:
+        """Sums of rows (C, d) in the space."""
+        return self.space.project(self.paths.to(self.weight) @ self.weight)
+
+
 class MeanProxies(Bank):
     """Proxies without gradient that follow the class means: after a step, W <- norm(rate mu + (1 - rate) W).
 

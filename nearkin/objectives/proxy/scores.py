@@ -118,6 +118,40 @@ class LinearScores(nn.Module):
         return points @ rows.mT + self.bias
 
 
+class ConditionalScores(LinearScores):
+    """Log-probabilities of classes at the leaves of a tree, from a softmax among the children of every node.
+
+    `ln p(class) = sum over the nodes on the way down to it of ln p(node | parent)`, p(. | parent) being the softmax of
+    a linear layer's outputs for the children of that parent.
+    Reference: Redmon, Farhadi 2017, YOLO9000: better, faster, stronger, section 4.
+
+    Args:
+        siblings: of each of N nodes below the root the number of its parent among the parents, (N,).
+        paths: 1 where a node is on the way down to a class, (C, N).
+        dimension: d.
+    """
+
+    siblings: Tensor
+    paths: Tensor
+
+    def __init__(self, siblings: Tensor, paths: Tensor, dimension: int) -> None:
+        super().__init__(len(siblings), dimension)
+        self.register_buffer("siblings", siblings, persistent=False)
+        self.register_buffer("paths", paths, persistent=False)
+        self.parents = int(siblings.max()) + 1
+
+    def forward(self, points: Tensor, rows: Tensor) -> Tensor:
+        """Log-probabilities (B, C), of points (B, d) and rows (N, d)."""
+        logits = super().forward(points, rows)
+        group = self.siblings.expand(len(logits), -1)
+        shape = (len(logits), self.parents)
+        highest = logits.detach().new_full(shape, -torch.inf).scatter_reduce(1, group, logits.detach(), "amax")
+        logits = logits - highest.gather(1, group)
+        sums = logits.new_zeros(shape).scatter_add(1, group, logits.exp())
+        conditionals = logits - sums.log().gather(1, group)
+        return conditionals @ self.paths.to(conditionals).mT
+
+
 def normface_scores(classes: int, scale: ScaleValue, rate: float = SCALE_RATE) -> ScaledScores:
     """`s cos`, for points of the sphere and C classes; `rate` is that of a dynamic scale."""
     return ScaledScores(cosines, make_scale(scale, COSINE_LAW, classes, rate))

@@ -176,6 +176,8 @@ def _having(module: nn.Module, weights: Mapping[str, Tensor]) -> Iterator[None]:
 
 
 RADIUS = "val_covering_radius"
+_REACHED = ("covering_radius", "violation", "violation_bound")
+"""What is told of the validation at which an instance was best, besides its MAP@R."""
 _PREVIOUS = "previous/"
 
 
@@ -211,7 +213,7 @@ class ChanceConstrained(Schedule):
         self.began = 0
         self.best = -math.inf
         self.stale = 0
-        self.radius = math.nan
+        self.reached: dict[str, float] = {}
         self.anchors: Anchors = (
             ProxyAnchors(pool.classes, section.proxies, pool.embedder.dimension)
             if section.anchors == "proxies"
@@ -253,7 +255,8 @@ class ChanceConstrained(Schedule):
             return {}
         value = values[SELECTION_METRIC]
         if self.best == -math.inf or value > self.best + self.section.min_gain:
-            self.best, self.stale, self.radius = value, 0, values.get(RADIUS, math.nan)
+            self.best, self.stale = value, 0
+            self.reached = {name: values[f"val_{name}"] for name in _REACHED if f"val_{name}" in values}
             if self._ranks.is_first:
                 kept = {"weights": weights(), "anchors": {"values": self.anchors.values()}}
                 save_state(self._kept, kept, {"identity": {}, "state": {"instance": self.instance, "best": self.best}})
@@ -286,7 +289,7 @@ class ChanceConstrained(Schedule):
         self.previous = self._like_weights(weights)
         report = self._report(step, converged)
         self.instance += 1
-        self.began, self.best, self.stale, self.radius = step, -math.inf, 0, math.nan
+        self.began, self.best, self.stale, self.reached = step, -math.inf, 0, {}
         following = self._draw(converged)
         if self._snapshots is not None:
             self._snapshots.take(self.instance - 1, weights, converged, following)
@@ -316,7 +319,7 @@ class ChanceConstrained(Schedule):
             "instance": self.instance,
             "instance_steps": step - self.began,
             "instance_MAP@R": self.best,
-            "instance_covering_radius": self.radius,
+            **{f"instance_{name}": value for name, value in self.reached.items()},
             "instance_spread": self._spread(converged),
         }
 
@@ -346,9 +349,9 @@ class ChanceConstrained(Schedule):
 
     def facts(self) -> dict[str, Any]:
         """Where the current instance stands."""
-        numbers = {"best": self.best, "radius": self.radius}
-        finite = {name: value if math.isfinite(value) else None for name, value in numbers.items()}
-        return {"instance": self.instance, "began": self.began, "stale": self.stale, **finite}
+        best = self.best if math.isfinite(self.best) else None
+        place = {"instance": self.instance, "began": self.began, "stale": self.stale}
+        return {**place, "best": best, "reached": self.reached}
 
     def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         """Put back what `tensors` and `facts` gave."""
@@ -358,7 +361,9 @@ class ChanceConstrained(Schedule):
             self.previous = self._like_weights({name: tensors[f"{_PREVIOUS}{name}"] for name in self._weights})
         self.instance, self.began, self.stale = facts["instance"], facts["began"], facts["stale"]
         self.best = -math.inf if facts["best"] is None else facts["best"]
-        self.radius = math.nan if facts["radius"] is None else facts["radius"]
+        # A checkpoint of 0.1.0 has the radius alone.
+        before = {} if facts.get("radius") is None else {"covering_radius": facts["radius"]}
+        self.reached = dict(facts.get("reached", before))
         if self.best > -math.inf and self._ranks.is_first:
             self._check_ours(self._read_kept()[1])  # the end of the instance will need it
 
