@@ -21,6 +21,7 @@ from nearkin.cli.hierarchy import hierarchy_app
 from nearkin.cli.options import EXIT_CODES, GalleryCommand, JsonFile
 from nearkin.cli.recipes import recipes_app
 from nearkin.cli.train import demo, train
+from nearkin.cli.tune import tune
 from nearkin.errors import NearkinError
 
 app = typer.Typer(
@@ -90,7 +91,7 @@ def geometry(
 
 
 _OF_RUNS: tuple[Callable[..., None], ...] = (train, audit, model.embed, model.shorten, model.export, model.explain)
-_OF_SEVERAL: tuple[Callable[..., None], ...] = (compare, dynamics, geometry, benchmark, demo)
+_OF_SEVERAL: tuple[Callable[..., None], ...] = (compare, dynamics, geometry, benchmark, tune, demo)
 _OF_GALLERIES: tuple[Callable[..., None], ...] = (query.search, query.classify, serve.serve, serve.key)
 for _command in (*_OF_RUNS, *_OF_SEVERAL):
     app.command()(_command)
