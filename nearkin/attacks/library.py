@@ -125,7 +125,7 @@ _FOOLBOX = {
     "cw": _Published({"l2": "L2CarliniWagnerAttack"}, 200, minimal=True),
 }
 _OWN, _OWN_NORMS = ("fgsm", "bim", "pgd"), (L1.name, COMBINED)
-"""What climbs by our own steps, and in which norms: foolbox has no combined norm, and its L1 steps change one number."""
+"""What climbs by our own steps, and in which norms: foolbox has no combined norm, its L1 steps change one number."""
 SQUARE = "square"
 ATTACKS = (*_FOOLBOX, SQUARE)
 """Names of the attacks."""

@@ -11,8 +11,6 @@ from importlib.util import find_spec
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from nearkin.cli import main
 from nearkin.errors import MissingExtraError, RecipeError, RunError, TrainingError, UnknownNameError
@@ -51,10 +49,24 @@ def test_a_space_is_read_as_it_is_written():
     assert parse_space("a.b=true|null|3|1e-2|x")[0].values == (True, None, 3, 0.01, "x")
 
 
-@given(st.floats(1e-9, 1.0) | st.integers(-5, 10**6) | st.booleans() | st.none() | st.sampled_from(["adam", "1", "no"]))
-def test_values_land_in_the_recipe_as_they_are(value):
-    (text,) = assignments({"objective.parameters.margin": value})
-    assert load_recipe("triplet", [text]).objective.parameters["margin"] == value
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("training.lr", 1e-05),
+        ("training.lr", 0.1 + 0.2),
+        ("training.max_steps", 12),
+        ("data.flip", False),
+        ("training.patience", None),
+        ("objective.miner", "hard"),
+        ("name", "1"),
+        ("name", "no"),
+    ],
+)
+def test_values_land_in_the_recipe_as_they_are(key, value):
+    found = load_recipe("triplet", assignments({key: value})).model_dump()
+    for part in key.split("."):
+        found = found[part]
+    assert (found, type(found)) == (value, type(value))
 
 
 @pytest.mark.parametrize(
@@ -83,7 +95,7 @@ def test_a_space_that_is_none_says_what_to_write(text, word):
         ("training.lrr=1e-5..1e-3", [], "lr"),
         ("training.lr=-1.0..1e-3", [], "greater"),
         ("objective.loss=triplet|tripled", [], "triplet"),
-        ("data.val_classes=0.3|0.5", [], "compared"),
+        ("data.test_items=0.2|0.4", ["data.split=items", "data.val_items=0.4"], "compared"),
         ("training.select=MAP@R|P@1", [], "compared"),
         ("training.seed=1|2", [], "out of the space"),
         ("audit.knn=3|5", [], "out of the space"),
@@ -212,14 +224,15 @@ def test_a_search_that_learns_finds_a_better_place_than_chance(sampler):
     def height(values):
         return -((values["a"] - 0.9) ** 2) - ((np.log10(values["b"]) + 3.5) / 4) ** 2
 
-    def best(sampler, count=18):
+    def last(sampler, count=20):
+        """The mean of the last trials: the first ten of tpe are random."""
         trials = []
         for number in range(count):
             values = Proposer(space, sampler, seed=5)(trials)
             trials.append(TuningTrial(number, values, score=float(height(values))))
-        return max(one.score for one in trials)
+        return np.mean([one.score for one in trials[-6:]])
 
-    assert best(sampler) > max(best("random"), -0.02)
+    assert last(sampler) > last("random") / 2
 
 
 @with_optuna
@@ -255,7 +268,7 @@ def test_the_map_follows_the_trials_and_pictures_are_drawn():
     np.testing.assert_allclose(fitted_surface(points, values, asked), np.sin(3 * asked[:, 0]) - asked[:, 1], atol=0.05)
     assert fitted_surface(points, np.ones(30), asked).tolist() == [1.0] * 20
     numbers = {"a": list(10.0 ** -points[:, 0]), "b": [int(9 * y) for y in points[:, 1]]}
-    plain = draw_trials(values, numbers, {"a"})
-    assert plain.startswith(b"\x89PNG")
-    assert draw_trials(values, {**numbers, "c": [None, "x", True] * 10}).startswith(b"\x89PNG")
+    assert draw_trials(
+        values[:12], {**{key: given[:12] for key, given in numbers.items()}, "c": [None, "x", True] * 4}, {"a"}
+    )
     assert draw_trials([], {"a": []}) == b""
