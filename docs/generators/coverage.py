@@ -1,4 +1,4 @@
-"""The tables of the page on coverage: every item of the documents, and how to run it, from `docs/methods/coverage.yaml`."""
+"""The tables of the page on coverage: every item of the documents and how to run it, from its YAML file."""
 
 from __future__ import annotations
 

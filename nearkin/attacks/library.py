@@ -230,7 +230,7 @@ def published_attack(
     if name == SQUARE:
         queries = _SQUARE_QUERIES if steps is None else steps
         run = partial(square_attack, model, eps=eps, queries=queries, bounds=unit.bounds)
-    elif measured.name in _OWN_NORMS:
+    elif measured.name in _OWN_NORMS or (name == "fgsm" and targets is not None):  # foolbox's FGSM has no target
         run = _own(name, model, unit, measured, steps, step, eps, targeted=targets is not None)
     else:
         run = _foolbox(name, model, unit, measured.name, steps, step, eps, targeted=targets is not None)

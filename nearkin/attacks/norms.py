@@ -23,6 +23,8 @@ class Norm(ABC):
     """How the size of a perturbation is measured."""
 
     name: str
+    sparse: bool = False
+    """Whether a step changes only the coordinates of largest gradient: none of them shall be one that a box holds."""
 
     @abstractmethod
     def length(self, x: Tensor) -> Tensor:
@@ -118,6 +120,7 @@ class L1(Norm):
 
     share: float = 0.01
     name = "l1"
+    sparse = True
 
     def length(self, x: Tensor) -> Tensor:
         """Lengths (...) of vectors (..., D)."""
@@ -136,7 +139,8 @@ class L1(Norm):
         counts = torch.arange(1, x.shape[1] + 1, dtype=x.dtype, device=x.device)
         thresholds = (ordered.cumsum(dim=1) - radius) / counts
         last = (ordered > thresholds).sum(dim=1, keepdim=True).clamp_min(1) - 1
-        return (sizes - thresholds.gather(1, last).clamp_min(0)).clamp_min(0) * x.sign()
+        found = (sizes - thresholds.gather(1, last).clamp_min(0)).clamp_min(0) * x.sign()
+        return found * (radius / self.length(found).clamp_min(_TINY)).clamp_max(1.0).unsqueeze(1)  # what rounding added
 
     def steepest(self, gradient: Tensor) -> Tensor:
         """The coordinates (B, D) of largest gradient, all changed by the same amount, 1 in all."""
@@ -165,6 +169,7 @@ class Combined(Norm):
 
     beta: float
     name = "combined"
+    sparse = True
 
     def __post_init__(self) -> None:
         if not 0 < self.beta < 1:
@@ -251,6 +256,11 @@ class Scaled(Norm):
     def name(self) -> str:  # type: ignore[override]
         """That of the other norm."""
         return self.base.name
+
+    @property
+    def sparse(self) -> bool:  # type: ignore[override]
+        """As the other norm."""
+        return self.base.sparse
 
     def _of(self, x: Tensor) -> Tensor:
         return x / self.scales.to(x)

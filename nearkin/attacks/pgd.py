@@ -124,7 +124,11 @@ def climb(raised: Callable[[Tensor], Tensor], start: Tensor, region: Region, *, 
 def _moved(points: Tensor, gradient: Tensor, region: Region, step: float) -> Tensor:
     """Points (B, D) after one step."""
     # Where there is no number there is no way up: such a coordinate stays.
-    return region.project(points + step * region.norm.steepest(gradient.nan_to_num(0.0)))
+    slope = gradient.nan_to_num(0.0)
+    if region.norm.sparse and region.bounds is not None:
+        low, high = region.bounds
+        slope = slope.masked_fill(((points <= low) & (slope < 0)) | ((points >= high) & (slope > 0)), 0.0)
+    return region.project(points + step * region.norm.steepest(slope))
 
 
 Raised = Literal["cross-entropy", "margin"]

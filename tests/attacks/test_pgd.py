@@ -448,8 +448,8 @@ def test_what_makes_no_sense_is_refused():
         attack_classifier(model, x, codes, float("inf"))
     with pytest.raises(DataError, match="bounds"):
         attack_classifier(model, x * 255, codes, 0.1)
-    with pytest.raises(DataError, match="l1"):
-        attack_classifier(model, x, codes, 0.1, norm="l1")
+    with pytest.raises(DataError, match="l3"):
+        attack_classifier(model, x, codes, 0.1, norm="l3")
     with pytest.raises(DataError, match=r"\bmargin\b"):
         attack_classifier(model, x, codes, 0.1, raised="margins")
 

@@ -162,6 +162,8 @@ def test_recipes_train(name, patterns, tiny, tmp_path):
         changes += SMALL["gsp"]
     if recipe.model.attention is not None:
         changes += ["model.cache_dtype=float32"]
+    if recipe.model.frozen_batch_norm:
+        changes.append("model.frozen_batch_norm=false")
     if recipe.data.hierarchy is not None or recipe.objective.loss in ("corr", "h-spherical", "hxe", "soft-labels"):
         (tmp_path / "tree.nwk").write_text(
             "((class00,class01,class02,class03)a,(class04,class05,class06)b,(class07,class08,class09)c);"

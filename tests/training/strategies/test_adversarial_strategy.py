@@ -57,7 +57,7 @@ LENGTHS = {
 
 
 @pytest.mark.parametrize("settings", ATTACKS, ids=lambda settings: settings["attack"])
-@pytest.mark.parametrize(("norm", "eps"), [("linf", 8 / 255), ("l2", 0.5), ("l1", 5.0), ("combined", 3.0)])
+@pytest.mark.parametrize(("norm", "eps"), [("linf", 8 / 255), ("l2", 0.5), ("l1", 2.0), ("combined", 2.0)])
 @pytest.mark.parametrize(("loss", "mode"), [("normface", "mix"), ("normface", "trades"), ("triplet", "mix")])
 def test_perturbed_inputs_are_in_the_ball_and_in_the_box(settings, norm, eps, loss, mode, learner):
     embedder, loss = learner(loss)
