@@ -198,8 +198,8 @@ def published_attack(
         batch_size: inputs that are attacked together.
         advance: told how many inputs are done.
     """
+    check_attack(name, norm if isinstance(norm, str) else norm.name)
     measured = as_norm(norm)
-    check_attack(name, measured.name)
     check_size(eps)
     check_counts(steps=steps, batch_size=batch_size)
     if step is not None and not 0 < step < math.inf:
