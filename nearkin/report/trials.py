@@ -11,6 +11,7 @@ import numpy as np
 from nearkin.errors import DataError
 from nearkin.report import canvas
 from nearkin.report.canvas import BLUE, INK, MUTED, SERIES, WIDTH
+from nearkin.report.lines import tick_whole_numbers
 from nearkin.report.values import shorten, value_text
 
 if TYPE_CHECKING:
@@ -21,7 +22,9 @@ _COLUMNS, _HEIGHT = 2, 230
 _MAP_TRIALS = 6
 """Fewer trials make no map."""
 _MAP_CELLS = 60
-_STAR: Any = {"marker": "*", "markersize": 14, "color": "white", "markeredgecolor": INK, "zorder": 6}
+_LETTERS = 26
+"""Of a key that fit over a panel and beside it."""
+_STAR: Any = {"marker": "*", "markersize": 14, "color": "white", "markeredgecolor": INK, "zorder": 6, "clip_on": False}
 
 
 def draw_trials(
@@ -75,8 +78,9 @@ def _draw_course(axes: Axes, values: np.ndarray, best: int, metric: str) -> None
     axes.plot(places, values, linestyle="", marker="o", markersize=4, color=MUTED)
     axes.step(places, np.maximum.accumulate(values), where="post", color=BLUE, linewidth=1.8)
     axes.plot(places[best], values[best], **_STAR)
-    axes.set_title(f"Best {shorten(metric, 20)}: {value_text(values[best], True)} (trial {best})")
-    axes.set_xlabel("trials")
+    axes.set_title(f"Best {shorten(metric, 20)}: {value_text(values[best], True)}")
+    tick_whole_numbers(axes, "trials")
+    axes.margins(y=0.1)
     canvas.percent_axis(axes, "y")
 
 
@@ -86,6 +90,7 @@ def _draw_setting(axes: Axes, values: np.ndarray, key: str, given: list[Any], be
         places = np.array(given, dtype=np.float64)
         if log:
             axes.set_xscale("log")
+            _tick_plainly(axes, "x")
     else:
         names = list(dict.fromkeys(map(str, given)))
         places = np.array([names.index(str(value)) for value in given], dtype=np.float64)
@@ -94,8 +99,23 @@ def _draw_setting(axes: Axes, values: np.ndarray, key: str, given: list[Any], be
     # The later, the darker: where the search went.
     axes.scatter(places, values, c=np.arange(len(values)), cmap="Blues", vmin=-len(values) / 2, s=26, edgecolors=BLUE)
     axes.plot(places[best], values[best], **_STAR)
-    axes.set_title(f"{shorten(key, 32)}: {_told(given[best])}")
+    axes.set_title(f"{_ending(key)}: {_told(given[best])}")
+    axes.margins(y=0.1)
     canvas.percent_axis(axes, "y")
+
+
+def _tick_plainly(axes: Axes, which: str) -> None:
+    """Label the decades of a logarithmic axis, and nothing between them."""
+    from matplotlib.ticker import NullFormatter
+
+    axis = getattr(axes, f"{which}axis")
+    axis.set_major_formatter(lambda value, _: f"{value:g}")
+    axis.set_minor_formatter(NullFormatter())
+
+
+def _ending(key: str) -> str:
+    """A key, or the end of a long one, which says more than its sections."""
+    return key if len(key) <= _LETTERS else f"…{key[1 - _LETTERS :]}"
 
 
 def _told(value: Any) -> str:
@@ -123,10 +143,11 @@ def _draw_map(
     mesh = axes.pcolormesh(*drawn, fitted.reshape(x.shape), cmap="viridis", shading="nearest")
     axes.plot(*pairs, linestyle="", marker="o", markersize=3.5, color="white", markeredgecolor=SERIES[-1])
     axes.plot(*pairs[:, best], **_STAR)
-    for log, scale in zip(logs, (axes.set_xscale, axes.set_yscale), strict=True):
+    for log, which in zip(logs, "xy", strict=True):
         if log:
-            scale("log")
-    axes.set(xlabel=shorten(names[0], 36), ylabel=shorten(names[1], 26))
+            getattr(axes, f"set_{which}scale")("log")
+            _tick_plainly(axes, which)
+    axes.set(xlabel=_ending(names[0]), ylabel=_ending(names[1]))
     axes.set_title("Gaussian process")
     axes.grid(visible=False)
     bar = figure.colorbar(mesh, ax=axes)
