@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 sys.path += [str(Path(__file__).parent), str(Path(__file__).parents[1])]  # mkdocs loads this file by its path
 
-from generators import benchmarks, book, books, code, methods, peers, studies, written
+from generators import benchmarks, book, books, code, coverage, methods, peers, studies, written
 
 _MARK = re.compile(r"<!-- generated: (\w+) -->")
-_PARTS = (code, benchmarks, studies, written, books, peers, methods)
+_PARTS = (code, benchmarks, studies, written, books, peers, methods, coverage)
 _TABLES = {mark: make for part in _PARTS for mark, make in part.TABLES.items()}
 
 

@@ -27,6 +27,7 @@ BOOKS = {
     "collage": "gsp_collage",
     "adversary-cub": "adversary",
     "adversary-cifar": "adversary",
+    "adversary-forms": "adversary",
 }
 """Books of `nearkin benchmark` and the study whose folder has them."""
 

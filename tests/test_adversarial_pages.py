@@ -41,7 +41,7 @@ def test_the_table_has_the_settings_of_the_code():
 
 
 def test_the_pages_name_every_recipe():
-    assert len(RECIPES) == 5
+    assert len(RECIPES) == 7
     for page in PAGES:
         assert set(RECIPES) <= set(re.findall(r"`([\w-]+)`", text(page)))
 
@@ -58,5 +58,5 @@ def test_recipes_train(name, patterns, tmp_path):
 
 
 def test_the_page_tells_of_what_the_log_has():
-    told = set(re.findall(r"`((?:clean|adv)_\w+)`", text(PAGES[0])))
+    told = set(re.findall(r"`((?:clean|adv)_\w+|pairing_loss)`", text(PAGES[0])))
     assert told == set(_TOLD)

@@ -17,7 +17,7 @@ from nearkin.recipe import Recipe, list_recipes, load_recipe, settings_by_data
 DATA = ("cub200", "cars196", "inshop", "sop")
 FAIR = [name for name in list_recipes() if name.startswith("fair-")]
 PROXIES = [name for name in FAIR if re.match("fair-(proxy|soft)", name)]
-GSP = [name for name in FAIR if name.endswith("gsp")]
+GSP = [name for name in FAIR if load_recipe(name).model.pooling == "gsp"]
 
 # Gürbüz 2022, 3.3.2.1 and 5.3.4.1: (CUB, Cars, In-shop, SOP).
 PUBLISHED = {
@@ -46,6 +46,21 @@ PUBLISHED = {
     ("fair-contrastive-gsp", "model.pooling_parameters.prototypes"): (64, 64, 128, 128),
     ("fair-contrastive-gsp", "model.pooling_parameters.budget"): (0.3,) * 4,
     ("fair-contrastive-gsp", "model.pooling_parameters.sharpness"): (5,) * 4,
+    ("fair-contrastive-zero-shot", "model.pooling_parameters.budget"): (1,) * 4,
+    ("fair-contrastive-pooled", "model.pooling_parameters.budget"): (0.3,) * 4,
+    ("fair-contrastive-ccp", "model.space"): ("lipschitz-ball",) * 4,
+    ("fair-triplet-ccp", "model.space"): ("lipschitz-ball",) * 4,
+    ("fair-multi-similarity-ccp", "model.space"): ("lipschitz-ball",) * 4,
+    ("fair-contrastive-cosine-ccp", "model.space"): ("sphere",) * 4,
+    ("conventional-contrastive-ccp", "training.lr"): (1e-5, 1e-4, 1e-4, 1e-4),
+    ("conventional-contrastive-ccp", "training.plateau_patience"): (4,) * 4,
+    ("conventional-contrastive-ccp", "training.patience"): (15, 15, 10, 10),
+    ("conventional-contrastive-ccp", "training.evaluate_every"): (25, 25, 250, 250),
+    ("conventional-contrastive-ccp", "training.select"): ("P@1",) * 4,
+    ("conventional-contrastive-ccp", "model.dimension"): (512,) * 4,
+    ("conventional-contrastive-ccp", "data.classes_per_batch"): (32,) * 4,
+    ("conventional-contrastive-ccp", "objective.parameters.neg_margin"): (0.3841, 0.5409, 0.5130, 0.5130),
+    ("conventional-contrastive-cosine-xbm-gsp+gmp", "model.pooling_parameters.prototypes"): (64, 64, 128, 128),
     ("fair-proxy-anchor-gsp", "model.pooling_parameters.sharpness"): (0.5,) * 4,
     ("fair-contrastive", "training.evaluate_every"): (25, 25, 250, 250),
     ("fair-contrastive", "training.patience"): (60,) * 4,
@@ -82,7 +97,8 @@ def test_every_row_trains_the_whole_network_from_a_random_head_as_printed(name, 
     warmed = (training.proxy_lr_factor, training.head_warmup_steps > 0)
     assert warmed == ((100, True) if name in PROXIES else (1, False))
     zero_shot = [(one.name, one.weight) for one in recipe.objective.regularisers]
-    assert (recipe.objective.weight, zero_shot) == ((0.9, [("zero-shot", 0.1)]) if name in GSP else (1, []))
+    trained = name in GSP and name != "fair-contrastive-pooled"
+    assert (recipe.objective.weight, zero_shot) == ((0.9, [("zero-shot", 0.1)]) if trained else (1, []))
 
 
 @pytest.mark.parametrize(("data", "images"), list(zip(DATA, (5864, 8054, 25_882, 59_551), strict=True)))
@@ -158,7 +174,8 @@ def test_every_published_table_is_of_the_catalogue_and_used():
     for table in tables.values():
         assert set(table) == {"default", *DATA}
         assert set(DATA) <= set(catalogue)
-    files = [(resources.files("nearkin.recipes") / f"{name}.yaml").read_text() for name in FAIR]
+    names = [name for name in list_recipes() if name.startswith(("fair-", "conventional-"))]
+    files = [(resources.files("nearkin.recipes") / f"{name}.yaml").read_text() for name in names]
     lines = [line for text in files for line in text.splitlines() if line.startswith("by_data")]
     assert set(tables) == {word for line in lines for word in re.findall(r"[\w-]+", line)} - {"by_data"}
 

@@ -20,7 +20,11 @@ from nearkin.search import rerankers
 
 ROOT = Path(__file__).parents[1]
 METHODS, IMAGES = ROOT / "docs" / "methods", ROOT / "docs" / "images"
-PAGES = {path.stem: path.read_text(encoding="utf-8") for path in sorted(METHODS.glob("*.md")) if path.stem != "index"}
+PAGES = {
+    path.stem: path.read_text(encoding="utf-8")
+    for path in sorted(METHODS.glob("*.md"))
+    if path.stem not in ("index", "coverage")
+}
 INDEX = (METHODS / "index.md").read_text(encoding="utf-8")
 COMMAND = re.compile(r"`(python (?:benchmarks|studies)/|nearkin |pytest )")
 

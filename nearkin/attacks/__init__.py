@@ -13,11 +13,12 @@ from nearkin.attacks.classifier import (
     classifier_of_similarity,
 )
 from nearkin.attacks.library import ATTACKS, Attacked, published_attack, square_attack
-from nearkin.attacks.norms import L2, Combined, LInf, Norm, Scaled, as_norm
+from nearkin.attacks.norms import L1, L2, Combined, LInf, Norm, Scaled, as_norm
 from nearkin.attacks.pgd import (
     AscentResult,
     Goal,
     Misclassify,
+    NameAs,
     PullTo,
     PushAway,
     ascend,
@@ -31,6 +32,7 @@ from nearkin.attacks.voronoi import RobustnessCurves, adversarial_accuracy
 
 __all__ = [
     "ATTACKS",
+    "L1",
     "L2",
     "AscentResult",
     "Attacked",
@@ -41,6 +43,7 @@ __all__ = [
     "Goal",
     "LInf",
     "Misclassify",
+    "NameAs",
     "NearestPoint",
     "Norm",
     "PixelEmbedder",

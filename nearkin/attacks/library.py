@@ -1,5 +1,7 @@
 """Published attacks by name, through foolbox: FGSM, BIM, PGD, DeepFool, Carlini and Wagner; and Square, our own.
 
+In norms that foolbox lacks, L1 and the combined one, FGSM, BIM and PGD are our own too.
+
 The Square attack: random squares, kept where they help; it asks for probabilities only, never for a gradient.
 What a gradient attack misses because gradients are masked, it may find.
 Reference: Andriushchenko, Croce, Flammarion, Hein 2020, Square attack.
@@ -15,11 +17,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from nearkin.attacks.classifier import as_codes, as_inputs, at_rest, check_counts, check_scores, check_size
-from nearkin.attacks.norms import as_norm
-from nearkin.attacks.pgd import usual_step
-from nearkin.attacks.region import PIXELS, Bounds, Unit, check_bounds
+from nearkin.attacks.norms import COMBINED, L1, Norm, as_norm
+from nearkin.attacks.pgd import climb, usual_step
+from nearkin.attacks.region import PIXELS, Ball, Bounds, Unit, check_bounds
 from nearkin.errors import DataError, RecipeError, require, suggestion
 
 _AREA = 0.1
@@ -121,6 +124,8 @@ _FOOLBOX = {
     "deepfool": _Published({"linf": "LinfDeepFoolAttack", "l2": "L2DeepFoolAttack"}, 50, minimal=True),
     "cw": _Published({"l2": "L2CarliniWagnerAttack"}, 200, minimal=True),
 }
+_OWN, _OWN_NORMS = ("fgsm", "bim", "pgd"), (L1.name, COMBINED)
+"""What climbs by our own steps, and in which norms: foolbox has no combined norm, its L1 steps change one number."""
 SQUARE = "square"
 ATTACKS = (*_FOOLBOX, SQUARE)
 """Names of the attacks."""
@@ -136,7 +141,8 @@ class Attacked:
     Attributes:
         pixels: (B, C, H, W) in [0, 1], what the attack ended with, whether it succeeded or not; the input itself where
             the end lies beyond epsilon, or would put right what was wrong.
-        wrong: whether another class is named (B,), inputs that were wrong before included.
+        wrong: whether another class is named (B,), inputs that were wrong before included; with targets: whether the
+            target is.
         distances: from the inputs (B,), in the unit of epsilon.
     """
 
@@ -149,7 +155,7 @@ def check_attack(name: str, norm: str) -> None:
     """Refuse an attack that there is not, or not in this norm."""
     if name not in ATTACKS:
         raise RecipeError(f"There is no attack '{name}'.{suggestion(str(name), ATTACKS)}")
-    norms = list(_FOOLBOX[name].classes) if name in _FOOLBOX else ["linf"]
+    norms = [*_FOOLBOX[name].classes, *(_OWN_NORMS if name in _OWN else ())] if name in _FOOLBOX else ["linf"]
     if norm not in norms:
         raise RecipeError(f"The attack '{name}' uses the norm {' or '.join(norms)}, not '{norm}'.")
 
@@ -161,10 +167,11 @@ def published_attack(
     codes: Tensor,
     eps: float,
     *,
-    norm: str = "linf",
+    norm: str | Norm = "linf",
     unit: Unit | None = None,
     steps: int | None = None,
     step: float | None = None,
+    targets: Tensor | None = None,
     seed: int = 0,
     batch_size: int = _BATCH,
     advance: Callable[[int], None] | None = None,
@@ -181,16 +188,18 @@ def published_attack(
         pixels: (B, C, H, W) in [0, 1].
         codes: true classes (B,), int64.
         eps: radius of the ball.
-        norm: "l2" or "linf"; C&W is of L2, Square of L-inf.
+        norm: "l1", "l2", "linf", or a `Norm` such as the combined one, in the unit; C&W is of L2, Square of L-inf.
         unit: of eps; None: pixels.
         steps: how many (for Square: queries); None: 10 for BIM, 40 for PGD, 50 for DeepFool, 200 for C&W, 500 for
             Square. FGSM always has one.
         step: length of a step of BIM and PGD, in the unit; None: 2.5 eps / steps. Others have no such length.
+        targets: a class (B,) that each input shall be named as, for FGSM, BIM, PGD and C&W; None: any but its own.
         seed: of what is drawn.
         batch_size: inputs that are attacked together.
         advance: told how many inputs are done.
     """
-    check_attack(name, norm)
+    check_attack(name, norm if isinstance(norm, str) else norm.name)
+    measured = as_norm(norm)
     check_size(eps)
     check_counts(steps=steps, batch_size=batch_size)
     if step is not None and not 0 < step < math.inf:
@@ -201,7 +210,17 @@ def published_attack(
         raise DataError(f"Published attacks change images (n, C, H, W), not inputs of shape {tuple(pixels.shape)}.")
     unit = Unit.pixels() if unit is None else unit
     check_bounds(pixels, PIXELS)
-    measured = as_norm(norm)
+    aimed = codes if targets is None else as_codes(targets, pixels)
+    if targets is not None:
+        if name in (SQUARE, "deepfool"):
+            raise DataError(f"The attack '{name}' has no target: use fgsm, bim, pgd or cw.")
+        if bool((aimed == codes).any()):
+            raise DataError("The target of an input is its own class: choose another one.")
+
+    def hit(scores: Tensor, rows: Tensor) -> Tensor:
+        named = scores.argmax(dim=1)
+        return named != codes[rows] if targets is None else named == aimed[rows]
+
     numbers, model = unit.of_pixels(pixels).clamp(*unit.bounds), unit.taken_by(classifier)
     run: Callable[[Tensor, Tensor], Tensor]
     rounding = _ROUNDINGS * torch.finfo(torch.float32).eps
@@ -211,21 +230,23 @@ def published_attack(
     if name == SQUARE:
         queries = _SQUARE_QUERIES if steps is None else steps
         run = partial(square_attack, model, eps=eps, queries=queries, bounds=unit.bounds)
+    elif measured.name in _OWN_NORMS or (name == "fgsm" and targets is not None):  # foolbox's FGSM has no target
+        run = _own(name, model, unit, measured, steps, step, eps, targeted=targets is not None)
     else:
-        run = _foolbox(name, model, unit, norm, steps, step, eps)
+        run = _foolbox(name, model, unit, measured.name, steps, step, eps, targeted=targets is not None)
     with at_rest(classifier):
         for start in range(0, len(pixels), batch_size):
             rows = torch.arange(start, min(start + batch_size, len(pixels)))
             with torch.no_grad():
                 scores = model(numbers[rows])
             check_scores(scores, codes[rows])
-            before = scores.argmax(dim=1) != codes[rows]
+            before = hit(scores, rows)
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(seed * 1_000_003 + start)
-                moved = unit.to_pixels(run(numbers[rows], codes[rows]).detach())
+                moved = unit.to_pixels(run(numbers[rows], aimed[rows]).detach())
             far = measured.length((unit.of_pixels(moved) - numbers[rows]).flatten(1))
             with torch.no_grad():
-                after = classifier(moved).argmax(dim=1) != codes[rows]
+                after = hit(classifier(moved), rows)
             # Nobody would hand in what an attack put right.
             kept = (far <= most) & (after | ~before)
             found[rows[kept]], distances[rows[kept]] = moved[kept], far[kept]
@@ -233,6 +254,34 @@ def published_attack(
             if advance is not None:
                 advance(len(rows))
     return Attacked(found, wrong, distances)
+
+
+def _own(
+    name: str,
+    model: Callable[[Tensor], Tensor],
+    unit: Unit,
+    norm: Norm,
+    steps: int | None,
+    step: float | None,
+    eps: float,
+    targeted: bool,
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """What attacks numbers (b, C, H, W) of classes, or towards them (b,), by our own steps."""
+    default = _FOOLBOX[name].steps
+    count = 1 if default is None else default if steps is None else steps
+    length = usual_step(eps, count) if step is None or default is None else step
+
+    def run(x: Tensor, codes: Tensor) -> Tensor:
+        ball = Ball(x.flatten(1), eps, norm, unit.bounds)
+        sign = -1.0 if targeted else 1.0
+
+        def raised(points: Tensor) -> Tensor:
+            return sign * functional.cross_entropy(model(points.view(x.shape)), codes, reduction="none")
+
+        start = ball.draw() if name == "pgd" else ball.centres
+        return climb(raised, start, ball, steps=count, step=length).view(x.shape)
+
+    return run
 
 
 def _foolbox(
@@ -243,8 +292,9 @@ def _foolbox(
     steps: int | None,
     step: float | None,
     eps: float,
+    targeted: bool = False,
 ) -> Callable[[Tensor, Tensor], Tensor]:
-    """What attacks numbers (b, C, H, W) of classes (b,) through foolbox."""
+    """What attacks numbers (b, C, H, W) of classes, or towards them (b,), through foolbox."""
     foolbox: Any = require("foolbox", "audit")
     told = _FOOLBOX[name]
     options: dict[str, Any] = {}
@@ -258,7 +308,8 @@ def _foolbox(
     wrapped = foolbox.PyTorchModel(_Module(model).eval(), bounds=unit.bounds, device="cpu")
 
     def run(x: Tensor, codes: Tensor) -> Tensor:
-        raw, clipped, _ = published(wrapped, x, codes, epsilons=None if told.minimal else eps)
+        criterion = foolbox.criteria.TargetedMisclassification(codes) if targeted else codes
+        raw, clipped, _ = published(wrapped, x, criterion, epsilons=None if told.minimal else eps)
         return raw if told.minimal else clipped
 
     return run

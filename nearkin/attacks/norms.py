@@ -1,4 +1,4 @@
-"""Norms of perturbations, their balls, and the steepest way up in each: L2, L-infinity, and a mixture of L1 and L-inf.
+"""Norms of perturbations, their balls, and the steepest way up in each: L1, L2, L-infinity, a mixture of L1 and L-inf.
 
 All work on rows of numbers (B, D). Definitions: docs/methods/robustness.md.
 """
@@ -23,6 +23,8 @@ class Norm(ABC):
     """How the size of a perturbation is measured."""
 
     name: str
+    sparse: bool = False
+    """Whether a step changes only the coordinates of largest gradient: none of them shall be one that a box holds."""
 
     @abstractmethod
     def length(self, x: Tensor) -> Tensor:
@@ -108,6 +110,51 @@ class LInf(Norm):
 
 
 @dataclass(frozen=True)
+class L1(Norm):
+    """The sum of the changes of all coordinates.
+
+    Args:
+        share: of the coordinates that a step changes, those of the largest gradient, all by the same amount. One
+            coordinate alone would be steepest, but a box soon ends its way (Tramèr and Boneh 2019).
+    """
+
+    share: float = 0.01
+    name = "l1"
+    sparse = True
+
+    def length(self, x: Tensor) -> Tensor:
+        """Lengths (...) of vectors (..., D)."""
+        return x.abs().sum(dim=-1)
+
+    def distances(self, x: Tensor, y: Tensor) -> Tensor:
+        """Distances (B, R) of points (B, D) and (R, D)."""
+        return torch.cdist(x, y, p=1)
+
+    def project(self, x: Tensor, radius: float) -> Tensor:
+        """The nearest points (B, D) of the ball: all sizes less by one threshold, none below 0."""
+        if radius == 0:
+            return torch.zeros_like(x)
+        sizes = x.abs()
+        ordered = sizes.sort(dim=1, descending=True).values
+        counts = torch.arange(1, x.shape[1] + 1, dtype=x.dtype, device=x.device)
+        thresholds = (ordered.cumsum(dim=1) - radius) / counts
+        last = (ordered > thresholds).sum(dim=1, keepdim=True).clamp_min(1) - 1
+        found = (sizes - thresholds.gather(1, last).clamp_min(0)).clamp_min(0) * x.sign()
+        return found * (radius / self.length(found).clamp_min(_TINY)).clamp_max(1.0).unsqueeze(1)  # what rounding added
+
+    def steepest(self, gradient: Tensor) -> Tensor:
+        """The coordinates (B, D) of largest gradient, all changed by the same amount, 1 in all."""
+        count = max(1, round(self.share * gradient.shape[1]))
+        places = gradient.abs().topk(count, dim=1).indices
+        chosen = torch.zeros_like(gradient).scatter(1, places, 1.0) * gradient.sign()
+        return chosen / self.length(chosen).clamp_min(1.0).unsqueeze(1)
+
+    def reach(self, dimension: int, side: float = 1.0) -> float:
+        """The length of the diagonal of a cube."""
+        return side * dimension
+
+
+@dataclass(frozen=True)
 class Combined(Norm):
     """A mixture of L1 and L-inf: `beta |x|_1 + (1 - beta) |x|_inf`.
 
@@ -122,6 +169,7 @@ class Combined(Norm):
 
     beta: float
     name = "combined"
+    sparse = True
 
     def __post_init__(self) -> None:
         if not 0 < self.beta < 1:
@@ -209,6 +257,11 @@ class Scaled(Norm):
         """That of the other norm."""
         return self.base.name
 
+    @property
+    def sparse(self) -> bool:  # type: ignore[override]
+        """As the other norm."""
+        return self.base.sparse
+
     def _of(self, x: Tensor) -> Tensor:
         return x / self.scales.to(x)
 
@@ -237,13 +290,27 @@ class Scaled(Norm):
         return self.base.draw(like, radius, generator) * self.scales.to(like)
 
 
-_NORMS: dict[str, type[L2] | type[LInf]] = {"l2": L2, "linf": LInf}
+_NORMS: dict[str, type[L1] | type[L2] | type[LInf]] = {"l1": L1, "l2": L2, "linf": LInf}
+COMBINED = Combined.name
 
 
 def as_norm(norm: str | Norm) -> Norm:
-    """A norm, or the name of one: "l2" or "linf"."""
+    """A norm, or the name of one: "l1", "l2" or "linf"."""
     if isinstance(norm, Norm):
         return norm
+    if norm == COMBINED:
+        raise DataError("The combined norm needs the sizes of its two balls: pass Combined.of_balls(eps1, epsinf, D).")
     if norm not in _NORMS:
         raise DataError(f"There is no norm '{norm}'.{suggestion(str(norm), list(_NORMS))}")
     return _NORMS[norm]()
+
+
+def norm_of_inputs(name: str, dimension: int, l1_ratio: float) -> Norm:
+    """The norm of a name for inputs of D numbers.
+
+    Args:
+        name: "l1", "l2", "linf" or "combined".
+        dimension: D.
+        l1_ratio: of the combined norm: how many times as large as its L-inf ball its L1 ball is, eps1 / epsinf.
+    """
+    return Combined.of_balls(l1_ratio, 1.0, dimension) if name == COMBINED else as_norm(name)

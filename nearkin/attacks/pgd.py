@@ -124,7 +124,11 @@ def climb(raised: Callable[[Tensor], Tensor], start: Tensor, region: Region, *, 
 def _moved(points: Tensor, gradient: Tensor, region: Region, step: float) -> Tensor:
     """Points (B, D) after one step."""
     # Where there is no number there is no way up: such a coordinate stays.
-    return region.project(points + step * region.norm.steepest(gradient.nan_to_num(0.0)))
+    slope = gradient.nan_to_num(0.0)
+    if region.norm.sparse and region.bounds is not None:
+        low, high = region.bounds
+        slope = slope.masked_fill(((points <= low) & (slope < 0)) | ((points >= high) & (slope > 0)), 0.0)
+    return region.project(points + step * region.norm.steepest(slope))
 
 
 Raised = Literal["cross-entropy", "margin"]
@@ -164,6 +168,29 @@ class Misclassify:
         of_own = scores.gather(1, own).squeeze(1)
         others = scores.scatter(1, own, -torch.inf)
         return others.amax(dim=1) - of_own, wrong
+
+
+@dataclass(eq=False)
+class NameAs:
+    """Make a classifier name a chosen class.
+
+    Args:
+        classifier: inputs (b, *shape) to log-probabilities (b, C), or scores of which these are the softmax.
+        targets: the chosen class of each input (B,), int64.
+        shape: of one input.
+    """
+
+    classifier: Callable[[Tensor], Tensor]
+    targets: Tensor
+    shape: tuple[int, ...]
+
+    def __call__(self, points: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-probability (b,) of the chosen class, and whether it is named (b,), of points (b, D)."""
+        scores = self.classifier(points.view(-1, *self.shape))
+        wanted = self.targets[rows]
+        check_scores(scores, wanted)
+        values = torch.log_softmax(scores, dim=1).gather(1, wanted.unsqueeze(1)).squeeze(1)
+        return values, scores.argmax(dim=1) == wanted
 
 
 class _InGallery:
@@ -325,11 +352,21 @@ def attack_classifier(
     eps: float,
     *,
     raised: Raised = "cross-entropy",
+    targets: Tensor | None = None,
     **options: object,
 ) -> AscentResult:
-    """Look for wrongly classified points near inputs (B, ...) of classes `codes` (B,); options as for `attack`."""
+    """Look for wrongly classified points near inputs (B, ...) of classes `codes` (B,); options as for `attack`.
+
+    With `targets` (B,), chosen classes, only a point that is named so counts, and its log-probability is raised.
+    """
     inputs = as_inputs(inputs)
-    goal = Misclassify(classifier, as_codes(codes, inputs), tuple(inputs.shape[1:]), raised)
+    codes, shape = as_codes(codes, inputs), tuple(inputs.shape[1:])
+    goal: Goal = Misclassify(classifier, codes, shape, raised)
+    if targets is not None:
+        chosen = as_codes(targets, inputs)
+        if bool((chosen == codes).any()):
+            raise DataError("The target of an input is its own class: choose another one.")
+        goal = NameAs(classifier, chosen, shape)
     with at_rest(classifier):
         return attack(goal, inputs, eps, **options)  # type: ignore[arg-type]
 

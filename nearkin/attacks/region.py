@@ -35,6 +35,10 @@ class Region(Protocol):
     def norm(self) -> Norm:
         """How steps are measured."""
 
+    @property
+    def bounds(self) -> Bounds | None:
+        """Smallest and largest value of a coordinate; None: any."""
+
     def project(self, points: Tensor) -> Tensor:
         """Points of the region near points (B, D)."""
 

@@ -24,6 +24,7 @@ from nearkin.attacks import (
     classifier_of_similarity,
 )
 from nearkin.attacks.library import SQUARE, published_attack
+from nearkin.attacks.norms import norm_of_inputs
 from nearkin.attacks.region import Unit
 from nearkin.attacks.voronoi import RobustnessCurves, adversarial_accuracy
 from nearkin.audits.calibration import OURS, divided, fit_estimators, tables_of
@@ -71,7 +72,8 @@ class Scene:
         targets: classifiers by name, each attacked for itself.
         embed: pixels to points of the model's space.
         unit: of the epsilons.
-        norm: of the perturbations, in that unit: what is checked is then what the model sees.
+        ball_norm: of the perturbations, in that unit.
+        norm: the same of pixels: what is checked is then what the model sees.
     """
 
     def __init__(self, subject: Subject, section: AuditSection) -> None:
@@ -91,7 +93,9 @@ class Scene:
         self.embed = PixelEmbedder(subject.model)
         self.targets = self._targets(subject)
         self.unit = Unit.of(section.attack_unit, subject.model.spec)
-        self.norm = self.unit.measured(section.attack_norm, tuple(self.pixels.shape[1:]))
+        shape = tuple(self.pixels.shape[1:])
+        self.ball_norm = norm_of_inputs(section.attack_norm, self.pixels[0].numel(), section.attack_l1_ratio)
+        self.norm = self.unit.measured(self.ball_norm, shape)
 
     def _targets(self, subject: Subject) -> dict[str, Classifier]:
         embed, named = self.embed, set(self.truth.tolist())
@@ -205,7 +209,7 @@ def attack_classes(scene: Scene) -> AttackedClasses:
                     scene.pixels,
                     scene.codes(name),
                     eps,
-                    norm=section.attack_norm,
+                    norm=scene.ball_norm,
                     unit=scene.unit,
                     steps=section.attack_steps if attack == "pgd" else None,
                     seed=section.seed,
@@ -221,6 +225,27 @@ def attack_classes(scene: Scene) -> AttackedClasses:
     with Progress("Checking for masked gradients", 1, progress) as bar:
         _check(found, scene)
         bar.advance()
+    return found
+
+
+def attack_towards(scene: Scene) -> dict[float, np.ndarray]:
+    """By epsilon whether each query (q,) is named as a class that was drawn for it, by NED under a targeted attack."""
+    section, target, codes = scene.section, scene.targets[OURS], scene.codes(OURS)
+    count = len(target.classes)
+    if not section.targeted or count < 2:
+        return {}
+    generator = torch.Generator().manual_seed(section.seed)
+    others = (codes + torch.randint(1, count, codes.shape, generator=generator)) % count
+    options: dict[str, Any] = {"norm": scene.norm, "steps": section.attack_steps, "seed": section.seed}
+    named, found = torch.zeros(len(codes), dtype=torch.bool), {}
+    with Progress("Attacking towards a class", len(section.attack_epsilons), scene.subject.progress) as bar:
+        for eps in section.attack_epsilons:
+            # What a smaller ball holds, a larger one does.
+            named |= attack_classifier(
+                target, scene.pixels, codes, eps, targets=others, batch_size=_BATCH, **options
+            ).reached
+            found[eps] = named.numpy().copy()
+            bar.advance()
     return found
 
 

@@ -18,6 +18,7 @@ from nearkin.audits.attacks import (
     attack_cells,
     attack_classes,
     attack_neighbours,
+    attack_towards,
     interval_of,
 )
 from nearkin.audits.calibration import OURS
@@ -49,6 +50,7 @@ def robustness_suite(subject: Subject, section: AuditSection) -> SuiteResult:
     scene = Scene(subject, section)
     classes = attack_classes(scene)
     right, pushed, pulled = attack_neighbours(scene)
+    towards = attack_towards(scene)
     found = SuiteResult(primary=f"accuracy, {_cell(section.attacks[-1], section.attack_epsilons[0])}, {OURS}")
     found.notes.extend(_notes(scene))
     cells = None
@@ -62,6 +64,7 @@ def robustness_suite(subject: Subject, section: AuditSection) -> SuiteResult:
     shares = {"P@1, unattacked": right}
     shares |= {f"P@1, pushed away {eps:.3g}": hits for eps, hits in pushed.items()}
     shares |= {f"pulled to a chosen item {eps:.3g}": hits for eps, hits in pulled.items()}
+    shares |= {f"named as a chosen class {eps:.3g}": hits for eps, hits in towards.items()}
     for name, hits in shares.items():
         _add_share(found, name, hits, scene.truth, section)
     found.drawings.append(lambda: draw_strips(scene, classes))
@@ -86,13 +89,14 @@ def robustness_suite(subject: Subject, section: AuditSection) -> SuiteResult:
         "checks": {"eps": classes.checked_eps, "accuracy": classes.checks},
         "pulled": {f"{eps:.3g}": float(hits.mean()) for eps, hits in pulled.items()},
         "pushed": {f"{eps:.3g}": float(hits.mean()) for eps, hits in pushed.items()},
+        "towards": {f"{eps:.3g}": float(hits.mean()) for eps, hits in towards.items()},
         "cells": None if cells is None else cells.to_dict(),
         "certified": {
             name: {"radii": result.radii.tolist(), "codes": result.codes.tolist(), "sigma": result.sigma}
             for name, result in certified.items()
         },
     }
-    found.lower_is_better = tuple(name for name in found.values if name.startswith(("ECE", "pulled")))
+    found.lower_is_better = tuple(name for name in found.values if name.startswith(("ECE", "pulled", "named as")))
     return found
 
 

@@ -22,6 +22,7 @@ from nearkin.cli.options import EXIT_CODES, GalleryCommand, JsonFile
 from nearkin.cli.recipes import recipes_app
 from nearkin.cli.train import demo, train
 from nearkin.cli.trials import trials
+from nearkin.cli.tune import tune
 from nearkin.errors import NearkinError
 
 app = typer.Typer(
@@ -115,7 +116,7 @@ _OF_RUNS: tuple[Callable[..., None], ...] = (
     model.export,
     model.explain,
 )
-_OF_SEVERAL: tuple[Callable[..., None], ...] = (compare, dynamics, geometry, correlate, benchmark, demo)
+_OF_SEVERAL: tuple[Callable[..., None], ...] = (compare, dynamics, geometry, correlate, benchmark, tune, demo)
 _OF_GALLERIES: tuple[Callable[..., None], ...] = (query.search, query.classify, serve.serve, serve.key)
 for _command in (*_OF_RUNS, *_OF_SEVERAL):
     app.command()(_command)

@@ -42,18 +42,20 @@ class _Section(BaseModel):
 class AdversarialSection(_Section):
     """What is made of perturbed inputs, and what perturbs them."""
 
-    mode: Literal["mix", "trades", "negative-margin"] = Field(
+    mode: Literal["mix", "trades", "negative-margin", "logit-pairing", "triplet"] = Field(
         default="mix",
         description="mix: the loss of clean and of perturbed inputs; trades: perturbed ones should be predicted as the "
-        "clean ones are; negative-margin: with the loss normface, perturbed ones should only stay with their proxy.",
+        "clean ones are; negative-margin: with the loss normface, perturbed ones should only stay with their proxy; "
+        "logit-pairing: as mix, and perturbed ones should get the clean ones' class scores; triplet: as mix, and they "
+        "should be nearer to a clean item of their class than to the nearest clean one of another.",
     )
     alpha: float = Field(
         default=0.5,
         ge=0,
         lt=1,
         allow_inf_nan=False,
-        description="With mode=mix or negative-margin: the share of the clean inputs' loss; 0: clean inputs are left "
-        "out (mix only).",
+        description="But for mode=trades: the share of the clean inputs' loss; 0: clean inputs are left out (mix), or "
+        "have no loss of their own (logit-pairing, triplet).",
     )
     trades_lambda: Fractional = Field(
         default=1 / 6,
@@ -67,11 +69,28 @@ class AdversarialSection(_Section):
         description="With mode=trades: kl: the divergence of the two predictions; cross-entropy: this plus the entropy "
         "of the clean one, which can make one class certain for all inputs.",
     )
+    pairing_weight: NonNegative = Field(
+        default=0.5, description="With mode=logit-pairing or triplet: weight of the term that pairs inputs."
+    )
+    pairing_margin: NonNegative = Field(
+        default=0.03, description="With mode=triplet: by how much the own class shall be nearer, in 1 - cosine."
+    )
     attack: Literal["fgsm", "bim", "pgd"] = Field(
         default="pgd",
         description="fgsm: one step of eps; bim: several steps from the input; pgd: from a random point of the ball.",
     )
-    norm: Literal["linf", "l2"] = Field(default="linf", description="How the size of a perturbation is measured.")
+    norm: Literal["linf", "l2", "l1", "combined"] = Field(
+        default="linf",
+        description="How the size of a perturbation is measured; combined: beta L1 + (1 - beta) L-inf, whose ball of "
+        "size eps holds the L1 ball of that size and the L-inf ball of eps / l1_ratio.",
+    )
+    l1_ratio: float = Field(
+        default=100.0,
+        gt=1,
+        allow_inf_nan=False,
+        description="With norm=combined: how many times as large as the L-inf ball the L1 ball is, between 1 and the "
+        "numbers of an input.",
+    )
     eps: Fractional = Field(
         default=8 / 255,
         gt=0,
@@ -93,6 +112,12 @@ class AdversarialSection(_Section):
         for name in ("trades_lambda", "trades_term"):
             if self.mode != "trades" and getattr(self, name) != _default(name):
                 raise ValueError(f"{name} is set, which the mode '{self.mode}' does not use: remove it")
+        uses = {"pairing_weight": ("logit-pairing", "triplet"), "pairing_margin": ("triplet",)}
+        for name, modes in uses.items():
+            if self.mode not in modes and getattr(self, name) != _default(name):
+                raise ValueError(f"{name} is set, which the mode '{self.mode}' does not use: remove it")
+        if self.norm != "combined" and self.l1_ratio != _default("l1_ratio"):
+            raise ValueError(f"l1_ratio is set, which the norm '{self.norm}' does not use: set norm to combined")
         if self.norm == "linf" and self.eps >= 1:
             raise ValueError(
                 f"eps is of pixels from 0 to 1 and must be below 1 in linf, as 8/255 is; {self.eps:g} is not"
@@ -473,7 +498,22 @@ class AuditSection(_Section):
         min_length=1,
         description="Attacks of the robustness suite: fgsm, bim, pgd, deepfool, cw (l2), square (linf).",
     )
-    attack_norm: Literal["linf", "l2"] = Field(default="linf", description="Norm of the perturbations.")
+    attack_norm: Literal["linf", "l2", "l1", "combined"] = Field(
+        default="linf",
+        description="Norm of the perturbations; combined: beta L1 + (1 - beta) L-inf, whose ball of size eps holds the "
+        "L1 ball of that size and the L-inf ball of eps / attack_l1_ratio.",
+    )
+    attack_l1_ratio: float = Field(
+        default=100.0,
+        gt=1,
+        allow_inf_nan=False,
+        description="With attack_norm=combined: how many times as large as the L-inf ball the L1 ball is, between 1 "
+        "and the numbers of an input.",
+    )
+    targeted: bool = Field(
+        default=False,
+        description="Also attack NED towards a class that is drawn for each query, in the robustness suite.",
+    )
     attack_unit: Literal["pixels", "normalised"] = Field(
         default="pixels",
         description="Unit of the epsilons: pixels from 0 to 1, or inputs as the model normalises them.",
@@ -511,6 +551,13 @@ class AuditSection(_Section):
 
     @model_validator(mode="after")
     def _check_attacks(self) -> AuditSection:
+        if (
+            self.attack_norm != "combined"
+            and self.attack_l1_ratio != type(self).model_fields["attack_l1_ratio"].default
+        ):
+            raise ValueError(
+                f"attack_l1_ratio is set, which the norm '{self.attack_norm}' does not use: set attack_norm to combined"
+            )
         if (self.attacks, self.attack_norm) != (_ATTACKS, "linf"):
             from nearkin.attacks.library import check_attack  # a plain recipe needs nothing of attacks
 

@@ -4,6 +4,8 @@
                                                    triplets also each part alone, and what else attention could be
     python studies/adversary/run.py cifar     the same on CIFAR-100, a network trained from scratch, and triplets
                                                    with Adapt-Adv of several weights
+    python studies/adversary/run.py forms     CIFAR-100: multiplicative attention, and an adaptive adversary with
+                                                   smoothed labels, each against the form of the recipes
     python studies/adversary/run.py cifar --only triplet "triplet + Soft-Adv"
 
 Each book is a directory beside this file with a ledger, tables and a picture; a stopped one goes on where it was.
@@ -179,6 +181,21 @@ def cifar(data: Data) -> list[Candidate]:
     return [*of_loss(data, first), *parts(data), *rest, *swept]
 
 
+MULTIPLICATIVE, SMOOTHED = "triplet + multiplicative GDFL", "triplet + Adapt-Adv, smoothed labels"
+FORMS = {MULTIPLICATIVE: "triplet + GDFL", SMOOTHED: "triplet + Adapt-Adv"}
+"""What the recipes of the paper leave out, and what it is compared with."""
+
+
+def forms(data: Data) -> list[Candidate]:
+    """The other form of attention, and both halves of the paper's third contribution at once."""
+    return [
+        candidate(data, "triplet", "-gdfl", "triplet + GDFL"),
+        candidate(data, "triplet", "-gdfl-multiplicative", MULTIPLICATIVE),
+        candidate(data, "triplet", "-adapt-adv", "triplet + Adapt-Adv"),
+        candidate(data, "triplet", "-adapt-adv-smooth", SMOOTHED),
+    ]
+
+
 def weighted(weight: float) -> str:
     """The line of triplets with Adapt-Adv of a weight: 0 is attention alone."""
     names = {0.0: "triplet + GDFL", USUAL: "triplet + Adapt-Adv"}
@@ -186,11 +203,11 @@ def weighted(weight: float) -> str:
 
 
 def plain(name: str) -> str | None:
-    """What a variant is compared with: the same loss by itself."""
-    return name.partition(" + ")[0] if " + " in name else None
+    """What a variant is compared with: the same loss by itself, or the usual form."""
+    return FORMS[name] if name in FORMS else name.partition(" + ")[0] if " + " in name else None
 
 
-STUDIES = {"cub": Study(CUB, cub), "cifar": Study(CIFAR, cifar)}
+STUDIES = {"cub": Study(CUB, cub), "cifar": Study(CIFAR, cifar), "forms": Study(CIFAR, forms)}
 
 
 def draw_lambdas(done: Benchmark) -> bytes:
@@ -273,7 +290,7 @@ def main() -> int:
         folds=study.data.folds,
         fold_order="random",
         seeds=SEEDS,
-        against=None if arguments.only else {name: base for name in names if (base := plain(name)) is not None},
+        against=None if arguments.only else {name: base for name in names if (base := plain(name)) in names},
         source=study.data.source,
     )
     print(done.tables.markdown())

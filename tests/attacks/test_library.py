@@ -5,7 +5,7 @@ import sys
 import pytest
 import torch
 
-from nearkin.attacks import as_norm
+from nearkin.attacks import Combined, as_norm
 from nearkin.attacks.library import ATTACKS, check_attack, published_attack
 from nearkin.attacks.region import Unit
 from nearkin.errors import DataError, MissingExtraError, RecipeError
@@ -139,7 +139,8 @@ def test_the_border_of_a_linear_model_decides(name, norm):
         ("pdg", "linf", "pgd"),
         ("cw", "linf", "l2"),
         ("square", "l2", "linf"),
-        ("fgsm", "l1", "l1"),
+        ("fgsm", "l3", "l3"),
+        ("deepfool", "l1", "l1"),
     ],
 )
 def test_what_there_is_not_is_refused(name, norm, word):
@@ -161,3 +162,48 @@ def test_the_extra_is_named_when_foolbox_is_missing(monkeypatch):
     with pytest.raises(MissingExtraError, match=r"nearkin\[audit\]"):
         published_attack("fgsm", model, x, codes, 0.1)
     assert published_attack("square", model, x, codes, 0.5, steps=5).pixels.shape == x.shape  # ours needs none
+
+
+@pytest.mark.parametrize("name", ["fgsm", "bim", "pgd"])
+@pytest.mark.parametrize("norm", ["l1", Combined.of_balls(12.0, 1.0, 75)], ids=["l1", "combined"])
+@pytest.mark.parametrize("unit", [Unit.pixels(), NORMALISED], ids=["pixels", "normalised"])
+def test_norms_that_foolbox_lacks(name, norm, unit):
+    model, given = network(), pixels()
+    codes, eps = model(given).argmax(dim=1), 3.0
+    found = published_attack(name, model, given, codes, eps, norm=norm, unit=unit, steps=5)
+    lengths = as_norm(norm).length((unit.of_pixels(found.pixels) - unit.of_pixels(given)).flatten(1))
+    assert (lengths <= eps * (1 + 1e-5)).all()
+    assert float(lengths.max()) > (0.25 if name == "fgsm" else 0.5) * eps
+    assert ((found.pixels >= 0) & (found.pixels <= 1)).all()
+    own = torch.arange(len(codes)), codes
+    assert (model(found.pixels)[own] <= model(given)[own] + 1e-6).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "norm"), [("fgsm", "linf"), ("bim", "l2"), ("pgd", "linf"), ("pgd", "l1"), ("cw", "l2")]
+)
+def test_targets_are_what_is_named(name, norm):
+    model, given = network(), pixels()
+    codes = model(given).argmax(dim=1)
+    targets = (codes + 1) % 3
+    eps = {"linf": 0.5, "l2": 4.0, "l1": 30.0}[norm]
+    found = published_attack(
+        name, model, given, codes, eps, norm=norm, targets=targets, steps=None if name == "fgsm" else 30
+    )
+    assert torch.equal(found.wrong, model(found.pixels).argmax(dim=1) == targets)
+    other = published_attack(
+        name, model, given, codes, eps, norm=norm, targets=(codes + 2) % 3, steps=None if name == "fgsm" else 30
+    )
+    assert found.wrong.any()
+    assert (other.pixels != found.pixels).any()
+    raised = (model(found.pixels) - model(given)).gather(1, targets.unsqueeze(1))
+    assert raised.mean() > 0
+
+
+def test_targets_that_make_no_sense_are_refused():
+    model, given = network(), pixels()
+    codes = model(given).argmax(dim=1)
+    with pytest.raises(DataError, match="own class"):
+        published_attack("pgd", model, given, codes, 0.1, targets=codes)
+    with pytest.raises(DataError, match="target"):
+        published_attack("square", model, given, codes, 0.1, targets=(codes + 1) % 3)

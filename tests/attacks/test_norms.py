@@ -11,18 +11,18 @@ from scipy.optimize import linprog, minimize
 from scipy.spatial import ConvexHull
 from scipy.spatial.distance import cdist
 
-from nearkin.attacks import L2, Combined, LInf, as_norm
-from nearkin.attacks.norms import Scaled
+from nearkin.attacks import L1, L2, Combined, LInf, as_norm
+from nearkin.attacks.norms import Scaled, norm_of_inputs
 from nearkin.errors import DataError
 
-NORMS = [L2(), LInf(), Combined(0.05), Combined(0.4), Combined(0.95)]
+NORMS = [L1(share=1e-9), L2(), LInf(), Combined(0.05), Combined(0.4), Combined(0.95)]
 norms = pytest.mark.parametrize("norm", NORMS, ids=lambda norm: f"{norm.name}{getattr(norm, 'beta', '')}")
 
 
 def naive_length(norm, x):
     if isinstance(norm, Combined):
         return norm.beta * np.abs(x).sum() + (1 - norm.beta) * np.abs(x).max()
-    return np.linalg.norm(x, ord=2 if isinstance(norm, L2) else np.inf)
+    return np.linalg.norm(x, ord=1 if isinstance(norm, L1) else 2 if isinstance(norm, L2) else np.inf)
 
 
 def sizes_and_top(dimension, beta):
@@ -38,6 +38,8 @@ def naive_projection(norm, x, radius):
         constraints = [{"type": "ineq", "fun": lambda z: radius**2 - z[:-1] @ z[:-1]}]
     elif isinstance(norm, LInf):
         constraints = [{"type": "ineq", "fun": lambda z: radius - z[:-1]}]
+    elif isinstance(norm, L1):
+        constraints = [{"type": "ineq", "fun": lambda z: radius - z[:-1].sum()}]
     else:
         rows, limits = sizes_and_top(dimension, norm.beta), np.append(np.zeros(dimension), radius)
         constraints = [{"type": "ineq", "fun": lambda z: limits - rows @ z, "jac": lambda z: -rows}]
@@ -99,6 +101,8 @@ def naive_steepest(norm, gradient):
     if isinstance(norm, L2):
         return float(np.linalg.norm(gradient))
     dimension = len(gradient)
+    if isinstance(norm, L1):
+        return float(np.abs(gradient).max())
     if isinstance(norm, LInf):
         return -linprog(-gradient, bounds=[(-1, 1)] * dimension).fun
     sizes = sizes_and_top(dimension, norm.beta)
@@ -130,7 +134,7 @@ def test_lengths_and_distances_match_scipy(norm):
     if isinstance(norm, Combined):
         expected = norm.beta * cdist(x, y, "cityblock") + (1 - norm.beta) * cdist(x, y, "chebyshev")
     else:
-        expected = cdist(x, y, "euclidean" if isinstance(norm, L2) else "chebyshev")
+        expected = cdist(x, y, {"l1": "cityblock", "l2": "euclidean", "linf": "chebyshev"}[norm.name])
     np.testing.assert_allclose(norm.distances(torch.from_numpy(x), torch.from_numpy(y)).numpy(), expected, rtol=1e-12)
     lengths = norm.length(torch.from_numpy(x[:, None] - y[None])).numpy()
     np.testing.assert_allclose(lengths, expected, rtol=1e-12)
@@ -160,7 +164,7 @@ def test_what_is_drawn_is_in_the_ball(norm, seed, dimension, radius):
 @norms
 def test_draws_fill_the_ball(norm):
     """In two dimensions a quarter of the ball is within half the radius, and all ways are taken."""
-    if isinstance(norm, LInf | L2) or norm.beta == 0.4:
+    if not isinstance(norm, Combined) or norm.beta == 0.4:
         drawn = norm.draw(torch.zeros(4000, 2, dtype=torch.float64), 2.0, torch.Generator().manual_seed(0))
         assert float((norm.length(drawn) <= 1.0).double().mean()) == pytest.approx(0.25, abs=0.03)
         assert drawn.mean(dim=0).abs().max() < 0.06
@@ -240,3 +244,22 @@ def test_a_scaled_norm_is_the_norm_of_what_was_divided(base):
     others = norm.draw(x.repeat(200, 1), 1.0, torch.Generator().manual_seed(2)).view(200, 6, 3)
     assert ((others * x).sum(dim=2) <= best + 1e-9).all()
     assert norm.name == base
+
+
+def test_a_step_in_l1_changes_the_share_of_the_largest_gradient_alike():
+    gradient = torch.randn(4, 200, generator=torch.Generator().manual_seed(0))
+    found = L1(share=0.05).steepest(gradient)
+    for way, slope in zip(found, gradient, strict=True):
+        largest = sorted(range(200), key=lambda place: -abs(float(slope[place])))[:10]
+        expected = torch.zeros(200)
+        expected[largest] = slope[largest].sign() / 10
+        torch.testing.assert_close(way, expected)
+
+
+def test_norms_of_inputs_by_name():
+    assert norm_of_inputs("l1", 5, 100.0) == L1()
+    assert norm_of_inputs("combined", 5, 3.0).beta == pytest.approx(Combined.of_balls(0.6, 0.2, 5).beta)
+    with pytest.raises(DataError, match="epsinf"):
+        norm_of_inputs("combined", 5, 100.0)
+    with pytest.raises(DataError, match="of_balls"):
+        as_norm("combined")

@@ -448,7 +448,26 @@ def test_what_makes_no_sense_is_refused():
         attack_classifier(model, x, codes, float("inf"))
     with pytest.raises(DataError, match="bounds"):
         attack_classifier(model, x * 255, codes, 0.1)
-    with pytest.raises(DataError, match="l1"):
-        attack_classifier(model, x, codes, 0.1, norm="l1")
+    with pytest.raises(DataError, match="l3"):
+        attack_classifier(model, x, codes, 0.1, norm="l3")
     with pytest.raises(DataError, match=r"\bmargin\b"):
         attack_classifier(model, x, codes, 0.1, raised="margins")
+
+
+def test_a_targeted_attack_ends_only_at_its_target():
+    """Three classes on a line of scores: towards each of the others the attack moves another way."""
+    weights = torch.tensor([[4.0, 0.0], [0.0, 4.0], [-4.0, -4.0]])
+
+    def classify(x):
+        return (x.flatten(1) - 0.5) @ weights.T
+
+    inputs = torch.tensor([[0.6, 0.55]]).repeat(2, 1)
+    codes, targets = torch.tensor([0, 0]), torch.tensor([1, 2])
+    found = attack_classifier(classify, inputs, codes, 0.3, targets=targets, steps=20)
+    assert found.reached.all()
+    assert classify(found.points).argmax(dim=1).tolist() == [1, 2]
+    torch.testing.assert_close(found.values, torch.log_softmax(classify(found.points), 1)[torch.arange(2), targets])
+    near = attack_classifier(classify, inputs, codes, 0.03, targets=targets, steps=20)
+    assert near.reached.tolist() == [True, False], "the third class is too far, though the second is not"
+    with pytest.raises(DataError, match="own class"):
+        attack_classifier(classify, inputs, codes, 0.3, targets=codes)

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 import nearkin as nk
-from nearkin.attacks import PixelEmbedder, class_codes, classifier_of_estimator
+from nearkin.attacks import Combined, PixelEmbedder, class_codes, classifier_of_estimator
 from nearkin.attacks.library import published_attack
 from nearkin.audits import Subject, run_suites, subject_of_model
 from nearkin.audits.attacks import VOTES, AttackedClasses, Scene
@@ -195,6 +195,18 @@ def test_l2_has_no_square_and_square_no_l2(subject):
         AuditSection(attack_epsilons=[0.1, 0.1000001])
     with pytest.raises(RecipeError, match="cw"):
         load_recipe("base", ["audit.attacks=[cw]"])
+
+
+def test_other_norms_and_targets(subject):
+    parts = {"voronoi_items": 4, "smoothed_queries": 0, "attacks": ["pgd"], "attack_epsilons": [2.0], "targeted": True}
+    section = QUICK.model_copy(update={**parts, "attack_norm": "combined", "attack_l1_ratio": 20.0})
+    scene = Scene(subject, section)
+    assert scene.ball_norm == Combined.of_balls(20.0, 1.0, 768)
+    found = robustness_suite(subject, section)
+    assert 0 <= found.values["named as a chosen class 2"] <= 1
+    assert "named as a chosen class 2" in found.lower_is_better
+    with pytest.raises(RecipeError, match="attack_l1_ratio"):
+        load_recipe("base", ["audit.attack_l1_ratio=5"])
 
 
 def test_a_softmax_run_is_attacked_by_its_own_classes(patterns, tiny, tmp_path):

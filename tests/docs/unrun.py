@@ -26,6 +26,12 @@ NOT_RUN: dict[tuple[str, str], str] = {
     ): "what train printed for emoji.zip, which no page has",
     ("docs/guide/service.md", "server {"): "nginx; its address is compared with the service's below",
     ("docs/guide/service.md", "[Service]"): "systemd; its command is parsed below",
+    ("docs/guide/tune.md", "nearkin tune cub200 --recipe contrastive-ccp --trials 20 --out searches/ccp \\"): (
+        "trains twenty models; tests/protocol/test_protocol_tune.py runs the command"
+    ),
+    ("docs/guide/tune.md", "nearkin train cub200 --recipe searches/ccp/best.yaml --out runs/best"): (
+        "needs the search above"
+    ),
     ("docs/guide/short-embeddings.md", "Euclidean space:  P W u + P (b - m)"): "maths",
 }
 """Page and first line of a block, and why it is not run."""

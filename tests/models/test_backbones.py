@@ -23,6 +23,8 @@ SHAPES = [
     ("lenet", 28, (2, 120, 1, 1)),
     ("lenet", 32, (2, 120, 2, 2)),
     ("resnet20", 16, (2, 64, 4, 4)),
+    ("preact-resnet20", 16, (2, 64, 4, 4)),
+    ("preact-resnet20", 28, (2, 64, 7, 7)),
     ("resnet18", 32, (2, 512, 4, 4)),
     ("resnet18", 96, (2, 512, 3, 3)),
     ("resnet50", 32, (2, 2048, 4, 4)),
@@ -52,7 +54,7 @@ def test_shapes_and_stages(name, size, shape, channels):
             torch.testing.assert_close(backbone(found, start=stage), whole, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("name", ["conv4", "lenet", "resnet20", "resnet50", "efficientnet-lite0"])
+@pytest.mark.parametrize("name", ["conv4", "lenet", "resnet20", "preact-resnet20", "resnet50", "efficientnet-lite0"])
 def test_every_weight_gets_a_gradient(name):
     backbone = make_backbone(name, size=32).train()
     backbone(torch.randn(4, 3, 32, 32)).square().mean().backward()
@@ -87,6 +89,34 @@ def test_resnets_have_the_published_number_of_weights():
     counts = {name: sum(p.numel() for p in make_backbone(name).parameters()) for name in ("resnet18", "resnet50")}
     assert counts == {"resnet18": 11_176_512, "resnet50": 23_508_032}
     assert 0.26e6 < sum(p.numel() for p in make_backbone("resnet20").parameters()) < 0.28e6
+
+
+def test_preactivation_by_its_definition():
+    """h + conv(relu(norm(conv(relu(norm(h)))))), layer by layer (He et al. 2016, Identity mappings, figure 1b)."""
+    backbone = make_backbone("preact-resnet20", channels=1, size=16).double().eval()
+    for norm in (layer for layer in backbone.modules() if isinstance(layer, torch.nn.BatchNorm2d)):
+        torch.nn.init.normal_(norm.running_mean)
+        torch.nn.init.uniform_(norm.weight)
+        torch.nn.init.normal_(norm.bias)
+    state = backbone.state_dict()
+
+    def norm(h, name):
+        parts = [state[f"{name}.{part}"] for part in ("running_mean", "running_var", "weight", "bias")]
+        mean, variance, weight, bias = (part.view(1, -1, 1, 1) for part in parts)
+        return (((h - mean) / (variance + 1e-5).sqrt()) * weight + bias).clamp_min(0)
+
+    x = torch.randn(2, 1, 16, 16, dtype=torch.float64)
+    h = torch.conv2d(x, state["stages.stem.weight"], padding=1)
+    for stage in (1, 2, 3):
+        for block in range(3):
+            name, stride = f"stages.stage{stage}.{block}", 2 if stage > 1 and block == 0 else 1
+            active = norm(h, f"{name}.before.0")
+            inner = torch.conv2d(active, state[f"{name}.body.0.0.weight"], stride=stride, padding=1)
+            inner = torch.conv2d(norm(inner, f"{name}.body.0.1"), state[f"{name}.body.1.weight"], padding=1)
+            if stride == 2:
+                h = torch.conv2d(active, state[f"{name}.shortcut.weight"], stride=2)
+            h = h + inner
+    torch.testing.assert_close(backbone(x), norm(h, "stages.stage3.3"))
 
 
 @pytest.mark.parametrize("size", [7, 8])

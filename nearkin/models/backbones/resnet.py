@@ -1,4 +1,7 @@
-"""Residual networks: ResNet-20 as for CIFAR, ResNet-18 and ResNet-50 as for ImageNet (He et al. 2016)."""
+"""Residual networks: ResNet-20 as for CIFAR, plain and with pre-activation, ResNet-18 and ResNet-50 as for ImageNet.
+
+Reference: He, Zhang, Ren, Sun 2016: Deep residual learning; Identity mappings in deep residual networks.
+"""
 
 from __future__ import annotations
 
@@ -52,6 +55,45 @@ class _Bottleneck(_Block):
             conv_norm(nn.Conv2d(width, width, 3, stride, padding=1, bias=False), nn.ReLU(inplace=True)),
             conv_norm(nn.Conv2d(width, width * self.expansion, 1, bias=False)),
         )
+
+
+class _PreactivationBlock(ResidualBlock):
+    """shortcut(x) + conv(relu(norm(conv(relu(norm(x)))))).
+
+    Where the shape changes, the shortcut is a 1x1 convolution of the first relu(norm(x)), as in the authors' code.
+    """
+
+    def __init__(self, incoming: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.before = nn.Sequential(nn.BatchNorm2d(incoming), nn.ReLU(inplace=True))
+        self.body = nn.Sequential(
+            conv_norm(nn.Conv2d(incoming, width, 3, stride, padding=1, bias=False), nn.ReLU(inplace=True)),
+            nn.Conv2d(width, width, 3, padding=1, bias=False),
+        )
+        self.shortcut: nn.Module | None = None
+        if stride != 1 or incoming != width:
+            self.shortcut = nn.Conv2d(incoming, width, 1, stride, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        active = self.before(x)
+        kept: Tensor = x if self.shortcut is None else self.shortcut(active)
+        return kept + self.dropped(self.body(active))
+
+
+def preact_resnet20(spec: InputSpec) -> Backbone:
+    """ResNet-20 with norm and activation before each convolution ("ResNetV2"), and once more after the last block."""
+    stages: dict[str, nn.Module] = {"stem": nn.Conv2d(spec.channels, 16, 3, padding=1, bias=False)}
+    incoming, widths = 16, (16, 32, 64)
+    for number, width in enumerate(widths, start=1):
+        blocks: list[nn.Module] = []
+        for place in range(3):
+            blocks.append(_PreactivationBlock(incoming, width, stride=2 if place == 0 and number > 1 else 1))
+            incoming = width
+        if number == len(widths):
+            blocks += [nn.BatchNorm2d(width), nn.ReLU(inplace=True)]
+        stages[f"stage{number}"] = nn.Sequential(*blocks)
+    channels = {"stem": 16, **{f"stage{number}": width for number, width in enumerate(widths, start=1)}}
+    return initialise(Backbone(spec, stages, channels))
 
 
 def resnet20(spec: InputSpec) -> Backbone:
@@ -126,6 +168,7 @@ _resnet18 = partial(imagenet_resnet, block=_Block, depths=(2, 2, 2, 2))
 _resnet50 = partial(imagenet_resnet, block=_Bottleneck, depths=(3, 4, 6, 3))
 
 backbones.register("resnet20")(BackboneEntry(resnet20, size=32, smallest=8))
+backbones.register("preact-resnet20")(BackboneEntry(preact_resnet20, size=32, smallest=8))
 for _name, _build in (("resnet18", _resnet18), ("resnet50", _resnet50)):
     backbones.register(_name)(
         BackboneEntry(_build, size=224, smallest=8, load_weights=partial(load_torchvision_weights, name=_name))

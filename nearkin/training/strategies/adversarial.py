@@ -2,8 +2,8 @@
 
 The attack sees the network as inference does, in eval mode and in single precision, and works on pixels in [0, 1],
 whatever the network's normalisation. What it raises: docs/methods/adversarial-training.md.
-Reference: Goodfellow, Shlens, Szegedy 2014; Madry et al. 2017; TRADES: Zhang et al. 2019; the negative margin: Kim
-2023, section 6.2.1.
+Reference: Goodfellow, Shlens, Szegedy 2014; Madry et al. 2017; TRADES: Zhang et al. 2019; logit pairing: Kannan,
+Kurakin, Goodfellow 2018; triplets: Mao et al. 2019; the negative margin: Kim 2023, section 6.2.1.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from nearkin.attacks import Ball, as_norm, climb, usual_step
+from nearkin.attacks import Ball, climb, usual_step
 from nearkin.attacks.classifier import in_eval_mode
+from nearkin.attacks.norms import norm_of_inputs
 from nearkin.attacks.region import PIXELS
 from nearkin.errors import RecipeError
 from nearkin.models import Embedder
@@ -67,7 +68,6 @@ class InnerAttack:
 
     def __post_init__(self) -> None:
         section = self.section
-        self.norm = as_norm(section.norm)
         self.steps = 1 if section.attack == "fgsm" else section.steps
         self.length = usual_step(section.eps, self.steps) if section.step_size is None else section.step_size
 
@@ -88,7 +88,8 @@ class InnerAttack:
             def seen(points: Tensor) -> Tensor:
                 return as_channels_last(normalise(points.view(pixels.shape)))
 
-            ball = Ball(pixels.flatten(1), self.section.eps, self.norm)
+            norm = norm_of_inputs(self.section.norm, pixels[0].numel(), self.section.l1_ratio)
+            ball = Ball(pixels.flatten(1), self.section.eps, norm)
             raised = self._raised(lambda points: embedder.embed(seen(points)), embedder, loss, ball.centres, labels)
             # What compares with the input is smallest there, and does not rise from it.
             slope = isinstance(loss, ClassVectors) and self.section.mode != "trades"
@@ -119,12 +120,14 @@ class InnerAttack:
         # Drawn for the batch of all processes: an item is perturbed alike however the batch is cut.
         whole = ball.centres.new_empty(rows * self.ranks.world_size, columns)
         first = self.ranks.rank * rows
-        return ball.project(ball.centres + self.norm.draw(whole, radius, generator)[first : first + rows])
+        return ball.project(ball.centres + ball.norm.draw(whole, radius, generator)[first : first + rows])
 
 
 _NEGATIVE_MARGIN_LOSS = "normface"
+_PAIRED = ("logit-pairing", "triplet")
+"""Modes that add a term of pairs to the losses of clean and of perturbed inputs."""
 
-_TOLD = ("clean_loss", "adv_loss", "clean_accuracy", "adv_accuracy", "adv_distance")
+_TOLD = ("clean_loss", "adv_loss", "pairing_loss", "clean_accuracy", "adv_accuracy", "adv_distance")
 """The values that may be logged, in their order in the log."""
 
 
@@ -155,10 +158,10 @@ def check_adversarial(section: AdversarialSection, objective: Objective, kind: s
             f"The mode 'negative-margin' is one of the loss '{_NEGATIVE_MARGIN_LOSS}', not of '{objective.name}': set "
             f"objective.loss to '{_NEGATIVE_MARGIN_LOSS}', or training.adversarial.mode to mix."
         )
-    if section.mode == "trades" and not isinstance(objective.loss, ClassVectors):
+    if section.mode in ("trades", "logit-pairing") and not isinstance(objective.loss, ClassVectors):
         raise RecipeError(
-            f"The mode 'trades' compares class probabilities, which the loss '{objective.name}' does not give: choose "
-            "a loss such as 'normface', or set training.adversarial.mode to mix."
+            f"The mode '{section.mode}' compares class scores, which the loss '{objective.name}' does not give: choose "
+            "a loss such as 'normface', or set training.adversarial.mode to mix or triplet."
         )
 
 
@@ -215,6 +218,9 @@ class Adversarial(Schedule):
         of_clean = terms.pop("loss")
         of_perturbed = objective.loss_weight * self._loss_of_perturbed(objective, clean, perturbed, labels)
         losses = {"clean": of_clean, "adv": of_perturbed}
+        if self.section.mode in _PAIRED:
+            losses["pairing"] = self._pairing(objective.loss, clean, perturbed, labels)
+            terms["pairing"] = objective.loss_weight * self.section.pairing_weight * losses["pairing"]
         self._note(objective.loss, losses, {"clean": clean, "adv": perturbed}, labels)
         first, second = self._weights
         return torch.stack([first * of_clean, second * of_perturbed, *terms.values()]).sum()
@@ -234,7 +240,7 @@ class Adversarial(Schedule):
     def _loss_of_perturbed(self, objective: Objective, clean: Tensor, perturbed: Tensor, labels: Tensor) -> Tensor:
         """The loss of raw embeddings (B, d) of perturbed points, a scalar, before the objective's weight of it."""
         loss = objective.loss
-        if self.section.mode == "mix":
+        if self.section.mode == "mix" or self.section.mode in _PAIRED:
             return _unfollowed(objective, perturbed, labels)
         with in_eval_mode(loss):  # predictions as inference makes them
             if self.section.mode == "negative-margin":
@@ -247,6 +253,15 @@ class Adversarial(Schedule):
             of_clean, of_perturbed = (loss.class_scores(self.space.project(points)) for points in (clean, perturbed))
             apart = prediction_divergence if self.section.trades_term == "kl" else prediction_cross_entropy
             return apart(of_clean, of_perturbed).mean()
+
+    def _pairing(self, loss: nn.Module, clean: Tensor, perturbed: Tensor, labels: Tensor) -> Tensor:
+        """What pairs of raw embeddings (B, d) add, a scalar, before its weight."""
+        if self.section.mode == "triplet":
+            return adversarial_triplets(clean, perturbed, labels, self.section.pairing_margin)
+        assert isinstance(loss, ClassVectors)
+        with in_eval_mode(loss):
+            of_clean, of_perturbed = (loss.class_scores(self.space.project(points)) for points in (clean, perturbed))
+        return functional.mse_loss(of_perturbed, of_clean)
 
     @torch.no_grad()
     def _note(
@@ -283,6 +298,22 @@ class Adversarial(Schedule):
         """Put back what `tensors` and `facts` gave."""
         super().restore({}, facts)
         self._unread = dict(tensors)
+
+
+def adversarial_triplets(clean: Tensor, perturbed: Tensor, labels: Tensor, margin: float) -> Tensor:
+    """The mean of `(D(x*, p) - D(x*, n) + margin)_+`, D = 1 - cosine, over embeddings (B, d) of B items (Mao et al.).
+
+    p is the next clean item of the same class in the batch, x itself where there is none, n the nearest clean item of
+    another class; an item without any counts as 0.
+    """
+    angles = 1 - functional.normalize(perturbed, dim=1) @ functional.normalize(clean, dim=1).mT
+    same = labels.unsqueeze(1) == labels
+    places = torch.arange(len(labels), device=labels.device)
+    ahead = (places - places.unsqueeze(1) - 1) % len(labels)  # the item itself comes last
+    positives = ahead.masked_fill(~same, len(labels)).argmin(dim=1)
+    own = angles.gather(1, positives.unsqueeze(1)).squeeze(1)
+    nearest = angles.masked_fill(same, torch.inf).amin(dim=1)
+    return (own - nearest + margin).clamp_min(0).mean()
 
 
 def _unfollowed(objective: Objective, embeddings: Tensor, labels: Tensor) -> Tensor:

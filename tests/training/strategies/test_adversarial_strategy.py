@@ -17,7 +17,7 @@ from nearkin.training.fit import make_learner
 from nearkin.training.ranks import Ranks
 from nearkin.training.step import Step
 from nearkin.training.strategies import Adversarial, Schedule
-from nearkin.training.strategies.adversarial import InnerAttack, in_eval_mode
+from nearkin.training.strategies.adversarial import InnerAttack, adversarial_triplets, in_eval_mode
 
 LABELS = torch.arange(12) % 6
 
@@ -48,11 +48,16 @@ def attack(ranks=None, seed=3, **settings):
 
 
 ATTACKS = [{"attack": "fgsm"}, {"attack": "bim", "steps": 3}, {"attack": "pgd", "steps": 3}]
-LENGTHS = {"linf": lambda x: x.abs().amax(dim=1), "l2": lambda x: x.norm(dim=1)}
+LENGTHS = {
+    "linf": lambda x: x.abs().amax(dim=1),
+    "l2": lambda x: x.norm(dim=1),
+    "l1": lambda x: x.abs().sum(dim=1),
+    "combined": lambda x: (99 / 767) * x.abs().sum(dim=1) + (1 - 99 / 767) * x.abs().amax(dim=1),
+}
 
 
 @pytest.mark.parametrize("settings", ATTACKS, ids=lambda settings: settings["attack"])
-@pytest.mark.parametrize(("norm", "eps"), [("linf", 8 / 255), ("l2", 0.5)])
+@pytest.mark.parametrize(("norm", "eps"), [("linf", 8 / 255), ("l2", 0.5), ("l1", 2.0), ("combined", 2.0)])
 @pytest.mark.parametrize(("loss", "mode"), [("normface", "mix"), ("normface", "trades"), ("triplet", "mix")])
 def test_perturbed_inputs_are_in_the_ball_and_in_the_box(settings, norm, eps, loss, mode, learner):
     embedder, loss = learner(loss)
@@ -263,6 +268,56 @@ def test_trades_by_loops(term, trades_lambda, tiny):
     assert step(inputs(step.embedder), LABELS).item() == pytest.approx(expected, rel=1e-4)
 
 
+@pytest.mark.parametrize("alpha", [0.0, 0.5])
+def test_logit_pairing_by_loops(alpha, tiny):
+    step, twin = ready(tiny, mode="logit-pairing", pairing_weight=0.7, alpha=alpha)
+    clean, perturbed = embedded(twin)
+    proxies = [row / row.norm() for row in twin.objective.loss.bank.proxies.detach()]
+    apart = [
+        (10 * float(p @ proxy / p.norm()) - 10 * float(q @ proxy / q.norm())) ** 2
+        for p, q in zip(clean.detach(), perturbed.detach(), strict=True)
+        for proxy in proxies
+    ]
+    plain = alpha * cross_entropy(twin, clean) + (1 - alpha) * cross_entropy(twin, perturbed)
+    expected = plain + 0.7 * sum(apart) / len(apart)
+    assert step(inputs(step.embedder), LABELS).item() == pytest.approx(expected, rel=1e-4)
+
+
+def naive_triplets(clean, perturbed, labels, margin):
+    total = 0.0
+    for row, (anchor, label) in enumerate(zip(perturbed, labels, strict=True)):
+        cosines = [float(anchor @ other / anchor.norm() / other.norm()) for other in clean]
+        turns = [(row + turn) % len(labels) for turn in range(1, len(labels) + 1)]
+        positive = next(place for place in turns if labels[place] == label)
+        others = [cosines[place] for place in range(len(labels)) if labels[place] != label]
+        if others:
+            total += max((1 - cosines[positive]) - (1 - max(others)) + margin, 0.0)
+    return total / len(labels)
+
+
+@pytest.mark.parametrize("labels", [LABELS.tolist(), [0, 0, 0, 1], [0, 1, 2, 3], [0, 0]])
+def test_adversarial_triplets_by_loops(labels):
+    generator = torch.Generator().manual_seed(0)
+    clean, perturbed = (torch.randn(len(labels), 5, generator=generator, dtype=torch.float64) for _ in range(2))
+    clean.requires_grad_()
+    found = adversarial_triplets(clean, perturbed, torch.tensor(labels), 0.3)
+    assert found.item() == pytest.approx(naive_triplets(clean.detach(), perturbed, labels, 0.3))
+    found.backward()
+    assert clean.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("loss", ["normface", "triplet"])
+def test_the_mode_triplet_adds_them_to_the_mix(loss, tiny):
+    settings = {"alpha": 0.3, "pairing_weight": 2.0, "pairing_margin": 0.5}
+    step, twin = ready(tiny, loss, mode="triplet", **settings)
+    clean, perturbed = embedded(twin)
+    mixed, _ = ready(tiny, loss, alpha=0.3)
+    added = naive_triplets(clean.detach(), perturbed.detach(), LABELS.tolist(), 0.5)
+    given = inputs(step.embedder)
+    assert step(given, LABELS).item() == pytest.approx(mixed(given, LABELS).item() + 2 * added, rel=1e-4)
+    assert step.schedule.readings()["pairing_loss"] == pytest.approx(added, rel=1e-4)
+
+
 @pytest.mark.parametrize("parameters", ["{scale: 10}", "{scale: dynamic, proxies: ema}"])
 def test_negative_margin_by_loops(parameters, tiny):
     step, twin = ready(tiny, "normface", f"objective.parameters={parameters}", mode="negative-margin", alpha=0.4)
@@ -430,6 +485,7 @@ def test_a_run_tells_of_both_losses(patterns, tiny, tmp_path):
     [
         ("normface", ["model.freeze=all", "model.cache=true"], r"model\.cache"),
         ("triplet", ["training.adversarial.mode=trades"], "triplet"),
+        ("triplet", ["training.adversarial.mode=logit-pairing"], "triplet"),
         ("proxy-anchor", ["training.adversarial.mode=trades"], r"training\.adversarial\.mode"),
         ("arcface", ["training.adversarial.mode=negative-margin"], "arcface"),
     ],
@@ -451,6 +507,9 @@ def test_audio_is_refused():
     [
         ("{mode: trades, alpha: 0.3}", "alpha"),
         ("{trades_lambda: 1}", "trades_lambda"),
+        ("{pairing_weight: 1}", "pairing_weight"),
+        ("{mode: logit-pairing, pairing_margin: 1}", "pairing_margin"),
+        ("{l1_ratio: 5}", "l1_ratio"),
         ("{trades_term: cross-entropy}", "trades_term"),
         ("{mode: negative-margin, alpha: 0}", "alpha"),
         ("{attack: fgsm, step_size: 0.1}", "step_size"),
