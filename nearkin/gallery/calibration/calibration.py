@@ -138,14 +138,15 @@ class Calibration:
         """How sure and how right the gallery is of its own items, each left out in turn; or the reason it cannot say.
 
         Returns:
-            "bins" (a list of "low", "high", "confidence", "accuracy", "count"), "ece", "accuracy" and "items"; or
-            "reason" alone.
+            "bins" (a list of "low", "high", "confidence", "accuracy", "count"), "ece", "accuracy", "items" and, in words,
+            "fitted_by"; or "reason" alone.
         """
         found = self.identification
         if found.temperature is None:
             return {"reason": found.reason}
         bins = [dict(part) for part in found.bins]
-        return {"bins": bins, "ece": found.ece, "accuracy": found.accuracy, "items": found.items}
+        numbers = {"ece": found.ece, "accuracy": found.accuracy, "items": found.items}
+        return {"bins": bins, **numbers, "fitted_by": found.fitted_by}
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -178,8 +179,9 @@ class Calibration:
 
     def _content(self) -> dict[str, Any]:
         plain: dict[str, Any] = json.loads(json.dumps(asdict(self)))
-        if not self.identification.similarity:  # older calibrations have none, and keep their key
-            del plain["identification"]["similarity"]
+        for name in ("similarity", "widening", "usual"):  # older calibrations have none, and keep their key
+            if plain["identification"][name] == getattr(Identification, name):
+                del plain["identification"][name]
         return plain
 
 
