@@ -34,7 +34,8 @@ from nearkin.recipe import AuditSection
 from nearkin.report import draw_rejection, draw_reliability, draw_risk_coverage, draw_sensitivity
 from nearkin.spaces import Space, Sphere
 
-OURS = "NED"
+OURS, PAPERS = "NED", "NED (likelihood)"
+AS_PUBLISHED: dict[str, Any] = {"criterion": "likelihood", "widening": 0.0}
 _NUMBERS = ("NLL", "Brier")
 _SHOWN = ("accuracy", "ECE")
 """What is told of the estimators that NED is compared with; the rest is in the details."""
@@ -67,7 +68,10 @@ def calibration_suite(subject: Subject, section: AuditSection) -> SuiteResult:
         numbers=tuple(f"{metric}, {OURS}" for metric in _NUMBERS),
         lower_is_better=tuple(f"{metric}, {name}" for name in results for metric in CalibrationResult.lower_is_better),
         per_class={f"accuracy, {OURS}": {str(name): float(correct[truth == name].mean()) for name in np.unique(truth)}},
-        details={"calibration": {name: _without_curves(result) for name, result in results.items()}},
+        details={
+            "calibration": {name: _without_curves(result) for name, result in results.items()},
+            "fit": _fit(fitted[OURS]),
+        },
     )
     for name in sorted(results, key=lambda name: name != OURS):
         for metric, value in results[name].values.items():
@@ -138,7 +142,9 @@ def divided(subject: Subject, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def fit_estimators(support: np.ndarray, labels: np.ndarray, space: Space) -> dict[str, Estimator]:
-    """NED and what it is compared with, fitted; the votes with the k that does best on the support itself.
+    """NED, as it is by default and as it was published, and what it is compared with, fitted.
+
+    The votes have the k that does best on the support itself.
 
     Where distances are minus similarities, or have no mean, the estimators that need more are left out.
     """
@@ -154,7 +160,8 @@ def fit_estimators(support: np.ndarray, labels: np.ndarray, space: Space) -> dic
     chosen: dict[str, Estimator] = {"1NN": NearestNeighbour(space=space)}
     for name, vote in votes.items():
         chosen[name] = vote.with_k(best_k(vote, support, labels))
-    chosen |= {OURS: NED(space=space), "SharpNED": SharpNED(space=space), **prototypes}
+    chosen |= {OURS: NED(space=space), PAPERS: NED(space=space, **AS_PUBLISHED)}
+    chosen |= {"SharpNED": SharpNED(space=space), **prototypes}
     for estimator in chosen.values():
         estimator.fit(support, labels)
     return chosen
@@ -172,7 +179,7 @@ def tell_strangers(
     known = np.isin(truth, subject.labels[kept])
     if not _has_pairs(subject.labels[kept]) or known.all() or not known.any():
         return {}
-    ned = NED(space=subject.space).fit(subject.embeddings[kept], subject.labels[kept])
+    ned = NED(space=subject.space, **AS_PUBLISHED).fit(subject.embeddings[kept], subject.labels[kept])
     predicted = ned.predict(subject.embeddings[queries])
     correct = predicted.labels == truth
     names = list(unknown_scores)
@@ -213,10 +220,24 @@ def _notes(fitted: dict[str, Estimator], support: int, queries: int) -> list[str
     votes = {name: vote for name, vote in fitted.items() if isinstance(vote, (KNNVote, DudaniVote)) and name != "1NN"}
     ks = ", ".join(f"{name} {vote.k}" for name, vote in votes.items())
     return [
-        f"Calibration: {support:,} support items, {queries:,} queries of the same classes; NED has the temperature "
-        f"{ned.temperature_:.4g}, fitted on the support alone, and the votes the k that does best there ({ks}).",
+        f"Calibration: {support:,} support items, {queries:,} queries of the same classes; NED is fitted "
+        f"{ned.fitted_by} (temperature {ned.temperature_:.4g}, sharpness {ned.sharpness_:.3g}), on the support alone, and "
+        f"the votes have the k that does best there ({ks}).",
         *ned.notes_,
     ]
+
+
+def _fit(ned: Estimator) -> dict[str, Any]:
+    """How NED was fitted."""
+    assert isinstance(ned, NED)
+    widening = ned.widening_
+    return {
+        "criterion": ned.criterion_,
+        "temperature": ned.temperature_,
+        "sharpness": ned.sharpness_,
+        "widening": widening.power,
+        "usual energy": widening.usual,
+    }
 
 
 def _without_curves(result: CalibrationResult | OpenSetResult) -> dict[str, Any]:

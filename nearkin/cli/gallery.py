@@ -392,7 +392,7 @@ def _learned(calibration: Calibration) -> dict[str, object]:
     facts: dict[str, object] = {"calibrated on": count_text(calibration.items, "item")}
     facts["identify"] = named.reason or (
         f"{100 * (named.accuracy or 0):.1f} % of {named.items:,} left-out items are correct; "
-        f"calibration error (ECE) {100 * (named.ece or 0):.1f} points"
+        f"calibration error (ECE) {100 * (named.ece or 0):.1f} points; fitted {named.fitted_by}"
     )
     facts["unknown"] = horizon.reason or (
         f"beyond a distance of {horizon.threshold:.4f}; {100 * calibration.accept:g} % of queries of enrolled classes "

@@ -255,11 +255,12 @@ class Prediction:
         return self.probabilities.confidence
 
 
-def powered(sums: np.ndarray, offsets: np.ndarray, power: float) -> np.ndarray:
-    """Sums (e,) of queries that begin at `offsets` (q + 1,), raised to a power and divided by their total."""
+def powered(sums: np.ndarray, offsets: np.ndarray, power: float | np.ndarray) -> np.ndarray:
+    """Sums (e,) of queries that begin at `offsets` (q + 1,), raised to a power, or one each (q,), over their total."""
     if not len(sums):
         return sums
     counts, begins = np.diff(offsets), offsets[:-1]
-    logarithms = power * np.log(np.maximum(sums, np.finfo(sums.dtype).tiny))
+    powers = power if np.ndim(power) == 0 else np.repeat(power, counts)
+    logarithms = powers * np.log(np.maximum(sums, np.finfo(sums.dtype).tiny))
     weights = np.exp(logarithms - np.repeat(np.maximum.reduceat(logarithms, begins), counts))
     return weights / np.repeat(np.add.reduceat(weights, begins), counts)

@@ -7,21 +7,13 @@ cannot do both: wide kernels gather a class well but give probabilities that are
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
-import torch
 from scipy.optimize import minimize_scalar
-from torch import Tensor
 
-from nearkin.checks import check_positive
-from nearkin.confidence.estimator import Neighbours, estimators
-from nearkin.confidence.ned import NED, fill_absent
-from nearkin.confidence.probabilities import ClassProbabilities, ClassSums, powered, sum_by_class
-from nearkin.confidence.temperature import energies
-from nearkin.errors import DataError
-from nearkin.metrics.calibration import FLOOR
+from nearkin.confidence.probabilities import ClassSums, powered, sum_by_class
+from nearkin.metrics.calibration import FLOOR, accuracy_and_ece, class_table
 
 _WIDTHS = (-1.0, 3.0)
 """How far log T may go from that of NED."""
@@ -33,73 +25,11 @@ _TOLERANCE = 0.02
 _LEAST_EXPONENT = -700.0  # of float64
 
 
-@estimators.register("ned-sharp")
-@dataclass(eq=False, kw_only=True)
-class SharpNED(NED):
-    """NED whose class sums are raised to a power before they are divided by their total.
-
-    Needs: what NED needs; about a second for 10,000 support points.
-    Use when: NED's answers are right less often than those of a good vote, or it is surer or less sure than it should
-        be. It costs one more number, fitted on the support alike.
-
-    Args:
-        sharpness: the power a; None fits it together with T by the likelihood of the support. With a given
-            temperature it is fitted alone.
-        k: as in NED, and so are the others; the bandwidth is shared.
-
-    Attributes:
-        sharpness_: a.
-    """
-
-    sharpness: float | None = None
-    sharpness_: float = field(init=False, repr=False)
-
-    def _learn(self, neighbours: Neighbours | None) -> None:
-        check_positive(self.sharpness, "sharpness")
-        if self.bandwidth != "shared":
-            raise DataError("SharpNED has one bandwidth for all classes: use NED for bandwidth='per-class'.")
-        self.sharpness_ = 1.0 if self.sharpness is None else float(self.sharpness)
-        super()._learn(neighbours)
-        if self.temperature is not None and self.sharpness is None:
-            self._sharpen(*self._left_out(neighbours))
-
-    def _fit_to(self, exponents: np.ndarray, codes: np.ndarray, own: np.ndarray) -> None:
-        super()._fit_to(exponents, codes, own)
-        if self.sharpness is None:
-            self._sharpen(exponents, codes, own)
-
-    def _sharpen(self, energies: np.ndarray, codes: np.ndarray, own: np.ndarray) -> None:
-        """Fit the sharpness, and the temperature with it unless that is given; arguments as of `_fit_to`."""
-        fit = fit_sharpened if self.temperature is None else fit_sharpness
-        found = fit(energies, codes, own, self.temperature_)
-        self.temperature_, self.sharpness_ = found.temperature, found.sharpness
-        self.notes_ += found.notes
-        if self.fit_ is not None:
-            self.fit_ = replace(self.fit_, temperature=found.temperature, likelihood=found.likelihood)
-
-    def predict_proba(self, distances: Any, indices: Any) -> ClassProbabilities:
-        """Class probabilities from neighbours that were found already; arguments as of every estimator."""
-        support = self._fitted()
-        length, near = support.check_neighbours(distances, indices)
-        # In float64: a small power makes much of little.
-        energy = energies(torch.from_numpy(length).double(), support.scorer).numpy()
-        found = sharpened_shares(energy, support.codes[near], self.temperature_, self.sharpness_)
-        values = found.sums.astype(np.float32)
-        return ClassProbabilities(support.classes, found.offsets, found.codes, values, found.best)
-
-    def _log_by_class(self, distances: Tensor, codes: Tensor, classes: int) -> Tensor:
-        plain = super()._log_by_class(distances, codes, classes)
-        present = torch.zeros_like(plain, dtype=torch.bool).scatter(1, codes, True)
-        scaled = self.sharpness_ * plain
-        total = torch.logsumexp(torch.where(present, scaled, -math.inf), dim=1, keepdim=True)
-        return fill_absent(scaled - total, present)
-
-
 def sharpened_shares(
     energies: np.ndarray,
     codes: np.ndarray,
     temperature: float,
-    sharpness: float,
+    sharpness: float | np.ndarray,
     weights: np.ndarray | float = 1.0,
 ) -> ClassSums:
     """The probabilities of the classes among the neighbours of queries, float64, in the place of sums.
@@ -108,7 +38,7 @@ def sharpened_shares(
         energies: of the neighbours (q, k), nearest first; anything where there is none.
         codes: their classes (q, k), negative where there is none; each query has one neighbour at least.
         temperature: T.
-        sharpness: a.
+        sharpness: a, or one for each query (q,).
         weights: what each neighbour counts besides its kernel (q, k), such as one over the size of its class.
     """
     there = codes >= 0
@@ -158,9 +88,11 @@ def fit_sharpened(
     return _finished(profile, temperature * math.exp(width), _end_notes(width, _WIDTHS, "temperature"))
 
 
-def fit_sharpness(energies: np.ndarray, codes: np.ndarray, own: np.ndarray, temperature: float) -> SharpFit:
+def fit_sharpness(
+    energies: np.ndarray, codes: np.ndarray, own: np.ndarray, temperature: float, weights: np.ndarray | None = None
+) -> SharpFit:
     """Fit a alone, at a given T; arguments as of `fit_sharpened`."""
-    return _finished(_Profile(energies, codes, own), temperature, ())
+    return _finished(_Profile(energies, codes, own, weights), temperature, ())
 
 
 def _finished(profile: _Profile, temperature: float, notes: tuple[str, ...]) -> SharpFit:
@@ -206,3 +138,34 @@ class _Profile:
         options = {"bounds": _SHARPNESS, "method": "bounded", "options": {"xatol": _TOLERANCE / 4}}
         best = minimize_scalar(loss, **options)
         return float(best.fun), math.exp(float(best.x))
+
+
+_TRIED = np.exp(np.linspace(-1.5, 1.5, 31))
+"""What the temperature of the likelihood is multiplied by in search of the best calibrated one."""
+
+
+def fit_calibrated(
+    energies: np.ndarray,
+    codes: np.ndarray,
+    own: np.ndarray,
+    temperature: float,
+    sharpness: float = 1.0,
+    weights: np.ndarray | None = None,
+) -> float:
+    """The T with the lowest ECE over points left out one at a time; arguments as of `fit_sharpened`.
+
+    A flat answer is calibrated too: a T counts only if it names no fewer points right than the T of the likelihood does,
+    but for one standard error. Of equally good ones that nearest to the likelihood's is taken.
+    """
+    zero = np.zeros(len(own), np.int64)
+    found = []
+    for factor in _TRIED:
+        shares = sharpened_shares(energies, codes, factor * temperature, sharpness, 1.0 if weights is None else weights)
+        confidence = np.maximum.reduceat(shares.sums, shares.offsets[:-1])
+        table = class_table(confidence, shares.best == own, zero).sum(axis=0)
+        found.append(accuracy_and_ece(table))
+    accuracy, ece = np.array(found).T
+    usual = accuracy[len(_TRIED) // 2]
+    least = usual - math.sqrt(usual * (1 - usual) / len(own))
+    order = np.lexsort([np.abs(np.log(_TRIED)), np.round(ece, 6), accuracy < least])
+    return float(_TRIED[order[0]] * temperature)

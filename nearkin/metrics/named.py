@@ -8,12 +8,12 @@ from typing import Any
 
 from nearkin.errors import DataError, UnknownNameError, suggestion
 from nearkin.metrics.clusters import clustering_metrics
-from nearkin.metrics.retrieval import choose_metrics, retrieval_metrics
+from nearkin.metrics.retrieval import MAJORITY, PLURALITY, choose_metrics, retrieval_metrics
 from nearkin.spaces import Sphere
 
 _SPHERE = Sphere()
 _CLUSTERING = ("NMI", "AMI", "F1")
-_RETRIEVAL = ("MAP@R", "R-precision", "P@1", "MAP@10", "MRR", "kNN-Acc", *(f"Recall@{k}" for k in (1, 2, 4, 8)))
+_RETRIEVAL = ("MAP@R", "R-precision", "P@1", "MAP@10", "MRR", MAJORITY, PLURALITY, *(f"Recall@{k}" for k in (1, 2, 4, 8)))
 """What to suggest; P, MAP and Recall are there for every k."""
 _AT_ANY = {"p": "P", "recall": "Recall"}
 """Families that mean nothing without a k, unlike MAP, of which MAP@R is the likeliest."""

@@ -3,7 +3,8 @@
 With R the number of items of the query's class that it can find, and hit_i whether its i-th neighbour is one of them:
 `P@k = 1/k sum_{i<=k} hit_i`, `R-precision = P@R`, `MAP@R = 1/R sum_{i<=R} P@i hit_i`,
 `MAP@k = 1/min(k, R) sum_{i<=k} P@i hit_i`, `MRR = 1 / rank of the first hit`, `Recall@k = any hit_{i<=k}`,
-`kNN-Acc = more than half of hit_{i<=k}`.
+`kNN-Acc = more than half of hit_{i<=k}`; `kNN-Acc (plurality)` = no other class has as many of the first k, or one that
+has begins farther away.
 """
 
 from __future__ import annotations
@@ -31,6 +32,12 @@ from nearkin.spaces import Sphere
 from nearkin.spaces.principal import check_turnable
 
 MRR = "MRR"
+MAJORITY, PLURALITY = "kNN-Acc", "kNN-Acc (plurality)"
+BOTH_VOTES = (
+    f"{MAJORITY} asks for more than half of the neighbours, as papers define it; a table whose {MAJORITY} lies above its "
+    f"Recall@1 most likely has what is called {PLURALITY} here: the class with the most neighbours."
+)
+"""What a reader of either vote must know."""
 
 
 Compute = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
@@ -45,11 +52,14 @@ class HitMetric:
         depth: how many neighbours it looks at, given R (b,); whole numbers (b,).
         compute: values (b,) from hits (b, c), R (b,) and how many items (b,) there are to find, c being at least the
             depth or all there is.
+        voters: of how many neighbours `compute` takes which class they are of, instead of hits: whole numbers (b, c),
+            0 for the query's own class and -1 for no item.
     """
 
     name: str
     depth: Callable[[np.ndarray], np.ndarray]
     compute: Compute
+    voters: int = 0
 
 
 def choose_metrics(
@@ -65,7 +75,7 @@ def choose_metrics(
         check_whole(k, "k", 1)
     if names is None:
         names = ["P@1", "R-precision", "MAP@R", MRR]
-        names += [*(f"MAP@{k}" for k in map_at), *(f"Recall@{k}" for k in recall_at), "kNN-Acc"]
+        names += [*(f"MAP@{k}" for k in map_at), *(f"Recall@{k}" for k in recall_at), MAJORITY, PLURALITY]
     names = _several(names)
     if len(names) == 0:
         raise DataError("No metric requested: name at least one, such as 'MAP@R', or omit `metrics` for all.")
@@ -79,7 +89,7 @@ def _several(given: Any) -> list[Any]:
 
 def _metric(name: str, knn: int) -> HitMetric:
     at = re.fullmatch(r"(P@|MAP@|Recall@)([1-9][0-9]*)", str(name))
-    k = min(int(at[2]), np.iinfo(np.int32).max) if at else knn if name == "kNN-Acc" else 1
+    k = min(int(at[2]), np.iinfo(np.int32).max) if at else knn if name in (MAJORITY, PLURALITY) else 1
 
     def own(total: np.ndarray) -> np.ndarray:
         return total
@@ -91,7 +101,8 @@ def _metric(name: str, knn: int) -> HitMetric:
         "R-precision": (own, lambda hits, total, _: _count(_within(hits, total)) / total),
         "MAP@R": (own, lambda hits, total, _: _average_precision(_within(hits, total), total)),
         MRR: (first, _reciprocal_rank),
-        "kNN-Acc": (
+        PLURALITY: (first, lambda near, *_: _plurality(near[:, :k])),
+        MAJORITY: (
             first,
             lambda hits, _, there: _count(_within(hits, np.minimum(there, k))) > np.minimum(there, k) // 2,
         ),
@@ -101,9 +112,9 @@ def _metric(name: str, knn: int) -> HitMetric:
     }
     kind = at[1] if at else name
     if kind not in kinds or (kind.endswith("@") and at is None):
-        known = ["P@1", "R-precision", "MAP@R", MRR, "kNN-Acc", "MAP@10", "Recall@1"]
+        known = ["P@1", "R-precision", "MAP@R", MRR, MAJORITY, PLURALITY, "MAP@10", "Recall@1"]
         raise DataError(f"There is no retrieval metric '{name}'.{suggestion(str(name), known)}")
-    return HitMetric(name, *kinds[kind])
+    return HitMetric(name, *kinds[kind], voters=k if kind == PLURALITY else 0)
 
 
 def _count(hits: np.ndarray) -> np.ndarray:
@@ -114,6 +125,12 @@ def _within(hits: np.ndarray, total: np.ndarray) -> np.ndarray:
     """The hits (b, w) among the first R neighbours, w the largest R or all there is."""
     width = min(hits.shape[1], int(total.max(initial=0)))
     return hits[:, :width] & (np.arange(width) < total[:, None])
+
+
+def _plurality(near: np.ndarray) -> np.ndarray:
+    """Whether class 0 has the most of the neighbours (b, k); of equal classes the one that comes first wins."""
+    votes = np.stack([_count(near == near[:, place, None]) for place in range(near.shape[1])], axis=1)
+    return near[np.arange(len(near)), np.where(near < 0, 0, votes).argmax(axis=1)] == 0
 
 
 def _average_precision(hits: np.ndarray, divisor: np.ndarray) -> np.ndarray:
@@ -222,10 +239,11 @@ def retrieval_metrics(
         gallery: points (n, d) to search instead of the other embeddings; needs `gallery_labels`.
         gallery_labels: n labels.
         metrics: which to compute, such as `["MAP@R", "Recall@100"]`; None means P@1, R-precision, MAP@R, MRR, MAP@k and
-            Recall@k at the k below, and kNN-Acc. What is not asked for is not searched for.
+            Recall@k at the k below, and both kNN-Acc. What is not asked for is not searched for.
         recall_at: the k of Recall@k.
         map_at: the k of MAP@k, which divides by `min(k, R)`.
-        knn: how many neighbours vote in kNN-Acc; a strict majority must share the query's label (3 of 5).
+        knn: how many neighbours vote in kNN-Acc; a strict majority must share the query's label (3 of 5). For
+            "kNN-Acc (plurality)" it is enough that no other class has more.
         space: a space, its name, or any scorer, as for `nearkin.search.exact`.
         exclude: the index (q,) of the gallery item that a query must not find, -1 for none.
         rerank: measures the order that a re-ranker gives, such as `KReciprocal()` or its name; its list of neighbours
@@ -278,6 +296,13 @@ class _Classes:
         """Which items (b, c) share their query's class; no item, -1, does not."""
         return self._points[near] == self.codes[rows][:, None]
 
+    def near(self, rows: np.ndarray, near: np.ndarray, voters: int) -> np.ndarray:
+        """Items (b, c) by class: 0 for the query's own; of the first `voters` the others too, from 1 on, else -1."""
+        found = np.where(self.hits(rows, near), 0, -1)
+        first = self._points[near[:, :voters]]
+        found[:, :voters] = np.where((first < 0) | (found[:, :voters] == 0), found[:, :voters], first + 1)
+        return found
+
     def members(self, rows: np.ndarray) -> np.ndarray:
         """The items (b, m) that are hits for queries (b,), -1 where there are fewer."""
         sizes = self._sizes[self.codes[rows]]
@@ -300,6 +325,7 @@ class _Scorecard:
         available = np.full(len(kept), len(order.gallery))
         if classes.hidden is not None:
             available -= classes.hidden[kept] >= 0
+        self._voters = max((metric.voters for metric in metrics), default=0)
         deepest = np.max([metric.depth(classes.total[kept]) for metric in metrics], axis=0)
         self._depth, self._available = np.minimum(deepest, available), available
         pairs = len(kept) * len(order.gallery)
@@ -329,7 +355,7 @@ class _Scorecard:
             rerank=rerank,
             memory_mb=memory_mb,
         )
-        self._write(self._kept, self._classes.hits(self._kept, near.cpu().numpy()[self._kept]))
+        self._write(self._kept, self._look(self._kept, near.cpu().numpy()[self._kept]))
 
     def _take(self, rows: np.ndarray, keys: np.ndarray) -> None:
         """Candidates of some queries, from any thread."""
@@ -337,15 +363,21 @@ class _Scorecard:
             return
         depth = self._depth[self._place[rows]]
         if self._careful:
-            hits = ordered_values(self._order, rows, keys, depth, self._classes.hits)
+            seen = ordered_values(self._order, rows, keys, depth, self._look)
         else:
-            hits = self._classes.hits(rows, key_indices(keys))
-        self._write(rows, hits[:, : depth.max()])
+            seen = self._look(rows, key_indices(keys))
+        self._write(rows, seen[:, : depth.max()])
 
-    def _write(self, rows: np.ndarray, hits: np.ndarray) -> None:
+    def _look(self, rows: np.ndarray, near: np.ndarray) -> np.ndarray:
+        """Whether items (b, c) are hits; where a metric asks for classes, these as `_Classes.near` gives them."""
+        return self._classes.near(rows, near, self._voters) if self._voters else self._classes.hits(rows, near)
+
+    def _write(self, rows: np.ndarray, seen: np.ndarray) -> None:
         total, place = self._classes.total[rows], self._place[rows]
+        hits = seen == 0 if self._voters else seen
         for metric in self._metrics:
-            self.values[metric.name][place] = metric.compute(hits, total, self._available[place])
+            taken = seen if metric.voters else hits
+            self.values[metric.name][place] = metric.compute(taken, total, self._available[place])
 
 
 @dataclass(frozen=True, eq=False)

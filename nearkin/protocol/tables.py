@@ -79,7 +79,8 @@ def _notes(contents: Contents, summary: Summary) -> Iterator[str]:
     fair = contents.protocol == "fair"
     yield (
         "Recall@k: of the query's class is at least one of its k nearest (Recall@1 is P@1). kNN-Acc: at least 3 of the "
-        f"5 nearest are. NMI: k-means with {len(contents.test_classes)} clusters, one for each test class, against the "
+        "5 nearest are; where a paper's kNN-Acc lies above its Recall@1, it is probably a plurality vote instead. "
+        f"NMI: k-means with {len(contents.test_classes)} clusters, one for each test class, against the "
         "classes, normalised by the arithmetic mean of both entropies."
     )
     yield (

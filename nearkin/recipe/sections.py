@@ -275,7 +275,7 @@ class TrainingSection(_Section):
     validation_metrics: list[str] = Field(
         default=[],
         description="What each validation measures besides MAP@R and P@1, for the log and the curves: NMI, AMI, F1, "
-        "Recall@k, P@k, MAP@k, R-precision, MRR, kNN-Acc (with the audit's knn).",
+        "Recall@k, P@k, MAP@k, R-precision, MRR, kNN-Acc and kNN-Acc (plurality) (with the audit's knn).",
     )
     ema: float | None = Field(
         default=None, gt=0, lt=1, description="Decay of the moving average of weights; null: none."

@@ -24,15 +24,16 @@ import numpy as np
 
 from nearkin.api import fit_run
 from nearkin.audits import Subject, subject_of_model
-from nearkin.audits.calibration import OURS, fit_estimators, tables_of, tell_strangers
+from nearkin.audits.calibration import OURS, PAPERS, fit_estimators, tables_of, tell_strangers
 from nearkin.audits.corruption import corrupted_tables
 from nearkin.audits.subject import divide, draw_rows
-from nearkin.confidence import NED, NeighbourEstimator, evaluate, sweep_k
+from nearkin.confidence import NED, Estimator, NeighbourEstimator, evaluate, sweep_k
 from nearkin.confidence.evaluation import USUAL_KS
 from nearkin.data.catalogue import cache_directory
 from nearkin.data.corruptions import CORRUPTIONS, SEVERITIES
 from nearkin.data.sources import open_data
 from nearkin.metrics.calibration import accuracy_and_ece, resample_means
+from nearkin.spaces import Space
 from nearkin.training import Run
 from studies.ned.page import SHOWN, VOTES, estimator_table, verdict, write_page
 from studies.places import located, models
@@ -58,13 +59,19 @@ def open_subject(data: str, data_root: Path | None) -> Subject:
     return subject_of_model(run.model(), dataset, cache_directory=cache_directory() / "features", baseline=False)
 
 
+def as_published(support: np.ndarray, labels: np.ndarray, space: Space) -> dict[str, Estimator]:
+    """The estimators of an audit, with NED as its paper fits it in the place of ours."""
+    found = fit_estimators(support, labels, space)
+    return {OURS: found.pop(PAPERS)} | {name: estimator for name, estimator in found.items() if name != OURS}
+
+
 def clean_cell(subject: Subject, seeds: tuple[int, ...]) -> dict[str, Any]:
     """Accuracy and ECE of every estimator over divisions by seeds, and what else a clean division tells."""
     tables: dict[str, list[np.ndarray]] = {name: [] for name in SHOWN}
     more: dict[str, list[Any]] = {"temperature": [], "k": [], "unknown": [], "NLL": [], "AURC": []}
     for seed in seeds:
         support, queries = divide(subject, seed)
-        fitted = fit_estimators(subject.embeddings[support], subject.labels[support], subject.space)
+        fitted = as_published(subject.embeddings[support], subject.labels[support], subject.space)
         x, truth = subject.embeddings[queries], subject.labels[queries]
         for name, table in tables_of(fitted, x, truth).items():
             tables[name].append(table)
@@ -118,7 +125,7 @@ def bandwidths(subject: Subject, support: np.ndarray) -> dict[str, Any]:
 def sweep(subject: Subject, support: np.ndarray, queries: np.ndarray) -> dict[str, Any]:
     """Accuracy and ECE of all estimators over neighbours, at every k."""
     x, labels = subject.embeddings, subject.labels
-    fitted = fit_estimators(x[support], labels[support], subject.space)
+    fitted = as_published(x[support], labels[support], subject.space)
     neighbours = {name: found for name, found in fitted.items() if isinstance(found, NeighbourEstimator)}
     found = sweep_k(neighbours, x[support], labels[support], x[queries], labels[queries], ks=USUAL_KS)
     return {
@@ -131,7 +138,7 @@ def corrupted_cell(subject: Subject, severities: tuple[int, ...]) -> dict[str, A
     """The same estimators on corrupted queries, with clean support and clean temperature."""
     support, queries = divide(subject, SEEDS[0])
     rows = draw_rows(queries, QUERIES, SEEDS[0])
-    fitted = fit_estimators(subject.embeddings[support], subject.labels[support], subject.space)
+    fitted = as_published(subject.embeddings[support], subject.labels[support], subject.space)
     clean = tables_of(fitted, subject.embeddings[rows], subject.labels[rows])
     tables = corrupted_tables(subject, fitted, rows, severities)
     cells = {name: np.stack(accuracy_and_ece(table.sum(axis=2))) for name, table in tables.items()}

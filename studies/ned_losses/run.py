@@ -29,7 +29,7 @@ import numpy as np
 
 from nearkin.api import fit_run
 from nearkin.audits import Subject, subject_of_model
-from nearkin.audits.calibration import OURS, fit_estimators, tables_of
+from nearkin.audits.calibration import OURS, tables_of
 from nearkin.audits.subject import divide
 from nearkin.confidence import NeighbourEstimator
 from nearkin.confidence.evaluation import USUAL_KS
@@ -40,7 +40,7 @@ from nearkin.search import exact
 from nearkin.training import Run
 from studies.cub_frozen.run import SETTINGS
 from studies.ned.page import VOTES
-from studies.ned.run import RESAMPLES, SEEDS, compared, rounded
+from studies.ned.run import RESAMPLES, SEEDS, as_published, compared, rounded
 from studies.places import located
 from studies.random_start import load_recipe
 
@@ -71,7 +71,7 @@ def answers(subject: Subject, seeds: tuple[int, ...]) -> dict[str, Any]:
     ks, temperatures = [], []
     for seed in seeds:
         support, queries = divide(subject, seed)
-        fitted = fit_estimators(subject.embeddings[support], subject.labels[support], subject.space)
+        fitted = as_published(subject.embeddings[support], subject.labels[support], subject.space)
         fitted = {name: fitted[name] for name in SHOWN}
         for name, table in tables_of(fitted, subject.embeddings[queries], subject.labels[queries]).items():
             tables[name].append(table)

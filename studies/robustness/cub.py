@@ -14,7 +14,7 @@ import torch
 from nearkin.attacks import PixelEmbedder, class_codes, classifier_of_estimator
 from nearkin.attacks.library import published_attack
 from nearkin.attacks.region import Unit
-from nearkin.audits.calibration import OURS, fit_estimators, tables_of
+from nearkin.audits.calibration import OURS, tables_of
 from nearkin.audits.subject import embed_items
 from nearkin.data.catalogue import cache_directory
 from nearkin.data.sources import open_data
@@ -23,6 +23,7 @@ from nearkin.metrics.calibration import mean_intervals
 from nearkin.metrics.labels import halves
 from nearkin.models import PixelReader
 from nearkin.training import Run, train
+from studies.ned.run import as_published
 from studies.robustness.measures import draw
 from studies.unified.parts import ANCHOR, Cell
 
@@ -53,7 +54,7 @@ def run_cub(data_root: Path | None, lines: Sequence[Mapping[str, Any]], keep: Ca
     unseen, model = dataset.select(split.test), result.embedder.eval()
     points = embed_items(model, unseen, cache, progress=True)
     support, queries = halves(unseen.labels, SEED)
-    fitted = fit_estimators(points[support], unseen.labels[support], model.space)
+    fitted = as_published(points[support], unseen.labels[support], model.space)
     fitted = {name: fitted[name] for name in ESTIMATORS}
     rows = queries[draw(unseen.select(queries), IMAGES)]
     pixels, truth = PixelReader(model, unseen)(rows), unseen.labels[rows]

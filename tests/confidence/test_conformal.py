@@ -130,7 +130,7 @@ def test_only_a_random_split_holds_where_class_sizes_are_chance():
 
 def test_says_that_a_stratified_split_of_small_unequal_classes_may_promise_too_much():
     points, labels = draw([0] * 10 + [1] * 14, 0)
-    sets = ConformalSets(estimator=euclidean(NED, k="all"), split="stratified")
+    sets = ConformalSets(estimator=euclidean(NED, k="all", criterion="likelihood"), split="stratified")
     assert any("split='random'" in note for note in sets.fit(points, labels).notes_)
     assert not sets.fit(*draw(balanced(12), 0)).notes_
     random = ConformalSets(estimator=euclidean(NED, k="all")).fit(points, labels)

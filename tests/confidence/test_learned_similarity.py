@@ -95,7 +95,7 @@ def test_ned_is_a_loop_of_exponentials_of_the_similarity(space, k):
 
 def test_the_temperature_is_that_of_points_left_out(space):
     support, labels, _, _ = clouds()
-    fitted = NED(k=30, space=space).fit(support, labels)
+    fitted = NED(k=30, space=space, criterion="likelihood").fit(support, labels)
     assert math.isfinite(fitted.temperature_)
     assert fitted.temperature_ > 0
 

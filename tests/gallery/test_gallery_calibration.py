@@ -13,7 +13,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nearkin.confidence import SharpNED
+from nearkin.confidence import NED, SharpNED
+from nearkin.confidence.ned import DEFAULT_WIDENING
 from nearkin.confidence.conformal import covering_rank
 from nearkin.errors import DataError
 from nearkin.gallery.calibration import Calibration, class_sizes, fit_calibration
@@ -137,7 +138,8 @@ def test_temperature_and_sharpness_are_the_likeliest(fitted):
 
 def test_classes_of_equal_size_are_told_as_the_estimator_tells_them(gallery, fitted):
     found = fitted.identification
-    estimator = SharpNED(space=SPACE, temperature=found.temperature, sharpness=found.sharpness)
+    learned = {"temperature": found.temperature, "sharpness": found.sharpness, "widening": found.widening}
+    estimator = NED(space=SPACE, **learned)
     estimator.fit(*clusters(40, 30))
     queries, _ = clusters(40, 2, seed=5)
     verdicts = fitted.classify(gallery.search(queries, 200, labelled=True), gallery.classes(), sizes_of(gallery))
@@ -655,3 +657,24 @@ def test_the_table_is_small_and_reads_back():
     assert len(fitted.thresholds) < 200
     assert restored(PairRule, json.loads(json.dumps(asdict(fitted)))) == fitted
     assert list(fitted.thresholds) == sorted(fitted.thresholds)
+
+
+def test_a_calibration_of_before_answers_as_it_did(gallery, fitted):
+    plain = fitted.to_dict()
+    old = {name: value for name, value in plain["identification"].items() if name not in ("widening", "usual")}
+    again = Calibration.from_dict({**plain, "identification": old})
+    found = again.identification
+    assert found.widening == 0
+    assert not {"widening", "usual"} & set(again.to_dict()["identification"])  # so that its key stays
+    estimator = SharpNED(space=SPACE, temperature=found.temperature, sharpness=found.sharpness)
+    estimator.fit(*clusters(40, 30))
+    queries, _ = clusters(40, 2, seed=5)
+    verdicts = again.classify(gallery.search(queries, 200, labelled=True), gallery.classes(), sizes_of(gallery))
+    expected = np.minimum(estimator.predict(queries).confidence, found.ceiling)
+    assert [verdict.probability for verdict in verdicts] == pytest.approx(expected, abs=2e-4)
+
+
+def test_a_gallery_says_how_its_probabilities_were_fitted(fitted):
+    assert fitted.identification.widening == DEFAULT_WIDENING
+    assert "far" in fitted.reliability()["fitted_by"]
+    assert Calibration.from_dict(fitted.to_dict()) == fitted

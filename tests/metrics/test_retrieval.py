@@ -16,6 +16,11 @@ from nearkin.spaces import Euclidean, PoincareBall, Sphere
 RECALLS = (1, 2, 4, 8)
 
 
+def plurality(near):
+    """The class with the most votes; of equal ones that of the nearest neighbour."""
+    return max(dict.fromkeys(near), key=near.count)
+
+
 def naive(x, labels, gallery=None, gallery_labels=None, recall_at=RECALLS, knn=5):
     """Euclidean retrieval, one query, one neighbour at a time, in float64; rows of metrics of the kept queries."""
     alone = gallery is None
@@ -39,6 +44,7 @@ def naive(x, labels, gallery=None, gallery_labels=None, recall_at=RECALLS, knn=5
             "MRR": 1 / (hits.index(True) + 1),
             "MAP@10": sum(sum(hits[:i]) / i * hits[i - 1] for i in range(1, min(10, len(hits)) + 1)) / min(10, total),
             "kNN-Acc": float(sum(hits[:knn]) >= voters // 2 + 1),
+            "kNN-Acc (plurality)": float(plurality([gallery_labels[g] for g in ranked[:knn]]) == labels[q]),
         }
         row.update({f"Recall@{k}": float(any(hits[:k])) for k in recall_at})
         rows.append(row)
@@ -114,7 +120,7 @@ def test_every_way_of_searching_agrees_with_naive_loops(monkeypatch, way, whole,
         assert_same(retrieval_metrics(x, labels, space=Euclidean()), rows, kept, len(x))
 
 
-NAMES = ("P@1", "R-precision", "MAP@R", "MRR", "MAP@5", "MAP@40", "Recall@3", "Recall@1000", "kNN-Acc", "P@4")
+NAMES = ("P@1", "R-precision", "MAP@R", "MRR", "MAP@5", "MAP@40", "Recall@3", "Recall@1000", "kNN-Acc", "P@4", "kNN-Acc (plurality)")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -245,6 +251,17 @@ def test_knn_accuracy_needs_three_of_five(hits, right):
     assert one_query(hits)["kNN-Acc"] == right
 
 
+@pytest.mark.parametrize(
+    ("near", "right"),
+    [("abcde", 1), ("babac", 0), ("abbac", 1), ("bccaa", 0), ("aabbc", 1), ("bbaaa", 1), ("bbccd", 0), ("cc", 0), ("ab", 1)],
+)
+def test_a_plurality_needs_more_than_any_other_class_or_the_nearest_of_equals(near, right):
+    gallery = np.arange(1.0, len(near) + 3)[:, None]
+    labels = [*near, "a", "a"]  # one to find, even where none of the five is
+    found = retrieval_metrics([[0.0]], ["a"], gallery=gallery[: len(labels)], gallery_labels=labels, knn=len(near), space=Euclidean())
+    assert found.values["kNN-Acc (plurality)"] == right
+
+
 @pytest.mark.parametrize(("hits", "right"), [([1, 1, 0], 1), ([1, 0], 0), ([1], 1)])
 def test_a_small_gallery_votes_with_all_it_has(hits, right):
     assert one_query(hits)["kNN-Acc"] == right
@@ -333,7 +350,7 @@ def test_perfect_and_hopeless_embeddings():
 def test_options_name_the_metrics():
     rng = np.random.default_rng(0)
     result = retrieval_metrics(rng.normal(size=(9, 2)), [0] * 9, recall_at=(1, 100), knn=3)
-    assert list(result.values) == ["P@1", "R-precision", "MAP@R", "MRR", "MAP@10", "Recall@1", "Recall@100", "kNN-Acc"]
+    assert list(result.values) == ["P@1", "R-precision", "MAP@R", "MRR", "MAP@10", "Recall@1", "Recall@100", "kNN-Acc", "kNN-Acc (plurality)"]
     assert retrieval_metrics(rng.normal(size=(9, 2)), [0] * 9, recall_at=()).values["kNN-Acc"] == 1
     assert all(values.dtype == np.float32 for values in result.per_query.values())
     assert all(type(value) is float for value in result.values.values())

@@ -162,14 +162,15 @@ class Calibration:
         """How sure and how right the gallery is of its own items, each left out in turn; or the reason it cannot say.
 
         Returns:
-            "bins" (a list of "low", "high", "confidence", "accuracy", "count"), "ece", "accuracy" and "items"; or
-            "reason" alone.
+            "bins" (a list of "low", "high", "confidence", "accuracy", "count"), "ece", "accuracy", "items" and, in words,
+            "fitted_by"; or "reason" alone.
         """
         found = self.identification
         if found.temperature is None:
             return {"reason": found.reason}
         bins = [dict(part) for part in found.bins]
-        return {"bins": bins, "ece": found.ece, "accuracy": found.accuracy, "items": found.items}
+        numbers = {"ece": found.ece, "accuracy": found.accuracy, "items": found.items}
+        return {"bins": bins, **numbers, "fitted_by": found.fitted_by}
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -204,8 +205,9 @@ class Calibration:
     def _content(self) -> dict[str, Any]:
         plain: dict[str, Any] = json.loads(json.dumps(asdict(self)))
         # Older calibrations have none of these, and keep their key.
-        if not self.identification.similarity:
-            del plain["identification"]["similarity"]
+        for name in ("similarity", "widening", "usual"):
+            if plain["identification"][name] == getattr(Identification, name):
+                del plain["identification"][name]
         if not self.warning:
             del plain["warning"]
         if self.horizon.strangers is None:

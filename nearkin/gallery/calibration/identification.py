@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from nearkin.confidence.ned import DEFAULT_WIDENING, fit_in_words
 from nearkin.confidence.probabilities import ClassProbabilities, ClassSums
 from nearkin.confidence.sharp_ned import fit_sharpened, sharpened_shares
 from nearkin.confidence.temperature import fit_temperature
+from nearkin.confidence.widening import Widening
 from nearkin.gallery.store import GalleryStore, Sample
 from nearkin.metrics.calibration import calibration_metrics
 from nearkin.progress import Progress
@@ -140,6 +142,8 @@ class Identification:
         reason: why there is no T; empty if there is one.
         notes: what a reader must know.
         similarity: whether distances are minus a similarity S, so that S takes the place of `-d^2`.
+        widening: how much less sure an answer gets the farther a query lies from the items; 0: not at all.
+        usual: the energy from which on it counts as far.
     """
 
     temperature: float | None = None
@@ -152,6 +156,13 @@ class Identification:
     reason: str = ""
     notes: tuple[str, ...] = ()
     similarity: bool = False
+    widening: float = 0.0
+    usual: float = 1.0
+
+    @property
+    def fitted_by(self) -> str:
+        """How temperature and sharpness were fitted, in words; empty without them."""
+        return "" if self.temperature is None else fit_in_words("sharpened", self.widening)
 
     @property
     def ceiling(self) -> float:
@@ -179,7 +190,8 @@ class Identification:
         assert self.sharpness is not None
         there = present(distances, codes)
         energies, known = _energies(np.where(there, distances, 0), self.similarity), np.where(there, codes, -1)
-        return sharpened_shares(energies, known, self.temperature, self.sharpness, shares)
+        widened = Widening(self.widening, self.usual).powers(torch.from_numpy(np.where(there, energies, np.inf)))
+        return sharpened_shares(energies, known, self.temperature, self.sharpness * widened.numpy(), shares)
 
     def exponents(self, distances: np.ndarray, codes: np.ndarray) -> np.ndarray:
         """Logarithms of the kernels of neighbours, float64 (q, k); anything where there is none."""
@@ -221,8 +233,17 @@ def fit_identification(left_out: LeftOut, similarity: bool = False) -> Identific
     energies = _energies(filled.distances, similarity)
     plain = fit_temperature(energies, positive, lost="have no item of their class among their neighbours")
     sharp = fit_sharpened(energies, filled.codes, filled.own, plain.temperature, filled.shares)
+    widening = Widening.of(DEFAULT_WIDENING, energies)
     lonely = int((~(tried.codes == tried.own[:, None]).any(axis=1)).sum())
-    fitted = Identification(sharp.temperature, sharp.sharpness, len(tried.own), lonely, similarity=similarity)
+    fitted = Identification(
+        sharp.temperature,
+        sharp.sharpness,
+        len(tried.own),
+        lonely,
+        similarity=similarity,
+        widening=widening.power,
+        usual=widening.usual,
+    )
     some = present(tried.distances, tried.codes).any(axis=1)
     found = fitted.probabilities(tried.distances[some], tried.codes[some], tried.shares[some])
     result = calibration_metrics(found.confidence, found.best == tried.own[some], bins=_BINS)

@@ -118,7 +118,8 @@ function reliability(told) {
     ["Items tested", count(told.items)],
   ];
   const figures = numbers.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)));
-  return h("div", {}, h("dl", { class: "figures" }, figures), reliabilityDiagram(told));
+  const fit = told.fitted_by && hint(`Probabilities are fitted ${told.fitted_by}.`);
+  return h("div", {}, h("dl", { class: "figures" }, figures), reliabilityDiagram(told), fit);
 }
 
 /** @param {number | null | undefined} value */
