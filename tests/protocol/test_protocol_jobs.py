@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 
@@ -96,8 +97,7 @@ if __name__ == "__main__":
 
 
 def children(pid: int) -> list[int]:
-    found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True, check=False)
-    return [int(word) for word in found.stdout.split()]
+    return [process.pid for process in psutil.Process(pid).children(recursive=True)]
 
 
 def gone(pids: list[int]) -> bool:
