@@ -5,9 +5,11 @@ from __future__ import annotations
 import gc
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -55,6 +57,9 @@ class Programs:
         """Run code in as many processes as there are environments, each added to that of the tests; their ids."""
         assert self._server.stdin is not None
         assert self._server.stdout is not None
+        for process in (one for one, code in self._codes.items() if code is None):
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
         self.ended()
         for file in self._folder.iterdir():
             file.unlink()
