@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+import json
 import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -24,6 +31,86 @@ collect_ignore = [] if find_spec("playwright") else ["browser"]
 # A machine that has other work to do makes no test fail.
 settings.register_profile("patient", deadline=None)
 settings.load_profile("patient")
+
+
+def pytest_collection_finish() -> None:
+    """Leave what was imported and collected alone: looking through it for garbage takes a twentieth of the time."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 20)
+
+
+class Programs:
+    """Programs in processes of their own, one after the other; see `fork_server.py`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._server = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("fork_server.py"))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._codes: dict[int, int | None] = {}
+
+    def start(self, code: str, *arguments: object, environments: Sequence[Mapping[str, str]] = ({},)) -> list[int]:
+        """Run code in as many processes as there are environments, each added to that of the tests; their ids."""
+        assert self._server.stdin is not None
+        assert self._server.stdout is not None
+        for process in (one for one, code in self._codes.items() if code is None):
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        self.ended()
+        for file in self._folder.iterdir():
+            file.unlink()
+        job = {
+            "code": code,
+            "arguments": [str(argument) for argument in arguments],
+            "out": str(self._folder / "out"),
+            "err": str(self._folder / "err"),
+            "environments": [{**os.environ, "OMP_NUM_THREADS": "1", **one} for one in environments],
+        }
+        self._server.stdin.write(json.dumps(job) + "\n")
+        self._server.stdin.flush()
+        self._codes = dict.fromkeys(map(int, self._server.stdout.readline().split()))
+        return list(self._codes)
+
+    def ended(self, *processes: int) -> list[int]:
+        """Exit codes, negative for signals, of some processes or of all, in the order they were started."""
+        assert self._server.stdout is not None
+        wanted = processes or tuple(self._codes)
+        while any(self._codes[process] is None for process in wanted):
+            process, code = map(int, self._server.stdout.readline().split())
+            self._codes[process] = code
+        return [code for process in wanted if (code := self._codes[process]) is not None]
+
+    def run(self, code: str, *arguments: object, **environment: str) -> tuple[int, str, str]:
+        """Run code in one process to its end: exit code, output and errors."""
+        self.start(code, *arguments, environments=[environment])
+        (found,) = self.ended()
+        return found, self.output, self.errors
+
+    @property
+    def output(self) -> str:
+        """What the last program has written to standard output so far."""
+        return (self._folder / "out").read_text(encoding="utf-8")
+
+    @property
+    def errors(self) -> str:
+        """What it has written to standard error."""
+        return (self._folder / "err").read_text(encoding="utf-8")
+
+    def close(self) -> None:
+        """End the server."""
+        self._server.communicate(timeout=60)
+
+
+@pytest.fixture(scope="session")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Programs]:
+    """Runs code in a process of its own, which has imported nearkin already."""
+    made = Programs(tmp_path_factory.mktemp("programs"))
+    yield made
+    made.close()
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import subprocess
 import sys
 import time
 
@@ -72,11 +71,11 @@ assert sorted(path.name for path in folder.iterdir()) == ["last.safetensors", "t
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no limit on file sizes to stand in for a full disk")
-def test_a_write_refused_half_way_keeps_the_last_checkpoint(tmp_path):
-    done = subprocess.run([sys.executable, "-c", FULL_DISK, str(tmp_path)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert str(tmp_path / "last.safetensors") in done.stdout
-    assert str(tmp_path / "text") in done.stdout
+def test_a_write_refused_half_way_keeps_the_last_checkpoint(programs, tmp_path):
+    code, output, errors = programs.run(FULL_DISK, tmp_path)
+    assert code == 0, errors
+    assert str(tmp_path / "last.safetensors") in output
+    assert str(tmp_path / "text") in output
 
 
 def test_a_second_writer_is_refused_until_the_first_has_finished(tmp_path):

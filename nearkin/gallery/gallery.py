@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
@@ -105,7 +106,6 @@ class Gallery:
         self.path = str(path)
         self.store = store
         self._calibrator = Calibrator(store)
-        self._map = GalleryMap(store)
         self._prototypes = GalleryPrototypes(store)
         self._counted: tuple[int, list[str], np.ndarray] | None = None
         self._engine = TORCH if encoder is None else encoder.engine
@@ -458,6 +458,10 @@ class Gallery:
     def place(self, vector: np.ndarray, limit: int = 2000) -> tuple[float, float]:
         """Where a vector (d,) that `embed` gave lies in that map, about."""
         return self._map.made(how_many(limit, "limit"))[1].place(self._checked(vector)[0])
+
+    @cached_property
+    def _map(self) -> GalleryMap:
+        return GalleryMap(self.store)
 
     @property
     def auto_recalibrate(self) -> bool:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
+from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -288,6 +289,11 @@ def _is_finished(run: Run) -> bool:
 K = TypeVar("K")
 
 _ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+_FORKS = "forkserver" in multiprocessing.get_all_start_methods()
+_CONTEXT: BaseContext = multiprocessing.get_context("forkserver" if _FORKS else "spawn")
+if _FORKS:
+    _CONTEXT.set_forkserver_preload([__name__])  # imported once, by the process that all others are forked from
+
 _PATIENCE = 10.0
 """Seconds that an idle process has to end."""
 
@@ -382,9 +388,8 @@ class Jobs(Generic[K]):
             connection.close()
 
     def _start(self) -> tuple[BaseProcess, Connection]:
-        context = multiprocessing.get_context("spawn")
-        ours, theirs = context.Pipe()
-        process = context.Process(target=_work, args=(theirs, self._do))
+        ours, theirs = _CONTEXT.Pipe()
+        process = _CONTEXT.Process(target=_work, args=(theirs, self._do))
         with _one_thread():
             process.start()
         theirs.close()

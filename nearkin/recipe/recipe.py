@@ -28,6 +28,12 @@ from nearkin.objectives.section import ObjectiveSection
 from nearkin.recipe.sections import AdversarialSection, AuditSection, TrainingSection, with_new_names
 from nearkin.storage import write_text
 
+try:  # eight times as fast
+    from yaml import CSafeDumper as SafeDumper
+    from yaml import CSafeLoader as SafeLoader
+except ImportError:  # PyYAML was built without libyaml
+    from yaml import SafeDumper, SafeLoader  # type: ignore[assignment]
+
 DEFAULT_RECIPE = "multi-similarity"
 
 BY_DATA = "by_data"
@@ -71,7 +77,7 @@ _OF_EPISODES = ("classes_per_batch", "per_class")
 """What training.episodic says in place of the data section."""
 
 
-class _Loader(yaml.SafeLoader):
+class _Loader(SafeLoader):
     """Safe YAML that reads 1e-4 as the number people mean (YAML 1.1 wants 1.0e-4)."""
 
 
@@ -152,7 +158,7 @@ class Recipe(BaseModel):
 
     def to_yaml(self) -> str:
         """The resolved recipe as YAML that `load_recipe` reads back to an equal recipe."""
-        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+        return yaml.dump(self.model_dump(mode="json"), Dumper=SafeDumper, sort_keys=False, allow_unicode=True)
 
     def save(self, path: str | Path) -> None:
         """Write the resolved recipe."""
@@ -352,7 +358,7 @@ def _assign(tree: dict[str, Any], assignment: str) -> None:
         raise RecipeError(f"The override '{assignment}' must have the form section.key=value.")
     try:
         value = yaml.load(text, _Loader)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeError) as error:  # half a character from the command line
         raise RecipeError(f"The value of the override '{assignment}' is not valid YAML.") from error
     change: dict[str, Any] = {keys[-1]: value}
     for part in reversed(keys[:-1]):

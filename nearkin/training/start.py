@@ -391,20 +391,17 @@ def measure_gain(start: RunStart, best: PerQuery, best_step: int) -> Gain | None
     pairs = [("start", "raw"), ("best", "raw"), ("best", "start")]
     return Gain(
         {name: {m: round(100 * float(np.mean(values[m])), 2) for m in MEASURES} for name, values in there.items()},
-        {
-            f"{a} - {b}": {m: _difference(there[a][m], there[b][m], start.labels) for m in MEASURES}
-            for a, b in pairs
-            if a in there and b in there
-        },
+        {f"{a} - {b}": _differences(there[a], there[b], start.labels) for a, b in pairs if a in there and b in there},
         best_step,
         len(set(start.labels)),
     )
 
 
-def _difference(a: Sequence[float], b: Sequence[float], labels: Sequence[str]) -> GainDifference:
-    points = 100 * (np.asarray(a) - np.asarray(b))
-    low, high = class_bootstrap(points, labels)
-    return GainDifference(round(float(points.mean()), 2), round(low, 2), round(high, 2))
+def _differences(a: PerQuery, b: PerQuery, labels: Sequence[str]) -> dict[str, GainDifference]:
+    points = {name: 100 * (np.asarray(a[name]) - np.asarray(b[name])) for name in MEASURES}
+    found = class_bootstrap(points, labels)
+    rounded = {name: (round(float(points[name].mean()), 2), *(round(end, 2) for end in found[name])) for name in points}
+    return {name: GainDifference(*values) for name, values in rounded.items()}
 
 
 def gain_facts(card: Card) -> dict[str, str]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import shlex
 import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -421,30 +423,22 @@ def test_a_key_is_told_once_and_kept_as_its_hash(nearkin, done):
     assert entry == f"read:{hashlib.sha256(key.encode()).hexdigest()}"
 
 
-def test_serve_answers_until_it_is_interrupted(parts, tmp_path):
+def test_serve_answers_until_it_is_interrupted(parts, programs):
     httpx, _ = pytest.importorskip("httpx"), pytest.importorskip("fastapi")
-    command = [
-        sys.executable,
-        "-c",
-        "from nearkin.cli import main; main()",
-        "serve",
-        parts,
-        "--port",
-        "0",
-        "--read-only",
-    ]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            address = process.stdout.readline().partition("http://")[2].split("/")[0]
-            vector = _points(2, each=1)[0][3].tolist()
-            answer = httpx.post(f"http://{address}/v1/identify", json={"vector": vector}, timeout=30)
-            assert answer.json()["label"] == "part 03"
-            refused = httpx.post(f"http://{address}/v1/enrol", json={"label": "x", "vector": vector}, timeout=30)
-            assert refused.status_code == 403
-            process.send_signal(signal.SIGINT)
-            assert process.wait(timeout=30) == 0
-        finally:
-            process.kill()
+    (process,) = programs.start("from nearkin.cli import main; main()", "serve", parts, "--port", "0", "--read-only")
+    try:
+        until = time.monotonic() + 60
+        while not (found := re.search(r"(http://[\d.:]+)/", programs.output)):
+            assert time.monotonic() < until, programs.errors
+            time.sleep(0.01)
+        vector = _points(2, each=1)[0][3].tolist()
+        answer = httpx.post(f"{found[1]}/v1/identify", json={"vector": vector}, timeout=30)
+        assert answer.json()["label"] == "part 03"
+        refused = httpx.post(f"{found[1]}/v1/enrol", json={"label": "x", "vector": vector}, timeout=30)
+        assert refused.status_code == 403
+    finally:
+        os.kill(process, signal.SIGINT)
+    assert programs.ended() == [0]
 
 
 def test_a_gallery_in_milvus_lite(nearkin, done, tmp_path):

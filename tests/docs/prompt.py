@@ -9,6 +9,7 @@ one, sent to the service of the page), `pip`, `make` and `python` (they only loo
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
 import json
 import os
@@ -53,12 +54,15 @@ class Prompt:
 
     Args:
         unreachable: beginnings of words, such as "milvus://", whose commands are parsed and not run.
+        trained: a folder that keeps what `run(…, once=True)` trains.
     """
 
-    def __init__(self, unreachable: tuple[str, ...] = ()) -> None:
+    def __init__(self, unreachable: tuple[str, ...] = (), trained: Path = Path("trained")) -> None:
         self.unreachable = unreachable
+        self.trained = trained
         self.parsed_only: list[list[str]] = []
         self.port: int | None = None
+        self._once = False
         self._service: tuple[Any, threading.Thread] | None = None
         self._bin = Path(tempfile.mkdtemp(prefix="nk-"))
         self._line = socket.socket(socket.AF_UNIX)
@@ -80,8 +84,12 @@ class Prompt:
         (self._bin / program).write_text(text, encoding="utf-8")
         (self._bin / program).chmod(0o755)
 
-    def run(self, script: str) -> tuple[int, str, str]:
-        """Exit code, output and errors of a script for bash, which ends at the first command that fails."""
+    def run(self, script: str, *, once: bool = False) -> tuple[int, str, str]:
+        """Exit code, output and errors of a script for bash, which ends at the first command that fails.
+
+        With `once`, a run that the same words trained on the same files before is copied instead.
+        """
+        self._once = once
         environment = os.environ | {"PATH": f"{self._bin}{os.pathsep}{os.environ['PATH']}"}
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             process = subprocess.Popen(
@@ -128,8 +136,30 @@ class Prompt:
             return 0
         if words[:1] == ["serve"]:
             return self._serve(words)
+        if self._once and words[0] == "train":
+            return self._train_once(words)
         with _arguments(["nearkin", *words]):
             main()
+        return 0
+
+    def _train_once(self, words: list[str]) -> int:
+        """Train, or copy the run that the same words trained on the same files before."""
+        from nearkin.cli import main
+
+        out = words[words.index("--out") + 1]
+        files = sorted((str(file), file.stat().st_size) for file in Path(words[1]).rglob("*"))
+        asked = json.dumps([[word for word in words if word != out], files])
+        kept = self.trained / hashlib.sha256(asked.encode()).hexdigest()
+        if kept.is_dir():
+            shutil.copytree(kept, out)
+            return 0
+        with _arguments(["nearkin", *words]):
+            try:
+                main()
+            except SystemExit as stop:
+                if stop.code:
+                    raise
+        shutil.copytree(out, kept)
         return 0
 
     def _torchrun(self, words: list[str]) -> int:

@@ -40,8 +40,8 @@ class Page:
         self.printed = ""
 
     def prepare(self, script: str) -> None:
-        """Do what the page takes for granted."""
-        code, out, errors = self.prompt.run(script) if script else (0, "", "")
+        """Do what the page takes for granted; a run that another page had trained so is taken from there."""
+        code, out, errors = self.prompt.run(script, once=True) if script else (0, "", "")
         if code not in (0, 3):
             pytest.fail(
                 f"what the page takes for granted failed:\n{script}\n{out[-1000:]}\n{errors[-3000:]}", pytrace=False

@@ -35,9 +35,15 @@ def home(tmp_path_factory):
     return tmp_path_factory.mktemp("home")
 
 
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory):
+    """Runs that pages take for granted, each trained once."""
+    return tmp_path_factory.mktemp("trained")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in pages() if blocks_of(page)])
-def test_a_page_runs_from_top_to_bottom(page, photos, home, tmp_path, monkeypatch):
+def test_a_page_runs_from_top_to_bottom(page, photos, home, trained, tmp_path, monkeypatch):
     scene = SCENES.get(page, Scene())
     shrink(monkeypatch)
     monkeypatch.setenv("HOME", str(home))
@@ -48,7 +54,7 @@ def test_a_page_runs_from_top_to_bottom(page, photos, home, tmp_path, monkeypatc
     fsspec.register_implementation("s3", Bucket, clobber=True)
     for name, value in scene.environment.items():
         monkeypatch.setenv(name, value)
-    with inside(tmp_path / "here"), closing(Prompt(tuple(UNREACHABLE))) as prompt:
+    with inside(tmp_path / "here"), closing(Prompt(tuple(UNREACHABLE), trained)) as prompt:
         shown = Page(prompt, {"__name__": "__main__"}, scene.replaced)
         shown.prepare(scene.before)
         exec(scene.names, shown.names)

@@ -174,18 +174,18 @@ if reader:
 """
 
 
-def test_readers_in_other_processes_see_whole_calls(tmp_path):
+def test_readers_in_other_processes_see_whole_calls(programs, tmp_path):
     store = SqliteStore.create(tmp_path / "g", settings_of())
     store.write(*batch(0))
     arguments = [str(tmp_path / name) for name in ("g", "stop", "result")]
-    readers = subprocess.Popen([sys.executable, "-c", _READERS, *arguments])
+    programs.start(_READERS, *arguments)
     limit = time.monotonic() + 120
     while len(list(tmp_path.glob("*.ready"))) < 2 and time.monotonic() < limit:
         time.sleep(0.01)
     for number in range(1, 60):
         store.write(*batch(number))
     (tmp_path / "stop").touch()
-    assert readers.wait(60) == 0
+    assert programs.ended() == [0], programs.errors
     for result in ("result-True.json", "result-False.json"):
         seen = json.loads((tmp_path / result).read_text())
         numbers = [int(label[6:]) for sizes, *_ in seen for label in sizes]

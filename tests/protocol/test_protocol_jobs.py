@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 
@@ -96,8 +95,7 @@ if __name__ == "__main__":
 
 
 def children(pid: int) -> list[int]:
-    found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True, check=False)
-    return [int(word) for word in found.stdout.split()]
+    return [process.pid for process in psutil.Process(pid).children(recursive=True)]
 
 
 def gone(pids: list[int]) -> bool:
@@ -118,18 +116,18 @@ def _state(pid: int) -> str:
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks at processes in /proc")
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_stopped_or_killed_the_same_benchmark_gives_the_same_book(how, one_by_one, bench, photos, tiny, tmp_path):
-    script = tmp_path / "command.py"
-    script.write_text(COMMAND)
+def test_stopped_or_killed_the_same_benchmark_gives_the_same_book(
+    how, one_by_one, bench, photos, tiny, programs, tmp_path
+):
     for turn in range(5):
         path = tmp_path / f"book{turn}"
-        process = subprocess.Popen([sys.executable, str(script), str(photos), str(path), *tiny, *SHORT])
+        (process,) = programs.start(COMMAND, photos, path, *tiny, *SHORT)
         until = time.monotonic() + 60
         while len(list(path.glob("runs/*/last.safetensors"))) < 2 and time.monotonic() < until:
             time.sleep(0.01)
-        workers = children(process.pid)
-        os.kill(process.pid, how)
-        code = process.wait(timeout=60)
+        workers = children(process)
+        os.kill(process, how)
+        (code,) = programs.ended()
         if code:  # else it had finished before the signal came, on a machine with other work
             break
     assert code == (-how if how == signal.SIGKILL else 130)

@@ -6,8 +6,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -131,14 +129,15 @@ run_benchmark(
 """
 
 
-def test_kill_9_in_the_middle_of_a_cell_then_the_same_benchmark_gives_the_same_ledger(photos, tiny, bench, tmp_path):
+def test_kill_9_in_the_middle_of_a_cell_then_the_same_benchmark_gives_the_same_ledger(
+    photos, tiny, bench, programs, tmp_path
+):
     short = [*tiny, "training.max_steps=6", "training.evaluate_every=3"]
     candidates = [Candidate("triplet", load_recipe("triplet", short))]
     bench(candidates, tmp_path / "whole", open_data(photos))
     # The sixth step of the second fold, two steps after its last checkpoint.
-    command = [sys.executable, "-c", KILLED, str(photos), str(tmp_path / "killed"), "12", *short]
-    killed = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    code, _, errors = programs.run(KILLED, photos, tmp_path / "killed", 12, *short)
+    assert code == -signal.SIGKILL, errors
     assert len(lines_of(tmp_path / "killed")) == 2
     bench(candidates, tmp_path / "killed", open_data(photos))
     assert lines_of(tmp_path / "killed") == lines_of(tmp_path / "whole")

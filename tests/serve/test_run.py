@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import httpx
 import pytest
@@ -38,9 +39,16 @@ def _wait(happened, seconds: float = 30.0) -> None:
         time.sleep(0.01)
 
 
-def _address(line: str) -> str:
+def _address(programs) -> str:
     """The address that the service says it listens on."""
-    return re.search(r"http://[\d.:]+/", line)[0]
+    _wait(lambda: "\n" in programs.output or programs.errors)
+    return re.search(r"http://[\d.:]+/", programs.output)[0]
+
+
+def _end(process: int) -> None:
+    """Kill a process that may have ended."""
+    with suppress(ProcessLookupError):
+        os.kill(process, signal.SIGKILL)
 
 
 def _ready(client: httpx.Client) -> bool:
@@ -51,24 +59,22 @@ def _ready(client: httpx.Client) -> bool:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_after_the_last_answer(images, paint, number):
+def test_a_signal_ends_it_after_the_last_answer(images, paint, programs, number):
     images.close()
-    process = subprocess.Popen([sys.executable, "-c", _PROGRAM, images.path], stdout=subprocess.PIPE, text=True)
+    (process,) = programs.start(_PROGRAM, images.path)
     try:
-        address = _address(process.stdout.readline())
+        address = _address(programs)
         with httpx.Client(base_url=address, timeout=30, trust_env=False) as client, ThreadPoolExecutor(5) as pool:
             _wait(lambda: _ready(client))
             tasks = [pool.submit(client.post, "/v1/identify", files={"image": paint((200, 30, 30))}) for _ in range(5)]
-            assert process.stdout.readline() == "running\n"
+            _wait(lambda: "running\n" in programs.output)
             _wait(lambda: "nearkin_queue_length 5.0" in httpx.get(f"{address}metrics", trust_env=False).text)
-            process.send_signal(number)
+            os.kill(process, number)
             assert [task.result().status_code for task in tasks] == [200] * 5
-        assert process.wait(30) == 0
-        assert process.stdout.read().endswith("closed\n")
+        assert programs.ended() == [0]
+        assert programs.output.endswith("closed\n")
     finally:
-        process.kill()
-        process.stdout.close()
-        process.wait()
+        _end(process)
 
 
 def test_off_loopback_it_refuses_to_start_without_keys(tmp_path, monkeypatch):
@@ -77,23 +83,20 @@ def test_off_loopback_it_refuses_to_start_without_keys(tmp_path, monkeypatch):
         serve(tmp_path / "any.gallery", ServeSettings(host="0.0.0.0"))
 
 
-def test_writes_come_out_on_standard_error_without_a_log(images):
+def test_writes_come_out_on_standard_error_without_a_log(images, programs):
     images.close()
     program = _PROGRAM.split("run = ")[0] + "serve(sys.argv[1], ServeSettings(port=0))"
-    process = subprocess.Popen(
-        [sys.executable, "-c", program, images.path], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    (process,) = programs.start(program, images.path)
     try:
-        address = _address(process.stdout.readline())
+        address = _address(programs)
         with httpx.Client(base_url=address, timeout=30, trust_env=False) as client:
             _wait(lambda: _ready(client))
             assert client.delete("/v1/items/item-00").status_code == 204
-        process.send_signal(signal.SIGTERM)
-        _, said = process.communicate(timeout=30)
+        os.kill(process, signal.SIGTERM)
+        programs.ended()
     finally:
-        process.kill()
-        process.wait()
-    (line,) = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+        _end(process)
+    (line,) = [json.loads(line) for line in programs.errors.splitlines() if line.startswith("{")]
     assert (line["action"], line["ids"]) == ("remove", ["item-00"])
 
 

@@ -17,42 +17,39 @@ def _free_port() -> int:
         return probe.getsockname()[1]
 
 
-_BOTH = """
-import os, runpy, sys
-runpy.run_path(sys.argv[1], run_name="imported")  # once for both
-sys.argv = sys.argv[1:]
-children = []
-for rank in ("0", "1"):
-    children.append(os.fork())
-    if not children[-1]:
-        os.environ.update(RANK=rank, LOCAL_RANK=rank)
-        runpy.run_path(sys.argv[0], run_name="__main__")
-        sys.exit()
-codes = [os.waitpid(child, 0)[1] for child in children]
-sys.exit(any(codes))
-"""
+def of_two(**more: str) -> list[dict[str, str]]:
+    """The environments that torchrun would give two processes."""
+    both = {
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(_free_port()),
+        "TORCHELASTIC_RUN_ID": "none",
+    }
+    return [{**both, "RANK": rank, "LOCAL_RANK": rank, **more} for rank in ("0", "1")]
 
 
 @pytest.fixture(scope="session")
-def two_processes() -> Callable[..., None]:
-    """Runs a file as a program in two processes with torchrun's environment, which import what it needs only once."""
+def two_processes(programs) -> Callable[..., None]:
+    """Runs a file as a program in two processes with torchrun's environment."""
 
-    def run(*command: object) -> None:
-        environment = {
-            "WORLD_SIZE": "2",
-            "LOCAL_WORLD_SIZE": "2",
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(_free_port()),
-            "TORCHELASTIC_RUN_ID": "none",
-            "OMP_NUM_THREADS": "1",
-        }
-        words = [sys.executable, "-c", _BOTH, *map(str, command)]
-        done = subprocess.run(
-            words, env={**os.environ, **environment}, capture_output=True, text=True, check=False, timeout=240
-        )
-        assert done.returncode == 0, done.stderr
+    def run(file: str, *arguments: object) -> None:
+        code = f"import runpy\nrunpy.run_path({file!r}, run_name='__main__')"
+        programs.start(code, *arguments, environments=of_two())
+        assert programs.ended() == [0, 0], programs.errors
 
     return run
+
+
+@pytest.fixture(scope="session")
+def start_two(programs) -> Callable[..., list[int]]:
+    """Begins a command of nearkin in two processes with torchrun's environment; gives their ids by rank."""
+
+    def start(*words: object, **environment: str) -> list[int]:
+        code = "from nearkin.cli import main\nmain()"
+        return programs.start(code, *words, environments=of_two(**environment))
+
+    return start
 
 
 @pytest.fixture(scope="session")

@@ -6,8 +6,6 @@ import json
 import math
 import os
 import signal
-import subprocess
-import sys
 import threading
 
 import numpy as np
@@ -275,15 +273,16 @@ FINE_TUNED = [
 
 
 @pytest.mark.parametrize(("name", "more"), [("triplet", []), ("contrastive-ccp", INSTANCES), ("fine-tune", FINE_TUNED)])
-def test_kill_9_then_resume_is_bit_equal_to_an_uninterrupted_run(name, more, photos, tiny, one_thread, tmp_path):
+def test_kill_9_then_resume_is_bit_equal_to_an_uninterrupted_run(
+    name, more, photos, tiny, one_thread, programs, tmp_path
+):
     recipe = load_recipe(name, [*tiny, *more])
     fit_run(photos, recipe, Run(tmp_path / "whole"), progress=False)
     # In the middle of the second instance, which has failed to gain once when its last step begins.
     ends = [row["step"] for row in Run(tmp_path / "whole").history() if "instance" in row]
     settings = [str(photos), str(ends[1] if ends else 10), name, *tiny, *more]
-    command = [sys.executable, "-c", KILLED, str(tmp_path / "killed"), *settings]
-    killed = subprocess.run(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, check=False)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    code, _, errors = programs.run(KILLED, tmp_path / "killed", *settings)
+    assert code == -signal.SIGKILL, errors
     assert not Run(tmp_path / "killed").model_file.exists()
     if ends:
         _, facts = load_state(Run(tmp_path / "killed").state_file)

@@ -10,6 +10,7 @@ import re
 import signal
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +31,7 @@ from nearkin.training.ranks import Ranks, make_fabric, naming_lost_process
 from nearkin.training.run import generator_tensors, load_state, restore_generator, seed_generator
 
 # Batch norm would see slices of a batch: a frozen backbone has none that learns.
-FROZEN = ["model.freeze=all", "training.max_steps=12", "training.evaluate_every=4"]
+FROZEN = ["model.freeze=all", "training.max_steps=8", "training.evaluate_every=4"]
 CACHED = [*FROZEN, "model.cache=true", "model.cache_views={flip: true, crops: 2}"]
 AUGMENTED = [*FROZEN, "data.jitter=0.3", "data.flip=true", "data.crop=random"]
 
@@ -48,6 +49,7 @@ RECIPES = {
         "contrastive-ccp",
         [
             *CACHED,
+            "training.max_steps=12",
             "training.evaluate_every=2",
             "training.patience=null",
             "training.chance_constrained={proxies: 2, pool: 4, patience: 1, proximal: 0.1}",
@@ -313,7 +315,7 @@ def test_a_process_that_joins_at_a_checkpoint_is_seeded_by_its_step():
 
 def test_a_step_that_has_no_use_for_a_margin_stops_nobody(done):
     rows = Run(done / "two" / "idle").history()
-    assert rows[-1]["step"] == 12
+    assert rows[-1]["step"] == 8
 
 
 def assert_close_runs(ours: Path, theirs: Path, tolerance: float) -> None:
@@ -376,7 +378,7 @@ def command(photos: Path, out: Path, sets: list[str], *more: str) -> list[str]:
 
 @pytest.mark.slow
 def test_the_command_stops_with_torchrun(photos, tiny, cache, torchrun, tmp_path):
-    sets = [*tiny, *AUGMENTED, "training.max_steps=100000", "training.patience=null", "data.workers=1"]
+    sets = [*tiny, *FROZEN, "training.max_steps=100000", "training.patience=null", "data.workers=1"]
     process = torchrun(*command(photos, tmp_path / "run", sets))
     run = Run(tmp_path / "run")
     deadline = time.monotonic() + 60
@@ -391,12 +393,13 @@ def test_the_command_stops_with_torchrun(photos, tiny, cache, torchrun, tmp_path
     assert not list(run.path.glob(".*tmp"))
 
 
-def test_wrong_input_is_refused_once(photos, tiny, cache, torchrun, tmp_path):
-    process = torchrun(*command(photos, tmp_path / "run", [*tiny, "data.classes_per_batch=3"]))
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode != 0
-    assert errors.count("nearkin: ") == 1
-    assert "data.classes_per_batch" in errors
+def test_wrong_input_is_refused_once(photos, tiny, cache, programs, start_two, tmp_path):
+    first, other = start_two(*command(photos, tmp_path / "run", [*tiny, "data.classes_per_batch=3"])[2:])
+    assert programs.ended(first) == [2]
+    os.kill(other, signal.SIGTERM)  # as torchrun does then
+    assert programs.ended(other) != [0]
+    assert programs.errors.count("nearkin: ") == 1
+    assert "data.classes_per_batch" in programs.errors
     assert not Run(tmp_path / "run").exists
 
 
@@ -470,27 +473,22 @@ SOON = 25.0
 
 
 @pytest.fixture
-def training(photos, tiny, torchrun, tmp_path, monkeypatch):
+def training(photos, tiny, programs, start_two, tmp_path, monkeypatch):
     """Two processes that train, with a checkpoint written; ended with the test."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     sets = [part for one in [*tiny, *SETS] for part in ("--set", one)]
     out = tmp_path / "run"
-    started = torchrun(
-        "-m", "nearkin", "train", photos, "--recipe", "proxy-anchor", "--out", out, *sets, NEARKIN_PROCESS_TIMEOUT="4"
-    )
+    words = ("train", photos, "--recipe", "proxy-anchor", "--out", out, *sets)
+    started = [psutil.Process(number) for number in start_two(*words, NEARKIN_PROCESS_TIMEOUT="4")]
     deadline = time.monotonic() + 60
-    while not Run(out).state_file.exists() and started.poll() is None and time.monotonic() < deadline:
+    while not Run(out).state_file.exists() and started[0].is_running() and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert Run(out).state_file.exists()
+    assert Run(out).state_file.exists(), programs.errors
     yield started, Run(out)
-    for process in [*psutil.Process(started.pid).children(recursive=True), started] if started.poll() is None else []:
-        process.kill()
-    started.communicate()
-
-
-def process_of(launcher, rank: int) -> psutil.Process:
-    children = psutil.Process(launcher.pid).children(recursive=True)
-    return next(child for child in children if child.environ().get("RANK") == str(rank))
+    for process in started:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    programs.ended()
 
 
 def check_whole(run: Run) -> None:
@@ -502,15 +500,15 @@ def check_whole(run: Run) -> None:
 
 
 @pytest.mark.parametrize("lost", [0, 1])
-def test_the_others_stop_when_one_is_killed(lost, training, photos):
-    launcher, run = training
-    process_of(launcher, lost).kill()
+def test_the_others_stop_when_one_is_killed(lost, training, programs, photos):
+    processes, run = training
+    processes[lost].kill()
     began = time.monotonic()
-    _, errors = launcher.communicate(timeout=60)
+    (code,) = programs.ended(processes[1 - lost].pid)
     assert time.monotonic() - began < SOON
-    assert launcher.returncode != 0
-    assert errors.count("nearkin: ") == 1
-    assert "Traceback (most recent call last)" not in errors.split("torch/distributed/elastic")[0]
+    assert code > 0
+    assert programs.errors.count("nearkin: ") == 1
+    assert "Traceback (most recent call last)" not in programs.errors
     check_whole(run)
     if lost:
         goes_on(run, photos)
@@ -529,18 +527,14 @@ def goes_on(run: Run, photos: Path) -> None:
     assert ours == pytest.approx(theirs, rel=1e-4, abs=1e-4)
 
 
-def test_the_others_stop_when_one_hangs(training):
-    launcher, run = training
-    frozen = process_of(launcher, 1)
-    other = process_of(launcher, 0)
+def test_the_others_stop_when_one_hangs(training, programs):
+    (other, frozen), run = training
     frozen.suspend()
     began = time.monotonic()
-    psutil.wait_procs([other], timeout=60)
+    (code,) = programs.ended(other.pid)
     assert 2.0 < time.monotonic() - began < SOON
-    assert not other.is_running() or other.status() == psutil.STATUS_ZOMBIE
-    frozen.kill()
-    _, errors = launcher.communicate(timeout=60)
-    assert "NEARKIN_PROCESS_TIMEOUT" in errors
+    assert code > 0
+    assert "NEARKIN_PROCESS_TIMEOUT" in programs.errors
     check_whole(run)
 
 

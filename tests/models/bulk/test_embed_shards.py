@@ -3,10 +3,7 @@
 import errno
 import os
 import signal
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +12,7 @@ from nearkin.data import ArrayStore, Dataset
 from nearkin.data.stores import UnreadableError
 from nearkin.data.url_store import UnreachableError
 from nearkin.errors import DataError, StorageError
-from nearkin.models.bulk import parts, read_embeddings, shard_states
+from nearkin.models.bulk import read_embeddings, shard_states
 from nearkin.models.bulk.folders import part_name, unfinished_name
 
 
@@ -113,7 +110,7 @@ embed_shards(model, open_data(sys.argv[2]), sys.argv[3], shards=2, only=[1], enc
 """
 
 
-def test_a_killed_worker_loses_nothing_that_was_finished(embed, counting, tree, model, photos, tmp_path):
+def test_a_killed_worker_loses_nothing_that_was_finished(embed, counting, tree, model, photos, programs, tmp_path):
     from nearkin.data import open_data
 
     model.save(tmp_path / "model.safetensors")
@@ -121,15 +118,14 @@ def test_a_killed_worker_loses_nothing_that_was_finished(embed, counting, tree, 
     chunks = out / unfinished_name(1, 2)
     options = {"shards": 2, "only": [1], "batch_size": 2, "chunk": 2}
     embed(model, dataset, tmp_path / "whole", **options)
-    command = [sys.executable, "-c", WORKER, str(tmp_path / "model.safetensors"), str(photos), str(out)]
-    source = str(Path(parts.__file__).parents[3])
-    with subprocess.Popen(command, env={**os.environ, "PYTHONPATH": source}) as worker:
-        deadline = time.monotonic() + 60
-        while len(list(chunks.glob("rows-*"))) < 3 and worker.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.01)
-        with pytest.raises(StorageError, match=str(worker.pid)):
-            embed(model, dataset, out, **options)
-        worker.send_signal(signal.SIGKILL)
+    (worker,) = programs.start(WORKER, tmp_path / "model.safetensors", photos, out)
+    deadline = time.monotonic() + 60
+    while len(list(chunks.glob("rows-*"))) < 3 and not programs.errors and time.monotonic() < deadline:
+        time.sleep(0.01)
+    with pytest.raises(StorageError, match=str(worker)):
+        embed(model, dataset, out, **options)
+    os.kill(worker, signal.SIGKILL)
+    programs.ended()
     kept = len(list(chunks.glob("rows-*")))
     assert 3 <= kept < 12
     assert not list(out.glob("part-*"))
