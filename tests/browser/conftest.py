@@ -90,7 +90,7 @@ def template(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("template") / "shapes.gallery"
     metadata = [{"row": row, "checked": row % 2 == 0} for row in range(len(images))]
     with Gallery.create(path, model, images, labels, metadata, ids=ids, name="shapes", progress=False) as gallery:
-        gallery.recalibrate()
+        gallery.recalibrate(strangers=0.5)  # five classes cannot promise that fewer pass
     return path
 
 

@@ -32,7 +32,7 @@ export function meter(probability, label) {
 /** One sentence that says it all; screen readers are told it. @param {import("./api.js").Answer} told */
 function summary(told) {
   if (told.label === null) return `No label. ${told.reason}`;
-  const sure = told.probability === null ? "" : `Probability ${percent(told.probability)}, if it is of an enrolled class.`;
+  const sure = told.probability !== null && `Probability ${percent(told.probability)}, if it is of an enrolled class.`;
   const words = [`${VERDICTS[String(told.known)].word}: ${told.label}.`, sure, told.reason, told.note];
   return words.filter(Boolean).join(" ");
 }
@@ -50,7 +50,7 @@ export function answerOf(app, told, actions) {
     h("p", { class: `badge ${verdict.class}` }, icon(verdict.icon), verdict.word),
     h("h2", { class: "label" }, lead && h("small", {}, lead), breakable(labelled(told.label))),
     told.probability !== null && meter(told.probability, `Probability of ${labelled(told.label)}`),
-    told.probability !== null && h("p", { class: "hint given" }, "How likely this label is, if it is of an enrolled class."),
+    told.probability !== null && h("p", { class: "given" }, "How likely this label is, if it is of an enrolled class."),
     hint(told.reason || verdict.text),
     told.note && h("p", { class: "notice warning" }, told.note));
   const others = told.candidates.filter((each) => each.label !== told.label).slice(0, 4);
