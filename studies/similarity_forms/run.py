@@ -56,7 +56,7 @@ from nearkin.models import Embedder, FeatureCache, SimilarityModel, build_embedd
 from nearkin.models.similarity_sides import fused
 from nearkin.protocol import Candidate
 from nearkin.recipe import Recipe, load_recipe
-from nearkin.training import Run, train
+from nearkin.training import Run, TrainingResult, train
 from studies.places import located
 from studies.unified.measures import classes_named
 from studies.unified.parts import DOMAINS
@@ -244,42 +244,47 @@ def ways_compared(model: Embedder, points: np.ndarray, labels: np.ndarray) -> di
     return values
 
 
+def trained(dataset: Dataset, cell: Cell, recipe: Recipe, split: Split, kept: Split) -> TrainingResult:
+    """A trained model; the features of all items of a split are cached, those that are kept of it are used."""
+    rows = np.sort(np.concatenate([split.train, split.val]))
+    pool, features = dataset.select(rows), cache_directory() / "features"
+    embedder = build_embedder(recipe.model, classes=["any"])
+    views = recipe.model.cache_views
+    cache = FeatureCache.build(
+        embedder, pool, at=cache_point(embedder), directory=features, views=views, progress=False
+    )
+    train_rows, val_rows = (np.searchsorted(rows, part) for part in (kept.train, kept.val))
+    parts = Split(train_rows, val_rows, np.empty(0, np.int64))
+    how = {"source": cell.part, "cache_directory": features, "progress": False}
+    with tempfile.TemporaryDirectory() as folder:
+        result = train(pool, recipe, Run(Path(folder) / "run"), split=parts, features=cache, **how)
+    if result.interrupted:
+        raise SystemExit(130)
+    return result
+
+
 def measured(dataset: Dataset, cell: Cell, trunk: Trunk | None, more: Sequence[str] = ()) -> dict[str, Any]:
     """Train a model and judge it on the test items."""
     recipe, began = cell.recipe(trunk, more), time.process_time()
     split = None if trunk is None or cell.case else trunk.split(dataset)
     split = resolve_split(dataset.manifest, recipe.data, recipe.training.seed) if split is None else split
-    pool = dataset.select(np.sort(np.concatenate([split.train, split.val])))  # whose features are kept
-    chosen = PARTS[cell.part].fewer(split, dataset.labels, cell.seed)
-    known, asked = dataset.select(chosen.train), dataset.select(split.test)
-    features, compared, loss = cache_directory() / "features", None, None
+    kept = PARTS[cell.part].fewer(split, dataset.labels, cell.seed)
+    known, asked = dataset.select(kept.train), dataset.select(split.test)
     if cell.name == UNTRAINED:
-        model = build_embedder(recipe.model, seed=cell.seed).eval()
-        best, validated = 0, {}
+        model, best, loss = build_embedder(recipe.model, seed=cell.seed).eval(), 0, None
     else:
-        embedder = build_embedder(recipe.model, classes=known.classes)
-        cache = FeatureCache.build(
-            embedder, pool, at=cache_point(embedder), directory=features, views=recipe.model.cache_views, progress=False
-        )
-        own = np.searchsorted(np.sort(np.concatenate([split.train, split.val])), [*chosen.train, *chosen.val])
-        parts = Split(own[: len(chosen.train)], own[len(chosen.train) :], np.empty(0, np.int64))
-        with tempfile.TemporaryDirectory() as folder:
-            run = Run(Path(folder) / "run")
-            how = {"source": cell.part, "cache_directory": features, "progress": False}
-            result = train(pool, recipe, run, split=parts, features=cache, **how)
-        if result.interrupted:
-            raise SystemExit(130)
+        result = trained(dataset, cell, recipe, split, kept)
         model, best, loss = result.embedder.eval(), result.state.best_step, result.objective.loss
-        compared, validated = model.card.compared, model.card.validation or {}
     if recipe.data.classes_are_seen:
         found = classes_named(model, loss, recipe, asked, tuple(known.classes))
     else:
-        points = embed_items(model, asked, features, progress=False)
+        points = embed_items(model, asked, cache_directory() / "features", progress=False)
         found = {"values": ways_compared(model, points, asked.labels)}
     found["values"] = {name: round(float(value), 5) for name, value in found["values"].items()}
-    items = {"train": len(known), "val": len(chosen.val), "test": len(asked)}
+    items = {"train": len(known), "val": len(kept.val), "test": len(asked)}
     told = {"core_seconds": round(time.process_time() - began, 1), "best_step": best, "items": items}
-    return told | found | {"validation": (compared and compared["MAP@R"]) or validated}
+    compared, validated = model.card.compared, model.card.validation or {}
+    return told | found | {"validation": validated if compared is None else compared["MAP@R"]}
 
 
 def read_ledger() -> list[dict[str, Any]]:

@@ -79,3 +79,21 @@ def test_tables_are_those_of_the_ledger(study, tmp_path, monkeypatch):
     assert sorted(file.name for file in tmp_path.iterdir()) == sorted(file.name for file in kept.iterdir())
     for file in tmp_path.iterdir():
         assert file.read_text() == (kept / file.name).read_text(), "run studies/similarity_forms/run.py --pages"
+
+
+SMALL = [
+    *("model.backbone=lenet", "model.pretrained=false", "model.channels=1", "model.size=28", "model.head_start=random"),
+    *("data.split=auto", "data.classes_per_batch=2", "data.per_class=2"),
+    *("training.max_steps=2", "training.evaluate_every=1"),
+]
+
+
+@pytest.mark.parametrize("name", ["concatenation", "difference", "softmax"])
+def test_a_cell_is_trained_and_judged_on_unseen_classes(study, patterns, monkeypatch, tmp_path, name):
+    monkeypatch.setattr(study, "cache_directory", lambda: tmp_path)
+    line = study.measured(patterns, study.Cell("cub", name, 0), None, SMALL)
+    ways = ["cosine"] if name == "softmax" else study.WAYS
+    assert {f"MAP@R, {way}" for way in ways} <= line["values"].keys()
+    assert all(0 <= value <= 1 for value in line["values"].values())
+    assert sum(line["items"].values()) == len(patterns)
+    assert json.loads(json.dumps(line))["validation"]
