@@ -6,9 +6,10 @@ import torch
 
 from nearkin.data.section import AudioSection
 from nearkin.errors import DataError
+from nearkin.gallery.model import QueryEncoder
 from nearkin.models import build_embedder
 from nearkin.models.embedder import Embedder
-from nearkin.models.items import stacked
+from nearkin.models.items import batches, stacked
 from nearkin.models.recordings import WINDOW_FRAMES, by_length, embed_recordings
 from nearkin.models.section import ModelSection
 
@@ -108,3 +109,13 @@ def test_models_of_old_features_hear_the_middle():
     changed[:8000] = 0
     assert "old audio features" in old.spec.note
     np.testing.assert_array_equal(encode(old, wave), encode(old, changed))
+
+
+def test_a_gallery_encodes_recordings_of_several_lengths_at_once(embedder, monkeypatch):
+    encoder = QueryEncoder(embedder)
+    waves = [noise(seconds, seed) for seed, seconds in enumerate((0.3, 2.0, 0.61))]
+    samples = [encoder.prepare(wave) for wave in waves]
+    np.testing.assert_allclose(encoder.run(samples), encode(embedder, *waves), atol=1e-5)
+    monkeypatch.setattr("nearkin.models.items._MOST_VALUES", 3000)
+    assert [len(batch) for batch in batches(samples.__getitem__, 3, 3, workers=0)] == [1, 1, 1]
+    np.testing.assert_allclose(encoder.run(samples), encode(embedder, *waves), atol=1e-5)
