@@ -73,7 +73,7 @@ def _book(part: str, name: str, cells: int, minutes: float, document: str) -> St
 
 STUDIES = (
     Study("dr-pictures", "python studies/dr_pictures/run.py", "studies/dr_pictures/result.json", 1, 1, (KIM,)),
-    Study("separation", "python studies/separation/run.py", "studies/separation/ledger.jsonl", 66, 9, (KIM,)),
+    Study("separation", "python studies/separation/run.py", "studies/separation/ledger.jsonl", 57, 8, (KIM,)),
     Study(
         "distance-examples",
         "python studies/distance_examples/run.py",
