@@ -68,7 +68,7 @@ SETTINGS = (
     "training.evaluate_every=100",
 )
 ONE_PROBLEM, CCP = "contrastive, one proxy problem", "contrastive, CCP"
-_LONG = ("training.max_steps=1500", "training.evaluate_every=25", "training.patience=30")
+_LONG = ("training.max_steps=600", "training.evaluate_every=25")
 _SLOW = ("training.lr=1e-4", "training.proxy_lr_factor=100")
 _TERM = "objective.regularisers=[{name: residual-augmentation, weight: 0.5}]"
 VARIANTS: dict[str, tuple[str, tuple[str, ...]]] = {
