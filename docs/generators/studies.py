@@ -195,14 +195,15 @@ def _residuals() -> str:
 
 def _class_means(cells: Sequence[dict[str, Any]], metric: str) -> dict[str, float]:
     """Class to the mean over seeds."""
-    return {name: sum(c["classes"][metric][name] for c in cells) / len(cells) for name in cells[0]["classes"][metric]}
+    columns = zip(*(cell["classes"][metric] for cell in cells), strict=True)
+    return {str(place): sum(values) / len(values) for place, values in enumerate(columns)}
 
 
 def _difference(ours: dict[str, float], theirs: dict[str, float]) -> tuple[str, str]:
     """Points between two sets of class means, with the interval over classes, and p."""
     found = paired_permutation(ours, theirs)
     told = f"{100 * found.difference:+.2f} ({100 * found.low:+.2f} to {100 * found.high:+.2f})"
-    return told, "< 0.001" if found.p_value < 0.001 else f"{found.p_value:.2f}"
+    return told, "< 0.001" if found.p_value < 0.001 else f"{found.p_value:.3f}"
 
 
 def _residual_augmentation() -> str:

@@ -97,10 +97,12 @@ def emoji(root: Path | None) -> Dataset:
 
 
 def measure(model: Embedder, items: Dataset) -> dict[str, Any]:
-    """Retrieval of items among themselves, with the mean of every class."""
+    """Retrieval of items among themselves, with the mean of every class in the order of their names."""
     points = embed_items(model, items, FEATURES, progress=False)
     found = retrieval_metrics(points, items.labels, metrics=METRICS, space=model.space)
-    return {**found.values, "classes": {name: found.per_class(name) for name in METRICS}}
+    means = {name: found.per_class(name) for name in METRICS}
+    rounded = {name: [round(values[key], 4) for key in sorted(values)] for name, values in means.items()}
+    return {**found.values, "classes": rounded}
 
 
 def run_cell(variant: str, seed: int, settings: tuple[str, ...], root: Path | None) -> dict[str, Any]:
