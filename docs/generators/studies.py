@@ -244,20 +244,18 @@ def _poincare_ball() -> str:
 
 
 def _chance_constraints() -> str:
-    """Violated pairs of unseen classes, Markov's bound and the covering radius."""
+    """Violated pairs of the validation classes, Markov's bound and the covering radius, instance by instance."""
+    columns = ("MAP@R", "violation", "violation_bound")
     rows = []
     for variant in ("contrastive, one proxy problem", "contrastive, CCP"):
         (cell,) = _unseen(variant)
-        found = cell["constraints"]
-        shares = [f"{100 * found[name]:.2f}" for name in ("violation", "violation bound")]
-        kinds = [
-            f"{100 * found[f'{name}, {kind}']:.1f}"
-            for kind in ("same class", "other classes")
-            for name in ("violation", "violation bound")
-        ]
-        rows.append((variant, f"{100 * cell['MAP@R']:.1f}", *shares, *kinds, f"{cell['covering radius']:.3f}"))
-    kinds = ("of one class", "their bound", "of two classes", "their bound")
-    return table(("", "MAP@R", "violated pairs", "bound", *kinds, "covering radius"), rows)
+        for row in cell["instances"]:
+            shares = [f"{100 * row[f'instance_{name}']:.2f}" for name in columns]
+            place = f"{row['instance']:.0f}"
+            rows.append(
+                (variant, place, str(int(row["instance_steps"])), *shares, f"{row['instance_covering_radius']:.3f}")
+            )
+    return table(("", "instance", "steps", "MAP@R", "violated pairs", "bound", "covering radius"), rows)
 
 
 TABLES = {
