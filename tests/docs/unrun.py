@@ -13,6 +13,9 @@ NOT_RUN: dict[tuple[str, str], str] = {
     ("docs/guide/hierarchies.md", "(((shark,trout)fish,(dog)mammals)animals,(cup)things);"): (
         "a file in Newick's form; tests/data/test_hierarchy.py reads it"
     ),
+    ("docs/guide/hierarchies.md", "nearkin hierarchy build clements.csv --data photos/ --out birds.nwk"): (
+        "needs published checklists; tests/cli/test_hierarchy_build.py builds trees of small ones"
+    ),
     ("docs/guide/large-galleries.md", "from nearkin import Gallery"): "needs a Milvus server",
     ("docs/guide/peers.md", "python -m venv peers"): (
         "installs packages from the network; test_commands.py parses its calls of the benchmark"
