@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import shlex
 from itertools import pairwise
@@ -46,11 +47,28 @@ def test_every_row_is_whole_and_every_item_is_there_once():
         assert row["at"]
         assert ("none" in row) != any(way in row for way in WAYS), row["item"]
         assert (DOCS / "methods" / row["page"].partition("#")[0]).is_file(), row["page"]
+        assert "python" not in row or re.search(r"\bnearkin\.\w", row["python"]), row["item"]
         assert len(row.get("none", "a reason of some words")) > 20
     for name, rows in DOCUMENTS.items():
         found = [row["item"] for row in rows]
         assert len(found) == len(set(found)), name
         assert f"<!-- generated: coverage_{name} -->" in PAGE.read_text(encoding="utf-8")
+
+
+def test_the_page_has_every_row():
+    spec = importlib.util.spec_from_file_location("generate", DOCS / "generate.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    page = module.on_page_markdown(PAGE.read_text(encoding="utf-8"))
+    assert "<!-- generated" not in page
+    assert page.count("\n| ") == len(ROWS) + 3 * len(DOCUMENTS) + 3  # and headings, lines below them, counts
+    for _, row in ROWS:
+        told = row.get("none") or row.get("recipe", "").split()[:1] or row.get("command") or row.get("study")
+        start = f"| {row['item'].replace('|', chr(92) + '|')} | {row['at']} |"
+        (line,) = [line for line in page.splitlines() if line.startswith(start)]
+        told = told if isinstance(told, str) or told is None else told[0]
+        assert not told or told in line
+        assert f"]({row['page']})" in line
 
 
 def test_little_has_no_way_to_be_run():
