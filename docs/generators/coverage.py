@@ -12,6 +12,7 @@ from generators.kept import DOCS
 from generators.markdown import table
 
 _FILE = DOCS / "methods" / "coverage.yaml"
+_CODE = re.compile(r"`[^`]*`")
 _CALLS = re.compile(r"\bnearkin(?:\.\w+)+")
 
 
@@ -25,7 +26,8 @@ def items() -> dict[str, list[dict[str, str]]]:
 def _document(name: str) -> str:
     """The rows of a document."""
     rows = [(row["item"], row["at"], _how(row), f"[{_title(row['page'])}]({row['page']})") for row in items()[name]]
-    return table(("item", "printed in", "how to run it", "page"), rows)
+    text = table(("item", "printed in", "how to run it", "page"), rows)
+    return _CODE.sub(lambda code: code[0].replace("\\|", "|"), text)  # the site shows code as it is written
 
 
 def _how(row: dict[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import shlex
 from itertools import pairwise
@@ -46,11 +47,28 @@ def test_every_row_is_whole_and_every_item_is_there_once():
         assert row["at"]
         assert ("none" in row) != any(way in row for way in WAYS), row["item"]
         assert (DOCS / "methods" / row["page"].partition("#")[0]).is_file(), row["page"]
+        assert "python" not in row or re.search(r"\bnearkin\.\w", row["python"]), row["item"]
         assert len(row.get("none", "a reason of some words")) > 20
     for name, rows in DOCUMENTS.items():
         found = [row["item"] for row in rows]
         assert len(found) == len(set(found)), name
         assert f"<!-- generated: coverage_{name} -->" in PAGE.read_text(encoding="utf-8")
+
+
+def test_the_page_has_every_row():
+    spec = importlib.util.spec_from_file_location("generate", DOCS / "generate.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    page = module.on_page_markdown(PAGE.read_text(encoding="utf-8"))
+    assert "<!-- generated" not in page
+    assert page.count("\n| ") == len(ROWS) + 3 * len(DOCUMENTS) + 3  # and headings, lines below them, counts
+    for _, row in ROWS:
+        told = row.get("none") or row.get("recipe", "").split()[:1] or row.get("command") or row.get("study")
+        start = f"| {row['item'].replace('|', chr(92) + '|')} | {row['at']} |"
+        (line,) = [line for line in page.splitlines() if line.startswith(start)]
+        told = told if isinstance(told, str) or told is None else told[0]
+        assert not told or told in line
+        assert f"]({row['page']})" in line
 
 
 def test_little_has_no_way_to_be_run():
@@ -130,14 +148,22 @@ def test_recipes_exist_and_those_of_the_documents_are_told():
     }
 
 
+IN_GUIDES = {"pacs": "domains.md", "speaker-verification": "speakers.md"}
+"""Recipes of other data than images of classes; `test_blocks.py` runs the guides that train them."""
+
+
+def test_guides_train_what_is_left_to_them():
+    for name, guide in IN_GUIDES.items():
+        assert f"--recipe {name} " in (DOCS / "guide" / guide).read_text(encoding="utf-8")
+
+
 def quick():
     """Those that no other test trains."""
-    other = [name for name in recipes() if not name.startswith("fair-")]
+    other = [name for name in recipes() if not name.startswith("fair-") and name not in IN_GUIDES]
     return [name for name in other if load_recipe(name).training.schedule != "adversarial"]
 
 
 SMALL = {
-    "audio": ["model.backbone=tdnn", "model.channels=1", "model.size=20"],
     "gsp": ["model.local_dimension=16", "model.dimension=null", "model.pooling_parameters.prototypes=4"],
     "episodic": ["training.episodic={way: 3, shot: 1, query: 2, validation_way: 2, validation_episodes: 4}"],
     "cross-batch-memory": ["training.cross_batch_memory={batches: 2, warmup_steps: 1}"],
@@ -150,10 +176,6 @@ EPISODES = ["data.classes_per_batch", "data.per_class"]
 def test_recipes_train(name, patterns, tiny, tmp_path):
     """Two steps of every recipe that neither `test_fair_recipes.py` nor `test_adversarial_pages.py` trains."""
     recipe = load_recipe(name)
-    if recipe.data.split == "domains":
-        pytest.skip("tests/training trains on domains")
-    if name == "speaker-verification":
-        pytest.skip("tests/docs runs the guide that trains it")
     schedule = recipe.training.schedule
     changes = [*tiny, "training.max_steps=2", "training.evaluate_every=2", *SMALL.get(schedule, [])]
     if schedule == "episodic":

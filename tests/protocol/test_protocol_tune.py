@@ -163,6 +163,24 @@ def test_a_killed_search_goes_on_and_ends_as_if_nothing_had_happened(search, tmp
     assert list((tmp_path / "search" / "runs").iterdir()) == []
 
 
+def test_an_interrupted_search_says_so_and_goes_on(search, tmp_path, monkeypatch):
+    plain, taken = loop.Loop._step, []
+
+    def step(self, *arguments):
+        taken.append(1)
+        if len(taken) == 6:  # the second step of the second trial
+            os.kill(os.getpid(), signal.SIGINT)
+        return plain(self, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.Loop, "_step", step)
+        stopped = search()
+    assert (stopped.interrupted, len(stopped.trials), stopped.best) == (True, 1, stopped.trials[0])
+    assert TrialBook(tmp_path / "search").table_file.exists()
+    done = search()
+    assert (done.interrupted, len(done.trials)) == (False, 2)
+
+
 def test_more_trials_may_be_asked_for_and_nothing_else_may_change(search, tmp_path):
     space = parse_space("objective.parameters.margin=0.05|0.2|0.4")
     search(space, trials=1)
