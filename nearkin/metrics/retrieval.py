@@ -34,8 +34,8 @@ from nearkin.spaces.principal import check_turnable
 MRR = "MRR"
 MAJORITY, PLURALITY = "kNN-Acc", "kNN-Acc (plurality)"
 BOTH_VOTES = (
-    f"{MAJORITY} asks for more than half of the neighbours, as papers define it; a table whose {MAJORITY} lies above its "
-    f"Recall@1 most likely has what is called {PLURALITY} here: the class with the most neighbours."
+    f"{MAJORITY} asks for more than half of the neighbours, as papers define it; a table whose {MAJORITY} lies above "
+    f"its Recall@1 most likely has what is called {PLURALITY} here: the class with the most neighbours."
 )
 """What a reader of either vote must know."""
 
