@@ -19,7 +19,7 @@ from nearkin.metrics import (
     retrieval_metrics,
     verification_metrics,
 )
-from nearkin.metrics.retrieval import BOTH_VOTES, over_classes
+from nearkin.metrics.retrieval import over_classes
 from nearkin.recipe import AuditSection
 from nearkin.registry import Registry
 from nearkin.report import draw_det
@@ -107,7 +107,6 @@ def retrieval_suite(subject: Subject, section: AuditSection) -> SuiteResult:
         found.baseline.update({over_classes(name): _mean(untrained.per_class(name)) for name in _CLASS_MEANS})
     if result.dropped:
         found.notes.append(f"{result.dropped} queries have no other item of their class and were left out.")
-    found.notes.append(BOTH_VOTES)
     plain = result
     if section.rerank is not None:
         plain = _retrieval(subject, subject.embeddings, subject.space, section, None)
