@@ -33,7 +33,7 @@ from nearkin.spaces.principal import check_turnable
 
 MRR = "MRR"
 MAJORITY, PLURALITY = "kNN-Acc", "kNN-Acc (plurality)"
-"""More than half of the neighbours, as papers define it, and the most of them: what a column above Recall@1 likely is."""
+"""More than half of the neighbours, as papers say, and the most of them, as papers with values above Recall@1 do it."""
 
 
 Compute = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
