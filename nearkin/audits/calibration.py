@@ -221,8 +221,8 @@ def _notes(fitted: dict[str, Estimator], support: int, queries: int) -> list[str
     ks = ", ".join(f"{name} {vote.k}" for name, vote in votes.items())
     return [
         f"Calibration: {support:,} support items, {queries:,} queries of the same classes; NED is fitted "
-        f"{ned.fitted_by} (temperature {ned.temperature_:.4g}, sharpness {ned.sharpness_:.3g}), on the support alone, and "
-        f"the votes have the k that does best there ({ks}).",
+        f"{ned.fitted_by} (temperature {ned.temperature_:.4g}, sharpness {ned.sharpness_:.3g}), on the support alone, "
+        f"and the votes have the k that does best there ({ks}).",
         *ned.notes_,
     ]
 

@@ -24,7 +24,7 @@ from nearkin.metrics import (
     verification_metrics,
 )
 from nearkin.metrics.pair_constraints import VIOLATION
-from nearkin.metrics.retrieval import BOTH_VOTES, over_classes
+from nearkin.metrics.retrieval import over_classes
 from nearkin.objectives import ObjectiveSection
 from nearkin.objectives.section import pair_margins
 from nearkin.recipe import AuditSection
@@ -118,7 +118,6 @@ def retrieval_suite(subject: Subject, section: AuditSection) -> SuiteResult:
         found.baseline.update({over_classes(name): _mean(untrained.per_class(name)) for name in _CLASS_MEANS})
     if result.dropped:
         found.notes.append(f"{result.dropped} queries have no other item of their class and were left out.")
-    found.notes.append(BOTH_VOTES)
     plain = result
     if section.rerank is not None:
         plain = _retrieval(subject, subject.embeddings, subject.space, section, None)

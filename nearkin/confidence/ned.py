@@ -237,7 +237,10 @@ class NED(NeighbourEstimator):
         """Refuse parameters that cannot be, or cannot be together."""
         check_positive(self.temperature, "temperature")
         check_positive(self.sharpness, "sharpness")
-        for name, given, known in (("bandwidth", self.bandwidth, _BANDWIDTHS), ("criterion", self.criterion, _CRITERIA)):
+        for name, given, known in (
+            ("bandwidth", self.bandwidth, _BANDWIDTHS),
+            ("criterion", self.criterion, _CRITERIA),
+        ):
             if given not in known and not (given is None and name == "criterion"):
                 raise DataError(f"There is no {name} {given!r}.{suggestion(str(given), known)}")
         if self.widening is not None and not (is_real(self.widening) and 0 <= self.widening < math.inf):
@@ -250,8 +253,8 @@ class NED(NeighbourEstimator):
             raise DataError("A fixed temperature is shared by all classes: pass either temperature or bandwidth.")
         if self.criterion not in (None, "likelihood") or self.sharpness is not None or self.widening:
             raise DataError(
-                "A bandwidth for each class is fitted by likelihood alone, and its class sums are neither sharpened nor "
-                "widened: leave out criterion, sharpness and widening, or use bandwidth='shared'."
+                "A bandwidth for each class is fitted by likelihood alone, and its class sums are neither sharpened "
+                "nor widened: leave out criterion, sharpness and widening, or use bandwidth='shared'."
             )
 
     def _fit_to(self, exponents: np.ndarray, codes: np.ndarray, own: np.ndarray, widening: float) -> None:

@@ -154,7 +154,7 @@ def fit_calibrated(
 ) -> float:
     """The T with the lowest ECE over points left out one at a time; arguments as of `fit_sharpened`.
 
-    A flat answer is calibrated too: a T counts only if it names no fewer points right than the T of the likelihood does,
+    A flat answer is calibrated too: a T counts only if it names no fewer points right than the T of the likelihood,
     but for one standard error. Of equally good ones that nearest to the likelihood's is taken.
     """
     zero = np.zeros(len(own), np.int64)

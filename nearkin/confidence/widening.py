@@ -1,7 +1,7 @@
 """How much less sure an answer gets where the query lies farther from the support than points of the support do.
 
-`r(x) = max(1, m(x) / m_0)`, `p(c) ~ S_c^(a / r(x)^g)`: m(x) is the mean energy of the nearest neighbours, m_0 its median
-over points of the support that are left out in turn, g the widening. No label changes. See docs/methods/ned.md.
+`r(x) = max(1, m(x) / m_0)`, `p(c) ~ S_c^(a / r(x)^g)`: m(x) is the mean energy of the nearest neighbours, m_0 its
+median over points of the support that are left out in turn, g the widening. No label changes. See docs/methods/ned.md.
 """
 
 from __future__ import annotations

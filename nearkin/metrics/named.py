@@ -13,7 +13,16 @@ from nearkin.spaces import Sphere
 
 _SPHERE = Sphere()
 _CLUSTERING = ("NMI", "AMI", "F1")
-_RETRIEVAL = ("MAP@R", "R-precision", "P@1", "MAP@10", "MRR", MAJORITY, PLURALITY, *(f"Recall@{k}" for k in (1, 2, 4, 8)))
+_RETRIEVAL = (
+    "MAP@R",
+    "R-precision",
+    "P@1",
+    "MAP@10",
+    "MRR",
+    MAJORITY,
+    PLURALITY,
+    *(f"Recall@{k}" for k in (1, 2, 4, 8)),
+)
 """What to suggest; P, MAP and Recall are there for every k."""
 _AT_ANY = {"p": "P", "recall": "Recall"}
 """Families that mean nothing without a k, unlike MAP, of which MAP@R is the likeliest."""

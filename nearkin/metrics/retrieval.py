@@ -33,11 +33,7 @@ from nearkin.spaces.principal import check_turnable
 
 MRR = "MRR"
 MAJORITY, PLURALITY = "kNN-Acc", "kNN-Acc (plurality)"
-BOTH_VOTES = (
-    f"{MAJORITY} asks for more than half of the neighbours, as papers define it; a table whose {MAJORITY} lies above its "
-    f"Recall@1 most likely has what is called {PLURALITY} here: the class with the most neighbours."
-)
-"""What a reader of either vote must know."""
+"""More than half of the neighbours, as papers say, and the most of them, as papers with values above Recall@1 do it."""
 
 
 Compute = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]

@@ -153,8 +153,8 @@ What the paper on NED (see [NED and its relatives](../methods/ned.md)) finds, me
 
 Every model is trained by its recipe ({recipes}) and judged on classes it has never seen. Half of each class is the
 support, the other half asks; {seeds} divisions. Means over divisions in percent, with 95 % intervals that resample the
-classes. The votes have the k that names most support points right, each left out in turn; NED has k = 200 and a
-temperature fitted on the support. {sizes}.
+classes. The votes have the k that names most support points right, each left out in turn; NED is the paper's, with
+k = 200 and a temperature fitted on the support by likelihood ([other ways to fit it](ned-fits.md)). {sizes}.
 
 {claims(clean, shifted)}
 

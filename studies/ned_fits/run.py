@@ -6,8 +6,8 @@
     python studies/ned_fits/run.py --embed          only train, embed and keep: all that takes long
     python studies/ned_fits/run.py --quick          one data set, one division, clean; neither ledger nor page change
 
-A model is trained by the default recipe on the training classes of each data set, and judged on its unseen classes:
-half of each is the support, the other half asks, over three divisions. Corrupted queries are a fixed sample of the first
+A model is trained by the default recipe on training classes of each data set, and judged on its unseen classes: half
+of each is the support, the other half asks, over three divisions. Corrupted queries are a fixed sample of the first
 division; the support, T and k stay those of clean items. Nothing is fitted to queries: the votes' k too is the one that
 names most support points right. Intervals resample classes, and those of differences are paired. Each finished cell is
 a line of `ledger.jsonl`; a stopped run goes on where it was. Needs the data (NEARKIN_DATA or --data-root) and the
@@ -71,7 +71,9 @@ def open_set(name: str, root: Path | None) -> Dataset:
     labels, part = dataset.labels, dataset.manifest.column("split")
     kept = [
         names[:most]
-        for names, most in zip((np.unique(labels[part == side]) for side in ("train", "test")), FEWER[name], strict=True)
+        for names, most in zip(
+            (np.unique(labels[part == side]) for side in ("train", "test")), FEWER[name], strict=True
+        )
     ]
     return dataset.select(np.flatnonzero(np.isin(labels, np.concatenate(kept))))
 

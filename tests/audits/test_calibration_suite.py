@@ -13,6 +13,7 @@ from nearkin.audits.calibration import fit_estimators, tell_strangers
 from nearkin.audits.corruption import CorruptedEncoder
 from nearkin.audits.subject import divide, leave_classes_out
 from nearkin.confidence import NED, KNNVote, evaluate
+from nearkin.confidence.ned import DEFAULT_WIDENING
 from nearkin.data.corruptions import CORRUPTIONS
 from nearkin.errors import DataError, NearkinError
 from nearkin.metrics.labels import halves
@@ -98,7 +99,11 @@ def test_its_directions_units_and_pictures_are_told(subject, tmp_path):
     assert (result.primary, result.higher_is_better) == ("ECE, NED", False)
     assert "temperature" in result.notes[0]
     plain = json.loads(json.dumps(result.to_dict()))
-    assert set(plain["details"]) == {"calibration", "unknown"}
+    assert set(plain["details"]) == {"calibration", "fit", "unknown"}
+    fit = plain["details"]["fit"]
+    assert (fit["criterion"], fit["widening"]) == ("sharpened", DEFAULT_WIDENING)
+    assert "sharpened" in result.notes[0]
+    assert f"{fit['temperature']:.4g}" in result.notes[0]
     page = result.report(tmp_path / "audit.html").read_text()
     for title in ("Reliability", "Risk and coverage", "Sensitivity to k", "Unknown classes"):
         assert f">{title}<" in page

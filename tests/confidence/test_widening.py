@@ -1,4 +1,4 @@
-"""NED that is less sure of queries which lie far from the support: its formula, its gradient, and what it leaves alone."""
+"""NED that is less sure of queries which lie far away: its formula, its gradient, and what it leaves alone."""
 
 from __future__ import annotations
 

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nearkin.confidence import NED, SharpNED
-from nearkin.confidence.ned import DEFAULT_WIDENING
 from nearkin.confidence.conformal import covering_rank
+from nearkin.confidence.ned import DEFAULT_WIDENING
 from nearkin.errors import DataError
 from nearkin.gallery.calibration import Calibration, class_sizes, fit_calibration
 from nearkin.gallery.calibration.calibration import restored

@@ -120,7 +120,19 @@ def test_every_way_of_searching_agrees_with_naive_loops(monkeypatch, way, whole,
         assert_same(retrieval_metrics(x, labels, space=Euclidean()), rows, kept, len(x))
 
 
-NAMES = ("P@1", "R-precision", "MAP@R", "MRR", "MAP@5", "MAP@40", "Recall@3", "Recall@1000", "kNN-Acc", "P@4", "kNN-Acc (plurality)")
+NAMES = (
+    "P@1",
+    "R-precision",
+    "MAP@R",
+    "MRR",
+    "MAP@5",
+    "MAP@40",
+    "Recall@3",
+    "Recall@1000",
+    "kNN-Acc",
+    "P@4",
+    "kNN-Acc (plurality)",
+)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -253,12 +265,24 @@ def test_knn_accuracy_needs_three_of_five(hits, right):
 
 @pytest.mark.parametrize(
     ("near", "right"),
-    [("abcde", 1), ("babac", 0), ("abbac", 1), ("bccaa", 0), ("aabbc", 1), ("bbaaa", 1), ("bbccd", 0), ("cc", 0), ("ab", 1)],
+    [
+        ("abcde", 1),
+        ("babac", 0),
+        ("abbac", 1),
+        ("bccaa", 0),
+        ("aabbc", 1),
+        ("bbaaa", 1),
+        ("bbccd", 0),
+        ("cc", 0),
+        ("ab", 1),
+    ],
 )
 def test_a_plurality_needs_more_than_any_other_class_or_the_nearest_of_equals(near, right):
     gallery = np.arange(1.0, len(near) + 3)[:, None]
     labels = [*near, "a", "a"]  # one to find, even where none of the five is
-    found = retrieval_metrics([[0.0]], ["a"], gallery=gallery[: len(labels)], gallery_labels=labels, knn=len(near), space=Euclidean())
+    found = retrieval_metrics(
+        [[0.0]], ["a"], gallery=gallery[: len(labels)], gallery_labels=labels, knn=len(near), space=Euclidean()
+    )
     assert found.values["kNN-Acc (plurality)"] == right
 
 
@@ -350,7 +374,17 @@ def test_perfect_and_hopeless_embeddings():
 def test_options_name_the_metrics():
     rng = np.random.default_rng(0)
     result = retrieval_metrics(rng.normal(size=(9, 2)), [0] * 9, recall_at=(1, 100), knn=3)
-    assert list(result.values) == ["P@1", "R-precision", "MAP@R", "MRR", "MAP@10", "Recall@1", "Recall@100", "kNN-Acc", "kNN-Acc (plurality)"]
+    assert list(result.values) == [
+        "P@1",
+        "R-precision",
+        "MAP@R",
+        "MRR",
+        "MAP@10",
+        "Recall@1",
+        "Recall@100",
+        "kNN-Acc",
+        "kNN-Acc (plurality)",
+    ]
     assert retrieval_metrics(rng.normal(size=(9, 2)), [0] * 9, recall_at=()).values["kNN-Acc"] == 1
     assert all(values.dtype == np.float32 for values in result.per_query.values())
     assert all(type(value) is float for value in result.values.values())

@@ -162,8 +162,8 @@ class Calibration:
         """How sure and how right the gallery is of its own items, each left out in turn; or the reason it cannot say.
 
         Returns:
-            "bins" (a list of "low", "high", "confidence", "accuracy", "count"), "ece", "accuracy", "items" and, in words,
-            "fitted_by"; or "reason" alone.
+            "bins" (a list of "low", "high", "confidence", "accuracy", "count"), "ece", "accuracy", "items" and, in
+            words, "fitted_by"; or "reason" alone.
         """
         found = self.identification
         if found.temperature is None:
