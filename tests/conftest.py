@@ -61,8 +61,8 @@ class Programs:
             with suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
         self.ended()
-        for file in self._folder.iterdir():
-            file.unlink()
+        for name in ("out", "err"):
+            (self._folder / name).write_text("", encoding="utf-8")
         job = {
             "code": code,
             "arguments": [str(argument) for argument in arguments],

@@ -180,7 +180,8 @@ def test_a_compiled_encoder_sees_one_batch_size(embedder, pixels, monkeypatch):
 
 
 @pytest.mark.slow
-def test_compiling_gives_the_same(embedder, pixels):
+def test_compiling_gives_the_same(embedder, pixels, monkeypatch):
+    monkeypatch.setattr("torch._inductor.config.compile_threads", 1)  # more are processes that import PyTorch
     expected = embedder.encode(pixels, progress=False)
     assert close(embedder.encode(pixels, batch_size=4, compile=True, progress=False), expected)
 
