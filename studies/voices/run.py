@@ -42,7 +42,7 @@ from nearkin.training import Run, train
 
 LEDGER = located("studies/voices/ledger.jsonl")
 SEEDS = (0, 1, 2)
-LEARNED, SOFTMAX, ANCHOR, OLD, NO_SPEEDS, NO_NOISE, VARIED, LDA = (
+LEARNED, SOFTMAX, ANCHOR, OLD, NO_SPEEDS, NO_NOISE, VARIED, SHORT, LDA = (
     "learned similarity",
     "softmax",
     "ProxyAnchor",
@@ -50,6 +50,7 @@ LEARNED, SOFTMAX, ANCHOR, OLD, NO_SPEEDS, NO_NOISE, VARIED, LDA = (
     "no speed copies",
     "no noise",
     "rooms, gain and masks besides",
+    "learned similarity, 300 steps of 48",
     "LDA",
 )
 PLAIN = ["data.audio.noise=0"]
@@ -67,6 +68,10 @@ CELLS: dict[str, tuple[str, list[str]]] = {
     NO_SPEEDS: ("speaker-verification", ["data.audio.speeds=[]"]),
     NO_NOISE: ("speaker-verification", PLAIN),
     VARIED: ("speaker-verification", MORE),
+    SHORT: (
+        "speaker-verification",
+        ["training.max_steps=300", "training.evaluate_every=150", "data.classes_per_batch=24", "data.workers=0"],
+    ),
 }
 """Name of a cell to its recipe and what it changes, those that decide first."""
 GROUP = 3
