@@ -42,21 +42,23 @@ from nearkin.training import Run, train
 
 LEDGER = located("studies/voices/ledger.jsonl")
 SEEDS = (0, 1, 2)
-LEARNED, SOFTMAX, ANCHOR, OLD, NO_SPEEDS, NO_NOISE, LDA = (
+LEARNED, SOFTMAX, ANCHOR, OLD, NO_SPEEDS, NO_NOISE, VARIED, SHORT, LDA = (
     "learned similarity",
     "softmax",
     "ProxyAnchor",
     "old features",
     "no speed copies",
-    "no noise, room, gain or masks",
+    "no noise",
+    "rooms, gain and masks besides",
+    "learned similarity, 300 steps of 48",
     "LDA",
 )
-PLAIN = [
-    "data.audio.noise=0",
-    "data.audio.reverberation=0",
-    "data.audio.gain=0",
-    "data.audio.band_mask=0",
-    "data.audio.time_mask=0",
+PLAIN = ["data.audio.noise=0"]
+MORE = [
+    "data.audio.reverberation=0.3",
+    "data.audio.gain=3",
+    "data.audio.band_mask=6",
+    "data.audio.time_mask=10",
 ]
 CELLS: dict[str, tuple[str, list[str]]] = {
     LEARNED: ("speaker-verification", []),
@@ -65,6 +67,11 @@ CELLS: dict[str, tuple[str, list[str]]] = {
     ANCHOR: ("audio", []),
     NO_SPEEDS: ("speaker-verification", ["data.audio.speeds=[]"]),
     NO_NOISE: ("speaker-verification", PLAIN),
+    VARIED: ("speaker-verification", MORE),
+    SHORT: (
+        "speaker-verification",
+        ["training.max_steps=300", "training.evaluate_every=150", "data.classes_per_batch=24", "data.workers=0"],
+    ),
 }
 """Name of a cell to its recipe and what it changes, those that decide first."""
 GROUP = 3

@@ -100,8 +100,7 @@ def test_the_model_keeps_the_statistics_and_a_resumed_run_has_the_same(voices, t
 
 
 def test_a_model_that_goes_on_keeps_its_features(voices, tmp_path):
-    plain = "{bands: centred, noise: 0, reverberation: 0, gain: 0, band_mask: 0, time_mask: 0, speeds: []}"
-    old = [*QUICK, f"data.audio={plain}"]
+    old = [*QUICK, "data.audio={bands: centred, noise: 0, speeds: []}"]
     nk.fit(voices, "audio", out=tmp_path / "old", overrides=old, progress=False)
     again = [*QUICK, f"model.start={tmp_path / 'old'}"]
     nk.fit(voices, "audio", out=tmp_path / "new", overrides=again, progress=False)
