@@ -74,7 +74,7 @@ def _draw_violations(axes: Axes, instances: np.ndarray, violation: np.ndarray, b
     axes.plot(instances, bound, color=PURPLE, linewidth=1.2, linestyle=(0, (4, 2)), zorder=2)
     axes.plot(instances, violation, color=PURPLE, linewidth=1.6, marker=marker, markersize=4, zorder=3)
     title = f"Violated pairs {LOWER}{_course(violation, percent=True)}"
-    axes.set_title(f"{title}; Markov's bound (dashed){_course(bound, percent=True)}")
+    axes.set_title(f"{title}; bound (dashed){_course(bound, percent=True)}")
     axes.set_ylim(0, 1.15 * float(np.nanmax([*violation, *bound])) or 1.0)
     canvas.percent_axis(axes, "y")
 
