@@ -95,7 +95,7 @@ def learned_table(cells: dict[str, dict[str, Any]]) -> str:
 
 def write_page(ledger: Ledger) -> None:
     """Write the page, if every part of a model is there."""
-    names = dict.fromkeys(name for name, _ in ledger)
+    names = sorted({name for name, _ in ledger}, key=lambda name: (name not in NAMES, name))
     clean, shifted = (
         {name: ledger[name, part] for name in names if (name, part) in ledger} for part in ("clean", "corrupted")
     )
