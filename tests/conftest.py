@@ -5,9 +5,11 @@ from __future__ import annotations
 import gc
 import json
 import os
+import queue
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
@@ -40,6 +42,10 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(10_000, 20, 20)
 
 
+_PATIENCE = 240
+"""Seconds until a program must have ended, on a busy machine."""
+
+
 class Programs:
     """Programs in processes of their own, one after the other; see `fork_server.py`."""
 
@@ -52,11 +58,17 @@ class Programs:
             text=True,
         )
         self._codes: dict[int, int | None] = {}
+        self._answers: queue.SimpleQueue[list[int]] = queue.SimpleQueue()
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self) -> None:
+        assert self._server.stdout is not None
+        for line in self._server.stdout:
+            self._answers.put([int(word) for word in line.split()])
 
     def start(self, code: str, *arguments: object, environments: Sequence[Mapping[str, str]] = ({},)) -> list[int]:
         """Run code in as many processes as there are environments, each added to that of the tests; their ids."""
         assert self._server.stdin is not None
-        assert self._server.stdout is not None
         for process in (one for one, code in self._codes.items() if code is None):
             with suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
@@ -72,15 +84,14 @@ class Programs:
         }
         self._server.stdin.write(json.dumps(job) + "\n")
         self._server.stdin.flush()
-        self._codes = dict.fromkeys(map(int, self._server.stdout.readline().split()))
+        self._codes = dict.fromkeys(self._answers.get(timeout=_PATIENCE))
         return list(self._codes)
 
     def ended(self, *processes: int) -> list[int]:
         """Exit codes, negative for signals, of some processes or of all, in the order they were started."""
-        assert self._server.stdout is not None
         wanted = processes or tuple(self._codes)
         while any(self._codes[process] is None for process in wanted):
-            process, code = map(int, self._server.stdout.readline().split())
+            process, code = self._answers.get(timeout=_PATIENCE)
             self._codes[process] = code
         return [code for process in wanted if (code := self._codes[process]) is not None]
 
@@ -102,7 +113,9 @@ class Programs:
 
     def close(self) -> None:
         """End the server."""
-        self._server.communicate(timeout=60)
+        assert self._server.stdin is not None
+        self._server.stdin.close()
+        self._server.wait(_PATIENCE)
 
 
 @pytest.fixture(scope="session")
