@@ -290,7 +290,7 @@ K = TypeVar("K")
 
 _ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _FORKS = "forkserver" in multiprocessing.get_all_start_methods()
-_CONTEXT: BaseContext = multiprocessing.get_context("forkserver" if _FORKS else "spawn")
+_CONTEXT = multiprocessing.get_context("forkserver") if _FORKS else multiprocessing.get_context("spawn")
 if _FORKS:
     _CONTEXT.set_forkserver_preload([__name__])  # imported once, by the process that all others are forked from
 
