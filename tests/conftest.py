@@ -10,10 +10,12 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -131,6 +133,26 @@ def coarse_pictures(request, monkeypatch):
     """Draw few pixels where pictures are not what is tested."""
     if request.node.path.parent.name != "report" and not request.node.get_closest_marker("pixels"):
         monkeypatch.setattr("nearkin.report.canvas._DPI", 50)
+
+
+_FIGURES: dict[str, Any] = {}
+
+
+def _first_figure(name: str, draw: Callable[..., Any], *given: Any) -> Any:
+    """What a function of an audit's report has drawn first in this process."""
+    if name not in _FIGURES:
+        _FIGURES[name] = draw(*given)
+    return _FIGURES[name]
+
+
+@pytest.fixture
+def drawn_once(request, monkeypatch) -> None:
+    """Reports show neighbours, distances, map and curves of the first audit; tests/audits draws those of each."""
+    from nearkin.audits import result
+
+    if not request.node.get_closest_marker("pixels"):
+        for name in ("_neighbours", "_distances", "draw_embedding_map", "draw_curves"):
+            monkeypatch.setattr(result, name, partial(_first_figure, name, getattr(result, name)))
 
 
 @pytest.fixture(scope="session")

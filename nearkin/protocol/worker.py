@@ -15,10 +15,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -34,6 +33,9 @@ from nearkin.protocol.ledger import DIGITS, HeldOut, Ledger, Measurement, concat
 from nearkin.recipe import Recipe
 from nearkin.spaces import Sphere, make_space
 from nearkin.training import Run, TrainingResult, train
+
+if TYPE_CHECKING:
+    from multiprocessing.context import ForkServerContext, SpawnContext
 
 
 @dataclass(frozen=True, eq=False)
@@ -289,10 +291,12 @@ def _is_finished(run: Run) -> bool:
 K = TypeVar("K")
 
 _ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-_FORKS = "forkserver" in multiprocessing.get_all_start_methods()
-_CONTEXT = multiprocessing.get_context("forkserver") if _FORKS else multiprocessing.get_context("spawn")
-if _FORKS:
+_CONTEXT: ForkServerContext | SpawnContext
+if "forkserver" in multiprocessing.get_all_start_methods():
+    _CONTEXT = multiprocessing.get_context("forkserver")
     _CONTEXT.set_forkserver_preload([__name__])  # imported once, by the process that all others are forked from
+else:
+    _CONTEXT = multiprocessing.get_context("spawn")
 
 _PATIENCE = 10.0
 """Seconds that an idle process has to end."""

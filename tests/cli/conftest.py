@@ -10,8 +10,8 @@ from nearkin.cli import main
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path_factory, monkeypatch):
-    """Caches go to a directory of the test."""
+def home(tmp_path_factory, monkeypatch, drawn_once):
+    """Caches go to a directory of the test, and reports are drawn once."""
     monkeypatch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import sys
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -130,23 +130,9 @@ def _save(figure: Any, file: Any, **options: Any) -> None:
         _SAVE(figure, file, **options)
 
 
-@cache
-def _drawn_once(name: str) -> Any:
-    """A function of the audit's report that looks at its subject the first time, and shows the same ever after."""
-    draw, shown = getattr(result, name), []
-
-    def show(*given: Any) -> Any:
-        if not shown:
-            shown.append(draw(*given))
-        return shown[0]
-
-    return show
-
-
 def shrink(monkeypatch: Any) -> None:
     """From now on recipes that are loaded and networks are small, benchmarks train two models, and pictures are coarse.
 
-    Reports of audits show neighbours, distances, map and curves of the first one; tests/audits and tests/cli draw more.
     A head starts from one ridge instead of the best of six: each is a decomposition of all features for every fold.
     """
     monkeypatch.setattr(canvas, "_DPI", 40)
@@ -155,8 +141,6 @@ def shrink(monkeypatch: Any) -> None:
     monkeypatch.setattr(attacks, "_QUERIES", 20)
     monkeypatch.setattr("nearkin.training.start.class_bootstrap", partial(class_bootstrap, resamples=20))
     monkeypatch.setattr(result, "_PAIRS", 400)
-    for name in ("_neighbours", "_distances", "draw_embedding_map", "draw_curves"):
-        monkeypatch.setattr(result, name, _drawn_once(name))
     for name, value in (("RIDGES", (1.0,)), ("STRONG_RIDGES", ()), ("_FOLDS", 2)):
         monkeypatch.setattr(start, name, value)
     whole = Recipe.model_validate

@@ -43,7 +43,7 @@ def trained(tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in pages() if blocks_of(page)])
-def test_a_page_runs_from_top_to_bottom(page, photos, home, trained, tmp_path, monkeypatch):
+def test_a_page_runs_from_top_to_bottom(page, photos, home, trained, drawn_once, tmp_path, monkeypatch):
     scene = SCENES.get(page, Scene())
     shrink(monkeypatch)
     monkeypatch.setenv("HOME", str(home))
