@@ -127,8 +127,8 @@ torch.set_num_threads(2)
 generator = torch.Generator().manual_seed(0)
 classes = int(classes)
 centres = torch.randn(classes, 64, generator=generator)
-labels = torch.arange(12_000) % classes
-x = centres[labels] + 1.2 * torch.randn(12_000, 64, generator=generator)
+labels = torch.arange(8_000) % classes
+x = centres[labels] + 1.2 * torch.randn(8_000, 64, generator=generator)
 run = {"search": lambda: exact(x, k=10, memory_mb=64), "metrics": lambda: retrieval_metrics(x, labels, memory_mb=64)}
 for warm in (lambda: exact(x[:1500], k=10), lambda: retrieval_metrics(x[:1500], labels[:1500] % 50)):
     warm()
@@ -149,7 +149,7 @@ print(peak[0] - before, flush=True)
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc to see the memory in use")
 def test_the_budget_of_memory_is_kept():
-    """At 12,000 vectors of 64 numbers; 32 MB for results and the allocator's habits. All scores would take 550 MB."""
+    """At 8,000 vectors of 64 numbers; 32 MB for results and the allocator's habits. All scores would take 244 MB."""
     environment = {**os.environ, "OMP_NUM_THREADS": "2"}
     cases = ["search 400", "metrics 3000", "metrics 400", "metrics 40"]
     command = [sys.executable, "-c", _MEASURE, *cases]
