@@ -36,13 +36,8 @@ collect_ignore = [] if find_spec("playwright") else ["browser"]
 settings.register_profile("patient", deadline=None)
 settings.load_profile("patient")
 
-
-def pytest_collection_finish() -> None:
-    """Leave what was imported and collected alone: looking through it for garbage takes a twentieth of the time."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(10_000, 20, 20)
-
+# Looking for garbage among all that was imported and collected takes a twentieth of the time: look less often.
+gc.set_threshold(50_000, 20, 20)
 
 _PATIENCE = 240
 """Seconds until a program must have ended, on a busy machine."""
