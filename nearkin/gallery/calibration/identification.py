@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from nearkin.confidence.ned import DEFAULT_WIDENING, fit_in_words
+from nearkin.confidence.ned import DEFAULT_WIDENING, Widening, fit_in_words
 from nearkin.confidence.probabilities import ClassProbabilities, ClassSums
 from nearkin.confidence.sharp_ned import fit_sharpened, sharpened_shares
 from nearkin.confidence.temperature import fit_temperature
-from nearkin.confidence.widening import Widening
 from nearkin.gallery.store import GalleryStore, Sample
 from nearkin.metrics.calibration import calibration_metrics
 from nearkin.progress import Progress
