@@ -21,6 +21,7 @@ from nearkin.gallery.calibration.identification import (
     Identification,
     class_sizes,
     fit_identification,
+    leave_class_out,
     leave_out,
     present,
     shares_of,
@@ -34,7 +35,6 @@ from nearkin.gallery.calibration.unknown import (
     UnknownThreshold,
     fit_known_line,
     fit_unknown_threshold,
-    leave_class_out,
     too_few_for_threshold,
 )
 from nearkin.gallery.model import GalleryModel
