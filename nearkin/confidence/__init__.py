@@ -11,7 +11,7 @@ from nearkin.confidence.estimator import (
     estimators,
 )
 from nearkin.confidence.evaluation import best_k, evaluate, sweep_k
-from nearkin.confidence.ned import NED, BandwidthComparison, SharpNED
+from nearkin.confidence.ned import NED, BandwidthComparison, SharpNED, Widening
 from nearkin.confidence.novelty import Novelty
 from nearkin.confidence.open_set import OpenPrediction, UnknownRejector, unknown_scores
 from nearkin.confidence.probabilities import ClassProbabilities, Prediction
@@ -19,7 +19,6 @@ from nearkin.confidence.prototypes import PrototypeEstimator, PrototypeRatio, Pr
 from nearkin.confidence.targets import EqualErrorRate, FalseAcceptRate, FBeta, Precision, Target, as_target
 from nearkin.confidence.temperature import TemperatureFit, fit_temperature
 from nearkin.confidence.thresholds import Threshold, choose_threshold
-from nearkin.confidence.widening import Widening
 
 __all__ = [
     "NED",

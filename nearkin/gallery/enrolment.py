@@ -16,9 +16,10 @@ from torch import Tensor
 
 from nearkin.data.stores import UnreadableError
 from nearkin.errors import DataError, ModelError, NearkinError
-from nearkin.gallery.checks import check_ids, labels_of, metadata_of
-from nearkin.gallery.items import NewItems, open_item
-from nearkin.gallery.model import QueryEncoder
+from nearkin.gallery.calibration import is_training_data, note_training_items
+from nearkin.gallery.checks import check_ids, labels_of, metadata_of, points_of_space, vector_rows
+from nearkin.gallery.items import NewItems, new_items, open_item
+from nearkin.gallery.model import GalleryModel, QueryEncoder
 from nearkin.gallery.store import GalleryStore, Record
 from nearkin.gallery.values import Item, Settings
 from nearkin.progress import Progress
@@ -29,6 +30,35 @@ _WORKERS = 2
 
 Enrolment = tuple[list[Record], np.ndarray]
 """Records and their vectors float32 (n, d)."""
+
+
+def enrol(
+    model: GalleryModel,
+    items: Any,
+    labels: Any,
+    metadata: Any,
+    ids: Sequence[str] | None,
+    *,
+    skip_bad: bool = False,
+    progress: bool = False,
+) -> tuple[list[Record], np.ndarray, bool]:
+    """Records, their vectors (n, d), and whether they come with the data that trained the model."""
+    settings = model.store.settings
+    if settings.kind == "vector":
+        vectors = points_of_space(model.space, vector_rows(items, settings.dimension))
+        return *enrol_vectors(vectors, labels, metadata, ids), False
+    given = new_items(items, labels, metadata)
+    records, vectors = enrol_items(model.needed_encoder, given, ids, skip_bad=skip_bad, progress=progress)
+    return records, vectors, given.dataset is not None and is_training_data(given.dataset, model.card)
+
+
+def write_enrolled(model: GalleryModel, records: list[Record], vectors: np.ndarray, trained: bool) -> list[str]:
+    """Write what `enrol` made; the ids."""
+    if records:
+        if trained:
+            note_training_items(model.store, model.card, {record.added for record in records})
+        model.store.write(records, vectors)
+    return [record.id for record in records]
 
 
 def enrol_vectors(vectors: np.ndarray, labels: Any, metadata: Any, ids: Sequence[str] | None) -> Enrolment:

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Self, get_args
+from typing import Any, Self
 
 import numpy as np
-import torch
 
 from nearkin.checks import check_between
-from nearkin.errors import DataError, ModelError, suggestion
+from nearkin.errors import DataError, ModelError
+from nearkin.gallery.answers import Answers, IdentifyBy
 from nearkin.gallery.bulk_import import Imported, ParquetPaths, import_files, parquet_files
-from nearkin.gallery.calibration import (
-    Calibration,
-    Calibrator,
-    class_sizes,
-    is_training_data,
-    note_training_items,
-    training_classes,
-)
+from nearkin.gallery.calibration import Calibration, Calibrator, note_training_items, training_classes
 from nearkin.gallery.checks import (
     check_id,
     check_label,
@@ -34,13 +25,12 @@ from nearkin.gallery.checks import (
     vector_rows,
 )
 from nearkin.gallery.condition import condition
-from nearkin.gallery.enrolment import enrol_items, enrol_vectors, rebuild, replace_vectors
-from nearkin.gallery.items import new_items
+from nearkin.gallery.enrolment import enrol, rebuild, replace_vectors, write_enrolled
 from nearkin.gallery.layout import layout_of
 from nearkin.gallery.map import GalleryMap
 from nearkin.gallery.model import (
+    GalleryModel,
     QueryEncoder,
-    StoredSimilarity,
     comparison_in_words,
     matching_encoder,
     model_kept,
@@ -48,34 +38,17 @@ from nearkin.gallery.model import (
     settings_of,
 )
 from nearkin.gallery.parquet import export_items
-from nearkin.gallery.places import (
-    check_free,
-    check_place,
-    closing_on_error,
-    create_store,
-    is_local,
-    open_store,
-    removed_on_error,
-)
-from nearkin.gallery.prototypes import GalleryPrototypes
-from nearkin.gallery.review import find_duplicates, suspicious_labels
-from nearkin.gallery.store import Found, GalleryStore, Record
+from nearkin.gallery.places import check_free, check_place, closing_on_error, create_store, open_store, removed_on_error
+from nearkin.gallery.review import find_duplicates, stats_of, suspicious_labels
+from nearkin.gallery.store import GalleryStore
 from nearkin.gallery.values import Duplicates, Item, MapPoint, Match, Neighbour, Settings, Stats, Suspect, Verification
 from nearkin.models import Embedder
 from nearkin.models.card import Card
 from nearkin.models.engines import TORCH, check_engine
-from nearkin.models.items import check_pixels, several
-from nearkin.models.similarity import LearnedSpace
 from nearkin.spaces import Space, make_space
 
 FilterLike = str | Mapping[str, Any] | None
 Parameters = Mapping[str, Any] | None
-
-IdentifyBy = Literal["neighbours", "prototypes"]
-"""What names the class of a query."""
-
-_MODEST = 1000
-"""Neighbours for which nobody counts the items first."""
 
 
 class Gallery:
@@ -105,11 +78,10 @@ class Gallery:
     def __init__(self, path: str | Path, store: GalleryStore, encoder: QueryEncoder | None) -> None:
         self.path = str(path)
         self.store = store
-        self._calibrator = Calibrator(store)
-        self._prototypes = GalleryPrototypes(store)
-        self._counted: tuple[int, list[str], np.ndarray] | None = None
-        self._engine = TORCH if encoder is None else encoder.engine
-        self._take(encoder)
+        self._model = GalleryModel(self.path, store, encoder)
+        self._calibrator = Calibrator(store, self._model)
+        self._answers = Answers(store, self._model, self._calibrator)
+        self._map = GalleryMap(store)
 
     @classmethod
     def create(
@@ -207,24 +179,12 @@ class Gallery:
 
         If another process has rebuilt the gallery with another model, it is the copy of that one.
         """
-        settings = self.store.settings
-        if settings.fingerprint != self._tied.fingerprint:
-            self._take(matching_encoder(self.path, settings, None, self._engine))
-        return self._encoder
-
-    def _take(self, encoder: QueryEncoder | None) -> None:
-        """Go by the model that the store is tied to now, and let the store compare by it."""
-        self._tied, self._encoder = self.store.settings, encoder
-        self._calibrator.card = Card() if encoder is None else encoder.embedder.card
-        space = self.store.space
-        if encoder is not None and isinstance(space, StoredSimilarity):
-            space.give(encoder.embedder)
+        return self._model.encoder
 
     @property
     def space(self) -> Space:
         """How vectors are compared; by the learned similarity of the model where it has one."""
-        space = self.store.space
-        return LearnedSpace(space.base, space.network, space.by) if isinstance(space, StoredSimilarity) else space
+        return self._model.space
 
     @property
     def comparison(self) -> str | None:
@@ -258,8 +218,7 @@ class Gallery:
     @property
     def card(self) -> Card:
         """What is known of the model; empty for vectors you bring."""
-        encoder = self.encoder
-        return Card() if encoder is None else encoder.embedder.card
+        return self._model.card
 
     def get(self, id: str) -> Item:
         """An item by its id.
@@ -298,12 +257,7 @@ class Gallery:
             queries: one image as in `identify` or several: a list, an array (q, H, W, 3), or anything else that gives
                 one after the other; or vectors (q, d).
         """
-        if self.settings.kind == "vector":
-            return points_of_space(self.space, self._checked(queries))
-        encoder, items = self._asked_encoder(), several(queries)
-        for number, item in enumerate(items):
-            check_pixels(item, encoder.spec.kind, "The query" if len(items) == 1 else f"Query {number}")
-        return encoder.encode(items)
+        return self._model.embed(queries)
 
     def identify(self, query: Any, *, neighbours: int = 10, by: IdentifyBy = "neighbours") -> Match:
         """Identify a query: the likeliest class, how sure that is, and whether it is of any enrolled class at all.
@@ -314,7 +268,7 @@ class Gallery:
             by: what names the class: the nearest "neighbours", or "prototypes", the means of the classes' items;
                 whether the query is known at all is said by its neighbours.
         """
-        return self.identify_vectors(self.embed(self._single(query)), neighbours=neighbours, by=by)[0]
+        return self.identify_vectors(self.embed(self._model.single(query)), neighbours=neighbours, by=by)[0]
 
     def identify_many(self, queries: Any, *, neighbours: int = 10, by: IdentifyBy = "neighbours") -> list[Match]:
         """`identify` for several images, as `embed` takes them, or vectors (q, d)."""
@@ -331,16 +285,7 @@ class Gallery:
             progress: show a progress bar if the gallery must be calibrated first.
             by: as in `identify`.
         """
-        if by not in get_args(IdentifyBy):
-            raise DataError(f"A gallery cannot identify by '{by}'.{suggestion(str(by), get_args(IdentifyBy))}")
-        rows, k = self._checked(vectors), how_many(neighbours, "neighbours")
-        fitted = self._calibrator.calibrated(progress)
-        found = self.store.search(rows, max(self._reachable(k), fitted.k), labelled=True)
-        answers = fitted.classify(found, *self._classes())
-        if by == "prototypes":
-            answers = self._prototypes.named(rows, answers, self.space)
-        matches = zip(answers, self._neighbours(found, k), strict=True)
-        return [replace(match, neighbours=tuple(near)) for match, near in matches]
+        return self._answers.identify(vectors, neighbours, by, progress)
 
     def search(
         self, query: Any, k: int = 10, *, where: FilterLike = None, parameters: Parameters = None
@@ -353,7 +298,7 @@ class Gallery:
             where: only among items that fulfil this, as in `items`.
             parameters: values of `:name` in the condition.
         """
-        return self.search_vectors(self.embed(self._single(query)), k, where=where, parameters=parameters)[0]
+        return self.search_vectors(self.embed(self._model.single(query)), k, where=where, parameters=parameters)[0]
 
     def search_many(
         self, queries: Any, k: int = 10, *, where: FilterLike = None, parameters: Parameters = None
@@ -365,8 +310,7 @@ class Gallery:
         self, vectors: np.ndarray, k: int = 10, *, where: FilterLike = None, parameters: Parameters = None
     ) -> list[list[Neighbour]]:
         """`search` for vectors (q, d) that `embed` gave."""
-        rows, k = self._checked(vectors), how_many(k, "k")
-        return self._neighbours(self.store.search(rows, self._reachable(k), where=condition(where, parameters)), k)
+        return self._answers.nearest(vectors, k, where, parameters)
 
     def verify(self, a: Any, b: Any, *, false_accept_rate: float = 0.001, prior: float = 0.5) -> Verification:
         """Tell whether two samples are of the same class.
@@ -379,7 +323,7 @@ class Gallery:
                 depends on it, the decision does not.
         """
         check_between(prior, "prior")
-        x, y = (self.embed(self._single(one))[0] for one in (a, b))
+        x, y = (self.embed(self._model.single(one))[0] for one in (a, b))
         return self.verify_vectors(x, y, false_accept_rate=false_accept_rate, prior=prior)
 
     def verify_vectors(
@@ -392,24 +336,7 @@ class Gallery:
         progress: bool = False,
     ) -> Verification:
         """`verify` for vectors (d,) that `embed` gave; `progress` as in `identify_vectors`."""
-        check_between(false_accept_rate, "false_accept_rate")
-        check_between(prior, "prior")
-        rate = float(false_accept_rate)
-        x, y = (torch.from_numpy(self._checked(one)[:1].astype(np.float64)) for one in (a, b))
-        distance = float(self.store.space.distance(y, x)[0, 0])  # the first is the enrolled one
-        fitted = self._calibrator.calibrated(progress)
-        ruling = fitted.judge(distance, rate, prior)
-        return Verification(
-            ruling.same,
-            ruling.probability,
-            distance,
-            ruling.threshold,
-            rate,
-            ruling.reason,
-            float(prior),
-            ruling.needed,
-            fitted.warning,
-        )
+        return self._answers.verify(a, b, false_accept_rate, prior, progress)
 
     def find_duplicates(
         self, distance: float | None = None, *, limit: int = 1000, progress: bool = False
@@ -435,21 +362,7 @@ class Gallery:
 
     def stats(self) -> Stats:
         """What is in the gallery."""
-        sizes, fitted = dict(self.store.class_sizes()), self.calibration
-        unlabelled = sizes.pop(None, 0)
-        named = {str(name): count for name, count in sizes.items()}
-        return Stats(
-            settings=self.settings,
-            items=len(self.store),
-            unlabelled=unlabelled,
-            classes=dict(sorted(named.items(), key=lambda pair: (-pair[1], pair[0]))),
-            generation=self.store.generation,
-            index=self.store.kind,
-            size=self.store.size(),
-            calibration=None if fitted is None else fitted.to_dict(),
-            notes=() if fitted is None else tuple(fitted.notes),
-            layout=self.store.layout.in_words(),
-        )
+        return stats_of(self.store, self.calibration)
 
     def map(self, limit: int = 2000) -> list[MapPoint]:
         """Items in the plane, like ones near each other; of more than `limit` items a sample."""
@@ -457,11 +370,7 @@ class Gallery:
 
     def place(self, vector: np.ndarray, limit: int = 2000) -> tuple[float, float]:
         """Where a vector (d,) that `embed` gave lies in that map, about."""
-        return self._map.made(how_many(limit, "limit"))[1].place(self._checked(vector)[0])
-
-    @cached_property
-    def _map(self) -> GalleryMap:
-        return GalleryMap(self.store)
+        return self._map.made(how_many(limit, "limit"))[1].place(vector_rows(vector, self.settings.dimension)[0])
 
     @property
     def auto_recalibrate(self) -> bool:
@@ -499,45 +408,6 @@ class Gallery:
         """How often the gallery is right about its own items, each left out in turn, by how sure it was."""
         return self._calibrator.calibrated().reliability()
 
-    def _classes(self) -> tuple[list[str], np.ndarray]:
-        """Names and sizes (C,) of the classes by code, counted once for each state of the store."""
-        generation = self.store.generation
-        if self._counted is None or self._counted[0] != generation:
-            names = self.store.classes()
-            self._counted = (generation, names, class_sizes(self.store, np.empty(0, np.int32)))
-        return self._counted[1], self._counted[2]
-
-    def _reachable(self, k: int) -> int:
-        """As many neighbours as there can be: a search makes room for all that it is asked for."""
-        return k if k <= _MODEST else min(k, max(_MODEST, len(self.store)))
-
-    def _neighbours(self, found: Found, k: int) -> list[list[Neighbour]]:
-        """The first k of each query, as items."""
-        items = iter(self.store.items(found.keys[:, :k].ravel()))
-        rows = [[(next(items), float(distance)) for distance in row] for row in found.distances[:, :k]]
-        return [[Neighbour(item, far) for item, far in row if item is not None and math.isfinite(far)] for row in rows]
-
-    def _asked_encoder(self) -> QueryEncoder:
-        encoder = self.encoder
-        if encoder is None:
-            raise ModelError(
-                f"This gallery does not keep the model '{self.settings.name}' that made its vectors: open it with that "
-                "model to pass images."
-            )
-        return encoder
-
-    def _single(self, query: Any) -> Any:
-        """One query in a form that `embed` takes for one."""
-        if self.settings.kind != "vector":
-            return [query]
-        rows = self._checked(query)
-        if len(rows) == 1:
-            return rows
-        raise DataError(f"Expected one query vector, not {len(rows)}: use `identify_many` or `search_many` for more.")
-
-    def _checked(self, vectors: Any) -> np.ndarray:
-        return vector_rows(vectors, self.settings.dimension)
-
     def add(
         self,
         items: Any,
@@ -561,18 +431,8 @@ class Gallery:
             skip_bad: leave out items that cannot be read instead of stopping.
             progress: show a progress bar.
         """
-        return self._write(*self._enrolment(items, labels, metadata, ids, skip_bad, progress))
-
-    def _enrolment(
-        self, items: Any, labels: Any, metadata: Any, ids: Sequence[str] | None, skip_bad: bool, progress: bool
-    ) -> tuple[list[Record], np.ndarray, bool]:
-        """Records, their vectors (n, d), and whether they come with the data that trained the model."""
-        if self.settings.kind == "vector":
-            vectors = points_of_space(self.space, self._checked(items))
-            return *enrol_vectors(vectors, labels, metadata, ids), False
-        given = new_items(items, labels, metadata)
-        records, vectors = enrol_items(self._asked_encoder(), given, ids, skip_bad=skip_bad, progress=progress)
-        return records, vectors, given.dataset is not None and is_training_data(given.dataset, self.card)
+        given = enrol(self._model, items, labels, metadata, ids, skip_bad=skip_bad, progress=progress)
+        return write_enrolled(self._model, *given)
 
     def enrol(self, label: str, items: Any, *, metadata: Any = None) -> list[str]:
         """Add a class from a handful of examples, or more examples of one; nothing is trained. Returns their ids.
@@ -580,17 +440,10 @@ class Gallery:
         Raises:
             DataError: if there are no examples, or one cannot be read.
         """
-        records, vectors, trained = self._enrolment(items, check_label(label), metadata, None, False, False)
+        records, vectors, trained = enrol(self._model, items, check_label(label), metadata, None)
         if not records:
             raise DataError(f"There are no examples of '{label}': give at least one.")
-        return self._write(records, vectors, trained)
-
-    def _write(self, records: list[Record], vectors: np.ndarray, trained: bool) -> list[str]:
-        if records:
-            if trained:
-                note_training_items(self.store, self.card, {record.added for record in records})
-            self.store.write(records, vectors)
-        return [record.id for record in records]
+        return write_enrolled(self._model, records, vectors, trained)
 
     def remove(
         self,
@@ -656,20 +509,8 @@ class Gallery:
                 is, "drop" removes them.
             progress: show a progress bar.
         """
-        if self.settings.kind == "vector":
-            raise ModelError(
-                "This gallery holds your own vectors, which no model can compute again: pass new ones to "
-                "`Gallery.replace_vectors`."
-            )
-        embedder = open_model(model)
-        encoder = QueryEncoder(embedder, self._engine)
-        settings = settings_of(embedder, None, None, None, self.settings.dtype)
-        with model_kept(self.path, settings, embedder) as settings:
+        with self._model.exchanged(model) as (encoder, settings):
             rebuild(self.store, encoder, settings, missing=missing, progress=progress)
-        self._take(encoder)
-        for file in Path(self.path).glob("model-*.safetensors") if is_local(self.path) else ():
-            if file.name != settings.model:
-                file.unlink(missing_ok=True)
 
     def replace_vectors(
         self, ids: Sequence[str], vectors: Any, *, name: str | None = None, space: str | Space | None = None

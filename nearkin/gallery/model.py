@@ -1,4 +1,4 @@
-"""The model of a gallery: opened, made ready for queries, kept beside the items, and its learned similarity."""
+"""The model of a gallery: opened, made ready for queries, kept beside the items, exchanged, and its similarity."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ from torch import Tensor
 
 from nearkin.checks import check_range
 from nearkin.errors import DataError, ModelError, StorageError, suggestion
+from nearkin.gallery.checks import points_of_space, vector_rows
 from nearkin.gallery.dtypes import check_dtype
 from nearkin.gallery.places import is_local
+from nearkin.gallery.store import GalleryStore
 from nearkin.gallery.values import Settings
 from nearkin.models import Embedder, ModelSection, build_embedder, list_backbones
 from nearkin.models.card import Card
 from nearkin.models.engines import TORCH, make_encoder
-from nearkin.models.items import Item, ItemLoader, batches
+from nearkin.models.items import Item, ItemLoader, batches, check_pixels, several
 from nearkin.models.similarity import LearnedSpace, PairSimilarity
 from nearkin.models.similarity_sides import PairScore
 from nearkin.search.scorers import Sides
@@ -370,3 +372,98 @@ def matching_encoder(path: str | Path, settings: Settings, model: Any, engine: s
             f"one is {embedder.fingerprint()[:12]}: give that model, or rebuild the gallery with the new one."
         )
     return QueryEncoder(embedder, engine)
+
+
+class GalleryModel:
+    """The model that a gallery is tied to now: what it makes of queries, and how their vectors are compared.
+
+    Args:
+        path: where the gallery is.
+        store: what holds its items.
+        encoder: what turns an item into a vector; None if the user brings vectors, or the model is not at hand.
+
+    Attributes:
+        card_in_use: of the encoder that was used last; `card` looks whether there is another by now.
+    """
+
+    def __init__(self, path: str, store: GalleryStore, encoder: QueryEncoder | None) -> None:
+        self.path = path
+        self.store = store
+        self._engine = TORCH if encoder is None else encoder.engine
+        self._take(encoder)
+
+    def _take(self, encoder: QueryEncoder | None) -> None:
+        """Go by the model that the store is tied to now, and let the store compare by it."""
+        self._tied, self._encoder = self.store.settings, encoder
+        self.card_in_use = Card() if encoder is None else encoder.embedder.card
+        space = self.store.space
+        if encoder is not None and isinstance(space, StoredSimilarity):
+            space.give(encoder.embedder)
+
+    @property
+    def encoder(self) -> QueryEncoder | None:
+        """As `Gallery.encoder`."""
+        settings = self.store.settings
+        if settings.fingerprint != self._tied.fingerprint:
+            self._take(matching_encoder(self.path, settings, None, self._engine))
+        return self._encoder
+
+    @property
+    def needed_encoder(self) -> QueryEncoder:
+        """The same, where there must be one."""
+        encoder = self.encoder
+        if encoder is None:
+            raise ModelError(
+                f"This gallery does not keep the model '{self.store.settings.name}' that made its vectors: open it "
+                "with that model to pass images."
+            )
+        return encoder
+
+    @property
+    def card(self) -> Card:
+        """What is known of the model; empty for vectors of the user's."""
+        encoder = self.encoder
+        return Card() if encoder is None else encoder.embedder.card
+
+    @property
+    def space(self) -> Space:
+        """How vectors are compared; by the learned similarity of the model where it has one."""
+        space = self.store.space
+        return LearnedSpace(space.base, space.network, space.by) if isinstance(space, StoredSimilarity) else space
+
+    def embed(self, queries: Any) -> np.ndarray:
+        """Vectors float32 (q, d), points of the space, of images or vectors as `Gallery.embed` takes them."""
+        settings = self.store.settings
+        if settings.kind == "vector":
+            return points_of_space(self.space, vector_rows(queries, settings.dimension))
+        encoder, items = self.needed_encoder, several(queries)
+        for number, item in enumerate(items):
+            check_pixels(item, encoder.spec.kind, "The query" if len(items) == 1 else f"Query {number}")
+        return encoder.encode(items)
+
+    def single(self, query: Any) -> Any:
+        """One query in a form that `embed` takes for one."""
+        if self.store.settings.kind != "vector":
+            return [query]
+        rows = vector_rows(query, self.store.settings.dimension)
+        if len(rows) == 1:
+            return rows
+        raise DataError(f"Expected one query vector, not {len(rows)}: use `identify_many` or `search_many` for more.")
+
+    @contextmanager
+    def exchanged(self, model: Any) -> Iterator[tuple[QueryEncoder, Settings]]:
+        """Another model, made ready and kept, by which the block embeds all items; then the gallery is tied to it."""
+        if self.store.settings.kind == "vector":
+            raise ModelError(
+                "This gallery holds your own vectors, which no model can compute again: pass new ones to "
+                "`Gallery.replace_vectors`."
+            )
+        embedder = open_model(model)
+        encoder = QueryEncoder(embedder, self._engine)
+        settings = settings_of(embedder, None, None, None, self.store.settings.dtype)
+        with model_kept(self.path, settings, embedder) as settings:
+            yield encoder, settings
+        self._take(encoder)
+        for file in Path(self.path).glob("model-*.safetensors") if is_local(self.path) else ():
+            if file.name != settings.model:
+                file.unlink(missing_ok=True)

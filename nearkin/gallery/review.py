@@ -1,4 +1,4 @@
-"""Review of a gallery: near duplicates, and labels that an item's neighbourhood speaks against.
+"""Review of a gallery: what is in it, near duplicates, and labels that an item's neighbourhood speaks against.
 
 A learned similarity says how likely two items are of one class. It is no distance: it may be negative, and a copy of
 an item need not be nearest to it. Duplicates are therefore found in the base space, where equal points are at
@@ -22,7 +22,7 @@ from nearkin.gallery.checks import MOST
 from nearkin.gallery.index import VectorIndex
 from nearkin.gallery.model import StoredSimilarity
 from nearkin.gallery.store import ABSENT, Found, GalleryStore, Sample
-from nearkin.gallery.values import Duplicates, Item, Suspect
+from nearkin.gallery.values import Duplicates, Item, Stats, Suspect
 from nearkin.progress import Progress
 
 
@@ -243,3 +243,22 @@ def _doubts(
                 suggested[rows[some]], best[rows[some]] = told.best, told.confidence
             bar.advance(len(every))
     return own, suggested, best
+
+
+def stats_of(store: GalleryStore, fitted: Calibration | None) -> Stats:
+    """What is in a gallery, and its last calibration."""
+    sizes = dict(store.class_sizes())
+    unlabelled = sizes.pop(None, 0)
+    named = {str(name): count for name, count in sizes.items()}
+    return Stats(
+        settings=store.settings,
+        items=len(store),
+        unlabelled=unlabelled,
+        classes=dict(sorted(named.items(), key=lambda pair: (-pair[1], pair[0]))),
+        generation=store.generation,
+        index=store.kind,
+        size=store.size(),
+        calibration=None if fitted is None else fitted.to_dict(),
+        notes=() if fitted is None else tuple(fitted.notes),
+        layout=store.layout.in_words(),
+    )

@@ -20,8 +20,8 @@ from nearkin.errors import DataError, NearkinError, RecipeError, UnknownNameErro
 from nearkin.models import Embedder
 from nearkin.recipe import Recipe
 from nearkin.recipe.recipe import ADDED_LATER
-from nearkin.training.batches import BatchSampler
-from nearkin.training.fit import check_fine_tuning, make_learner, make_sampler
+from nearkin.training.batches import BatchSampler, make_sampler
+from nearkin.training.fit import check_fine_tuning, make_learner
 from nearkin.training.validation import check_validation
 
 CellKind = Literal["separate", "concatenated", "untrained"]

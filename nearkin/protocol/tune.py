@@ -43,7 +43,8 @@ from nearkin.recipe import Recipe, load_recipe
 from nearkin.report.trials import draw_trials
 from nearkin.storage import WriterLock, replacing, storing, write_json, write_text
 from nearkin.training import Run, train
-from nearkin.training.fit import check_fine_tuning, make_learner, make_sampler
+from nearkin.training.batches import make_sampler
+from nearkin.training.fit import check_fine_tuning, make_learner
 from nearkin.training.validation import check_validation
 
 SamplerName = Literal["tpe", "gp", "random", "grid"]

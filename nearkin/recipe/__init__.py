@@ -4,10 +4,10 @@ A recipe is YAML with five sections. The rooms above own theirs (`data`, `model`
 lie below this room, so their sections are declared here. `extends:` names another recipe to start from.
 """
 
+from nearkin.recipe.audit_section import AuditSection
 from nearkin.recipe.recipe import DEFAULT_RECIPE, Recipe, list_recipes, load_recipe, recipe_schema, settings_by_data
 from nearkin.recipe.sections import (
     AdversarialSection,
-    AuditSection,
     ChanceConstrainedSection,
     CrossBatchMemorySection,
     EpisodicSection,

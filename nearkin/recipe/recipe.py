@@ -25,7 +25,8 @@ from nearkin.data.section import AudioSection, DataSection
 from nearkin.errors import RecipeError, UnknownNameError, suggestion
 from nearkin.models.section import AUTO, RANDOM, ModelSection
 from nearkin.objectives.section import ObjectiveSection
-from nearkin.recipe.sections import AdversarialSection, AuditSection, TrainingSection, with_new_names
+from nearkin.recipe.audit_section import AuditSection
+from nearkin.recipe.sections import AdversarialSection, TrainingSection, with_new_names
 from nearkin.storage import write_text
 
 try:  # eight times as fast

@@ -20,10 +20,13 @@ from torch.utils.data import DataLoader
 from nearkin.data.augment import BatchAugment, Transform
 from nearkin.data.dataset import Dataset
 from nearkin.data.samplers import BalancedBatchSampler, EpisodeBatchSampler
+from nearkin.errors import DataError
 from nearkin.models import Embedder, FeatureCache
 from nearkin.models.embedder import Features, to_device
 from nearkin.models.items import batches, stacked
 from nearkin.models.speed import as_channels_last
+from nearkin.recipe import Recipe
+from nearkin.training.ranks import Ranks
 
 
 @dataclass(frozen=True, eq=False)
@@ -291,3 +294,26 @@ class TrainingPool:
         finally:
             self.embedder.train(training)
         return torch.cat(chunks)
+
+
+def classes_in_batch(asked: int, classes: int, processes: int) -> int:
+    """Classes in a batch: as many as asked for, or all if there are fewer."""
+    capped = min(asked, classes)
+    fitting = capped - capped % processes
+    if capped == asked or fitting == capped:
+        return capped
+    # Not rounded silently: a run must be the same whatever the number of processes.
+    change = f"set data.classes_per_batch to {fitting}" if fitting else f"start {classes} or fewer"
+    raise DataError(
+        f"There are only {classes} training classes, which {processes} processes cannot share equally: {change}."
+    )
+
+
+def make_sampler(recipe: Recipe, class_ids: np.ndarray, batch_classes: int, ranks: Ranks | None = None) -> BatchSampler:
+    """Which items a step takes: an episode, or as many of each class as of any other; refuse what the data lacks."""
+    ranks = Ranks() if ranks is None else ranks
+    seed, place = recipe.training.seed, (ranks.rank, ranks.world_size)
+    if recipe.training.schedule == "episodic":
+        episodic = recipe.training.episodic
+        return EpisodeBatchSampler(class_ids, episodic.way, episodic.shot, episodic.query, seed, *place)
+    return BalancedBatchSampler(class_ids, batch_classes, recipe.data.per_class, seed, *place)

@@ -22,7 +22,6 @@ from nearkin.data.augment import BatchAugment, transform_for
 from nearkin.data.dataset import Dataset
 from nearkin.data.domain_splits import COLUMN
 from nearkin.data.hierarchy import Hierarchy, load_hierarchy
-from nearkin.data.samplers import BalancedBatchSampler, EpisodeBatchSampler
 from nearkin.data.splits import Split, resolve_split
 from nearkin.errors import DataError, RecipeError
 from nearkin.models import Embedder, FeatureCache, SimilarityModel, build_embedder, cache_point
@@ -35,7 +34,15 @@ from nearkin.objectives.similarity import LEARNED_SIMILARITY
 from nearkin.recipe import Recipe, TrainingSection
 from nearkin.recipe.sections import AUTO_PRECISION
 from nearkin.training.batch_norm import learning_norms
-from nearkin.training.batches import Batches, BatchSampler, CachedBatches, DecodedBatches, TrainingPool
+from nearkin.training.batches import (
+    Batches,
+    BatchSampler,
+    CachedBatches,
+    DecodedBatches,
+    TrainingPool,
+    classes_in_batch,
+    make_sampler,
+)
 from nearkin.training.clusters import ClusterWatch, HierarchyWatch, check_clusters
 from nearkin.training.forecast import check_memory, choose_precision, naming_full_memory
 from nearkin.training.loop import Loop, LoopState
@@ -504,7 +511,7 @@ def make_learner(
     # An episode of fewer classes would be another task: the sampler refuses it.
     batch_classes = recipe.data.classes_per_batch
     if section.schedule != "episodic":
-        batch_classes = _batch_classes(batch_classes, classes, processes)
+        batch_classes = classes_in_batch(batch_classes, classes, processes)
     elif processes > 1 and not section.sync_batch_norm and learning_norms(embedder):
         raise RecipeError(
             f"{processes} processes each see only some classes of an episode, so trainable batch norm would normalise "
@@ -577,26 +584,3 @@ def _check_regularisers(recipe: Recipe, embedder: Embedder, objective: Objective
                 f"The regulariser '{name}' acts on what makes the features before the head, and all of that is "
                 f"frozen: set its parameter vectors to embeddings, {attend}, or {less}."
             )
-
-
-def _batch_classes(asked: int, classes: int, processes: int) -> int:
-    """Classes in a batch: as many as asked for, or all if there are fewer."""
-    capped = min(asked, classes)
-    fitting = capped - capped % processes
-    if capped == asked or fitting == capped:
-        return capped
-    # Not rounded silently: a run must be the same whatever the number of processes.
-    change = f"set data.classes_per_batch to {fitting}" if fitting else f"start {classes} or fewer"
-    raise DataError(
-        f"There are only {classes} training classes, which {processes} processes cannot share equally: {change}."
-    )
-
-
-def make_sampler(recipe: Recipe, class_ids: np.ndarray, batch_classes: int, ranks: Ranks | None = None) -> BatchSampler:
-    """Which items a step takes: an episode, or as many of each class as of any other; refuse what the data lacks."""
-    ranks = Ranks() if ranks is None else ranks
-    seed, place = recipe.training.seed, (ranks.rank, ranks.world_size)
-    if recipe.training.schedule == "episodic":
-        episodic = recipe.training.episodic
-        return EpisodeBatchSampler(class_ids, episodic.way, episodic.shot, episodic.query, seed, *place)
-    return BalancedBatchSampler(class_ids, batch_classes, recipe.data.per_class, seed, *place)

@@ -42,8 +42,8 @@ from nearkin.objectives.episodic import LOG_RHO
 from nearkin.protocol import Candidate
 from nearkin.recipe import Recipe
 from nearkin.training import Run, train
-from nearkin.training.batches import DecodedBatches, whole
-from nearkin.training.fit import make_learner, make_sampler
+from nearkin.training.batches import DecodedBatches, make_sampler, whole
+from nearkin.training.fit import make_learner
 from studies.places import located
 from studies.random_start import load_recipe
 

@@ -16,7 +16,7 @@ from nearkin.confidence.open_set import unknown_scores
 from nearkin.data.sources import open_data
 from nearkin.errors import DataError
 from nearkin.gallery import Calibration, Gallery
-from nearkin.gallery.calibration.identification import Identification, class_sizes, leave_out
+from nearkin.gallery.calibration.identification import Identification, class_sizes, leave_class_out, leave_out
 from nearkin.gallery.calibration.training_items import is_training_data
 from nearkin.gallery.calibration.unknown import (
     SCORES,
@@ -24,7 +24,6 @@ from nearkin.gallery.calibration.unknown import (
     _line,
     _logistic,
     fit_unknown_threshold,
-    leave_class_out,
     needed_classes,
 )
 from nearkin.models import ModelSection, build_embedder

@@ -21,6 +21,7 @@ from nearkin.gallery.calibration.identification import (
     Identification,
     class_sizes,
     fit_identification,
+    leave_class_out,
     leave_out,
     present,
     shares_of,
@@ -34,12 +35,11 @@ from nearkin.gallery.calibration.unknown import (
     UnknownThreshold,
     fit_known_line,
     fit_unknown_threshold,
-    leave_class_out,
     too_few_for_threshold,
 )
+from nearkin.gallery.model import GalleryModel
 from nearkin.gallery.store import Found, GalleryStore, Sample
 from nearkin.gallery.values import Forecast, LikelyClass, Match, Settings
-from nearkin.models.card import Card
 from nearkin.spaces import Space
 
 T = TypeVar("T")
@@ -360,16 +360,16 @@ class Calibrator:
 
     Args:
         store: where the items are.
+        model: that made the vectors: its card knows which classes trained it.
 
     Attributes:
         auto: whether a calibration that is due is fitted before an answer.
-        card: of the model that made the vectors: it knows which classes trained it.
     """
 
-    def __init__(self, store: GalleryStore) -> None:
+    def __init__(self, store: GalleryStore, model: GalleryModel) -> None:
         self.store = store
+        self.model = model
         self.auto = True
-        self.card = Card()
         self._fitted: Calibration | None = None
         # What could not be written, because another process was writing; and the settings it was fitted for.
         self._unkept: tuple[Settings, Calibration] | None = None
@@ -429,7 +429,7 @@ class Calibrator:
             accept = _ACCEPT if before is None else before.accept
         if strangers is None:
             strangers = STRANGERS if before is None or before.horizon.strangers is None else before.horizon.strangers
-        trained = TrainingItems.of(self.store, self.card)
+        trained = TrainingItems.of(self.store, self.model.card_in_use)
         return fit_calibration(
             self.store, self.store.space, accept=accept, strangers=strangers, trained=trained, progress=progress
         )

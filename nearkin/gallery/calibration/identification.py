@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from nearkin.confidence.ned import DEFAULT_WIDENING, fit_in_words
+from nearkin.confidence.ned import DEFAULT_WIDENING, Widening, fit_in_words
 from nearkin.confidence.probabilities import ClassProbabilities, ClassSums
 from nearkin.confidence.sharp_ned import fit_sharpened, sharpened_shares
 from nearkin.confidence.temperature import fit_temperature
-from nearkin.confidence.widening import Widening
+from nearkin.gallery.condition import condition
 from nearkin.gallery.store import GalleryStore, Sample
 from nearkin.metrics.calibration import calibration_metrics
 from nearkin.progress import Progress
@@ -21,8 +21,11 @@ from nearkin.spaces.space import squarable
 MOST_NEIGHBOURS = 200
 """Neighbours that speak for or against a class."""
 
-CHUNK = 512
+_CHUNK = 512
 """Queries that are searched for together."""
+
+_STRANGERS_OF_A_CLASS = 50
+"""How many items of a class that fills most of its neighbours are searched for once more."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,12 +85,47 @@ def leave_out(store: GalleryStore, sample: Sample, sizes: np.ndarray, k: int, pr
     distances = np.full((n, k), np.inf, np.float32)
     codes = np.full((n, k), -1, np.int32)
     with Progress("Calibrating", n, progress) as bar:
-        for start in range(0, n, CHUNK):
-            rows = slice(start, start + CHUNK)
+        for start in range(0, n, _CHUNK):
+            rows = slice(start, start + _CHUNK)
             found = store.search(sample.vectors[rows], k, labelled=True, exclude=sample.keys[rows])
             distances[rows], codes[rows] = found.distances, found.codes
             bar.advance(len(found.codes))
     return LeftOut(sample.codes, sizes[sample.codes] > 1, distances, codes, sizes)
+
+
+def leave_class_out(store: GalleryStore, sample: Sample, left_out: LeftOut) -> LeftOut:
+    """The same items with neighbours of other classes alone, as if their whole class were not enrolled.
+
+    An item of a large class has few others among its neighbours: some items of each such class are searched for once
+    more, and the rest of them are left away.
+
+    Args:
+        store: the gallery.
+        sample: the items.
+        left_out: what `leave_out` found for them.
+    """
+    k = left_out.codes.shape[1]
+    foreign = present(left_out.distances, left_out.codes) & (left_out.codes != left_out.own[:, None])
+    order = np.argsort(~foreign, axis=1, kind="stable")
+    distances, codes, there = (
+        np.take_along_axis(part, order, axis=1) for part in (left_out.distances, left_out.codes, foreign)
+    )
+    distances, codes = np.where(there, distances, np.inf).astype(np.float32), np.where(there, codes, -1)
+    # Of others there are that many; half of what could be found is enough.
+    others = left_out.sizes.sum() - left_out.sizes[left_out.own]
+    lacking = foreign.sum(axis=1) < np.minimum(others, k) / 2
+    kept = ~lacking
+    names = store.classes()
+    for code in np.unique(left_out.own[lacking]).tolist():
+        rows = np.flatnonzero(lacking & (left_out.own == code))[:_STRANGERS_OF_A_CLASS]
+        where = condition("label != :own", {"own": names[code]})
+        for start in range(0, len(rows), _CHUNK):
+            some = rows[start : start + _CHUNK]
+            found = store.search(sample.vectors[some], k, labelled=True, where=where)
+            distances[some], codes[some] = found.distances, found.codes
+        kept[rows] = True
+    kept &= present(distances, codes).any(axis=1)
+    return LeftOut(left_out.own[kept], left_out.mates[kept], distances[kept], codes[kept], left_out.sizes)
 
 
 def present(distances: np.ndarray, codes: np.ndarray) -> np.ndarray:

@@ -16,16 +16,11 @@ from scipy.optimize import minimize
 from scipy.special import expit
 
 from nearkin.confidence.conformal import needed_points
-from nearkin.gallery.calibration.identification import CHUNK, Identification, LeftOut, present
-from nearkin.gallery.condition import condition
-from nearkin.gallery.store import GalleryStore, Sample
+from nearkin.gallery.calibration.identification import Identification, LeftOut, present
 from nearkin.gallery.values import Forecast
 
 STRANGERS = 0.1
 """The share of queries of classes that are not enrolled that may come back as known, if nothing else is asked for."""
-
-_STRANGERS_OF_A_CLASS = 50
-"""How many items of a class that fills most of its neighbours are searched for once more."""
 
 _MOST_SPREADS = 1000
 """Classes whose spreads are kept at the most."""
@@ -294,41 +289,6 @@ def _logistic(positive: np.ndarray, negative: np.ndarray) -> np.ndarray:
 
     found: np.ndarray = minimize(loss, np.zeros(places.shape[1] + 1), jac=True, method="L-BFGS-B").x
     return found[1:] / scale
-
-
-def leave_class_out(store: GalleryStore, sample: Sample, left_out: LeftOut) -> LeftOut:
-    """The same items with neighbours of other classes alone, as if their whole class were not enrolled.
-
-    An item of a large class has few others among its neighbours: some items of each such class are searched for once
-    more, and the rest of them are left away.
-
-    Args:
-        store: the gallery.
-        sample: the items.
-        left_out: what `leave_out` found for them.
-    """
-    k = left_out.codes.shape[1]
-    foreign = present(left_out.distances, left_out.codes) & (left_out.codes != left_out.own[:, None])
-    order = np.argsort(~foreign, axis=1, kind="stable")
-    distances, codes, there = (
-        np.take_along_axis(part, order, axis=1) for part in (left_out.distances, left_out.codes, foreign)
-    )
-    distances, codes = np.where(there, distances, np.inf).astype(np.float32), np.where(there, codes, -1)
-    # Of others there are that many; half of what could be found is enough.
-    others = left_out.sizes.sum() - left_out.sizes[left_out.own]
-    lacking = foreign.sum(axis=1) < np.minimum(others, k) / 2
-    kept = ~lacking
-    names = store.classes()
-    for code in np.unique(left_out.own[lacking]).tolist():
-        rows = np.flatnonzero(lacking & (left_out.own == code))[:_STRANGERS_OF_A_CLASS]
-        where = condition("label != :own", {"own": names[code]})
-        for start in range(0, len(rows), CHUNK):
-            some = rows[start : start + CHUNK]
-            found = store.search(sample.vectors[some], k, labelled=True, where=where)
-            distances[some], codes[some] = found.distances, found.codes
-        kept[rows] = True
-    kept &= present(distances, codes).any(axis=1)
-    return LeftOut(left_out.own[kept], left_out.mates[kept], distances[kept], codes[kept], left_out.sizes)
 
 
 def too_few_for_threshold(items: int, accept: float) -> str:
