@@ -45,6 +45,7 @@ _RATE_FROM_START = 1e-4
 """Learning rate of a head that starts from the data: more undoes what the start knows."""
 
 _PLAIN_AUDIO = AudioSection().model_dump(mode="json")
+_ADVERSARIAL_LATER = {"l1_ratio": 100.0, "pairing_weight": 0.5, "pairing_margin": 0.03}
 
 ADDED_LATER: dict[str, dict[str, Any]] = {
     "data": {"test_domains": [], "colour": None, "rotation": 0.0, "erase": 0.0, "audio": _PLAIN_AUDIO},
@@ -57,9 +58,10 @@ ADDED_LATER: dict[str, dict[str, Any]] = {
         "size_feature": None,
     },
     "model.similarity": {"form": "concatenation", "depth": 1},
+    "training.adversarial": _ADVERSARIAL_LATER,  # before the section, so that what is left can be the default of then
     "objective": {"proxy_start": "random", "switch": 0.0, "prefixes": [], "prefix_weights": None},
     "training": {
-        "adversarial": AdversarialSection().model_dump(mode="json"),
+        "adversarial": AdversarialSection().model_dump(mode="json", exclude=set(_ADVERSARIAL_LATER)),
         "average_best": None,
         "betas": [0.9, 0.999],
         "full_rate_classes": 80,

@@ -179,6 +179,10 @@ class Sphere(StraightSpace):
                 f"The radius of a sphere must be a number above 0 and at most {_LARGEST_RADIUS:g}, not {self.radius!r}."
             )
 
+    def __repr__(self) -> str:
+        radius = "" if self.radius == 1 else f", radius={self.radius:g}"
+        return f"Sphere(metric={self.metric!r}{radius})"
+
     def project(self, f: Tensor) -> Tensor:
         """Normalise embeddings (..., d): `f / (|f| + 1e-6)` times the radius; zero stays zero without gradient."""
         wide = widen(f)

@@ -117,7 +117,12 @@ RECIPES["adversarial"] = (
 # that steps in linf are made of: smooth steps, in l2.
 RECIPES["adversarial similarity"] = (
     "learned-similarity",
-    [*AUGMENTED, "training.schedule=adversarial", "training.adversarial={mode: trades, steps: 2, norm: l2, eps: 0.5}"],
+    [
+        *AUGMENTED,
+        "model.space=euclidean",  # a fixed length of 8 makes eight times as much of every rounding
+        "training.schedule=adversarial",
+        "training.adversarial={mode: trades, steps: 2, norm: l2, eps: 0.5}",
+    ],
 )
 RECIPES["adversarial pairs"] = (
     "contrastive",

@@ -367,7 +367,7 @@ def test_prototypes_follow_clean_points_once(mode, tiny):
     step, twin = ready(tiny, "learned-similarity", mode=mode)
     clean, _ = embedded(twin)
     step(inputs(step.embedder), LABELS)
-    twin.embedder.prototypes.update(clean.detach(), LABELS, 0.9)
+    twin.embedder.prototypes.update(twin.embedder.space.project(clean.detach()), LABELS, 0.9)
     torch.testing.assert_close(step.embedder.prototypes.points, twin.embedder.prototypes.points)
 
 
@@ -376,7 +376,7 @@ def test_prototypes_follow_perturbed_points_if_there_are_no_others(tiny):
     clean = inputs(step.embedder)
     points = twin.embedder(twin.schedule.attack(twin.embedder, twin.objective.loss, clean, LABELS, 0))
     step(clean, LABELS)
-    twin.embedder.prototypes.update(points.detach(), LABELS, 0.9)
+    twin.embedder.prototypes.update(twin.embedder.space.project(points.detach()), LABELS, 0.9)
     torch.testing.assert_close(step.embedder.prototypes.points, twin.embedder.prototypes.points)
 
 
