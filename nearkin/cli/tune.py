@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -103,4 +104,5 @@ def _share(score: float | None) -> str:
 
 
 def _told(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    """A value as the space has it, with fewer digits."""
+    return f"{value:.4g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)

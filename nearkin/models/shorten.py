@@ -101,8 +101,8 @@ def check_head(embedder: Embedder, done: str) -> None:
 
     if isinstance(embedder, SimilarityModel):
         raise ModelError(
-            f"A model with a learned similarity compares whole embeddings and cannot be {done}: train one with another "
-            "model.dimension."
+            f"A model with a learned similarity compares whole embeddings and cannot be {done}: train it with the "
+            "model.dimension you need, or take a model without one."
         )
     if not isinstance(embedder.head, nn.Linear | nn.Identity):
         raise ModelError(f"Only a linear head or none can be {done}, not {type(embedder.head).__name__}.")

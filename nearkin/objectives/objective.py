@@ -25,7 +25,7 @@ from nearkin.data.hierarchy import Hierarchy
 from nearkin.errors import DataError, RecipeError
 from nearkin.models.similarity import SimilarityParts
 from nearkin.objectives.miner import switching
-from nearkin.objectives.proxy.bank import ClassVectors, FixedProxies, MeanProxies, Stepped
+from nearkin.objectives.proxy.bank import ClassVectors, FixedProxies, MeanProxies, NodeRows, Stepped
 from nearkin.objectives.registry import (
     EVERY,
     BatchNeeds,
@@ -209,28 +209,36 @@ class Objective(nn.Module):
 
         Args:
             embeddings: raw, (C, m, d): m items of each class. Where a class has K proxies, each gets the mean of every
-                K-th of them.
+                K-th of them; the rows of a tree's nodes get the mean of all classes below.
         """
         classes, items, _ = embeddings.shape
-        for proxies, along in self._moving_proxies():
+        for proxies, along, paths in self._moving_proxies():
             size = proxies.shape[1 - along]
             points = self.space.project(embeddings[..., :size].reshape(-1, size)).view(classes, items, size)
-            centres = proxies.shape[along] // classes
-            groups = [points[:, torch.arange(k, max(items, k + 1), centres) % items] for k in range(centres)]
-            means = torch.stack([self.space.mean(group) for group in groups], dim=1).flatten(0, 1)
+            if paths is None:
+                centres = proxies.shape[along] // classes
+                groups = [points[:, torch.arange(k, max(items, k + 1), centres) % items] for k in range(centres)]
+                means = torch.stack([self.space.mean(group) for group in groups], dim=1).flatten(0, 1)
+            else:
+                means = torch.stack([self.space.mean(points[below].flatten(0, 1)) for below in paths.T > 0])
             proxies.copy_(means if along == 0 else means.T)
         for bank in self._mean_proxies():
             bank.seen.fill_(True)  # the first mean of a batch is no longer copied
 
-    def _moving_proxies(self) -> Iterator[tuple[Tensor, int]]:
-        """What moves of the loss and its prefixes: the proxies, and their axis of classes."""
+    def _moving_proxies(self) -> Iterator[tuple[Tensor, int, Tensor | None]]:
+        """What moves of the loss and its prefixes: proxies, their axis of classes, and what is above each class (C, N).
+
+        The last is None where rows are of classes, not of the nodes of a tree.
+        """
         for loss in (self.loss, *(prefix.loss for prefix in self._prefixes())):
+            bank = getattr(loss, "bank", None)
+            paths = bank.paths if isinstance(bank, NodeRows) else None
             for name, along in (("proxies", 0), ("bank.proxies", 0), ("bank.weight", 0), ("W", 1), ("fc", 1)):
                 found = dict(loss.named_parameters()).get(name)
                 if found is not None and found.requires_grad and found.ndim == 2:
-                    yield found, along
+                    yield found, along, paths
         for bank in self._mean_proxies():
-            yield bank.proxies, 0
+            yield bank.proxies, 0, None
 
     def _mean_proxies(self) -> list[MeanProxies]:
         """Proxies that follow the class means, of the loss and its prefixes."""

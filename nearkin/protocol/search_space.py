@@ -47,7 +47,8 @@ class NumberRange:
     def __post_init__(self) -> None:
         if not -math.inf < self.low < self.high < math.inf:
             raise RecipeError(
-                f"The space of {self.key} goes from {self.low:g} to {self.high:g}: put the smaller number first."
+                f"The space of {self.key} goes from {self.low:g} to {self.high:g}: give two different numbers, the "
+                "smaller one first."
             )
         if self.log and self.low <= 0:
             raise RecipeError(

@@ -120,7 +120,7 @@ def points_of_cosines(cosines: np.ndarray, dimension: int) -> Tensor:
     """
     check_whole(dimension, "dimension", 1)
     wide = np.array(cosines, dtype=np.float64)
-    if wide.ndim != 2 or wide.shape[0] != wide.shape[1] or not np.isfinite(wide).all():
+    if wide.ndim != 2 or wide.shape[0] != wide.shape[1] or not wide.size or not np.isfinite(wide).all():
         raise DataError(f"The cosines must be a square (C, C) of finite numbers, not of shape {wide.shape}.")
     if np.abs(wide - wide.T).max() > _SYMMETRY or np.abs(wide.diagonal() - 1).max() > _SYMMETRY:
         raise DataError("The cosines must be symmetric, with ones on the diagonal.")

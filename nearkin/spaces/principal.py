@@ -146,14 +146,18 @@ class PrincipalReweighting(_LinearMap):
             return _as_weights(self.weights, len(values))
         if not is_real(self.power) or not math.isfinite(self.power):
             raise DataError(
-                f"power must be a finite number, such as 0 (no change) or 1 (whitening), not {self.power!r}."
+                f"power must be a finite number, such as 0 (centring) or 1 (whitening), not {self.power!r}."
             )
         if self.power == 0:
             return np.ones(len(values))
         held = values > _TINY * values[0]
         # Relative to the first, so that no power overflows.
-        weights = np.where(held, np.where(held, values / values[0], 1.0) ** -float(self.power), 0.0)
-        return weights * math.sqrt(np.square(values[held]).sum() / np.square(weights * values).sum())
+        with np.errstate(over="ignore"):
+            weights = np.where(held, np.where(held, values / values[0], 1.0) ** -float(self.power), 0.0)
+            spread = np.square(weights * values).sum()
+        if not math.isfinite(spread):
+            raise DataError(f"The power {self.power:g} makes weights too large for numbers: lower it, 1 whitens.")
+        return weights * math.sqrt(np.square(values[held]).sum() / spread)
 
 
 def _as_points(embeddings: Any) -> np.ndarray:
@@ -183,6 +187,8 @@ def _as_weights(weights: Any, dimension: int) -> np.ndarray:
         raise DataError(f"There must be {dimension} weights, one for each direction, not an array of {given.shape}.")
     if not (np.isfinite(given) & (given >= 0)).all():
         raise DataError("The weights must be finite and none below 0.")
+    if not given.any():
+        raise DataError("All weights are 0, which would put all embeddings in one place: give one above 0.")
     return given
 
 

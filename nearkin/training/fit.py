@@ -492,11 +492,6 @@ def make_learner(
     """
     check_accelerator(recipe.training.accelerator)
     section = recipe.training
-    if recipe.model.size_feature is not None and section.schedule == "adversarial":
-        raise RecipeError(
-            "training.schedule is adversarial, which perturbs pixels, and model.size_feature gives the model more than "
-            "those: set it to null, or choose another schedule."
-        )
     check_similarity(recipe)
     names = list(map(str, range(classes))) if class_names is None else class_names
     if embedder is None:
@@ -532,7 +527,7 @@ def make_learner(
     )
     objective.check_batch(batch_classes, recipe.data.per_class)
     _check_regularisers(recipe, embedder, objective)
-    check_schedule(section, objective, validated, kind, recipe.model.cache)
+    check_schedule(section, objective, validated, embedder.spec, recipe.model.cache)
     return Learner(embedder, objective, batch_classes)
 
 

@@ -157,9 +157,26 @@ def test_guides_train_what_is_left_to_them():
         assert f"--recipe {name} " in (DOCS / "guide" / guide).read_text(encoding="utf-8")
 
 
+IN_TESTS = {
+    "test_loop.py": "contrastive contrastive-ccp contrastive-xbm learned-similarity margin multi-similarity-ccp "
+    "normface protonet-dr proxy-anchor proxy-dr triplet",
+    "test_pooling_training.py": "contrastive-ccp-gsp contrastive-gsp proxy-anchor-gsp",
+    "test_clusters.py": "growing-triplet",
+    "test_gradients.py": "multi-similarity protonet-s",
+}
+"""Recipes that tests of `tests/training` train for longer than is done here."""
+
+
+def test_other_tests_name_what_is_left_to_them():
+    for file, names in IN_TESTS.items():
+        text = (DOCS.parent / "tests" / "training" / file).read_text(encoding="utf-8")
+        assert [name for name in names.split() if f'"{name}"' not in text] == [], file
+
+
 def quick():
     """Those that no other test trains."""
-    other = [name for name in recipes() if not name.startswith("fair-") and name not in IN_GUIDES]
+    elsewhere = {*IN_GUIDES, *" ".join(IN_TESTS.values()).split()}
+    other = [name for name in recipes() if not name.startswith("fair-") and name not in elsewhere]
     return [name for name in other if load_recipe(name).training.schedule != "adversarial"]
 
 
@@ -174,7 +191,7 @@ EPISODES = ["data.classes_per_batch", "data.per_class"]
 
 @pytest.mark.parametrize("name", quick())
 def test_recipes_train(name, patterns, tiny, tmp_path):
-    """Two steps of every recipe that neither `test_fair_recipes.py` nor `test_adversarial_pages.py` trains."""
+    """Two steps of every recipe that no other test trains, such as `test_fair_recipes.py`."""
     recipe = load_recipe(name)
     schedule = recipe.training.schedule
     changes = [*tiny, "training.max_steps=2", "training.evaluate_every=2", *SMALL.get(schedule, [])]

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from nearkin.data.hierarchy import Hierarchy
+from nearkin.data.inputs import InputSpec
 from nearkin.errors import RecipeError
 from nearkin.objectives import ObjectiveSection, losses, make_objective
 from nearkin.protocol.candidates import Candidate
@@ -146,9 +147,9 @@ def test_values_that_are_no_weights_are_refused(bad):
 
 
 def test_adversarial_training_refuses_prefixes():
-    section = load_recipe("normface-at").training.adversarial
+    section, spec = load_recipe("normface-at").training.adversarial, InputSpec(3, 16, (0.0,) * 3, (1.0,) * 3)
     with pytest.raises(RecipeError, match=r"objective\.prefixes"):
-        check_adversarial(section, objective_of("normface", prefixes=[4]), "image", cached=False)
+        check_adversarial(section, objective_of("normface", prefixes=[4]), spec, cached=False)
 
 
 def test_books_of_old_know_their_recipes():

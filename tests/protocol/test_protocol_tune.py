@@ -76,6 +76,8 @@ def test_values_land_in_the_recipe_as_they_are(key, value):
         ("training.lr", "training.lr"),
         ("training.lr=1e-5", "write"),
         ("training.lr=1e-3..1e-5 log", "smaller"),
+        ("training.lr=1e-3..1e-3", "different"),
+        ("training.lr=1e-3..1e999", "different"),
         ("training.lr=0.0..1e-3 log", "logarithm"),
         ("training.lr=1e-5..1e-3 lin", "write"),
         ("training.lr=1e-5..x", "write"),
@@ -269,6 +271,16 @@ def test_the_command_searches_and_resumes(photos, tiny, tmp_path, monkeypatch, c
         assert "trials.csv" in printed
         assert len((out / "trials.jsonl").read_text().splitlines()) == 2
     assert load_recipe(out / "best.yaml").objective.loss == "triplet"
+
+
+def test_the_command_shows_values_as_the_space_has_them(photos, tiny, tmp_path, monkeypatch, capsys):
+    command = ["nearkin", "tune", str(photos), "--recipe", "triplet", "--out", str(tmp_path / "search"), "-q"]
+    command += ["--sampler", "grid", "--trials", "1", "--space", "model.size_feature=null|pixels"]
+    monkeypatch.setattr("sys.argv", command + [word for change in [*tiny, *SHORT] for word in ("--set", change)])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 0
+    assert " null " in capsys.readouterr().out
 
 
 def test_without_optuna_the_extra_is_named(monkeypatch):

@@ -186,6 +186,7 @@ def test_a_matrix_of_low_rank_needs_no_more_dimensions():
         (np.array([[1.0, 0.5], [0.2, 1]]), 2, "symmetric"),
         (2 * np.eye(2), 2, "diagonal"),
         (np.ones((2, 3)), 2, "square"),
+        (np.ones((0, 0)), 2, "square"),
     ],
 )
 def test_cosines_that_no_points_have_are_refused(cosines, dimension, word):

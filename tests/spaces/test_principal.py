@@ -105,6 +105,8 @@ def test_blocks_of_rows_change_nothing(monkeypatch, rows):
     [
         ({"power": "a"}, points(), "power"),
         ({"power": np.nan}, points(), "power"),
+        ({"power": 1e9}, points(), "power"),
+        ({"weights": [0] * 6}, points(), "weights"),
         ({"weights": [1, 2]}, points(), "6"),
         ({"weights": [1, 2, 3, 4, 5, -1]}, points(), "weights"),
         ({"weights": "abc"}, points(), "weights"),

@@ -13,6 +13,7 @@ import pytest
 import torch
 import yaml
 
+from nearkin.data.hierarchy import Hierarchy
 from nearkin.data.splits import resolve_split
 from nearkin.errors import RecipeError, RunError
 from nearkin.models import build_embedder
@@ -637,3 +638,19 @@ def test_a_run_that_goes_on_is_resumed_to_the_same_end(patterns, tiny, tmp_path,
     again = run_training(patterns, recipe, tmp_path / "cut", tmp_path, resume=True)
     assert again.embedder.fingerprint() == whole.embedder.fingerprint()
     assert Run(tmp_path / "cut").log_file.read_text() == Run(tmp_path / "whole").log_file.read_text()
+
+
+def test_rows_of_a_trees_nodes_start_at_the_mean_points_of_the_classes_below():
+    tree = Hierarchy.from_nested({"x": ["a", "b"], "y": {"z": ["c"], "w": ["d", "e"]}})
+    section = ObjectiveSection(loss="hxe", parameters={"scores": "conditional"}, prefixes=[2])
+    given = {"dimension": 4, "classes": 5, "class_names": tuple("abcde"), "hierarchy": tree}
+    objective = make_objective(section, **given)
+    assert objective.has_learned_proxies
+    points = torch.randn(5, 3, 4, generator=torch.Generator().manual_seed(0))
+    objective.start_proxies(points)
+    for loss, size in ((objective.loss, 4), (objective.prefixes[0].loss, 2)):
+        rows = loss.bank.weight.detach()
+        for below in ([0, 1], [2, 3, 4], [0], [1], [2], [3], [4], [3, 4]):
+            mean = Sphere().mean(Sphere().project(points[below][..., :size].flatten(0, 1)))
+            assert any(np.allclose(row, mean, atol=1e-6) for row in rows)
+    assert torch.isfinite(objective(points.flatten(0, 1), torch.arange(5).repeat_interleave(3)))

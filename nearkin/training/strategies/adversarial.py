@@ -20,6 +20,7 @@ from nearkin.attacks import Ball, climb, usual_step
 from nearkin.attacks.classifier import in_eval_mode
 from nearkin.attacks.norms import norm_of_inputs
 from nearkin.attacks.region import PIXELS
+from nearkin.data.inputs import InputSpec
 from nearkin.errors import RecipeError
 from nearkin.models import Embedder
 from nearkin.models.embedder import Features
@@ -131,18 +132,29 @@ _TOLD = ("clean_loss", "adv_loss", "pairing_loss", "clean_accuracy", "adv_accura
 """The values that may be logged, in their order in the log."""
 
 
-def check_adversarial(section: AdversarialSection, objective: Objective, kind: str, cached: bool) -> None:
+def check_adversarial(section: AdversarialSection, objective: Objective, spec: InputSpec, cached: bool) -> None:
     """Raise RecipeError when there are no pixels to perturb, or when the mode asks for what the loss does not have.
 
     Args:
         section: the recipe's settings.
         objective: what is minimised.
-        kind: what the inputs are, "image" or "audio".
+        spec: what the inputs are.
         cached: whether they come from a feature cache.
     """
-    if kind != "image":
+    if spec.kind != "image":
         raise RecipeError(
-            f"The schedule 'adversarial' perturbs pixels, and the data is {kind}: set training.schedule to plain."
+            f"The schedule 'adversarial' perturbs pixels, and the data is {spec.kind}: set training.schedule to plain."
+        )
+    if spec.size_feature is not None:
+        raise RecipeError(
+            "The schedule 'adversarial' perturbs pixels, and model.size_feature gives the model more than those: set "
+            "it to null, or training.schedule to plain."
+        )
+    numbers = spec.channels * spec.size**2
+    if section.norm == "combined" and section.l1_ratio >= numbers:
+        raise RecipeError(
+            f"The combined norm has l1_ratio={section.l1_ratio:g}, and an image has {numbers:,} numbers: set "
+            "training.adversarial.l1_ratio below that."
         )
     if cached:
         raise RecipeError(

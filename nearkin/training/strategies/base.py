@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nearkin.data.inputs import InputSpec
 from nearkin.errors import RecipeError
 from nearkin.metrics.dynamics import episode_dynamics
 from nearkin.models import Embedder
@@ -217,7 +218,7 @@ class Episodic(Schedule):
 
 
 def check_schedule(
-    section: TrainingSection, objective: Objective, validated: bool, kind: str = "image", cached: bool = False
+    section: TrainingSection, objective: Objective, validated: bool, spec: InputSpec, cached: bool = False
 ) -> None:
     """Raise RecipeError when the schedule cannot work with the loss, the inputs, or without validation classes.
 
@@ -225,14 +226,14 @@ def check_schedule(
         section: the recipe's training section.
         objective: what is minimised.
         validated: whether there are validation classes.
-        kind: what the inputs are, "image" or "audio".
+        spec: what the inputs are.
         cached: whether they come from a feature cache.
     """
     _check_steps(section, validated)
     if section.schedule == "adversarial":
         from nearkin.training.strategies.adversarial import check_adversarial
 
-        check_adversarial(section.adversarial, objective, kind, cached)
+        check_adversarial(section.adversarial, objective, spec, cached)
         return
     if section.schedule in ("plain", "episodic"):
         return

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.nn import functional
 
+from nearkin import fit
 from nearkin.errors import RecipeError
 from nearkin.protocol import Candidate
 from nearkin.recipe import AdversarialSection, load_recipe
@@ -523,6 +524,13 @@ def test_audio_is_refused():
 def test_settings_that_contradict_each_other_are_refused(settings, word):
     with pytest.raises(RecipeError, match=word):
         load_recipe("normface", ["training.schedule=adversarial", f"training.adversarial={settings}"])
+
+
+def test_a_combined_ball_that_no_image_has_room_for_is_refused_before_anything_is_written(patterns, tiny, tmp_path):
+    changes = [*tiny, "training.schedule=adversarial", "training.adversarial={norm: combined, l1_ratio: 768}"]
+    with pytest.raises(RecipeError, match="l1_ratio"):
+        fit(patterns, "normface", out=tmp_path / "run", overrides=changes, progress=False)
+    assert not (tmp_path / "run" / "recipe.yaml").exists()
 
 
 def test_settings_without_the_schedule_are_refused():
