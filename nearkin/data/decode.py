@@ -128,25 +128,31 @@ def decode_audio(raw: bytes, path: str, rate: int = 16000) -> np.ndarray:
     if exact and len(samples) < frames:
         raise UnreadableError(path, f"is truncated ({len(samples)} of {frames} samples)")
     wave = samples.mean(axis=1)
-    if not len(wave):
-        raise UnreadableError(path, "holds no samples")
-    if not np.isfinite(wave).all():
-        raise UnreadableError(path, "holds samples that are not finite numbers")
-    if len(wave) < SHORTEST * source:
-        raise UnreadableError(
-            path, f"lasts {len(wave) / source:.2f} s, which is too short: give {SHORTEST:g} s or more"
-        )
-    if np.abs(wave).max() <= _SILENCE:
-        opposed = samples.shape[1] > 1 and np.abs(samples).max() > _SILENCE
-        raise UnreadableError(
-            path, "holds channels that cancel each other: give one of them" if opposed else "is silent"
-        )
+    if samples.size and np.abs(wave).max() <= _SILENCE < np.abs(samples).max():
+        raise UnreadableError(path, "holds channels that cancel each other: give one of them")
+    check_waveform(wave, path, source)
     if source != rate:
         from scipy.signal import resample_poly
 
         common = math.gcd(source, rate)
         wave = resample_poly(wave, rate // common, source // common)
     return np.ascontiguousarray(wave, dtype=np.float32)
+
+
+def check_waveform(wave: np.ndarray, path: str, rate: int = 16000) -> None:
+    """Refuse a waveform (n,) at `rate` samples a second from which nothing can be heard.
+
+    Raises:
+        UnreadableError: it is empty, silent, too short, or holds no finite samples.
+    """
+    if not len(wave):
+        raise UnreadableError(path, "holds no samples")
+    if not np.isfinite(wave).all():
+        raise UnreadableError(path, "holds samples that are not finite numbers")
+    if len(wave) < SHORTEST * rate:
+        raise UnreadableError(path, f"lasts {len(wave) / rate:.2f} s, which is too short: give {SHORTEST:g} s or more")
+    if np.abs(wave).max() <= _SILENCE:
+        raise UnreadableError(path, "is silent")
 
 
 @cache
