@@ -71,14 +71,13 @@ class ScoredList:
 def scores_of(model: Embedder | Space) -> dict[str, Table]:
     """The ways in which a model compares embeddings: by its similarity, the cosine and both, or by its distance."""
     if isinstance(model, SimilarityModel):
-        similarity, cosine = _by_distance(model.space), _by_cosine
-        return {
-            SIM: similarity,
-            COSINE: cosine,
-            FUSED: lambda a, b: fused(
-                *(torch.from_numpy(way(a, b)) for way in (similarity, cosine)), "cosine+sim"
-            ).numpy(),
-        }
+        similarity = _by_distance(model.space)
+
+        def both(enrolled: np.ndarray, queries: np.ndarray) -> np.ndarray:
+            learned, cosine = (torch.from_numpy(way(enrolled, queries)) for way in (similarity, _by_cosine))
+            return fused(learned, cosine, "cosine+sim").numpy()
+
+        return {SIM: similarity, COSINE: _by_cosine, FUSED: both}
     space = model.space if isinstance(model, Embedder) else model
     if isinstance(space, Sphere):
         return {COSINE: _by_cosine}
