@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import torch
 
+from nearkin.audits.learned_similarity import COSINE, FUSED, SIM
 from nearkin.data.dataset import Dataset
 from nearkin.errors import DataError, suggestion
 from nearkin.metrics.intervals import Interval, percentile_interval
@@ -22,13 +23,13 @@ from nearkin.metrics.trials import TrialList, cohort_moments, draw_groups, norma
 from nearkin.metrics.verification import VerificationResult, verification_from_scores
 from nearkin.models import Embedder
 from nearkin.models.similarity_model import SimilarityModel
+from nearkin.models.similarity_sides import fused
 from nearkin.spaces import Space, Sphere
 
 ScoreNorm = Literal["none", "s", "as"]
 Table = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """From enrolled (e, d) and asking (q, d) embeddings to scores (e, q), the higher the more alike."""
 
-SIM, COSINE, FUSED = "SIM", "cosine", "cosine+SIM"
 ALL, SAME, OTHER = "all", "same", "other"
 _TILE = 512
 """Enrolled sides whose scores with others are held at once."""
@@ -70,12 +71,13 @@ class ScoredList:
 def scores_of(model: Embedder | Space) -> dict[str, Table]:
     """The ways in which a model compares embeddings: by its similarity, the cosine and both, or by its distance."""
     if isinstance(model, SimilarityModel):
-        similarity, cosine = _by_distance(model.space), _by_cosine
-        return {
-            SIM: similarity,
-            COSINE: cosine,
-            FUSED: lambda a, b: (1 / (1 + np.exp(-similarity(a, b))) + (1 + cosine(a, b)) / 2) / 2,
-        }
+        similarity = _by_distance(model.space)
+
+        def both(enrolled: np.ndarray, queries: np.ndarray) -> np.ndarray:
+            learned, cosine = (torch.from_numpy(way(enrolled, queries)) for way in (similarity, _by_cosine))
+            return fused(learned, cosine, "cosine+sim").numpy()
+
+        return {SIM: similarity, COSINE: _by_cosine, FUSED: both}
     space = model.space if isinstance(model, Embedder) else model
     if isinstance(space, Sphere):
         return {COSINE: _by_cosine}
@@ -121,7 +123,7 @@ def rows_of(trials: TrialList, dataset: Dataset) -> list[np.ndarray]:
     depths = sorted({len(PurePosixPath(name).parts) for name in trials.recordings})
     known: dict[tuple[str, ...], int | None] = {}
     for row, path in enumerate(dataset.manifest.paths):
-        parts = PurePosixPath(path).with_suffix("").parts
+        parts = _stem(path)
         for depth in depths:
             if depth > len(parts):
                 continue
@@ -130,7 +132,9 @@ def rows_of(trials: TrialList, dataset: Dataset) -> list[np.ndarray]:
     rows: dict[str, int] = {}
     missing = []
     for name in trials.recordings:
-        key = PurePosixPath(name).with_suffix("").parts
+        # What follows a dot is a suffix, unless the data has a recording of the whole name.
+        whole = PurePosixPath(name).parts
+        key = whole if whole in known else _stem(name)
         if key in known and known[key] is None:
             raise DataError(f"The data has more than one recording '{name}': give longer paths in the list of trials.")
         found = known.get(key)
@@ -144,6 +148,12 @@ def rows_of(trials: TrialList, dataset: Dataset) -> list[np.ndarray]:
             f"'{missing[0]}': give the data that the list is of with --data."
         )
     return [np.array([rows[name] for name in side]) for side in trials.sides]
+
+
+def _stem(path: str) -> tuple[str, ...]:
+    """The parts of a path, without the suffix of the last one."""
+    parts = PurePosixPath(path).parts
+    return (*parts[:-1], PurePosixPath(parts[-1]).stem) if parts else ()
 
 
 def score_list(
@@ -216,6 +226,11 @@ def measure_trials(
 ) -> ScoredList:
     """How often scores (t,) err, with intervals over people; `rows` are those of each side in the data set."""
     people = label_codes(dataset.labels)[0][np.array([side[0] for side in rows])]
+    if trials.same.all() or not trials.same.any():
+        raise DataError(
+            f"All {len(trials):,} trials are {'genuine' if trials.same[0] else 'of different people'}: error rates "
+            "need both kinds, so add trials of the other."
+        )
     results, intervals = {}, {}
     for part, kept in _parts(trials, rows, dataset, content).items():
         classes = people[trials.enrolled[kept]], people[trials.queries[kept]]

@@ -121,7 +121,9 @@ _OF_GALLERIES: tuple[Callable[..., None], ...] = (query.search, query.classify, 
 for _command in (*_OF_RUNS, *_OF_SEVERAL):
     app.command()(_command)
 app.command(cls=GalleryCommand, epilog=f"{EXIT_CODES}, 3 drift, with --fail-on-drift.")(drift)
-app.command(cls=GalleryCommand, epilog=f"{EXIT_CODES}, 3 at least one query is unknown or undecided.")(query.identify)
+app.command(cls=GalleryCommand, epilog=f"{EXIT_CODES}, 3 at least one query is unknown or cannot be told.")(
+    query.identify
+)
 app.command(cls=GalleryCommand, epilog=f"{EXIT_CODES}, 3 different or undecided.")(query.verify)
 for _command in _OF_GALLERIES:
     app.command(cls=GalleryCommand)(_command)

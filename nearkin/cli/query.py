@@ -173,7 +173,6 @@ def _told_forecast(forecast: Forecast) -> str:
 
 
 def _show_matches(names: Sequence[str], matches: Sequence[Match], neighbours: int) -> None:
-
     rows = [
         (
             name,

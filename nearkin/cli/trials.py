@@ -53,6 +53,8 @@ def trials(
         raise typer.BadParameter(f"Choose {', '.join(_NORMS)}, not '{norm}'.", param_hint="--norm")
     if pairs is not None and enrol > 1:
         raise typer.BadParameter("A list says what is enrolled: join recordings by commas there.", param_hint="--enrol")
+    if cohort is not None and norm == "none":
+        raise typer.BadParameter("Only normalised scores need a cohort: add --norm s or as.", param_hint="--cohort")
     from nearkin import api
     from nearkin.audits.trials import list_pairs, score_list
     from nearkin.metrics.trials import read_trials

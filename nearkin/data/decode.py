@@ -93,60 +93,74 @@ def decode_image(raw: bytes | np.ndarray, path: str, hint: int | None = None) ->
         raise UnreadableError(path, f"is damaged ({error})") from error
 
 
+class UnreadableRecordingError(UnreadableError):
+    """A recording that cannot be decoded or says nothing; its reason speaks of the recording alone."""
+
+
 def decode_audio(raw: bytes, path: str, rate: int = 16000) -> np.ndarray:
     """Decode a recording to a mono float32 waveform (n,) at `rate` samples a second.
 
     Raises:
-        UnreadableError: the file is empty, not audio, truncated, silent, too short, or holds no finite samples.
+        UnreadableRecordingError: it is empty, not audio, truncated, silent, too short, or not of finite numbers.
         MissingExtraError: soundfile is not installed.
     """
     soundfile = require("soundfile", extra="audio")
     if not raw:
-        raise UnreadableError(path, "is empty (zero bytes)")
+        raise UnreadableRecordingError(path, "is empty (zero bytes)")
     if raw[:4] == b"RIFF":
         # libsndfile forgives a WAV file with fewer bytes than its header states. Programs that write to a pipe state a
         # size near 2 or 4 GiB, or none, because they cannot know it.
         stated = int.from_bytes(raw[4:8], "little") + 8
         if len(raw) < stated < 0x7FFF0000:
-            raise UnreadableError(path, "is truncated")
+            raise UnreadableRecordingError(path, "is truncated")
     try:
         with soundfile.SoundFile(io.BytesIO(raw)) as recording:
             source, frames = recording.samplerate, recording.frames
             if not _LEAST_RATE <= source <= _MOST_RATE:
-                raise UnreadableError(path, f"claims {source:,} samples a second: record at 8,000 to 192,000")
+                raise UnreadableRecordingError(path, f"claims {source:,} samples a second: record at 8,000 to 192,000")
             if frames * recording.channels > MAX_SAMPLES:
-                raise UnreadableError(path, f"claims {frames:,} samples, too many for one item")
+                raise UnreadableRecordingError(path, f"claims {frames:,} samples, too many for one item")
             samples = recording.read(dtype="float32", always_2d=True)
             exact = recording.format != "MP3"  # an MP3 only estimates its length
-    except UnreadableError:
+    except UnreadableRecordingError:
         raise
     except Exception as error:
         if raw[4:8] == b"ftyp" or raw.startswith(_FILM):
-            raise UnreadableError(path, "is a film or an MPEG-4 or WebM file: save its sound as WAV or FLAC") from error
+            raise UnreadableRecordingError(
+                path, "is a film or an MPEG-4 or WebM file: save its sound as WAV or FLAC"
+            ) from error
         reason = str(getattr(error, "error_string", error)).rstrip(".")  # its full message names a Python object
-        raise UnreadableError(path, f"is not readable as audio ({reason})") from error
+        raise UnreadableRecordingError(path, f"is not readable as audio ({reason})") from error
     if exact and len(samples) < frames:
-        raise UnreadableError(path, f"is truncated ({len(samples)} of {frames} samples)")
+        raise UnreadableRecordingError(path, f"is truncated ({len(samples)} of {frames} samples)")
     wave = samples.mean(axis=1)
-    if not len(wave):
-        raise UnreadableError(path, "holds no samples")
-    if not np.isfinite(wave).all():
-        raise UnreadableError(path, "holds samples that are not finite numbers")
-    if len(wave) < SHORTEST * source:
-        raise UnreadableError(
-            path, f"lasts {len(wave) / source:.2f} s, which is too short: give {SHORTEST:g} s or more"
-        )
-    if np.abs(wave).max() <= _SILENCE:
-        opposed = samples.shape[1] > 1 and np.abs(samples).max() > _SILENCE
-        raise UnreadableError(
-            path, "holds channels that cancel each other: give one of them" if opposed else "is silent"
-        )
+    if samples.size and np.abs(wave).max() <= _SILENCE < np.abs(samples).max():
+        raise UnreadableRecordingError(path, "holds channels that cancel each other: give one of them")
+    check_waveform(wave, path, source)
     if source != rate:
         from scipy.signal import resample_poly
 
         common = math.gcd(source, rate)
         wave = resample_poly(wave, rate // common, source // common)
     return np.ascontiguousarray(wave, dtype=np.float32)
+
+
+def check_waveform(wave: np.ndarray, path: str, rate: int = 16000) -> None:
+    """Refuse a waveform (n,) at `rate` samples a second from which nothing can be heard.
+
+    Raises:
+        UnreadableRecordingError: it is empty, silent, too short, or holds no finite samples.
+    """
+    if not len(wave):
+        raise UnreadableRecordingError(path, "holds no samples")
+    if not np.isfinite(wave).all():
+        raise UnreadableRecordingError(path, "holds samples that are not finite numbers")
+    if len(wave) < SHORTEST * rate:
+        raise UnreadableRecordingError(
+            path, f"lasts {len(wave) / rate:.2f} s, which is too short: give {SHORTEST:g} s or more"
+        )
+    if np.abs(wave).max() <= _SILENCE:
+        raise UnreadableRecordingError(path, "is silent")
 
 
 @cache

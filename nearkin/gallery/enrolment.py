@@ -91,7 +91,7 @@ def enrol_items(
                 error = next(outcome for outcome in batch if isinstance(outcome, NearkinError))
                 if isinstance(error, UnreadableError):
                     advice = "mend it or leave it out, or have items that cannot be read skipped"
-                    error = UnreadableError(error.path, f"{error.reason}: {advice}")
+                    error = type(error)(error.path, f"{error.reason}: {advice}")
                 raise error
             records += [record for record, _ in sound]
             vectors.append(encoder.run([sample for _, sample in sound]))

@@ -266,7 +266,7 @@ def resampled_equal_errors(
 
 def _tables(scores: np.ndarray, same: np.ndarray, pair: np.ndarray, pairs: int) -> tuple[sparse.csr_array, ...]:
     """How many genuine, and impostor, trials of each pair of classes lie in each bin, (bins, pairs), highest first."""
-    shares = np.linspace(0, 1, _BINS + 1)[1:-1]
+    shares = np.linspace(0, 1, _BINS + 1)[1:]
     edges = np.unique(np.concatenate([np.quantile(scores[kind], shares, method="lower") for kind in (same, ~same)]))
     # A bin reaches from above one edge up to the next, so that equal scores are accepted together.
     place = len(edges) - np.searchsorted(edges, scores, side="left")

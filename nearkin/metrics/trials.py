@@ -53,7 +53,7 @@ def read_trials(path: str | Path) -> TrialList:
         DataError: the file cannot be read, or a line is none of these.
     """
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"The list of trials {path} cannot be read ({error}): give a text file.") from error
     places: dict[tuple[str, ...], int] = {}

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from nearkin.data.augment import add_size, fitting, margins, transform_for
 from nearkin.data.dataset import Dataset
-from nearkin.data.decode import decode_audio, decode_image, plain_image
+from nearkin.data.decode import check_waveform, decode_audio, decode_image, plain_image
 from nearkin.data.inputs import InputSpec
 from nearkin.data.sources import open_data
 from nearkin.data.stores import is_url
@@ -227,6 +227,7 @@ class ItemLoader:
             return decode_audio(item, name) if self.spec.kind == "audio" else decode_image(item, name, hint)
         if self.spec.kind == "audio":
             if isinstance(item, np.ndarray) and item.ndim == 1 and np.issubdtype(item.dtype, np.floating):
+                check_waveform(item, name)
                 return item
             raise DataError(f"{name} must be the path of an audio file or a waveform, float (n,) at 16 kHz.")
         if isinstance(item, np.ndarray):

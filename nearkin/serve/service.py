@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from nearkin.data.decode import UnreadableRecordingError
 from nearkin.data.stores import UnreadableError
 from nearkin.errors import DataError, ModelError, NearkinError, StorageError
 from nearkin.gallery.values import Match
@@ -329,7 +330,7 @@ class Service:
             with alone:
                 return self._encoder.prepare(raw)
         except DataError as error:
-            raise Problem("unreadable-item", _DAMAGED) from error
+            raise _unreadable(error) from error
 
     def _identified(self, queries: list[tuple[np.ndarray, int]]) -> list[Match]:
         """Identify vectors at once, for the largest number of neighbours; the others get fewer of them."""
@@ -351,10 +352,17 @@ class Service:
             await asyncio.sleep(_WATCH_SECONDS)
 
 
+def _unreadable(error: NearkinError | OSError) -> Problem:
+    """What is wrong with a recording; of an image only that something is, since its decoder may say anything."""
+    cause = error if isinstance(error, UnreadableError) else error.__cause__
+    told = f"The recording {cause.reason}." if isinstance(cause, UnreadableRecordingError) else _DAMAGED
+    return Problem("unreadable-item", told)
+
+
 def as_problem(error: NearkinError | OSError) -> Problem:
     """One of our errors as a problem; what it says about the server is only logged."""
     if isinstance(error, UnreadableError) or isinstance(error.__cause__, UnreadableError):
-        return Problem("unreadable-item", _DAMAGED)
+        return _unreadable(error)
     if isinstance(error, DataError):
         return Problem("invalid-request", str(error))
     if isinstance(error, StorageError | OSError):

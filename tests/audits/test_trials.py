@@ -113,6 +113,26 @@ def test_recordings_that_are_not_there_are_named(model, voices):
         rows_of(several, voices)
 
 
+def test_names_may_have_dots_and_no_suffix():
+    manifest = Manifest.from_rows(["a/one.1.wav", "a/one.2.wav", "b/two.wav"], ["a", "a", "b"])
+    dotted = nk.Dataset(manifest, ArrayStore({}), "audio", "dotted")
+    sides = (("one.1",), ("one.2.flac",), ("two.wav",))
+    trials = TrialList(sides, np.array([0, 0]), np.array([1, 2]), np.array([True, False]))
+    assert [row.tolist() for row in rows_of(trials, dotted)] == [[0], [1], [2]]
+    for name in (".", "/", ".."):
+        with pytest.raises(DataError, match="lacks"):
+            rows_of(TrialList(((name,), *sides[1:]), trials.enrolled, trials.queries, trials.same), dotted)
+
+
+@pytest.mark.parametrize("genuine", [True, False])
+def test_trials_of_one_kind_have_no_error_rates(model, voices, genuine):
+    trials = list_pairs(voices)
+    kept = trials.same == genuine
+    one = TrialList(trials.sides, trials.enrolled[kept], trials.queries[kept], trials.same[kept])
+    with pytest.raises(DataError, match="both kinds"):
+        score_list(model, voices, one, progress=False)
+
+
 def test_a_list_that_disagrees_with_the_labels_is_noted(model, voices):
     trials = list_pairs(voices)
     wrong = TrialList(trials.sides, trials.enrolled, trials.queries, ~trials.same)

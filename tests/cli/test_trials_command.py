@@ -63,6 +63,7 @@ def test_a_list_with_normalised_scores(nearkin, run, tmp_path):
         (["--norm", "z"], "Choose"),
         (["LIST", "--enrol", "3"], "commas"),
         (["--enrol", "9"], "enrol"),
+        (["--cohort", "audiomnist"], "normalised"),
         (["--content", "digits"], "digits"),
     ],
 )

@@ -155,6 +155,7 @@ _REGISTRIES = {"nearkin.registry.Registry"}
 def registered() -> dict[str, list[str]]:
     """The names that recipes, options and functions take: of losses, poolings, spaces, suites, data sets, ..."""
     found: dict[str, set[str]] = {}
+    gc.unfreeze()  # the tests freeze what they import, and what is frozen is not listed
     for thing in gc.get_objects():
         if {f"{kind.__module__}.{kind.__name__}" for kind in type(thing).__mro__} & _REGISTRIES:
             found.setdefault(thing.kind, set()).update(thing.names())

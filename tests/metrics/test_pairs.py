@@ -103,3 +103,13 @@ def test_resamples_without_impostors_have_no_error_rate():
     classes = (codes[trials.enrolled], codes[trials.queries])
     found = resampled_equal_errors({"a": scores}, trials.same, classes, resamples=100)["a"]
     assert 20 < np.isnan(found).sum() < 80  # half of the draws of two classes are twice the same
+
+
+@pytest.mark.parametrize(("flipped", "error"), [(1, 0.0), (-1, 1.0)])
+def test_few_trials_are_counted_one_by_one(flipped, error):
+    scores, same = flipped * np.array([0.9, 0.8, 0.3, 0.2]), np.array([True, True, False, False])
+    classes = np.array([0, 1, 0, 0]), np.array([0, 1, 1, 1])
+    found = resampled_equal_errors({"a": scores}, same, classes, resamples=50)["a"]
+    some = found[np.isfinite(found)]
+    assert len(some)
+    np.testing.assert_allclose(some, error, atol=1e-12)

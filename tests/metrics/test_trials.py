@@ -32,6 +32,11 @@ def test_other_words_and_several_recordings_are_read(tmp_path):
     assert found.recordings == ["a.wav", "b.wav", "c.wav"]
 
 
+def test_a_byte_order_mark_is_no_part_of_a_list(tmp_path):
+    (tmp_path / "notepad.txt").write_text(VOXCELEB, encoding="utf-8-sig")
+    assert read_trials(tmp_path / "notepad.txt").same.tolist() == [True, False]
+
+
 @pytest.mark.parametrize(
     ("text", "word"), [("1 a.wav\n", "Line 1"), ("1 a b\n2 a b\n", "Line 2"), ("1 , b\n", "side"), ("#\n", "holds no")]
 )

@@ -48,10 +48,19 @@ def test_every_part_of_a_long_recording_counts(embedder, monkeypatch):
 
 
 def test_batches_of_several_lengths_give_what_each_gives_alone(embedder):
-    waves = [noise(seconds, seed) for seed, seconds in enumerate((0.3, 0.61, 0.3, 1.2, 0.02))]
+    waves = [noise(seconds, seed) for seed, seconds in enumerate((0.3, 0.61, 0.3, 1.2, 0.16))]
     alone = np.concatenate([encode(embedder, wave) for wave in waves])
     np.testing.assert_allclose(encode(embedder, *waves), alone, atol=1e-5)
     np.testing.assert_allclose(encode(embedder, *waves, batch_size=2), alone, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("wave", "word"),
+    [(noise(0.1), "short"), (0 * noise(1), "silent"), (np.nan * noise(1), "finite"), (noise(0), "no samples")],
+)
+def test_a_waveform_is_refused_as_a_file_is(embedder, wave, word):
+    with pytest.raises(DataError, match=word):
+        encode(embedder, wave)
 
 
 def test_windows_overlap_by_half_and_reach_the_end():
