@@ -229,6 +229,7 @@ def classify(
         raise typer.BadParameter(f"Choose {_BY[0]} or {_BY[1]}, not '{by}'.", param_hint="--by")
     from nearkin import api
     from nearkin.cli.gallery_input import queries_from
+    from nearkin.data.sources import open_data
     from nearkin.gallery.places import is_gallery
     from nearkin.models.similarity_model import SimilarityModel
 
@@ -241,7 +242,7 @@ def classify(
             "query a gallery with `nearkin identify`."
         )
     if support is not None:
-        model = model.few_shot(str(support))
+        model = model.few_shot(open_data(str(support), progress=False))
     names, items = queries_from(files, of_vectors=False)
     found = model.classify(items, "dol" if by == "dol" else "sim")
     rows = [

@@ -103,3 +103,6 @@ def test_a_support_takes_the_place_of_the_training_classes(nearkin, tmp_path, fi
     code, _, told = nearkin("classify", model, files[0], "--support", tmp_path / "support", "--by", "dol")
     assert code == 1
     assert "dense" in told
+    code, _, told = nearkin("classify", model, files[0], "--support", tmp_path / "suport")
+    assert code == 1
+    assert "no file or folder" in told
