@@ -47,7 +47,7 @@ def test_the_methods_run(page):
 def test_the_table_has_the_defaults_of_the_code():
     rows = re.findall(r"^\| `audit\.(\w+)` \| `([^`]+)` \|", GUIDE.read_text(encoding="utf-8"), re.M)
     usual = AuditSection().model_dump()
-    assert len(rows) == 8
+    assert len(rows) == 10
     for key, value in rows:
         assert yaml.safe_load(value) == usual[key], key
     assert usual["smoothing_sigma"] == 0.1

@@ -24,6 +24,10 @@ NOT_RUN: dict[tuple[str, str], str] = {
         "downloads 140 MB; tests/models reads such files of random weights"
     ),
     (
+        "docs/guide/plankton.md",
+        "f <- f + W^T [ln w, ln h] + b        w, h: the image as it was saved; f: what the head takes; W (2, F), b (F)",
+    ): "maths",
+    (
         "docs/guide/runs.md",
         "Trained 400 steps in 3 s on 490 classes (87 more for validation, 388 held out).",
     ): "what train printed for emoji.zip, which no page has",

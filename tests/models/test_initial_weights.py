@@ -139,7 +139,7 @@ def test_all_of_a_model_comes_along(name, make_saved):
     assert started.card.started_from == {
         "file": str(path),
         "classes": ["a", "b", "c"],
-        "parts": ["backbone", "local", "pooling", "attention", "head"],
+        "parts": ["backbone", "local", "pooling", "attention", "size_feature", "head"],
     }
 
 
