@@ -25,9 +25,9 @@ from nearkin.objectives.proxy.loss import (
     LayoutAngle,
     LayoutDistance,
     Proxies,
-    ProxyLayout,
     ProxyLoss,
     ScaleOption,
+    TreeLayout,
     make_bank,
 )
 from nearkin.objectives.proxy.scales import SCALE_RATE, ScaleValue
@@ -99,7 +99,7 @@ def hxe(
         >>> objective = make_objective(section, dimension=128, classes=4, class_names=tree.classes, hierarchy=tree)
     """
     criterion = HierarchicalCrossEntropy(*_tree(shape, "loss 'hxe'"), alpha, weighted_by)
-    layout = ProxyLayout(tree_distance, layout_beta, layout_angle)
+    layout = TreeLayout(tree_distance, layout_beta, layout_angle)
     return _over_scores(shape, "hxe", criterion, scores, scale, scale_rate, proxies, ema_rate, layout)
 
 
@@ -147,7 +147,7 @@ def soft_labels(
         >>> objective = make_objective(section, dimension=128, classes=4, class_names=tree.classes, hierarchy=tree)
     """
     criterion = SoftLabels(*_tree(shape, "loss 'soft-labels'"), beta)
-    layout = ProxyLayout(tree_distance, layout_beta, layout_angle)
+    layout = TreeLayout(tree_distance, layout_beta, layout_angle)
     return _over_scores(shape, "soft-labels", criterion, scores, scale, scale_rate, proxies, ema_rate, layout)
 
 
@@ -193,7 +193,7 @@ def _over_scores(
     scale_rate: float,
     proxies: Proxies,
     ema_rate: float,
-    layout: ProxyLayout,
+    layout: TreeLayout,
 ) -> nn.Module:
     """A criterion over the class scores of another loss."""
     if kind in ("softmax", "conditional"):

@@ -112,7 +112,7 @@ LayoutAngle = Annotated[float, Field(gt=0, le=180)]
 
 
 @dataclass(frozen=True)
-class ProxyLayout:
+class TreeLayout:
     """How a hierarchy lays out proxies.
 
     Attributes:
@@ -164,7 +164,7 @@ def make_bank(
     owner: str,
     proxies: Proxies,
     ema_rate: float = EMA_RATE,
-    layout: ProxyLayout = ProxyLayout(),
+    layout: TreeLayout = TreeLayout(),
     centres: int = 1,
 ) -> Bank:
     """The bank that the options ask for.
@@ -188,9 +188,9 @@ def make_bank(
     return tree_proxies(shape, owner, proxies, layout)
 
 
-def _check_used(owner: str, proxies: Proxies, ema_rate: float, layout: ProxyLayout) -> None:
+def _check_used(owner: str, proxies: Proxies, ema_rate: float, layout: TreeLayout) -> None:
     """Refuse an option that the proxies have no use for."""
-    usual = ProxyLayout()
+    usual = TreeLayout()
     for users, option, value, default in (
         (("ema",), "ema_rate", ema_rate, EMA_RATE),
         (("mds", "ranks"), "tree_distance", layout.distance, usual.distance),
@@ -204,13 +204,13 @@ def _check_used(owner: str, proxies: Proxies, ema_rate: float, layout: ProxyLayo
             )
 
 
-def tree_proxies(shape: LossShape, owner: str, proxies: TreeProxies = "mds", layout: ProxyLayout | None = None) -> Bank:
+def tree_proxies(shape: LossShape, owner: str, proxies: TreeProxies = "mds", layout: TreeLayout | None = None) -> Bank:
     """Fixed proxies that are laid out by the hierarchy, in one of three ways.
 
     Raises:
         RecipeError: there is no hierarchy, or it cannot be met in this space, or with so few dimensions.
     """
-    layout = layout or ProxyLayout()
+    layout = layout or TreeLayout()
     _check_used(owner, proxies, EMA_RATE, layout)
     if shape.hierarchy is None or shape.class_names is None:
         raise RecipeError(

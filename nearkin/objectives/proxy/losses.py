@@ -25,10 +25,10 @@ from nearkin.objectives.proxy.loss import (
     LayoutDistance,
     MarginCrossEntropy,
     Proxies,
-    ProxyLayout,
     ProxyLoss,
     Pull,
     ScaleOption,
+    TreeLayout,
     TreeProxies,
     angle_factor,
     angle_margin,
@@ -105,7 +105,7 @@ def normface(
         >>> section = ObjectiveSection(loss="normface", parameters={"scale": "dynamic", "proxies": "ema"})
         >>> objective = make_objective(section, dimension=128, classes=100)
     """
-    bank = make_bank(shape, "normface", proxies, ema_rate, ProxyLayout(tree_distance, layout_beta, layout_angle))
+    bank = make_bank(shape, "normface", proxies, ema_rate, TreeLayout(tree_distance, layout_beta, layout_angle))
     scores = normface_scores(shape.classes, scale, scale_rate)
     return ProxyLoss(shape.space, bank, scores, functional.cross_entropy)
 
@@ -145,7 +145,7 @@ def adacos(
         >>> section = ObjectiveSection(loss="adacos", parameters={"scale": "static"})
         >>> objective = make_objective(section, dimension=128, classes=100)
     """
-    bank = make_bank(shape, "adacos", proxies, ema_rate, ProxyLayout(tree_distance, layout_beta, layout_angle))
+    bank = make_bank(shape, "adacos", proxies, ema_rate, TreeLayout(tree_distance, layout_beta, layout_angle))
     moving = AdaCosScale(shape.classes) if scale == "dynamic" else ScoreScale(adacos_scale(shape.classes))
     return ProxyLoss(shape.space, bank, ScaledScores(cosines, moving), functional.cross_entropy)
 
@@ -184,7 +184,7 @@ def sd_softmax(
         >>> section = ObjectiveSection(loss="sd-softmax", parameters={"scale": 0.5})
         >>> objective = make_objective(section, dimension=128, classes=100, space=Euclidean())
     """
-    bank = make_bank(shape, "sd-softmax", proxies, ema_rate, ProxyLayout(tree_distance, layout_beta, layout_angle))
+    bank = make_bank(shape, "sd-softmax", proxies, ema_rate, TreeLayout(tree_distance, layout_beta, layout_angle))
     nearness = negative_squares if power == 2 else negative_distances
     scores = ScaledScores(partial(nearness, shape.space), ScoreScale(scale))
     return ProxyLoss(shape.space, bank, scores, functional.cross_entropy)
@@ -228,7 +228,7 @@ def proxy_dr(
         >>> section = ObjectiveSection(loss="proxy-dr", parameters={"scale": "dynamic"})
         >>> objective = make_objective(section, dimension=128, classes=100)
     """
-    bank = make_bank(shape, "proxy-dr", proxies, ema_rate, ProxyLayout(tree_distance, layout_beta, layout_angle))
+    bank = make_bank(shape, "proxy-dr", proxies, ema_rate, TreeLayout(tree_distance, layout_beta, layout_angle))
     scores = ratio_scores(shape.space, shape.classes, scale, distance, scale_rate)
     return ProxyLoss(shape.space, bank, scores, functional.cross_entropy)
 
@@ -267,7 +267,7 @@ def cosface(
         >>> objective = make_objective(section, dimension=128, classes=100)
     """
     check_negative_margin("cosface", shape, margin)
-    bank = make_bank(shape, "cosface", proxies, ema_rate, ProxyLayout(tree_distance, layout_beta, layout_angle))
+    bank = make_bank(shape, "cosface", proxies, ema_rate, TreeLayout(tree_distance, layout_beta, layout_angle))
     criterion = MarginCrossEntropy(partial(cosine_margin, margin=margin), scale)
     return ProxyLoss(shape.space, bank, ScaledScores(cosines, ScoreScale(scale)), criterion)
 
@@ -320,7 +320,7 @@ def arcface(
             f"proxies={proxies}: set one of them back to its default."
         )
     bank = make_bank(
-        shape, "arcface", proxies, ema_rate, ProxyLayout(tree_distance, layout_beta, layout_angle), sub_centres
+        shape, "arcface", proxies, ema_rate, TreeLayout(tree_distance, layout_beta, layout_angle), sub_centres
     )
     nearness = partial(sub_centre_cosines, centres=sub_centres) if sub_centres > 1 else cosines
     scores = ScaledScores(nearness, ScoreScale(scale))
@@ -366,7 +366,7 @@ def sphereface(
         >>> section = ObjectiveSection(loss="sphereface", parameters={"margin": 2, "blend": 0})
         >>> objective = make_objective(section, dimension=128, classes=100)
     """
-    bank = make_bank(shape, "sphereface", proxies, ema_rate, ProxyLayout(tree_distance, layout_beta, layout_angle))
+    bank = make_bank(shape, "sphereface", proxies, ema_rate, TreeLayout(tree_distance, layout_beta, layout_angle))
     criterion = MarginCrossEntropy(partial(angle_factor, margin=margin, blend=blend), scale)
     return ProxyLoss(shape.space, bank, ScaledScores(cosines, ScoreScale(scale)), criterion)
 
@@ -403,7 +403,7 @@ def corr(
         >>> tree = Hierarchy.from_nested({"left": names[:2], "right": names[2:]})
         >>> objective = make_objective(section, dimension=128, classes=4, class_names=names, hierarchy=tree)
     """
-    return _pull(shape, "corr", proxies, ProxyLayout(tree_distance, layout_beta, layout_angle), power=1)
+    return _pull(shape, "corr", proxies, TreeLayout(tree_distance, layout_beta, layout_angle), power=1)
 
 
 @register_loss("h-spherical", family="classification", spaces=SPHERE, needs_hierarchy=True)
@@ -436,9 +436,9 @@ def h_spherical(
         >>> tree = Hierarchy.from_nested({"left": names[:2], "right": names[2:]})
         >>> objective = make_objective(section, dimension=128, classes=4, class_names=names, hierarchy=tree)
     """
-    return _pull(shape, "h-spherical", proxies, ProxyLayout(tree_distance, layout_beta, layout_angle), power=2)
+    return _pull(shape, "h-spherical", proxies, TreeLayout(tree_distance, layout_beta, layout_angle), power=2)
 
 
-def _pull(shape: LossShape, name: str, proxies: TreeProxies, layout: ProxyLayout, power: int) -> nn.Module:
+def _pull(shape: LossShape, name: str, proxies: TreeProxies, layout: TreeLayout, power: int) -> nn.Module:
     bank = tree_proxies(shape, name, proxies, layout)
     return ProxyLoss(shape.space, bank, ScaledScores(cosines, ScoreScale(1.0)), Pull(power))

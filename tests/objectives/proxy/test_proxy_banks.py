@@ -16,7 +16,7 @@ from nearkin.data.hierarchy import Hierarchy, load_hierarchy
 from nearkin.errors import DataError, RecipeError
 from nearkin.objectives import ObjectiveSection, losses, make_objective
 from nearkin.objectives.proxy import ClassVectors, MeanProxies, Stepped
-from nearkin.objectives.proxy.loss import ProxyLayout, tree_proxies
+from nearkin.objectives.proxy.loss import TreeLayout, tree_proxies
 from nearkin.objectives.registry import LossShape
 from nearkin.spaces import Euclidean, LipschitzBall, PoincareBall, Sphere, make_space, spaces
 from nearkin.spaces.mds import chord_targets, multidimensional_scaling
@@ -145,7 +145,7 @@ def test_a_tree_lays_out_proxies(space, how):
     targets = chord_targets(TREE.distances(names, how=how), farthest=farthest)
     there = Sphere() if space.name == "sphere" else space
     wanted = multidimensional_scaling(targets, DIMENSION, space=there, seed=3).points
-    assert torch.equal(tree_proxies(shape, "normface", "mds", ProxyLayout(how))(), wanted)
+    assert torch.equal(tree_proxies(shape, "normface", "mds", TreeLayout(how))(), wanted)
 
 
 def test_lcs_distances_no_longer_crowd_the_classes():
@@ -153,7 +153,7 @@ def test_lcs_distances_no_longer_crowd_the_classes():
     tree = load_hierarchy("cifar100")
     distances = tree.distances(how="lcs")
     surest = {}
-    layouts = {"printed": chord_targets(distances), "ours": ProxyLayout("lcs").chords(tree, tree.classes)}
+    layouts = {"printed": chord_targets(distances), "ours": TreeLayout("lcs").chords(tree, tree.classes)}
     # The cosines of a layout that meets its targets.
     layouts = {name: 1 - np.square(targets) / 2 for name, targets in layouts.items()} | {"cosines": 1 - distances}
     for name, cosines in layouts.items():
@@ -168,7 +168,7 @@ def test_lcs_distances_no_longer_crowd_the_classes():
 @pytest.mark.parametrize(("beta", "angle"), [(1.0, None), (0.2, None), (3.0, 120.0)])
 def test_beta_and_the_angle_of_the_farthest_pair_set_the_targets(beta, angle):
     names = TREE.classes
-    found = ProxyLayout("path", beta, angle).chords(TREE, names)
+    found = TreeLayout("path", beta, angle).chords(TREE, names)
     for (i, one), (j, other) in product(enumerate(names), repeat=2):
         d = TREE.distances([one, other])[0, 1] if i != j else 0.0
         top = max(math.sqrt(2) * e / (beta + e) for e in TREE.distances(names).ravel())
