@@ -313,4 +313,9 @@ def norm_of_inputs(name: str, dimension: int, l1_ratio: float) -> Norm:
         dimension: D.
         l1_ratio: of the combined norm: how many times as large as its L-inf ball its L1 ball is, eps1 / epsinf.
     """
+    if name == COMBINED and not 1 < l1_ratio < dimension:
+        raise DataError(
+            f"The L1 ratio of the combined norm must lie between 1 and {dimension:,}, the numbers of an input, not "
+            f"{l1_ratio:g}: lower the ratio (audit.attack_l1_ratio)."
+        )
     return Combined.of_balls(l1_ratio, 1.0, dimension) if name == COMBINED else as_norm(name)

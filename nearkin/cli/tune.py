@@ -93,6 +93,12 @@ def _show(result: TuningResult, space: SearchSpace, out: Path) -> None:
     ]
     title = f"The best of {len(result.trials)} trials, by {result.metric} on the validation classes"
     console.print(text_table(["trial", *(key.key for key in space), result.metric], rows, title=title))
+    tied = sum(one.score == scored[0].score for one in scored)
+    if tied > 1:
+        print(
+            f"{tied} trials tie at the best score, as trials do whose training never beat their start: train longer, "
+            "or give more validation classes."
+        )
     if failed := len(result.trials) - len(scored):
         console.print(f"{failed} {'trial' if failed == 1 else 'trials'} failed; {out / 'trials.csv'} says why.")
     console.print(f"Table: {out / 'trials.csv'}; picture: {out / 'trials.png'}")

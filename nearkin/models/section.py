@@ -247,6 +247,17 @@ class ModelSection(BaseModel):
             f"model.dimension must be a whole number from 1 to {_MOST_DIMENSIONS}, auto or null, not {value!r}."
         )
 
+    @field_validator("size_feature", mode="before")
+    @classmethod
+    def _check_size_feature(cls, value: Any) -> Any:
+        two = isinstance(value, list | tuple) and len(value) == 2 and all(isinstance(name, str) for name in value)
+        if value is None or value == "pixels" or two:
+            return value
+        raise RecipeError(
+            f"model.size_feature must be pixels, two columns of the manifest such as [width_um, height_um], or null, "
+            f"not {value!r}."
+        )
+
     @property
     def knows_something(self) -> bool:
         """Whether the backbone begins with weights that were trained before."""

@@ -259,7 +259,7 @@ def test_a_step_in_l1_changes_the_share_of_the_largest_gradient_alike():
 def test_norms_of_inputs_by_name():
     assert norm_of_inputs("l1", 5, 100.0) == L1()
     assert norm_of_inputs("combined", 5, 3.0).beta == pytest.approx(Combined.of_balls(0.6, 0.2, 5).beta)
-    with pytest.raises(DataError, match="epsinf"):
+    with pytest.raises(DataError, match="ratio"):
         norm_of_inputs("combined", 5, 100.0)
     with pytest.raises(DataError, match="of_balls"):
         as_norm("combined")

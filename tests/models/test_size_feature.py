@@ -280,3 +280,9 @@ def test_what_cannot_take_sizes_says_so(blots, tmp_path):
         run(open_data(blots, progress=False), recipe, tmp_path / "run", tmp_path)
     with pytest.raises(DataError, match="size_feature"):
         InputSpec(1, 40, (0.0,), (1.0,), kind="audio", size_feature="pixels")
+
+
+@pytest.mark.parametrize("given", ["pixel", ["w"], ["w", 3], 2])
+def test_a_size_from_nowhere_is_refused_in_one_sentence(given):
+    with pytest.raises(RecipeError, match="size_feature"):
+        section(size_feature=given)

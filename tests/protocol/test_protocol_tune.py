@@ -283,6 +283,16 @@ def test_the_command_shows_values_as_the_space_has_them(photos, tiny, tmp_path, 
     assert " null " in capsys.readouterr().out
 
 
+def test_the_command_says_when_no_training_beat_its_start(photos, tiny, tmp_path, monkeypatch, capsys):
+    command = ["nearkin", "tune", str(photos), "--recipe", "triplet", "--out", str(tmp_path / "search"), "-q"]
+    command += ["--sampler", "grid", "--trials", "2", "--space", "training.lr=1e-20|2e-20"]
+    monkeypatch.setattr("sys.argv", command + [word for change in [*tiny, *SHORT] for word in ("--set", change)])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 0
+    assert "2 trials tie" in capsys.readouterr().out
+
+
 def test_without_optuna_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "optuna", None)
     with pytest.raises(MissingExtraError, match="tune"):
