@@ -6,13 +6,16 @@ import json
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from nearkin.errors import DataError, StorageError
+from nearkin.gallery import Gallery
 from nearkin.gallery.index import HnswIndex, VectorIndex, hnsw
+from nearkin.gallery.sqlite import mirror
 from nearkin.gallery.store import ABSENT, UNLABELLED
 from nearkin.spaces import Euclidean, LipschitzBall, PoincareBall, Space, Sphere
 
@@ -261,3 +264,38 @@ def test_it_answers_where_another_package_has_changed_faiss():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == str(list(range(8)))
+
+
+@pytest.fixture
+def full_disk() -> Iterator[Callable[[int], None]]:
+    """Refuses what would make a file longer than so many bytes, part of the way through, as a full disk does."""
+    resource = pytest.importorskip("resource", reason="Windows has no limit on file sizes")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_graph_that_cannot_be_saved_fails_no_call(tmp_path, monkeypatch, caplog, full_disk) -> None:
+    monkeypatch.setattr(mirror, "_BYTES", 2**14)
+    vectors, _ = drawn(3000)
+    names = [f"i{row:04d}" for row in range(len(vectors))]
+    place = tmp_path / "x.gallery"
+    Gallery.create(place, items=vectors, ids=names, dimension=DIMENSION, name="x", labels="a").close()
+    full_disk((place / "gallery.sqlite").stat().st_size + 100_000)
+    with Gallery.open(place) as gallery:
+        gallery.set_index("hnsw")
+        assert gallery.remove(names[0]) == 1
+        assert gallery.relabel(names[1], "b") == 1
+        gallery.replace_vectors(names[1:], vectors[1:])
+    assert len([record for record in caplog.records if record.name == "nearkin.gallery"]) == 1
+    assert not [file.name for file in place.iterdir() if "hnsw" in file.name]
+    with Gallery.open(place) as gallery:
+        assert len(gallery) == 2999
+        assert gallery.search(vectors[1])[0].item.label == "b"
+
+
+def test_saving_removes_what_killed_writers_left(tmp_path: Path) -> None:
+    for version in (1, 2):
+        (tmp_path / f".hnsw-{version}.faiss.0123abcd.tmp").write_bytes(b"half a graph")
+    built(directory=tmp_path, version=2)[0].save(1)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["hnsw-2.faiss", "hnsw-2.json"]

@@ -215,7 +215,10 @@ class HnswIndex:
         graph, now, kit = self._graph, self.exact.snapshot, require("faiss", "faiss")
         path = Path(self.directory) / f"hnsw-{self.version}.faiss"
         with replacing(path) as temporary:
-            kit.write_index(graph.index, str(temporary))
+            try:
+                kit.write_index(graph.index, str(temporary))
+            except RuntimeError as error:  # so faiss tells of a full disk
+                raise OSError("faiss could not write all of it") from error
             checksum = _checksum(temporary)
         write_json(
             path.with_suffix(".json"),
@@ -231,8 +234,8 @@ class HnswIndex:
                 "faiss": kit.__version__,
             },
         )
-        for other in path.parent.glob("hnsw-*"):
-            if other.suffix in (".faiss", ".json") and other.stem != path.stem:
+        for other in path.parent.glob("*hnsw-*"):  # also what killed writers left, which begins with a dot
+            if other.suffix in (".faiss", ".json", ".tmp") and not other.name.lstrip(".").startswith(f"{path.stem}."):
                 with suppress(OSError):
                     other.unlink()
         self.generation, self.saved = generation, graph.covered

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import sqlite3
 from collections.abc import Iterator
 from contextlib import suppress
@@ -237,6 +238,7 @@ def _follow(blocks: VectorBlocks, mirror: Mirror, state: GalleryState) -> None:
 INDEX_KINDS = ("auto", "exact", "hnsw")
 """How a gallery may be searched; "auto" is by a graph where that pays and can be had, exactly else."""
 
+_LOGGER = logging.getLogger("nearkin.gallery")
 _MANY = 500_000
 _GROWTH = 1.25
 
@@ -254,6 +256,7 @@ class StoredGraph:
         self.wanted = wanted
         self._index: HnswIndex | None = None
         self._seen: tuple[int, int] | None = None
+        self._warned = False
 
     def check(self, settings: Settings) -> None:
         """Refuse vectors that no graph can be made of, if one is wanted in any case.
@@ -300,9 +303,13 @@ class StoredGraph:
         if self._index is None or self._index.exact is not mirror.index or self._index.covered == self._index.saved:
             return
         # A gallery is whole without its graph: what cannot be saved is built again.
-        with suppress(StorageError):
+        try:
             self._index.save(mirror.state.generation)
             self._seen = self._stamp(mirror)
+        except StorageError as error:
+            if not self._warned:
+                _LOGGER.warning("The graph of %s was not saved, and is built again later. %s", self._directory, error)
+            self._warned = True
 
     def of(self, mirror: Mirror) -> HnswIndex | None:
         """The graph over the vectors of this mirror."""
