@@ -6,8 +6,10 @@ another process is told to come back.
 
 from __future__ import annotations
 
+import glob
 import json
 import os
+import sys
 import threading
 import uuid
 from collections.abc import Iterator
@@ -25,23 +27,55 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary path beside `path`; rename it over `path` if the block succeeds.
 
     A failed block leaves whatever `path` held before. A full disk, a quota or a read-only
-    folder becomes a `StorageError` that names the file.
+    folder becomes a `StorageError` that names the file. What killed processes left of theirs is removed.
     """
     target = Path(path)
     temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.tmp")
     with storing(target):
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
+            _remove_orphans(target)
             temporary.touch()
-            usual = temporary.stat().st_mode
-            yield temporary
-            # Some writers make files that only their owner may read.
-            temporary.chmod(usual)
-            with open(temporary, "rb+") as handle:
-                os.fsync(handle.fileno())
-            os.replace(temporary, target)
+            with _in_use(temporary):
+                usual = temporary.stat().st_mode
+                yield temporary
+                # Some writers make files that only their owner may read.
+                temporary.chmod(usual)
+                with open(temporary, "rb+") as handle:
+                    os.fsync(handle.fileno())
+                os.replace(temporary, target)
         finally:
             temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def _in_use(temporary: Path) -> Iterator[None]:
+    """Hold a lock on a temporary file in the block, which the system frees when the process ends.
+
+    On Windows a locked file could not be written, so orphans stay there.
+    """
+    if sys.platform == "win32":
+        yield
+        return
+    import fcntl
+
+    with open(temporary, "rb+") as handle:
+        with suppress(OSError):  # not every file system has locks
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+
+
+def _remove_orphans(target: Path) -> None:
+    """Remove temporary files of a target that no process is writing any more."""
+    if sys.platform == "win32":
+        return
+    import fcntl
+
+    for file in target.parent.glob(f".{glob.escape(target.name)}.{'[0-9a-f]' * 8}.tmp"):
+        with suppress(OSError), open(file, "rb+") as handle:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(handle.fileno()).st_size:  # an empty one may be about to be locked
+                file.unlink()
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import sys
 import time
 
@@ -124,3 +125,23 @@ def test_a_child_that_was_forked_meanwhile_neither_keeps_nor_frees_the_lock(tmp_
     finally:
         child.kill()
         child.join()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork")
+def test_what_a_killed_process_left_is_removed_by_the_next_and_what_is_in_use_stays(tmp_path):
+    target = tmp_path / "export [1].parquet"
+    child = os.fork()
+    if child == 0:
+        with replacing(target) as temporary:
+            temporary.write_text("half of it")
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    other = tmp_path / ".other.parquet.0123abcd.tmp"
+    other.write_text("of another target")
+    (left,) = set(tmp_path.iterdir()) - {other}
+    with replacing(target) as mine:
+        mine.write_text("mine")
+        write_text(target, "the next call")
+        assert set(tmp_path.iterdir()) == {target, mine, other}
+    assert not left.exists()
+    assert target.read_text() == "mine"

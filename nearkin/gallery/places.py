@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -14,6 +14,7 @@ from nearkin.errors import DataError, StorageError
 from nearkin.gallery.layout import Layout
 from nearkin.gallery.store import GalleryStore
 from nearkin.gallery.values import Settings
+from nearkin.storage import in_turn, write_text
 
 
 def size_of(directory: Path) -> int:
@@ -88,8 +89,35 @@ def check_place(path: Any) -> None:
         raise DataError(f"The path {text[:60]!r} holds a NUL or half a character: choose another.")
 
 
+_MARK = "gallery.creating"
+_MARKED = "This gallery is not complete: create it again.\n"
+_MADE = re.compile(r"\.?(gallery\.sqlite|model-|hnsw-|writer\.lock)")
+
+
+def _is_cut_short(place: Path) -> bool:
+    """Whether a local gallery has the mark of one that is not complete; it is written where there was nothing else."""
+    with suppress(OSError, ValueError):
+        return (place / _MARK).read_text(encoding="utf-8") == _MARKED
+    return False
+
+
+def _content(place: Path) -> list[Path]:
+    """The files of a directory without the mark, its temporary files and its lock."""
+    return [file for file in place.iterdir() if not file.name.lstrip(".").startswith(_MARK)]
+
+
+def _is_free(place: Path) -> bool:
+    """Whether there is nothing, an empty directory, or what a killed creation left."""
+    if not place.exists():
+        return True
+    if not place.is_dir():
+        return False
+    content = _content(place)
+    return not content or (_is_cut_short(place) and all(_MADE.match(file.name) for file in content))
+
+
 def check_free(path: str | Path) -> None:
-    """Refuse a place where something is already.
+    """Refuse a place where something is already, other than what a killed creation left.
 
     Raises:
         DataError: if it can be no place of a gallery.
@@ -98,9 +126,7 @@ def check_free(path: str | Path) -> None:
     check_place(path)
     with _usable(path):
         place = place_of(path)
-        if place is None or not place.exists() or not is_local(path):
-            return
-        if not place.is_dir() or any(place.iterdir()):
+        if place is not None and is_local(path) and not _is_free(place):
             raise StorageError(f"{path} already exists: open it, remove it, or choose another path.")
 
 
@@ -124,6 +150,10 @@ def open_store(path: str | Path, index: str | None) -> GalleryStore:
         if is_local(path):
             from nearkin.gallery.sqlite import SqliteStore
 
+            if _is_cut_short(Path(path)):
+                raise StorageError(
+                    f"{path} is still being created, or that was cut short: try again later, or create it again."
+                )
             return SqliteStore.open(Path(path), index=index)
         from nearkin.gallery.milvus import MilvusStore
 
@@ -144,16 +174,48 @@ def _usable(path: str | Path) -> Iterator[None]:
 def removed_on_error(path: str | Path) -> Iterator[list[GalleryStore]]:
     """Make a gallery in the block, which adds its store to the list; if that fails, nothing of it stays.
 
-    What another process made there meanwhile is left alone.
+    A local one that is cut short is told by its mark, and removed by the next creation. What another process made there
+    meanwhile is left alone.
     """
     made: list[GalleryStore] = []
     place = place_of(path)
     fresh = place is not None and not place.exists()
-    try:
-        yield made
-    except BaseException:
-        _remove(path, place, fresh, *made)
-        raise
+    with _marked(place) if place is not None and is_local(path) else nullcontext():
+        try:
+            yield made
+        except BaseException:
+            _remove(path, place, fresh, *made)
+            raise
+
+
+@contextmanager
+def _marked(place: Path) -> Iterator[None]:
+    """Mark a place in the block as that of a gallery that is not complete, alone among processes.
+
+    Raises:
+        StorageError: if another process made something there meanwhile, or the place cannot be written.
+    """
+    with in_turn(place / f"{_MARK}.lock"):
+        check_free(place)
+        for file in _content(place):
+            file.unlink()
+        mark = place / _MARK
+        write_text(mark, _MARKED)
+        try:
+            yield
+        finally:
+            mark.unlink(missing_ok=True)
+            _keep_names(place)
+
+
+def _keep_names(place: Path) -> None:
+    """Have the system write down which files a directory has, where it can be asked to."""
+    with suppress(OSError):
+        handle = os.open(place, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def _remove(path: str | Path, place: Path | None, fresh: bool, store: GalleryStore | None = None) -> None:
@@ -166,7 +228,7 @@ def _remove(path: str | Path, place: Path | None, fresh: bool, store: GallerySto
         if fresh:
             shutil.rmtree(place, ignore_errors=True)
             return
-        for file in place.iterdir():
+        for file in _content(place):
             file.unlink(missing_ok=True)
     elif store is not None:
         from nearkin.gallery.milvus import MilvusStore
