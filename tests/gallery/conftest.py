@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -26,3 +26,12 @@ def database(tmp_path_factory) -> Iterator[str]:
 def address(database) -> str:
     """A place in that database where no gallery is yet."""
     return f"{database}#g{next(_numbers)}"
+
+
+@pytest.fixture
+def full_disk() -> Iterator[Callable[[int], None]]:
+    """Refuses what would make a file longer than so many bytes, part of the way through, as a full disk does."""
+    resource = pytest.importorskip("resource", reason="Windows has no limit on file sizes")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)

@@ -156,3 +156,20 @@ def test_a_writer_that_has_not_said_its_number_yet_is_another_process(place):
         other.flush()
         with pytest.raises(StorageError, match="17"):
             gallery.remove(label="class 0")
+
+
+def test_a_full_disk_leaves_a_gallery_readable(place, full_disk):
+    with Gallery.open(place) as gallery:
+        first = gallery.items()[0].id
+        vector = gallery.store.vectors([first])[0]
+    full_disk(10_000)
+    with Gallery.open(place) as gallery:
+        assert len(gallery) == 90
+        assert gallery.search(vector, 1)[0].item.id == first
+        with pytest.raises(StorageError, match="room"):
+            gallery.remove(first)
+        full_disk(10_000_000)
+        with Gallery.open(place) as other:
+            other.relabel(first, "new")
+        assert gallery.get(first).label == "new"
+        assert gallery.remove(first) == 1

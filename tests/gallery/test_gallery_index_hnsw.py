@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -264,15 +263,6 @@ def test_it_answers_where_another_package_has_changed_faiss():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == str(list(range(8)))
-
-
-@pytest.fixture
-def full_disk() -> Iterator[Callable[[int], None]]:
-    """Refuses what would make a file longer than so many bytes, part of the way through, as a full disk does."""
-    resource = pytest.importorskip("resource", reason="Windows has no limit on file sizes")
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_a_graph_that_cannot_be_saved_fails_no_call(tmp_path, monkeypatch, caplog, full_disk) -> None:

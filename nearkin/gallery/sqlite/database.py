@@ -68,9 +68,10 @@ FILE = "gallery.sqlite"
 _PATIENCE = 30.0  # seconds to wait for a reader that recovers or checkpoints the log
 _CACHE_KB = 16_384
 _LOG_BYTES = 64 * 2**20
+_NO_ROOM = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_IOERR_SHMOPEN, sqlite3.SQLITE_CANTOPEN)
 _MEANINGS = {
     sqlite3.SQLITE_FULL: "could not be written, the disk is full: make room; what was there before is unchanged",
-    sqlite3.SQLITE_READONLY: "is read-only: make it writable, or only read from it",
+    sqlite3.SQLITE_READONLY: "is read-only: make it writable, make room on its disk, or only read from it",
     sqlite3.SQLITE_CANTOPEN: "cannot be opened: check that the directory is there and may be read and written",
     sqlite3.SQLITE_PERM: "may not be opened: check the permissions of its files",
     sqlite3.SQLITE_BUSY: "is held by another program: try again when that has finished",
@@ -103,7 +104,7 @@ def create(directory: Path) -> sqlite3.Connection:
 
 
 def connect(directory: Path) -> sqlite3.Connection:
-    """A connection to the database of a gallery; for reading only where the directory cannot be written.
+    """A connection to the database of a gallery; for reading only where the directory cannot be written or is full.
 
     Raises:
         StorageError: if there is no gallery, or it is damaged, or of a newer version.
@@ -111,14 +112,35 @@ def connect(directory: Path) -> sqlite3.Connection:
     if not (directory / FILE).is_file():
         raise StorageError(f"There is no gallery at {directory}: check the path, or create one.")
     if os.access(directory, os.W_OK) and os.access(directory / FILE, os.W_OK):
-        return _checked(directory, _connected(directory, "rw"), writable=True)
+        try:
+            return _checked(directory, _connected(directory, "rw"), writable=True)
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode not in _NO_ROOM or _has_log(directory):
+                raise
+            connection = _frozen(directory)
+            connection.execute("PRAGMA query_only = ON")
+            return connection
     try:
         return _checked(directory, _connected(directory, "ro"), writable=False)
     except sqlite3.OperationalError:
-        if (log := directory / f"{FILE}-wal").exists() and log.stat().st_size:
+        if _has_log(directory):
             raise
-        # Without the files that readers share, SQLite reads only what it is told nobody changes.
-        return _checked(directory, _connected(directory, "ro&immutable=1"), writable=False)
+        return _frozen(directory)
+
+
+def is_for_now(connection: sqlite3.Connection) -> bool:
+    """Whether a connection reads only because the disk is full: connect again before the next use."""
+    return bool(connection.execute("PRAGMA query_only").fetchone()[0])
+
+
+def _has_log(directory: Path) -> bool:
+    log = directory / f"{FILE}-wal"
+    return log.exists() and log.stat().st_size > 0
+
+
+def _frozen(directory: Path) -> sqlite3.Connection:
+    """A connection that reads; without the files that readers share, SQLite must be told that nobody writes."""
+    return _checked(directory, _connected(directory, "ro&immutable=1"), writable=False)
 
 
 @contextmanager

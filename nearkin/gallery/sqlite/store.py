@@ -367,6 +367,9 @@ class SqliteStore:
         with self._reading, database.meaningful(self._directory):
             if self._connection is None:
                 raise StorageError(f"The gallery {self._directory} is closed: open it again.")
+            if not self._connection.in_transaction and database.is_for_now(self._connection):
+                before, self._connection = self._connection, database.connect(self._directory)
+                before.close()
             yield self._connection
 
     @contextmanager
