@@ -198,10 +198,11 @@ def test_scans_without_end_are_refused(client, paint, problem):
 def _claiming(side: int, pixels: bytes) -> bytes:
     """A grey PNG whose header promises a large square of pixels, and which holds what is given."""
     chunks = [(b"IHDR", struct.pack(">IIBBBBB", side, side, 8, 0, 0, 0, 0)), (b"IDAT", zlib.compress(pixels))]
-    framed = [
-        struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body)) for name, body in chunks
-    ]
-    return b"\x89PNG\r\n\x1a\n" + b"".join(framed)
+    return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(name, body) for name, body in chunks)
+
+
+def _chunk(name: bytes, body: bytes) -> bytes:
+    return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
 
 
 def _memory(name: str) -> int:
@@ -233,7 +234,6 @@ def test_hostile_images_leave_nothing_in_memory(server, client, paint):
 
 def _text_bomb() -> bytes:
     """A PNG with 15 MB of text in 15 kB, and no pixels."""
-    body = b"Comment\0\0" + zlib.compress(bytes(1_000_000))
-    chunk = struct.pack(">I", len(body)) + b"zTXt" + body + struct.pack(">I", zlib.crc32(b"zTXt" + body))
+    text = _chunk(b"zTXt", b"Comment\0\0" + zlib.compress(bytes(1_000_000)))
     whole = _claiming(100, b"\0")
-    return whole[:33] + chunk * 15 + whole[33:]
+    return whole[:33] + text * 15 + whole[33:]
