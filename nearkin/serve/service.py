@@ -231,7 +231,7 @@ class Service:
 
     async def write(self, call: Callable[..., R], *arguments: Any, **named: Any) -> R:
         """The result of a call that changes the gallery; never cancelled, even if the client disconnects."""
-        result = await asyncio.shield(self._writer.submit(lambda: self._trimmed(call, *arguments, **named)).answer)
+        result = await asyncio.shield(self._writer.submit(lambda: self._trimmed(0, call, *arguments, **named)).answer)
         self._learner.wake()
         return result
 
@@ -333,20 +333,21 @@ class Service:
         self._untrimmed += size + len(raw) + most_text(raw)
         return size
 
-    def _trimmed(self, call: Callable[..., R], *arguments: Any, **named: Any) -> R:
-        """The result of a call; what much decoding has taken and freed goes back to the system."""
+    def _trimmed(self, size: int, call: Callable[..., R], /, *arguments: Any, **named: Any) -> R:
+        """The result of a call; what much decoding, `size` of it here, has taken and freed goes back to the system."""
         try:
             return call(*arguments, **named)
         finally:
+            self._untrimmed += size  # only now: another call may have trimmed while this one waited or decoded
             if self._untrimmed > _MOST_UNTRIMMED:
                 self._untrimmed = 0
                 trim_memory()
 
     def _prepare(self, raw: bytes) -> Any:
-        alone = self._large if self._check_item(raw) > _LARGE else nullcontext()
+        size = self._check_item(raw)
         try:
-            with alone:
-                return self._trimmed(self._encoder.prepare, raw)
+            with self._large if size > _LARGE else nullcontext():
+                return self._trimmed(size, self._encoder.prepare, raw)
         except DataError as error:
             raise _unreadable(error) from error
 
@@ -364,9 +365,10 @@ class Service:
         ]
 
     async def _watch(self) -> None:
-        """Check now and then whether another process has changed the gallery."""
+        """Check now and then whether another process has changed the gallery, and give freed memory back."""
         while True:
             self._learner.wake()
+            await asyncio.to_thread(trim_memory)
             await asyncio.sleep(_WATCH_SECONDS)
 
 

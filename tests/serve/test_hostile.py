@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from nearkin.allocator import trim_memory
 from nearkin.serve.settings import ServeSettings
 
 RED = (200, 30, 30)
@@ -237,3 +238,18 @@ def _text_bomb() -> bytes:
     text = _chunk(b"zTXt", b"Comment\0\0" + zlib.compress(bytes(1_000_000)))
     whole = _claiming(100, b"\0")
     return whole[:33] + text * 15 + whole[33:]
+
+
+@pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="needs /proc to see the memory in use")
+def test_large_images_at_once_leave_nothing_in_memory(server, client, paint):
+    buffer = io.BytesIO()
+    Image.new("LA", (5000, 5000), (9, 100)).save(buffer, "PNG", compress_level=1)
+    assert client.post("/v1/identify", files={"image": paint(RED)}).status_code == 200
+    trim_memory()  # what making the image took
+    Path("/proc/self/clear_refs").write_text("5")
+    ordinary = _memory("VmRSS")
+    with ThreadPoolExecutor(3) as pool:
+        asked = [pool.submit(client.post, "/v1/identify", files={"image": buffer.getvalue()}) for _ in range(3)]
+    assert [one.result().status_code for one in asked] == [200] * 3
+    assert _memory("VmRSS") <= 1.2 * ordinary
+    assert _memory("VmHWM") <= ordinary + 512_000_000
