@@ -41,6 +41,15 @@ def tune_allocator() -> bool:
     return all(result == 1 for result in results)
 
 
+def trim_memory() -> None:
+    """Give freed memory back to the system, whatever the allocator was told; some milliseconds, and it takes it anew.
+
+    Elsewhere than on Linux with glibc it does nothing.
+    """
+    if platform.system() == "Linux" and platform.libc_ver()[0] == "glibc":
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
+
+
 _SPINS = "1000"
 """Turns in which a thread waits awake, some microseconds; libgomp's own 300,000 are more than a millisecond."""
 _TICKS = "14"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import traceback
 from collections.abc import Iterable
 from difflib import get_close_matches
 from types import ModuleType
@@ -83,3 +84,26 @@ def require(module: str, extra: str) -> ModuleType:
             f"This needs the package '{module.partition('.')[0]}', which could not be imported ({error}): "
             f"install it with  pip install 'nearkin[{extra}]'."
         ) from error
+
+
+def drop_locals(error: BaseException) -> None:
+    """Let go of what the functions that an error came through were working on, such as half-decoded images.
+
+    The error's traceback otherwise keeps it as long as the error lives, often until Python next looks for cycles.
+    """
+    for one in _causes(error):
+        traceback.clear_frames(one.__traceback__)
+
+
+def drop_tracebacks(error: BaseException) -> None:
+    """The same for an error that is kept as a value: the frames of a thread that made it would keep it, and it them."""
+    for one in _causes(error):
+        one.__traceback__ = None
+
+
+def _causes(error: BaseException) -> list[BaseException]:
+    """An error, what caused it, what caused that, and so on."""
+    found = [error]
+    while (cause := found[-1].__cause__ or found[-1].__context__) is not None and cause not in found:
+        found.append(cause)
+    return found

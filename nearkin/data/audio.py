@@ -112,6 +112,12 @@ def without_silence(waveform: np.ndarray, decibels: float) -> np.ndarray:
 
 def _powers(waveform: np.ndarray, length: int) -> np.ndarray:
     """Mean squares of pieces of a waveform (n,), float64 (ceil(n / length),); the last piece may be shorter."""
+    step = _BLOCK * length  # squares are twice as large as what is squared
+    blocks = [waveform[first : first + step] for first in range(0, waveform.size, step)]
+    return np.concatenate([_block_powers(block, length) for block in blocks])
+
+
+def _block_powers(waveform: np.ndarray, length: int) -> np.ndarray:
     starts = np.arange(0, waveform.size, length)
     sums = np.add.reduceat(np.square(waveform, dtype=np.float64), starts)
     return sums / np.diff(np.append(starts, waveform.size))

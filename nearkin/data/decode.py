@@ -5,12 +5,13 @@ from __future__ import annotations
 import io
 import math
 from functools import cache
+from typing import Any
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from nearkin.data.stores import UnreadableError
-from nearkin.errors import require
+from nearkin.errors import drop_locals, require
 
 AUDIO_SUFFIXES = frozenset({".wav", ".flac", ".ogg", ".mp3"})
 IMAGE_SUFFIXES = frozenset(
@@ -23,6 +24,12 @@ MAX_PIXELS = 64_000_000
 MAX_SAMPLES = 1 << 28
 SHORTEST = 0.15
 """Seconds that a recording must last: what is shorter says nothing of who speaks."""
+
+_MOST_INFLATED = 1032
+"""Bytes that a byte of deflated data can become."""
+
+_BLOCK = 1 << 20
+"""Frames of a recording that are read at once: its header may promise more than there is."""
 
 _SILENCE = 2e-5
 """Largest sample of a silent recording: less than the smallest step of 16 bits."""
@@ -48,6 +55,7 @@ _TURNS = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+_ROWS = 256
 _ON_THEIR_SIDE = {_TURNS[tag] for tag in (5, 6, 7, 8)}
 
 
@@ -69,28 +77,39 @@ def decode_image(raw: bytes | np.ndarray, path: str, hint: int | None = None) ->
     if not raw:
         raise UnreadableError(path, "is empty (zero bytes)")
     try:
-        image = Image.open(io.BytesIO(raw), formats=_formats())
-        if image.width * image.height > MAX_PIXELS:
-            raise _bomb(path, f"{image.width} x {image.height} pixels")
-        width, height = image.size
-        if hint is not None:
-            image.draft(None, (hint, hint))  # only JPEG uses it
-        image.load()
-        plain = plain_image(image, path)
-        turned = _turn_of(image) in _ON_THEIR_SIDE
-        plain.info[ORIGINAL_SIZE] = (height, width) if turned else (width, height)
-        return plain
-    except UnreadableError:
+        return _opened(raw, path, hint)
+    except UnreadableError as error:
+        drop_locals(error)
         raise
     except UnidentifiedImageError as error:
+        drop_locals(error)
         reason = "is truncated or damaged in its header" if raw.startswith(_OPENINGS) else "is not an image"
         raise UnreadableError(path, reason) from error
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        drop_locals(error)
         raise _bomb(path, "far too many pixels") from error
     except Exception as error:  # a decoder given hostile bytes may raise anything
+        drop_locals(error)
         if "truncated" in str(error).lower():
             raise UnreadableError(path, "is truncated") from error
         raise UnreadableError(path, f"is damaged ({error})") from error
+
+
+def _opened(raw: bytes, path: str, hint: int | None) -> Image.Image:
+    image = Image.open(io.BytesIO(raw), formats=_formats())
+    if image.width * image.height > MAX_PIXELS:
+        raise _bomb(path, f"{image.width} x {image.height} pixels")
+    bits = 8 * len(image.getbands()) if len(image.getbands()) > 1 else 1
+    if image.format == "PNG" and image.width * image.height * bits > 8 * _MOST_INFLATED * len(raw):
+        raise UnreadableError(path, "is truncated")  # before Pillow takes memory for what the header promises
+    width, height = image.size
+    if hint is not None:
+        image.draft(None, (hint, hint))  # only JPEG uses it
+    image.load()
+    plain = plain_image(image, path)
+    turned = _turn_of(image) in _ON_THEIR_SIDE
+    plain.info[ORIGINAL_SIZE] = (height, width) if turned else (width, height)
+    return plain
 
 
 class UnreadableRecordingError(UnreadableError):
@@ -118,23 +137,23 @@ def decode_audio(raw: bytes, path: str, rate: int = 16000) -> np.ndarray:
             source, frames = recording.samplerate, recording.frames
             if not _LEAST_RATE <= source <= _MOST_RATE:
                 raise UnreadableRecordingError(path, f"claims {source:,} samples a second: record at 8,000 to 192,000")
-            if frames * recording.channels > MAX_SAMPLES:
+            if frames * max(recording.channels, rate / source) > MAX_SAMPLES:
                 raise UnreadableRecordingError(path, f"claims {frames:,} samples, too many for one item")
-            samples = recording.read(dtype="float32", always_2d=True)
+            wave, loudest = _averaged(recording)
             exact = recording.format != "MP3"  # an MP3 only estimates its length
     except UnreadableRecordingError:
         raise
     except Exception as error:
+        drop_locals(error)
         if raw[4:8] == b"ftyp" or raw.startswith(_FILM):
             raise UnreadableRecordingError(
                 path, "is a film or an MPEG-4 or WebM file: save its sound as WAV or FLAC"
             ) from error
         reason = str(getattr(error, "error_string", error)).rstrip(".")  # its full message names a Python object
         raise UnreadableRecordingError(path, f"is not readable as audio ({reason})") from error
-    if exact and len(samples) < frames:
-        raise UnreadableRecordingError(path, f"is truncated ({len(samples)} of {frames} samples)")
-    wave = samples.mean(axis=1)
-    if samples.size and np.abs(wave).max() <= _SILENCE < np.abs(samples).max():
+    if exact and len(wave) < frames:
+        raise UnreadableRecordingError(path, f"is truncated ({len(wave)} of {frames} samples)")
+    if wave.size and np.abs(wave).max() <= _SILENCE < loudest:
         raise UnreadableRecordingError(path, "holds channels that cancel each other: give one of them")
     check_waveform(wave, path, source)
     if source != rate:
@@ -143,6 +162,15 @@ def decode_audio(raw: bytes, path: str, rate: int = 16000) -> np.ndarray:
         common = math.gcd(source, rate)
         wave = resample_poly(wave, rate // common, source // common)
     return np.ascontiguousarray(wave, dtype=np.float32)
+
+
+def _averaged(recording: Any) -> tuple[np.ndarray, float]:
+    """The mean of the channels of an open recording, float32 (n,), and its largest sample."""
+    parts, loudest = [np.zeros(0, np.float32)], 0.0
+    while len(block := recording.read(_BLOCK, dtype="float32", always_2d=True)):
+        parts.append(block.mean(axis=1))
+        loudest = max(loudest, float(np.abs(block).max()))
+    return np.concatenate(parts), loudest
 
 
 def check_waveform(wave: np.ndarray, path: str, rate: int = 16000) -> None:
@@ -199,9 +227,11 @@ def plain_image(image: Image.Image, path: str) -> Image.Image:
     elif image.mode == "F":
         raise UnreadableError(path, "has floating-point pixels: save it with 8 or 16 bits")
     elif image.has_transparency_data:
-        colours = image.convert("RGBA")
-        white = Image.new("RGBA", colours.size, "white")
-        plain = Image.alpha_composite(white, colours).convert("L" if image.mode in _GREY else "RGB")
+        plain = Image.new("L" if image.mode in _GREY else "RGB", image.size)
+        for top in range(0, image.height, _ROWS):  # in bands, as four copies of a large image would be too many
+            colours = image.crop((0, top, image.width, min(top + _ROWS, image.height))).convert("RGBA")
+            white = Image.new("RGBA", colours.size, "white")
+            plain.paste(Image.alpha_composite(white, colours).convert(plain.mode), (0, top))
     else:
         plain = image.convert("L" if image.mode in _GREY else "RGB")
     turn = _turn_of(image)

@@ -11,6 +11,9 @@ from nearkin.errors import DataError, suggestion
 MEL_BANDS = 40
 """Mel bands of an audio input unless its backbone asks for another number."""
 
+_MOST_PIXELS, _MOST_BANDS, _MOST_FRAMES = 8192, 1024, 1_000_000
+"""Bounds of an input, far beyond those of any model: a file that asks for more is damaged, and would hang."""
+
 
 @dataclass(frozen=True)
 class InputSpec:
@@ -71,6 +74,7 @@ class InputSpec:
             raise DataError(f"An {self.kind} input cannot have {self.channels} channels: use 1, or 3 for colour.")
         if self.size < 1 or (self.frames is not None and self.frames < 1):
             raise DataError(f"The size and the frames of an input must be positive, not {self.size} and {self.frames}.")
+        self._check_bounds()
         self._check_statistics()
         if self.bands not in ("centred", "standardised"):
             raise DataError(f"Log-mel bands are 'centred' or 'standardised', not '{self.bands}'.")
@@ -81,6 +85,13 @@ class InputSpec:
                 f"Silence lies a positive number of decibels below the loudest part, not {self.trim}, and is left out "
                 "with standardised bands only."
             )
+
+    def _check_bounds(self) -> None:
+        side = ("pixels a side", _MOST_PIXELS) if self.kind == "image" else ("mel bands", _MOST_BANDS)
+        asked = ((self.size, *side), (self.resize or 0, *side), (self.frames or 0, "frames", _MOST_FRAMES))
+        for value, unit, most in asked:
+            if value > most:
+                raise DataError(f"An input of {value} {unit} is too large to work with: give at most {most:,}.")
 
     def _check_statistics(self) -> None:
         counts = {self.channels, self.size} if self.kind == "audio" else {self.channels}

@@ -15,7 +15,7 @@ import numpy as np
 from torch import Tensor
 
 from nearkin.data.stores import UnreadableError
-from nearkin.errors import DataError, ModelError, NearkinError
+from nearkin.errors import DataError, ModelError, NearkinError, drop_tracebacks
 from nearkin.gallery.calibration import is_training_data, note_training_items
 from nearkin.gallery.checks import check_ids, labels_of, metadata_of, points_of_space, vector_rows
 from nearkin.gallery.items import NewItems, new_items, open_item
@@ -121,6 +121,7 @@ def _prepared(prepare: Callable[[int], T], count: int) -> Iterator[list[T | Near
         try:
             return prepare(row)
         except NearkinError as error:
+            drop_tracebacks(error)
             return error
 
     with ThreadPoolExecutor(_WORKERS, thread_name_prefix="enrol") as pool:

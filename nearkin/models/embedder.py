@@ -384,6 +384,7 @@ class Embedder(nn.Module):
         check_version(path, metadata.get("version", ""), _VERSION, "train the model again")
         try:
             architecture, card = json.loads(metadata["architecture"]), Card.from_dict(json.loads(metadata["card"]))
+            _check_sizes({key: value for key, value in architecture.items() if key != "input"})  # it has its own bounds
             embedder = assemble(architecture, pretrained=False)
             embedder.load_state_dict(weights)
         except NearkinError as error:
@@ -398,6 +399,19 @@ class Embedder(nn.Module):
 
 _FORMAT = "nearkin.embedder"
 _VERSION = 1
+_MOST = 65536
+
+
+def _check_sizes(architecture: Any, name: str = "architecture") -> None:
+    """Refuse a description of a model with a number that would take all memory, or all time, to build."""
+    if isinstance(architecture, dict):
+        for key, value in architecture.items():
+            _check_sizes(value, key)
+    elif isinstance(architecture, list):
+        for value in architecture:
+            _check_sizes(value, name)
+    elif isinstance(architecture, int) and abs(architecture) > _MOST:
+        raise ModelError(f"its {name} is {architecture}, beyond {_MOST}: the file is damaged, get it again.")
 
 
 def hash_tensors(tensors: Mapping[str, Tensor], facts: dict[str, Any]) -> str:

@@ -11,10 +11,12 @@ import threading
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from math import inf
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from nearkin.allocator import trim_memory
 from nearkin.data.decode import UnreadableRecordingError
 from nearkin.data.stores import UnreadableError
 from nearkin.errors import DataError, ModelError, NearkinError, StorageError
@@ -24,7 +26,7 @@ from nearkin.serve.problems import Problem
 from nearkin.serve.request import Bounds
 from nearkin.serve.security import AuditLog
 from nearkin.serve.settings import ServeSettings
-from nearkin.serve.uploads import check_image, check_recording
+from nearkin.serve.uploads import check_image, check_recording, most_text
 from nearkin.serve.workers import Batcher, Job, Workers
 
 if TYPE_CHECKING:
@@ -136,7 +138,9 @@ _WATCH_SECONDS = 30.0
 _LOOK_SECONDS = 1.0
 _STOP_SECONDS = 10.0
 _LARGE = 16_000_000
-"""Images with more pixels are decoded one at a time: several at once would take gigabytes."""
+"""Larger images (pixels) and recordings (samples) are decoded one at a time: several would take gigabytes."""
+_MOST_UNTRIMMED = 8_000_000
+"""Pixels, samples and bytes of files after which freed memory is given back, as the allocator keeps all of it."""
 
 
 class Service:
@@ -165,6 +169,7 @@ class Service:
         self._seen: int | None = None
         self._looked: tuple[float, Job[Any]] | None = None
         self._large = threading.Lock()
+        self._untrimmed = 0
         self._encodes: Batcher[bytes, np.ndarray] = Batcher(
             lambda samples: self._encoder.run(samples),
             prepare=self._prepare,
@@ -226,7 +231,7 @@ class Service:
 
     async def write(self, call: Callable[..., R], *arguments: Any, **named: Any) -> R:
         """The result of a call that changes the gallery; never cancelled, even if the client disconnects."""
-        result = await asyncio.shield(self._writer.submit(lambda: call(*arguments, **named)).answer)
+        result = await asyncio.shield(self._writer.submit(lambda: self._trimmed(0, call, *arguments, **named)).answer)
         self._learner.wake()
         return result
 
@@ -262,6 +267,8 @@ class Service:
                 return await work
         except TimeoutError:
             raise Problem("timed-out", "The answer was not ready in time: try again later.") from None
+        finally:
+            del work  # an error in it holds this frame: the two would keep each other
 
     @property
     def _encoder(self) -> Any:
@@ -280,7 +287,7 @@ class Service:
             return await self.read(self._rows, vectors or [])
 
         def check() -> None:
-            most = self.settings.max_call_pixels
+            most = self.settings.max_call_pixels if self.kind == "image" else inf
             if sum(self._check_item(image) for image in images) > most:
                 raise Problem("item-too-large", f"The images of a request may have at most {most} pixels in total.")
 
@@ -318,17 +325,29 @@ class Service:
         raise Problem("invalid-request", f"This gallery takes {expected}, not {given}.")
 
     def _check_item(self, raw: bytes) -> int:
-        """Number of pixels of an image; 0 for a recording."""
+        """Number of pixels of an image; of samples of a recording."""
         if self.kind == "audio":
-            check_recording(raw, self.settings.max_samples)
-            return 0
-        return check_image(raw, self.settings.max_pixels)
+            size = check_recording(raw, self.settings.max_samples)
+        else:
+            size = check_image(raw, self.settings.max_pixels)
+        self._untrimmed += size + len(raw) + most_text(raw)
+        return size
+
+    def _trimmed(self, size: int, call: Callable[..., R], /, *arguments: Any, **named: Any) -> R:
+        """The result of a call; what much decoding, `size` of it here, has taken and freed goes back to the system."""
+        try:
+            return call(*arguments, **named)
+        finally:
+            self._untrimmed += size  # only now: another call may have trimmed while this one waited or decoded
+            if self._untrimmed > _MOST_UNTRIMMED:
+                self._untrimmed = 0
+                trim_memory()
 
     def _prepare(self, raw: bytes) -> Any:
-        alone = self._large if self._check_item(raw) > _LARGE else nullcontext()
+        size = self._check_item(raw)
         try:
-            with alone:
-                return self._encoder.prepare(raw)
+            with self._large if size > _LARGE else nullcontext():
+                return self._trimmed(size, self._encoder.prepare, raw)
         except DataError as error:
             raise _unreadable(error) from error
 
@@ -346,9 +365,10 @@ class Service:
         ]
 
     async def _watch(self) -> None:
-        """Check now and then whether another process has changed the gallery."""
+        """Check now and then whether another process has changed the gallery, and give freed memory back."""
         while True:
             self._learner.wake()
+            await asyncio.to_thread(trim_memory)
             await asyncio.sleep(_WATCH_SECONDS)
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 
-from PIL import Image
+from PIL import Image, PngImagePlugin
 
+from nearkin.data.dataset import SAMPLE_RATE
 from nearkin.errors import require
 from nearkin.serve.problems import Problem
 
@@ -21,6 +23,8 @@ _SCAN, _END = 0xDA, 0xD9
 _PROGRESSIVE = b"\xff\xc2"
 _MOST_SCANS = 100
 _TILE_WIDTH, _TILE_LENGTH = 322, 323
+_PNG = b"\x89PNG"
+_TEXTS = (b"zTXt", b"iTXt", b"iCCP")
 _MOST_WORK = 1_000_000_000
 """Most pixels times scans of a JPEG, a few seconds of work. Programs write about ten scans."""
 
@@ -73,6 +77,13 @@ def _scans(raw: bytes) -> int:
     return found
 
 
+def most_text(raw: bytes) -> int:
+    """Bytes that the compressed texts of a PNG may become at most."""
+    if not raw.startswith(_PNG):
+        return 0
+    return min(PngImagePlugin.MAX_TEXT_MEMORY, PngImagePlugin.MAX_TEXT_CHUNK * sum(map(raw.count, _TEXTS)))
+
+
 def _unreadable() -> Problem:
     return Problem("unreadable-item", "The image must be an intact JPEG, PNG, WebP, GIF, BMP or TIFF file.")
 
@@ -84,7 +95,7 @@ def _too_many_pixels(max_pixels: int) -> Problem:
 
 
 def check_recording(raw: bytes, max_samples: int) -> int:
-    """Number of samples of a recording over all channels, read from its header.
+    """Number of samples of a recording, over all channels or as a model hears it, read from its header.
 
     Raises:
         Problem: if its format is unknown, or it has too many samples.
@@ -92,7 +103,7 @@ def check_recording(raw: bytes, max_samples: int) -> int:
     soundfile = require("soundfile", "audio")
     try:
         facts = soundfile.info(io.BytesIO(raw))
-        samples = int(facts.frames) * int(facts.channels)
+        samples = int(facts.frames) * max(int(facts.channels), math.ceil(SAMPLE_RATE / int(facts.samplerate)))
     except Exception:  # a decoder given hostile bytes may raise anything
         raise Problem("unreadable-item", "The recording must be a WAV, FLAC, OGG or MP3 file.") from None
     if samples > max_samples:

@@ -12,10 +12,12 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from threading import Condition, Thread
 from time import monotonic
 from typing import Any, Generic, TypeVar
 
+from nearkin.errors import drop_locals
 from nearkin.serve.problems import Problem
 
 R = TypeVar("R")
@@ -107,6 +109,7 @@ class Workers:
             try:
                 result, failure = job.call(), None
             except Exception as error:
+                drop_locals(error)
                 result, failure = None, error
             _deliver(self._loop, [(job.answer, result, failure)])
             del job, result, failure  # do not hold them while waiting
@@ -204,6 +207,7 @@ class Batcher(Generic[T, R]):
             return await answer
         finally:
             self.waiting -= 1
+            del item, answer  # an error in the answer holds this frame: the two would keep each other
 
     def close(self, seconds: float) -> bool:
         """Answer the accepted items, then end the threads; returns whether all ended in time."""
@@ -223,7 +227,7 @@ class Batcher(Generic[T, R]):
                 self._ready.append((item, answer))
                 self._changed.notify()
                 return
-            self._pool.submit(lambda: self._prepared(item, answer))
+            self._pool.submit(partial(self._prepared, item, answer))
             self._preparing += 1
 
     def _prepared(self, item: Any, answer: asyncio.Future[R]) -> None:
@@ -239,7 +243,9 @@ class Batcher(Generic[T, R]):
                 self._ready.append((item, answer))
             self._changed.notify()
         if failure is not None:
+            drop_locals(failure)
             _deliver(self._loop, [(answer, None, failure)])
+        del item, answer, failure  # the error holds this frame
 
     def _work(self) -> None:
         while batch := self._next():

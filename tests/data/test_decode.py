@@ -6,6 +6,8 @@ import contextlib
 import io
 import pickle
 import struct
+import traceback
+import tracemalloc
 import zlib
 
 import numpy as np
@@ -169,6 +171,33 @@ def test_damaged_bytes_decode_or_are_named_but_never_crash(data):
         assert decode_image(bytes(raw), "a").mode in ("L", "RGB")
 
 
+def test_the_error_keeps_nothing_of_the_image():
+    """Neither the pixels that were being decoded nor those that were refused afterwards."""
+    deep = encoded(Image.fromarray(np.full((30, 40), 2**20, np.int32)), "TIFF")
+    for raw in (encoded(noise(), "PNG")[:600], deep):
+        with pytest.raises(UnreadableError) as caught:
+            decode_image(raw, "a")
+        error, held = caught.value, []
+        while error is not None:
+            frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+            held += [
+                value for frame in frames for value in frame.f_locals.values() if frame.f_code.co_filename != __file__
+            ]
+            error = error.__cause__
+        assert not [value for value in held if isinstance(value, Image.Image | np.ndarray)]
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
+def test_transparency_is_composited_in_bands_as_at_once(mode):
+    rng = np.random.default_rng(0)
+    image = Image.fromarray(rng.integers(0, 256, (600, 7, 4), dtype=np.uint8), "RGBA").convert(mode)
+    raw = encoded(image, transparency=3) if mode == "P" else encoded(image)
+    colours = Image.open(io.BytesIO(raw)).convert("RGBA")
+    white = Image.new("RGBA", colours.size, "white")
+    expected = Image.alpha_composite(white, colours).convert("L" if mode == "LA" else "RGB")
+    assert np.array_equal(np.asarray(decode_image(raw, "a.png")), np.asarray(expected))
+
+
 def test_the_error_travels_between_processes():
     error = pickle.loads(pickle.dumps(UnreadableError("a.png", "is truncated")))
     assert (error.path, error.reason, str(error)) == ("a.png", "is truncated", "a.png is truncated.")
@@ -231,6 +260,27 @@ def test_a_broken_recording_gets_one_sentence(make, reason):
         decode_audio(make(), "voices/ann.wav")
     assert str(caught.value).startswith("voices/ann.wav")
     assert "0x" not in str(caught.value)
+
+
+def test_a_header_that_promises_more_samples_than_there_are_takes_no_memory_for_them():
+    raw = bytearray(sound(tone(16000), kind="FLAC"))
+    facts = int.from_bytes(raw[18:26], "big")  # rate, channels, bits, and in the last 36 bits the samples
+    raw[18:26] = (facts >> 36 << 36 | 200_000_000).to_bytes(8, "big")
+    tracemalloc.start()
+    try:
+        with pytest.raises(UnreadableError, match=r"truncated|audio"):
+            decode_audio(bytes(raw), "a.flac")
+        assert tracemalloc.get_traced_memory()[1] < 30_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_recording_that_resampling_would_blow_up_is_refused():
+    raw = bytearray(sound(tone(1000), 1000, kind="FLAC"))
+    facts = int.from_bytes(raw[18:26], "big")
+    raw[18:26] = (facts >> 36 << 36 | 20_000_000).to_bytes(8, "big")
+    with pytest.raises(UnreadableError, match="too many"):
+        decode_audio(bytes(raw), "a.flac")
 
 
 def test_clipped_recordings_are_taken_as_they_are():

@@ -126,6 +126,18 @@ def test_tensors_that_do_not_fit(saved, make_embedder):
         Embedder.load(saved)
 
 
+@pytest.mark.parametrize("value", [10**6, 10**12, 10**30])
+@pytest.mark.parametrize(
+    ("part", "key"), [("input", "size"), ("input", "resize"), ("backbone", "size"), (None, "dimension")]
+)
+def test_absurd_sizes_in_a_header_are_refused_at_once(saved, make_embedder, part, key, value):
+    absurd = make_embedder().architecture()
+    (absurd if part is None else absurd[part])[key] = value
+    rewrite(saved, architecture=json.dumps(absurd))
+    with pytest.raises(CheckpointError, match=str(value)):
+        Embedder.load(saved)
+
+
 def test_a_card_must_be_plain(make_embedder, tmp_path):
     embedder = make_embedder()
     embedder.card = {"metric": float("nan")}

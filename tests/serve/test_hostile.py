@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import socket
+import struct
 import threading
 import time
+import zlib
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
+import numpy as np
 import pytest
 from PIL import Image
 
+from nearkin.allocator import trim_memory
 from nearkin.serve.settings import ServeSettings
 
 RED = (200, 30, 30)
@@ -188,3 +194,62 @@ def test_scans_without_end_are_refused(client, paint, problem):
     bomb = raw.getvalue()[:-2] + raw.getvalue()[last:-2] * 200 + b"\xff\xd9"
     problem(client.post("/v1/identify", files={"image": bomb}), 413, "item-too-large")
     problem(client.post("/v1/enrol", files={"image": bomb}, data={"label": "x"}), 413, "item-too-large")
+
+
+def _claiming(side: int, pixels: bytes) -> bytes:
+    """A grey PNG whose header promises a large square of pixels, and which holds what is given."""
+    chunks = [(b"IHDR", struct.pack(">IIBBBBB", side, side, 8, 0, 0, 0, 0)), (b"IDAT", zlib.compress(pixels))]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(name, body) for name, body in chunks)
+
+
+def _chunk(name: bytes, body: bytes) -> bytes:
+    return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
+
+
+def _memory(name: str) -> int:
+    """Bytes of this process: resident now (VmRSS), or at most since the peak was forgotten (VmHWM)."""
+    lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return int(lines[name].split()[0]) * 1024
+
+
+@pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="needs /proc to see the memory in use")
+def test_hostile_images_leave_nothing_in_memory(server, client, paint):
+    for seed in range(100):
+        assert client.post("/v1/identify", files={"image": paint(RED, seed)}).status_code == 200
+    Path("/proc/self/clear_refs").write_text("5")  # forgets the peak
+    ordinary = _memory("VmRSS")
+    noise = np.random.default_rng(0).bytes(3_000_000)
+    hostile = [
+        _claiming(6324, b"\0"),
+        _claiming(6324, bytes(10_000_000)),  # as many bytes as make the header believable, and pixels that end early
+        _claiming(1000, noise[:900_000]) + noise,  # a long body around it
+        _text_bomb(),
+    ]
+    for number in range(100):
+        path, name = ("/v1/identify", {}) if number % 8 < 4 else ("/v1/enrol", {"data": {"label": "x"}})
+        answer = client.post(path, files={"image": hostile[number % 4]}, **name)
+        assert answer.status_code == 422, answer.text
+    assert _memory("VmRSS") <= 1.2 * ordinary
+    assert _memory("VmHWM") <= ordinary + 512_000_000
+
+
+def _text_bomb() -> bytes:
+    """A PNG with 15 MB of text in 15 kB, and no pixels."""
+    text = _chunk(b"zTXt", b"Comment\0\0" + zlib.compress(bytes(1_000_000)))
+    whole = _claiming(100, b"\0")
+    return whole[:33] + text * 15 + whole[33:]
+
+
+@pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="needs /proc to see the memory in use")
+def test_large_images_at_once_leave_nothing_in_memory(server, client, paint):
+    buffer = io.BytesIO()
+    Image.new("LA", (5000, 5000), (9, 100)).save(buffer, "PNG", compress_level=1)
+    assert client.post("/v1/identify", files={"image": paint(RED)}).status_code == 200
+    trim_memory()  # what making the image took
+    Path("/proc/self/clear_refs").write_text("5")
+    ordinary = _memory("VmRSS")
+    with ThreadPoolExecutor(3) as pool:
+        asked = [pool.submit(client.post, "/v1/identify", files={"image": buffer.getvalue()}) for _ in range(3)]
+    assert [one.result().status_code for one in asked] == [200] * 3
+    assert _memory("VmRSS") <= 1.2 * ordinary
+    assert _memory("VmHWM") <= ordinary + 512_000_000
