@@ -30,7 +30,7 @@ class Candidate:
         return load_recipe(self.recipe, [*COMMON, *self.settings])
 
 
-PILOT = ("training.max_steps=600", "training.evaluate_every=150", "model.size=192")
+PILOT = ("training.max_steps=600", "training.evaluate_every=300", "model.size=192")
 PROXIES = (
     "objective.loss=proxy-anchor",
     "objective.parameters={margin: 0.1, alpha: 32}",
@@ -49,22 +49,22 @@ def pilots() -> list[Candidate]:
     changes: dict[str, tuple[str, ...]] = {
         "trunk at 1e-4": (),
         "head at 1e-5": ("training.lr=1e-5", "training.backbone_lr_factor=10"),
-        "trunk at 3e-5": ("training.backbone_lr_factor=0.3",),
-        "head at 1e-5, trunk at 3e-5": ("training.lr=1e-5", "training.backbone_lr_factor=3"),
-        "trunk at 1e-5": ("training.backbone_lr_factor=0.1",),
-        "224 px": ("model.size=224",),
         "efficientnet-lite2, 224 px": ("model.backbone=efficientnet-lite2", "model.size=224"),
-        "moving average": ("training.ema=0.99",),
-        "contrastive": CONTRASTIVE,
+        "head at 1e-5, trunk at 3e-5": ("training.lr=1e-5", "training.backbone_lr_factor=3"),
         "proxy-anchor": PROXIES,
-        "trunk at 3e-6": ("training.backbone_lr_factor=0.03",),
+        "contrastive": CONTRASTIVE,
+        "moving average": ("training.ema=0.99",),
+        "224 px": ("model.size=224",),
         "trunk at 3e-4": ("training.backbone_lr_factor=3",),
-        "batch norms learn": ("model.frozen_batch_norm=false",),
-        "GAP + GMP": ("model.pooling=gap+gmp",),
-        "GeM": ("model.pooling=gem",),
-        "crops from 0.16": ("data.crop_scale=[0.16, 1.0]",),
         "256 px": ("model.size=256",),
         "batch of 16 x 4": ("data.classes_per_batch=16",),
+        "GeM": ("model.pooling=gem",),
+        "GAP + GMP": ("model.pooling=gap+gmp",),
+        "batch norms learn": ("model.frozen_batch_norm=false",),
+        "crops from 0.16": ("data.crop_scale=[0.16, 1.0]",),
+        "trunk at 3e-5": ("training.backbone_lr_factor=0.3",),
+        "trunk at 1e-5": ("training.backbone_lr_factor=0.1",),
+        "trunk at 3e-6": ("training.backbone_lr_factor=0.03",),
     }
     return [Candidate(name, (*PILOT, *settings)) for name, settings in changes.items()]
 
