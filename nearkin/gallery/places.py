@@ -179,7 +179,8 @@ def removed_on_error(path: str | Path) -> Iterator[list[GalleryStore]]:
     """
     made: list[GalleryStore] = []
     place = place_of(path)
-    fresh = place is not None and not place.exists()
+    with _usable(path):
+        fresh = place is not None and not place.exists()
     with _marked(place) if place is not None and is_local(path) else nullcontext():
         try:
             yield made
